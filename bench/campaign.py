@@ -13,7 +13,7 @@ from bench.rig import Options, Rig
 from bench.search import Search
 from bench.summary import drain_lines, in_flight_lines, steady_lines, verdict_line
 from bench.system import System
-from relay.limits import raise_descriptor_limit
+from relay.config.limits import raise_descriptor_limit
 
 PHASES: Final = ("drain", "sustain", "latency")
 SLOW_RATE: Final = 100.0

@@ -15,8 +15,8 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Final
 
-from relay.config.registry import Registry
-from relay.config.topic import Declared
+from relay.control.records import Declared
+from relay.control.registry import Registry
 from relay.domain.topics import Topics
 from relay.embedded.valkey import ValkeyServer
 from relay.log.kafka.log import KafkaLog

@@ -17,7 +17,7 @@ import uvloop
 from bench.books import Books
 from bench.control import Control
 from bench.wire import PAIR, PAIR_BASE, SERIAL, SERIAL_BASE, TIME, WIDTH, filler
-from relay.limits import raise_descriptor_limit
+from relay.config.limits import raise_descriptor_limit
 
 _OK: Final = b"HTTP/1.1 200 OK\r\ncontent-length: 0\r\n\r\n"
 _OK_WITH_BODY: Final = b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: %d\r\n\r\n"

@@ -17,7 +17,7 @@ from bench.children import Child
 from bench.drawing import receiver_name
 from bench.kafka_parts import free_ports
 from bench.servers import finish
-from relay.plan import HISTORY, ROLES
+from relay.config.plan import HISTORY, ROLES
 
 History = Literal["off", "log", "full"]
 """How much of the history is there: nothing is told of requests; it is told on the log; a process of its own beside the

@@ -35,7 +35,6 @@ from relay.log.port import NewRecord, Record
 from relay.state.attempts import Kind, Limits
 from relay.state.port import State
 from relay.state.rows import Result, Stage, delivery_row
-from workers.asking import ask, ask_again_s
 from workers.delivery import (
     can_be_asked,
     in_flight_per_lane,
@@ -45,10 +44,11 @@ from workers.delivery import (
     still_there,
     unusable_wait,
 )
+from workers.dependencies import Outside
 from workers.journal import About
 from workers.letters import Letters
-from workers.outside import Outside
 from workers.results import answered
+from workers.status_request import ask, ask_again_s
 from workers.tables import RowTable
 
 FORGOT = "receiver_forgot"

@@ -36,8 +36,8 @@ from relay.state.attempts import Kind
 from relay.state.port import Lane, State
 from relay.state.replies import answered
 from relay.state.rows import Arrival, Mark, MessageRow, MessageStage, Result, Stage, delivery_row
+from workers.dependencies import Outside
 from workers.letters import Letters
-from workers.outside import Outside
 from workers.routing import first_hop, lane_record
 from workers.tables import LookedUpFirst
 

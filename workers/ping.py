@@ -9,8 +9,8 @@ from relay.domain.receiver import Endpoint
 from relay.domain.requests import ping_request
 from relay.engine.work import Call, Later
 from relay.state.attempts import Change
+from workers.dependencies import Outside
 from workers.journal import About
-from workers.outside import Outside
 
 
 def ping(outside: Outside, gate: str, endpoint: Endpoint, token: bytes, life: str = "") -> Call[Exchange]:

@@ -4,9 +4,9 @@ from typing import Final
 
 from msgspec import structs
 
-from relay.domain.handover import Handover, handover, to_code
 from relay.domain.hop import Hop, result_headers
 from relay.domain.receiver import Source
+from relay.domain.result_delivery import Handover, handover, to_code
 from relay.domain.topics import Topics
 from relay.engine.work import Done
 from relay.log.port import Headers, NewRecord, Record

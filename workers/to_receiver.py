@@ -5,7 +5,7 @@
    into the status endpoint's path: likewise (`invalid`); a receiver that is switched off, has yet to be verified, or
    comes from another lane that has not finished: wait;
 3. an earlier attempt in doubt, or one of the life before a replay: ask the receiver whether it has the message
-   (`doubt.py`);
+   (`ambiguity.py`);
 4. POST (the engine has written the intent right before); to one that is offline, a ping in its place (`ping.py`);
 5. the response says what follows: an answer for `to_sender`, a wait for one on `pending_from_receiver_*`, another
    attempt later, or a dead letter. The engine stores the outcome before anything is appended.
@@ -48,14 +48,14 @@ from relay.log.port import NewRecord, Record
 from relay.state.attempts import Change, Kind
 from relay.state.port import Lane, State
 from relay.state.rows import Result, Stage
+from workers.ambiguity import Doubt
 from workers.delivery import Delivery, can_be_asked, not_sendable, receiver_or_stand_in, still_there, unusable_wait
-from workers.doubt import Doubt
+from workers.dependencies import Outside
 from workers.journal import About
 from workers.letters import Letters
-from workers.outside import Outside
 from workers.ping import ping
 from workers.results import answered
-from workers.setback import after, setback_of
+from workers.retry_decision import after, setback_of
 from workers.tables import RowTable
 
 NOBODY_MOVES = NobodyMoves()

@@ -19,7 +19,6 @@ from relay.domain.directory import Directory
 from relay.domain.errors import InvalidRecord
 from relay.domain.exchange import Exchange
 from relay.domain.failure import failure_detail
-from relay.domain.handover import Handover, handover, to_code
 from relay.domain.hop import Hop, decode_hop
 from relay.domain.identity import DeliveryId
 from relay.domain.outcome import (
@@ -37,6 +36,7 @@ from relay.domain.outcome import (
 from relay.domain.outcome import Outcome as PostOutcome
 from relay.domain.receiver import Endpoint, RetryPolicy, Source
 from relay.domain.requests import callback_request
+from relay.domain.result_delivery import Handover, handover, to_code
 from relay.domain.topics import TopicSpec
 from relay.engine.work import Call, Dead, Decision, Done, GateRules, Later, Outcome, Resend, Seen, Step, Work, row_of
 from relay.log.port import NewRecord, Record
@@ -45,12 +45,12 @@ from relay.state.port import Lane, State
 from relay.state.replies import answered
 from relay.state.rows import Mark, Result, Row, RowKey, Stage, callback_row, delivery_row
 from workers.delivery import pace_of, unusable_wait
+from workers.dependencies import Outside
 from workers.journal import About
 from workers.letters import Letters
-from workers.outside import Outside
 from workers.ping import ping
 from workers.results import has_arrived
-from workers.setback import after, setback_of
+from workers.retry_decision import after, setback_of
 from workers.tables import LookedUpFirst, RowTable
 
 LONGEST_S: Final = 0.9 * (TopicSpec("", 1).retention_s or inf)

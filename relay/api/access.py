@@ -10,7 +10,7 @@ from typing import Final, NamedTuple, cast
 
 from aiohttp import web
 
-from relay.api.front import ASYNCAPI, DOCS, INDEX, OPENAPI, PROBLEM, PROBLEMS, is_for_people
+from relay.api.landing import ASYNCAPI, DOCS, INDEX, OPENAPI, PROBLEM, PROBLEMS, is_for_people
 from relay.api.problems import FORBIDDEN, Problem
 from relay.api.reading import source_in_path
 from relay.domain.coordinate import Coordinate

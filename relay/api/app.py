@@ -15,25 +15,26 @@ from aiohttp.web_protocol import RequestPayloadError
 from relay.api.answers import AnswersResource
 from relay.api.audit import AuditResource
 from relay.api.audit_trail import AuditTrail
-from relay.api.audited import keep_audit
+from relay.api.audit_verbs import keep_audit
 from relay.api.auth import require_access, require_no_key
+from relay.api.authentication import Callers
 from relay.api.batch import BatchResource
 from relay.api.bounds import refuse_excess, take_seat
-from relay.api.callers import Callers
 from relay.api.connection import FIXED_HEADERS, MAX_HEADERS, MAX_LINE_BYTES, Connection, Door
 from relay.api.context import ApiContext as ApiContext
 from relay.api.doctor import DoctorResource
 from relay.api.failed import FailedResource
-from relay.api.front import PEOPLE
 from relay.api.health import Health, require_start
 from relay.api.history.resource import HistoryResource
 from relay.api.inbound import InboundResource
 from relay.api.intake import Intake
 from relay.api.key_use import KeyUse
 from relay.api.keys import KeysResource
+from relay.api.landing import PEOPLE
 from relay.api.limits import ApiLimits
 from relay.api.message import MessageResource
 from relay.api.messages import MessagesResource
+from relay.api.origin_check import refuse_strangers
 from relay.api.overview.resource import OverviewResource
 from relay.api.pages import PagesResource
 from relay.api.problems import after, problem_details
@@ -42,8 +43,8 @@ from relay.api.receiver_list import ReceiverListResource
 from relay.api.receivers import ReceiversResource
 from relay.api.redelivery import Redelivery
 from relay.api.reencryption import ReencryptionResource
-from relay.api.refusals import Refusals
 from relay.api.registration import RegistrationResource
+from relay.api.rejection_log import Refusals
 from relay.api.replays import ReplaysResource
 from relay.api.rotation import RotationResource
 from relay.api.sessions import SessionsResource
@@ -52,10 +53,9 @@ from relay.api.shared_port import SUPPORTED, SharedPort, Sharing, share_port
 from relay.api.sources import SourcesResource
 from relay.api.stats import StatsResource
 from relay.api.status import StatusReader
-from relay.api.strangers import refuse_strangers
 from relay.api.tail.resource import TailResource
 from relay.api.tail.tail import Tail
-from relay.api.trial import TrialResource
+from relay.api.test_request import TrialResource
 from relay.api.verification import VerificationResource
 from relay.api.waiters import Waiters
 from relay.domain.errors import UserError

@@ -11,8 +11,8 @@ from aiohttp import web
 from relay.api.access import ANSWER_PATH as ANSWER_PATH
 from relay.api.access import INBOUND_ROUTE as INBOUND_ROUTE
 from relay.api.access import MONITOR, OPEN, Tenant, let_in, need_of
-from relay.api.callers import MOST_FAILED as MOST_FAILED
-from relay.api.callers import Callers, tenants_in
+from relay.api.authentication import MOST_FAILED as MOST_FAILED
+from relay.api.authentication import Callers, tenants_in
 from relay.api.context import ApiContext
 from relay.api.problems import Check
 from relay.domain.scope import Access, may_do_everything

@@ -9,7 +9,7 @@ from typing import Final
 from aiohttp import web
 from aiohttp.typedefs import Handler, Middleware
 
-from relay.api.body_memory import BodyMemory, Room
+from relay.api.body_budget import BodyMemory, Room
 from relay.api.connection import Connection
 from relay.api.health import MONITORING
 from relay.api.limits import ApiLimits

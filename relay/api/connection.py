@@ -12,10 +12,10 @@ from typing import Any, Final, cast
 
 from aiohttp import web
 
+from relay.api.connection_limiter import Seats
 from relay.api.failed_keys import network_of
 from relay.api.limits import ApiLimits
 from relay.api.problems import INTERNAL, INVALID, Problem, response_of
-from relay.api.seats import Seats
 from relay.telemetry.logging import get_logger
 from relay.telemetry.throttle import Throttle
 

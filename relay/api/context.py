@@ -8,12 +8,12 @@ from pathlib import Path
 from aiohttp.web import Application
 
 from relay.api.limits import ApiLimits
+from relay.api.peers import Siblings
 from relay.api.registrar import Registrar
-from relay.api.siblings import Siblings
 from relay.api.web_rules import WebRules
 from relay.clock import Clock
-from relay.config.key_desk import KeyDesk
 from relay.config.settings import Origin
+from relay.control.key_service import KeyDesk
 from relay.delivery.port import Transport
 from relay.domain.diagnosis import Diagnosis
 from relay.domain.directory import Directory
@@ -23,7 +23,7 @@ from relay.domain.topics import Topics
 from relay.domain.verification import HandshakeResult
 from relay.history.port import HistoryReader
 from relay.log.port import Log
-from relay.replay.desk import Desk
+from relay.replay.replay_service import Desk
 from relay.state.port import State
 from workers.meter import Meter, SilentMeter
 from workers.tracing import Tracing

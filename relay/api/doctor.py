@@ -7,13 +7,13 @@ from typing import Final, TypedDict
 from aiohttp import web
 
 from relay.api.context import ApiContext
-from relay.api.front import DOCTOR
 from relay.api.json_body import json_response
+from relay.api.landing import DOCTOR
 from relay.api.problems import invalid
 from relay.api.reading import query_of
 from relay.domain.diagnosis import Checked, Diagnosis, Severity
 from relay.domain.identity import is_receiver_name
-from relay.domain.moment import rfc3339
+from relay.domain.timestamps import rfc3339
 
 KEPT_S: Final = 10.0
 """For so long a look is as good as another one."""

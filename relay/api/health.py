@@ -8,9 +8,9 @@ from aiohttp import web
 
 from relay import __version__
 from relay.api.context import ApiContext
-from relay.api.front import DOCTOR
+from relay.api.landing import DOCTOR
+from relay.api.peers import Siblings, Told
 from relay.api.problems import Check
-from relay.api.siblings import Siblings, Told
 from relay.domain.errors import LogUnavailable
 from relay.telemetry.merge import merge
 from relay.telemetry.metrics import CONTENT_TYPE

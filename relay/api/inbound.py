@@ -15,7 +15,6 @@ from relay.api.batch import largest_body
 from relay.api.batch_items import Defaults, Item, Refused, read_events
 from relay.api.batch_items import read_event as read_structured
 from relay.api.context import ApiContext
-from relay.api.foreign_bytes import foreign_response
 from relay.api.incoming import as_incoming, content_type_of
 from relay.api.intake import Accepted, Incoming, Intake, Repeated
 from relay.api.json_body import json_response
@@ -24,7 +23,8 @@ from relay.api.problems import BAD_SIGNATURE, NO_RECEIVER, NOT_FOUND, RETRY_AFTE
 from relay.api.quotas import Quotas
 from relay.api.reading import INBOUND_PATH, attributes, message_location, query_of, read_body, source_in_path
 from relay.api.redelivery import Redelivery
-from relay.api.refusals import Refusals
+from relay.api.rejection_log import Refusals
+from relay.api.untrusted_body import foreign_response
 from relay.api.view import MessageView
 from relay.domain.errors import InvalidRecord
 from relay.domain.inbound import Refusal, verify

@@ -11,10 +11,10 @@ from typing import NamedTuple
 
 from msgspec import structs
 
+from relay.api.coalesce import Shared
 from relay.api.context import ApiContext
 from relay.api.problems import ID_CONFLICT, INVALID_JSON, RESERVED_SOURCE, Problem, problem_of
 from relay.api.recipients import Recipients
-from relay.api.shared import Shared
 from relay.domain.coordinate import Headers
 from relay.domain.directory import Directory
 from relay.domain.errors import RecordTooLarge, Unavailable

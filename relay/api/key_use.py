@@ -12,7 +12,7 @@ from typing import Final
 from aiohttp import web
 
 from relay.clock import Clock
-from relay.config.key_desk import MOST_KEYS
+from relay.control.key_service import MOST_KEYS
 from relay.domain.errors import Unavailable
 from relay.engine.supervision import end
 from relay.state.port import State

@@ -6,7 +6,7 @@ import msgspec
 from aiohttp import web
 
 from relay.api.access import access_of
-from relay.api.audited import tell_audit
+from relay.api.audit_verbs import tell_audit
 from relay.api.context import ApiContext
 from relay.api.json_body import json_response, read_json
 from relay.api.key_use import KeyUse
@@ -15,8 +15,8 @@ from relay.api.problems import KEY_EXPIRED, NOT_FOUND, TOO_MANY_KEYS, Problem, i
 from relay.api.reading import query_of, read_body
 from relay.api.view import rfc3339
 from relay.config.durations import parse_duration
-from relay.config.key_desk import KeyDesk, TooManyKeys
-from relay.config.keys import rank
+from relay.control.key_service import KeyDesk, TooManyKeys
+from relay.control.keys import rank
 from relay.domain.api_key import Key
 from relay.domain.scope import Scope, in_text, parse_scope
 from relay.telemetry.redaction import escape_control

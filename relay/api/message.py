@@ -10,7 +10,7 @@ from relay.api.problems import NOT_FOUND, RETRY_AFTER_S, UNAVAILABLE, Problem, i
 from relay.api.reading import MESSAGE_PATH, message_in_path, message_location
 from relay.api.status import KnownMessage, StatusReader
 from relay.api.view import MessageView, of_receivers
-from relay.api.wait_asked import WAIT, WaitAsked, wait_asked
+from relay.api.wait_query import WAIT, WaitAsked, wait_asked
 from relay.api.waiters import ASK_AGAIN_S, Waiters
 from relay.domain.identity import DeliveryId, MessageId
 

@@ -17,7 +17,7 @@ from relay.api.quotas import Quotas
 from relay.api.reading import SOURCE_PATH, message_location, read_body, source_in_path
 from relay.api.status import KnownMessage, StatusReader
 from relay.api.view import MessageView
-from relay.api.wait_asked import WAIT, WaitAsked, wait_asked
+from relay.api.wait_query import WAIT, WaitAsked, wait_asked
 from relay.api.waiters import ASK_AGAIN_S, Waited, Waiters
 from relay.domain.coordinate import Coordinate
 from relay.domain.errors import Unavailable

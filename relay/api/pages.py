@@ -11,8 +11,8 @@ from aiohttp import web
 from relay import __version__
 from relay.api import problems
 from relay.api.asyncapi.document import asyncapi
-from relay.api.ended import ANSWER_GONE, FAILURES
-from relay.api.front import (
+from relay.api.html import page, prose, table
+from relay.api.landing import (
     ASYNCAPI,
     DOCS,
     INDEX,
@@ -25,7 +25,6 @@ from relay.api.front import (
     wants_json,
     wants_page,
 )
-from relay.api.html import page, prose, table
 from relay.api.openapi.document import document, encoded, routes_of
 from relay.api.openapi.page import document_html
 from relay.api.openapi.sent import SENT
@@ -33,6 +32,7 @@ from relay.api.openapi.tables import OPERATIONS
 from relay.api.problem_advice import ADVICE
 from relay.api.problems import NOT_FOUND, Kind, Problem
 from relay.api.reading import query_of
+from relay.api.wait_response import ANSWER_GONE, FAILURES
 from relay.domain.topics import Topics
 
 KINDS: Final[Mapping[str, Kind]] = {

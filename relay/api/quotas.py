@@ -13,10 +13,10 @@ from typing import Final, NamedTuple
 from aiohttp import web
 
 from relay.api.access import access_of
+from relay.api.coalesce import Shared
 from relay.api.context import ApiContext
 from relay.api.problems import OVER_QUOTA, TOO_LARGE, Problem
-from relay.api.refusals import Refusals
-from relay.api.shared import Shared
+from relay.api.rejection_log import Refusals
 from relay.domain.errors import Unavailable
 from relay.domain.quota import Quota
 from relay.state.quotas import Balance, Charge

@@ -8,7 +8,7 @@ from urllib.parse import parse_qsl, quote, unquote_to_bytes
 from aiohttp import web
 from aiohttp.http_exceptions import BadHttpMessage
 
-from relay.api.body_memory import Room
+from relay.api.body_budget import Room
 from relay.api.bounds import bounds_of
 from relay.api.limits import ApiLimits
 from relay.api.problems import (

@@ -12,12 +12,12 @@ from relay.api.json_body import json_response
 from relay.api.paging import cursor_behind, key_behind, limit_in
 from relay.api.problems import invalid
 from relay.api.reading import flag_in, query_of
-from relay.api.receiver_shown import entry_of
+from relay.api.receiver_view import entry_of
 from relay.api.receivers import Condition, condition
 from relay.api.registrar import Registrar, Written
 from relay.api.traffic import TrafficView, traffic_of
-from relay.config.apply import API, FILE
-from relay.config.shown import shown_url
+from relay.config.redacted_entry import shown_url
+from relay.control.apply import API, FILE
 
 _LOOKED_AT: Final = 2_000
 """Receivers that a request looks at, at most: it costs 0.2 ms of CPU each. A page may have fewer than it could, or

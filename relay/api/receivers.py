@@ -9,13 +9,13 @@ from typing import Final, Literal, NamedTuple, TypedDict
 import msgspec
 from aiohttp import web
 
-from relay.api.audited import has_changed, tell_audit
+from relay.api.audit_verbs import has_changed, tell_audit
+from relay.api.backlog import in_lane
 from relay.api.context import ApiContext
-from relay.api.in_lane import in_lane
 from relay.api.json_body import json_response
 from relay.api.problems import NOT_FOUND, Problem, invalid
 from relay.api.reading import query_of, read_body, source_in_path
-from relay.api.receiver_shown import ReceiverView, described
+from relay.api.receiver_view import ReceiverView, described
 from relay.api.registrar import Unknown
 from relay.api.verification import VerificationView, verification_of
 from relay.api.view import rfc3339

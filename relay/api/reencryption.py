@@ -9,13 +9,13 @@ from typing import NamedTuple, TypedDict
 
 from aiohttp import web
 
-from relay.api.audited import changed_nothing, tell_audit
+from relay.api.audit_verbs import changed_nothing, tell_audit
 from relay.api.json_body import json_response
 from relay.api.paging import cursor_behind, key_behind, limit_in
 from relay.api.problems import NO_SECRETS_KEY, Problem
 from relay.api.reading import flag_in, query_of
 from relay.api.registrar import Registrar
-from relay.config.renewal import is_outdated, renewed
+from relay.control.reencryption import is_outdated, renewed
 from relay.domain.errors import UserError
 from relay.domain.topics import Topics
 from relay.log.port import NewRecord

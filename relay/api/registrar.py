@@ -14,9 +14,13 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 from relay.clock import Clock
-from relay.config.apply import API, FILE, LEASE, Diff, bring_about
 from relay.config.credentials import needed_anew
-from relay.config.drafts import (
+from relay.config.problems import Place
+from relay.config.receivers_file import Raw
+from relay.control.apply import API, FILE, LEASE, Diff, bring_about
+from relay.control.entry_kinds import RECEIVER, EntryKind
+from relay.control.owned import Behalf, TooManyReceivers
+from relay.control.patch import (
     Fault,
     Faulty,
     Rules,
@@ -28,19 +32,15 @@ from relay.config.drafts import (
     pointer,
     with_verification,
 )
-from relay.config.kinds import RECEIVER, EntryKind
-from relay.config.owned import Behalf, TooManyReceivers
-from relay.config.problems import Place
-from relay.config.receivers_file import Raw
-from relay.config.registry import Registry
-from relay.config.rotation import without_expired
-from relay.config.topic import Declared, decode
+from relay.control.records import Declared, decode
+from relay.control.registry import Registry
+from relay.control.rotation import without_expired
 from relay.domain.errors import LogUnavailable, RelayError, StateUnavailable, UserError
 from relay.domain.life import Life
 from relay.domain.topics import SHARED, Topics
 from relay.engine.recovery import Holding
-from relay.lease import keeping_lease, take_lease
 from relay.log.port import Log, NewRecord, TopicPartition
+from relay.state.lease import keeping_lease, take_lease
 from relay.state.port import State
 
 _LOOK_S: Final = 0.05

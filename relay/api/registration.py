@@ -8,11 +8,11 @@ from typing import Final, TypedDict
 from aiohttp import web
 
 from relay.api.access import OWNED, check_meant, forbidden
-from relay.api.audited import changed_nothing, tell_audit
-from relay.api.behalf import behalf_of
+from relay.api.audit_verbs import changed_nothing, tell_audit
+from relay.api.backlog import in_lane
 from relay.api.context import ApiContext
-from relay.api.in_lane import in_lane
 from relay.api.json_body import JSON, MERGE_PATCH, json_response, read_object
+from relay.api.owner import behalf_of
 from relay.api.problems import (
     CHANGED_MEANWHILE,
     CREDENTIALS_NEEDED,
@@ -27,11 +27,11 @@ from relay.api.problems import (
     invalid,
 )
 from relay.api.reading import flag_in, query_of
-from relay.api.receiver_shown import NewReceiverView, described
+from relay.api.receiver_view import NewReceiverView, described
 from relay.api.receivers import LaneView, ParkedView
 from relay.api.registrar import ChangedMeanwhile, CredentialsNeeded, InFile, Registrar, Taken, Unknown, Written
-from relay.config.drafts import Faulty, NoKey
-from relay.config.owned import Behalf, NotTheirs, TooManyReceivers
+from relay.control.owned import Behalf, NotTheirs, TooManyReceivers
+from relay.control.patch import Faulty, NoKey
 from relay.domain.topics import SHARED, lane_of
 from relay.state.replies import answered
 

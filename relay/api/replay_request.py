@@ -6,7 +6,7 @@ from typing import Annotated, Final, TypeVar, get_args
 import msgspec
 
 from relay.api.problems import invalid
-from relay.config.moments import parse_past
+from relay.config.timestamps import parse_past
 from relay.domain.errors import InvalidRecord
 from relay.domain.hop import NO_RECEIVER
 from relay.domain.identity import check_id, is_receiver_name

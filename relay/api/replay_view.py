@@ -3,10 +3,10 @@
 from typing import Literal, TypedDict
 
 from relay.api.view import rfc3339
-from relay.config.jobs import Job
+from relay.control.replay_jobs import Job
 from relay.domain.replay_job import Action, JobState, Order, eta_s
 from relay.domain.selection import Selection
-from relay.replay.desk import Gone, Preview
+from relay.replay.replay_service import Gone, Preview
 
 
 class RequestView(TypedDict):

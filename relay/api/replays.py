@@ -9,7 +9,7 @@ import msgspec
 from aiohttp import web
 
 from relay.api.access import OWN, access_of, check_own, forbidden, is_admin, life_of, may_read, may_see, may_see_of
-from relay.api.audited import changed_nothing, has_changed, tell_audit
+from relay.api.audit_verbs import changed_nothing, has_changed, tell_audit
 from relay.api.context import ApiContext
 from relay.api.failed import is_of_theirs
 from relay.api.json_body import json_response, read_json
@@ -36,16 +36,16 @@ from relay.api.replay_request import (
 from relay.api.replay_view import JobPage, JobView, OneView, job_view, preview_view
 from relay.api.shares import Shares, caller_of
 from relay.api.status import KnownMessage, StatusReader
-from relay.api.wait_asked import WAIT, wait_asked
+from relay.api.wait_query import WAIT, wait_asked
 from relay.api.waiters import ASK_AGAIN_S, Waiters
-from relay.config.jobs import Job
+from relay.control.replay_jobs import Job
 from relay.domain.hop import NO_RECEIVER
 from relay.domain.identity import DeliveryId, MessageId, is_receiver_name
 from relay.domain.replay_job import Action
 from relay.domain.selection import Selection
-from relay.replay.desk import Desk, TooMany
 from relay.replay.letter import Letter
 from relay.replay.plan import Plan
+from relay.replay.replay_service import Desk, TooMany
 from relay.state.rows import Row, Stage
 
 DRY_RUN_S: Final = 20.0

@@ -5,20 +5,20 @@ from typing import Final
 import msgspec
 from aiohttp import web
 
-from relay.api.audited import tell_audit
-from relay.api.behalf import behalf_of
+from relay.api.audit_verbs import tell_audit
 from relay.api.context import ApiContext
 from relay.api.json_body import read_json
+from relay.api.owner import behalf_of
 from relay.api.problems import invalid
 from relay.api.reading import query_of, read_body
-from relay.api.receiver_shown import NewReceiverView, described
+from relay.api.receiver_view import NewReceiverView, described
 from relay.api.registrar import Registrar
 from relay.api.registration import answer_of, tag_in, told
 from relay.api.view import rfc3339
 from relay.config.durations import parse_duration
 from relay.config.receivers_file import Raw
-from relay.config.rotation import as_private_key, former_until, present_secrets, rotated
 from relay.config.signature_entry import has_only_private_keys
+from relay.control.rotation import as_private_key, former_until, present_secrets, rotated
 from relay.domain.ed25519 import is_private_key, public_key
 
 MOST_BYTES: Final = 4_096

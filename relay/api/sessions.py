@@ -9,15 +9,15 @@ import msgspec
 from aiohttp import web
 
 from relay.api.access import OWNERS, SESSION, SESSIONS, forbidden, owner_of
-from relay.api.audited import changed_nothing, tell_audit
-from relay.api.callers import Caller, Callers, bearer_in, caller_of, tenants_in
+from relay.api.audit_verbs import changed_nothing, tell_audit
+from relay.api.authentication import Caller, Callers, bearer_in, caller_of, tenants_in
 from relay.api.context import ApiContext
 from relay.api.json_body import json_response, read_json
 from relay.api.problems import FORBIDDEN, TOO_MANY, TOO_MANY_KEYS, UNKNOWN_RECEIVER, Problem, invalid
 from relay.api.reading import query_of, read_body
 from relay.api.view import rfc3339
 from relay.config.durations import parse_duration
-from relay.config.key_desk import TooManyEnded, TooManyEndedOfOne
+from relay.control.key_service import TooManyEnded, TooManyEndedOfOne
 from relay.domain.errors import InvalidRecord
 from relay.domain.identity import check_id
 from relay.domain.scope import in_text

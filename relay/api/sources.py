@@ -5,7 +5,7 @@ from typing import Any, Final, Literal, TypedDict
 
 from aiohttp import web
 
-from relay.api.audited import changed_nothing, tell_audit
+from relay.api.audit_verbs import changed_nothing, tell_audit
 from relay.api.context import ApiContext
 from relay.api.json_body import JSON, MERGE_PATCH, json_response, read_object
 from relay.api.paging import cursor_behind, key_behind, limit_in
@@ -14,12 +14,12 @@ from relay.api.reading import flag_in, query_of, source_in_path, source_location
 from relay.api.receivers import ParkedView
 from relay.api.registrar import Registrar, Unknown, Written, readable
 from relay.api.registration import MOST_BODY, answer_of, tag_in, told
-from relay.config.apply import API, FILE
 from relay.config.entries import CallbackEntry, SourceEntry
-from relay.config.kinds import SOURCE
 from relay.config.receivers_file import check_entry
-from relay.config.shown import effective_source, shown_url
-from relay.config.topic import ORIGIN
+from relay.config.redacted_entry import effective_source, shown_url
+from relay.control.apply import API, FILE
+from relay.control.entry_kinds import SOURCE
+from relay.control.records import ORIGIN
 from relay.domain.errors import UserError
 from relay.state.replies import answered
 

@@ -6,7 +6,6 @@ from typing import Final
 
 from msgspec import structs
 
-from relay.api.surroundings import MessageContext, Surroundings
 from relay.api.view import (
     Found,
     MessageView,
@@ -16,6 +15,7 @@ from relay.api.view import (
     is_owed,
     message_view,
 )
+from relay.api.wait_context import MessageContext, Surroundings
 from relay.clock import Clock
 from relay.domain.directory import Directory
 from relay.domain.errors import InvalidRecord
@@ -26,8 +26,8 @@ from relay.domain.recipients import may_have_none, recipients
 from relay.domain.topics import Topics
 from relay.log.port import Coordinate, Flaw, LogReader, Record
 from relay.log.slices import read_each
-from relay.state.onlooker import Watched
 from relay.state.port import State
+from relay.state.read_model import Watched
 from relay.state.rows import MessageRow, MessageStage, Row, Stage, callback_row, delivery_row, tag_of
 
 MOST_ANSWERS: Final = 4 * 1024 * 1024

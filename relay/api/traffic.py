@@ -4,8 +4,8 @@ import asyncio
 from collections.abc import Mapping
 from typing import Final, TypedDict
 
+from relay.api.backlog import in_lanes
 from relay.api.context import ApiContext
-from relay.api.in_lane import in_lanes
 from relay.api.receivers import LANE_LOOK_S
 from relay.api.stats import CountedView, HourView, LastResponseView, counted_view, hours_view, last_view
 from relay.domain.errors import LogUnavailable

@@ -4,14 +4,14 @@ from typing import Final, Literal, TypedDict
 
 from aiohttp import web
 
-from relay.api.audited import tell_audit
+from relay.api.audit_verbs import tell_audit
 from relay.api.context import ApiContext
 from relay.api.json_body import json_response
 from relay.api.problems import NOT_FOUND, TOO_MANY, Problem
 from relay.api.reading import query_of
 from relay.api.registrar import Registrar
 from relay.api.view import rfc3339
-from relay.config.registry import Registry
+from relay.control.registry import Registry
 from relay.domain.receiver import Receiver, Verification
 from relay.domain.verification import HandshakeResult, handshake_of, next_try
 

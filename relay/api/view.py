@@ -15,15 +15,15 @@ from relay.domain.advice import advice_on_end, advice_on_wait
 from relay.domain.coordinate import Coordinate
 from relay.domain.dead_letter import parse_dead_letter
 from relay.domain.errors import InvalidRecord
-from relay.domain.handover import Handover, from_code, handover
 from relay.domain.hop import decode_hop
 from relay.domain.identity import DeliveryId, MessageId, webhook_id
-from relay.domain.moment import rfc3339 as rfc3339
 from relay.domain.progress import CallbackStatus, Status, WaitKind, least_advanced
 from relay.domain.reasons import REASON_CODES
 from relay.domain.receiver import Source
+from relay.domain.result_delivery import Handover, from_code, handover
+from relay.domain.timestamps import rfc3339 as rfc3339
 from relay.log.port import Record
-from relay.state.onlooker import Watched
+from relay.state.read_model import Watched
 from relay.state.rows import Result, Row, Stage
 
 _REASONS: Final = {code: reason for reason, code in REASON_CODES.items()}

@@ -16,12 +16,12 @@ from aiohttp import web
 
 from relay.api.bounds import bounds_of
 from relay.api.connection import Connection
-from relay.api.ended import AnswerGiven, ended, is_over
-from relay.api.foreign_bytes import foreign_response
 from relay.api.limits import ApiLimits
 from relay.api.problems import Problem
 from relay.api.status import StatusReader
-from relay.api.wait_asked import WaitAsked
+from relay.api.untrusted_body import foreign_response
+from relay.api.wait_query import WaitAsked
+from relay.api.wait_response import AnswerGiven, ended, is_over
 from relay.domain.errors import Unavailable
 from relay.domain.identity import DeliveryId
 from relay.engine.supervision import end

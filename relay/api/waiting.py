@@ -11,8 +11,8 @@ from relay.domain.hold import Hold, HoldReason
 from relay.domain.progress import WaitKind
 from relay.domain.receiver import Endpoint, Receiver
 from relay.domain.route import is_in_shared
-from relay.state.onlooker import UNSERVED_S, Openings, Watched
 from relay.state.port import EndpointHealth
+from relay.state.read_model import UNSERVED_S, Openings, Watched
 from relay.state.rows import Row, Stage
 
 _NEXT: Final = frozenset({"retry", "rate", "paused", "breaker", "settling", "in_doubt"})

@@ -10,7 +10,7 @@ from urllib.parse import quote
 import aiohttp
 
 from relay import __version__
-from relay.cli.reply import Reply, told
+from relay.cli.response import Reply, told
 from relay.config.own_address import own_url
 from relay.config.settings import Settings
 from relay.config.url_text import check_url

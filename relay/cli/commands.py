@@ -14,7 +14,7 @@ COMMANDS: Final = {
     "failed": ("relay.cli.failed", "List dead letters, look at one, replay or discard them."),
     "help": ("relay.cli.help", "Show a page of the documentation, or list them all."),
     "history": ("relay.cli.history", "See how far the history is, or build it anew."),
-    "import": ("relay.cli.importing", "Take in what another relay has exported."),
+    "import": ("relay.cli.import_", "Take in what another relay has exported."),
     "keys": ("relay.cli.keys", "Make, list, rotate and revoke keys of the API."),
     "messages": ("relay.cli.messages", "List messages that came, and how far each delivery is."),
     "portal": ("relay.cli.portal", "Make links into the portal of an owner."),

@@ -12,12 +12,12 @@ from relay.cli.table import output_option, print_json, print_table
 from relay.config.answer_urls import Answering, AnswerUrls, answer_secrets, findings
 from relay.config.entries import ReceiverEntry
 from relay.config.own_address import own_url
+from relay.config.plan import ROLES
 from relay.config.problems import raise_all
 from relay.config.receivers_file import ReceiversFile, load_receivers_file, receivers_schema
 from relay.config.references import usable_variables
 from relay.config.settings import CONFIG_FILE, Settings, load_settings, sources_of
 from relay.domain.topics import Topics
-from relay.plan import ROLES
 
 config_option = click.option("--config", "config_file", type=FILE, help="YAML file with settings.")
 
@@ -118,10 +118,10 @@ def asyncapi(config_file: Path | None) -> None:
 @config.command()
 def openapi() -> None:
     """Print the routes of the API, as /openapi.json has them: OpenAPI 3.1."""
-    from relay.api.ended import FAILURES
     from relay.api.openapi.document import document
     from relay.api.openapi.sent import SENT
     from relay.api.openapi.tables import OPERATIONS
+    from relay.api.wait_response import FAILURES
 
     print_json(document(OPERATIONS, OPERATIONS, SENT, FAILURES))
 

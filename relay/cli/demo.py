@@ -15,19 +15,19 @@ from typing import Any, Final
 import aiohttp
 import click
 
-from relay.cli.answer import LOOK_EVERY_S, until_over
+from relay.cli.await_answer import LOOK_EVERY_S, until_over
 from relay.cli.client import Client
-from relay.cli.happenings import Lines
-from relay.cli.process import run_loop, run_until_signalled
+from relay.cli.events import Lines
 from relay.cli.screen import Screen
-from relay.cli.stream import Event, EventStream
+from relay.cli.sse import Event, EventStream
 from relay.cli.tail import follow
 from relay.config.receivers_file import ReceiversFile, parse_receivers_file
 from relay.config.settings import load_settings
 from relay.domain.errors import RelayError
 from relay.domain.signing import generate_secret
 from relay.embedded.relay import EmbeddedRelay
-from relay.process import Relay
+from relay.run.event_loop import run_loop, run_until_signalled
+from relay.run.process import Relay
 from relay.samples import load
 from relay.sink import Mode, Sink
 from relay.telemetry.logging import configure

@@ -12,15 +12,14 @@ from pathlib import Path
 import aiohttp
 import click
 
-from relay.cli.answer import until_over
+from relay.cli.await_answer import until_over
 from relay.cli.client import Client
 from relay.cli.config import config_option
-from relay.cli.happenings import Lines
+from relay.cli.events import Lines
 from relay.cli.paths import DIRECTORY, FILE
-from relay.cli.process import run_loop, run_until_signalled
 from relay.cli.screen import Screen
 from relay.cli.sink import line
-from relay.cli.stream import Event, EventStream
+from relay.cli.sse import Event, EventStream
 from relay.cli.tail import follow, shown_on
 from relay.config.own_address import Exposed, check_exposure, check_key, check_own_key, is_loopback
 from relay.config.receivers_file import ReceiversFile, parse_receivers_file
@@ -29,7 +28,8 @@ from relay.domain.errors import RelayError, UserError
 from relay.domain.signing import generate_secret
 from relay.embedded.directory import clear, holds_data, user_directory, usual_directory
 from relay.embedded.relay import EmbeddedRelay, free_port, kept_secret, with_entries
-from relay.process import Relay
+from relay.run.event_loop import run_loop, run_until_signalled
+from relay.run.process import Relay
 from relay.sink import Arrival, Sink
 from relay.telemetry.logging import configure
 

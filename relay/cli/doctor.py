@@ -14,12 +14,12 @@ from relay.cli.config import api_option, config_option, settings_from
 from relay.cli.paths import DIRECTORY
 from relay.cli.startup import roles_of, unmakeable
 from relay.cli.table import output_option, print_json
+from relay.config.limits import raise_descriptor_limit
+from relay.config.plan import ROLES
 from relay.config.settings import Settings
 from relay.domain.diagnosis import Diagnosis, Severity
 from relay.domain.errors import UserError
 from relay.embedded.directory import is_taken, told_api_url, usual_directory
-from relay.limits import raise_descriptor_limit
-from relay.plan import ROLES
 from relay.telemetry.redaction import escape_control
 
 if TYPE_CHECKING:
@@ -77,10 +77,10 @@ def _embedded(settings: Settings) -> Path | None:
 async def _looked(
     settings: Settings, roles: frozenset[str], directory: Path | None, receiver: str | None, within_s: float
 ) -> Diagnosis:
+    from relay.checks.runner import examine
     from relay.clock import SystemClock
-    from relay.doctor.cases import case_of_directory, case_of_settings  # their imports take their time
-    from relay.doctor.examination import examine
     from relay.embedded.relay import local
+    from relay.run.check_contexts import case_of_directory, case_of_settings  # their imports take their time
 
     raise_descriptor_limit()  # as a process does at its start
     if directory is not None:
@@ -107,7 +107,7 @@ def _asked(settings: Settings, api: str, receiver: str | None, within_s: float) 
 
 def _of_mistakes(wrong: UserError) -> Any:
     """Settings that cannot be read: there is nothing else that could be looked at."""
-    from relay.doctor.here import unusable  # its imports take their time
+    from relay.checks.host import unusable  # its imports take their time
 
     return _as_json(Diagnosis(time.time(), unusable(str(wrong).splitlines())))
 

@@ -12,8 +12,8 @@ import click
 
 from relay import __version__
 from relay.cli.config import config_option, settings_from
-from relay.cli.engines import check_stopped, check_topics, make_ready, opened, own_name, shared_clock
 from relay.cli.paths import DIRECTORY, FILE_OR_STDIN
+from relay.cli.stores import check_stopped, check_topics, make_ready, opened, own_name, shared_clock
 from relay.config.encryption import KeyRing
 from relay.config.references import usable_variables
 from relay.config.setting_values import key_of
@@ -21,7 +21,7 @@ from relay.config.settings import Settings
 from relay.domain.errors import UserError
 from relay.domain.topics import Topics
 from relay.embedded.relay import kept_secret
-from relay.rebuilding import LONGEST_LIFE
+from relay.recovery.rebuilding import LONGEST_LIFE
 from relay.transfer.form import Line, encode_line
 from relay.transfer.outgoing import Export
 

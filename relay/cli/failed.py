@@ -8,7 +8,7 @@ import click
 
 from relay.cli.client import ApiFailed, Client, with_client
 from relay.cli.config import api_option, config_option, settings_from
-from relay.cli.replaying import acting, place_of
+from relay.cli.replay_request import acting, place_of
 from relay.cli.table import output_option, print_json, print_table, print_text
 from relay.domain.hop import NO_RECEIVER
 from relay.telemetry.redaction import escape_control

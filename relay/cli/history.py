@@ -67,7 +67,7 @@ def rebuild(*, yes: bool, config_file: Path | None, output: str) -> None:
 
 def _ask(settings: Settings, work: Callable[[History], Awaitable[Any]]) -> Any:
     """What `work` says of the store. Raises UserError where there is none, or it does not answer."""
-    from relay.history_part import opened  # its imports take their time, which few need
+    from relay.run.history_part import opened  # its imports take their time, which few need
 
     async def run() -> Any:
         store = opened(with_local_history(settings, os.environ))
@@ -90,7 +90,7 @@ async def _clear(store: History) -> None:
 
 
 async def _status(settings: Settings, store: History) -> dict[str, Any]:
-    from relay.composition import open_log
+    from relay.run.composition import open_log
 
     taken, size = await store.next_offsets(), await store.size()
     try:

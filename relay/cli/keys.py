@@ -8,7 +8,7 @@ import click
 
 from relay.cli.client import Client, with_client
 from relay.cli.config import api_option, config_option, settings_from
-from relay.cli.declaring import every_page
+from relay.cli.entry_options import every_page
 from relay.cli.table import output_option, print_json, print_table
 
 _COLUMNS: Final = ("ID", "NAME", "SCOPES", "STATUS", "CREATED", "BY", "EXPIRES", "LAST USED", "OLD SECRET UNTIL")

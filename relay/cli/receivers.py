@@ -6,7 +6,6 @@ from typing import Any
 
 import click
 
-from relay.cli.applying import apply, file_option
 from relay.cli.config import (
     api_option,
     config_option,
@@ -17,19 +16,20 @@ from relay.cli.config import (
     verdict_on,
 )
 from relay.cli.paths import FILE
-from relay.cli.registering import create, delete, list_registered, patch, show, verified_in_words
-from relay.cli.rotating import rotate
+from relay.cli.receivers_apply import apply, file_option
+from relay.cli.receivers_register import create, delete, list_registered, patch, show, verified_in_words
+from relay.cli.receivers_rotate import rotate
+from relay.cli.receivers_test import test
+from relay.cli.receivers_verify import verify
 from relay.cli.stats import stats
 from relay.cli.table import output_option, print_json, print_table
-from relay.cli.trying import test
-from relay.cli.verifying import verify
 from relay.config.durations import format_duration
 from relay.config.entries import EndpointEntry, ReceiverEntry
 from relay.config.ordering_entry import order_by
 from relay.config.receivers_file import ReceiversFile, load_receivers_file
+from relay.config.redacted_entry import effective, shown_url
 from relay.config.references import usable_variables
 from relay.config.settings import Settings
-from relay.config.shown import effective, shown_url
 from relay.domain.errors import UserError
 
 _callback_option = click.option("--callback", is_flag=True, help="NAME is a source_id: its callback is meant.")

@@ -11,19 +11,19 @@ from typing import Any, Final, TypeVar
 import click
 
 from relay.cli.config import config_option, settings_from
-from relay.cli.engines import check_topics, opened, own_name, recovery_by_hand, shared_clock
 from relay.cli.paths import DIRECTORY
+from relay.cli.stores import check_topics, opened, own_name, recovery_by_hand, shared_clock
 from relay.cli.table import output_option, print_json, print_table
 from relay.clock import SystemClock
-from relay.config.declared import read_declared
 from relay.config.settings import Settings
+from relay.control.declared import read_declared
 from relay.domain.errors import RelayError
 from relay.domain.topics import Topics
 from relay.engine.observer import Memory, Recovered
-from relay.lease import LEASE_S, keeping_lease
 from relay.log.port import Log
-from relay.rebuild import Read, Rebuild
-from relay.rebuilding import LONGEST_LIFE
+from relay.recovery.rebuild import Read, Rebuild
+from relay.recovery.rebuilding import LONGEST_LIFE
+from relay.state.lease import LEASE_S, keeping_lease
 from relay.state.port import Restored, State
 from relay.state.rows import TAGS
 

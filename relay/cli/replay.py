@@ -7,7 +7,7 @@ import click
 
 from relay.cli.client import with_client
 from relay.cli.config import api_option, config_option, settings_from
-from relay.cli.replaying import begin, carrying_out, choosing, finish, split, tell_job, tell_one
+from relay.cli.replay_request import begin, carrying_out, choosing, finish, split, tell_job, tell_one
 from relay.cli.table import output_option, print_json, print_table
 
 _COLUMNS = ("JOB", "ACTION", "STATE", "MADE AT", "COUNTED", "SENT", "SKIPPED", "ETA")

@@ -10,21 +10,21 @@ import click
 from structlog.contextvars import bind_contextvars
 
 from relay import __version__
-from relay.api.siblings import Member
+from relay.api.peers import Member
 from relay.cli.config import config_option, settings_from
 from relay.cli.cores import available_cores
-from relay.cli.demand import CPU_TIMES
 from relay.cli.local_history import with_local_history
-from relay.cli.process import run_loop, run_until_signalled
-from relay.cli.processes import group_size, run_processes
 from relay.cli.startup import check_api, check_history, names, roles_of
 from relay.clock import SystemClock
-from relay.composition import kafka_log, redis_state
 from relay.config.answer_urls import answer_secrets
+from relay.config.plan import ROLES, Plan
 from relay.config.settings import Settings
-from relay.giving_way import go_last
-from relay.plan import ROLES, Plan
-from relay.process import Relay
+from relay.run.autoscale import CPU_TIMES
+from relay.run.composition import kafka_log, redis_state
+from relay.run.cpu_throttle import go_last
+from relay.run.event_loop import run_loop, run_until_signalled
+from relay.run.process import Relay
+from relay.run.processes import group_size, run_processes
 from relay.telemetry.logging import configure, get_logger
 
 GATHER_BYTES = 262_144

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import click
 
-from relay.cli.answer import Outgoing, tell, wait_option
-from relay.cli.answer import send as send_one
+from relay.cli.await_answer import Outgoing, tell, wait_option
+from relay.cli.await_answer import send as send_one
 from relay.cli.client import ApiFailed, with_client
 from relay.cli.config import api_option, config_option, settings_from
 from relay.cli.paths import FILE_OR_STDIN

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from relay.cli.config import api_option, config_option
-from relay.cli.declaring import (
+from relay.cli.entry_options import (
     PAGE,
     asked,
     changes_of,

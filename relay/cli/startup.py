@@ -5,13 +5,13 @@ import time
 from collections.abc import Callable, Collection, Iterator
 from typing import Final
 
-from relay.config.keys import read_keys
+from relay.config.limits import raise_descriptor_limit
 from relay.config.own_address import Exposed, check_exposure, check_key
+from relay.config.plan import API, HISTORY, ROLES
 from relay.config.settings import Settings
+from relay.control.keys import read_keys
 from relay.domain.errors import LogUnavailable, UserError
 from relay.domain.topics import Topics
-from relay.limits import raise_descriptor_limit
-from relay.plan import API, HISTORY, ROLES
 
 LOOK_S: Final = 30.0
 
@@ -82,7 +82,7 @@ def unmakeable(settings: Settings, roles: Collection[str]) -> list[str]:
 
 async def is_key_made(settings: Settings) -> bool:
     """Whether the log has a key of the API that is good now; False, too, where it does not answer soon."""
-    from relay.composition import open_log  # its imports take their time, which few need
+    from relay.run.composition import open_log  # its imports take their time, which few need
 
     try:
         async with asyncio.timeout(LOOK_S), open_log(settings) as log:
@@ -103,8 +103,8 @@ def _parts(roles: Collection[str]) -> Iterator[Callable[[Settings], object]]:
     # their imports take their time, which the other commands do without
     from relay.api.batch import largest_body
     from relay.api.limits import limits_of
-    from relay.composition import kafka_log, redis_state
-    from relay.way_out import requests_of, transport_of
+    from relay.delivery.egress import requests_of, transport_of
+    from relay.run.composition import kafka_log, redis_state
 
     yield kafka_log
     yield redis_state

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 
 from relay.cli.config import api_option, config_option
-from relay.cli.declaring import asked
+from relay.cli.entry_options import asked
 from relay.cli.table import output_option, print_json, print_table
 
 if TYPE_CHECKING:

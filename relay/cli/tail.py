@@ -13,12 +13,12 @@ import click
 
 from relay.cli.client import ApiBusy, api_base
 from relay.cli.config import api_option, config_option, settings_from
-from relay.cli.happenings import Lines
-from relay.cli.process import run_until_signalled
+from relay.cli.events import Lines
 from relay.cli.screen import Screen
-from relay.cli.stream import Event, EventStream
+from relay.cli.sse import Event, EventStream
 from relay.cli.table import output_option
 from relay.config.settings import Settings
+from relay.run.event_loop import run_until_signalled
 
 AGAIN_S: Final = 1.0
 

@@ -15,9 +15,9 @@ from rich.text import Text
 
 from relay.cli.client import ApiBusy, ApiFailed, Client, api_base
 from relay.cli.config import api_option, config_option, settings_from
-from relay.cli.process import run_until_signalled
 from relay.cli.table import output_option, print_json
 from relay.config.settings import Settings
+from relay.run.event_loop import run_until_signalled
 from relay.telemetry.redaction import escape_control
 
 MOST_RECEIVERS: Final = 20

@@ -9,17 +9,17 @@ from typing import Final
 
 import click
 
+from relay.checks.topics import LaneNeeds, expected_lanes, expected_topics, needs_of_entry, too_long_waits
+from relay.cli.cluster_wait import REPEAT_S, patiently
 from relay.cli.config import config_option, settings_from
 from relay.cli.table import output_option, print_json, print_table
-from relay.cli.waiting import REPEAT_S, patiently
-from relay.composition import open_log
 from relay.config.receivers_file import load_receivers_file
 from relay.config.settings import Settings
 from relay.domain.topics import Topics, TopicSpec
 from relay.log.checks import Expected, Finding, Grade, backlog_findings, findings, in_lines
 from relay.log.port import TopicState
-from relay.watch.left_over import LeftOver, left_over
-from relay.watch.topic_checks import LaneNeeds, expected_lanes, expected_topics, needs_of_entry, too_long_waits
+from relay.run.composition import open_log
+from relay.watch.orphaned_topics import LeftOver, left_over
 
 
 @click.group()

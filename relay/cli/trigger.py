@@ -8,7 +8,7 @@ from pathlib import Path
 
 import click
 
-from relay.cli.answer import Outgoing, Waited, first_tried, send, tell, wait_option
+from relay.cli.await_answer import Outgoing, Waited, first_tried, send, tell, wait_option
 from relay.cli.client import ApiFailed, Client, with_client
 from relay.cli.config import api_option, config_option, settings_from
 from relay.cli.status import reasons_to_wait, tell_details

@@ -10,8 +10,8 @@ from relay.cli.local_history import with_local_history
 from relay.cli.run import run_production
 from relay.cli.startup import check_history
 from relay.config.answer_urls import answer_secrets
+from relay.config.plan import API, ROLES, Plan
 from relay.domain.errors import UserError
-from relay.plan import API, ROLES, Plan
 
 
 @click.command()

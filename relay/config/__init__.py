@@ -1,1 +1,1 @@
-"""Settings and receivers.yaml: parsed once into frozen models."""
+"""Settings and the receivers file: what they may contain, and how they are read and checked."""

@@ -22,7 +22,7 @@ from relay.config.durations import Duration, PositiveDuration
 from relay.config.history_url import check_history_url, none_if_said
 from relay.config.problems import explain, raise_all, unknown
 from relay.config.quota_text import QuotaSetting
-from relay.config.setting_shown import SECRET_SETTINGS, shown_value
+from relay.config.setting_text import SECRET_SETTINGS, shown_value
 from relay.config.setting_values import (
     Count,
     HostNames,

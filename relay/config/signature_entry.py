@@ -5,8 +5,8 @@ from typing import Annotated, Final, Literal
 from pydantic import AfterValidator, Field, Tag
 
 from relay.config.entry import TEXT_OR_LIST, Entry, Text
-from relay.config.moments import Moment
 from relay.config.references import has_reference
+from relay.config.timestamps import Moment
 from relay.domain.ed25519 import is_private_key
 from relay.domain.receiver import SignatureStyle
 from relay.domain.signing import check_secret

@@ -12,12 +12,12 @@ from typing import Final
 
 from msgspec import structs
 
-from relay.delivery.authorized import Authorized
 from relay.delivery.calls import Call, Calls
 from relay.delivery.connection import Connection, Origin
 from relay.delivery.dial import DialError, Dialler
 from relay.delivery.guard import AddressGuard, UrlParts, malformed, url_parts
 from relay.delivery.http1 import BODY_CAP, head_of, start_of_head
+from relay.delivery.oauth_transport import Authorized
 from relay.delivery.pool import MOST_OPEN, Pool
 from relay.delivery.port import Transport
 from relay.delivery.proxy import EgressProxy

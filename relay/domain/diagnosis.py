@@ -13,7 +13,7 @@ URGENCY: Final[tuple[Severity, ...]] = ("error", "warning", "skipped", "ok")
 
 @dataclass(frozen=True, slots=True)
 class Checked:
-    """What came of a check. `name`: which, of `relay/doctor/table.py`; `subject`: of what, as a receiver or a topic;
+    """What came of a check. `name`: which, of `relay/checks/registry.py`; `subject`: of what, as a receiver or a topic;
     `what`: what is there, or what is wrong; `todo`: what to do about it, as a command or a setting. One line each."""
 
     name: str

@@ -46,8 +46,8 @@ class NoResponse(Struct, frozen=True, gc=False):
     within `Request.start_within_s`).
     Of endpoints with OAuth 2: `no_token` (the token endpoint gave none), `unauthorized` (a 401, which was the token's
     fault: the same request is worth another try at once, and none of this counts).
-    What may be our own doing (`relay.domain.shortage`): `no_resources` (descriptors, memory), `no_local_address`,
-    `no_proxy`, `unreachable` (no route), `dns_silent` (no name server answers).
+    What may be our own doing (`relay.domain.resource_exhaustion`): `no_resources` (descriptors, memory),
+    `no_local_address`, `no_proxy`, `unreachable` (no route), `dns_silent` (no name server answers).
     """
 
     kind: str

@@ -1,8 +1,8 @@
 """Which lane takes a receiver's messages, and how that changes while messages are under way.
 
-What is in force is not what a receivers file declares, but a record of its own, which follows the file's entry. A
-receiver in lane A moves to lane B (its own, or the shared one) in these steps; the mover (`relay/watch/mover.py`) takes
-them, in whichever process holds its lease, and each is repeated or gone on with by the next if that process dies.
+The lane in force is a record of its own, which follows the entry in the receivers file. A receiver in lane A moves to
+lane B (its own, or the shared one) in these steps. `relay/watch/lane_migration.py` takes them in the process that holds
+the lease; if that process dies, the next one repeats the step or continues.
 
 1. *Announced*: a record on `receiver_config` says version v, lane B, moving.
 2. *Cut*: a marker goes into each partition of `from_sender`. It says where the old lane ends: a message before the

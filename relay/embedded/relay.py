@@ -17,16 +17,16 @@ from pydantic import ByteSize, SecretStr
 
 from relay.clock import SystemClock
 from relay.config.answer_urls import answer_secrets
-from relay.config.keys import read_keys
+from relay.config.plan import Plan
 from relay.config.receivers_file import ReceiversFile
 from relay.config.settings import Settings
+from relay.control.keys import read_keys
 from relay.domain.errors import LogUnavailable, UserError
 from relay.domain.topics import Topics
 from relay.embedded.directory import check_form, tell_api_url
 from relay.embedded.valkey import ROOM, ValkeyServer
 from relay.log.streams.log import StreamsLog
-from relay.plan import Plan
-from relay.process import Relay
+from relay.run.process import Relay
 from relay.state.redis.state import RedisState
 from relay.telemetry.logging import get_logger
 

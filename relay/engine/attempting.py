@@ -9,7 +9,7 @@ from itertools import count
 from math import inf
 from typing import Any, Final
 
-from relay.engine.asks import Alone, Ask
+from relay.engine.commands import Alone, Ask
 from relay.engine.ending import Setting
 from relay.engine.intake import Quarantine
 from relay.engine.phases import Event, Phase, advance

@@ -15,8 +15,8 @@ from math import inf
 from typing import Any, Final, NamedTuple
 
 from relay.domain.errors import RecordTooLarge
-from relay.engine.asks import ATTEMPTS, BATCH, STILL_COUNT, WAYS_OUT, Ask, Command
 from relay.engine.attempting import TOKEN_BYTES, Attempting
+from relay.engine.commands import ATTEMPTS, BATCH, STILL_COUNT, WAYS_OUT, Ask, Command
 from relay.engine.ending import Setting
 from relay.engine.intake import Arrived, Inbox
 from relay.engine.order import Order

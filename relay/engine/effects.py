@@ -12,10 +12,11 @@ from typing import Any, Final, TypeVar
 from relay.clock import Clock
 from relay.domain.errors import LogUnavailable, PartitionLost, PartlyAppended, RecordTooLarge, Unavailable
 from relay.domain.topics import TopicSpec
-from relay.engine.asks import Alone, Ask, Command
+from relay.engine.commands import Alone, Ask, Command
 from relay.engine.core import Lane
 from relay.engine.ending import TOO_LITTLE
 from relay.engine.intake import Found
+from relay.engine.parked_quota import ParkingRoom, within
 from relay.engine.parking import (
     Became,
     ParkedCopy,
@@ -30,7 +31,6 @@ from relay.engine.parking import (
     wrap,
 )
 from relay.engine.recovery import Holding
-from relay.engine.room import ParkingRoom, within
 from relay.engine.settling import ToSettle
 from relay.engine.slices import SLICE_BYTES, Slices, note_places, places_of
 from relay.engine.supervision import Patience

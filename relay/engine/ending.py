@@ -8,8 +8,8 @@ from typing import Any, Final, Generic, TypeVar
 
 from relay.domain.dead_letter import is_letter
 from relay.domain.errors import RecordTooLarge
-from relay.domain.smaller_letter import smaller_forms
-from relay.engine.asks import BATCH, Ask, Asks, Weigh
+from relay.domain.truncate import smaller_forms
+from relay.engine.commands import BATCH, Ask, Asks, Weigh
 from relay.engine.intake import Breaks, WorkerFault
 from relay.engine.observer import Observer
 from relay.engine.order import Order, Twins, Watermark

@@ -9,7 +9,7 @@ from math import inf
 from typing import Final, Generic
 
 from relay.domain.errors import InvalidRecord
-from relay.engine.asks import Alone, Ask, Asks
+from relay.engine.commands import Alone, Ask, Asks
 from relay.engine.observer import Observer
 from relay.engine.parking import ParkedCopy
 from relay.engine.phases import IllegalTransition

@@ -17,13 +17,13 @@ from typing import Any, Final
 
 from relay.clock import Clock
 from relay.domain.errors import PartitionLost, RecordTooLarge
-from relay.engine.asks import STILL_COUNT, Ask, Command
+from relay.engine.commands import STILL_COUNT, Ask, Command
 from relay.engine.core import Lane
 from relay.engine.effects import Effects
 from relay.engine.intake import blamed
 from relay.engine.order import Order
+from relay.engine.request_limiter import LaneSeats, Turnstile
 from relay.engine.supervision import never_in_silence
-from relay.engine.turnstile import LaneSeats, Turnstile
 from relay.engine.work import Call, Work
 from relay.log.port import Record, TopicPartition
 from relay.state.port import Lane as LaneId

@@ -19,8 +19,8 @@ from relay.domain.topics import TopicSpec
 from relay.engine.observer import Memory, Observer, Recovered
 from relay.engine.parking import LIFE_KEY, unwrap_ours
 from relay.engine.supervision import Patience
-from relay.lease import LEASE_S, keeping_lease
 from relay.log.port import Log, NewRecord, Record, TopicPartition
+from relay.state.lease import LEASE_S, keeping_lease
 from relay.state.port import IntakeAsk, Lane, LaneEnds, Parked, Restored, State
 from relay.state.replies import answered, of
 from relay.state.rows import TAGS, Row, Stage, tag_of

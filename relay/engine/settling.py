@@ -9,7 +9,7 @@ from msgspec import structs
 
 from relay.domain.hold import Hold, hold
 from relay.domain.receiver import BreakerPolicy
-from relay.engine.asks import Ask
+from relay.engine.commands import Ask
 from relay.engine.ending import Setting
 from relay.engine.phases import Event, Phase, advance
 from relay.engine.waiting import Waiting, patience_left_s
@@ -38,7 +38,7 @@ LONGEST_CLOSE_S: Final = 10.0
 
 
 class Seats(Protocol[W_contra]):
-    """A bounded number of requests is under way in a process (`relay.engine.turnstile`)."""
+    """A bounded number of requests is under way in a process (`relay.engine.request_limiter`)."""
 
     def take(self, work: W_contra) -> bool:
         """Whether there is a seat for it now; else `Attempting.seated` is to be called when there is."""

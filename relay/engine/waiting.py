@@ -5,7 +5,7 @@ from collections.abc import Callable, Mapping, Sequence
 from math import inf
 from typing import Final
 
-from relay.engine.asks import Ask
+from relay.engine.commands import Ask
 from relay.engine.ending import Ending
 from relay.engine.parking import ROOM_S, Became, NotParked, Stored
 from relay.engine.phases import Event, Phase, advance

@@ -18,6 +18,8 @@ HEADROOM_BYTES: Final = 65_536
 """What a record may be larger than the payload it carries: hop metadata, and a dead letter's detail of 8 KiB."""
 
 SAFE_REPLICATION: Final = 3
+RISK: Final = 0.5
+"""The part of the retention that an unread record may have lived through before an operator has to know."""
 
 
 class Grade(Enum):

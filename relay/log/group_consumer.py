@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from typing import Final, NamedTuple, Protocol
 
 from relay.domain.errors import ConsumerClosed, OffsetMissing, PartitionLost
-from relay.log.dealing import Wish
+from relay.log.assignment import Wish
 from relay.log.groups import Group
 from relay.log.port import (
     Assignment,

@@ -7,7 +7,7 @@ they are woken, so that a step that failed is simply taken again.
 from collections.abc import Collection, Iterable
 from typing import Protocol
 
-from relay.log.dealing import Wish, balance
+from relay.log.assignment import Wish, balance
 from relay.log.port import TopicPartition
 
 

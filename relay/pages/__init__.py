@@ -3,7 +3,7 @@
 Whatever a page shows or does goes over a unix socket of this process to the API, with the visitor's own token: so what
 one may see and do, the audit and the words of each mistake are the API's, and every action has a call of the API.
 
-**To add a page**: a module with a class like this, and a line in `every.py`; templates in `templates/`.
+**To add a page**: a module with a class like this, and a line in `index.py`; templates in `templates/`.
 
     class Messages:
         nav = Nav("Messages", "/ui/messages")          # None: not in the navigation; portal=True: for owners, too

@@ -11,7 +11,7 @@ from aiohttp import web
 from relay.pages.api_client import ApiProblem, path
 from relay.pages.causes import Mend
 from relay.pages.page import Nav, Routes
-from relay.pages.payload_shown import body_text, curl, shown
+from relay.pages.payload_view import body_text, curl, shown
 from relay.pages.round_trip import WIDTH, Trip, moment, stations, took, trips_of
 from relay.pages.visit import Loaded, Visit
 

@@ -13,7 +13,7 @@ from typing import Any, ClassVar, Final
 
 from aiohttp import web
 
-from relay.api.front import wants_page
+from relay.api.landing import wants_page
 from relay.pages.api_client import ApiClient, ApiProblem
 from relay.pages.page import Nav, Routes
 from relay.pages.session import SESSION_COOKIE, VISITOR_COOKIE, keep_portal

@@ -12,12 +12,13 @@ from aiohttp import web
 from aiohttp.typedefs import Handler as WebHandler
 
 from relay import __version__
-from relay.api.visitors import address_of
+from relay.api.client_address import address_of
 from relay.domain.session import kind_of
 from relay.pages.api_client import ApiProblem, OwnApi
-from relay.pages.every import pages
+from relay.pages.index import pages
 from relay.pages.page import Fragment, Handler, Tail
 from relay.pages.portal import FIRST
+from relay.pages.refresh import Wakes
 from relay.pages.render import Renderer
 from relay.pages.session import (
     LOG_IN,
@@ -32,7 +33,6 @@ from relay.pages.session import (
 from relay.pages.statics import Statics
 from relay.pages.streams import Streams
 from relay.pages.visit import FLASH_COOKIE, HOME, Visit, is_framed, note_of, see, set_framed_cookie
-from relay.pages.wakes import Wakes
 
 _EVENT: Final = "message"
 _READING: Final = frozenset({"GET", "HEAD"})

@@ -13,13 +13,13 @@ from relay.domain.dead_letter import DeadLetter, dead_letter_headers
 from relay.domain.directory import Directory
 from relay.domain.errors import InvalidRecord
 from relay.domain.filters import Event
-from relay.domain.handover import Handover, to_code
 from relay.domain.hop import LIFE_HEADER, NO_RECEIVER, Hop, encode_hop
 from relay.domain.identity import DeliveryId, callback_id, webhook_id
 from relay.domain.message import Message, parse_message
 from relay.domain.reasons import DISCARDED, REASON_CODES
 from relay.domain.receiver import Receiver
 from relay.domain.recipients import may_name, recipients
+from relay.domain.result_delivery import Handover, to_code
 from relay.domain.status import status_url, unaskable
 from relay.domain.topics import Topics, lane_of
 from relay.log.port import Coordinate, Headers, NewRecord, Record

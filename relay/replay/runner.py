@@ -10,20 +10,20 @@ from math import inf
 from typing import Final
 
 from relay.clock import Clock
-from relay.config.jobs import Job
+from relay.control.replay_jobs import Job
 from relay.domain.errors import NotYet, StateUnavailable, Unavailable, UserError
 from relay.domain.hop import NO_RECEIVER
 from relay.domain.replay_job import JobState, Progress, order_key, progress_key, stop_key
 from relay.domain.topics import SHARED, Topics
-from relay.lease import keeping_lease
 from relay.log.port import Coordinate, Log, NewRecord
-from relay.replay.desk import Desk
+from relay.recovery.unfinished import unfinished
 from relay.replay.plan import Plan
-from relay.replay.walk import Chunk, Walk
+from relay.replay.replay_service import Desk
+from relay.replay.scanner import Chunk, Walk
+from relay.state.lease import keeping_lease
 from relay.state.port import State
 from relay.state.rows import tag_of
 from relay.telemetry.logging import get_logger
-from relay.unfinished import unfinished
 
 LEASE: Final = "replays"
 LEASE_S: Final = 15.0

@@ -26,9 +26,9 @@ from relay.domain.hold import Hold
 from relay.domain.identity import MessageId
 from relay.log.port import Coordinate, TopicPartition
 from relay.state.attempts import BeginAsk, Settlement, Verdict
-from relay.state.onlooker import FailedEntry as FailedEntry
-from relay.state.onlooker import Openings, ParkedHead, Served, Sign, Watched
 from relay.state.quotas import Balance, Charge
+from relay.state.read_model import FailedEntry as FailedEntry
+from relay.state.read_model import Openings, ParkedHead, Served, Sign, Watched
 from relay.state.replies import Refusal
 from relay.state.rows import Arrival, Mark, MessageRow, Row, RowKey
 from relay.state.statistics import Statistics, Tally

@@ -14,7 +14,7 @@ from typing import Final, TypeVar
 from relay.clock import Clock
 from relay.config.entries import ReceiverEntry
 from relay.config.receivers_file import check_entry
-from relay.config.topic import ORIGIN, SOURCE_PREFIX, decode, lane_of_entry, read_topic
+from relay.control.records import ORIGIN, SOURCE_PREFIX, decode, lane_of_entry, read_topic
 from relay.domain.coordinate import Coordinate
 from relay.domain.errors import InvalidRecord, UserError
 from relay.domain.hop import Hop, decode_hop
@@ -29,7 +29,7 @@ from relay.state.replies import answered
 from relay.state.rows import Arrival, Mark, MessageStage, RowKey, Stage, delivery_row
 from relay.transfer.form import FORMAT, Begin, End, Entry, Known, Line, Moved, Proved
 from relay.transfer.outgoing import prefixed
-from workers import evidence
+from workers import row_reconstruction
 from workers.results import has_arrived
 
 BATCH: Final = 200
@@ -247,7 +247,7 @@ class Import:
     def _proved(self, record: NewRecord, at: Coordinate) -> Mark | None:
         """What the record proves now that it is on this log."""
         if record.topic == self._topics.failed_messages:
-            return evidence.failed(_as_read(record, at), self._topics).mark
+            return row_reconstruction.failed(_as_read(record, at), self._topics).mark
         hop = _hop_of(record)
         if hop is None or record.topic == self._topics.from_sender:
             return None

@@ -11,12 +11,12 @@ from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from typing import Final, NamedTuple
 
 from relay.clock import Clock
-from relay.config.apply import FILE
-from relay.config.declared import read_declared
 from relay.config.encryption import KeyRing, has_encrypted
-from relay.config.made_ready import last_settings
-from relay.config.routes import is_of_route
-from relay.config.topic import Topic, decode, key_of, read_topic
+from relay.control.apply import FILE
+from relay.control.declared import read_declared
+from relay.control.records import Topic, decode, key_of, read_topic
+from relay.control.resolve import last_settings
+from relay.control.routes import is_of_route
 from relay.domain.batches import batches
 from relay.domain.coordinate import Coordinate, Headers
 from relay.domain.dead_letter import MOVED
@@ -30,7 +30,7 @@ from relay.domain.topics import Topics
 from relay.engine.parking import unwrap, unwrap_ours
 from relay.engine.work import Dead
 from relay.log.port import Backlog, Log, NewRecord, Record, TopicPartition
-from relay.rebuild import Rebuild
+from relay.recovery.rebuild import Rebuild
 from relay.state.port import FailedEntry, State
 from relay.state.replies import Refusal, answered
 from relay.state.rows import TAGS, Arrival, Mark, MessageStage, Row, RowKey, Stage, callback_row, delivery_row, tag_of

@@ -7,24 +7,21 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from typing import Final, NamedTuple
 
+from relay.checks.topics import tell
 from relay.clock import Clock
 from relay.domain.batches import batches
 from relay.domain.coordinate import Coordinate
 from relay.domain.errors import Unavailable
 from relay.domain.topics import Topics
-from relay.log.checks import backlog_findings
+from relay.log.checks import RISK, backlog_findings
 from relay.log.port import Backlog, Log, TopicPartition
 from relay.state.port import State
 from relay.telemetry.logging import get_logger
 from relay.telemetry.metrics import Metrics
-from relay.watch.topic_checks import tell
 
 EVERY_S: Final = 300.0
 LEASE: Final = "backlog-watch"
 LEASE_S: Final = EVERY_S + 30.0
-RISK: Final = 0.5
-"""The part of the retention that an unread record may have lived through before somebody has to know."""
-
 _AT_ONCE: Final = 100
 _PROBLEMS: Final = ("missing_offset", "lost", "old", "open_transaction")
 _log = get_logger("relay.backlog")

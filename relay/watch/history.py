@@ -3,10 +3,10 @@
 from contextlib import suppress
 from typing import Final
 
-from relay.api.history.behind import Behind
 from relay.clock import Clock
 from relay.domain.errors import Unavailable
 from relay.domain.topics import Topics
+from relay.history.lag import Behind
 from relay.history.port import HistoryReader
 from relay.log.port import Log
 from relay.state.port import State

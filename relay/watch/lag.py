@@ -8,11 +8,11 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import Final
 
-from relay.api.overview.lanes import LaneNow, lanes_of, oldest, to_be_read
 from relay.clock import Clock
 from relay.domain.errors import Unavailable
 from relay.domain.topics import Topics
 from relay.log.port import Log
+from relay.state.lanes import LaneNow, lanes_of, oldest, to_be_read
 from relay.state.port import State
 from relay.telemetry.metrics import Metrics
 from relay.telemetry.series import MAX_RECEIVERS, OTHER

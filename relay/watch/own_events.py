@@ -17,7 +17,6 @@ from relay.domain.errors import InvalidRecord, RelayError, Unavailable
 from relay.domain.hop import NO_RECEIVER
 from relay.domain.identity import OWN_SOURCE
 from relay.domain.message import Message, message_headers
-from relay.domain.moment import rfc3339
 from relay.domain.own_events import (
     FAILED,
     FailedExample,
@@ -28,6 +27,7 @@ from relay.domain.own_events import (
     message_of,
     turn_of,
 )
+from relay.domain.timestamps import rfc3339
 from relay.domain.topics import Topics
 from relay.engine.supervision import Patience
 from relay.log.port import Log, NewRecord

@@ -5,16 +5,16 @@ from math import inf
 from typing import Final
 
 from relay.clock import Clock
-from relay.config.apply import LEASE, apply_file, refusal_of
+from relay.config.plan import Plan
 from relay.config.receivers_file import ReceiversFile, load_receivers_file
-from relay.config.registry import Registry
 from relay.config.settings import Settings
 from relay.config.watch import Stamp, file_stamp, watch_file
+from relay.control.apply import LEASE, apply_file, refusal_of
+from relay.control.registry import Registry
 from relay.domain.errors import Unavailable, UserError
 from relay.domain.topics import Topics
-from relay.lease import keeping_lease, take_lease
 from relay.log.port import Log, TopicPartition
-from relay.plan import Plan
+from relay.state.lease import keeping_lease, take_lease
 from relay.state.port import State
 from relay.telemetry.logging import get_logger
 

@@ -4,15 +4,15 @@ something is off."""
 import asyncio
 from typing import Final
 
+from relay.checks.topics import WAITS_LOOKED_AT, LaneChecks, expected_topics, refuse, tell
 from relay.clock import Clock
-from relay.config.registry import Registry
 from relay.config.settings import Settings
+from relay.control.registry import Registry
 from relay.domain.topics import Topics
 from relay.engine.supervision import Patience
 from relay.log.checks import Finding, findings
 from relay.log.port import Log
 from relay.telemetry.logging import get_logger
-from relay.watch.topic_checks import WAITS_LOOKED_AT, LaneChecks, expected_topics, refuse, tell
 
 AGAIN_S: Final = 60.0
 """How soon after somebody has corrected a topic it is not warned of any more."""

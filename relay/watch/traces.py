@@ -14,13 +14,14 @@ from msgspec import structs
 
 from relay import __version__
 from relay.clock import Clock
+from relay.config.plan import Plan
 from relay.domain.attempt import FINE, AttemptKind
 from relay.domain.coordinate import Coordinate
 from relay.domain.exchange import Exchange, Request, Response
 from relay.domain.hop import Hop
 from relay.domain.identity import DeliveryId, MessageId
 from relay.domain.message import Message
-from relay.domain.shown import shown_url
+from relay.domain.redact import shown_url
 from relay.domain.topics import Topics
 from relay.domain.trace import (
     Span,
@@ -32,7 +33,6 @@ from relay.domain.trace import (
     trace_id_of,
 )
 from relay.engine.work import Dead, Decision, Done, Later, Resend
-from relay.plan import Plan
 from relay.telemetry.logging import get_logger
 from relay.telemetry.spans import Writer, writer_of
 from workers.journal import About, outcome_of

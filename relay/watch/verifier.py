@@ -9,15 +9,15 @@ from typing import Final
 from urllib.parse import urlsplit
 
 from relay.clock import Clock
-from relay.config.registry import Registry
+from relay.control.registry import Registry
 from relay.delivery.port import Transport
 from relay.domain.errors import NotYet, Unavailable
 from relay.domain.handshake import TIMEOUT_S, Verdict, handshake
 from relay.domain.receiver import Receiver
 from relay.domain.topics import Topics
 from relay.domain.verification import HandshakeResult, failed, handshake_of, is_proof, next_try, verification_key
-from relay.lease import keeping_lease
 from relay.log.port import Log, NewRecord
+from relay.state.lease import keeping_lease
 from relay.state.port import State
 from relay.telemetry.logging import get_logger
 

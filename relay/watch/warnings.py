@@ -1,8 +1,8 @@
 """What needs somebody's attention although all goes on: for /readyz and the overview."""
 
-from relay.config.registry import Registry
+from relay.clock.shared import SharedClock, off
+from relay.control.registry import Registry
 from relay.watch.parked import ParkedWatch
-from relay.watch.shared_clock import SharedClock, off
 from relay.watch.topics import TopicWatch
 
 

@@ -14,9 +14,9 @@ from relay.domain.receiver import BreakerPolicy
 from relay.domain.statistics import NUMBERS, Counted
 from relay.log.port import Coordinate, TopicPartition
 from relay.state.attempts import BeginAsk, Change, Limits, Settlement
-from relay.state.onlooker import LineHead, Sign
 from relay.state.port import DueAsk, FailedEntry, Lane, Parked
 from relay.state.quotas import Charge
+from relay.state.read_model import LineHead, Sign
 from relay.state.redis.state import RedisState
 from relay.state.replies import answered, of
 from relay.state.rows import Arrival, Mark, MessageStage, Result, RowKey, Stage, delivery_row, tag_of

@@ -5,8 +5,8 @@ from collections.abc import AsyncIterator
 import pytest
 import pytest_asyncio
 
+from relay.log.kafka.leader_epochs import Trail
 from relay.log.kafka.log import KafkaLog
-from relay.log.kafka.trail import Trail
 from relay.log.port import Coordinate, TopicPartition
 from tests.contract.cut_contract import CutContract, append, missing, reading
 from tests.contract.log_contract import topic_for, unique, values

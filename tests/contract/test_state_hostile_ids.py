@@ -17,9 +17,9 @@ from relay.domain.quota import Quota
 from relay.domain.statistics import NUMBERS, Counted
 from relay.log.port import Coordinate, TopicPartition
 from relay.state.attempts import BeginAsk, Change, Settlement
-from relay.state.onlooker import LineHead, Sign
 from relay.state.port import DueAsk, FailedEntry, IntakeAsk, Lane, Parked, ParkedLife, State
 from relay.state.quotas import Charge
+from relay.state.read_model import LineHead, Sign
 from relay.state.redis.state import RedisState
 from relay.state.replies import answered, of
 from relay.state.rows import TAGS, Arrival, Mark, Result, RowKey, Stage, delivery_row, tag_of

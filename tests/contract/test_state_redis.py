@@ -19,8 +19,8 @@ from relay.domain.hold import Hold
 from relay.domain.identity import DeliveryId, MessageId, digest12
 from relay.log.port import TopicPartition
 from relay.state.attempts import Change, Go, Settlement, Wait
-from relay.state.onlooker import LineHead, Served, Sign
 from relay.state.port import Gap, Restored
+from relay.state.read_model import LineHead, Served, Sign
 from relay.state.redis.state import RedisState
 from relay.state.replies import answered, of
 from relay.state.rows import TAGS, Arrival, Mark, Result, Row, RowKey, Stage, delivery_row, tag_of

@@ -15,8 +15,8 @@ from relay.domain.receiver import BreakerPolicy, OfflinePolicy
 from relay.domain.statistics import NUMBERS, Counted
 from relay.log.port import Coordinate, TopicPartition
 from relay.state.attempts import BeginAsk, Change, Kind, Limits, Settlement
-from relay.state.onlooker import LineHead, ParkedLine, Sign
 from relay.state.port import DueAsk, Gap, IntakeAsk, Lane, LaneEnds, Parked, ParkedLife, State
+from relay.state.read_model import LineHead, ParkedLine, Sign
 from relay.state.redis.state import RedisState
 from relay.state.replies import of
 from relay.state.rows import TAGS, Arrival, Mark, MessageStage, Result, RowKey, Stage, tag_of

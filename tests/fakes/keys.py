@@ -2,8 +2,8 @@
 
 from itertools import count
 
-from relay.config.key_desk import KeyDesk
-from relay.config.keys import Keys
+from relay.control.key_service import KeyDesk
+from relay.control.keys import Keys
 from relay.domain.scope import parse_scope
 from tests.fakes.log import MemoryLog
 

@@ -8,17 +8,17 @@ from typing import Any
 
 import yaml
 
-from relay.config.apply import Diff, apply_file
 from relay.config.receivers_file import parse_receivers_file
-from relay.config.registry import Registry
 from relay.config.settings import Settings
+from relay.control.apply import Diff, apply_file
+from relay.control.registry import Registry
 from relay.domain.errors import LogUnavailable
 from relay.domain.route import Route, route_key
 from relay.domain.topics import SHARED, TopicSpec
 from relay.engine.observer import Observer
 from relay.engine.supervision import Patience
-from relay.watch.known import MovedEndpoints
-from relay.watch.mover import Mover
+from relay.watch.lane_migration import Mover
+from relay.watch.registry import MovedEndpoints
 from tests.fakes.log import MemoryLog
 from tests.fakes.strikes import Fuse
 from tests.fakes.world import Process, World

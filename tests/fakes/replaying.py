@@ -3,8 +3,8 @@
 from collections.abc import Coroutine, Sequence
 from typing import Any
 
-from relay.config.jobs import Job
 from relay.config.settings import Settings
+from relay.control.replay_jobs import Job
 from relay.domain.exchange import Response
 from relay.domain.identity import DeliveryId
 from relay.domain.replay_job import Action
@@ -12,9 +12,9 @@ from relay.domain.selection import Selection
 from relay.engine.observer import Observer
 from relay.engine.supervision import Patience
 from relay.log.port import Record
-from relay.rebuilding import Rebuilding
-from relay.replay.desk import Desk
+from relay.recovery.rebuilding import Rebuilding
 from relay.replay.letter import Letter, read_letter
+from relay.replay.replay_service import Desk
 from relay.replay.runner import ReplayRunner
 from relay.state.rows import Row, delivery_row
 from relay.telemetry.metrics import Metrics

@@ -10,7 +10,6 @@ from relay.domain.errors import StateRecovering
 from relay.domain.hold import Hold
 from relay.domain.identity import MessageId
 from relay.log.port import TopicPartition
-from relay.state.onlooker import Openings, ParkedHead, Served, Sign, Watched
 from relay.state.port import (
     Counts,
     EndpointHealth,
@@ -23,6 +22,7 @@ from relay.state.port import (
     Restored,
 )
 from relay.state.quotas import Balance, Charge
+from relay.state.read_model import Openings, ParkedHead, Served, Sign, Watched
 from relay.state.rows import TAGS, Mark, MessageRow, RowKey, Stage
 from tests.fakes.state_memory import Taken
 from tests.fakes.state_records import Records

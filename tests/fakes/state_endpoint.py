@@ -7,8 +7,8 @@ from typing import Literal
 from relay.domain.hold import Hold
 from relay.domain.receiver import BreakerPolicy
 from relay.state.attempts import Limits, Ping, Wait
-from relay.state.onlooker import Openings
 from relay.state.port import EndpointHealth
+from relay.state.read_model import Openings
 from tests.fakes.breaker import Breaker, Closed, HalfOpen, Open, ask, record
 
 REMEMBERED_S = 7 * 86_400.0

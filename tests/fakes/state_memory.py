@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 from relay.domain.errors import StateRecovering
 from relay.domain.identity import MessageId
 from relay.log.port import Coordinate, TopicPartition
-from relay.state.onlooker import Sign
 from relay.state.port import Counts, FailedEntry, Gap, Lane
+from relay.state.read_model import Sign
 from relay.state.replies import Fenced, Refusal
 from relay.state.rows import TAGS, MessageRow, tag_of
 from relay.state.statistics import Statistics

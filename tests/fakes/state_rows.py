@@ -5,7 +5,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
 from relay.state.attempts import Change, Settlement
-from relay.state.onlooker import Watched
+from relay.state.read_model import Watched
 from relay.state.rows import Mark, Result, Row, Stage
 from tests.fakes.state_endpoint import Endpoint
 

@@ -15,13 +15,13 @@ from relay.domain.identity import DeliveryId
 from relay.domain.outcome import Outcome
 from relay.domain.receiver import Receiver, Source
 from relay.domain.topics import Topics
-from relay.engine.turnstile import Turnstile
+from relay.engine.request_limiter import Turnstile
 from relay.engine.work import Call, Decision, W, Worker
 from relay.log.port import Headers, NewRecord, Record
+from workers.dependencies import Outside
 from workers.journal import About, attempt_of, made_of
 from workers.letters import Letters
 from workers.meter import Via
-from workers.outside import Outside
 
 NOW = 1_700_000_000.0
 TOPICS = Topics()

@@ -8,6 +8,8 @@ from contextlib import suppress
 from typing import Any
 
 from relay.clock import Clock
+from relay.clock.shared import SharedClock
+from relay.config.plan import Plan
 from relay.config.settings import Settings
 from relay.delivery.port import Transport
 from relay.domain.directory import NobodyMoves
@@ -18,22 +20,20 @@ from relay.domain.receiver import BreakerPolicy, Endpoint, Receiver, RetryPolicy
 from relay.domain.topics import SHARED, Topics, lane_of
 from relay.engine.observer import Observer
 from relay.engine.recovery import Holding, Recovery
+from relay.engine.request_limiter import SEATS, Turnstile
 from relay.engine.supervision import Patience, Supervisor
-from relay.engine.turnstile import SEATS, Turnstile
 from relay.engine.work import Dead, Decision, Work
-from relay.lanes import Lanes
 from relay.log.port import Headers, NewRecord, Record, TopicPartition, size_of
-from relay.plan import Plan
+from relay.run.lanes import Lanes
 from relay.state.rows import TAGS, tag_of
 from relay.telemetry.metrics import Metrics
 from relay.watch.attempt_log import AttemptLog
-from relay.watch.shared_clock import SharedClock
 from tests.fakes.log import MemoryBroker, MemoryLog, MemoryTransaction
 from tests.fakes.state import MemoryState
 from tests.fakes.strikes import CrashError, Fuse, Fused
 from tests.fakes.surroundings import Surroundings
 from tests.fakes.virtual_time import LoopClock
-from workers.outside import Outside
+from workers.dependencies import Outside
 
 LIFE = b"life"
 

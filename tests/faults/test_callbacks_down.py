@@ -9,7 +9,7 @@ import pytest
 
 from relay.config.settings import Settings
 from relay.domain.receiver import BreakerPolicy, Endpoint, OfflinePolicy, RetryPolicy, Source
-from relay.engine.room import ParkingRoom
+from relay.engine.parked_quota import ParkingRoom
 from relay.log.partitioner import partition_of
 from tests.fakes.virtual_time import run_virtually, virtually
 from tests.fakes.world import Process, World, message, receiver

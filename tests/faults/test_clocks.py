@@ -10,7 +10,7 @@ import pytest
 
 from relay.domain.receiver import Receiver
 from relay.engine.observer import Observer
-from relay.engine.turnstile import Turnstile, attend
+from relay.engine.request_limiter import Turnstile, attend
 from relay.state.rows import TAGS
 from tests.fakes.state import MemoryState
 from tests.fakes.state_memory import Memory

@@ -6,7 +6,7 @@ import pytest
 
 from relay.config.settings import Settings
 from relay.log.partitioner import partition_of
-from relay.unfinished import unfinished
+from relay.recovery.unfinished import unfinished
 from tests.fakes.log import MemoryLog
 from tests.fakes.moving import MovingProcess, MovingWorld
 from tests.fakes.strikes import Fuse

@@ -11,7 +11,7 @@ from relay.domain.exchange import Response
 from relay.domain.hop import Hop, encode_hop
 from relay.domain.identity import DeliveryId
 from relay.domain.message import Message
-from relay.engine.asks import BATCH
+from relay.engine.commands import BATCH
 from relay.state.port import Counts
 from tests.fakes.surroundings import REFUSED
 from tests.fakes.virtual_time import virtually

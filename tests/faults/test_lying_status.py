@@ -18,7 +18,7 @@ from relay.domain.receiver import StatusMap
 from relay.engine.observer import Observer
 from relay.engine.recovery import Recovery
 from relay.engine.supervision import Patience
-from relay.rebuilding import Rebuilding
+from relay.recovery.rebuilding import Rebuilding
 from relay.state.rows import TAGS
 from relay.telemetry.metrics import Metrics
 from tests.fakes.strikes import Fuse

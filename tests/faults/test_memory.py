@@ -5,11 +5,11 @@ from typing import Any
 
 import pytest
 
+from relay.config.limits import lanes_budget
 from relay.config.settings import Settings
 from relay.domain.message import Message
 from relay.engine.policy import BudgetShare
 from relay.engine.runner import Runner
-from relay.limits import lanes_budget
 from relay.log.port import TopicPartition
 from tests.fakes.strikes import Fuse
 from tests.fakes.surroundings import REFUSED

@@ -11,10 +11,10 @@ from typing import Any, cast
 
 import pytest
 
-from relay.config.apply import awaited
+from relay.control.apply import awaited
 from relay.domain.receiver import LaneKind
 from relay.domain.route import Cut, Marker, Route
-from relay.watch.mover import MARK_AGAIN_S, Mover
+from relay.watch.lane_migration import MARK_AGAIN_S, Mover
 from tests.fakes.log import MemoryLog
 from tests.fakes.moving import MovingProcess, MovingWorld
 from tests.fakes.state import MemoryState

@@ -16,8 +16,8 @@ from relay.domain.topics import Topics
 from relay.engine.observer import Observer
 from relay.engine.supervision import Patience
 from relay.log.port import Backlog, Log, Record, TopicPartition
-from relay.rebuild import Rebuild
-from relay.rebuilding import Rebuilding
+from relay.recovery.rebuild import Rebuild
+from relay.recovery.rebuilding import Rebuilding
 from relay.state.port import State
 from relay.state.replies import answered
 from relay.state.rows import TAGS, Mark, Row, RowKey, Stage, delivery_row

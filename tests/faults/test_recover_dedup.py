@@ -17,7 +17,7 @@ from relay.engine.observer import Memory, Observer, Recovered
 from relay.engine.recovery import Holding, Recovery
 from relay.engine.supervision import Patience
 from relay.log.port import Backlog
-from relay.rebuild import MemoryLostAgain, Read, Rebuild
+from relay.recovery.rebuild import MemoryLostAgain, Read, Rebuild
 from relay.state.port import FailedEntry
 from relay.state.replies import answered
 from relay.state.rows import Mark, MessageRow, Row, Stage, delivery_row

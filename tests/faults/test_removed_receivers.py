@@ -6,18 +6,18 @@ from typing import Any
 
 import pytest
 
-from relay.config.topic import Declared
+from relay.control.records import Declared
 from relay.domain.hold import hold
 from relay.domain.identity import DeliveryId
 from relay.domain.life import Life
 from relay.domain.route import CUT_PREFIX, Route
 from relay.domain.topics import SHARED
 from relay.engine.recovery import Holding
+from relay.recovery.unfinished import unfinished
 from relay.state.port import EndpointHealth
 from relay.state.replies import answered
 from relay.state.rows import Stage, delivery_row
-from relay.unfinished import unfinished
-from relay.watch.mover import Mover
+from relay.watch.lane_migration import Mover
 from tests.fakes.moving import MovingProcess, MovingWorld
 from tests.fakes.replaying import ReplayProcess, ReplayWorld
 from tests.fakes.state import MemoryState
@@ -271,7 +271,7 @@ async def test_what_is_parked_while_it_comes_back_elsewhere_is_not_forgotten(mon
             await asyncio.sleep(3)  # it is routed, and parked
         return left
 
-    monkeypatch.setattr("relay.watch.mover.unfinished", racing)
+    monkeypatch.setattr("relay.watch.lane_migration.unfinished", racing)
     await world.remove("r")
     await process.ended(30)
     world.outside.down = set()

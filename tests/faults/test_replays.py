@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from relay.config.jobs import Job
+from relay.control.replay_jobs import Job
 from relay.domain.hold import Hold
 from relay.domain.identity import DeliveryId
 from relay.domain.selection import Selection

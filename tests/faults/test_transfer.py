@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from relay.config.encryption import NO_KEYS
-from relay.config.topic import Declared, decode
+from relay.control.records import Declared, decode
 from relay.domain.coordinate import Coordinate
 from relay.domain.errors import UserError
 from relay.domain.life import Life

@@ -14,16 +14,16 @@ from yarl import URL
 
 from relay.api.app import ApiContext, ApiServer
 from relay.api.limits import ApiLimits
+from relay.api.peers import Siblings
 from relay.api.registrar import Registrar
-from relay.api.siblings import Siblings
 from relay.api.web_rules import WebRules
 from relay.clock import SystemClock
-from relay.config.drafts import Rules
 from relay.config.encryption import KeyRing
-from relay.config.jobs import Jobs
-from relay.config.registry import Registry
 from relay.config.settings import load_settings, origins_of
-from relay.config.subscriptions import Subscriptions
+from relay.control.patch import Rules
+from relay.control.registry import Registry
+from relay.control.replay_jobs import Jobs
+from relay.control.subscriptions import Subscriptions
 from relay.delivery.port import Transport
 from relay.domain.diagnosis import Diagnosis, fine
 from relay.domain.directory import NobodyMoves
@@ -37,10 +37,10 @@ from relay.domain.topics import Topics
 from relay.history.port import HistoryReader
 from relay.log.port import Record
 from relay.pages.web import create_pages
-from relay.replay.desk import Desk
+from relay.replay.replay_service import Desk
 from relay.state.attempts import Settlement
-from relay.state.onlooker import Watched
 from relay.state.quotas import Balance, Charge
+from relay.state.read_model import Watched
 from relay.state.replies import Refusal
 from relay.state.rows import Arrival, Mark, MessageRow, Row, RowKey
 from tests.fakes.history import MemoryHistory

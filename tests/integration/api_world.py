@@ -6,7 +6,7 @@ from typing import Final
 
 from relay.api.limits import ApiLimits
 from relay.config.encryption import KeyRing
-from relay.config.topic import Declared, source_key
+from relay.control.records import Declared, source_key
 from relay.domain.api_key import Key, Secret, encode_key, key_record_key
 from relay.domain.dead_letter import DeadLetter, dead_letter_headers
 from relay.domain.hop import Hop, encode_hop

@@ -8,14 +8,14 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from relay.checks.runner import LOOKS, examine
 from relay.clock import SystemClock
-from relay.composition import open_log
+from relay.config.plan import ROLES
 from relay.config.settings import Settings, load_settings
-from relay.doctor.cases import case_of_settings
-from relay.doctor.examination import LOOKS, examine
 from relay.domain.diagnosis import Checked, Diagnosis
 from relay.domain.topics import Topics
-from relay.plan import ROLES
+from relay.run.check_contexts import case_of_settings
+from relay.run.composition import open_log
 from tests.servers.kafka import Broker
 from tests.servers.valkey import ValkeyServer
 

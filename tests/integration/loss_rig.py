@@ -14,13 +14,13 @@ import msgspec
 from redis.asyncio import Redis
 
 from relay.clock import Clock, SystemClock
+from relay.config.plan import Plan
 from relay.config.settings import Settings
 from relay.domain.message import Message, message_headers
 from relay.domain.topics import Topics
 from relay.log.port import NewRecord
 from relay.log.streams.log import StreamsLog
-from relay.plan import Plan
-from relay.process import Relay
+from relay.run.process import Relay
 from relay.sink import Arrival, Sink
 from relay.state.redis.state import RedisState
 from tests.servers.valkey import ValkeyServer

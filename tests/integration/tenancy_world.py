@@ -20,16 +20,16 @@ from relay.api.context import ApiContext
 from relay.api.limits import ApiLimits
 from relay.api.registrar import Registrar
 from relay.clock import SystemClock
-from relay.config.drafts import Rules
 from relay.config.encryption import NO_KEYS
-from relay.config.registry import Registry
+from relay.control.patch import Rules
+from relay.control.registry import Registry
 from relay.delivery.port import Transport
 from relay.domain.coordinate import Coordinate
 from relay.domain.errors import InvalidRecord
 from relay.domain.exchange import Exchange, NoResponse, Request, Response
 from relay.domain.scope import parse_scope
 from relay.log.port import Record, TopicPartition
-from relay.replay.desk import Desk
+from relay.replay.replay_service import Desk
 from relay.replay.runner import ReplayRunner
 from tests.fakes.history import MemoryHistory
 from tests.fakes.keys import MemoryKeys

@@ -16,7 +16,7 @@ from relay.domain.receiver import Endpoint, Receiver
 from relay.log.partitioner import partition_of
 from relay.log.port import TopicPartition
 from relay.state.attempts import Change, Settlement
-from relay.state.onlooker import Sign
+from relay.state.read_model import Sign
 from relay.state.replies import answered
 from relay.state.rows import Arrival, MessageStage, Result, delivery_row
 from tests.integration.api_rig import PAYLOAD_CAP, Rig, document, problem, running_api

@@ -9,7 +9,7 @@ from structlog.testing import capture_logs
 
 from relay.api import app
 from relay.api.audit_trail import AuditTrail
-from relay.api.audited import REFUSED_EVERY_S, VERBS
+from relay.api.audit_verbs import REFUSED_EVERY_S, VERBS
 from relay.domain.errors import StateUnavailable
 from relay.state.port import EndpointHealth
 from tests.integration.api_rig import NOW, Reply, Rig, document, problem, running_api

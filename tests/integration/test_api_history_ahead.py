@@ -3,8 +3,8 @@
 import os
 from pathlib import Path
 
-from relay.domain.handover import Handover, to_code
 from relay.domain.identity import DeliveryId
+from relay.domain.result_delivery import Handover, to_code
 from relay.state.rows import Mark, Stage, delivery_row
 from tests.browser.dev_relay import DevRelay
 from tests.contract.history_facts import arrival, ending, put

@@ -13,7 +13,7 @@ from structlog.testing import capture_logs
 from relay.api.access import ROUTES
 from relay.api.app import ApiServer, create_app
 from relay.api.auth import MOST_FAILED
-from relay.api.callers import Callers
+from relay.api.authentication import Callers
 from relay.api.limits import ApiLimits
 from relay.api.openapi.tables import OPERATIONS
 from relay.domain.dead_letter import DeadLetter, dead_letter_headers

@@ -15,23 +15,23 @@ from schemathesis.specs.openapi.definitions import OPENAPI_31
 from relay.api import problems
 from relay.api.access import OPEN, ROUTES
 from relay.api.app import create_app
-from relay.api.audited import NOT_AUDITED, VERBS
-from relay.api.ended import ANSWER_GONE, FAILURES
+from relay.api.audit_verbs import NOT_AUDITED, VERBS
 from relay.api.openapi.document import problems_of, routes_of
 from relay.api.openapi.operation import Operation
 from relay.api.openapi.sent import DELIVERY, FAILURE, PING, RESULT, VERIFICATION, Sent
 from relay.api.openapi.tables import OPERATIONS
 from relay.api.pages import KINDS
 from relay.api.problem_advice import ADVICE
+from relay.api.wait_response import ANSWER_GONE, FAILURES
 from relay.cli.config import config
 from relay.domain.exchange import Request
 from relay.domain.hop import Hop
 from relay.domain.identity import DeliveryId
-from relay.domain.moment import rfc3339
 from relay.domain.notice import notice_body
 from relay.domain.own_events import message_of, turn_of
 from relay.domain.receiver import Endpoint, Receiver, SigningPolicy
 from relay.domain.requests import callback_request, nonce_request, ping_request, post_request
+from relay.domain.timestamps import rfc3339
 from tests.integration.api_rig import NOW, Reply, Rig, document, problem, running_api
 from tests.integration.api_world import KEY, world
 

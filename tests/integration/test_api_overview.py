@@ -6,8 +6,8 @@ from typing import Any
 from relay.domain.coordinate import Coordinate
 from relay.domain.hold import hold
 from relay.log.port import NewRecord
-from relay.state.onlooker import UNSERVED_S, Sign
 from relay.state.port import FailedEntry
+from relay.state.read_model import UNSERVED_S, Sign
 from tests.integration.api_rig import NOW, Rig, document, problem, running_api
 
 

@@ -8,8 +8,8 @@ from contextlib import asynccontextmanager
 import pytest
 
 from relay.config.encryption import NO_KEYS, KeyRing, key_ids_in
-from relay.config.registry import Registry
-from relay.config.topic import Declared, source_key
+from relay.control.records import Declared, source_key
+from relay.control.registry import Registry
 from relay.domain.route import removed_key
 from relay.log.port import NewRecord
 from tests.integration.api_rig import document, problem

@@ -14,11 +14,11 @@ from relay.api.app import ApiServer
 from relay.api.context import ApiContext
 from relay.api.registrar import Registrar
 from relay.clock import SystemClock
-from relay.config.apply import apply_file
-from relay.config.drafts import Rules
 from relay.config.encryption import NO_KEYS, KeyRing
 from relay.config.receivers_file import parse_receivers_file
-from relay.config.registry import Registry
+from relay.control.apply import apply_file
+from relay.control.patch import Rules
+from relay.control.registry import Registry
 from relay.domain.receiver import Receiver
 from relay.domain.statistics import NUMBERS, OUTCOMES, Counted
 from relay.state.statistics import LastAttempt, Tally

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from relay.api import callers
+from relay.api import authentication
 from tests.integration.api_world import KEY, world
 
 DATA = Path(__file__).parent / "data"
@@ -20,7 +20,7 @@ FEW = 3
 async def test_whatever_is_sent_is_answered_as_the_document_says(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    monkeypatch.setattr(callers, "MOST_FAILED", 1_000_000)  # it tries wrong keys, and is to be told so each time
+    monkeypatch.setattr(authentication, "MOST_FAILED", 1_000_000)  # it tries wrong keys, and is to be told so each time
     root = str(DATA.parents[2])
     environment = os.environ | {
         "SCHEMATHESIS_HOOKS": "tests.integration.data.schemathesis_hooks",

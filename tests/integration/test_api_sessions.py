@@ -11,9 +11,9 @@ from urllib.parse import parse_qs, urlsplit
 import pytest
 
 from relay.api.access import ROUTES
-from relay.api.callers import MOST_FAILED
+from relay.api.authentication import MOST_FAILED
 from relay.api.openapi.tables import OPERATIONS
-from relay.config.topic import Declared
+from relay.control.records import Declared
 from relay.log.port import NewRecord
 from relay.state.port import FailedEntry
 from tests.integration.api_rig import NOW, Reply, Rig, document, problem, running_api
@@ -155,7 +155,7 @@ async def test_who_logs_out_is_out() -> None:
 async def test_whoever_ends_sessions_without_end_keeps_nobody_else_from_logging_out(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("relay.config.key_desk.MOST_ENDED_OF_ONE", 2)
+    monkeypatch.setattr("relay.control.key_service.MOST_ENDED_OF_ONE", 2)
     async with running_api(api_key=SETTING) as rig:
         key = await rig.keys.make("read:github", now=NOW)
         for _ in range(2):

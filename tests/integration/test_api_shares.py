@@ -10,7 +10,7 @@ from typing import Final
 from relay.api.limits import ApiLimits
 from relay.domain.exchange import Response
 from relay.history.port import MessageFound, MessageQuery, Page
-from relay.replay.desk import MOST_OPEN
+from relay.replay.replay_service import MOST_OPEN
 from tests.fakes.history import MemoryHistory
 from tests.fakes.steps import CountingMeter
 from tests.integration.api_rig import Reply, Rig, problem, running_api

@@ -10,8 +10,8 @@ from click.testing import CliRunner
 from structlog.testing import capture_logs
 
 from relay.cli.sources import sources
-from relay.config.apply import apply_file
 from relay.config.receivers_file import parse_receivers_file
+from relay.control.apply import apply_file
 from relay.domain.receiver import Source
 from tests.integration.api_rig import document, problem
 from tests.integration.test_api_registration import CANARY, JSON, MADE, Rig, running

@@ -8,10 +8,10 @@ from structlog.testing import capture_logs
 
 from relay.cli.status import is_over
 from relay.domain.errors import UserError
-from relay.domain.handover import Handover, to_code
 from relay.domain.hop import Hop, encode_hop
 from relay.domain.identity import DeliveryId, MessageId
 from relay.domain.receiver import BreakerPolicy
+from relay.domain.result_delivery import Handover, to_code
 from relay.log.port import NewRecord
 from relay.state.attempts import BeginAsk, Change, Go, Limits, Settlement
 from relay.state.port import Lane

@@ -5,7 +5,7 @@ from datetime import datetime
 
 import pytest
 
-from relay.api.tail.happening import SHOWN_BODY, SHOWN_DELIVERIES
+from relay.api.tail.event import SHOWN_BODY, SHOWN_DELIVERIES
 from relay.domain.attempt import Missed, Told
 from relay.domain.hop import Hop, encode_hop
 from relay.domain.identity import DeliveryId, webhook_id

@@ -11,10 +11,10 @@ import pytest
 from relay.api import app as app_module
 from relay.api.connection import Connection
 from relay.api.limits import ApiLimits
-from relay.api.tail import happening
+from relay.api.tail import event
 from relay.api.tail import resource as resource_module
 from relay.api.tail import tail as tail_module
-from relay.api.tail.happening import readers
+from relay.api.tail.event import readers
 from relay.api.tail.place import Place
 from relay.api.tail.reading import Reading
 from relay.domain.scope import parse_scope
@@ -64,8 +64,8 @@ async def test_who_hangs_up_gives_the_place_back_and_then_nothing_is_read() -> N
 
 async def test_a_listener_that_takes_nothing_misses_some_and_is_told_how_many() -> None:
     place = Place(lambda happening: happening, most_bytes=10)
-    for event in (b"1234", b"5678", b"9abc", b"d"):
-        place.put(event)
+    for written in (b"1234", b"5678", b"9abc", b"d"):
+        place.put(written)
     assert await place.take(1) == b'12345678event: skipped\ndata: {"count":2}\n\n'
     place.put(b"e")
     assert await place.take(1) == b"e"
@@ -82,7 +82,7 @@ async def test_a_connection_that_takes_nothing_is_closed(monkeypatch: pytest.Mon
     monkeypatch.setattr(app_module, "Connection", Told)
     monkeypatch.setattr(tail_module, "LOOK_S", 0.0)
     large = 2**18  # a few of these, and the system's buffers are full
-    monkeypatch.setattr(happening, "SHOWN_BODY", large)
+    monkeypatch.setattr(event, "SHOWN_BODY", large)
     async with running_api(limits=ApiLimits(write_s=0.1)) as rig:
         with socket.socket() as slow:
             slow.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4_096)

@@ -11,7 +11,7 @@ from click.testing import CliRunner, Result
 from structlog.testing import capture_logs
 
 from relay.api.app import ApiServer
-from relay.api.trial import LEAST_BETWEEN_S, Turns
+from relay.api.test_request import LEAST_BETWEEN_S, Turns
 from relay.cli.receivers import receivers
 from relay.delivery.guard import AddressGuard
 from relay.delivery.lean_transport import LeanTransport

@@ -11,7 +11,7 @@ from relay.domain.hop import Hop, encode_hop, result_headers
 from relay.domain.identity import DeliveryId
 from relay.domain.reasons import REASON_CODES
 from relay.log.port import NewRecord
-from relay.state.onlooker import Watched
+from relay.state.read_model import Watched
 from relay.state.replies import answered
 from relay.state.rows import Mark, RowKey, Stage, delivery_row
 from tests.integration.api_rig import Reply, Rig, document, running_api

@@ -21,7 +21,7 @@ from relay.api.access import ROUTES
 from relay.api.app import create_app
 from relay.api.auth import ANSWER_PATH, INBOUND_ROUTE, MOST_FAILED
 from relay.api.limits import ApiLimits
-from relay.api.strangers import PAYLOAD_ROUTES, READING
+from relay.api.origin_check import PAYLOAD_ROUTES, READING
 from relay.api.web_rules import WebRules
 from relay.domain.attempt import Told
 from relay.domain.hop import Hop, result_headers

@@ -6,10 +6,10 @@ from collections.abc import AsyncIterator
 import pytest
 from pydantic import SecretStr
 
-from relay.cli.applying import alone
-from relay.composition import redis_state
-from relay.config.apply import LEASE
+from relay.cli.receivers_apply import alone
 from relay.config.settings import Settings
+from relay.control.apply import LEASE
+from relay.run.composition import redis_state
 from relay.state.port import State
 from tests.servers.valkey import ValkeyServer
 

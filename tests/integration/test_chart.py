@@ -18,13 +18,13 @@ from relay.api.access import ROUTES as ACCESS
 from relay.api.web_rules import WebRules
 from relay.cli.group import relay
 from relay.config.own_address import is_loopback, own_names
+from relay.config.plan import ROLES
 from relay.config.receivers_file import load_receivers_file
-from relay.config.setting_shown import SECRET_SETTINGS
+from relay.config.setting_text import SECRET_SETTINGS
 from relay.config.settings import ALSO_FROM, Settings, env_name, load_settings
 from relay.domain.errors import UserError
 from relay.domain.identity import is_receiver_name
 from relay.domain.topics import SHARED, Topics
-from relay.plan import ROLES
 from tests.integration.test_docker import parse
 
 CHART = Path(__file__).parents[2] / "charts" / "webhook-relay"

@@ -12,13 +12,13 @@ import pytest
 from aiokafka.admin import AIOKafkaAdminClient
 from aiokafka.admin.config_resource import ConfigResource, ConfigResourceType
 
-from relay.composition import open_log, open_state
 from relay.domain.identity import DeliveryId
 from relay.history.sqlite import SqliteHistory
 from relay.log.port import Coordinate, NewRecord
+from relay.run.composition import open_log, open_state
 from relay.sink import Sink
-from relay.state.onlooker import Sign
 from relay.state.port import FailedEntry, Lane, Parked
+from relay.state.read_model import Sign
 from relay.state.replies import answered, of
 from relay.state.rows import TAGS, delivery_row
 from tests.fakes.certificates import Issued, authority, issued

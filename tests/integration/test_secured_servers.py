@@ -21,13 +21,13 @@ from redis.asyncio import Redis
 from bench.kafka_parts import Unsuitable, free_ports, new_cluster_id
 from relay.cli.rights import rights
 from relay.clock import SystemClock
-from relay.composition import kafka_log, redis_state
+from relay.config.plan import ROLES, Plan
 from relay.config.settings import Settings, load_settings
 from relay.domain.errors import UserError
 from relay.domain.rights import OPERATOR, RESULTS, SENDER, rights_of
 from relay.domain.topics import Topics
-from relay.plan import ROLES, Plan
-from relay.process import Relay
+from relay.run.composition import kafka_log, redis_state
+from relay.run.process import Relay
 from relay.sink import Arrival, Sink
 from relay.telemetry.logging import configure
 from relay.watch import own_events

@@ -11,9 +11,9 @@ from typing import NoReturn
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from relay.api import siblings
+from relay.api import peers
 from relay.api.app import ApiServer
-from relay.api.siblings import Member, Siblings, begin
+from relay.api.peers import Member, Siblings, begin
 from relay.telemetry.metrics import Metrics
 from tests.integration.api_rig import Rig, running_api
 
@@ -87,7 +87,7 @@ async def test_metrics_are_those_of_all(directory: Path) -> None:
 
 
 async def test_one_that_hangs_is_left_out_and_counted(directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(siblings, "PATIENCE_S", 0.2)
+    monkeypatch.setattr(peers, "PATIENCE_S", 0.2)
     async with (
         first_of(4, directory) as rig,
         sibling(rig, directory / "1.sock", 20, {}),
@@ -100,7 +100,7 @@ async def test_one_that_hangs_is_left_out_and_counted(directory: Path, monkeypat
 
 
 async def test_all_are_ready_or_none(directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(siblings, "PATIENCE_S", 0.2)
+    monkeypatch.setattr(peers, "PATIENCE_S", 0.2)
     trouble: dict[str, str | None] = {"log": None}
     async with first_of(2, directory) as rig:
         reply = await rig.get("/readyz")

@@ -12,13 +12,13 @@ from aiokafka.admin import AIOKafkaAdminClient
 from aiokafka.admin.config_resource import ConfigResource, ConfigResourceType
 
 from relay.clock import SystemClock
-from relay.composition import kafka_log, redis_state
+from relay.config.plan import Plan
 from relay.config.settings import load_settings
 from relay.domain.topics import Topics
 from relay.log.kafka.consumer import KafkaConsumer
 from relay.log.kafka.log import KafkaLog
-from relay.plan import Plan
-from relay.process import Relay
+from relay.run.composition import kafka_log, redis_state
+from relay.run.process import Relay
 from tests.integration.production import SECRETS, Rig, messages
 
 pytestmark = pytest.mark.kafka

@@ -6,7 +6,7 @@ import json
 import pytest
 from aiohttp import ClientSession
 
-from relay.cli.stream import EventStream
+from relay.cli.sse import EventStream
 from tests.integration.production import Rig, messages
 
 pytestmark = pytest.mark.kafka

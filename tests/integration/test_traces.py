@@ -11,11 +11,11 @@ import aiohttp
 import pytest
 
 from relay.clock import SystemClock
+from relay.config.plan import Plan
 from relay.domain.message import Message, message_headers
 from relay.log.port import NewRecord
 from relay.log.streams.log import StreamsLog
-from relay.plan import Plan
-from relay.process import Relay
+from relay.run.process import Relay
 from relay.sink import Arrival, Sink
 from tests.integration.collector import Collector, Told, collecting
 from tests.integration.loss_rig import QUICKLY, SECRET, TIMEOUT_S, TOPICS, running

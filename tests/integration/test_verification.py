@@ -21,9 +21,9 @@ from aiohttp import ClientSession, web
 from relay.api.app import ApiServer
 from relay.api.registrar import Registrar
 from relay.clock import SystemClock
-from relay.config.drafts import Rules
 from relay.config.encryption import KeyRing
-from relay.config.registry import Registry
+from relay.control.patch import Rules
+from relay.control.registry import Registry
 from relay.delivery.guard import AddressGuard
 from relay.delivery.lean_transport import LeanTransport
 from relay.domain.hold import hold

@@ -192,7 +192,7 @@ def output(python: Path, *words: str, cwd: Path) -> str:
 
 def test_it_comes_from_the_wheel_alone(built: Built, installed: Path, tmp_path: Path) -> None:
     code = (
-        "import relay, relay.workers.from_sender as one, importlib.util as u; from relay.lanes import FromSender;"
+        "import relay, relay.workers.from_sender as one, importlib.util as u; from relay.run.lanes import FromSender;"
         "print(relay.__file__); print(one.FromSender is FromSender, *map(u.find_spec, ('workers', 'tests', 'asyncpg')))"
     )
     done = subprocess.run([installed, "-c", code], cwd=tmp_path, capture_output=True, text=True, check=True)

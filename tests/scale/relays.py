@@ -25,16 +25,16 @@ from relay.engine.observer import Observer
 from relay.engine.policy import Bounds, Shared
 from relay.engine.pump import OpenLane, Pump
 from relay.engine.recovery import Holding
+from relay.engine.request_limiter import Turnstile
 from relay.engine.supervision import Patience
-from relay.engine.turnstile import Turnstile
 from relay.log.partitioner import partition_of
 from relay.log.port import Log, Record
 from relay.state.port import Lane as LaneId
 from relay.state.port import State
 from tests.fakes.virtual_time import UNIX_START, LoopClock
 from tests.speed.hot_path import QuickLog, QuickState
+from workers.dependencies import Outside
 from workers.letters import Letters
-from workers.outside import Outside
 from workers.to_receiver import ToReceiver
 
 TOPICS = Topics("")

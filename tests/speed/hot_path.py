@@ -11,7 +11,7 @@ from functools import partial
 from typing import Any, cast
 
 from relay.clock import SystemClock
-from relay.config.registry import Registry
+from relay.control.registry import Registry
 from relay.delivery.port import Transport
 from relay.domain.exchange import Exchange, Request, Response
 from relay.domain.hop import Hop
@@ -26,8 +26,8 @@ from relay.engine.ending import Setting
 from relay.engine.policy import Bounds, Dedicated, Policy
 from relay.engine.pump import OpenLane, Pump
 from relay.engine.recovery import Holding
+from relay.engine.request_limiter import Turnstile
 from relay.engine.supervision import Patience
-from relay.engine.turnstile import Turnstile
 from relay.engine.work import Done, Worker
 from relay.log.port import Coordinate, Log, NewRecord, Record
 from relay.state.attempts import BeginAsk, Go, Settlement
@@ -41,10 +41,10 @@ from relay.telemetry.sentry import SentryReporter
 from relay.telemetry.tallies import Tallies
 from relay.watch.attempt_log import AttemptLog
 from relay.watch.traces import Traces
+from workers.dependencies import Outside
 from workers.from_sender import FromSender, TracedFromSender
 from workers.journal import About
 from workers.letters import Letters
-from workers.outside import Outside
 from workers.to_receiver import ToReceiver
 
 TOPICS = Topics("")

@@ -15,8 +15,8 @@ from typing import Any, Final
 import msgspec
 
 from relay.config.encryption import KeyRing
-from relay.config.topic import Declared
-from relay.config.topic import decode as decode_declared
+from relay.control.records import Declared
+from relay.control.records import decode as decode_declared
 from relay.domain import answer_token, session
 from relay.domain import hop as hops
 from relay.domain.api_key import Key, Secret, decode_key, decode_secret, digest_of, encode_key, encode_secret
@@ -38,10 +38,10 @@ from relay.engine import parking
 from relay.engine.parking import unwrap, wrap
 from relay.engine.work import Work
 from relay.history import postgres_tables, sqlite
-from relay.log.kafka.applications import PROTOCOL, Vocabulary, decode_application
+from relay.log.kafka.member_metadata import PROTOCOL, Vocabulary, decode_application
 from relay.log.port import NewRecord, Record
 from relay.log.streams import store
-from relay.state.onlooker import FailedEntry, LineHead, Sign
+from relay.state.read_model import FailedEntry, LineHead, Sign
 from relay.state.redis import record_wire, wire
 from relay.state.redis.values import raw, text_bytes
 from relay.state.rows import Result, delivery_row

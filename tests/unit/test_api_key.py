@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from relay.config.key_desk import MOST_SECRETS, TooManyKeys
-from relay.config.keys import Keys, read_keys
+from relay.control.key_service import MOST_SECRETS, TooManyKeys
+from relay.control.keys import Keys, read_keys
 from relay.domain.api_key import (
     CLOSED_KEY,
     Key,

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from relay.api.shared import LIMIT, Shared
+from relay.api.coalesce import LIMIT, Shared
 from relay.domain.errors import LogUnavailable, Unavailable
 
 

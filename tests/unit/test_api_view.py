@@ -21,14 +21,14 @@ from relay.api.view import (
 )
 from relay.api.waiting import Wait
 from relay.domain.dead_letter import DeadLetter, dead_letter_headers
-from relay.domain.handover import Handover, to_code
 from relay.domain.hop import Hop, encode_hop
 from relay.domain.identity import DeliveryId, MessageId
 from relay.domain.progress import PROGRESS, Status
 from relay.domain.reasons import REASON_CODES
 from relay.domain.receiver import Endpoint, Source
+from relay.domain.result_delivery import Handover, to_code
 from relay.log.port import Record
-from relay.state.onlooker import Watched
+from relay.state.read_model import Watched
 from relay.state.rows import Result, Row, Stage
 
 DELIVERY = DeliveryId("ci", "app", "m-1")

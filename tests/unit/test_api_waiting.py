@@ -8,8 +8,8 @@ import pytest
 from relay.api.waiting import Around, Head, Held, LaneSeen, Wait, before_routing, next_attempt, of_callback, of_delivery
 from relay.domain.hold import Hold
 from relay.domain.receiver import Endpoint, Receiver
-from relay.state.onlooker import UNSERVED_S, Openings, Watched
 from relay.state.port import EndpointHealth
+from relay.state.read_model import UNSERVED_S, Openings, Watched
 from relay.state.rows import Row, Stage
 
 NOW = 1_700_000_000.0

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from relay.api.body_memory import SMALL, BodyMemory, Pool, Room
+from relay.api.body_budget import SMALL, BodyMemory, Pool, Room
 
 LARGE = SMALL + 1
 

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from relay.config import credentials
 from relay.config.credentials import needed_anew
-from relay.config.drafts import merge_patch
+from relay.control.patch import merge_patch
 from relay.domain.status import origin_of
 
 ORIGINS = ["https://a.example", "https://a.example:443", "https://A.example", "https://b.example", "http://a.example"]

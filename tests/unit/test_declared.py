@@ -2,9 +2,9 @@
 
 from collections.abc import Mapping
 
-from relay.config.apply import apply_file
-from relay.config.declared import Declared, read_declared
 from relay.config.receivers_file import parse_receivers_file
+from relay.control.apply import apply_file
+from relay.control.declared import Declared, read_declared
 from relay.domain.hold import Hold, encode_hold
 from relay.domain.topics import Topics
 from relay.log.port import NewRecord

@@ -2,7 +2,7 @@
 
 import pytest
 
-from relay.cli.applying import in_words
+from relay.cli.receivers_apply import in_words
 from relay.config.differences import field_changes
 from relay.config.receivers_file import Raw, parse_receivers_file
 

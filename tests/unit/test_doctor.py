@@ -10,24 +10,24 @@ import pytest
 from pydantic import SecretStr
 
 from relay.api.doctor import view_of
+from relay.checks.context import Case, Known, known_to_file
+from relay.checks.endpoints import Reached, Target, judge
+from relay.checks.entries import judge_entries, judge_history
+from relay.checks.host import Disk, judge_descriptors, judge_disk, judge_software
+from relay.checks.lazy import Opened
+from relay.checks.log import Unread, command_for, judge_lag, judge_rights
+from relay.checks.public_url import judge as judge_public_url
+from relay.checks.registry import CHECKS, NAMES
+from relay.checks.runner import LOOKS, Look, examine
 from relay.clock import SystemClock
+from relay.config.plan import ROLES
 from relay.config.settings import Settings
-from relay.doctor.case import Case, Known, known_to_file
-from relay.doctor.endpoints import Reached, Target, judge
-from relay.doctor.examination import LOOKS, Look, examine
-from relay.doctor.here import Disk, judge_descriptors, judge_disk, judge_software
-from relay.doctor.known import judge_entries, judge_history
-from relay.doctor.log import Unread, command_for, judge_lag, judge_rights
-from relay.doctor.opened import Opened
-from relay.doctor.outside import judge as judge_public_url
-from relay.doctor.table import CHECKS, NAMES
 from relay.domain.diagnosis import Checked, Diagnosis, error, fine, warning
 from relay.domain.errors import LogUnavailable, StateUnavailable
 from relay.domain.exchange import NoResponse, Response
 from relay.domain.rights import rights_of
 from relay.domain.topics import Topics
-from relay.log.kafka.releases import release_of
-from relay.plan import ROLES
+from relay.log.kafka.broker_version import release_of
 
 ROOT = Path(__file__).parents[2]
 

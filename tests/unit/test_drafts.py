@@ -5,7 +5,8 @@ from typing import Any
 
 import pytest
 
-from relay.config.drafts import (
+from relay.config.encryption import NO_KEYS, KeyRing
+from relay.control.patch import (
     Fault,
     Faulty,
     NoKey,
@@ -17,7 +18,6 @@ from relay.config.drafts import (
     opened,
     pointer,
 )
-from relay.config.encryption import NO_KEYS, KeyRing
 from relay.domain.secrecy import MASK
 
 RING = KeyRing([b"k" * 32])

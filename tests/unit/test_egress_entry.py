@@ -5,10 +5,10 @@ import json
 import pytest
 import yaml
 
-from relay.config.drafts import Faulty, Rules, checked, encrypted, opened
 from relay.config.encryption import NO_KEYS, KeyRing
 from relay.config.receivers_file import ReceiversFile, parse_receivers_file
-from relay.config.shown import effective
+from relay.config.redacted_entry import effective
+from relay.control.patch import Faulty, Rules, checked, encrypted, opened
 from relay.domain.egress import Egress, OAuth2
 from relay.domain.errors import UserError
 from relay.domain.proxy_address import ProxyAddress

@@ -17,10 +17,10 @@ from relay.config.encryption import (
     secrets_of,
 )
 from relay.config.entries import ReceiverEntry
-from relay.config.glance import lacks
 from relay.config.receivers_file import check_entry, resolve
+from relay.config.redacted_entry import effective
 from relay.config.references import check_references
-from relay.config.shown import effective
+from relay.control.record_header import lacks
 from relay.domain.errors import UserError
 
 OLD, NEW = b"o" * 32, b"n" * 32

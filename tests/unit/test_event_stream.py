@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from relay.api.tail.happening import encoded_event
-from relay.cli.stream import Event, EventReader
+from relay.api.tail.event import encoded_event
+from relay.cli.sse import Event, EventReader
 
 STREAM = b"retry: 1000\n\n" + encoded_event("message", {"id": "a\n\nb"}) + b": alive\n\n" + encoded_event("away", {})
 EVENTS = [Event("message", {"id": "a\n\nb"}), Event("away", {})]

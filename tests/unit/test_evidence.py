@@ -3,16 +3,16 @@
 import pytest
 
 from relay.domain.dead_letter import DeadLetter, dead_letter_headers
-from relay.domain.handover import Handover, to_code
 from relay.domain.hop import Hop, Outcome, encode_hop
 from relay.domain.message import Message, message_digest, message_headers
 from relay.domain.reasons import REASON_CODES
 from relay.domain.receiver import Endpoint, Source
+from relay.domain.result_delivery import Handover, to_code
 from relay.engine.work import Dead
 from relay.log.port import Coordinate, Headers, NewRecord, Record
 from relay.state.rows import Arrival, Mark, Stage, callback_row, delivery_row
 from tests.fakes.steps import DELIVERY, TOPICS, StandingClock
-from workers import evidence
+from workers import row_reconstruction
 from workers.letters import Letters
 from workers.results import FOR_CONSUMER, NOBODY_TO_CALL
 
@@ -41,36 +41,38 @@ def test_a_message_is_known_by_its_digest_and_place(envelope: bool) -> None:
     message = Message("github", "m-1", ("ci",), "push", payload=b"{}")
     text = b'{"source_id": "github", "message_id": "m-1", "receiver": "ci", "event_type": "push", "payload": {}}'
     sent = record(TOPICS.from_sender, *(((), text) if envelope else (message_headers(message), b"{}")))
-    assert evidence.enqueued(sent) == Arrival(message.id, message_digest(message), 3, 17)
+    assert row_reconstruction.enqueued(sent) == Arrival(message.id, message_digest(message), 3, 17)
 
 
 def test_what_cannot_be_read_proves_nothing() -> None:
-    assert evidence.enqueued(record(TOPICS.from_sender, (), b"rubbish")) is None
-    assert evidence.enqueued(record(TOPICS.from_sender, (), None)) is None
-    assert evidence.awaited(record(TOPICS.pending("ci"))) is None
-    assert evidence.returned(record(TOPICS.to_sender)) is None
-    assert evidence.returned(record(TOPICS.to_sender, encode_hop(HOP))) is None  # no answer, and no notice
+    assert row_reconstruction.enqueued(record(TOPICS.from_sender, (), b"rubbish")) is None
+    assert row_reconstruction.enqueued(record(TOPICS.from_sender, (), None)) is None
+    assert row_reconstruction.awaited(record(TOPICS.pending("ci"))) is None
+    assert row_reconstruction.returned(record(TOPICS.to_sender)) is None
+    assert row_reconstruction.returned(record(TOPICS.to_sender, encode_hop(HOP))) is None  # no answer, and no notice
 
 
 # --- pending_from_receiver_* ------------------------------------------------------------------------------------
 
 
 def test_a_pending_record_shows_that_the_receiver_has_the_message() -> None:
-    assert evidence.awaited(record(TOPICS.pending("ci"), encode_hop(HOP))) == Mark(ROW, 2, Stage.AWAITING)
+    assert row_reconstruction.awaited(record(TOPICS.pending("ci"), encode_hop(HOP))) == Mark(ROW, 2, Stage.AWAITING)
 
 
 # --- to_sender --------------------------------------------------------------------------------------------------
 
 
-def answer(outcome: Outcome = "answered", value: bytes = b"answer", more: Headers = ()) -> evidence.Returned:
+def answer(outcome: Outcome = "answered", value: bytes = b"answer", more: Headers = ()) -> row_reconstruction.Returned:
     hop = Hop(DELIVERY, generation=2, outcome=outcome, reason="gone" if outcome == "failed" else None)
-    found = evidence.returned(record(TOPICS.to_sender, encode_hop(hop) + more, value))
+    found = row_reconstruction.returned(record(TOPICS.to_sender, encode_hop(hop) + more, value))
     assert found is not None
     return found
 
 
-def proved(found: evidence.Returned, source: Source, *, over: bool, given_up: int | None = None) -> Mark | None:
-    return evidence.handed_over(found, source, over=over, given_up=given_up)
+def proved(
+    found: row_reconstruction.Returned, source: Source, *, over: bool, given_up: int | None = None
+) -> Mark | None:
+    return row_reconstruction.handed_over(found, source, over=over, given_up=given_up)
 
 
 def test_an_answer_on_its_way_is_published() -> None:
@@ -120,10 +122,10 @@ def test_a_notice_says_how_its_own_way_ended_and_nothing_of_the_delivery() -> No
 
 def test_over_is_what_lies_before_the_commit_and_is_not_parked() -> None:
     found = answer()
-    assert evidence.is_over(found, 18, parked=False)
-    assert not evidence.is_over(found, 17, parked=False)
-    assert not evidence.is_over(found, 0, parked=False)
-    assert not evidence.is_over(found, 18, parked=True)
+    assert row_reconstruction.is_over(found, 18, parked=False)
+    assert not row_reconstruction.is_over(found, 17, parked=False)
+    assert not row_reconstruction.is_over(found, 0, parked=False)
+    assert not row_reconstruction.is_over(found, 18, parked=True)
 
 
 # --- failed_messages --------------------------------------------------------------------------------------------
@@ -132,7 +134,7 @@ def test_over_is_what_lies_before_the_commit_and_is_not_parked() -> None:
 @pytest.mark.parametrize("topic", [TOPICS.to_receiver("ci"), TOPICS.to_receiver("shared"), TOPICS.pending("ci")])
 @pytest.mark.parametrize("reason", ["exhausted", "expired", "gone", "backlog_full", "poison"])
 def test_a_dead_letter_of_a_delivery_is_its_end(topic: str, reason: str) -> None:
-    found = evidence.failed(buried(record(topic, encode_hop(HOP)), reason), TOPICS)
+    found = row_reconstruction.failed(buried(record(topic, encode_hop(HOP)), reason), TOPICS)
     assert found.mark == Mark(ROW, 2, Stage.FAILED, (3, 17), REASON_CODES[reason])
     assert found.turned_away is None
     entry = found.entry
@@ -143,7 +145,9 @@ def test_a_dead_letter_of_a_delivery_is_its_end(topic: str, reason: str) -> None
 @pytest.mark.parametrize("failed", [False, True])
 def test_a_dead_letter_of_a_callback_ends_only_the_callback(failed: bool) -> None:
     hop = Hop(DELIVERY, origin=ORIGIN, generation=2, outcome="failed" if failed else "answered", reason="expired")
-    found = evidence.failed(buried(record(TOPICS.to_sender, encode_hop(hop)), "callback_exhausted", hop), TOPICS)
+    found = row_reconstruction.failed(
+        buried(record(TOPICS.to_sender, encode_hop(hop)), "callback_exhausted", hop), TOPICS
+    )
     code = to_code(Handover.FAILED, 5)
     assert found.mark == Mark(callback_row(DELIVERY, 2, failed=failed), 2, Stage.DONE, (3, 17), code)
 
@@ -151,25 +155,25 @@ def test_a_dead_letter_of_a_callback_ends_only_the_callback(failed: bool) -> Non
 @pytest.mark.parametrize("topic", [TOPICS.to_receiver("ci"), TOPICS.pending("ci"), TOPICS.to_sender])
 def test_a_record_that_could_not_be_read_ends_nothing(topic: str) -> None:
     """Whoever wrote it may have named any delivery; one of that name may still be under way."""
-    found = evidence.failed(buried(record(topic, encode_hop(HOP), None), "invalid", None), TOPICS)
+    found = row_reconstruction.failed(buried(record(topic, encode_hop(HOP), None), "invalid", None), TOPICS)
     assert found.mark is None
     assert found.entry.reason == "invalid"
 
 
 def test_a_receiver_that_there_is_not_fails_its_delivery_only() -> None:
     sent = record(TOPICS.from_sender, message_headers(Message("github", "m-1", ("ci", "other"), payload=b"{}")))
-    found = evidence.failed(buried(sent, "unknown_receiver", None, relay_receiver=b"other"), TOPICS)
+    found = row_reconstruction.failed(buried(sent, "unknown_receiver", None, relay_receiver=b"other"), TOPICS)
     row = delivery_row(DELIVERY._replace(receiver="other"))
     assert found.mark == Mark(row, 0, Stage.FAILED, (3, 17), REASON_CODES["unknown_receiver"])
     assert found.turned_away is None
-    nobody = evidence.failed(buried(sent, "unknown_receiver", None), TOPICS)
+    nobody = row_reconstruction.failed(buried(sent, "unknown_receiver", None), TOPICS)
     assert nobody.mark is None
 
 
 @pytest.mark.parametrize("reason", ["id_conflict", "too_large"])
 def test_a_message_that_was_turned_away_never_was_a_delivery(reason: str) -> None:
     sent = record(TOPICS.from_sender, message_headers(Message("github", "m-1", ("ci",), payload=b"{}")))
-    found = evidence.failed(buried(sent, reason, None), TOPICS)
+    found = row_reconstruction.failed(buried(sent, reason, None), TOPICS)
     assert found.mark is None
     assert found.turned_away == (3, 17)
     assert found.entry.receiver == "ci"
@@ -185,12 +189,14 @@ def test_a_message_that_was_turned_away_never_was_a_delivery(reason: str) -> Non
     ],
 )
 def test_a_dead_letter_that_says_too_little_proves_nothing(letter: DeadLetter) -> None:
-    found = evidence.failed(record(TOPICS.failed_messages, dead_letter_headers(encode_hop(HOP), letter)), TOPICS)
+    found = row_reconstruction.failed(
+        record(TOPICS.failed_messages, dead_letter_headers(encode_hop(HOP), letter)), TOPICS
+    )
     assert found.mark is None
 
 
 def test_rubbish_on_failed_messages_is_listed_and_proves_nothing() -> None:
-    found = evidence.failed(record(TOPICS.failed_messages, (), None), TOPICS)
+    found = row_reconstruction.failed(record(TOPICS.failed_messages, (), None), TOPICS)
     assert (found.mark, found.turned_away) == (None, None)
     assert found.entry.receiver == "-"
 
@@ -203,6 +209,6 @@ def test_who_was_discarded_has_failed_and_is_not_listed(named: bool) -> None:
     else:
         hop = Hop(DELIVERY, origin=ORIGIN, generation=2)
         letter = buried(record(TOPICS.to_receiver("ci"), encode_hop(hop)), "discarded", hop)
-    found = evidence.failed(letter, TOPICS)
+    found = row_reconstruction.failed(letter, TOPICS)
     assert not found.listed
     assert found.mark == Mark(delivery_row(DELIVERY), 2, Stage.FAILED, (3, 17), REASON_CODES["discarded"])

@@ -6,11 +6,11 @@ from typing import Any
 
 import pytest
 
-from relay.api.exchange_shown import SHOWN_BYTES, failure_view, request_view, response_view
+from relay.api.exchange_view import SHOWN_BYTES, failure_view, request_view, response_view
 from relay.domain.exchange import NoResponse, Request, Response
 from relay.domain.receiver import Endpoint
+from relay.domain.redact import MOST_HEADERS, MOST_VALUE
 from relay.domain.requests import ping_request
-from relay.domain.shown import MOST_HEADERS, MOST_VALUE
 
 SECRET = "s3cret-token"
 CI = Endpoint(

@@ -10,16 +10,16 @@ from pathlib import Path
 
 import pytest
 
-import relay.cli.processes
-import relay.way_out
-from relay.api.siblings import Member
+import relay.delivery.egress
+import relay.run.processes
+from relay.api.peers import Member
+from relay.config.plan import Plan
 from relay.config.settings import Settings
 from relay.domain.errors import LogUnavailable, StateUnavailable
 from relay.domain.exchange import Exchange, NoResponse, Request, Response
 from relay.domain.identity import MessageId
 from relay.domain.topics import TopicSpec
 from relay.log.port import Assignment, NewRecord, TopicPartition
-from relay.plan import Plan
 from relay.state.replies import answered
 from relay.state.rows import Arrival
 from tests.fakes.log import MemoryBroker, MemoryLog
@@ -305,11 +305,11 @@ def test_counts_of_several_processes_add_up(tmp_path: Path) -> None:
 
 
 PATCHED = {
-    "relay.composition": ("kafka_log", "redis_state"),
+    "relay.run.composition": ("kafka_log", "redis_state"),
     "relay.cli.run": ("kafka_log", "redis_state"),
-    "relay.way_out": ("transport_of",),
-    "relay.delivery_part": ("transport_of",),
-    "relay.cli.processes": ("command",),
+    "relay.delivery.egress": ("transport_of",),
+    "relay.run.delivery_part": ("transport_of",),
+    "relay.run.processes": ("command",),
 }
 
 
@@ -328,17 +328,17 @@ def restored(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.usefixtures("restored")
 def test_the_ports_of_production_get_points_wherever_they_are_made() -> None:
     entry.install(Failpoints())
-    for module in ("relay.composition", "relay.cli.run", "relay.way_out", "relay.delivery_part"):
+    for module in ("relay.run.composition", "relay.cli.run", "relay.delivery.egress", "relay.run.delivery_part"):
         for name in PATCHED[module]:
             assert getattr(importlib.import_module(module), name).__module__ == entry.__name__
     settings = Settings(kafka_bootstrap_servers="127.0.0.1:9")
-    assert isinstance(relay.way_out.transport_of(settings, 100), PointedTransport)
+    assert isinstance(relay.delivery.egress.transport_of(settings, 100), PointedTransport)
 
 
 @pytest.mark.usefixtures("restored")
 def test_processes_that_it_starts_come_to_it_too() -> None:
     entry.keep_children()
-    words = relay.cli.processes.command(Member(0, 2, Path("/sockets")), Plan(), None)
+    words = relay.run.processes.command(Member(0, 2, Path("/sockets")), Plan(), None)
     assert words[:4] == [sys.executable, "-m", "tests.faults.harness.entry", "run"]
 
 

@@ -14,8 +14,8 @@ from relay.log.kafka import fetch_link, fetch_loop
 from relay.log.kafka.feed import Feed
 from relay.log.kafka.fetch_loop import FetchLoop
 from relay.log.kafka.fetch_wire import FetchAsk
+from relay.log.kafka.leader_epochs import UNKNOWN, Trail
 from relay.log.kafka.settings import FETCH_BYTES, GATHER_S, Cluster, KafkaSecurity
-from relay.log.kafka.trail import UNKNOWN, Trail
 from relay.log.port import Record, TopicPartition
 from tests.fakes.kafka_broker import Asking, FakeBroker, FakeKafka, fake_kafka
 from tests.fakes.raw_batches import RawBatch, RawRecord

@@ -10,12 +10,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from relay.config.drafts import Faulty, Rules, checked
 from relay.config.encryption import KeyRing
 from relay.config.entries import ReceiverEntry
 from relay.config.filter_entry import FilterEntry
 from relay.config.receivers_file import parse_receivers_file, raw_entry, resolve
-from relay.config.shown import effective
+from relay.config.redacted_entry import effective
+from relay.control.patch import Faulty, Rules, checked
 from relay.domain.errors import UserError
 from relay.domain.filters import Event
 from relay.domain.json_pointer import check_pointer, pointer_steps

@@ -24,16 +24,16 @@ from relay.config.references import check_references, has_reference, is_public, 
 from relay.config.url_text import check_url
 from relay.delivery.guard import malformed
 from relay.delivery.http1 import MOST_HEADERS, ResponseReader
-from relay.domain import headers, shown
+from relay.domain import headers, redact
 from relay.domain.coordinate import parse_coordinate
 from relay.domain.exchange import Response
 from relay.domain.failure import failure_detail
 from relay.domain.headers import MOST_HEADER, MOST_URL, check_header_value
 from relay.domain.key_material import clean_certificates, clean_private_key
 from relay.domain.receiver import Endpoint
+from relay.domain.redact import shown_response_headers, shown_url
 from relay.domain.schedule import parse_retry_after
 from relay.domain.secrecy import MASK, is_secret_name, looks_random, masked_url, redacted
-from relay.domain.shown import shown_response_headers, shown_url
 from relay.domain.status import check_template, location_url
 from relay.domain.trace import parse_traceparent
 from relay.telemetry.redaction import escape_control, escape_in_json, public_url
@@ -205,7 +205,7 @@ def test_masking_hides_what_is_planted_in_any_text(rounds: int) -> None:
     ],
 )
 def test_a_header_that_is_not_masked_is_found(monkeypatch: pytest.MonkeyPatch, name: str, planted: object) -> None:
-    monkeypatch.setattr(shown, name, planted)
+    monkeypatch.setattr(redact, name, planted)
     with pytest.raises(AssertionError):
         test_masking_hides_what_is_planted_in_any_text(1_000)
 

@@ -9,7 +9,7 @@ import pytest
 from msgspec import structs
 
 from relay.config.filter_entry import FilterEntry
-from relay.config.routes import Routes
+from relay.control.routes import Routes
 from relay.domain import recipients
 from relay.domain.coordinate import Headers
 from relay.domain.directory import NobodyMoves

@@ -1,6 +1,6 @@
 """Sharing partitions out among members, and handing them over one holder at a time."""
 
-from relay.log.dealing import Wish
+from relay.log.assignment import Wish
 from relay.log.groups import Group
 from relay.log.port import TopicPartition
 

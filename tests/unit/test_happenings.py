@@ -9,7 +9,7 @@ from rich.cells import cell_len
 from rich.console import Console
 from rich.text import Text
 
-from relay.cli.happenings import Lines, came_line, went_back_line
+from relay.cli.events import Lines, came_line, went_back_line
 from relay.cli.listener import Came, WentBack
 
 NOW = datetime(2026, 11, 22, 12, 0, 0, tzinfo=UTC)

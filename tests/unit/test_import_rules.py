@@ -26,24 +26,39 @@ CLIENT_LIBRARIES: Final = frozenset(
 )
 PORTS: Final = {
     "log": {"port", "partitioner", "slices"},
-    "state": {"port", "replies", "rows", "attempts", "onlooker", "quotas", "statistics"},
+    "state": {"port", "replies", "rows", "attempts", "read_model", "lanes", "lease", "quotas", "statistics"},
     "delivery": {"port"},
-    "history": {"port"},
+    "history": {"port", "lag"},
 }
 """Package -> the modules of its port; its others are adapters."""
-CORE: Final = frozenset({"domain", "clock", "lease", "port", "engine", "workers"})
+CORE: Final = frozenset({"domain", "clock", "port", "engine", "workers"})
 MAY_IMPORT: Final = {
     "domain": {"domain"},
-    "clock": set(),
-    "port": {"domain", "port"},
-    "lease": {"domain", "port", "clock"},
-    "engine": {"domain", "port", "clock", "lease", "engine"},
+    "clock": {"clock"},
+    "port": {"domain", "port", "clock"},
+    "config": {"domain", "config"},
+    "control": {"domain", "port", "config", "control"},
+    "engine": {"domain", "port", "clock", "engine"},
     "workers": {"domain", "port", "clock", "engine", "workers"},
-    "adapter": {"domain", "port", "adapter"},
-    "config": {"domain", "port", "config"},
+    "adapter": {"domain", "port", "clock", "adapter"},
+    "egress": {"domain", "port", "config", "adapter"},
     "telemetry": {"domain", "port", "engine", "telemetry"},
-    "replay": {"domain", "port", "clock", "lease", "engine", "workers", "config", "telemetry", "unfinished", "replay"},
-    "api": {"domain", "port", "clock", "lease", "engine", "workers", "config", "telemetry", "replay", "api"},
+    "recovery": {"domain", "port", "clock", "control", "engine", "workers", "telemetry", "recovery"},
+    "replay": {"domain", "port", "clock", "engine", "workers", "control", "telemetry", "recovery", "replay"},
+    "checks": {"domain", "port", "clock", "config", "control", "adapter", "egress", "engine", "telemetry", "checks"},
+    "api": {
+        "domain",
+        "port",
+        "clock",
+        "engine",
+        "workers",
+        "config",
+        "control",
+        "telemetry",
+        "replay",
+        "adapter",
+        "api",
+    },
     "pages": {"domain", "telemetry", "samples", "api", "pages"},
 }
 """Layer -> layers that it may import. Layers that are not here (cli, what wires a process) may import all."""
@@ -51,7 +66,7 @@ MAY_IMPORT: Final = {
 OWNERS: Final = {
     "aiokafka": {"relay.log.kafka"},
     "redis": {"relay.log.streams", "relay.state.redis"},
-    "sqlite3": {"relay.history", "relay.config"},
+    "sqlite3": {"relay.history", "relay.control"},
     "asyncpg": {"relay.history"},
     "jinja2": {"relay.pages"},
     "opentelemetry": {"relay.telemetry"},
@@ -64,6 +79,8 @@ def layer(module: str) -> str:
     top, *rest = module.split(".")
     if top == "workers" or not rest:
         return top
+    if rest == ["delivery", "egress"]:
+        return "egress"
     if rest[0] in PORTS:
         return "port" if PORTS[rest[0]].intersection(rest[1:2]) else "adapter"
     return rest[0]

@@ -3,8 +3,8 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from relay.log.dealing import Application, Wish, deal
-from relay.log.kafka.applications import Vocabulary, decode_application, encode_dealt, fingerprint
+from relay.log.assignment import Application, Wish, deal
+from relay.log.kafka.member_metadata import Vocabulary, decode_application, encode_dealt, fingerprint
 from relay.log.port import TopicPartition
 
 LARGEST_RECORD = 512 * 1024

@@ -18,9 +18,9 @@ from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 
 from relay.config.encryption import KeyRing
-from relay.config.made_ready import receiver_of, unusable_receiver
 from relay.config.receivers_file import parse_receivers_file
-from relay.config.topic import Declared
+from relay.control.records import Declared
+from relay.control.resolve import receiver_of, unusable_receiver
 from relay.delivery import tls as tls_module
 from relay.domain import key_material
 from relay.domain.egress import Tls

@@ -6,10 +6,10 @@ from itertools import pairwise
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from relay.api.overview.lanes import LaneNow
 from relay.domain.topics import Topics
 from relay.log.port import Backlog, NewRecord, TopicPartition
-from relay.state.onlooker import Sign
+from relay.state.lanes import LaneNow
+from relay.state.read_model import Sign
 from relay.telemetry import series
 from relay.telemetry.metrics import Metrics
 from relay.telemetry.series import OTHER

@@ -2,7 +2,7 @@
 
 import pytest
 
-from relay.config.topic import Declared, decode
+from relay.control.records import Declared, decode
 from relay.domain.coordinate import Coordinate
 from relay.domain.hop import Hop, decode_hop, encode_hop
 from relay.domain.identity import DeliveryId

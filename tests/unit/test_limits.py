@@ -4,10 +4,10 @@ import resource
 
 import pytest
 
+from relay.config.limits import KEPT, MOST_REQUESTS, descriptor_limit, most_requests
 from relay.config.settings import Settings
+from relay.delivery.egress import requests_of
 from relay.domain.errors import UserError
-from relay.limits import KEPT, MOST_REQUESTS, descriptor_limit, most_requests
-from relay.way_out import requests_of
 
 
 @pytest.mark.parametrize(

@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from relay.config.limits import MOST_MEMORY, fetch_budget, lanes_budget, memory_budget, memory_limit
 from relay.config.settings import Settings
 from relay.engine.policy import BudgetShare, ByteBudget
-from relay.limits import MOST_MEMORY, fetch_budget, lanes_budget, memory_budget, memory_limit
 
 GIB = 1024**3
 
@@ -125,7 +125,7 @@ def test_version_1_and_a_container_that_sees_only_its_own(tmp_path: Path) -> Non
 def test_a_quarter_of_it_is_the_budget_unless_it_is_set(monkeypatch: pytest.MonkeyPatch) -> None:
     settings = Settings(receivers_file=Path("none"))
     for there, budget in ((GIB, GIB // 4), (64 * GIB, MOST_MEMORY)):
-        monkeypatch.setattr("relay.limits.memory_limit", lambda there=there: there)
+        monkeypatch.setattr("relay.config.limits.memory_limit", lambda there=there: there)
         assert memory_budget(settings) == budget
     given_ = Settings.model_validate({"receivers_file": "none", "memory_budget": "64MiB"})
     assert memory_budget(given_) == 64 * 1024**2 == lanes_budget(given_) + fetch_budget(given_)

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from relay.log.port import TopicPartition
-from relay.newest_first import Block, NewestFirst
+from relay.recovery.reverse_scan import Block, NewestFirst
 
 A, B = TopicPartition("a", 0), TopicPartition("b", 0)
 

@@ -4,15 +4,15 @@ from dataclasses import replace
 
 import pytest
 
-from relay.api.overview.attention import MANY_FAILED, MOST, EndpointNow, FailedNow, Item, Seen, attention
-from relay.api.overview.lanes import LaneNow, lanes_of, to_be_read
-from relay.api.overview.lines import StuckLine, why_stuck
-from relay.api.overview.look import Passed, counted, passed, rates
+from relay.api.overview.alerts import MANY_FAILED, MOST, EndpointNow, FailedNow, Item, Seen, attention
+from relay.api.overview.head_of_line import StuckLine, why_stuck
+from relay.api.overview.snapshot import Passed, counted, passed, rates
 from relay.domain.coordinate import Coordinate
 from relay.domain.topics import Topics
 from relay.log.port import Backlog, TopicPartition
-from relay.state.onlooker import UNSERVED_S, Served, Watched
+from relay.state.lanes import LaneNow, lanes_of, to_be_read
 from relay.state.port import FailedEntry
+from relay.state.read_model import UNSERVED_S, Served, Watched
 from relay.state.rows import Row, Stage
 
 NOW = 1_700_000_000.0

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec import structs
 
-from relay.config.subscriptions import Subscriptions, subscribes
+from relay.control.subscriptions import Subscriptions, subscribes
 from relay.domain.errors import InvalidRecord
 from relay.domain.message import Message, message_digest
 from relay.domain.own_events import FAILED, Turn, feed, hearers, hearers_of, message_of, turn_of

@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import Awaitable, Callable
 
 from relay.domain.errors import LogUnavailable
-from relay.watch.parts import SILENT_S, watch_part
+from relay.watch.dependencies import SILENT_S, watch_part
 from tests.fakes.virtual_time import LoopClock, run_virtually
 
 Trouble = dict[str, str | None]

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from relay.pages import payload_shown
-from relay.pages.payload_shown import MOST_SHOWN, body_text, curl, hex_dump, readable, shown
+from relay.pages import payload_view
+from relay.pages.payload_view import MOST_SHOWN, body_text, curl, hex_dump, readable, shown
 
 MORE = "\n[the rest is not shown]"
 
@@ -72,7 +72,7 @@ def test_no_more_is_put_in_order_than_is_shown(monkeypatch: pytest.MonkeyPatch) 
         written.append(value)
         return "null"
 
-    monkeypatch.setattr(payload_shown, "_json", write)
+    monkeypatch.setattr(payload_view, "_json", write)
     nulls = "[" * 31 + ",".join(["null"] * 13_000) + "]" * 31
     found = shown(nulls.encode())
     assert (found.how, len(found.text), found.cut) == ("pretty", MOST_SHOWN, True)

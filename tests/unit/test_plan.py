@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pytest
 
-from relay.plan import Plan
+from relay.config.plan import Plan
 
 
 @pytest.mark.parametrize("count", [1, 2, 3, 8])

@@ -12,11 +12,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from relay.api.siblings import Member
-from relay.cli import demand, processes
+from relay.api.peers import Member
 from relay.cli.cores import available_cores, within_limit
-from relay.cli.demand import BUSY_CORES, BUSY_S, SETTLE_S, Demand, cpu_seconds
-from relay.cli.processes import (
+from relay.config.plan import API, ROLES, Plan
+from relay.run import autoscale, processes
+from relay.run.autoscale import BUSY_CORES, BUSY_S, SETTLE_S, Demand, cpu_seconds
+from relay.run.processes import (
     FIRST_PAUSE_S,
     LONGEST_PAUSE_S,
     command,
@@ -25,7 +26,6 @@ from relay.cli.processes import (
     plan_of,
     run_processes,
 )
-from relay.plan import API, ROLES, Plan
 
 
 def test_there_is_at_least_one_core_and_never_more_than_we_may_use() -> None:
@@ -140,8 +140,8 @@ async def test_another_is_started_when_those_that_run_are_busy(monkeypatch: pyte
     monkeypatch.setattr(processes, "command", lambda member, *_: [sys.executable, "-c", WAITS, str(member.index)])
     monkeypatch.setattr(processes, "cpu_seconds", lambda _pid: 1e6 * time.monotonic())
     monkeypatch.setattr(processes, "LOOK_EVERY_S", 0.001)
-    monkeypatch.setattr(demand, "SETTLE_S", 0.0)
-    monkeypatch.setattr(demand, "BUSY_S", 0.0)
+    monkeypatch.setattr(autoscale, "SETTLE_S", 0.0)
+    monkeypatch.setattr(autoscale, "BUSY_S", 0.0)
     running = asyncio.ensure_future(run_processes(3, Plan(), None, by_demand=True, api_port=8080, grace_s=5.0))
     said = ""
     async with asyncio.timeout(60):

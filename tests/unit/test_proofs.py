@@ -5,8 +5,8 @@ from itertools import permutations
 
 import pytest
 
-from relay.config.glance import glance
-from relay.config.proofs import Proofs
+from relay.control.record_header import glance
+from relay.control.verification_results import Proofs
 from relay.domain.receiver import Endpoint, Receiver
 from relay.domain.verification import HandshakeResult, failed, handshake_of, verification_key
 from relay.log.port import Record

@@ -8,11 +8,11 @@ from typing import cast
 import pytest
 import yaml
 
-from relay.config.apply import Diff, apply_file, awaited, preview_file, refusal_of
 from relay.config.differences import FieldChange
 from relay.config.receivers_file import ReceiversFile, parse_receivers_file
-from relay.config.registry import Registry
-from relay.config.topic import Declared
+from relay.control.apply import Diff, apply_file, awaited, preview_file, refusal_of
+from relay.control.records import Declared
+from relay.control.registry import Registry
 from relay.domain.errors import LogUnavailable, UserError
 from relay.domain.hold import Hold, encode_hold
 from relay.domain.receiver import Endpoint, Source

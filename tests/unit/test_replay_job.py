@@ -4,8 +4,8 @@ from dataclasses import replace
 
 import pytest
 
-from relay.config.jobs import Job, Jobs
-from relay.config.topic import key_of
+from relay.control.records import key_of
+from relay.control.replay_jobs import Job, Jobs
 from relay.domain.errors import InvalidRecord
 from relay.domain.replay_job import (
     Order,

@@ -16,7 +16,7 @@ from relay.domain.reasons import REASON_CODES, REASONS
 from relay.domain.receiver import Endpoint, Receiver
 from relay.domain.topics import Topics
 from relay.log.port import Coordinate, NewRecord, Record
-from relay.replay.hands import Hands
+from relay.replay.executor import Hands
 from relay.replay.letter import Letter, read_letter
 from relay.replay.plan import HERE, Out, Plan, Planner, is_open, next_life
 from relay.state.rows import Mark, Row, Stage, delivery_row

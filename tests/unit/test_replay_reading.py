@@ -6,9 +6,9 @@ from relay.domain.replay_job import Order, Span
 from relay.domain.selection import Selection
 from relay.domain.topics import Topics, TopicSpec
 from relay.log.port import Coordinate, NewRecord
-from relay.replay import reading, walk
-from relay.replay.reading import merged, start_at
-from relay.replay.walk import Walk
+from relay.replay import partition_merge, scanner
+from relay.replay.partition_merge import merged, start_at
+from relay.replay.scanner import Walk
 from tests.fakes.log import MemoryBroker, MemoryLog
 
 TOPIC = Topics().failed_messages
@@ -42,7 +42,7 @@ async def test_the_oldest_comes_first() -> None:
 
 @pytest.mark.parametrize("moment_ms", [-1, 0, 1, 4_999, 5_000, 19_000, 20_000, 10**9])
 async def test_it_begins_not_behind_the_moment(moment_ms: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(reading, "NEAR", 1)
+    monkeypatch.setattr(partition_merge, "NEAR", 1)
     log = await written(*[0] * 20)
     span = await start_at(log, Span(TOPIC, 0, 0, 20), moment_ms)
     left_out = range(span.start)
@@ -51,7 +51,7 @@ async def test_it_begins_not_behind_the_moment(moment_ms: int, monkeypatch: pyte
 
 
 async def test_a_gap_in_the_offsets_is_no_obstacle(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(reading, "NEAR", 1)
+    monkeypatch.setattr(partition_merge, "NEAR", 1)
     log = await written(*[0] * 20)
     log._broker.drop_before(Coordinate(TOPIC, 0, 15))
     assert (await start_at(log, Span(TOPIC, 0, 0, 20), 19_000)).start == 0
@@ -71,7 +71,7 @@ async def test_chunks_go_on_where_the_last_one_ended(size: int) -> None:
 
 
 async def test_a_chunk_of_large_letters_is_small(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(walk, "BYTES", 1_000)
+    monkeypatch.setattr(scanner, "BYTES", 1_000)
     broker = MemoryBroker()
     log = MemoryLog(broker)
     await log.start()

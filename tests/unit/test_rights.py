@@ -7,13 +7,13 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
+from relay.checks.rights import refuse
 from relay.cli.rights import rights
+from relay.config.plan import ROLES
 from relay.domain.errors import UserError
 from relay.domain.rights import API, OPERATOR, REDIS_COMMANDS, RESULTS, SENDER, WHO, rights_of
 from relay.domain.topics import Topics
-from relay.plan import ROLES
 from relay.state.redis.rights import _TRIED
-from relay.watch.rights import refuse
 
 ROOT = Path(__file__).parents[2]
 SCRIPTS = ROOT / "relay" / "state" / "redis" / "scripts"

@@ -9,9 +9,9 @@ from relay.domain.identity import DeliveryId
 from relay.engine.order import Order
 from relay.engine.work import Work
 from relay.log.port import Record, TopicPartition
-from relay.state.onlooker import UNSERVED_S, LineHead, ParkedLine, Served, Sign
+from relay.state.read_model import UNSERVED_S, LineHead, ParkedLine, Served, Sign
 from relay.state.rows import delivery_row
-from relay.watch.roster import SIGN_EVERY_S, Roster
+from relay.watch.heartbeats import SIGN_EVERY_S, Roster
 from tests.fakes.state import MemoryState
 from tests.fakes.virtual_time import LoopClock, run_virtually
 

@@ -5,10 +5,10 @@ import base64
 import pytest
 from pydantic import ValidationError
 
-from relay.config.drafts import Faulty
 from relay.config.entries import ReceiverEntry
 from relay.config.receivers_file import Raw, resolve
-from relay.config.rotation import as_private_key, former_until, rotated, without_expired
+from relay.control.patch import Faulty
+from relay.control.rotation import as_private_key, former_until, rotated, without_expired
 from relay.domain.ed25519 import is_private_key, public_key
 from relay.domain.receiver import SigningPolicy
 from relay.domain.signing import check_secret, generate_secret, sign, verify_standard

@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from relay.api.seats import Seated, Seats
+from relay.api.connection_limiter import Seated, Seats
 
 ADDRESSES = ("a", "b", "c", None)
 steps = st.lists(

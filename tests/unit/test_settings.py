@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from pydantic import SecretStr, ValidationError
 
-from relay.config.setting_shown import SECRET_SETTINGS
+from relay.config.setting_text import SECRET_SETTINGS
 from relay.config.settings import Settings, load_settings, sources_of
 from relay.domain.errors import UserError
 from relay.domain.quota import Quota

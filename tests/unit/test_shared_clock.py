@@ -7,10 +7,11 @@ from collections.abc import Iterator
 
 import pytest
 
+from relay.clock.shared import SAMPLES, SharedClock
 from relay.domain.errors import StateUnavailable
 from relay.telemetry.logging import configure
 from relay.telemetry.metrics import Metrics
-from relay.watch.shared_clock import EVERY_S, SAMPLES, ClockWatch, SharedClock
+from relay.watch.clock import EVERY_S, ClockWatch
 from tests.fakes.virtual_time import LoopClock, OffClock, virtually
 
 HOUR_S = 3600.0

@@ -12,12 +12,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from relay.config import shared, shared_index
-from relay.config.apply import Diff, apply_file
-from relay.config.glance import glance, lacks
 from relay.config.receivers_file import ReceiversFile, parse_receivers_file
-from relay.config.registry import Registry
-from relay.config.topic import Declared
+from relay.control import shared_index, shared_receivers
+from relay.control.apply import Diff, apply_file
+from relay.control.record_header import glance, lacks
+from relay.control.records import Declared
+from relay.control.registry import Registry
 from relay.domain.errors import InvalidRecord, LogUnavailable
 from relay.domain.filters import UNDECIDED
 from relay.domain.own_events import feed, hearers
@@ -150,7 +150,7 @@ async def test_of_each_name_the_newest_record_counts(said: Sequence[bytes | None
 
 
 async def test_few_are_in_memory(log: _Log, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(shared, "READY_KEPT", 100)
+    monkeypatch.setattr(shared_receivers, "READY_KEPT", 100)
     names = [f"r-{number}" for number in range(20_000)]
     await log.say({name: entry(sources=[f"s-{name}"], event_types=["*"]) for name in names})
     tracemalloc.start()

@@ -5,7 +5,7 @@ from itertools import count
 import pytest
 
 from relay.domain.exchange import Exchange, NoResponse, Response
-from relay.domain.shortage import FIRST_PAUSE_S, LATELY_S, LONGEST_PAUSE_S, Shortage
+from relay.domain.resource_exhaustion import FIRST_PAUSE_S, LATELY_S, LONGEST_PAUSE_S, Shortage
 
 WELL = Response(200, {}, b"")
 

@@ -6,7 +6,7 @@ from itertools import pairwise
 from hypothesis import given
 from hypothesis import strategies as st
 
-from relay.engine.asks import Ask, Asks
+from relay.engine.commands import Ask, Asks
 from relay.engine.slices import LEAST_BYTES, SLICE_BYTES, SLICE_RECORDS, Slices, measured, slices, weight_of
 from relay.log.port import Coordinate, NewRecord, size_of
 

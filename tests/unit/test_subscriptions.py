@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from relay.config.subscriptions import MAX_MATCHES, Subscriptions
+from relay.control.subscriptions import MAX_MATCHES, Subscriptions
 from relay.domain.errors import InvalidRecord
 from relay.domain.receiver import Endpoint, Receiver
 

@@ -2,7 +2,7 @@
 
 import asyncio
 
-from relay.watch.sweeps import FIRST_S, MOST_AT_ONCE, Sweeps
+from relay.watch.sweep_schedule import FIRST_S, MOST_AT_ONCE, Sweeps
 from tests.fakes.virtual_time import LoopClock, virtually
 
 

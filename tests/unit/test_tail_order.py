@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 
-from relay.api.tail.happening import AnswerItem, Happening
+from relay.api.tail.event import AnswerItem, Happening
 from relay.api.tail.order import InOrder
 
 VIEW: AnswerItem = {

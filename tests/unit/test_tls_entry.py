@@ -6,11 +6,11 @@ from collections.abc import Mapping
 import pytest
 import yaml
 
-from relay.config.drafts import Rules, checked, encrypted, opened
 from relay.config.encryption import KeyRing
 from relay.config.entries import ReceiverEntry
 from relay.config.receivers_file import parse_receivers_file, resolve
-from relay.config.shown import effective
+from relay.config.redacted_entry import effective
+from relay.control.patch import Rules, checked, encrypted, opened
 from relay.domain.egress import Egress, Tls
 from relay.domain.errors import UserError
 from relay.domain.receiver import Receiver

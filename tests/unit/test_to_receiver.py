@@ -10,10 +10,10 @@ from msgspec import structs
 from relay.domain.coordinate import Coordinate
 from relay.domain.errors import InvalidRecord
 from relay.domain.exchange import NoResponse, Response
-from relay.domain.handover import Handed, Handover, from_code
 from relay.domain.hop import Hop
 from relay.domain.identity import DeliveryId
 from relay.domain.receiver import CodeClasses, Endpoint, Receiver, RetryPolicy, SigningPolicy, Source
+from relay.domain.result_delivery import Handed, Handover, from_code
 from relay.engine.work import Dead, Decision, Done, Later, Resend
 from relay.log.port import Record
 from relay.state.attempts import Change

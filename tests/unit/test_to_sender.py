@@ -8,10 +8,10 @@ from msgspec import structs
 from relay.domain.coordinate import Coordinate
 from relay.domain.errors import InvalidRecord
 from relay.domain.exchange import NoResponse, Response
-from relay.domain.handover import Handed, Handover, from_code, to_code
 from relay.domain.hop import NO_RECEIVER, Hop, encode_hop
 from relay.domain.identity import callback_id
 from relay.domain.receiver import Endpoint, RetryPolicy, Source
+from relay.domain.result_delivery import Handed, Handover, from_code, to_code
 from relay.domain.topics import DAY_S
 from relay.engine.work import Dead, Decision, Done, Later, Outcome, Resend, Seen
 from relay.state.attempts import Change

@@ -11,10 +11,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import ByteSize
 
-from relay.composition import kafka_log
+from relay.checks.topics import LaneChecks, needs_of, needs_of_entry, refuse, tell
 from relay.config.receivers_file import parse_receivers_file, resolve
-from relay.config.registry import Registry
 from relay.config.settings import Settings
+from relay.control.registry import Registry
 from relay.domain.errors import UserError
 from relay.domain.topics import DAY_S, SHARED, Topics, TopicSpec
 from relay.engine.observer import Observer
@@ -30,8 +30,8 @@ from relay.log.checks import (
     wait_findings,
 )
 from relay.log.port import Backlog, TopicPartition, TopicState
+from relay.run.composition import kafka_log
 from relay.telemetry.logging import configure
-from relay.watch.topic_checks import LaneChecks, needs_of, needs_of_entry, refuse, tell
 from relay.watch.topics import AGAIN_S, TopicWatch
 from tests.fakes.log import MemoryBroker, MemoryLog
 from tests.fakes.virtual_time import LoopClock, virtually

@@ -362,7 +362,7 @@ def test_traces_that_cannot_be_had_are_one_line_of_the_log(
 OFF = """
 import asyncio, sys
 sys.modules["opentelemetry"] = None  # whoever imports it fails, as where the extra is not installed
-import relay.process, relay.cli.main, relay.embedded.relay
+import relay.run.process, relay.cli.main, relay.embedded.relay
 from relay.telemetry.spans import writer_of
 from tests.speed.hot_path import HotPath, TOPICS, hop_records, messages, passed
 

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from relay.log.kafka.trail import UNKNOWN, EpochEnd, Trail
+from relay.log.kafka.leader_epochs import UNKNOWN, EpochEnd, Trail
 from relay.log.port import TopicPartition
 from tests.fakes.kafka_broker import FakeLog
 

@@ -5,9 +5,9 @@ from typing import Final
 
 from aiohttp import web
 
-from relay.api.foreign_bytes import foreign_response
-from relay.api.history.sight import Seen
+from relay.api.history.visibility import Seen
 from relay.api.problems import PAYLOAD_GONE, Problem
+from relay.api.untrusted_body import foreign_response
 from relay.domain.coordinate import Coordinate
 from relay.domain.errors import InvalidRecord
 from relay.domain.identity import MessageId, webhook_id

@@ -9,8 +9,9 @@ from aiohttp import web
 
 from relay.api.access import is_admin, may_read, may_see_of
 from relay.api.context import ApiContext
-from relay.api.history.ahead import brought_up
-from relay.api.history.asked import (
+from relay.api.history.live_overlay import brought_up
+from relay.api.history.payload import payload_response
+from relay.api.history.query import (
     OF_COUNTS,
     OF_MESSAGES,
     Query,
@@ -23,8 +24,6 @@ from relay.api.history.asked import (
     receiver_in,
     source_in,
 )
-from relay.api.history.behind import Behind
-from relay.api.history.payload import payload_response
 from relay.api.history.shapes import (
     AttemptItem,
     AttemptPage,
@@ -35,7 +34,7 @@ from relay.api.history.shapes import (
     message_item,
     of_receiver,
 )
-from relay.api.history.sight import Sight
+from relay.api.history.visibility import Sight
 from relay.api.json_body import json_response
 from relay.api.paging import limit_in
 from relay.api.problems import NO_HISTORY, NOT_FOUND, Problem, invalid
@@ -43,6 +42,7 @@ from relay.api.reading import MESSAGE_PATH, flag_in, message_in_path, query_of
 from relay.api.shares import Shares, caller_of
 from relay.api.status import StatusReader
 from relay.domain.attempt import AttemptKind
+from relay.history.lag import Behind
 from relay.history.port import AttemptFound, AttemptQuery, HistoryReader, MessageFound, Page, Visible
 
 AT_RECEIVERS: Final[tuple[AttemptKind, ...]] = ("post", "status", "ping")

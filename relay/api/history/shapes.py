@@ -9,10 +9,10 @@ from msgspec import structs
 from relay.domain.attempt import AttemptKind
 from relay.domain.hop import NO_RECEIVER
 from relay.domain.identity import webhook_id
-from relay.domain.moment import rfc3339
 from relay.domain.progress import Status, least_advanced
 from relay.domain.reasons import is_of_callback
 from relay.domain.statistics import Counted, sum_of
+from relay.domain.timestamps import rfc3339
 from relay.history.port import Arrival, AttemptFound, By, DeliveryFound, SpanCount
 
 SHOWN_HEADERS: Final = 2_048

@@ -11,11 +11,12 @@ from aiohttp import web
 
 from relay import __version__
 from relay.api.access import ADMIN, MONITOR, OPEN, ROUTES, Need
-from relay.api.audited import VERBS
-from relay.api.front import is_for_people
+from relay.api.audit_verbs import VERBS
+from relay.api.landing import is_for_people
 from relay.api.openapi.operation import Body, Example, Operation, Parameter
 from relay.api.openapi.schemas import Schemas, is_json
 from relay.api.openapi.sent import Sent
+from relay.api.origin_check import is_of_api
 from relay.api.problems import (
     FORBIDDEN,
     FOREIGN_ORIGIN,
@@ -34,7 +35,6 @@ from relay.api.problems import (
     Kind,
     ProblemView,
 )
-from relay.api.strangers import is_of_api
 
 Routes = Mapping[tuple[str, str], Operation]
 """Method and template to what is said of it."""

@@ -3,7 +3,7 @@
 from typing import Final
 
 from relay.api.doctor import DoctorView
-from relay.api.front import DOCTOR
+from relay.api.landing import DOCTOR
 from relay.api.openapi.operation import Answer, Example, Operation, Parameter, ReceiverName, json_of
 
 OPERATIONS: Final = (

@@ -4,7 +4,6 @@ from typing import Annotated, Final
 
 from msgspec import Meta
 
-from relay.api.ended import ANSWER_GONE, FAILURES
 from relay.api.failed import PAGES as FAILED_PAGES
 from relay.api.failed import LetterPage, WholeLetter
 from relay.api.openapi.of_messages import ANSWERED, PREFER, WAIT
@@ -24,6 +23,7 @@ from relay.api.problems import NOT_FAILED, NOT_REPLAYABLE, TOO_MANY_JOBS
 from relay.api.replay_request import Discards, One, Replays
 from relay.api.replay_view import JobPage, JobView, OneView, PreviewView
 from relay.api.replays import PAGES, Nothing
+from relay.api.wait_response import ANSWER_GONE, FAILURES
 
 _FAILED: Final = "dead letters"
 _REPLAYS: Final = "replays"

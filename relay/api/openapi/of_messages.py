@@ -6,7 +6,6 @@ from msgspec import Meta
 
 from relay.api.batch import BatchView
 from relay.api.batch_items import MAX_ITEMS, BatchLine, CloudEvent
-from relay.api.ended import ANSWER_GONE, FAILURES
 from relay.api.openapi.operation import (
     MESSAGE,
     SOURCE,
@@ -29,6 +28,7 @@ from relay.api.problems import (
     UNKNOWN_RECEIVER,
 )
 from relay.api.view import MessageView
+from relay.api.wait_response import ANSWER_GONE, FAILURES
 from relay.domain.message import MAX_RECEIVERS, MAX_TEXT_BYTES
 from relay.domain.trace import MOST_STATE
 

@@ -4,8 +4,8 @@ from typing import Annotated, Final
 
 from msgspec import Meta
 
-from relay.api.front import ASYNCAPI, DOCS, INDEX, OPENAPI, PROBLEM, PROBLEMS, Front
 from relay.api.health import Version
+from relay.api.landing import ASYNCAPI, DOCS, INDEX, OPENAPI, PROBLEM, PROBLEMS, Front
 from relay.api.openapi.operation import Answer, Body, Example, Operation, Parameter, json_of
 
 _MONITORING: Final = "monitoring"

@@ -5,10 +5,10 @@ from typing import Annotated, Final, Literal
 from msgspec import Meta
 
 from relay.api.openapi.operation import Answer, Example, Operation, Parameter, ReceiverName, json_of
-from relay.api.overview.lanes import STAGES
 from relay.api.overview.resource import LanePage, OverviewView
 from relay.api.paging import MOST
 from relay.api.settings import SettingsView
+from relay.state.lanes import STAGES
 
 _NOUN: Final = "overview"
 

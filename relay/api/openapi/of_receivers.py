@@ -27,14 +27,14 @@ from relay.api.problems import (
     UNVERIFIED,
 )
 from relay.api.receiver_list import ReceiverPage
-from relay.api.receiver_shown import NewReceiverView, ReceiverView
+from relay.api.receiver_view import NewReceiverView, ReceiverView
 from relay.api.receivers import Condition, EndpointView, ReceiverHealthView, Why
 from relay.api.registration import RemovalView
 from relay.api.rotation import RotatedView, SecretRotation
 from relay.api.stats import StatsView
-from relay.api.trial import TrialView
+from relay.api.test_request import TrialView
 from relay.api.verification import TriedView
-from relay.config.drafts import NewReceiver
+from relay.control.patch import NewReceiver
 
 State = Condition | Literal["refused"]
 _WHY: Final = json_of(Why, required=False)

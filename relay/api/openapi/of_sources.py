@@ -13,7 +13,7 @@ from relay.api.problems import (
     SOURCE_EXISTS,
 )
 from relay.api.sources import NewSourceView, SourcePage, SourceRemovalView, SourceView
-from relay.config.drafts import NewSource
+from relay.control.patch import NewSource
 
 _IF_MATCH: Final = Parameter("If-Match", "header", ETag, "An `ETag`: only if the source is still that.")
 _ETAG: Final = {"ETag": "Changes with every change of the source."}

@@ -6,16 +6,16 @@ from typing import Final, Literal, TypedDict
 from aiohttp import web
 
 from relay.api.context import ApiContext
-from relay.api.history.behind import Behind
 from relay.api.json_body import json_response
-from relay.api.overview.attention import FailedNow, Item, Kind, Seen, attention
-from relay.api.overview.lanes import STAGES, LaneNow, StageName
-from relay.api.overview.look import FAILED_SPAN_S, Look, Looker
+from relay.api.overview.alerts import FailedNow, Item, Kind, Seen, attention
+from relay.api.overview.snapshot import FAILED_SPAN_S, Look, Looker
 from relay.api.paging import cursor_behind, key_behind, limit_in
 from relay.api.problems import invalid
 from relay.api.reading import query_of
 from relay.api.view import rfc3339
 from relay.domain.errors import HistoryUnavailable
+from relay.history.lag import Behind
+from relay.state.lanes import STAGES, LaneNow, StageName
 
 LATE_S: Final = 60.0
 """A history that is so far behind is told of."""

@@ -6,7 +6,7 @@ Attempts are written some at a time, after the answers and dead letters that the
 from collections.abc import Iterable
 from typing import Final
 
-from relay.api.tail.happening import Happening
+from relay.api.tail.event import Happening
 
 HOLD_S: Final = 0.4
 """Attempts are written each quarter of a second."""

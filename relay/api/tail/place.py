@@ -6,7 +6,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import Final
 
-from relay.api.tail.happening import Happening, encoded_event
+from relay.api.tail.event import Happening, encoded_event
 
 MOST_BYTES: Final = 1024**2
 """That wait for one listener; what comes beyond them is left out."""

@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from typing import Final
 
-from relay.api.tail.happening import Happening, Read
+from relay.api.tail.event import Happening, Read
 from relay.log.port import Log, Record, TopicPartition
 
 MOST_AT_ONCE: Final = 1_000

@@ -8,13 +8,13 @@ from typing import Final, Literal, TypedDict
 from aiohttp import web
 
 from relay.api.access import LETTERS, access_of, check_own, forbidden, may_read, may_see_of
-from relay.api.callers import Callers, bearer_in
+from relay.api.authentication import Callers, bearer_in
 from relay.api.connection import Connection
 from relay.api.context import ApiContext
 from relay.api.problems import Problem, invalid
 from relay.api.reading import flag_in, query_of
 from relay.api.shares import caller_of
-from relay.api.tail.happening import Happening, encoded_event
+from relay.api.tail.event import Happening, encoded_event
 from relay.api.tail.place import Place
 from relay.api.tail.tail import Tail
 from relay.domain.errors import LogUnavailable

@@ -14,7 +14,7 @@ from aiohttp import web
 from relay.api.limits import ApiLimits
 from relay.api.problems import RETRY_AFTER_S, UNAVAILABLE, Problem
 from relay.api.shares import Sharer, Shares
-from relay.api.tail.happening import Happening, encoded_event, readers
+from relay.api.tail.event import Happening, encoded_event, readers
 from relay.api.tail.order import InOrder
 from relay.api.tail.place import Place, Shown
 from relay.api.tail.reading import Reading

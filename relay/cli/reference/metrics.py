@@ -3,11 +3,11 @@
 from collections.abc import Iterable
 from typing import Final, get_args
 
-from relay.api.overview.lanes import STAGES
 from relay.cli.reference.markdown import code, codes, table, titled
 from relay.domain.reasons import REASONS
 from relay.engine.work import WaitFor
 from relay.state.attempts import Change, WaitReason
+from relay.state.lanes import STAGES
 from relay.telemetry.metrics import Metrics
 from workers.meter import Via
 

@@ -6,7 +6,7 @@ from itertools import pairwise
 from typing import Final, get_args
 
 from relay.cli.reference.markdown import code, codes, table, titled
-from relay.config.setting_shown import SECRET_SETTINGS, shown_value
+from relay.config.setting_text import SECRET_SETTINGS, shown_value
 from relay.config.settings import ALSO_FROM, Settings, env_name
 
 ABOUT: Final = """\

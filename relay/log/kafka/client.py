@@ -31,11 +31,11 @@ from relay.domain.batches import batches
 from relay.domain.errors import LogUnavailable
 from relay.log.kafka.closing import ends_within
 from relay.log.kafka.fetch_wire import Asked, FetchAnswer, FetchAsk
-from relay.log.kafka.layout import Layout, LayoutAsk, layout_of
+from relay.log.kafka.leader_epochs import EpochAsked, EpochEnd, Trail
+from relay.log.kafka.metadata import Layout, LayoutAsk, layout_of
 from relay.log.kafka.offset_wire import EpochEndAsk
 from relay.log.kafka.record_batches import Chunk, decode, whole_size
 from relay.log.kafka.settings import Cluster, Isolation
-from relay.log.kafka.trail import EpochAsked, EpochEnd, Trail
 from relay.log.port import TopicPartition
 
 _RETRY_S: Final = 0.1

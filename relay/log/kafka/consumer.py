@@ -10,15 +10,15 @@ from collections.abc import Awaitable, Collection, Coroutine, Iterable, Mapping,
 from typing import Final
 
 from relay.domain.errors import ConsumerClosed, LogUnavailable, OffsetMissing, PartitionLost
-from relay.log.kafka.applications import Vocabulary
 from relay.log.kafka.client import KafkaClient
 from relay.log.kafka.closing import ends_within
 from relay.log.kafka.fetch_loop import FetchLoop
-from relay.log.kafka.holdings import Held, Holdings
+from relay.log.kafka.held_partitions import Held, Holdings
+from relay.log.kafka.member_metadata import Vocabulary
 from relay.log.kafka.membership import GroupMember
 from relay.log.kafka.offsets import Committed, GroupOffsets
 from relay.log.kafka.settings import Cluster, GroupTiming
-from relay.log.kafka.wanted_topics import WantedTopics
+from relay.log.kafka.subscribed_topics import WantedTopics
 from relay.log.kafka.watchdog import Watchdog
 from relay.log.port import (
     Assignment,

@@ -18,9 +18,9 @@ from relay.log.kafka.closing import ends_within
 from relay.log.kafka.feed import Feed
 from relay.log.kafka.fetch_link import Address, Link
 from relay.log.kafka.fetch_wire import Part
-from relay.log.kafka.layout import Layout
+from relay.log.kafka.leader_epochs import UNKNOWN, EpochAsked, EpochEnd, Trail
+from relay.log.kafka.metadata import Layout
 from relay.log.kafka.settings import Cluster
-from relay.log.kafka.trail import UNKNOWN, EpochAsked, EpochEnd, Trail
 from relay.log.port import Record, TopicPartition
 
 HELD_BYTES: Final = 8 * 1024**2

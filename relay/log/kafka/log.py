@@ -14,16 +14,16 @@ from relay.domain.rights import Right
 from relay.domain.topics import TopicSpec
 from relay.log.checks import HEADROOM_BYTES
 from relay.log.kafka.admin import KafkaAdmin
-from relay.log.kafka.admission import refusal
+from relay.log.kafka.broker_version import about
 from relay.log.kafka.client import KafkaClient, no_topic
+from relay.log.kafka.connection_errors import refusal
 from relay.log.kafka.consumer import KafkaConsumer
 from relay.log.kafka.fetch_loop import HELD_BYTES, OPENED_BYTES, FetchLoop
+from relay.log.kafka.leader_epochs import Trail
 from relay.log.kafka.producer import KafkaProducer
 from relay.log.kafka.reader import KafkaReader
-from relay.log.kafka.releases import about
 from relay.log.kafka.rights import lacking
 from relay.log.kafka.settings import Cluster, GroupTiming, Isolation, KafkaSecurity
-from relay.log.kafka.trail import Trail
 from relay.log.port import (
     Backlog,
     Coordinate,

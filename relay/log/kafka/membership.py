@@ -22,10 +22,10 @@ from aiokafka.errors import (
 )
 
 from relay.domain.errors import LogUnavailable, PartitionLost
-from relay.log.dealing import deal
-from relay.log.kafka.applications import PROTOCOL, decode_application, encode_dealt
+from relay.log.assignment import deal
 from relay.log.kafka.client import described, kafka_errors
 from relay.log.kafka.closing import ends_within
+from relay.log.kafka.member_metadata import PROTOCOL, decode_application, encode_dealt
 from relay.log.kafka.offsets import Committed, Generation, GroupOffsets
 from relay.log.kafka.settings import Cluster, GroupTiming
 from relay.log.port import TopicPartition

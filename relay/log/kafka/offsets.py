@@ -16,8 +16,8 @@ from aiokafka.protocol.group import HeartbeatRequest, LeaveGroupRequest
 from relay.domain.batches import batches
 from relay.domain.errors import LogUnavailable
 from relay.log.kafka.client import KafkaClient, by_topic, check
+from relay.log.kafka.leader_epochs import UNKNOWN
 from relay.log.kafka.offset_wire import CommitAsk, CommittedAsk
-from relay.log.kafka.trail import UNKNOWN
 from relay.log.port import TopicPartition
 
 _NO_OFFSET: Final = -1

@@ -9,9 +9,9 @@ from aiokafka.errors import OffsetOutOfRangeError
 
 from relay.domain.errors import LogUnavailable, OffsetMissing
 from relay.log.kafka.client import KafkaClient
+from relay.log.kafka.leader_epochs import UNKNOWN, EpochAsked, Trail
 from relay.log.kafka.record_batches import Chunk
 from relay.log.kafka.settings import FETCH_BYTES
-from relay.log.kafka.trail import UNKNOWN, EpochAsked, Trail
 from relay.log.port import Coordinate, Record, TopicPartition
 
 _RECORD_BYTES: Final = 16_384

@@ -15,8 +15,8 @@ from aiokafka.record.memory_records import MemoryRecords
 from relay.log.kafka import codecs, salvage
 from relay.log.kafka.codecs import TooMuch
 from relay.log.kafka.fetch_wire import Aborted
+from relay.log.kafka.leader_epochs import Trail
 from relay.log.kafka.salvage import CODEC, FORMAT, HEADER, MAGIC_AT, Header, Unreadable, gap, header_of, oversized
-from relay.log.kafka.trail import Trail
 from relay.log.port import Record, TopicPartition, size_of
 
 UNPACKED_AT_ONCE: Final = 4 * 1024**2

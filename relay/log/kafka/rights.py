@@ -21,7 +21,7 @@ from aiokafka.protocol.types import Array, Boolean, Int16, Int32, Schema, String
 from relay.domain.errors import LogUnavailable
 from relay.domain.rights import Operation, Right
 from relay.log.kafka.client import KafkaClient, check
-from relay.log.kafka.layout import PARTITIONS
+from relay.log.kafka.metadata import PARTITIONS
 
 _BITS: Final[dict[Operation, int]] = {
     "Read": 3,

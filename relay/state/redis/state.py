@@ -7,7 +7,6 @@ import msgspec
 
 from relay.domain.hold import Hold
 from relay.log.port import TopicPartition
-from relay.state.onlooker import Openings, ParkedHead, Served, Sign, Watched
 from relay.state.port import (
     Counts,
     EndpointHealth,
@@ -20,6 +19,7 @@ from relay.state.port import (
     Restored,
 )
 from relay.state.quotas import Balance, Charge
+from relay.state.read_model import Openings, ParkedHead, Served, Sign, Watched
 from relay.state.redis import wire
 from relay.state.redis.batch import Batch
 from relay.state.redis.calls import Decode

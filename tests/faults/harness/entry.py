@@ -14,15 +14,15 @@ from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Final, TypeVar
 
-import relay.cli.processes
-import relay.composition
-import relay.way_out
-from relay.api.siblings import Member
+import relay.delivery.egress
+import relay.run.composition
+import relay.run.processes
+from relay.api.peers import Member
 from relay.cli.main import main as relay_main
+from relay.config.plan import Plan
 from relay.config.settings import Settings
 from relay.delivery.port import Transport
 from relay.log.port import Log
-from relay.plan import Plan
 from relay.state.port import State
 from tests.faults.harness.failpoints import Failpoints, PointedTransport, parse, pointed_log, pointed_state
 
@@ -64,8 +64,8 @@ def planted(name: str) -> AbstractContextManager[None]:
 
 def install(failpoints: Failpoints) -> None:
     """From now on the ports of production have points."""
-    open_log, open_state = relay.composition.kafka_log, relay.composition.redis_state
-    open_transport = relay.way_out.transport_of
+    open_log, open_state = relay.run.composition.kafka_log, relay.run.composition.redis_state
+    open_transport = relay.delivery.egress.transport_of
 
     def log_of(settings: Settings, *, gather_bytes: int = 1) -> Log:
         return pointed_log(open_log(settings, gather_bytes=gather_bytes), failpoints)
@@ -83,7 +83,7 @@ def install(failpoints: Failpoints) -> None:
 
 def keep_children() -> None:
     """Processes that this one starts come here, too, instead of to the plain command."""
-    plain = relay.cli.processes.command
+    plain = relay.run.processes.command
 
     def command(member: Member, plan: Plan, config_file: Path | None) -> list[str]:
         return [__spec__.name if word == "relay" else word for word in plain(member, plan, config_file)]

@@ -18,7 +18,7 @@ from msgspec import structs
 
 import relay.engine.effects
 import relay.engine.parking
-import relay.lanes
+import relay.run.lanes
 import relay.state.redis.calls
 import tests.fakes.state_records
 from relay.domain.errors import PartitionLost
@@ -142,7 +142,7 @@ def no_fence() -> Iterator[None]:
     def lane(topic: str, partition: int, epoch: int) -> LaneId:
         return LaneId(topic, partition, 2**31 - 1)
 
-    with patch.object(relay.lanes, "LaneId", lane):
+    with patch.object(relay.run.lanes, "LaneId", lane):
         yield
 
 

@@ -9,9 +9,9 @@ import relay.log.kafka.record_batches
 import tests.fakes.log
 from relay.engine.effects import Effects
 from relay.log.group_consumer import GroupConsumer
-from relay.log.kafka.holdings import Held
+from relay.log.kafka.held_partitions import Held
+from relay.log.kafka.leader_epochs import Trail
 from relay.log.kafka.offsets import Committed
-from relay.log.kafka.trail import Trail
 from relay.log.port import TopicPartition
 from relay.state.port import Due
 from tests.fakes.log import MemoryTransaction

@@ -10,8 +10,8 @@ from msgspec import structs
 
 import workers.delivery
 import workers.from_sender
-from relay.engine.asks import Ask
 from relay.engine.attempting import Attempting
+from relay.engine.commands import Ask
 from relay.engine.core import Lane
 from relay.engine.order import Twins
 from relay.engine.phases import TRANSITIONS, Event, Phase

@@ -15,16 +15,16 @@ from relay.domain.topics import Topics
 from relay.engine.effects import Effects
 from relay.engine.observer import Observer
 from relay.engine.recovery import Holding
+from relay.engine.request_limiter import Turnstile
 from relay.engine.supervision import Patience
-from relay.engine.turnstile import Turnstile
 from relay.engine.work import Later, Worker
 from relay.log.partitioner import place_of
 from relay.log.port import TopicPartition
 from tests.fakes.log import MemoryLog
 from tests.fakes.world import Known, receiver
+from workers.dependencies import Outside
 from workers.from_sender import FromSender
 from workers.letters import Letters
-from workers.outside import Outside
 from workers.to_receiver import ToReceiver
 from workers.to_sender import ToSender
 

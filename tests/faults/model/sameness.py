@@ -8,7 +8,7 @@ from collections.abc import Callable, Hashable, Mapping
 from enum import Enum
 from typing import Any, Final
 
-from relay.engine.asks import Asks
+from relay.engine.commands import Asks
 from relay.engine.ending import Setting
 from relay.engine.order import Gate, Order
 from relay.engine.phases import Phase

@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 import pytest
 
-from relay.engine.asks import Ask
+from relay.engine.commands import Ask
 from tests.faults.model.events import after, events, happen
 from tests.faults.model.here import Cast
 from tests.faults.model.search import Found, search

@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 
 from relay.domain.errors import PartitionLost
 from relay.domain.exchange import Exchange, Response
-from relay.engine.asks import STILL_COUNT, Ask, Command
+from relay.engine.commands import STILL_COUNT, Ask, Command
 from relay.engine.policy import Bounds
 from relay.engine.work import Call, Work
 from tests.faults.model.here import CALLS, REQUESTS, Died, NextCall, effects, finished

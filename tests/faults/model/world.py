@@ -18,7 +18,7 @@ from relay.domain.identity import DeliveryId, MessageId
 from relay.domain.message import Message, message_headers
 from relay.domain.receiver import BreakerPolicy, Receiver, Source
 from relay.engine import ending
-from relay.engine.asks import Ask, Command
+from relay.engine.commands import Ask, Command
 from relay.engine.core import Lane
 from relay.engine.observer import Observer
 from relay.engine.parking import LIFE_KEY
@@ -46,8 +46,8 @@ from tests.faults.model.here import (
     client,
     finished,
 )
+from workers.dependencies import Outside
 from workers.from_sender import FromSender
-from workers.outside import Outside
 from workers.to_receiver import ToReceiver
 from workers.to_sender import ToSender
 

@@ -1,0 +1,215 @@
+"""Tells who calls: by a key, by a session or portal token that was made with one, or anybody while there is none."""
+
+import hashlib
+import hmac
+from dataclasses import replace
+from typing import Final, NamedTuple
+
+from aiohttp import web
+
+from relay.api.access import OPEN, Tenant, TenantOf, let_in
+from relay.api.client_address import address_of
+from relay.api.context import ApiContext
+from relay.api.failed_keys import FailedKeys
+from relay.api.key_use import KeyUse
+from relay.api.problems import TOO_MANY, UNAUTHORIZED, Problem
+from relay.api.rejection_log import Refusals
+from relay.domain.api_key import id_of
+from relay.domain.errors import LogUnavailable
+from relay.domain.scope import Access, Scope, may_do_everything
+from relay.domain.session import (
+    NOBODY,
+    Maker,
+    Session,
+    SessionInvalid,
+    SessionOver,
+    kind_of,
+    proof_of,
+    proof_of_digest,
+    read,
+)
+
+MOST_FAILED: Final = 20
+FAILED_SPAN_S: Final = 60.0
+"""So many wrong keys from an address in so many seconds are answered with 401; those beyond with 429."""
+SETTING: Final = "RELAY_API_KEY"
+_ADDRESSES: Final = 10_000
+_CHALLENGE: Final = {"WWW-Authenticate": 'Bearer realm="relay"'}
+
+
+class Caller(NamedTuple):
+    """Who calls, what they may do, and with what they prove it. `session`: None, it is the key itself. `expires_at`:
+    Unix seconds, None: never."""
+
+    access: Access
+    maker: Maker
+    session: Session | None = None
+    expires_at: float | None = None
+
+
+_CALLER: Final = web.RequestKey("caller", Caller)
+
+
+def caller_of(request: web.Request) -> Caller:
+    """Who it is, of a request that had to say so."""
+    return request[_CALLER]
+
+
+class Callers:
+    """Tells who calls.
+
+    A right key always passes: behind a proxy everybody has one address, and one with a wrong key must not shut out the
+    others. So what is limited is the answers to wrong ones, and what they cost; that nobody guesses a right one is a
+    matter of its length.
+    """
+
+    def __init__(self, context: ApiContext, refusals: Refusals, uses: KeyUse) -> None:
+        self._context = context
+        self._refusals = refusals
+        self._uses = uses
+        self._made = context.keys.keys if context.keys is not None else None
+        given = (
+            ("api", may_do_everything(SETTING, "api"), context.api_key),
+            ("own", may_do_everything("relay"), context.own_key),
+            ("metrics", Access("RELAY_METRICS_KEY", frozenset({Scope("metrics")}), "metrics"), context.metrics_key),
+        )
+        self._given = {name: (access, _digest(key)) for name, access, key in given if key is not None}
+        self._failed = FailedKeys(most=MOST_FAILED, span_s=FAILED_SPAN_S, addresses=_ADDRESSES)
+
+    @property
+    def is_closed(self) -> bool:
+        """Whether a key was ever made."""
+        return self._made is not None and self._made.closed
+
+    @property
+    def guards_metrics(self) -> bool:
+        """Whether /metrics takes a key: as soon as there is one."""
+        return self.is_closed or bool({"api", "metrics"} & self._given.keys())
+
+    def caller(self, request: web.Request, *, with_key: bool = False) -> Caller:
+        """As its header says. `with_key`: also where everybody may do everything. Raises a Problem, and LogUnavailable
+        while it is not known yet which keys there are."""
+        given = "Authorization" in request.headers
+        found = self.judged(request, bearer_in(request), given=given, with_key=with_key)
+        request[_CALLER] = found
+        return found
+
+    def judged(self, request: web.Request, text: str | None, *, given: bool, with_key: bool = False) -> Caller:
+        """Who proves it with `text`; `given`: they tried to. Raises as `caller`."""
+        found = None if text is None else self._of(text)
+        if found is not None:
+            return found
+        if text is None or kind_of(text) is None:  # a token that is none is never better than no token
+            if self._made is not None and not self._made.known and (self._may_be_open or (text and id_of(text))):
+                raise LogUnavailable("the keys are not read yet")
+            if self._is_open and not with_key:
+                return Caller(may_do_everything("anybody"), NOBODY)
+        raise self._refused(request, given=given)
+
+    def prove(self, request: web.Request, caller: Caller, tenant_of: TenantOf) -> None:
+        """Of a request that was let in without: now it is known who sent it."""
+        request[_CALLER] = caller
+        let_in(request, caller.access, OPEN, tenant_of)
+
+    @property
+    def _may_be_open(self) -> bool:
+        return self._context.api_key is None and self._context.may_be_open
+
+    @property
+    def _is_open(self) -> bool:
+        return self._may_be_open and not self.is_closed
+
+    def _of(self, text: str) -> Caller | None:
+        if kind_of(text) is not None:
+            return self._of_token(text)
+        given, now = _digest(text), self._context.clock.time()
+        for name, (access, digest) in self._given.items():
+            if hmac.compare_digest(given, digest):
+                return Caller(access, Maker(name, proof_of(self._context.session_secrets[0], digest)))
+        key = self._made.find(text) if self._made is not None else None
+        secret = None if key is None else key.secret_of(text, now)
+        if key is None or secret is None:
+            return None
+        if key.is_over(now):
+            raise Problem(UNAUTHORIZED, "This key has expired.", headers=_CHALLENGE)
+        self._uses.note(key.id)
+        return Caller(key.access, Maker(key.id, proof_of_digest(secret.digest)), None, key.expires_at)
+
+    # sessions
+
+    def _of_token(self, text: str) -> Caller | None:
+        """None: it is none of ours. Raises a Problem for one that is over."""
+        try:
+            session = read(self._context.session_secrets, text, self._context.clock.time())
+        except SessionInvalid:
+            return None
+        except SessionOver:
+            raise _over("its time is over") from None
+        if self._made is not None and not self._made.known:
+            raise LogUnavailable("the keys are not read yet")
+        maker = self._access_of(session.maker)
+        if maker is None:
+            raise _over("the key that it was made with is good no more")
+        if self._made is not None and session.id in self._made.ended:
+            raise _over("somebody has ended it")
+        return Caller(_access(session, maker), session.maker, session, session.expires)
+
+    def _access_of(self, maker: Maker) -> Access | None:
+        """That of the key that a session was made with; None: it is good no more."""
+        if maker == NOBODY:
+            return may_do_everything("anybody") if self._is_open else None
+        if maker.key in self._given:
+            access, digest = self._given[maker.key]
+            proofs = [proof_of(secret, digest) for secret in self._context.session_secrets]
+            return access if any(hmac.compare_digest(maker.proof, each) for each in proofs) else None
+        key = self._made.get(maker.key) if self._made is not None else None
+        if key is None or not key.has_good(maker.proof, self._context.clock.time()):
+            return None
+        self._uses.note(key.id)
+        return key.access
+
+    def _refused(self, request: web.Request, *, given: bool) -> Problem:
+        if not given:
+            return Problem(UNAUTHORIZED, "Send the header Authorization: Bearer <key>.", headers=_CHALLENGE)
+        wait_s = self._failed.note(address_of(request), self._context.clock.monotonic())
+        self._refusals.tell("key", request)
+        if wait_s is None:
+            return Problem(UNAUTHORIZED, "What Authorization gives is no key of this API.", headers=_CHALLENGE)
+        return Problem(TOO_MANY, "Too many wrong keys from this address.", headers={"Retry-After": str(wait_s)})
+
+
+def tenants_in(context: ApiContext) -> TenantOf:
+    """Whose a receiver is, also one that is refused here, or was removed."""
+
+    def tenant_of(name: str) -> Tenant:
+        receiver, registrar = context.directory.receiver(name), context.registrar
+        is_refused = receiver is None or receiver.unusable is not None
+        if is_refused and registrar is not None and registrar.registry.is_declared(name):
+            return Tenant(registrar.registry.owner_of(name), registrar.registry.life_of(name))
+        receiver = receiver or context.directory.removed(name)
+        return Tenant() if receiver is None else Tenant(receiver.owner, receiver.life)
+
+    return tenant_of
+
+
+def _access(session: Session, maker: Access) -> Access:
+    """What a session may do whose maker may do this now."""
+    if session.kind == "session":
+        return replace(maker, who=f"session of {maker.who}")
+    owner = session.owner or ""
+    scopes = frozenset({Scope("owner", owner)}) if maker.may("owner", owner) else frozenset[Scope]()
+    return Access(f"portal for {owner} of {maker.who}", scopes, maker.key, session.receivers)
+
+
+def _over(why: str) -> Problem:
+    return Problem(UNAUTHORIZED, f"This token is over: {why}.", headers=_CHALLENGE)
+
+
+def bearer_in(request: web.Request) -> str | None:
+    scheme, _, credentials = request.headers.get("Authorization", "").partition(" ")
+    return credentials.strip() if scheme.lower() == "bearer" else None
+
+
+def _digest(key: str) -> bytes:
+    """Compared in place of the key: that takes the same time whatever its length."""
+    return hashlib.sha256(key.encode(errors="surrogateescape")).digest()

@@ -1,0 +1,191 @@
+"""What a query asks of the history. What is wrong with it is a Problem that names the parameter and what is allowed."""
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+from typing import Final, NamedTuple, TypeVar, cast, get_args
+
+from relay.api.problems import invalid
+from relay.config.timestamps import parse_past
+from relay.domain.errors import InvalidRecord
+from relay.domain.identity import check_id, is_receiver_name
+from relay.domain.json_pointer import check_pointer
+from relay.domain.message import MAX_TEXT_BYTES
+from relay.domain.progress import Status
+from relay.domain.reasons import REASONS
+from relay.history.port import By, MessageQuery, Visible
+
+OF_MESSAGES: Final = (
+    *("source", "receiver", "owner", "status", "reason", "type", "since", "until", "id", "header", "payload"),
+    *("limit", "cursor"),
+)
+OF_COUNTS: Final = ("by", "since", "until", "receiver", "source")
+
+_TIMES: Final = "RFC 3339 (2026-01-31T12:00:00Z), or how long ago (90m, 2h, 1d)"
+_TOKEN: Final = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]{1,256}")
+_PLACE: Final = re.compile("([0-9]{1,9})-([0-9]{1,18})")
+_MOST_CURSOR: Final = 500
+_SPAN_S: Final[Mapping[By, int]] = {"minute": 60, "hour": 3_600}
+_LONGEST_S: Final[Mapping[By, int]] = {"minute": 86_400, "hour": 31 * 86_400}
+_USUAL_S: Final[Mapping[By, int]] = {"minute": 3_600, "hour": 86_400}
+
+Query = Mapping[str, Sequence[str]]
+T = TypeVar("T")
+
+
+class CountsAsked(NamedTuple):
+    """`since`, `until`: Unix seconds; `since` is the begin of a minute, or an hour."""
+
+    by: By
+    since: float
+    until: float
+
+
+def message_query(query: Query, visible: Visible, now: float) -> MessageQuery:
+    """Raises a Problem. `now`: Unix seconds."""
+    since, until = _times(query, now)
+    return MessageQuery(
+        visible=visible,
+        source_id=source_in(query),
+        receiver=receiver_in(query),
+        status=_of(query, "status", _status),
+        reason=_of(query, "reason", _reason),
+        event_type=_of(query, "type", _event_type),
+        since=since,
+        until=until,
+        id_prefix=_of(query, "id", _id),
+        header=_of(query, "header", _header),
+        payload=_of(query, "payload", _payload),
+    )
+
+
+def counts_asked(query: Query, now: float) -> CountsAsked:
+    """Raises a Problem. `now`: Unix seconds."""
+    by = _of(query, "by", _by) or "hour"
+    since, until = _times(query, now)
+    until = now if until is None else until
+    since = max(0.0, until - _USUAL_S[by]) if since is None else since
+    if since >= until:
+        raise invalid("until is not after since", parameter="since" if "until" not in query else "until")
+    if until - since > _LONGEST_S[by]:
+        longest = f"{_LONGEST_S[by] // 86_400} d"
+        raise invalid(f"since and until are more than {longest} apart, which is the most by {by}", parameter="since")
+    return CountsAsked(by, since - since % _SPAN_S[by], until)
+
+
+def source_in(query: Query) -> str | None:
+    return _of(query, "source", _id)
+
+
+def receiver_in(query: Query) -> str | None:
+    return _of(query, "receiver", _receiver)
+
+
+def owner_in(query: Query) -> str | None:
+    return _of(query, "owner", _id)
+
+
+def cursor_in(query: Query) -> str | None:
+    text = _last(query, "cursor")
+    if text is not None and not 0 < len(text) <= _MOST_CURSOR:
+        raise no_cursor()
+    return text
+
+
+def place_in(query: Query, name: str) -> tuple[int, int] | None:
+    """Partition and offset of a record."""
+    return _of(query, name, _place)
+
+
+def no_cursor() -> Exception:
+    """A Problem."""
+    return invalid("cursor is none that this API has given", parameter="cursor")
+
+
+def _times(query: Query, now: float) -> tuple[float | None, float | None]:
+    since, until = (_of(query, name, lambda text: _moment(text, now)) for name in ("since", "until"))
+    if since is not None and until is not None and until <= since:
+        raise invalid("until is not after since", parameter="until")
+    return since, until
+
+
+def _of(query: Query, name: str, read: Callable[[str], T]) -> T | None:
+    """The last value counts, as of any parameter here. `read` raises ValueError that says what is allowed."""
+    text = _last(query, name)
+    if text is None:
+        return None
+    try:
+        return read(text)
+    except ValueError as error:
+        raise invalid(f"{name} is {text[:80]!r}, {error}", parameter=name) from None
+
+
+def _last(query: Query, name: str) -> str | None:
+    return query[name][-1] if name in query else None
+
+
+def _moment(text: str, now: float) -> float:
+    try:
+        return parse_past(text, now)
+    except (ValueError, OverflowError):
+        raise ValueError(f"which is no time: give {_TIMES}") from None
+
+
+def _id(text: str) -> str:
+    try:
+        return check_id(text, "it")
+    except InvalidRecord as error:
+        raise ValueError(f"which cannot be: {error.detail}") from None
+
+
+def _receiver(text: str) -> str:
+    if not is_receiver_name(text):
+        raise ValueError("which is not a receiver name")
+    return text
+
+
+def _place(text: str) -> tuple[int, int]:
+    found = _PLACE.fullmatch(text)
+    if found is None:
+        raise ValueError("which is no place of a record: give its partition and offset, as 3-42")
+    return int(found[1]), int(found[2])
+
+
+def _status(text: str) -> Status:
+    return cast(Status, _one_of(text, get_args(Status)))
+
+
+def _by(text: str) -> By:
+    return cast(By, _one_of(text, get_args(By)))
+
+
+def _reason(text: str) -> str:
+    return _one_of(text, tuple(REASONS))
+
+
+def _one_of(text: str, known: Sequence[str]) -> str:
+    if text not in known:
+        raise ValueError(f"which is none of {', '.join(known)}")
+    return text
+
+
+def _event_type(text: str) -> str:
+    if not 0 < len(text.encode()) <= MAX_TEXT_BYTES:
+        raise ValueError(f"which is no type: it has 1 to {MAX_TEXT_BYTES} bytes, and * at its end for any rest")
+    return text
+
+
+def _header(text: str) -> tuple[str, str]:
+    name, colon, value = text.partition(":")
+    if not colon or _TOKEN.fullmatch(name.strip()) is None:
+        raise ValueError("which is no header: give its name and value, as x-github-event:push")
+    return name.strip().lower(), value.strip()
+
+
+def _payload(text: str) -> tuple[str, str]:
+    pointer, mark, value = text.partition("=")
+    if not mark:
+        raise ValueError("which has no value: give a JSON pointer and what is there, as /repository/name=relay")
+    try:
+        return check_pointer(pointer), value
+    except ValueError as error:
+        raise ValueError(f"in which {error}") from None

@@ -1,0 +1,70 @@
+"""What a page in somebody's browser can be made to send, and is refused here.
+
+A page can POST to any address that its browser reaches, without being allowed to (cross-site requests), and can make a
+name of its own lead to that address, so that it may even read (DNS rebinding). The browser tells on both: by the Host
+that it names, and by Origin and Sec-Fetch-Site. Programs send neither of the last two.
+"""
+
+from typing import Final
+
+from aiohttp import web
+
+from relay.api.auth import ANSWER_PATH, INBOUND_ROUTE
+from relay.api.health import MONITORING
+from relay.api.json_body import JSON, MERGE_PATCH
+from relay.api.landing import is_for_people
+from relay.api.problems import FOREIGN_ORIGIN, UNKNOWN_HOST, UNSUPPORTED, Check, Problem
+from relay.api.rejection_log import Refusals
+from relay.api.web_rules import WebRules
+
+PAYLOAD_ROUTES: Final = frozenset(
+    {"/v1/sources/{source_id}/messages", "/v1/sources/{source_id}/messages:batch", ANSWER_PATH, INBOUND_ROUTE}
+)
+"""Routes whose body is not ours to judge by its type, or that do so themselves."""
+_NOT_OURS: Final = "the host that it asks for is no name of this API; RELAY_ALLOWED_HOSTS says what it may be"
+_FOREIGN: Final = "a page of another origin has made a browser send it"
+READING: Final = frozenset({"GET", "HEAD", "OPTIONS"})
+"""Methods that change nothing."""
+
+
+def refuse_strangers(rules: WebRules, refusals: Refusals) -> Check:
+    """421 for a Host that is not ours, 403 for what a foreign page would change, or have its browser ask the API.
+
+    Probes name the address of a pod, so what monitoring asks is exempt: it tells nothing that is worth a rebinding.
+    """
+
+    def check(request: web.Request) -> None:
+        headers, route = request.headers, _route(request)
+        host = headers.get("Host")
+        if route not in MONITORING and not (rules.is_ours(host) and rules.is_ours(request.host)):
+            named = request.host if rules.is_ours(host) else host  # it may stand in the target, which goes before Host
+            refusals.tell("host", request, host=named, problem=_NOT_OURS)
+            raise Problem(UNKNOWN_HOST, "This API is not known by that Host; RELAY_ALLOWED_HOSTS says what it may be.")
+        changes = request.method not in READING
+        origin, site = headers.get("Origin"), headers.get("Sec-Fetch-Site")
+        if (changes or is_of_api(route or request.path)) and rules.is_foreign(host, origin, site):
+            refusals.tell("origin", request, origin=origin, problem=_FOREIGN)
+            raise Problem(FOREIGN_ORIGIN, "A page of another origin may change nothing here, and ask nothing.")
+        if changes and route is not None and route not in PAYLOAD_ROUTES and not is_for_people(route):
+            _check_type(request)
+
+    return check
+
+
+def is_of_api(path: str) -> bool:
+    """Whether a route, by its template or its path, is one that only programs and our own pages ask."""
+    return path.startswith("/v1/")
+
+
+def _check_type(request: web.Request) -> None:
+    """Of what controls the relay: JSON or nothing, as a form in a page could send neither by itself; nor a patch."""
+    empty = not request.body_exists or request.content_length == 0
+    if not empty and request.content_type not in (JSON, MERGE_PATCH):
+        detail = "The body has to be application/json, or empty."
+        raise Problem(UNSUPPORTED, detail, errors=({"detail": detail, "header": "Content-Type"},))
+
+
+def _route(request: web.Request) -> str | None:
+    """The template of the route that was found: a path can be spelled in more than one way."""
+    resource = request.match_info.route.resource
+    return None if resource is None else resource.canonical

@@ -1,0 +1,14 @@
+"""For whom a request changes receivers: an administrator, or the owners whose key it has."""
+
+from aiohttp import web
+
+from relay.api.access import access_of
+from relay.control.owned import Behalf
+
+
+def behalf_of(request: web.Request, most: int) -> Behalf | None:
+    """None: for an administrator. `most`: receivers that an owner may have."""
+    access = access_of(request)
+    if access.may("admin"):
+        return None
+    return Behalf(access.owners, most, lambda pattern: access.may("read", pattern))

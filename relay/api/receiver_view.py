@@ -1,0 +1,55 @@
+"""A receiver as the API tells of it: what is declared, and by whom; nothing that is secret."""
+
+from typing import Any, TypedDict
+
+from relay.api.registrar import Written, readable
+from relay.config.entries import ReceiverEntry
+from relay.config.receivers_file import check_entry
+from relay.config.redacted_entry import effective
+from relay.control.records import ORIGIN
+from relay.domain.errors import UserError
+
+
+class ReceiverView(TypedDict):
+    """A receiver. `declared_by`: `file` or `api`. `etag`: changes with every change of it. `settings`: all of them,
+    also those left at their defaults, secrets masked; `given`: those that were declared. Null: a newer version wrote
+    what this one cannot read."""
+
+    name: str
+    declared_by: str | None
+    owner: str | None
+    labels: dict[str, str]
+    etag: str
+    settings: dict[str, Any] | None
+    given: list[str] | None
+
+
+class NewReceiverView(ReceiverView):
+    """A receiver that was just registered. `secret`: the one that was made for it, told only now."""
+
+    secret: str | None
+
+
+def described(written: Written) -> ReceiverView:
+    """A receiver's record for people."""
+    declared_by, entry = entry_of(written)
+    return {
+        "name": written.name,
+        "declared_by": declared_by,
+        "owner": None if entry is None else entry.owner,
+        "labels": {} if entry is None else entry.labels,
+        "etag": written.tag,
+        "settings": None if entry is None else effective(entry),
+        "given": None if entry is None else sorted(entry.model_fields_set),
+    }
+
+
+def entry_of(written: Written) -> tuple[str | None, ReceiverEntry | None]:
+    """Who declared it, and its entry, as far as they can be read."""
+    declared = readable(written.value)
+    if declared is None:
+        return None, None
+    try:
+        return declared.by, check_entry(ReceiverEntry, declared.entry, ORIGIN, ("receivers", written.name))
+    except UserError:
+        return declared.by, None

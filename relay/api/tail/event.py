@@ -1,0 +1,233 @@
+"""What a record tells to those who watch: a message, an attempt, an answer, or a dead letter. Pure.
+
+A record that cannot be read tells nothing here: what is wrong with it becomes a dead letter, and that is told.
+"""
+
+from collections import OrderedDict
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass, replace
+from datetime import datetime
+from typing import Final, Literal, TypedDict, cast
+
+import msgspec
+
+from relay.api.failed import LetterView, letter_view
+from relay.api.history.shapes import AttemptItem, DeliveryItem, MessageItem, attempt_item
+from relay.domain.attempt import Attempt, decode_attempt
+from relay.domain.coordinate import Coordinate, Headers
+from relay.domain.directory import Directory
+from relay.domain.errors import InvalidRecord
+from relay.domain.hop import NO_RECEIVER, decode_hop
+from relay.domain.identity import MessageId, webhook_id
+from relay.domain.message import Message, parse_message
+from relay.domain.recipients import recipients
+from relay.domain.timestamps import rfc3339
+from relay.domain.topics import Topics
+from relay.history.port import AttemptFound
+from relay.log.port import Record
+from relay.replay.letter import read_letter
+
+SHOWN_BODY: Final = 1_024
+"""Bytes of an answer's body that are told."""
+TYPES_KNOWN: Final = 10_000
+SHOWN_DELIVERIES: Final = 50
+"""Of a message that goes to more receivers, so many are told."""
+
+Kind = Literal["message", "attempt", "answer", "failed"]
+_LEADS_TO: Final[tuple[Kind, ...]] = ("message", "attempt", "answer", "failed")
+"""A callback's attempt has the place of `failed`: both end a message."""
+
+
+class AnswerItem(TypedDict):
+    """An answer on its way to the sender, which was published `at`. `body`: its beginning, as text."""
+
+    at: str | None
+    source_id: str
+    message_id: str
+    receiver: str
+    status: int | None
+    content_type: str | None
+    body: str
+
+
+View = MessageItem | AttemptItem | AnswerItem | LetterView
+
+
+@dataclass(frozen=True, slots=True)
+class Happening:
+    """`source_id` None: nobody knows of which source. `receivers`: whom it is about. `failed`: it went wrong.
+    `of_sender`: it is a matter of its sender alone, whose receivers are told nothing of it. `life`, `origin`: of the
+    receiver's name, and of the message, as `Life.has` takes them."""
+
+    kind: Kind
+    at_ms: int
+    source_id: str | None
+    receivers: tuple[str, ...]
+    event_type: str | None
+    failed: bool
+    view: View
+    of_sender: bool = False
+    life: str = ""
+    origin: Coordinate | None = None
+
+    @property
+    def place(self) -> tuple[int, int]:
+        """Sorts events: by time, and those of one millisecond as one leads to the other."""
+        return self.at_ms, _LEADS_TO.index(self.kind) + 2 * (self.kind == "attempt" and self.of_sender)
+
+    def only_for(self, receivers: Collection[str]) -> "Happening":
+        """As those see it who may see what is about `receivers`."""
+        if self.kind != "message":
+            return self
+        own = tuple(name for name in self.receivers if name in receivers)
+        item = cast(MessageItem, self.view)
+        view: MessageItem = {**item, "deliveries": _deliveries(own, self.at_ms)}
+        return replace(self, receivers=own, view=view)
+
+    def encoded(self) -> bytes:
+        """As a server-sent event."""
+        return encoded_event(self.kind, self.view)
+
+
+def encoded_event(name: str, data: object) -> bytes:
+    """JSON has no line breaks of its own, which would end the event."""
+    return b"event: %b\ndata: %b\n\n" % (name.encode(), msgspec.json.encode(data))
+
+
+Read = Callable[[Record], Happening | None]
+
+
+def readers(topics: Topics, directory: Directory) -> Mapping[str, Read]:
+    """By topic, in the order in which a message passes them: how its records are read."""
+    types = _Types()
+    return {
+        topics.from_sender: lambda record: types.noted(_message(record, directory)),
+        topics.delivery_attempts: lambda record: _attempt(record, types),
+        topics.to_sender: _answer,
+        topics.failed_messages: lambda record: _letter(record, topics),
+    }
+
+
+class _Types:
+    """Of the messages that came last: an attempt does not say of which type its message is."""
+
+    def __init__(self) -> None:
+        self._known: OrderedDict[MessageId, str | None] = OrderedDict()
+
+    def noted(self, happening: Happening | None) -> Happening | None:
+        """As it is given; a message's type is known from now on."""
+        if happening is not None and happening.kind == "message":
+            item = cast(MessageItem, happening.view)
+            self._known[MessageId(item["source_id"], item["message_id"])] = item["type"]
+            if len(self._known) > TYPES_KNOWN:
+                self._known.popitem(last=False)
+        return happening
+
+    def of(self, message: MessageId | None) -> str | None:
+        return None if message is None else self._known.get(message)
+
+
+def _attempt(record: Record, types: _Types) -> Happening | None:
+    try:
+        attempt = decode_attempt(record.value)
+    except InvalidRecord:
+        return None
+    of_sender = attempt.kind == "callback" or attempt.receiver is None
+    about = () if attempt.receiver is None else (attempt.receiver,)
+    event_type, failed = types.of(attempt.identity), has_failed(attempt)
+    view, source_id = attempt_item(AttemptFound(record.coordinate, attempt)), attempt.source_id
+    # Its record is written some time later. Rounded down, as the log's timestamps are: what it led to comes behind it.
+    ended_ms = int(attempt.started_at * 1000 + attempt.duration_ms)
+    return Happening("attempt", ended_ms, source_id, about, event_type, failed, view, of_sender, attempt.life)
+
+
+def has_failed(attempt: Attempt) -> bool:
+    """Whether it did not end well: that a status GET says "not yet" is no failure."""
+    if attempt.kind == "status" and attempt.response is not None and attempt.response.status < 300:
+        return attempt.outcome == "dead"
+    return attempt.outcome != "done"
+
+
+def _message(record: Record, directory: Directory) -> Happening | None:
+    try:
+        message = parse_message(record.value, record.headers)
+    except InvalidRecord:
+        return None
+    to = _recipients(directory, message)
+    view: MessageItem = {
+        "source_id": message.source_id,
+        "message_id": message.message_id,
+        "webhook_id": webhook_id(*message.id),
+        "type": message.event_type,
+        "status": "arrived",
+        "received_at": rfc3339(record.timestamp_ms / 1000),
+        "size": len(message.payload),
+        "content_type": message.content_type,
+        "deliveries": _deliveries(to, record.timestamp_ms),
+    }
+    at_ms, origin = record.timestamp_ms, record.coordinate
+    return Happening("message", at_ms, message.source_id, to, message.event_type, False, view, origin=origin)
+
+
+def _recipients(directory: Directory, message: Message) -> tuple[str, ...]:
+    try:
+        return recipients(directory, message)
+    except InvalidRecord:
+        return ()  # it becomes a dead letter
+
+
+def _deliveries(receivers: Collection[str], at_ms: int) -> list[DeliveryItem]:
+    moment = rfc3339(at_ms / 1000)
+    return [_arrived(name, moment) for name in list(receivers)[:SHOWN_DELIVERIES]]
+
+
+def _arrived(receiver: str, moment: str | None) -> DeliveryItem:
+    return {
+        "receiver": receiver,
+        "status": "arrived",
+        "generation": 0,
+        "attempts": 0,
+        "last_status": None,
+        "reason": None,
+        "detail": None,
+        "updated_at": moment,
+    }
+
+
+def _answer(record: Record) -> Happening | None:
+    """A failure notice is none: it is told as the dead letter that it is about."""
+    try:
+        hop = decode_hop(record.headers)
+    except InvalidRecord:
+        return None
+    if hop.outcome == "failed":
+        return None
+    receiver, source_id, message_id = hop.delivery
+    view: AnswerItem = {
+        "at": rfc3339(record.timestamp_ms / 1000),
+        "source_id": source_id,
+        "message_id": message_id,
+        "receiver": receiver,
+        "status": hop.answer_status,
+        "content_type": hop.content_type,
+        "body": (record.value or b"")[:SHOWN_BODY].decode(errors="replace"),
+    }
+    at_ms, own = record.timestamp_ms, (receiver,)
+    return Happening("answer", at_ms, source_id, own, hop.event_type, False, view, life=hop.life, origin=hop.origin)
+
+
+def _letter(record: Record, topics: Topics) -> Happening:
+    view, letter = letter_view(record), read_letter(record, topics)
+    about = (view["receiver"],) if view["receiver"] != NO_RECEIVER else ()
+    source_id, event_type = view["source_id"], _type_of(record.headers)
+    failed_at = view["failed_at"]
+    at_ms = record.timestamp_ms if failed_at is None else round(datetime.fromisoformat(failed_at).timestamp() * 1000)
+    origin = letter.dead.origin
+    return Happening(
+        "failed", at_ms, source_id, about, event_type, True, view, letter.is_of_sender, letter.life, origin
+    )
+
+
+def _type_of(headers: Headers) -> str | None:
+    value = dict(headers).get("ce_type")
+    return None if value is None else value.decode(errors="replace")

@@ -1,0 +1,139 @@
+"""`POST /v1/receivers/{name}/test`: one signed `relay.ping` now, and what came back.
+
+It goes out as every delivery does, and is none: nothing of it counts for breaker, rate or statistics.
+"""
+
+import secrets
+from contextlib import suppress
+from math import ceil
+from typing import Final, TypedDict
+
+from aiohttp import web
+from msgspec import structs
+
+from relay.api.context import ApiContext
+from relay.api.exchange_view import (
+    FailureView,
+    RequestView,
+    ResponseView,
+    failure_view,
+    request_view,
+    response_view,
+)
+from relay.api.json_body import json_response
+from relay.api.problems import INVALID_RECEIVER, NOT_FOUND, TOO_MANY, UNVERIFIED, Problem
+from relay.api.reading import query_of
+from relay.api.shares import Shares, caller_of
+from relay.delivery.port import Transport
+from relay.domain.errors import Unavailable
+from relay.domain.receiver import Receiver
+from relay.domain.requests import ping_request, trial_body
+from relay.telemetry.logging import get_logger
+
+MOST_AT_ONCE: Final = 8
+"""Tests under way in one process, for all who ask."""
+LEAST_BETWEEN_S: Final = 1.0
+"""From the end of a test of a receiver to the begin of the next one."""
+LONGEST_S: Final = 60.0
+"""A request that is waited for ends, whatever the receiver's own timeout is."""
+_log = get_logger("relay.api")
+
+
+class TrialView(TypedDict):
+    """What was sent, and what came of it within `duration_ms`: a `response` or a `failure`, the other one is null."""
+
+    name: str
+    request: RequestView
+    response: ResponseView | None
+    failure: FailureView | None
+    duration_ms: float
+
+
+class Turns:
+    """Who may be tested now: pure."""
+
+    def __init__(self) -> None:
+        self._under_way: set[str] = set()
+        self._ended: dict[str, float] = {}  # in the order of these moments
+
+    def take(self, name: str, now: float) -> float:
+        """0: it may begin, and has to `end`. Else for how many seconds it may not, as far as is known."""
+        while self._ended and (first := next(iter(self._ended))) and now - self._ended[first] >= LEAST_BETWEEN_S:
+            del self._ended[first]
+        if name in self._ended:
+            return LEAST_BETWEEN_S - (now - self._ended[name])
+        if name in self._under_way:
+            return LEAST_BETWEEN_S
+        self._under_way.add(name)
+        return 0.0
+
+    def end(self, name: str, now: float) -> None:
+        self._under_way.discard(name)
+        self._ended[name] = now
+
+
+class TrialResource:
+    """The route; see the module's first lines. `transport`: the one of deliveries."""
+
+    def __init__(self, context: ApiContext, transport: Transport) -> None:
+        self._context = context
+        self._transport = transport
+        self._turns = Turns()
+        self._shares = Shares("test", "places for tests", MOST_AT_ONCE, context.meter)
+
+    def add_routes(self, router: web.UrlDispatcher) -> None:
+        router.add_post("/v1/receivers/{name}/test", self.test)
+
+    async def test(self, request: web.Request) -> web.Response:
+        """200 whatever came of it: that it was tried is what was asked for."""
+        query_of(request)
+        receiver, clock = self._receiver(request.match_info["name"]), self._context.clock
+        wait_s = self._turns.take(receiver.name, clock.monotonic())
+        if wait_s > 0:
+            detail = "A test of this receiver is under way or just over."
+            raise Problem(TOO_MANY, detail, headers={"Retry-After": str(ceil(wait_s))})
+        try:
+            async with self._shares.turn(caller_of(request)):
+                view = await self._tried(receiver)
+        finally:
+            self._turns.end(receiver.name, clock.monotonic())
+        response, failure = view["response"], view["failure"]
+        if response is not None and 200 <= response["status"] < 300:
+            with suppress(Unavailable):
+                await self._context.state.probe_soon([f"r:{receiver.name}"])
+        status, kind = response and response["status"], failure and failure["kind"]
+        _log.info("receiver_tested", receiver=receiver.name, status=status, failure=kind)
+        return json_response(200, view)
+
+    def _receiver(self, name: str) -> Receiver:
+        receiver = self._context.directory.receiver(name)
+        if receiver is not None and not receiver.verified:
+            raise Problem(
+                UNVERIFIED, f"The receiver {name} is sent nothing before its URL has proved that it wants it."
+            )
+        if receiver is not None and receiver.unusable is None:
+            return receiver
+        refused = self._context.directory.refusal(name)
+        if refused is not None:
+            raise Problem(INVALID_RECEIVER, f"The receiver cannot be sent anything: {refused}")
+        raise Problem(NOT_FOUND, f"There is no receiver named {name[:80]!r}.")
+
+    async def _tried(self, receiver: Receiver) -> TrialView:
+        clock, post = self._context.clock, receiver.post
+        ping = ping_request(
+            post,
+            secrets.token_hex(16),
+            now=clock.wall(),
+            user_agent=self._context.user_agent,
+            body=trial_body(receiver.name),
+        )
+        begun = clock.monotonic()
+        exchange = await self._transport.exchange(structs.replace(ping, timeout_s=min(ping.timeout_s, LONGEST_S)))
+        took_s = clock.monotonic() - begun
+        return {
+            "name": receiver.name,
+            "request": request_view(ping, post),
+            "response": response_view(exchange, post),
+            "failure": failure_view(exchange, post),
+            "duration_ms": round(took_s * 1000, 1),
+        }

@@ -1,0 +1,232 @@
+"""What is around deliveries that wait: who serves their lanes, what keeps their endpoints, what heads their order keys.
+
+A few calls to the state for a whole message, and none for one that is over.
+"""
+
+import asyncio
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Final
+
+from relay.api.view import Found, is_owed
+from relay.api.waiting import Around, Head, Held, LaneSeen, Wait, before_routing, of_callback, of_delivery
+from relay.domain.directory import Directory
+from relay.domain.errors import InvalidRecord, LogUnavailable
+from relay.domain.filters import Event
+from relay.domain.hop import decode_hop
+from relay.domain.identity import DeliveryId
+from relay.domain.message import Message
+from relay.domain.ordering import order_digest
+from relay.domain.receiver import Endpoint, Receiver, Source
+from relay.domain.topics import SHARED, Topics, lane_of
+from relay.engine.parking import parked_key, unwrap
+from relay.log.partitioner import partition_of
+from relay.log.port import Coordinate, LogReader, Record, TopicPartition
+from relay.log.slices import read_each
+from relay.state.port import State
+from relay.state.read_model import UNSERVED_S, LineHead, Served, unusable_at
+from relay.state.rows import RowKey, Stage, delivery_row
+from workers.delivery import order_key
+
+_WAITING: Final = frozenset({Stage.NONE, Stage.ENQUEUED, Stage.SENDING, Stage.ACCEPTED, Stage.AWAITING})
+_TO_BE_SENT: Final = frozenset({Stage.NONE, Stage.ENQUEUED})
+_STAGE: Final = "to_receiver"
+"""The one whose records are kept in order."""
+
+_Lanes = Mapping[DeliveryId, tuple[TopicPartition, ...]]
+_Signs = Mapping[TopicPartition, Served | None]
+
+
+@dataclass(frozen=True, slots=True)
+class MessageContext:
+    """The message whose deliveries they are. `received_ms`: Unix ms; None: not known. `unrouted`: where it is, while
+    not all its deliveries are on their way."""
+
+    message: Message
+    received_ms: int | None
+    unrouted: Coordinate | None
+
+
+@dataclass(frozen=True, slots=True)
+class _Seen:
+    """All that was seen around the deliveries of one message. `held`: by owner. `received`, `now`: Unix seconds."""
+
+    lanes: _Lanes
+    signs: _Signs
+    held: Mapping[str, Held]
+    heads: Mapping[DeliveryId, Head]
+    received: float | None
+    now: float
+
+    def lane_of(self, one: Found) -> LaneSeen:
+        """Of the partitions that it has to pass, the first that nobody serves, else the last."""
+        found = [self._seen(lane) for lane in self.lanes[one.delivery]]
+        return next((lane for lane in found if lane.unserved), found[-1])
+
+    def lacking(self, owner: str) -> str | None:
+        """A process that cannot use the settings of this endpoint, and said so a moment ago."""
+        sign = self.signs.get(unusable_at(owner))
+        return sign.process if sign is not None and sign.ago_s <= UNSERVED_S else None
+
+    def _seen(self, lane: TopicPartition) -> LaneSeen:
+        sign = self.signs[lane]
+        return LaneSeen(*lane, None if sign is None else sign.ago_s)
+
+
+class Surroundings:
+    """Looks around for those who ask why. Its methods raise what the two ports do."""
+
+    def __init__(self, log: LogReader, state: State, topics: Topics, directory: Directory) -> None:
+        self._log = log
+        self._state = state
+        self._topics = topics
+        self._directory = directory
+        self._partitions = {spec.name: spec.partitions for spec in topics.fixed()}
+
+    async def look(self, found: Sequence[Found], source: Source, asked: MessageContext, now: float) -> list[Found]:
+        """`found` with why each waits. `now`: when their rows were read."""
+        lanes = {one.delivery: passed for one in found if (passed := self._lanes_of(one, source, asked.unrouted))}
+        if not lanes:
+            return list(found)
+        waiting = [one for one in found if one.delivery in lanes]
+        owners = {_owner(one, source) for one in waiting}
+        signs, held = await asyncio.gather(self._signs(lanes, owners), self._held(waiting, source))
+        heads = await self._heads(waiting, Event(asked.message), lanes, signs)
+        received = None if asked.received_ms is None else asked.received_ms / 1000
+        seen = _Seen(lanes, signs, held, heads, received, now)
+        return [replace(one, wait=self._wait(one, source, seen)) if one.delivery in lanes else one for one in found]
+
+    def _wait(self, one: Found, source: Source, seen: _Seen) -> Wait | None:
+        lane, now = seen.lane_of(one), seen.now
+        if one.row.stage not in _WAITING:
+            since = one.record.timestamp_ms / 1000 if one.record is not None else None
+            if one.callback is None:
+                return None
+            owner = _owner(one, source)
+            return of_callback(one.callback, seen.held.get(owner), lane, since, now, seen.lacking(owner))
+        if lane.topic == self._topics.from_sender:
+            return before_routing(lane, seen.received, now)
+        receiver = self._receiver(one)
+        if receiver is None:
+            return None
+        owner = _owner(one, source)
+        around = Around(receiver, lane, seen.held[owner], seen.heads.get(one.delivery), seen.lacking(owner))
+        return of_delivery(one.seen, around, seen.received, now)
+
+    def _receiver(self, one: Found) -> Receiver | None:
+        """Also a removed one, as long as something of it is left."""
+        name = one.delivery.receiver
+        return self._directory.receiver(name) or self._directory.removed(name)
+
+    # lanes
+
+    def _lanes_of(self, one: Found, source: Source, unrouted: Coordinate | None) -> tuple[TopicPartition, ...]:
+        """The partitions that have to be served for it to go on; none where it is over."""
+        topics, row = self._topics, one.row
+        if row.stage in _WAITING:
+            if unrouted is not None and row.stage is Stage.NONE:
+                return (TopicPartition(topics.from_sender, unrouted.partition),)
+            return self._lane_of_receiver(one)
+        if one.callback is None or one.callback.row.stage is Stage.DONE or not is_owed(one, source):
+            return ()
+        passed = TopicPartition(topics.to_sender, self._partition(topics.to_sender, source.source_id))
+        if row.stage is Stage.FAILED and row.at is not None and one.callback.row.stage is Stage.NONE:
+            return TopicPartition(topics.failed_messages, row.at[0]), passed
+        return (passed,)
+
+    def _lane_of_receiver(self, one: Found) -> tuple[TopicPartition, ...]:
+        receiver = self._receiver(one)
+        if receiver is None:
+            return ()
+        lane = lane_of(receiver)
+        topic = self._topics.pending(lane) if one.row.stage is Stage.AWAITING else self._topics.to_receiver(lane)
+        if lane == SHARED:
+            return (TopicPartition(topic, self._partition(topic, receiver.name)),)
+        return (TopicPartition(topic, partition_of(one.delivery.source_id.encode(), receiver.partitions)),)
+
+    def _partition(self, topic: str, key: str) -> int:
+        return partition_of(key.encode(), self._partitions[topic])
+
+    async def _signs(self, lanes: _Lanes, owners: Iterable[str]) -> _Signs:
+        each = [*{lane for passed in lanes.values() for lane in passed}, *map(unusable_at, owners)]
+        return dict(zip(each, await self._state.signs(each), strict=True))
+
+    # endpoints
+
+    async def _held(self, waiting: Sequence[Found], source: Source) -> Mapping[str, Held]:
+        endpoints = dict(self._endpoints(waiting, source))
+        owners = list(endpoints)
+        health, openings = await asyncio.gather(self._state.endpoints(owners), self._state.openings(owners))
+        return {
+            owner: Held(endpoint, of, opening)
+            for (owner, endpoint), of, opening in zip(endpoints.items(), health, openings, strict=True)
+        }
+
+    def _endpoints(self, waiting: Sequence[Found], source: Source) -> Iterable[tuple[str, Endpoint]]:
+        for one in waiting:
+            if one.row.stage in _WAITING:
+                receiver = self._receiver(one)
+                if receiver is not None:
+                    yield f"r:{receiver.name}", receiver.post
+            elif source.callback is not None:
+                yield f"s:{source.source_id}", source.callback
+
+    # lines
+
+    async def _heads(
+        self, waiting: Sequence[Found], event: Event, lanes: _Lanes, signs: _Signs
+    ) -> Mapping[DeliveryId, Head]:
+        """What comes before each: as a lane has it in memory, or else as it is parked."""
+        keys = {one.delivery: key for one in waiting if (key := self._order_key(one, event)) is not None}
+        if not keys:
+            return {}
+        first = await self._parked_heads(keys, lanes)
+        for delivery, key in keys.items():
+            sign = signs[lanes[delivery][-1]]
+            head = next((head for head in sign.heads if head.queue == key), None) if sign is not None else None
+            if head is not None:
+                first[delivery] = head
+        others = {of: head for of, head in first.items() if head.row != delivery_row(of).digest}
+        rows = [RowKey(f"r:{delivery.receiver}", head.row) for delivery, head in others.items()]
+        seen = await self._state.watch(rows) if rows else []
+        return {
+            delivery: Head(head.source_id, head.message_id, one)
+            for (delivery, head), one in zip(others.items(), seen, strict=True)
+        }
+
+    def _order_key(self, one: Found, event: Event) -> bytes | None:
+        receiver = self._receiver(one)
+        if receiver is None or one.row.stage not in _TO_BE_SENT:
+            return None
+        return order_key(receiver, one.delivery, order_digest(receiver.ordering, event))
+
+    async def _parked_heads(self, keys: Mapping[DeliveryId, bytes], lanes: _Lanes) -> dict[DeliveryId, LineHead]:
+        asked = [(lanes[delivery][-1], f"r:{delivery.receiver}", key) for delivery, key in keys.items()]
+        found = await asyncio.gather(*(self._state.parked_heads(lane, [(owner, key)]) for lane, owner, key in asked))
+        heads = {
+            delivery: (owner, key, head)
+            for delivery, (_, owner, key), (head,) in zip(keys, asked, found, strict=True)
+            if head is not None
+        }
+        wanted = [(head.at, parked_key(_STAGE, RowKey(owner, head.row))) for owner, _, head in heads.values()]
+        names = await read_each(self._log, wanted, named)
+        return {
+            delivery: LineHead(key, head.row, *name)
+            for (delivery, (_, key, head)), name in zip(heads.items(), names, strict=True)
+        }
+
+
+def _owner(one: Found, source: Source) -> str:
+    """Of the endpoint that a delivery, or its result, is on its way to."""
+    return f"r:{one.delivery.receiver}" if one.row.stage in _WAITING else f"s:{source.source_id}"
+
+
+def named(copy: Record | None) -> tuple[str, str]:
+    """Source and message of a parked copy; empty where it has just gone."""
+    try:
+        if copy is not None:
+            delivery = decode_hop(unwrap(copy).record.headers).delivery
+            return delivery.source_id, delivery.message_id
+    except (InvalidRecord, LogUnavailable):  # LogUnavailable: a newer release's
+        pass
+    return "", ""

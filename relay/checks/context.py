@@ -1,0 +1,160 @@
+"""A relay that is looked at: its settings, and what its log, its state and its receivers are looked at through."""
+
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Final, NamedTuple
+
+from relay.checks.lazy import Opened
+from relay.clock import Clock
+from relay.config.receivers_file import ReceiversFile
+from relay.config.settings import Settings
+from relay.control.keys import Keys
+from relay.control.registry import Registry
+from relay.domain.errors import UserError
+from relay.domain.receiver import Receiver, Source
+from relay.domain.topics import SHARED, Topics, lane_of
+from relay.history.port import History
+from relay.log.port import Log
+from relay.state.port import State
+
+MOST_KNOWN: Final = 1_000
+"""Receivers that are looked at, in the order of their names."""
+_REFUSED_SHOWN: Final = 20
+
+
+@dataclass(frozen=True, slots=True)
+class Known:
+    """Who there is. `refused`: why entries cannot be used, by `receivers.<name>` or `sources.<id>`; `refused_more`: so
+    many besides. `left_out`: receivers beyond those that are looked at. `keys` None: the log was not read."""
+
+    receivers: Mapping[str, Receiver]
+    sources: Mapping[str, Source]
+    refused: Mapping[str, str] = field(default_factory=dict)
+    refused_more: int = 0
+    left_out: int = 0
+    keys: Keys | None = None
+
+
+class LaneTopic(NamedTuple):
+    """A topic that a role has to read. `receiver`: whose own it is; None: of all, or of the shared lane."""
+
+    topic: str
+    role: str
+    partitions: int
+    receiver: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """What is looked at. `log` and `state` raise Unavailable where they cannot be opened; `known` does without them.
+
+    `mistakes`: what is wrong with the settings and the receivers file, a line each. `given`: settings that were given.
+    `receiver`: only what is about this one. `data_dir`: of an embedded relay, which has no Kafka. `history_behind`: how
+    many seconds the history is behind (None: nobody can say), which raises HistoryUnavailable where its store does not
+    answer, and LogUnavailable where that alone is known; None: there is no history. `history`: its store, where it is
+    opened for this.
+    """
+
+    settings: Settings
+    roles: frozenset[str]
+    clock: Clock
+    log: Opened[Log]
+    state: Opened[State]
+    known: Opened[Known]
+    given: int = 0
+    mistakes: Sequence[str] = ()
+    answer_secrets: Sequence[bytes] = field(default=(), repr=False)
+    api_url: str | None = None
+    receiver: str | None = None
+    data_dir: Path | None = None
+    history_behind: Callable[[], Awaitable[float | None]] | None = None
+    history: Opened[History] | None = None
+
+    @property
+    def topics(self) -> Topics:
+        return Topics(self.settings.topic_prefix)
+
+    @property
+    def embedded(self) -> bool:
+        return self.data_dir is not None
+
+    def lanes(self, known: Known) -> list[LaneTopic]:
+        """The topics that have to be read, with the receivers that there are; or by the one that is looked at."""
+        topics, own = self.topics, self._own_lanes(known)
+        groups = topics.fixed_groups()
+        if self.receiver is not None:
+            one = known.receivers.get(self.receiver)
+            groups = topics.lane_groups(SHARED) if one is not None and lane_of(one) == SHARED else {}
+        partitions = {spec.name: spec.partitions for spec in topics.fixed()}
+        return [*(LaneTopic(topic, self.role_of(group), partitions[topic]) for topic, group in groups.items()), *own]
+
+    def _own_lanes(self, known: Known) -> list[LaneTopic]:
+        topics = self.topics
+        return [
+            LaneTopic(topic, self.role_of(group), one.partitions, one.name)
+            for one in known.receivers.values()
+            if lane_of(one) != SHARED
+            for topic, group in topics.lane_groups(one.name).items()
+        ]
+
+    def role_of(self, group: str) -> str:
+        return group.removeprefix(self.topics.group(""))
+
+    async def close(self) -> None:
+        for opened in (self.known, self.state, self.log):
+            await opened.close()
+        if self.history is not None:
+            await self.history.close()
+
+
+def known_to(registry: Registry, receiver: str | None = None) -> Known:
+    """What a process knows that has read the topic."""
+    keys = registry.keys
+    if receiver is not None:
+        one, why = registry.receiver(receiver), registry.refusal(receiver)
+        refused = {} if why is None else {f"receivers.{receiver}": why}
+        return Known({receiver: one} if one is not None and one.unusable is None else {}, {}, refused, keys=keys)
+    own = dict(registry.receivers())
+    all_of_them = {**own, **registry.shared.some(max(0, MOST_KNOWN - len(own)))}
+    looked_at = sorted(all_of_them)[:MOST_KNOWN]
+    some = {name: one for name in looked_at if (one := all_of_them[name]).unusable is None}
+    sources = {source_id: source for source_id, source in registry.sources().items() if source.unusable is None}
+    shown = {_place(key): why for key, why in list(registry.problems.items())[:_REFUSED_SHOWN]}
+    total = len(own) + len(registry.shared)
+    return Known(some, sources, shown, max(0, registry.refused - len(shown)), max(0, total - len(looked_at)), keys)
+
+
+def _place(key: str) -> str:
+    """Of a key of the topic, as of a file."""
+    kind, _, rest = key.partition(":")
+    return f"sources.{rest}" if kind == "source" else f"receivers.{key}"
+
+
+def known_to_file(file: ReceiversFile | None, variables: Mapping[str, str], receiver: str | None = None) -> Known:
+    """What only the receivers file tells, where the log cannot be read."""
+    if file is None:
+        return Known({}, {})
+    refused = file.refusals(variables)
+    receivers, sources = _usable(file, variables, refused)
+    if receiver is not None:
+        key = f"receivers.{receiver}"
+        receivers = {name: one for name, one in receivers.items() if name == receiver}
+        return Known(receivers, {}, {key: refused[key]} if key in refused else {})
+    some = {name: receivers[name] for name in sorted(receivers)[:MOST_KNOWN]}
+    shown = dict(list(refused.items())[:_REFUSED_SHOWN])
+    return Known(some, sources, shown, len(refused) - len(shown), len(receivers) - len(some))
+
+
+def _usable(
+    file: ReceiversFile, variables: Mapping[str, str], refused: Mapping[str, str]
+) -> tuple[dict[str, Receiver], dict[str, Source]]:
+    kept = replace(
+        file,
+        receivers={name: each for name, each in file.receivers.items() if f"receivers.{name}" not in refused},
+        sources={name: each for name, each in file.sources.items() if f"sources.{name}" not in refused},
+    )
+    try:
+        return kept.resolve(variables)
+    except UserError:  # a variable has gone meanwhile
+        return {}, {}

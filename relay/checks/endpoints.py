@@ -1,0 +1,179 @@
+"""Whether receivers and callbacks can be reached: name, address, connection, certificate. No request is made.
+
+Each endpoint is reached as an attempt would, by the same code, with its own settings of TLS and proxy.
+"""
+
+import asyncio
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from typing import Final, NamedTuple, Protocol
+from urllib.parse import urlsplit
+
+from relay.checks.context import Case, Known
+from relay.delivery.egress import transport_of
+from relay.domain.diagnosis import Checked, error, fine, skipped, warning
+from relay.domain.egress import Egress
+from relay.domain.exchange import NoResponse
+from relay.domain.receiver import Endpoint
+from relay.domain.secrecy import masked_url
+
+MOST: Final = 200
+"""Endpoints that are reached in one look."""
+AT_ONCE: Final = 20
+LIMIT_S: Final = 14.0
+SOON_S: Final = 14 * 86_400.0
+_DAY_S: Final = 86_400.0
+CHECKS: Final = ("dns", "address", "connection", "tls")
+_SETTING: Final = re.compile(r"RELAY_[A-Z_]+=\S+[^\s;,]")
+
+
+class Target(NamedTuple):
+    """Where something is sent to: scheme, host and port of `url`. `subject`: of whom, for people."""
+
+    subject: str
+    url: str
+    egress: Egress | None
+
+
+class Reached(NamedTuple):
+    """What is there. `expires_in_s`: of the certificate; None without TLS."""
+
+    expires_in_s: float | None
+
+
+class Reaches(Protocol):
+    async def reach(self, url: str, egress: Egress | None) -> float | NoResponse | None:
+        """As `LeanTransport.reach`."""
+        ...
+
+
+async def look_at_endpoints(case: Case) -> list[Checked]:
+    targets = targets_of(await case.known())
+    transport = transport_of(case.settings, AT_ONCE)
+    await transport.start()
+    try:
+        found = await _reached(transport, targets[:MOST], case.clock.wall)
+    finally:
+        await transport.close()
+    return judge(found, len(targets))
+
+
+def targets_of(known: Known) -> list[Target]:
+    """Each host of a receiver or source once."""
+    found = (target._replace(url=_origin_of(target.url)) for target in _all_of(known))
+    return list(dict.fromkeys(found))
+
+
+def _origin_of(url: str) -> str:
+    parts = urlsplit(url)
+    return f"{parts.scheme}://{parts.netloc}/"
+
+
+def _all_of(known: Known) -> Iterator[Target]:
+    for name, receiver in known.receivers.items():
+        yield from _of_endpoint(name, receiver.post)
+        if receiver.status_endpoint is not None:
+            yield Target(name, receiver.status_endpoint, receiver.post.egress)
+    for source_id, source in known.sources.items():
+        if source.callback is not None:
+            yield from _of_endpoint(f"callback of {source_id}", source.callback)
+
+
+def _of_endpoint(subject: str, endpoint: Endpoint) -> Iterator[Target]:
+    yield Target(subject, endpoint.url, endpoint.egress)
+    if endpoint.egress is not None and endpoint.egress.oauth2 is not None:
+        yield Target(subject, endpoint.egress.oauth2.token_url, endpoint.egress)
+
+
+async def _reached(
+    transport: Reaches, targets: Sequence[Target], wall: Callable[[], float]
+) -> Mapping[Target, Reached | NoResponse]:
+    """What there was to be found within the time."""
+    seats = asyncio.Semaphore(AT_ONCE)
+    found: dict[Target, Reached | NoResponse] = {}
+
+    async def reach(target: Target) -> None:
+        async with seats:
+            outcome = await transport.reach(target.url, target.egress)
+        if isinstance(outcome, NoResponse):
+            found[target] = outcome
+        else:
+            found[target] = Reached(None if outcome is None else outcome - wall())
+
+    with suppress(TimeoutError):
+        async with asyncio.timeout(LIMIT_S), asyncio.TaskGroup() as tasks:
+            for target in targets:
+                tasks.create_task(reach(target))
+    return found
+
+
+# --- judgement ----------------------------------------------------------------------------------------------------
+
+
+def judge(found: Mapping[Target, Reached | NoResponse], count: int) -> list[Checked]:
+    """`count`: endpoints that there are. A line for each that is not right, and one for each check that found nothing
+    of the sort; what was not looked at is said."""
+    if not count:
+        return [fine(name, "there is no receiver or callback to look at") for name in CHECKS]
+    judged = {target: _judged(target, outcome) for target, outcome in found.items()}
+    wrong = [checked for checked in judged.values() if checked is not None]
+    right = [checked for name in CHECKS if (checked := _right(name, judged)) is not None]
+    left = count - len(found)
+    more = f"{left} of {count} endpoints were not looked at, as there are too many for one look"
+    return [*wrong, *right, *([skipped("connection", more)] if left else [])]
+
+
+def _right(name: str, judged: Mapping[Target, Checked | None]) -> Checked | None:
+    """How many got past this check, where nobody failed it; a failed one says nothing of those behind it."""
+    failed = [CHECKS.index(one.name) for one in judged.values() if one is not None]
+    if CHECKS.index(name) in failed:
+        return None
+    passed = [
+        target
+        for target, one in judged.items()
+        if (one is None or CHECKS.index(one.name) > CHECKS.index(name))
+        and (name != "tls" or target.url.startswith("https:"))
+    ]
+    return fine(name, f"right of {len(passed)} endpoints") if passed else None
+
+
+def _judged(target: Target, outcome: Reached | NoResponse) -> Checked | None:
+    if isinstance(outcome, NoResponse):
+        return _failed(target, outcome)
+    if outcome.expires_in_s is None or outcome.expires_in_s >= SOON_S:
+        return None
+    what = f"the certificate of {_shown(target.url)} expires in {outcome.expires_in_s / _DAY_S:.0f} days"
+    return warning("tls", what, "have it renewed", target.subject)
+
+
+def _failed(target: Target, outcome: NoResponse) -> Checked:
+    url, detail = _shown(target.url), outcome.detail
+    match outcome.kind:
+        case "dns":
+            todo = "correct the URL of the receiver, or the name in DNS"
+            return error("dns", f"{url}: there is no such name: {detail}", todo, target.subject)
+        case "dns_silent":
+            what = f"{url}: no name server answers: {detail}"
+            return warning("dns", what, "see /etc/resolv.conf of this machine", target.subject)
+        case "blocked" | "invalid_url":
+            return error("address", f"{url}: {detail}", _allowing(detail), target.subject)
+        case "tls":
+            todo = "have the certificate renewed, or name its authority: tls.ca of the receiver, or RELAY_CA_FILE"
+            return error("tls", f"{url}: {detail}", todo, target.subject)
+        case "no_proxy":
+            todo = "see RELAY_EGRESS_PROXY, and `proxy` of the receiver"
+            return warning("connection", f"{url}: {detail}", todo, target.subject)
+        case _:
+            todo = "start the receiver, or open the way to it: firewall, port"
+            return warning("connection", f"{url}: {outcome.kind}: {detail}", todo, target.subject)
+
+
+def _allowing(refusal: str) -> str:
+    """The setting that a refusal of the guard names."""
+    setting = _SETTING.search(refusal)
+    return "use a public address, over https" if setting is None else f"if that is meant to be: {setting[0]}"
+
+
+def _shown(url: str) -> str:
+    return masked_url(url).rstrip("/")

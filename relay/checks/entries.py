@@ -1,0 +1,43 @@
+"""What is looked at of who there is: entries that cannot be used here; and how far the history is."""
+
+from relay.checks.context import Case, Known
+from relay.config.durations import format_duration
+from relay.domain.diagnosis import Checked, error, fine, skipped, warning
+from relay.domain.errors import LogUnavailable
+
+HISTORY_BEHIND_S = 60.0
+
+
+async def look_at_entries(case: Case) -> list[Checked]:
+    return judge_entries(await case.known(), case.receiver)
+
+
+def judge_entries(known: Known, receiver: str | None = None) -> list[Checked]:
+    todo = "set what is named, for every process; RELAY_SECRETS_FROM says which variables may be named"
+    found = [error("entries", why, todo, place) for place, why in known.refused.items()]
+    if known.refused_more:
+        found.append(error("entries", f"{known.refused_more} more entries are refused", "relay receivers check"))
+    if receiver is not None and receiver not in known.receivers and not found:
+        what = f"there is no receiver {receiver}" + ("" if known.keys is not None else " in the receivers file")
+        return [error("entries", what, "relay receivers list --registered", receiver)]
+    left = f"; {known.left_out} more receivers were not looked at" if known.left_out else ""
+    of_file = "" if known.keys is not None else ", as the receivers file has them: the log was not read"
+    counts = f"{len(known.receivers)} receivers and {len(known.sources)} sources can be used here{of_file}{left}"
+    return found or [fine("entries", counts)]
+
+
+async def look_at_history(case: Case) -> list[Checked]:
+    if case.history_behind is None:
+        return []
+    try:
+        return [judge_history(await case.history_behind())]
+    except LogUnavailable:
+        return [skipped("history", "its store answers; how far it is behind takes the log, which cannot be reached")]
+
+
+def judge_history(behind_s: float | None) -> Checked:
+    todo = "relay worker history"
+    if behind_s is None:
+        return warning("history", "nobody can say how far the history is behind: no worker tells", todo)
+    text = f"{format_duration(round(behind_s))} behind the log"
+    return warning("history", text, todo) if behind_s > HISTORY_BEHIND_S else fine("history", text)

@@ -1,0 +1,174 @@
+"""What is looked at on this machine alone: settings, versions, descriptors, the data directory, who reaches the API."""
+
+import os
+import platform
+import shutil
+import ssl
+import sys
+from collections.abc import Sequence
+from datetime import UTC, date, datetime
+from pathlib import Path
+from typing import Final, NamedTuple
+from urllib.parse import unquote, urlsplit
+
+from relay.checks.context import Case, Known
+from relay.config.answer_urls import Answering, AnswerUrls, findings
+from relay.config.limits import descriptor_limit
+from relay.config.own_address import Exposed, check_exposure, check_key, is_loopback, own_url
+from relay.config.settings import Settings
+from relay.delivery.egress import requests_of
+from relay.domain.diagnosis import Checked, error, fine, warning
+from relay.domain.errors import UserError
+
+_GIB: Final = 1024**3
+FULL_BYTES: Final = 100 * 1024**2
+FEW_SEATS: Final = 500
+_OPENSSL: Final = (3, 0)
+_PYTHON_UNTIL: Final = {
+    (3, 11): date(2027, 10, 31),
+    (3, 12): date(2028, 10, 31),
+    (3, 13): date(2029, 10, 31),
+    (3, 14): date(2030, 10, 31),
+}
+"""When a release gets its last fixes. Source: the developer's guide of Python, "Status of Python versions"."""
+
+
+# --- settings -----------------------------------------------------------------------------------------------------
+
+
+async def look_at_settings(case: Case) -> list[Checked]:
+    if case.mistakes:
+        return unusable(case.mistakes)
+    file = case.settings.receivers_file
+    of_file = f"{file} is well-formed" if file.exists() else f"there is no {file}"
+    return [fine("settings", f"{case.given} given, the others left at their defaults; {of_file}")]
+
+
+def unusable(mistakes: Sequence[str]) -> list[Checked]:
+    """Settings, or a receivers file, with which no process starts."""
+    return [error("settings", mistake, "relay config check") for mistake in mistakes]
+
+
+async def look_at_answer_urls(case: Case) -> list[Checked]:
+    known = await case.known()
+    base = case.settings.public_url or case.api_url
+    urls = AnswerUrls(case.answer_secrets, base)
+    answering = {
+        name: Answering(one.post.url, one.status_endpoint is not None) for name, one in known.receivers.items()
+    }
+    found = findings(case.settings, urls, answering)
+    todo = "set RELAY_ANSWER_SECRET and RELAY_PUBLIC_URL, the same for all processes"
+    return [warning("answer-urls", str(each), todo) for each in found] or [fine("answer-urls", f"lead to {base}")]
+
+
+# --- software -----------------------------------------------------------------------------------------------------
+
+
+async def look_at_software(case: Case) -> list[Checked]:
+    today = datetime.fromtimestamp(case.clock.wall(), UTC).date()
+    return judge_software(sys.version_info[:2], ssl.OPENSSL_VERSION_INFO[:2], today)
+
+
+def judge_software(python: tuple[int, int], openssl: tuple[int, int], today: date) -> list[Checked]:
+    text = f"Python {platform.python_version()}, {ssl.OPENSSL_VERSION}"
+    found = []
+    until = _PYTHON_UNTIL.get(python)
+    if until is not None and today > until:
+        what = f"Python {python[0]}.{python[1]} has had no fixes since {until}"
+        found.append(warning("software", what, "move to a newer Python"))
+    if openssl < _OPENSSL:
+        what = f"OpenSSL {openssl[0]}.{openssl[1]} gets no fixes any more"
+        found.append(warning("software", what, "move to OpenSSL 3 or newer"))
+    return found or [fine("software", text)]
+
+
+# --- descriptors --------------------------------------------------------------------------------------------------
+
+
+async def look_at_descriptors(case: Case) -> list[Checked]:
+    return [judge_descriptors(case.settings, descriptor_limit())]
+
+
+def judge_descriptors(settings: Settings, descriptors: int) -> Checked:
+    """`descriptors`: that a process may have."""
+    todo = "raise `ulimit -n` to 65536 (LimitNOFILE=65536 of systemd) where the relay is started"
+    try:
+        seats = requests_of(settings, descriptors)
+    except UserError as wrong:
+        return error("descriptors", str(wrong), todo)
+    text = f"{descriptors} descriptors, so {seats} requests under way at a time"
+    if seats < FEW_SEATS and settings.max_requests is None:
+        return warning("descriptors", f"{text}: a few slow receivers take all of them", todo)
+    return fine("descriptors", text)
+
+
+# --- the data directory -------------------------------------------------------------------------------------------
+
+
+class Disk(NamedTuple):
+    """Bytes."""
+
+    total: int
+    free: int
+
+
+async def look_at_data(case: Case) -> list[Checked]:
+    file = sqlite_file(case.settings)
+    directories = (case.data_dir, None if file is None else file.parent)
+    return [_directory(each) for each in dict.fromkeys(directories) if each is not None]
+
+
+def sqlite_file(settings: Settings) -> Path | None:
+    """That of a history in SQLite; None: there is none."""
+    url = "" if settings.history_url is None else settings.history_url.get_secret_value()
+    return Path(unquote(urlsplit(url).path)) if url.startswith("sqlite:") else None
+
+
+def _directory(directory: Path) -> Checked:
+    if not directory.is_dir():
+        return error("data", f"{directory} is not there", f"mkdir -p {directory}")
+    if not os.access(directory, os.R_OK | os.W_OK | os.X_OK):
+        return error("data", f"{directory} cannot be written to by this user", f"chown or chmod {directory}")
+    usage = shutil.disk_usage(directory)
+    return judge_disk(directory, Disk(usage.total, usage.free))
+
+
+def judge_disk(directory: Path, disk: Disk) -> Checked:
+    text = f"{directory}: {disk.free / _GIB:.1f} GiB of {disk.total / _GIB:.1f} GiB are left on its disk"
+    if disk.free < FULL_BYTES:
+        return error("data", f"{text}: what comes in will be refused", "make room on that disk")
+    if disk.free < _GIB or disk.free < disk.total / 10:
+        return warning("data", text, "make room on that disk")
+    return fine("data", text)
+
+
+# --- the key of the API -------------------------------------------------------------------------------------------
+
+
+async def look_at_key(case: Case) -> list[Checked]:
+    return judge_key(case.settings, await case.known(), case.clock.wall())
+
+
+def judge_key(settings: Settings, known: Known, now: float) -> list[Checked]:
+    todo = "set RELAY_API_KEY (openssl rand -hex 32), or: relay keys create --scope admin"
+    try:
+        check_key(settings)
+    except UserError as wrong:
+        return [error("api-key", str(wrong), todo)]
+    made = known.keys is not None and known.keys.any_good(now)
+    if settings.api_key is not None or made:
+        where = "RELAY_API_KEY is set" if settings.api_key is not None else "there are keys that were made"
+        return [fine("api-key", f"the API asks for a key: {where}")]
+    own = own_url(settings.api_host, settings.api_port)
+    try:
+        check_exposure(settings)
+    except Exposed as exposed:
+        unsure = "" if known.keys is not None else "; keys that were made could not be looked up"
+        return [error("api-key", f"{exposed}{unsure}", todo)]
+    if not is_loopback(settings.api_host):
+        what = f"everybody who reaches {settings.api_host} may call the API: RELAY_API_INSECURE is set, and no key is"
+        return [warning("api-key", what, todo)]
+    if settings.public_url is not None:
+        what = f"RELAY_PUBLIC_URL leads others to {own}, where nobody needs a key"
+        return [warning("api-key", what, todo)]
+    return [fine("api-key", f"none is needed, and only this machine reaches the API, at {own}")]

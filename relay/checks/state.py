@@ -1,0 +1,231 @@
+"""What is looked at in the state: the server, its clock, recovery, who serves which lane, what is parked or failed."""
+
+import re
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from typing import Final, NamedTuple
+
+from relay.checks.context import Case, LaneTopic
+from relay.clock.shared import OFF_S, SharedClock
+from relay.config.durations import format_duration
+from relay.domain.diagnosis import Checked, error, fine, warning
+from relay.domain.errors import LogUnavailable, StateRecovering, StateUnavailable, UserError
+from relay.log.port import TopicPartition
+from relay.state.port import Counts
+from relay.state.read_model import UNSERVED_S, FailedEntry, Served
+from relay.state.rows import TAGS, RowKey, tag_of
+from relay.telemetry.observer import is_many
+
+LATELY_S: Final = 3_600.0
+MOST_LETTERS: Final = 1_000
+_RECEIVERS: Final = 50
+_CONFIG: Final = re.compile(r"`((?:appendonly|maxmemory-policy) [^`]+)`")
+_RUNNING_ALL: Final = "relay run"
+
+
+async def look_at_state(case: Case) -> list[Checked]:
+    state = await case.state()
+    try:
+        await state.start()  # which looks at what forbids a start; it is open already
+    except UserError as wrong:
+        return [error("state", str(wrong), command_for(str(wrong)))]
+    found = [warning("state", problem, command_for(problem)) for problem in await state.problems()]
+    return [fine("state", await state.about()), *found]
+
+
+def command_for(problem: str) -> str | None:
+    """What mends it, as far as a command does."""
+    if (setting := _CONFIG.search(problem)) is not None:
+        return f"redis-cli CONFIG SET {setting[1]}, and the same in redis.conf"
+    return "relay rights" if "relay rights" in problem else None
+
+
+async def look_at_clock(case: Case) -> list[Checked]:
+    shared = SharedClock(case.clock, await case.state())
+    await shared.measure()
+    return [judge_clock(shared.ahead_s)]
+
+
+def judge_clock(ahead_s: float) -> Checked:
+    """`ahead_s`: of the state's clock, this machine's."""
+    way = "ahead of" if ahead_s > 0 else "behind"
+    if abs(ahead_s) <= OFF_S:
+        return fine("clock", f"{abs(ahead_s):.1f} s {way} that of Redis")
+    what = f"this machine's clock is {abs(ahead_s):.0f} s {way} that of Redis: receivers may refuse signatures"
+    return error("clock", what, "set the clocks of all machines by NTP: timedatectl set-ntp true")
+
+
+# --- recovery -----------------------------------------------------------------------------------------------------
+
+
+async def look_at_recovery(case: Case) -> list[Checked]:
+    state = await case.state()
+    replies = await state.peek([RowKey(f"r:{name}", b"doctor" * 2) for name in _name_of_each_tag()])
+    away = [reply for reply in replies if isinstance(reply, StateUnavailable)]
+    if away:
+        raise away[0]
+    return [judge_recovery(sum(isinstance(reply, StateRecovering) for reply in replies))]
+
+
+def judge_recovery(lacking: int) -> Checked:
+    if not lacking:
+        return fine("recovery", "all that Redis knew is there")
+    what = f"what Redis knew is not complete, of {lacking} of {TAGS} hash tags: it was lost, or never there"
+    return warning("recovery", what, f"a running relay puts it back from the log; if none runs: {_RUNNING_ALL}")
+
+
+def _name_of_each_tag() -> list[str]:
+    """A name of a receiver for each hash tag, whether or not there is such a receiver."""
+    found: dict[int, str] = {}
+    number = 0
+    while len(found) < TAGS:
+        found.setdefault(tag_of(f"r:{number}"), str(number))
+        number += 1
+    return list(found.values())
+
+
+# --- who serves which lane ----------------------------------------------------------------------------------------
+
+
+class Unserved(NamedTuple):
+    """A topic of which nobody serves so many partitions. `ago_s`: since one of them was served last; None: never.
+    `unread`: records in them; None: not known."""
+
+    lane: LaneTopic
+    partitions: int
+    ago_s: float | None
+    unread: int | None
+
+
+async def look_at_lanes(case: Case) -> list[Checked]:
+    state, known = await case.state(), await case.known()
+    lanes = case.lanes(known)
+    places = [TopicPartition(lane.topic, number) for lane in lanes for number in range(lane.partitions)]
+    signs = dict(zip(places, await state.signs(places), strict=True))
+    unread = await _unread(case, lanes)
+    return judge_lanes(lanes, signs, unread, embedded=case.embedded)
+
+
+async def _unread(case: Case, lanes: Sequence[LaneTopic]) -> Mapping[TopicPartition, int] | None:
+    """None where the log does not answer."""
+    try:
+        log = await case.log()
+        backlogs = await log.backlogs({lane.topic: case.topics.group(lane.role) for lane in lanes})
+    except (LogUnavailable, UserError):
+        return None
+    return {each.partition: each.unread for each in backlogs}
+
+
+def judge_lanes(
+    lanes: Sequence[LaneTopic],
+    signs: Mapping[TopicPartition, Served | None],
+    unread: Mapping[TopicPartition, int] | None,
+    *,
+    embedded: bool = False,
+) -> list[Checked]:
+    """A line for each topic that has partitions which nobody serves; one for all, where nobody serves any."""
+    found = [unserved for lane in lanes if (unserved := _unserved(lane, signs, unread)) is not None]
+    if not found:
+        return [fine("lanes", f"all {len(signs)} partitions of {len(lanes)} topics are served")]
+    if sum(each.partitions for each in found) == len(signs) and len(lanes) > 2:
+        return [_nobody(found, embedded=embedded)]
+    return [_told(each, embedded=embedded) for each in found]
+
+
+def _unserved(
+    lane: LaneTopic, signs: Mapping[TopicPartition, Served | None], unread: Mapping[TopicPartition, int] | None
+) -> Unserved | None:
+    places = [TopicPartition(lane.topic, number) for number in range(lane.partitions)]
+    left = [place for place in places if (sign := signs[place]) is None or sign.ago_s > UNSERVED_S]
+    if not left:
+        return None
+    ages = [sign.ago_s for place in left if (sign := signs[place]) is not None]
+    waiting = None if unread is None else sum(unread.get(place, 0) for place in left)
+    return Unserved(lane, len(left), min(ages, default=None), waiting)
+
+
+def _told(unserved: Unserved, *, embedded: bool) -> Checked:
+    lane = unserved.lane
+    since = "ever" if unserved.ago_s is None else f"for {format_duration(round(unserved.ago_s))}"
+    what = f"nobody has served {unserved.partitions} of {lane.partitions} partitions {since}{_waiting(unserved.unread)}"
+    severity = warning if unserved.unread == 0 else error
+    only = "" if lane.receiver is None else f" --receiver {lane.receiver}"
+    todo = "restart relay dev" if embedded else f"relay worker {lane.role}{only}"
+    return severity("lanes", what, todo, lane.topic)
+
+
+def _nobody(found: Sequence[Unserved], *, embedded: bool) -> Checked:
+    ages = [each.ago_s for each in found if each.ago_s is not None]
+    since = f", for {format_duration(round(min(ages)))}" if ages else ", and nobody ever has"
+    counted = [each.unread for each in found if each.unread is not None]
+    waiting = _waiting(sum(counted) if len(counted) == len(found) else None)
+    what = f"nobody serves any of {sum(each.partitions for each in found)} partitions{since}: no relay runs{waiting}"
+    return error("lanes", what, "relay dev" if embedded else _RUNNING_ALL)
+
+
+def _waiting(unread: int | None) -> str:
+    return "" if unread is None else f"; unread in them: {unread}"
+
+
+# --- what is parked, and what has failed --------------------------------------------------------------------------
+
+
+async def look_at_parked(case: Case) -> list[Checked]:
+    state, known, settings = await case.state(), await case.known(), case.settings
+    names = list(known.receivers)
+    counts = dict(zip(names, await state.parked([f"r:{name}" for name in names]), strict=True))
+    told = {name: each for name, each in counts.items() if isinstance(each, Counts)}
+    found = [*judge_parked_of(told, settings.parked_per_receiver)]
+    if case.receiver is None:
+        found = [judge_parked(await state.parked_total(), settings.parked_total), *found]
+    return found or [fine("parked", f"{sum(map(_sum, told.values()))} records wait for their next attempt")]
+
+
+def judge_parked(total: Counts, cap: int) -> Checked:
+    count = _sum(total)
+    text = f"{count} of {cap} records that may be parked in all"
+    todo = "relay receivers list --state offline; or raise RELAY_PARKED_TOTAL"
+    if count >= cap:
+        return error("parked", f"{text}: what would park more is not taken in", todo)
+    return warning("parked", text, todo) if is_many(count, cap) else fine("parked", text)
+
+
+def judge_parked_of(counts: Mapping[str, Counts], cap: int) -> list[Checked]:
+    """Of receivers with many."""
+    found = []
+    for name, count in counts.items():
+        if is_many(_sum(count), cap):
+            text = f"{_sum(count)} of {cap} records that may be parked of one receiver"
+            severity = error if _sum(count) >= cap else warning
+            todo = f"relay receivers health {name}; or raise RELAY_PARKED_PER_RECEIVER"
+            found.append(severity("parked", text, todo, name))
+    return found
+
+
+def _sum(counts: Counts) -> int:
+    return counts.retries + counts.polls
+
+
+async def look_at_letters(case: Case) -> list[Checked]:
+    state, since = await case.state(), case.clock.time() - LATELY_S
+    names = [case.receiver] if case.receiver is not None else (await state.failed_receivers())[:_RECEIVERS]
+    found: dict[str, list[FailedEntry]] = {}
+    for name in names:
+        lately = [each for each in await state.failed(name, limit=MOST_LETTERS) if each.failed_at >= since]
+        if lately:
+            found[name] = lately
+    return judge_letters(found)
+
+
+def judge_letters(found: Mapping[str, Sequence[FailedEntry]]) -> list[Checked]:
+    """`found`: by receiver, dead letters of the last hour."""
+    if not found:
+        return [fine("dead-letters", "none within the last hour")]
+    judged = []
+    for name, letters in found.items():
+        reasons = Counter(each.reason for each in letters).most_common()
+        many = " or more" if len(letters) >= MOST_LETTERS else ""
+        told = ", ".join(f"{count} {reason}" for reason, count in reasons)
+        todo = f"relay failed list --receiver {name}"
+        judged.append(warning("dead-letters", f"{len(letters)}{many} within the last hour: {told}", todo, name))
+    return judged

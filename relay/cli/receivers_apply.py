@@ -1,0 +1,198 @@
+"""`relay receivers apply`: what a receivers file declares is announced to all processes; or what that would change."""
+
+import asyncio
+import json
+import os
+import socket
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any, Final
+
+import click
+
+from relay.cli.config import config_option, refusals, settings_from, tell_refused
+from relay.cli.paths import FILE
+from relay.cli.table import output_option, print_json
+from relay.clock import Clock
+from relay.config.differences import FieldChange
+from relay.config.receivers_file import ReceiversFile, load_receivers_file
+from relay.config.settings import Settings
+from relay.config.watch import file_stamp
+from relay.control.apply import LEASE, Diff, Preview, apply_file, awaited, preview_file, refusal_of
+from relay.domain.errors import StateUnavailable, UserError
+from relay.domain.topics import Topics
+from relay.log.port import Log
+from relay.state.port import State
+
+_AWAIT_S: Final = 1.0
+_LARGE_BYTES: Final = 1_000_000
+_LEASE_LOOK_S: Final = 0.2
+_LEASE_PATIENCE_S: Final = 60.0
+"""Several times what a process takes that reads a file of 100,000 receivers, and what the lease of a dead one lasts."""
+_TOLD_EVERY: Final = 10_000
+
+Say = Callable[[str], None]
+
+file_option = click.option("--file", "-f", type=FILE, help="Receivers file; default: the setting receivers_file.")
+
+
+@click.command()
+@file_option
+@config_option
+@click.option("--dry-run", is_flag=True, help="Only show what would change, field by field.")
+@click.option("--prune", is_flag=True, help="Also when the file has no receivers any more.")
+@click.option("--wait", is_flag=True, help="Until moves and removals have come to their end.")
+@output_option
+def apply(file: Path | None, config_file: Path | None, dry_run: bool, prune: bool, wait: bool, output: str) -> None:
+    """Create the topics of new receivers, and announce the file's receivers and sources to all processes.
+
+    A receiver whose lane changes, or that gets more partitions, moves by itself, in order, while the relay runs; a
+    removed one leaves when nothing of it is left. The command says what is awaited, and does not wait for it without
+    --wait. Nobody else changes receivers meanwhile: it takes their lease in Redis, as the relay does.
+    """
+    settings = settings_from(config_file)
+    known = _loaded(file or settings.receivers_file)
+    say: Say = click.echo if output != "json" else _nothing_said
+    if dry_run:
+        preview = asyncio.run(_preview(settings, known, prune=prune))
+        _tell_changes(preview, "not applied: dry run", say)
+        diff, rest = preview.diff, dict[str, str]()
+        more: dict[str, Any] = {"fields": _as_json(preview)}
+    else:
+        preview = None
+        diff, rest = asyncio.run(_apply(settings, known, prune=prune, wait=wait, say=say))
+        more = {}
+    if output == "json":
+        changes = {"added": list(diff.added), "changed": list(diff.changed), "removed": list(diff.removed)}
+        taken = {key: refusal_of(key) for key in diff.refused}
+        told = {"applied": not dry_run, "awaited": rest, "refused": refusals(known, settings), "taken": taken}
+        print_json({**changes, **told, **more})
+    else:
+        tell_refused(known, settings)
+    if preview is not None and preview.refusal is not None:
+        raise UserError(preview.refusal)
+    if diff.refused:
+        raise UserError("\n".join(f"{known.origin}: {refusal_of(key)}" for key in diff.refused))
+
+
+async def _preview(settings: Settings, file: ReceiversFile, *, prune: bool) -> Preview:
+    from relay.cli.cluster_wait import REPEAT_S  # costs the clients' imports, which others do without
+    from relay.run.composition import open_log
+
+    async with open_log(settings, repeat_s=REPEAT_S) as log:
+        return await preview_file(log, file, Topics(settings.topic_prefix), prune=prune)
+
+
+async def _apply(
+    settings: Settings, file: ReceiversFile, *, prune: bool, wait: bool, say: Say
+) -> tuple[Diff, dict[str, str]]:
+    """The changes, and what is still awaited at the end."""
+    from relay.cli.cluster_wait import REPEAT_S, patiently
+    from relay.run.composition import open_log
+
+    topics = Topics(settings.topic_prefix)
+    async with open_log(settings, repeat_s=REPEAT_S) as log:
+        async with alone(settings):
+            diff = await patiently(
+                lambda: apply_file(log, file, topics, prune=prune, announced=_tell_announced), settings.kafka_wait
+            )
+        _tell_changes(Preview(diff, {}), "applied", say)
+        return diff, await _tell_awaited(log, topics, say, wait=wait)
+
+
+@asynccontextmanager
+async def alone(settings: Settings) -> AsyncIterator[None]:
+    """No process of the relay changes receivers meanwhile. Where Redis does not answer this goes on without the lease:
+    it may be run where only Kafka is within reach, and with Redis down nobody else gets the lease either."""
+    from relay.clock import SystemClock
+    from relay.run.composition import redis_state
+    from relay.state.lease import keeping_lease
+
+    state, clock, owner = redis_state(settings), SystemClock(), f"apply-{socket.gethostname()}-{os.getpid()}"
+    try:
+        if await _has_lease(state, clock, owner):
+            async with keeping_lease(state, clock, LEASE, owner):
+                yield
+        else:
+            yield
+    finally:
+        await state.close()
+
+
+async def _has_lease(state: State, clock: Clock, owner: str) -> bool:
+    """False: there is no Redis. Raises StateUnavailable where others keep it for too long."""
+    from relay.state.lease import take_lease
+
+    try:
+        given = await take_lease(state, clock, LEASE, owner, patience_s=_LEASE_PATIENCE_S, look_s=_LEASE_LOOK_S)
+    except StateUnavailable as error:
+        click.echo(f"note: without the lease of receivers, so let nobody change them meanwhile: {error}", err=True)
+        return False
+    if not given:
+        raise StateUnavailable("another process has been changing receivers for too long; try again")
+    return True
+
+
+def _loaded(path: Path) -> ReceiversFile:
+    """The file; of one that takes a while it is said what is being done. Raises UserError."""
+    stamp = file_stamp(path)
+    is_large = stamp is not None and stamp.size > _LARGE_BYTES
+    if is_large:
+        click.echo(f"reading {path} ...", err=True)
+    known = load_receivers_file(path)
+    if is_large:
+        click.echo(f"{len(known.receivers)} receivers; comparing them with what is in force ...", err=True)
+    return known
+
+
+def _tell_announced(records: int) -> None:
+    if records % _TOLD_EVERY == 0:
+        click.echo(f"{records} changes are announced ...", err=True)
+
+
+async def _tell_awaited(log: Log, topics: Topics, say: Say, *, wait: bool) -> dict[str, str]:
+    told: dict[str, str] = {}
+    while True:
+        now = await awaited(log, topics)
+        for name in sorted(told.keys() - now.keys()):
+            say(f"done     {name}")
+        for name, text in now.items():
+            if told.get(name) != text:
+                say(f"awaited  {name} {text}")
+        if not (wait and now):
+            return now
+        told = now
+        await asyncio.sleep(_AWAIT_S)
+
+
+def _tell_changes(preview: Preview, done: str, say: Say) -> None:
+    diff = preview.diff
+    for sign, keys in (("+", diff.added), ("~", diff.changed), ("-", diff.removed)):
+        for key in keys:
+            say(f"{sign} {key}")
+            for change in preview.fields.get(key, ()):
+                say(f"    {in_words(change)}")
+    say(done if diff else "nothing to change")
+
+
+def in_words(change: FieldChange) -> str:
+    """A changed field in a line: `timeout: 15 -> 20`."""
+    if change.secret:
+        return f"{change.field}: changed"
+    return f"{change.field}: {_value(change.old)} -> {_value(change.new)}"
+
+
+def _value(value: object) -> str:
+    if value is None:
+        return "(default)"
+    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, sort_keys=True)
+
+
+def _as_json(preview: Preview) -> dict[str, list[dict[str, Any]]]:
+    return {key: [asdict(change) for change in changes] for key, changes in preview.fields.items()}
+
+
+def _nothing_said(text: str) -> None:
+    return

@@ -1,0 +1,41 @@
+"""`relay receivers verify`: has a receiver's URL prove that it wants what is sent there, over the API."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from relay.cli.config import api_option, config_option
+from relay.cli.entry_options import asked
+from relay.cli.receivers_register import verified_in_words
+from relay.cli.table import output_option, print_json
+
+if TYPE_CHECKING:
+    from relay.cli.client import Client
+
+
+@click.command()
+@click.argument("name")
+@api_option
+@config_option
+@output_option
+def verify(name: str, api: str | None, config_file: Path | None, output: str) -> None:
+    """Make the handshake that NAME's verification says, at once, and tell what came of it; exit code 1 where it proved
+    nothing. The relay tries by itself, too, less and less often."""
+
+    async def work(client: "Client") -> Any:
+        return await client.verify_receiver(name)
+
+    known = asked(config_file, api, work)
+    seen = known["verification"]
+    needed = seen["state"] != "not_required"
+    if output == "json":
+        print_json(known)
+    elif not needed:
+        click.echo(f"{name}: has nothing to prove (verification: none)")
+    else:
+        click.echo(f"{name}: {verified_in_words(seen)}")
+        if seen["state"] == "verified" and not known["proved"]:
+            click.echo(f"this handshake proved nothing: {known['detail']}")
+    if needed and not known["proved"]:
+        raise click.exceptions.Exit(1)

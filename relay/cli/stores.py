@@ -1,0 +1,138 @@
+"""Log and state for a command that works on them beside the relay, or while it is stopped: of production, or of a
+`relay dev`'s data directory."""
+
+import asyncio
+import os
+import socket
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from functools import partial
+from pathlib import Path
+from typing import Final
+
+from relay.clock import Clock, SystemClock
+from relay.clock.shared import SharedClock
+from relay.config.settings import Settings
+from relay.control.declared import lanes_of_receivers
+from relay.domain.errors import RelayError, UserError
+from relay.domain.topics import Topics
+from relay.embedded.relay import LOG_DB, STATE_DB
+from relay.embedded.valkey import ValkeyServer
+from relay.engine.observer import Observer
+from relay.engine.recovery import Holding, Recovery
+from relay.engine.supervision import Patience
+from relay.log.port import Log
+from relay.log.streams.log import StreamsLog
+from relay.run.composition import kafka_log, redis_state
+from relay.state.lease import LEASE_S
+from relay.state.port import State
+from relay.state.redis.state import RedisState
+
+QUIET_S: Final = 10.0
+"""Lanes give a sign of life every 3 s."""
+LOOK_S: Final = 0.5
+
+
+@asynccontextmanager
+async def opened(settings: Settings, data_dir: Path | None, *, use: str) -> AsyncIterator[tuple[Log, State]]:
+    """Started. `use`: what to tell whoever has a relay running in `data_dir`. Raises UserError."""
+    engine = _production(settings) if data_dir is None else _embedded(settings, data_dir, use)
+    async with engine as (log, state):
+        yield log, state
+
+
+@asynccontextmanager
+async def _production(settings: Settings) -> AsyncIterator[tuple[Log, State]]:
+    async with _opened(kafka_log(settings), redis_state(settings)) as opened:
+        yield opened
+
+
+@asynccontextmanager
+async def _opened(log: Log, state: State) -> AsyncIterator[tuple[Log, State]]:
+    try:
+        await log.start()
+        await state.start()
+        yield log, state
+    finally:
+        await log.close()
+        await state.close()
+
+
+@asynccontextmanager
+async def _embedded(settings: Settings, data_dir: Path, use: str) -> AsyncIterator[tuple[Log, State]]:
+    """On the server of a `relay dev` that does not run."""
+    if not (data_dir / "relay.lock").exists():
+        raise UserError(f"--data-dir: {data_dir} is not the data directory of a `relay dev`")
+    server = ValkeyServer(data_dir)
+    try:
+        await server.start()
+    except UserError as error:
+        raise UserError(f"{error}\n{use}") from error
+    prefix, window_s = settings.topic_prefix, settings.dedup_window
+    try:
+        log = StreamsLog(server.url(LOG_DB), prefix=prefix)
+        state = RedisState(server.url(STATE_DB), prefix=prefix, dedup_window_s=window_s)
+        async with _opened(log, state) as opened:
+            yield opened
+    finally:
+        await server.stop()
+
+
+async def check_topics(log: Log, topics: Topics) -> None:
+    names = [spec.name for spec in topics.fixed() if spec.name not in topics.only_told]
+    there = await log.describe(names)
+    missing = [name for name in names if name not in there]
+    if missing:
+        raise UserError(f"topic {missing[0]} is not there ({len(missing)} are missing): is the topic prefix right?")
+
+
+async def shared_clock(state: State) -> SharedClock:
+    """Due times were written by the clock of all processes."""
+    clock = SharedClock(SystemClock(), state)
+    await clock.measure()
+    return clock
+
+
+def own_name(command: str) -> str:
+    """Of this run of `command`, unique: with it leases are taken."""
+    return f"{command}-{socket.gethostname()}-{os.getpid()}"
+
+
+def recovery_by_hand(log: Log, state: State, topics: Topics, clock: Clock, window_s: float, owner: str) -> Recovery:
+    """One that tells nobody. `window_s`: the dedup window."""
+    silent = Observer()
+    return Recovery(
+        log,
+        state,
+        topics.parked(),
+        clock,
+        silent,
+        Patience(clock, silent),
+        owner=owner,
+        in_doubt_s=window_s,
+        holding=Holding(log, state, topics.receiver_config),
+        lanes=partial(lanes_of_receivers, log, topics),
+    )
+
+
+async def make_ready(log: Log, state: State, topics: Topics, clock: Clock, window_s: float, owner: str) -> None:
+    """As a relay does at its start: what its state lost is put back. `window_s`: the dedup window. Raises RelayError
+    when another process is at it, and no dead one of whom the lease is left."""
+    recovery = recovery_by_hand(log, state, topics, clock, window_s, owner)
+    for _ in range(round((LEASE_S + 1.0) / LOOK_S)):
+        if await recovery.check() is not None:
+            return
+        await asyncio.sleep(LOOK_S)
+    raise RelayError("a recovery is under way, of a relay process or of a `relay recover`: wait for its end")
+
+
+async def check_stopped(log: Log, state: State, topics: Topics) -> None:
+    """Raises UserError while any worker gives signs of life; waits until it is sure that none does."""
+    backlogs = await log.backlogs(topics.fixed_groups())
+    places = [backlog.partition for backlog in backlogs]
+    for _ in range(round((QUIET_S + 2.0) / LOOK_S)):
+        ages = [sign.ago_s for sign in await state.signs(places) if sign is not None]
+        if min(ages, default=QUIET_S) >= QUIET_S:
+            return
+        await asyncio.sleep(LOOK_S)
+    raise UserError("workers of this relay are running: stop them first (its API may go on taking messages in)")

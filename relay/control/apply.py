@@ -1,0 +1,266 @@
+"""Makes the log's `receiver_config` say what a receivers file says: `relay receivers apply`, and every start."""
+
+import asyncio
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import islice
+from typing import Final
+
+from relay.config.differences import FieldChange, field_changes
+from relay.config.problems import raise_all
+from relay.config.receivers_file import Raw, ReceiversFile
+from relay.control.records import Declarations, Declared, Topic, lane_of_entry, read_topic, source_key
+from relay.domain.errors import UserError
+from relay.domain.receiver import LaneKind
+from relay.domain.route import Route, next_move, removed_key, route_key
+from relay.domain.topics import SHARED, Topics
+from relay.domain.verification import verification_key
+from relay.log.port import Log, NewRecord
+
+FILE: Final = "file"
+"""Who declared an entry, when a receivers file did."""
+API: Final = "api"
+"""Who declared an entry, when it came over the HTTP API: then no file changes or removes it."""
+LEASE: Final = "receivers-file"
+"""Of the one process that changes what is declared."""
+_AT_ONCE: Final = 500
+"""Records that are appended at a time, and receivers that are compared without a thread."""
+_IN_WORDS: Final[Mapping[LaneKind, str]] = {"dedicated": "its own lane", "shared": "the shared lane"}
+
+
+@dataclass(frozen=True, slots=True)
+class Diff:
+    """Keys of what was added, changed and removed: receivers' names, and `source:<id>`; each sorted. `refused`: of what
+    a file declares, and cannot, for the API has made another one of that name."""
+
+    added: tuple[str, ...] = ()
+    changed: tuple[str, ...] = ()
+    removed: tuple[str, ...] = ()
+    refused: tuple[str, ...] = ()
+
+    def __bool__(self) -> bool:
+        return bool(self.added or self.changed or self.removed)
+
+
+async def apply_file(
+    log: Log,
+    file: ReceiversFile,
+    topics: Topics,
+    *,
+    prune: bool = False,
+    there: Topic | None = None,
+    announced: Callable[[int], None] = lambda _records: None,
+) -> Diff:
+    """Append the difference between `file` and the topic, after creating the topics of receivers that need one.
+
+    What the file does not mention, and no file declared, is left alone. Repeatable at any point: a second call does
+    what a first one did not get to. A receiver that changes its lane, or gets more partitions, moves from then on, by
+    itself. Raises UserError, having announced nothing, when a topic has more partitions than the file says, or, without
+    `prune`, when no receiver would be left.
+
+    `there`: what the topic says now, where that is known. `announced`: called now and then with the number of records
+    that are on the topic by then.
+    """
+    await log.create([spec for spec in topics.fixed() if spec.name == topics.receiver_config], {})
+    if there is None:
+        there = await read_topic(log, topics)
+    wanted, diff = await _compared(there, file)
+    if not prune:
+        _refuse_emptied(file, diff)
+    await bring_about(log, topics, there, wanted, diff, origin=file.origin, announced=announced)
+    return diff
+
+
+async def bring_about(
+    log: Log,
+    topics: Topics,
+    there: Topic,
+    wanted: Mapping[str, Declared],
+    diff: Diff,
+    *,
+    origin: str,
+    says: str = "the file",
+    announced: Callable[[int], None] = lambda _records: None,
+) -> None:
+    """Append what `diff` says, after creating the topics of receivers that need one. `there`, `announced`: as for
+    `apply_file`. Raises UserError, which names `origin`, when a topic has more partitions than `says` says."""
+    sizes = await _ensure_topics(log, topics, wanted, [*diff.added, *diff.changed], origin, says)
+    records, count = _records(topics, there, wanted, diff, sizes), 0
+    while some := list(islice(records, _AT_ONCE)):
+        await log.append(some)
+        announced(count := count + len(some))
+
+
+def refusal_of(key: str) -> str:
+    """What to say of a key in `Diff.refused`."""
+    return f"{key} was made over the API, and stays as that says; delete it there first, or take another name"
+
+
+@dataclass(frozen=True, slots=True)
+class Preview:
+    """`fields`: of each key that would be changed, what. `refusal`: why nothing would be applied, if so."""
+
+    diff: Diff
+    fields: Mapping[str, Sequence[FieldChange]]
+    refusal: str | None = None
+
+
+async def preview_file(log: Log, file: ReceiversFile, topics: Topics, *, prune: bool = False) -> Preview:
+    """What `apply_file` would do, without doing it."""
+    exists = await log.describe([topics.receiver_config])
+    if not exists:
+        return Preview(compare(None, _wanted(file)), {})
+    there = await read_topic(log, topics)
+    wanted, diff = await _compared(there, file)
+    fields = {key: field_changes(there.declared[key].entry, wanted[key].entry) for key in diff.changed}
+    try:
+        if not prune:
+            _refuse_emptied(file, diff)
+    except UserError as error:
+        return Preview(diff, fields, str(error))
+    return Preview(diff, fields)
+
+
+async def awaited(log: Log, topics: Topics) -> dict[str, str]:
+    """By receiver, what has to end before what is declared is in force: for people. Empty: nothing."""
+    there = await read_topic(log, topics)
+    found = {}
+    for name, route in there.routes.all().items():
+        declared = there.declared.get(name)
+        if declared is not None and (text := _awaited(name, route, declared.entry)) is not None:
+            found[name] = text
+    for name in (name for name in there.routes.removed if name not in there.declared):
+        found[name] = "is removed; its lanes run on until nothing of it is left"
+    return dict(sorted(found.items()))
+
+
+def _awaited(name: str, route: Route, entry: Raw) -> str | None:
+    wanted, partitions = lane_of_entry(entry), _partitions(entry)
+    following = next_move(route, wanted, partitions)
+    lane = route.lane if route.moving else following and following[0]
+    if lane is None:
+        return None
+    grows = wanted == "dedicated" and partitions > route.partitions
+    if grows and route.left and not route.moving and lane == wanted:
+        return f"gets {partitions} partitions when the answers that it owes to its own lane have come"
+    new, old = (_IN_WORDS[lane], _IN_WORDS["shared" if lane == "dedicated" else "dedicated"])
+    text = f"moves from {old} to {new}, which begins when {old} has finished what it has of {name}"
+    if grows:
+        text += f"; it comes back with {partitions} partitions in place of {route.partitions}"
+    held_back = lane != wanted and not route.moving  # the shared lane must not get more than it may park
+    return "waits until a quarter of what it may have parked is enough for its backlog; then it " * held_back + text
+
+
+async def _compared(there: Topic, file: ReceiversFile) -> tuple[Mapping[str, Declared], Diff]:
+    """What the file wants, and what leads there."""
+
+    def compared() -> tuple[Mapping[str, Declared], Diff]:
+        wanted = _wanted(file)
+        return wanted, compare(there.declared, wanted)
+
+    if len(file.receivers) <= _AT_ONCE:
+        return compared()
+    return await asyncio.to_thread(compared)  # of thousands it takes seconds
+
+
+def compare(current: Declarations | None, wanted: Mapping[str, Declared]) -> Diff:
+    """What leads from one to the other. What a file declares wins over the same key declared by anybody but the API."""
+    if current is None:
+        return Diff(added=tuple(sorted(wanted)))
+    former = {key: current.get(key) for key in wanted}
+    refused = tuple(sorted(key for key, each in former.items() if each is not None and each.by == API))
+    former = {key: each for key, each in former.items() if each is None or each.by != API}
+    return Diff(
+        added=tuple(sorted(key for key, each in former.items() if each is None)),
+        changed=tuple(sorted(key for key, each in former.items() if each is not None and each != wanted[key])),
+        removed=tuple(sorted(key for key in current.by(FILE) if key not in wanted)),
+        refused=refused,
+    )
+
+
+def _wanted(file: ReceiversFile) -> dict[str, Declared]:
+    sealed = file.sealed()
+    receivers = {name: Declared(FILE, raw) for name, raw in sealed.receivers.items()}
+    return receivers | {source_key(source_id): Declared(FILE, raw) for source_id, raw in sealed.sources.items()}
+
+
+def _refuse_emptied(file: ReceiversFile, diff: Diff) -> None:
+    """A file that an editor, a full disk or a wrong mount has emptied is valid, and would remove everybody."""
+    removed = [key for key in diff.removed if not key.startswith(source_key(""))]
+    if removed and file.is_empty:
+        raise UserError(
+            f"{file.origin}: has no receivers, which would remove all {len(removed)} that are in force; "
+            f"if that is meant, run `relay receivers apply --prune`"
+        )
+
+
+def _records(
+    topics: Topics, there: Topic, wanted: Mapping[str, Declared], diff: Diff, sizes: Mapping[str, int]
+) -> Iterator[NewRecord]:
+    """What is to stay in force goes before the entries: whoever reads an entry's new lane knows the old one already."""
+    topic = topics.receiver_config
+    for name in filter(_is_receiver, (*diff.added, *diff.changed)):
+        route = _route(there, name, wanted[name].entry, sizes.get(name))
+        if route != there.routes.route(name):
+            yield NewRecord(topic, route_key(name).encode(), route.encode())
+    for name in filter(_is_receiver, diff.removed):
+        yield NewRecord(topic, removed_key(name).encode(), there.declared[name].encode())
+    for name in filter(_is_receiver, diff.added):
+        if wanted[name].entry.get("verification", "none") != "none":  # what its namesake proved was another's
+            yield NewRecord(topic, verification_key(name), None)
+    for key in (*diff.added, *diff.changed):
+        yield NewRecord(topic, key.encode(), wanted[key].encode())
+    for key in diff.removed:
+        yield NewRecord(topic, key.encode(), None)
+    for name in (each for each in diff.added if each in there.routes.removed):
+        yield NewRecord(topic, removed_key(name).encode(), None)
+
+
+def _is_receiver(key: str) -> bool:
+    return not key.startswith(source_key(""))
+
+
+def _route(there: Topic, name: str, wanted: Raw, size: int | None) -> Route:
+    """What has to be on the topic for what is in force to stay so when the entry changes. `size`: of its own topics."""
+    known, former = there.routes.route(name), there.former(name)
+    if former is None and known.lane is None:
+        return known if size is None or size >= _partitions(wanted) else _pinned(known, wanted, size)
+    if former is not None and name not in there.declared:
+        # it may just be seen off, in the belief that it will not come back: what was said of that life is void
+        return replace(_pinned(known, former.entry, size), life=known.life + 1)
+    pinned = _pinned(known, former.entry if former is not None else wanted, size)
+    return known if next_move(pinned, lane_of_entry(wanted), _partitions(wanted)) is None else pinned
+
+
+def _pinned(known: Route, entry: Raw, size: int | None) -> Route:
+    if known.lane is not None:
+        return known
+    partitions = _partitions(entry)
+    return replace(known, lane=lane_of_entry(entry), partitions=min(partitions, size or partitions))
+
+
+def _partitions(entry: Raw) -> int:
+    found = entry.get("partitions", 1)
+    return found if isinstance(found, int) else 1
+
+
+async def _ensure_topics(
+    log: Log, topics: Topics, wanted: Mapping[str, Declared], keys: Iterable[str], origin: str, says: str
+) -> dict[str, int]:
+    """Returns how many partitions the topics of each receiver that has some have by now: never more than it wants."""
+    own = [name for name in filter(_is_receiver, keys) if lane_of_entry(wanted[name].entry) != SHARED]
+    if not own:
+        return {}
+    specs = {name: topics.lane_specs(name, _partitions(wanted[name].entry)) for name in own}
+    groups = {topic: group for name in own for topic, group in topics.lane_groups(name).items()}
+    await log.create([spec for of_one in specs.values() for spec in of_one], groups)
+    states = await log.describe(list(groups))
+    sizes = {topic: state.spec.partitions for topic, state in states.items()}
+    raise_all(
+        f"{origin}: receivers.{name}.partitions: topic {spec.name} has {sizes[spec.name]} partitions, {says} "
+        f"says {spec.partitions}, and none can be taken away: write partitions: {sizes[spec.name]}, or lane: shared"
+        for name, of_one in specs.items()
+        for spec in of_one
+        if sizes.get(spec.name, 0) > spec.partitions
+    )
+    return {name: min(sizes.get(spec.name, spec.partitions) for spec in of_one) for name, of_one in specs.items()}

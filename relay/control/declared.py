@@ -1,0 +1,80 @@
+"""Who is declared on `receiver_config`, as far as it can be said without anybody's secrets."""
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, replace
+
+from relay.config.entries import ReceiverEntry, SourceEntry
+from relay.config.receivers_file import ANY_SOURCE, Raw, check_entry
+from relay.control.records import ORIGIN, SOURCE_PREFIX, read_topic
+from relay.control.sources import OWN
+from relay.domain.errors import UserError
+from relay.domain.identity import OWN_SOURCE
+from relay.domain.receiver import Endpoint, Source
+from relay.domain.topics import SHARED, Topics
+from relay.log.port import LogReader
+from relay.state.rows import TAGS, tag_of
+
+_SOMEWHERE = Endpoint("")
+"""In place of a callback whose URL and secrets this process may not know."""
+
+
+@dataclass(frozen=True, slots=True)
+class Declared:
+    """`lanes`: of the receivers with a lane of their own, or with something left in one.
+
+    `sources`: by id; nothing can be sent to their callbacks.
+    """
+
+    lanes: frozenset[str]
+    sources: Mapping[str, Source]
+
+    def source(self, source_id: str) -> Source:
+        """Its own entry, else that of `*`, else a source without callback."""
+        if source_id == OWN_SOURCE:
+            return OWN
+        found = self.sources.get(source_id) or self.sources.get(ANY_SOURCE) or Source(source_id)
+        return replace(found, source_id=source_id)
+
+
+async def read_declared(log: LogReader, topics: Topics) -> Declared:
+    """What the topic says now. An entry that a newer version wrote counts as far as its key tells."""
+    there = await read_topic(log, topics)
+    own = there.declared.own()
+    keys = filter(_is_source, own)
+    sources = [_source(key.removeprefix(SOURCE_PREFIX), there.declared[key].entry) for key in keys]
+    lanes = {name for name in own if not _is_source(name) and _has_own_lane(name, there.declared[name].entry)}
+    lanes |= {name for name, route in there.routes.all().items() if route.has_own_lane}
+    lanes |= {name for name in there.routes.removed if _has_own_lane(name, there.last_entry(name))}
+    return Declared(frozenset(lanes), {source.source_id: source for source in sources})
+
+
+async def lanes_of_receivers(log: LogReader, topics: Topics) -> dict[str, Collection[int]]:
+    """The topics of deliveries, each with the hash tags of its receivers."""
+    own = (await read_declared(log, topics)).lanes
+    return {topics.to_receiver(SHARED): range(TAGS), **{topics.to_receiver(one): {tag_of(f"r:{one}")} for one in own}}
+
+
+def _is_source(key: str) -> bool:
+    return key.startswith(SOURCE_PREFIX)
+
+
+def _has_own_lane(name: str, entry: Raw) -> bool:
+    try:
+        return check_entry(ReceiverEntry, entry, ORIGIN, ("receivers", name)).lane != SHARED
+    except UserError:
+        return True
+
+
+def _source(source_id: str, raw: Raw) -> Source:
+    try:
+        entry = check_entry(SourceEntry, raw, ORIGIN, ("sources", source_id))
+    except UserError:
+        return Source(source_id)
+    called = entry.callback is not None and entry.callback != "kafka"
+    return Source(
+        source_id,
+        callback=_SOMEWHERE if called else None,
+        kafka=entry.callback == "kafka",
+        answers=entry.answers,
+        failures=entry.failures,
+    )

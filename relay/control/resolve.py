@@ -1,0 +1,100 @@
+"""Makes receivers and sources that can be used out of what `receiver_config` says of them."""
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Final
+
+from relay.config.encryption import KeyRing
+from relay.config.entries import ReceiverEntry, SourceEntry
+from relay.config.problems import SECRET_FIELDS
+from relay.config.receivers_file import Raw, check_entry, resolve, resolve_source
+from relay.config.references import references_in
+from relay.control.records import ORIGIN, decode
+from relay.domain.errors import UserError
+from relay.domain.filters import UNDECIDED
+from relay.domain.receiver import Endpoint, LaneKind, Receiver, Source
+
+_NOWHERE: Final = "https://unusable.invalid"
+_SENT_WITH: Final = SECRET_FIELDS | {"signature", "signature_digest", "verification", "oauth2", "tls", "proxy"}
+"""Fields of a receiver that only matter to a process that sends to it."""
+_LANE: Final = frozenset({"lane", "partitions", "ordering", "enabled", "owner", "senders"})
+_SUBSCRIPTION: Final = frozenset({"sources", "event_types", "filter"})
+_ROUTED_BY: Final = _LANE | _SUBSCRIPTION | {"forward_headers"}
+
+
+def receiver_of(name: str, value: bytes, environ: Mapping[str, str], ring: KeyRing) -> Receiver:
+    """In the lane that its entry says. Raises UserError."""
+    declared = decode(value)
+    return replace(resolve(name, _entry(name, declared.entry), environ, ORIGIN, ring), life=declared.life)
+
+
+def unusable_receiver(name: str, value: bytes, why: str) -> Receiver | None:
+    """A receiver of which only the routing can be known here: `unusable` is `why`. As much is read of its record as a
+    newer release, or references that mean nothing here, leave readable. None: not even its lane."""
+    try:
+        declared = decode(value)
+    except UserError:
+        return None
+    entry = declared.entry
+    raw = {field: each for field, each in entry.items() if next(references_in(each), None) is None}
+    if not entry.keys() & _SUBSCRIPTION <= raw.keys():
+        raw = {field: each for field, each in raw.items() if field not in _SUBSCRIPTION}
+    for fields in (ReceiverEntry.model_fields.keys() - _SENT_WITH, _ROUTED_BY, _ROUTED_BY - {"filter"}, _LANE):
+        known: Raw = {"post_endpoint": _NOWHERE} | {field: each for field, each in raw.items() if field in fields}
+        try:
+            found = resolve(name, _entry(name, known), {}, ORIGIN)
+        except UserError:
+            continue
+        return replace(_with_subscription(found, entry), unusable=why, life=declared.life)
+    return None
+
+
+def _with_subscription(known: Receiver, entry: Raw) -> Receiver:
+    """`known`: as much of `entry` as can be read. What it subscribes to beyond that is left open."""
+    if entry.get("sources") and not known.sources:
+        return replace(known, sources=("*",), event_types=("*",), filter=UNDECIDED)
+    return known if entry.get("filter") is None or known.filter is not None else replace(known, filter=UNDECIDED)
+
+
+def unusable_source(source_id: str, value: bytes, why: str) -> Source:
+    """A source whose results wait where its record says that it has a callback, or cannot be read."""
+    try:
+        raw = decode(value).entry
+        known = {field: raw[field] for field in ("answers", "failures", "quota") if field in raw}
+        source = resolve_source(source_id, check_entry(SourceEntry, known, ORIGIN, ("sources", source_id)), {}, ORIGIN)
+    except UserError:
+        raw, source = {"callback": {}}, Source(source_id)
+    callback = raw.get("callback")
+    return replace(
+        source,
+        callback=None if callback is None or callback == "kafka" else Endpoint(_NOWHERE),
+        kafka=callback == "kafka",
+        unusable=why,
+    )
+
+
+def wanted_lane(name: str, value: bytes) -> tuple[LaneKind, int]:
+    """Lane and partitions that its entry says. Raises UserError."""
+    entry = _entry(name, decode(value).entry)
+    return entry.lane, entry.partitions
+
+
+def source_of(source_id: str, value: bytes, environ: Mapping[str, str], ring: KeyRing) -> Source:
+    """Raises UserError."""
+    entry = check_entry(SourceEntry, decode(value).entry, ORIGIN, ("sources", source_id))
+    return resolve_source(source_id, entry, environ, ORIGIN, ring)
+
+
+def last_settings(name: str, value: bytes, environ: Mapping[str, str], ring: KeyRing) -> Receiver:
+    """Of a receiver that was removed; where a secret is not known any more it goes without. Raises UserError."""
+    declared = decode(value)
+    try:
+        last = resolve(name, _entry(name, declared.entry), environ, ORIGIN, ring)
+    except UserError:
+        bare = {field: value for field, value in declared.entry.items() if field not in SECRET_FIELDS}
+        last = resolve(name, _entry(name, bare), environ, ORIGIN, ring)
+    return replace(last, life=declared.life)
+
+
+def _entry(name: str, raw: object) -> ReceiverEntry:
+    return check_entry(ReceiverEntry, raw, ORIGIN, ("receivers", name))

@@ -1,0 +1,77 @@
+"""A new signing secret in an entry, beside which the former one signs along for a while. Pure."""
+
+from collections.abc import Mapping
+from math import ceil
+from typing import Any, Final
+
+from relay.config.encryption import has_encrypted
+from relay.config.receivers_file import Raw
+from relay.config.signature_entry import MAX_FORMER
+from relay.control.patch import Fault, Faulty
+from relay.domain.ed25519 import PRIVATE, is_private_key
+from relay.domain.signing import WHSEC
+
+_FORMER: Final = "former_secrets"
+
+
+def rotated(entry: Raw, new: str, *, grace_s: float, now: float) -> Raw:
+    """`entry`, in clear, with the secret `new`. It takes the place of those of its kind, HMAC or Ed25519 (of all, where
+    none is), which sign along for `grace_s`. Where it is there already, as with a repeated request, it stays. Raises
+    Faulty."""
+    present = present_secrets(entry)
+    alike = [secret for secret in present if is_private_key(secret) == is_private_key(new)] or present
+    replaced = [secret for secret in alike if secret != new]
+    former = [known for known in _former(entry) if _is_usable(known) and known["secret"] != new]
+    if grace_s > 0:
+        until = ceil(now + grace_s)
+        former = [*({"secret": each, "until": until} for each in replaced if not has_encrypted(each)), *former]
+    if len(former) > MAX_FORMER:
+        raise Faulty([Fault("/grace", _too_many(former))])
+    kept = [secret for secret in present if secret not in alike]
+    return {**_without(entry, _FORMER), "secret": [new, *kept] if kept else new} | ({_FORMER: former} if former else {})
+
+
+def without_expired(entry: Raw, now: float) -> Raw:
+    """`entry` without the former secrets that do not sign any more."""
+    living = [former for former in _former(entry) if now < former["until"]]
+    return {**entry, _FORMER: living} if living else _without(entry, _FORMER)
+
+
+def present_secrets(entry: Raw) -> list[str]:
+    """Newest first."""
+    secret: Any = entry.get("secret", [])
+    return [secret] if isinstance(secret, str) else list(secret)
+
+
+def former_until(before: Raw, after: Raw) -> float | None:
+    """Until when the secrets sign that a rotation has replaced, or where it replaced none, all former ones; None: not
+    at all."""
+    replaced = set(present_secrets(before)) - set(present_secrets(after))
+    known = [former for former in _former(after) if not replaced or former["secret"] in replaced]
+    return max((former["until"] for former in known), default=None)
+
+
+def as_private_key(secret: str) -> str:
+    """The Ed25519 key that the random bytes of a generated HMAC secret make: 32 of them are what either takes."""
+    return PRIVATE + secret.removeprefix(WHSEC)
+
+
+def _former(entry: Raw) -> list[Mapping[str, Any]]:
+    known: Any = entry.get(_FORMER, [])
+    return list(known)
+
+
+def _without(entry: Raw, field: str) -> Raw:
+    return {name: value for name, value in entry.items() if name != field}
+
+
+def _is_usable(former: Mapping[str, Any]) -> bool:
+    """What cannot be decrypted any more signs nothing, and must not be in the way of a new secret."""
+    return not has_encrypted(former["secret"])
+
+
+def _too_many(former: list[Any]) -> str:
+    return (
+        f"{len(former)} former secrets would sign along; {MAX_FORMER} may. Wait until one of them has ended, or give "
+        "grace 0: then the present one ends at once"
+    )

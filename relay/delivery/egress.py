@@ -1,0 +1,48 @@
+"""The way out, as the settings say: the transport to receivers and callbacks, and how many requests it may have."""
+
+from typing import Final
+
+from relay import __version__
+from relay.config.limits import KEPT, descriptor_limit, most_requests
+from relay.config.settings import Settings
+from relay.delivery.guard import AddressGuard
+from relay.delivery.lean_transport import LeanTransport
+from relay.delivery.proxy import EgressProxy, proxy_of
+from relay.domain.errors import UserError
+
+USER_AGENT: Final = f"relay/{__version__}"
+
+
+def requests_of(settings: Settings, descriptors: int | None = None) -> int:
+    """How many requests may be under way at a time, with so many descriptors; None: those that this process may have.
+    Raises UserError where there are too few."""
+    descriptors, wanted = descriptors or descriptor_limit(), settings.max_requests
+    if wanted is None:
+        return most_requests(descriptors)
+    if wanted > descriptors - KEPT:
+        raise UserError(
+            f"RELAY_MAX_REQUESTS: {wanted} requests need more than the {descriptors} descriptors that this process may "
+            f"have, of which {KEPT} are kept for Kafka, Redis and the API; raise `ulimit -n`, or leave it out"
+        )
+    return wanted
+
+
+def transport_of(settings: Settings, most_open: int) -> LeanTransport:
+    """Raises UserError."""
+    return LeanTransport(
+        AddressGuard(settings.allow_private_networks, bool(settings.allow_http), settings.allow_private_names),
+        body_cap=settings.answer_body_cap,
+        ca_file=str(settings.ca_file) if settings.ca_file else None,
+        proxy=egress_proxy_of(settings),
+        most_open=most_open,
+    )
+
+
+def egress_proxy_of(settings: Settings) -> EgressProxy | None:
+    """Raises UserError."""
+    if settings.egress_proxy is None:
+        return None
+    try:
+        return proxy_of(settings.egress_proxy.get_secret_value(), settings.no_proxy)
+    except ValueError as error:
+        raise UserError(f"RELAY_EGRESS_PROXY: {error}") from error

@@ -1,5 +1,0 @@
-"""Looks at a relay and all that it depends on, and says of each thing whether it is right, or what to do.
-
-`table.py` says which checks there are. Each module beside it looks at one part, and judges what it saw in functions
-that are pure; `case.py` is what they look at and through, `examination.py` runs them all within their time.
-"""

@@ -1,0 +1,124 @@
+"""What a member of a group holds, from when it is dealt until it is given up. Pure."""
+
+from collections.abc import Collection, Iterable, KeysView, Mapping
+from dataclasses import dataclass, field
+
+from relay.log.kafka.leader_epochs import UNKNOWN, Trail
+from relay.log.kafka.offsets import Committed, epoch
+from relay.log.port import TopicPartition
+
+
+@dataclass(slots=True)
+class Held:
+    """`generation`: of the group, in which it was dealt. `opening`: how often it was begun anew since. `offset`: the
+    last one that is known to be committed."""
+
+    generation: int
+    opening: int = 0
+    incarnation: int = 0
+    offset: int = 0
+    is_open: bool = False
+    is_leaving: bool = False
+    is_meant: bool = True
+    """It was dealt the last time, too: what is given up to be begun anew may be meant for another by then."""
+    is_missing: bool = False
+    """The log does not hold its offset: that is told, and it waits to be begun anew."""
+    trail: Trail = field(default_factory=Trail)
+
+    def committed(self, offset: int) -> Committed:
+        """All before `offset` is finished: what is committed then."""
+        at = self.trail.behind(offset)
+        return Committed(at, self.incarnation, leader_epoch=self.trail.epoch_before(at))
+
+    def begun_at(self, offset: int) -> Committed:
+        """It is read anew from there on."""
+        epoch = self.trail.epoch_before(offset) if offset >= self.trail.start else UNKNOWN
+        return Committed(offset, self.incarnation, leader_epoch=epoch)
+
+    @property
+    def epoch(self) -> int:
+        return epoch(self.incarnation, self.generation, self.opening)
+
+
+class Holdings:
+    """`generation`: of the group, in which it dealt last. `readable`: partitions that are open, and neither leaving nor
+    missing; keeps up with each change."""
+
+    def __init__(self) -> None:
+        self._held: dict[TopicPartition, Held] = {}
+        self._lost: set[TopicPartition] = set()
+        self.generation = -1
+        self.readable: set[TopicPartition] = set()
+
+    @property
+    def claims(self) -> KeysView[TopicPartition]:
+        """All that nobody else may be dealt."""
+        return self._held.keys()
+
+    def get(self, partition: TopicPartition) -> Held | None:
+        return self._held.get(partition)
+
+    def of(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, Held]:
+        """Those of them that are held."""
+        return {p: held for p in partitions if (held := self._held.get(p)) is not None}
+
+    def deal(self, generation: int, meant: Collection[TopicPartition]) -> dict[TopicPartition, Held]:
+        """The group has dealt: what has to be given up now, which is leaving from here on."""
+        self.generation = generation
+        for partition, held in self._held.items():
+            held.is_meant = partition in meant
+        gone = {p: held for p, held in self._held.items() if not (held.is_meant or held.is_leaving)}
+        for partition in meant:
+            if partition not in self._held:
+                self._held[partition] = Held(generation)
+        self.leave(gone)
+        return gone
+
+    def leave(self, gone: Mapping[TopicPartition, Held]) -> None:
+        for held in gone.values():
+            held.is_leaving = True
+        self.readable -= gone.keys()
+
+    def left(self, gone: Mapping[TopicPartition, Held], *, again: bool) -> None:
+        """It is given up: to the group, or (`again`) to be begun anew here, if it is still meant to be here."""
+        self._lost -= gone.keys()
+        for partition, held in gone.items():
+            if self._held.get(partition) is held:
+                if again and held.is_meant:
+                    self._held[partition] = Held(held.generation, held.opening + 1)
+                else:
+                    del self._held[partition]
+
+    def to_open(self) -> dict[TopicPartition, Held]:
+        """What was dealt and not begun."""
+        return {p: each for p, each in self._held.items() if not (each.is_open or each.is_leaving or each.is_missing)}
+
+    def open(self, partition: TopicPartition, at: Committed) -> int:
+        """Its epoch, with which it begins."""
+        held = self._held[partition]
+        held.incarnation, held.offset, held.is_open = max(1, at.incarnation), at.offset, True
+        held.trail = Trail(at.offset, at.leader_epoch)
+        self.readable.add(partition)
+        return held.epoch
+
+    def miss(self, partitions: Iterable[TopicPartition]) -> None:
+        for partition, held in self.of(partitions).items():
+            held.is_missing = True
+            held.incarnation = max(1, held.incarnation)
+            self.readable.discard(partition)
+
+    def lose(self) -> list[TopicPartition]:
+        """The group has put the member out: it holds nothing any more. What was open, and has to be ended."""
+        held, self._held = self._held, {}
+        self.generation = -1
+        self.readable.clear()
+        self._lost.update(p for p, each in held.items() if each.is_open)
+        return sorted(p for p, each in held.items() if each.is_open and not each.is_leaving)
+
+    @property
+    def is_ending(self) -> bool:
+        """Something of a former membership has not ended yet."""
+        return bool(self._lost)
+
+    def ended(self, lost: Iterable[TopicPartition]) -> None:
+        self._lost.difference_update(lost)

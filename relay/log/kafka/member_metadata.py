@@ -1,0 +1,111 @@
+"""What members of a group tell each other, in bytes: their applications, and what each is dealt.
+
+A topic goes by a fingerprint of its name, so that whoever deals needs to know nothing of the topics themselves, and
+that thousands of them are a few kB: a group's record, with all its members' bytes, has to stay well below the limit of
+a Kafka record. Another format needs another PROTOCOL: the broker keeps members of different ones apart.
+"""
+
+import struct
+import zlib
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from functools import lru_cache
+from hashlib import blake2b
+from typing import Final
+
+import msgspec
+
+from relay.log.assignment import Application, Wish
+from relay.log.port import TopicPartition
+
+PROTOCOL: Final = "relay-1"
+
+_WIDTH: Final = 5
+"""Bytes of a fingerprint: that two of 5,000 topics share one happens once in 100,000 such sets."""
+
+_PLACE: Final = struct.Struct(f">{_WIDTH}sH")
+
+Place = tuple[bytes, int]
+"""Fingerprint of a topic, and number of a partition."""
+
+
+class _Applied(msgspec.Struct, array_like=True, frozen=True, gc=False):
+    """`topics`: as `_packed`. `several`: by fingerprint the partitions of topics that do not have just one."""
+
+    named: bool
+    rank: int
+    generation: int
+    topics: bytes
+    several: dict[bytes, int]
+    claims: bytes
+
+
+_decoder: Final = msgspec.msgpack.Decoder(_Applied)
+
+
+class Vocabulary:
+    """The topics that a member wants, by fingerprint. `topics`: name -> number of partitions."""
+
+    def __init__(self, topics: Mapping[str, int]) -> None:
+        self._names: dict[bytes, list[str]] = {}
+        for name in topics:
+            self._names.setdefault(fingerprint(name), []).append(name)
+        self._topics = dict(topics)
+        self._wanted = _packed(map(fingerprint, topics))
+        self._several = {fingerprint(name): count for name, count in topics.items() if count != 1}
+
+    def application(
+        self, claims: Collection[TopicPartition], generation: int, *, named: bool = False, rank: int = 0
+    ) -> bytes:
+        held = zlib.compress(b"".join(_PLACE.pack(fingerprint(topic), n) for topic, n in sorted(claims)), 1)
+        return msgspec.msgpack.encode(_Applied(named, rank, generation, self._wanted, self._several, held))
+
+    def partitions(self, dealt: bytes) -> frozenset[TopicPartition]:
+        """What of it this member knows and wants."""
+        return frozenset(
+            TopicPartition(name, number)
+            for topic, number in _places(dealt)
+            for name in self._names.get(topic, ())
+            if number < self._topics.get(name, 0)
+        )
+
+
+@lru_cache(maxsize=65_536)
+def fingerprint(topic: str) -> bytes:
+    return blake2b(topic.encode(), digest_size=_WIDTH).digest()
+
+
+def decode_application(data: bytes) -> Application[Place]:
+    """Raises msgspec.DecodeError, zlib.error or struct.error for what is none."""
+    applied = _decoder.decode(data)
+    wants = _wanted(applied.topics, tuple(sorted(applied.several.items())))
+    return Application(Wish(wants, applied.named, applied.rank), frozenset(_places(applied.claims)), applied.generation)
+
+
+def encode_dealt(places: Collection[Place]) -> bytes:
+    return zlib.compress(b"".join(_PLACE.pack(*place) for place in places), 1)
+
+
+@lru_cache(maxsize=64)
+def _wanted(topics: bytes, several: tuple[tuple[bytes, int], ...]) -> frozenset[Place]:
+    """Members of a pool say the same: it is read once."""
+    counts = dict(several)
+    return frozenset((topic, n) for topic in _unpacked(topics) for n in range(counts.get(topic, 1)))
+
+
+def _places(data: bytes) -> Iterator[Place]:
+    return _PLACE.iter_unpack(zlib.decompress(data))
+
+
+def _packed(fingerprints: Iterable[bytes]) -> bytes:
+    """In order, as differences to the one before, all first bytes first: of those zlib leaves little."""
+    numbers = sorted(int.from_bytes(each) for each in set(fingerprints))
+    steps = b"".join((n - m).to_bytes(_WIDTH) for m, n in zip([0, *numbers], numbers, strict=False))
+    return zlib.compress(b"".join(steps[plane::_WIDTH] for plane in range(_WIDTH)))
+
+
+def _unpacked(data: bytes) -> Iterator[bytes]:
+    planes = zlib.decompress(data)
+    count, number = len(planes) // _WIDTH, 0
+    for n in range(count):
+        number += int.from_bytes(planes[n::count])
+        yield number.to_bytes(_WIDTH)

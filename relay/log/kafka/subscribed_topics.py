@@ -1,0 +1,60 @@
+"""The topics that a member wants, those of them that there are, and how many partitions they have."""
+
+import asyncio
+from collections.abc import Collection
+from typing import Final
+
+from relay.log.kafka.client import KafkaClient
+from relay.log.kafka.member_metadata import Vocabulary
+
+_LOOK_S: Final = 300.0
+"""They may get more partitions."""
+
+_TOPICS: Final = 500
+"""Asked about at a time: the answer is taken apart in one go."""
+
+
+class WantedTopics:
+    """`vocabulary`: of those that there are."""
+
+    def __init__(self, client: KafkaClient, topics: Collection[str]) -> None:
+        self._client = client
+        self._topics = frozenset(topics)
+        self._counts: dict[str, int] = {}
+        self._looked_at = float("-inf")
+        self.vocabulary = Vocabulary({})
+
+    def change(self, topics: Collection[str]) -> bool:
+        """Whether that is news; then somebody has to look."""
+        wanted = frozenset(topics)
+        if wanted == self._topics:
+            return False
+        self._topics = wanted
+        return True
+
+    @property
+    def any(self) -> str | None:
+        """One that there is."""
+        return next(iter(self._counts), None)
+
+    @property
+    def missing(self) -> list[str]:
+        return sorted(self._topics - self._counts.keys())
+
+    async def look(self) -> bool:
+        """Ask the cluster about those that are not known, now and then about all. Whether anything has changed about
+        what is wanted. Raises LogUnavailable."""
+        now, wanted = asyncio.get_running_loop().time(), self._topics
+        all_of_them = now - self._looked_at >= _LOOK_S
+        names = sorted(wanted if all_of_them else wanted - self._counts.keys())
+        counts = {name: count for name, count in self._counts.items() if name in wanted and not all_of_them}
+        for first in range(0, len(names), _TOPICS):
+            there = await self._client.topics(names[first : first + _TOPICS])
+            counts |= {name: len(partitions) for name, partitions in there.items()}
+        if all_of_them:
+            self._looked_at = now
+        if counts == self._counts:
+            return False
+        self._counts = counts
+        self.vocabulary = Vocabulary(counts)
+        return True

@@ -1,0 +1,1 @@
+"""Rebuilds from the log what the state has lost."""

@@ -1,0 +1,288 @@
+"""The dedup memory from the topics, after a loss of the state: a relay does it by itself, in the background, and
+`relay recover --dedup` at once.
+
+`workers/row_reconstruction.py` says what each record proves; here the topics are read, the newest records first, and
+the rows are written. It may be repeated, and run beside a working relay: only unknown rows are written. Memory holds
+what one fetch brings, and the places of messages that were turned away.
+"""
+
+from collections import Counter
+from collections.abc import Awaitable, Callable, Collection, Iterable, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from math import inf
+from typing import Final, Protocol, TypeVar
+
+from relay.domain.errors import RelayError, StateRecovering
+from relay.domain.receiver import Source
+from relay.domain.topics import SHARED, Topics
+from relay.log.port import Backlog, Log, Record, TopicPartition
+from relay.recovery.reverse_scan import Block, NewestFirst
+from relay.state.port import FailedEntry
+from relay.state.replies import Refusal, answered
+from relay.state.rows import TAGS, Arrival, Mark, Row, RowKey, Stage, tag_of
+from workers import row_reconstruction
+from workers.row_reconstruction import Returned
+
+T = TypeVar("T")
+
+BATCH: Final = 500
+BLOCK: Final = 5_000
+"""Offsets read in one direction before another partition has its turn."""
+MOST_TURNED_AWAY: Final = 500_000
+"""Places kept (60 B each). Beyond, no row of a message is written: its deliveries still have theirs."""
+TAIL: Final = 50_000
+"""Offsets of a partition that a lane may have finished before the loss and not committed; more than its window."""
+
+
+class MemoryLostAgain(RelayError):
+    """Rows that were written before are gone."""
+
+
+@dataclass(slots=True)
+class Read:
+    """What has been read of a topic so far. `rows`: how many of what were proved, also such as were there before.
+    `reached_ms`: records of then and later have all been read, of all topics that are read together (Unix ms)."""
+
+    topic: str
+    records: int = 0
+    rows: Counter[str] = field(default_factory=Counter)
+    reached_ms: float = inf
+
+
+class Pace(Protocol):
+    """How a rebuild gets on with others."""
+
+    async def until_done(self, what: str, call: Callable[[], Awaitable[T]]) -> T:
+        """The result of `call`, which may be repeated."""
+        ...
+
+    async def after(self, records: int) -> None:
+        """So many were read and written; wait as long as that is worth."""
+        ...
+
+
+class AtOnce:
+    """As fast as it goes; what is away is an error."""
+
+    async def until_done(self, what: str, call: Callable[[], Awaitable[T]]) -> T:
+        return await call()
+
+    async def after(self, records: int) -> None:
+        return
+
+
+class Memory(Protocol):
+    """Where what is proved goes: the state, or who writes it down for another one. As in `State`."""
+
+    async def enqueued(self, arrivals: Sequence[Arrival]) -> list[Refusal | None]: ...
+
+    async def remember(self, marks: Sequence[Mark]) -> None: ...
+
+    async def index_failed(self, entries: Sequence[FailedEntry]) -> None: ...
+
+    async def peek(self, rows: Sequence[RowKey]) -> list[Row | Refusal]: ...
+
+
+Take = Callable[[Read, Sequence[Record]], Awaitable[None]]
+
+
+class Rebuild:
+    """One run. `lanes`: of receivers that have one of their own. `source`: the settings of a source. `since_ms`: rows
+    of older records (Unix ms) would be forgotten by now, or are there. `tags`: only rows of these hash tags.
+    `everything`: the index of dead letters was lost, too. `dry_run`: nothing is written. `told`: after each block."""
+
+    def __init__(
+        self,
+        log: Log,
+        state: Memory,
+        topics: Topics,
+        *,
+        lanes: Iterable[str],
+        source: Callable[[str], Source],
+        since_ms: float,
+        tags: Collection[int] = range(TAGS),
+        everything: bool = True,
+        dry_run: bool = False,
+        told: Callable[[Read], None] = lambda read: None,
+        pace: Pace | None = None,
+    ) -> None:
+        self._log = log
+        self._state = state
+        self._topics = topics
+        self._lanes = frozenset(lanes)
+        self._source = source
+        self._since_ms = since_ms
+        self._tags = frozenset(tags)
+        self._everything = everything
+        self._dry_run = dry_run
+        self._told = told
+        self._pace: Pace = pace or AtOnce()
+        self._reads: dict[str, Read] = {}
+        self._committed: dict[TopicPartition, int] = {}
+        self._turned_away: set[tuple[int, int]] = set()  # messages on from_sender that never became deliveries
+
+    async def run(self) -> list[Read]:
+        """What was read of each topic. Raises MemoryLostAgain, and what the log and the state raise; repeat it then."""
+        topics = self._topics
+        # Offsets first: all that they prove to be acknowledged is on the other topics by now, and is read after them.
+        own, pending = (topics.from_sender, topics.to_sender, topics.failed_messages), self._pending_topics()
+        spans = await self._backlogs((*own, *pending))
+        self._reads = {topic: Read(topic) for topic in (*own, *pending) if any(_is_of(span, topic) for span in spans)}
+        self._committed = {span.partition: span.committed or 0 for span in spans}
+        sent, returned, failed = ([span for span in spans if _is_of(span, topic)] for topic in own)
+        awaited = [span for topic in pending for span in spans if _is_of(span, topic)]
+        letters = NewestFirst(map(_whole, failed), since_ms=self._since_ms, size=BLOCK)
+        await self._back(letters)  # what failed first: who was turned away has no row, and given up is more than sent
+        await self._back(self._newest_first([*map(_finished, sent), *map(_whole, returned)]))
+        await self._back(self._newest_first(map(_whole, awaited)))
+        await self._read_tails([*sent, *returned], failed)
+        if self._everything:
+            letters.since_ms = -inf
+            await self._back(letters)
+        return list(self._reads.values())
+
+    def _newest_first(self, spans: Iterable[Block]) -> NewestFirst:
+        return NewestFirst(spans, since_ms=self._since_ms, size=BLOCK)
+
+    # where there is something to be read
+
+    async def _backlogs(self, topics: Collection[str]) -> list[Backlog]:
+        groups = {topic: group for topic, group in self._topics.groups(self._lanes).items() if topic in topics}
+        return await self._pace.until_done("ask for offsets", lambda: self._log.backlogs(groups))
+
+    def _pending_topics(self) -> list[str]:
+        own = {lane for lane in self._lanes if tag_of(f"r:{lane}") in self._tags}
+        return sorted(map(self._topics.pending, own | {SHARED}))
+
+    # reading
+
+    async def _back(self, order: NewestFirst) -> None:
+        while (block := order.next()) is not None:
+            timestamps, read = await self._pace.until_done("read the log back", partial(self._take, block))
+            order.read(block, timestamps)
+            told = self._reads[block.at.topic]
+            told.records += read.records
+            told.rows.update(read.rows)
+            told.reached_ms = order.reached_ms
+            self._told(told)
+
+    async def _read_tails(self, spans: Iterable[Backlog], failed: Iterable[Backlog]) -> None:
+        """What lanes had finished before the loss, and committed since."""
+        now = {each.partition: each.committed or 0 for each in await self._backlogs(self._reads)}
+        await self._read_on(failed)  # after the offsets: who was turned away before them has a letter by now
+        for span in spans:
+            start = span.committed or 0
+            end = min(span.end, now.get(span.partition, 0), start + TAIL)
+            if end > start:
+                self._committed[span.partition] = end
+                await self._pace.until_done("read the log", partial(self._take, Block(span.partition, start, end)))
+
+    async def _read_on(self, spans: Iterable[Backlog]) -> None:
+        """What was appended to these since they were looked at."""
+        known = {span.partition: span.end for span in spans}
+        if not known:
+            return
+        ends = await self._pace.until_done("ask for ends", lambda: self._log.ends(list(known)))
+        for partition, start in known.items():
+            if ends[partition] > start:
+                block = Block(partition, start, ends[partition])
+                await self._pace.until_done("read the log", partial(self._take, block))
+
+    async def _take(self, block: Block) -> tuple[list[int], Read]:
+        """Timestamps of the block's records, and what they proved. A repeat does no harm."""
+        timestamps: list[int] = []
+        read, take = Read(block.at.topic), self._how(block.at.topic)
+        try:
+            async for batch in self._log.scan(*block.at, start=block.start, end=block.end, batch=BATCH):
+                await take(read, batch)
+                read.records += len(batch)
+                of_batch = [record.timestamp_ms for record in batch]
+                timestamps += (min(of_batch), max(of_batch))
+                await self._pace.after(len(batch))
+        except StateRecovering as error:
+            raise MemoryLostAgain("the state lost its memory again while it was rebuilt: run it once more") from error
+        return timestamps, read
+
+    def _how(self, topic: str) -> Take:
+        own = {
+            self._topics.failed_messages: self._take_failed,
+            self._topics.from_sender: self._take_sent,
+            self._topics.to_sender: self._take_returned,
+        }
+        return own.get(topic, self._take_awaited)
+
+    # what it proves
+
+    async def _take_failed(self, read: Read, batch: Sequence[Record]) -> None:
+        found = [row_reconstruction.failed(record, self._topics) for record in batch]
+        for one in found:
+            if one.turned_away is not None and len(self._turned_away) < MOST_TURNED_AWAY:
+                self._turned_away.add(one.turned_away)
+        young = [one.mark for one, record in zip(found, batch, strict=True) if self._is_young(record)]
+        await self._remember(read, young)
+        listed = [one.entry for one in found if one.listed]
+        entries = [entry for entry in listed if tag_of(f"r:{entry.receiver}") in self._tags]
+        read.rows["indexed"] += len(entries)
+        if entries and not self._dry_run:
+            await self._state.index_failed(entries)
+
+    async def _take_sent(self, read: Read, batch: Sequence[Record]) -> None:
+        if len(self._turned_away) >= MOST_TURNED_AWAY:
+            return
+        routed = [record for record in batch if (record.partition, record.offset) not in self._turned_away]
+        found: list[Arrival] = [one for one in map(row_reconstruction.enqueued, filter(self._is_young, routed)) if one]
+        arrivals = [one for one in found if tag_of(f"s:{one.id.source_id}") in self._tags]
+        read.rows["enqueued"] += len(arrivals)
+        if arrivals and not self._dry_run:
+            await answered(self._state.enqueued(arrivals))
+
+    async def _take_returned(self, read: Read, batch: Sequence[Record]) -> None:
+        young = filter(self._is_young, batch)
+        found = [one for one in map(row_reconstruction.returned, young) if one is not None]
+        ended = await self._callbacks(found)
+        marks = []
+        for one, row in zip(found, ended, strict=True):
+            committed = self._committed.get(TopicPartition(read.topic, one.at[0]), 0)
+            over = row_reconstruction.is_over(one, committed, parked=row.park_intent)
+            given_up = row.code if row.stage is Stage.DONE else None
+            source = self._source(one.hop.delivery.source_id)
+            marks.append(row_reconstruction.handed_over(one, source, over=over, given_up=given_up))
+        await self._remember(read, marks)
+
+    async def _callbacks(self, found: Sequence[Returned]) -> list[Row]:
+        """The rows of their callbacks: those that failed have one since their dead letters were read, and what is
+        parked was put back before."""
+        keys = [one.callback for one in found if one.callback is not None]
+        try:
+            rows = dict(zip(keys, await answered(self._state.peek(keys)), strict=True)) if keys else {}
+        except StateRecovering:
+            if not self._dry_run:
+                raise
+            rows = {}  # it only counts, and nothing is there yet
+        return [rows.get(one.callback, Row()) if one.callback is not None else Row() for one in found]
+
+    async def _take_awaited(self, read: Read, batch: Sequence[Record]) -> None:
+        await self._remember(read, [row_reconstruction.awaited(record) for record in batch if self._is_young(record)])
+
+    def _is_young(self, record: Record) -> bool:
+        return record.timestamp_ms >= self._since_ms
+
+    async def _remember(self, read: Read, proved: Iterable[Mark | None]) -> None:
+        marks = [mark for mark in proved if mark is not None and tag_of(mark.row.owner) in self._tags]
+        read.rows.update(mark.stage.name.lower() for mark in marks)
+        if marks and not self._dry_run:
+            await self._state.remember(marks)
+
+
+def _is_of(span: Backlog, topic: str) -> bool:
+    return span.partition.topic == topic
+
+
+def _whole(span: Backlog) -> Block:
+    return Block(span.partition, span.first, span.end)
+
+
+def _finished(span: Backlog) -> Block:
+    """What the group has committed: of records further on nothing is proved."""
+    return Block(span.partition, span.first, max(span.first, span.committed or 0))

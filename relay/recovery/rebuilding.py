@@ -1,0 +1,164 @@
+"""A relay rebuilds by itself, in the background, what a loss of the state took of finished messages.
+
+Lanes do not wait for it: what is not known yet counts as in doubt. It goes slowly, for it takes from the same log and
+state as they do; and it says how far it is.
+"""
+
+from collections import Counter
+from collections.abc import Awaitable, Callable, Mapping
+from datetime import UTC, datetime
+from math import inf, isfinite
+from typing import Final, TypeVar
+
+from relay.clock import Clock
+from relay.control.declared import read_declared
+from relay.domain.errors import RelayError, Unavailable
+from relay.domain.topics import Topics
+from relay.engine.supervision import Patience
+from relay.log.port import Log
+from relay.recovery.rebuild import MemoryLostAgain, Read, Rebuild
+from relay.state.lease import LEASE_S, keeping_lease
+from relay.state.port import Gap, State
+from relay.state.rows import TAGS
+from relay.telemetry.logging import get_logger
+from relay.telemetry.metrics import Metrics
+
+T = TypeVar("T")
+
+LEASE: Final = "rebuilding"
+LOOK_S: Final = 2.0
+AGAIN_S: Final = 30.0
+TELL_S: Final = 10.0
+LONGEST_LIFE: Final = 1.5
+"""Of a finished row, in dedup windows: what is older would be forgotten by now."""
+MARGIN_S: Final = 600.0
+"""Brokers' clocks may be so far from the state's."""
+
+_log = get_logger("relay.rebuild")
+
+
+class Rebuilding:
+    """One per process; a lease lets one of all do it. `owner`: unique per process. `window_s`: the dedup window.
+    `rate`: records a second, at most."""
+
+    def __init__(
+        self,
+        log: Log,
+        state: State,
+        topics: Topics,
+        clock: Clock,
+        patience: Patience,
+        metrics: Metrics,
+        *,
+        owner: str,
+        window_s: float,
+        rate: int,
+    ) -> None:
+        self._log = log
+        self._state = state
+        self._topics = topics
+        self._clock = clock
+        self._patience = patience
+        self._metrics = metrics
+        self._owner = owner
+        self._window_s = window_s
+        self._rate = rate
+        self._told_at = -inf
+        self._counted: Counter[str] = Counter()  # records by topic
+
+    async def run(self) -> None:
+        """For ever. While the state is away, or in recovery, there is nothing to be seen; others say so."""
+        while True:
+            again_s = LOOK_S
+            try:
+                gaps = await self._state.gaps(range(TAGS))
+                mine = bool(gaps) and await self._state.lease(LEASE, self._owner, LEASE_S)
+                self._metrics.state_tags_rebuilding.set(len(gaps) if mine else 0)  # processes are added up
+                if mine:
+                    async with keeping_lease(self._state, self._clock, LEASE, self._owner):
+                        await self._fill(gaps)
+            except (Unavailable, MemoryLostAgain, _ClosedByOthersError):
+                pass  # it is looked at again
+            except RelayError as error:
+                _log.error("rebuild_failed", error=str(error), again_in_s=AGAIN_S)
+                again_s = AGAIN_S
+            except Exception:  # noqa: BLE001  a record that breaks a reader must not end the process again and again
+                _log.error("rebuild_failed", exc_info=True, again_in_s=AGAIN_S)
+                again_s = AGAIN_S
+            await self._clock.sleep(again_s)
+
+    async def _fill(self, gaps: Mapping[int, Gap]) -> None:
+        begun, since_s = self._clock.monotonic(), self._since_s(gaps)
+        _log.info("rebuild_begun", tags=len(gaps), back_to=_moment(since_s), records_per_second=self._rate)
+        self._counted.clear()
+        self._told_at = begun
+        declared = await read_declared(self._log, self._topics)
+        rebuild = Rebuild(
+            self._log,
+            self._state,
+            self._topics,
+            lanes=declared.lanes,
+            source=declared.source,
+            since_ms=since_s * 1000,
+            tags=gaps.keys(),
+            everything=any(not gap.kept_until for gap in gaps.values()),
+            told=self._tell,
+            pace=_Slowly(self._clock, self._patience, self._rate, self._still_open),
+        )
+        reads = await rebuild.run()
+        await self._patience.until_done("end the rebuild", lambda: self._state.close_gaps(gaps))
+        self._metrics.state_tags_rebuilding.set(0)
+        self._metrics.rebuild_reached_seconds.set(0)
+        rows = sum((read.rows for read in reads), Counter[str]())
+        seconds = round(self._clock.monotonic() - begun, 3)
+        _log.info("rebuilt", tags=len(gaps), records=sum(read.records for read in reads), rows=rows, seconds=seconds)
+
+    async def _still_open(self) -> bool:
+        return bool(await self._state.gaps(range(TAGS)))
+
+    def _since_s(self, gaps: Mapping[int, Gap]) -> float:
+        kept_until = min(gap.kept_until for gap in gaps.values())
+        return max(self._clock.time() - LONGEST_LIFE * self._window_s, kept_until - MARGIN_S)
+
+    def _tell(self, read: Read) -> None:
+        """Of a topic: what has been read of it so far."""
+        self._metrics.rebuild_records_total.labels(read.topic).inc(read.records - self._counted[read.topic])
+        self._counted[read.topic] = read.records
+        if isfinite(read.reached_ms):
+            self._metrics.rebuild_reached_seconds.set(max(0.0, self._clock.time() - read.reached_ms / 1000))
+        now = self._clock.monotonic()
+        if now - self._told_at >= TELL_S:
+            self._told_at = now
+            records, reached = self._counted.total(), _moment(read.reached_ms / 1000)
+            _log.info("rebuild_progress", topic=read.topic, records=records, rows=dict(read.rows), reached=reached)
+
+
+class _ClosedByOthersError(RelayError):
+    """All that was missing is back, and this process need not go on."""
+
+
+class _Slowly:
+    """Repeats what finds log or state away, leaves time between the records, and gives up when there is nothing left to
+    be done: `relay recover --dedup` was quicker."""
+
+    def __init__(self, clock: Clock, patience: Patience, rate: int, still_open: Callable[[], Awaitable[bool]]) -> None:
+        self._clock = clock
+        self._patience = patience
+        self._rate = rate
+        self._still_open = still_open
+        self._looked_at = clock.monotonic()
+
+    async def until_done(self, what: str, call: Callable[[], Awaitable[T]]) -> T:
+        return await self._patience.until_done(what, call)
+
+    async def after(self, records: int) -> None:
+        await self._clock.sleep(records / self._rate)
+        now = self._clock.monotonic()
+        if now - self._looked_at >= LOOK_S:
+            self._looked_at = now
+            if not await self._still_open():
+                raise _ClosedByOthersError
+
+
+def _moment(seconds: float) -> str | None:
+    return datetime.fromtimestamp(seconds, UTC).isoformat(timespec="seconds") if 0 < seconds < inf else None

@@ -1,0 +1,305 @@
+"""Where replays and discards are asked for: one is done at once, many become a job, and a dry run tells of both."""
+
+import asyncio
+import secrets
+from collections import Counter
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import Final, NamedTuple
+
+from relay.clock import Clock
+from relay.control.replay_jobs import Job, Jobs
+from relay.domain.directory import Directory, Moves
+from relay.domain.errors import NotYet
+from relay.domain.fair_share import OF_RESERVE, may_have_one_more
+from relay.domain.identity import DeliveryId
+from relay.domain.message import Message
+from relay.domain.reasons import DISCARDED
+from relay.domain.replay_job import Action, Order, Span, order_key, stop_key
+from relay.domain.result_delivery import Handover, from_code
+from relay.domain.selection import Selection
+from relay.domain.topics import DAY_S, SHARED, Topics, lane_of
+from relay.log.port import Coordinate, Log, NewRecord, TopicPartition
+from relay.replay.executor import Hands
+from relay.replay.letter import Letter, read_letter
+from relay.replay.partition_merge import start_at
+from relay.replay.plan import Plan
+from relay.replay.scanner import Chunk, Walk
+from relay.state.attempts import Change, Settlement
+from relay.state.port import State
+from relay.state.replies import answered
+from relay.state.rows import Result, Row, Stage, callback_row, delivery_row
+
+MOST_OPEN: Final = 100
+"""Jobs that are not over."""
+MOST_SPANS: Final = 5_000
+"""Partitions of lanes that one job reads."""
+AT_ONCE: Final = 500
+REACH_S: Final = 5.0
+INDEXED: Final = 10_000
+
+
+@dataclass(slots=True)
+class Gone:
+    """What the log may have had, and has no more. `records`: of the partitions concerned, ever. `before_ms`: it begins
+    there (Unix ms)."""
+
+    records: int = 0
+    before_ms: int | None = None
+
+
+@dataclass(slots=True)
+class Preview:
+    """What a job would do now. `complete`: or only so far, as the time was over. `not_found`: ids that it has nothing
+    of. `unremembered`: of those to be sent, how many failed so long ago that, if they were replayed before, nobody
+    knows it any more."""
+
+    counted: int = 0
+    to_send: int = 0
+    skipped: Counter[str] = field(default_factory=Counter)
+    complete: bool = True
+    not_found: tuple[str, ...] = ()
+    unremembered: int = 0
+
+
+class Spans(NamedTuple):
+    letters: tuple[Span, ...]
+    lanes: tuple[Span, ...]
+    gone: Gone
+
+
+class TooMany(NotYet):
+    """What was asked for is more than is done at a time."""
+
+
+class Desk:
+    """Its methods raise what the two ports do. `lanes`: receivers with topics of their own. `reach`: returns when
+    `receiver_config` is known here up to an offset."""
+
+    def __init__(
+        self,
+        log: Log,
+        state: State,
+        topics: Topics,
+        directory: Directory,
+        moves: Moves,
+        jobs: Jobs,
+        clock: Clock,
+        *,
+        lanes: Callable[[], Iterable[str]],
+        reach: Callable[[int], Awaitable[None]],
+        max_payload_bytes: int,
+        dedup_window_s: float = 7 * DAY_S,
+    ) -> None:
+        self.jobs = jobs
+        self._known_to = reach
+        self._window_ms = int(dedup_window_s * 1000)
+        self._log = log
+        self._state = state
+        self._topics = topics
+        self._directory = directory
+        self._clock = clock
+        self._lanes = lanes
+        self.hands = Hands(log, state, topics, directory, moves, clock, max_payload_bytes=max_payload_bytes)
+
+    # jobs
+
+    async def order(
+        self,
+        action: Action,
+        selection: Selection,
+        *,
+        only_failed: bool = True,
+        rate: float | None = None,
+        by: str = "",
+    ) -> tuple[Order, Gone]:
+        """Fix what a job is about, as of now. `by`: whose it is. Raises TooMany."""
+        spans = await self._spans(selection, only_failed=only_failed)
+        order = Order(
+            secrets.token_hex(8), action, selection, round(self._clock.time(), 3), spans.letters, spans.lanes, rate, by
+        )
+        return order, spans.gone
+
+    async def submit(self, order: Order, *, unlimited: bool = True) -> Job:
+        """From now on it is done, whatever becomes of this process. `unlimited`: it may be the last one that there is
+        room for; else a reserve is left, and room for others. Raises TooMany."""
+        open_ones = [job for job in self.jobs.all() if not job.is_over]
+        if len(open_ones) >= MOST_OPEN:
+            raise TooMany(f"{MOST_OPEN} jobs are not over yet: wait for them, or stop some")
+        if not unlimited:
+            own = sum(job.order.by == order.by for job in open_ones)
+            most = MOST_OPEN - MOST_OPEN // OF_RESERVE
+            if not may_have_one_more(own, most - len(open_ones), most // 2):
+                raise TooMany(
+                    f"This caller has {own} of the {len(open_ones)} jobs that are not over yet, which is its share: "
+                    "wait for them, or stop some"
+                )
+        await self._say(NewRecord(self._topics.receiver_config, order_key(order.id), order.encode()))
+        return self.jobs.get(order.id) or Job(order)
+
+    async def stop(self, id: str) -> Job | None:
+        """What it has sent stays sent. None: there is no such job."""
+        job = await self.job(id)
+        if job is None or job.is_over:
+            return job
+        await self._say(NewRecord(self._topics.receiver_config, stop_key(id), b"{}"))
+        return self.jobs.get(id)
+
+    async def job(self, id: str) -> Job | None:
+        """Also one that another process was asked for this moment."""
+        return self.jobs.get(id) or await self._caught_up(id)
+
+    async def _caught_up(self, id: str) -> Job | None:
+        place = TopicPartition(self._topics.receiver_config, 0)
+        await self.reach((await self._log.ends([place]))[place])
+        return self.jobs.get(id)
+
+    async def reach(self, offset: int) -> None:
+        """Return when `receiver_config` is known here up to `offset`, or does not come to be in time."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(REACH_S):
+                await self._known_to(offset)
+
+    async def _say(self, record: NewRecord) -> None:
+        (at,) = await self._log.append([record])
+        await self.reach(at.offset + 1)
+
+    async def preview(self, order: Order, *, seconds: float) -> Preview:
+        """What it would do; after so many seconds only as far as that."""
+        found, seen = Preview(), set[str]()
+        end, remembered_ms = self._clock.monotonic() + seconds, int(self._clock.time() * 1000) - self._window_ms
+        async for chunk in Walk(self._log, self._topics, order).chunks(size=AT_ONCE):
+            plans = await self.plans(order.action, chunk)
+            found.counted += len(plans)
+            found.to_send += sum(bool(plan.out) for plan in plans)
+            found.skipped.update(plan.skip for plan in plans if plan.skip is not None)
+            seen.update(_ids(chunk))
+            for letter, plan in zip(chunk.letters, plans, strict=not chunk.group):
+                found.unremembered += bool(plan.out) and letter.facts.failed_ms < remembered_ms
+            if self._clock.monotonic() > end:
+                found.complete = False
+                break
+        found.not_found = tuple(sorted(order.selection.ids - seen))
+        return found
+
+    async def plans(self, action: Action, chunk: Chunk) -> list[Plan]:
+        """What becomes of each in the chunk."""
+        if chunk.group == 0:
+            return await self.hands.plan(action, chunk.letters) if chunk.letters else []
+        if not chunk.records:
+            return []
+        topic, partition = chunk.records[0].topic, chunk.records[0].partition
+        committed = await self._committed(topic, partition)
+        return await self.hands.plan_delivered(
+            list(zip(chunk.records, chunk.hops, strict=True)), chunk.newest, committed
+        )
+
+    async def _committed(self, topic: str, partition: int) -> int:
+        backlogs = await self._log.backlogs({topic: self._topics.group("to-receiver")})
+        return next((each.committed or 0 for each in backlogs if each.partition.partition == partition), 0)
+
+    # where to read
+
+    async def _spans(self, selection: Selection, *, only_failed: bool) -> Spans:
+        topics, gone = self._topics, Gone()
+        groups = {topics.failed_messages: topics.fixed_groups()[topics.failed_messages]}
+        letters = await self._of_topics(groups, selection, gone)
+        lanes: tuple[Span, ...] = ()
+        if not only_failed:
+            own = {topics.to_receiver(lane): topics.group("to-receiver") for lane in self._lanes_of(selection)}
+            lanes = await self._of_topics(own, selection, gone)
+        if len(lanes) > MOST_SPANS:
+            raise TooMany(f"there are {len(lanes)} partitions to read, and {MOST_SPANS} are allowed: name receivers")
+        return Spans(letters, lanes, gone)
+
+    def _lanes_of(self, selection: Selection) -> list[str]:
+        if not selection.receivers:
+            return sorted({*self._lanes(), SHARED})
+        named = filter(None, map(self._directory.receiver, selection.receivers))
+        return sorted(
+            {lane for receiver in named for lane in (lane_of(receiver), *([SHARED] if receiver.move else []))}
+        )
+
+    async def _of_topics(self, groups: dict[str, str], selection: Selection, gone: Gone) -> tuple[Span, ...]:
+        found = []
+        for each in await self._log.backlogs(groups):
+            span = Span(*each.partition, each.first, each.end)
+            if each.first > 0:
+                await self._note_gone(span, selection, gone)
+            if selection.since_ms is not None:
+                span = await start_at(self._log, span, selection.since_ms)
+            if span.end > span.start:
+                found.append(span)
+        return tuple(found)
+
+    async def _note_gone(self, span: Span, selection: Selection, gone: Gone) -> None:
+        (oldest,) = await self._log.read([(Coordinate(span.topic, span.partition, span.start), None)])
+        begins_ms = oldest.timestamp_ms if oldest is not None else int(self._clock.time() * 1000)
+        if selection.since_ms is None or selection.since_ms < begins_ms:
+            gone.records += span.start
+            gone.before_ms = max(begins_ms, gone.before_ms or 0)
+
+    # one
+
+    async def letter_at(self, partition: int, offset: int) -> Letter | None:
+        """None: there is none (any more)."""
+        (record,) = await self._log.read([(Coordinate(self._topics.failed_messages, partition, offset), None)])
+        return None if record is None else read_letter(record, self._topics)
+
+    async def letter_of(self, delivery: DeliveryId, row: Row) -> Letter | None:
+        """The newest dead letter of a delivery: where its row says, or what the index lists of it."""
+        place = await self._place_of(delivery, row)
+        letter = await self.letter_at(*place) if place is not None else None
+        if letter is not None and (letter.delivery == delivery or letter.facts[:3] == delivery):
+            return letter
+        if row.stage not in (Stage.NONE, Stage.FAILED):
+            return None
+        for entry in await self._state.failed(delivery.receiver, limit=INDEXED):
+            if (entry.source_id, entry.message_id) == delivery[1:]:
+                return await self.letter_at(entry.at.partition, entry.at.offset)
+        return None
+
+    async def _place_of(self, delivery: DeliveryId, row: Row) -> tuple[int, int] | None:
+        if row.stage is Stage.FAILED:
+            return row.at
+        if row.stage is Stage.DONE and from_code(row.code).how is Handover.FAILED:
+            own = await self.hands.peek([callback_row(delivery, row.generation, failed=False)])
+            return own[0].at
+        return None
+
+    async def do(self, action: Action, letter: Letter) -> Plan:
+        """Replay or discard one, now."""
+        plans = await self.hands.plan(action, [letter])
+        done = await self.hands.carry_out(plans)
+        await self.hands.close([letter], done)
+        return done[0]
+
+    async def send_again(
+        self, message: Message, origin: Coordinate | None, accepted_ms: int, delivery: DeliveryId, row: Row
+    ) -> Plan:
+        """A delivery that did not fail once more, now, from its message as that came: at `origin`, then."""
+        plan = self.hands.planner.once_more(message, origin, accepted_ms, delivery, row)
+        (done,) = await self.hands.carry_out([plan])
+        return done
+
+    async def discard_waiting(self, delivery: DeliveryId, row: Row) -> bool:
+        """End a delivery that is under way. Its lane writes the dead letter, as soon as it comes to it; an attempt that
+        is under way is not undone. False: it has just ended otherwise."""
+        detail = "discarded by hand, while it was under way"
+        settlement = Settlement(
+            delivery_row(delivery),
+            row.generation,
+            b"",
+            Change.RESULT,
+            result=Result("dead", reason=DISCARDED, detail=detail),
+        )
+        (now,) = await answered(self._state.settle([settlement]))
+        stored = now.result if now is not None and now.generation == row.generation else None
+        return stored is not None and stored.reason == DISCARDED
+
+
+def _ids(chunk: Chunk) -> Sequence[str]:
+    if chunk.group:
+        return [hop.delivery.message_id for hop in chunk.hops]
+    return [letter.facts.message_id for letter in chunk.letters if letter.facts.message_id]

@@ -1,0 +1,132 @@
+"""The way of a job through the log: what it is about, in chunks, each with the place behind it."""
+
+from collections.abc import AsyncIterator, Sequence
+from dataclasses import dataclass, field
+from typing import Final
+
+from relay.domain.errors import InvalidRecord, UserError
+from relay.domain.hop import Hop, decode_hop
+from relay.domain.identity import DeliveryId
+from relay.domain.replay_job import Order
+from relay.domain.topics import Topics
+from relay.log.port import LogReader, Record
+from relay.replay.letter import Letter, read_letter
+from relay.replay.partition_merge import merged
+
+SCANNED: Final = 2_000
+"""Records that are read for one chunk at most, whatever comes of them."""
+BYTES: Final = 8 * 1024 * 1024
+"""Of values that are read for one chunk, and one record more."""
+MOST_LIVES: Final = 200_000
+"""Deliveries of a partition with more than one life, of which each has to be kept in mind."""
+
+
+@dataclass(slots=True)
+class Chunk:
+    """`group`, `positions`: as in `Progress`, behind this. `numbers`: the span of each of `records`.
+
+    Of group 0 `letters` are what `records` say. Of a lane `hops` are, and `newest` is the last life of each delivery
+    when the job was made.
+    """
+
+    group: int
+    positions: tuple[int, ...] = ()
+    numbers: list[int] = field(default_factory=list)
+    records: list[Record] = field(default_factory=list)
+    letters: list[Letter] = field(default_factory=list)
+    hops: list[Hop] = field(default_factory=list)
+    newest: list[int] = field(default_factory=list)
+
+    def __len__(self) -> int:
+        return len(self.records)
+
+
+class Walk:
+    """Its methods raise LogUnavailable."""
+
+    def __init__(self, log: LogReader, topics: Topics, order: Order) -> None:
+        self._log = log
+        self._topics = topics
+        self._order = order
+
+    async def chunks(self, group: int = 0, positions: Sequence[int] = (), *, size: int) -> AsyncIterator[Chunk]:
+        """What is meant, from there on; at most `size` at once, and some chunks may be empty. Raises UserError."""
+        for number in range(group, 1 + len(self._order.lanes)):
+            begin = positions if number == group else ()
+            each = self._letters(begin, size) if number == 0 else self._of_lane(number, begin, size)
+            async for chunk in each:
+                yield chunk
+
+    async def _letters(self, positions: Sequence[int], most: int) -> AsyncIterator[Chunk]:
+        spans, selection = self._order.letters, self._order.selection
+        place = list(positions or [span.start for span in spans])
+        chunk, scanned, size = Chunk(0), 0, 0
+        async for number, record in merged(self._log, spans, place):
+            place[number] = record.offset + 1
+            scanned += 1
+            size += len(record.value or b"")
+            letter = read_letter(record, self._topics)
+            if selection.takes(letter.facts):
+                chunk.numbers.append(number)
+                chunk.records.append(record)
+                chunk.letters.append(letter)
+            if len(chunk) >= most or scanned >= SCANNED or size >= BYTES:
+                chunk.positions = tuple(place)
+                yield chunk
+                chunk, scanned, size = Chunk(0), 0, 0
+        chunk.positions = tuple(place)
+        yield chunk
+
+    async def _of_lane(self, group: int, positions: Sequence[int], most: int) -> AsyncIterator[Chunk]:
+        span = self._order.lanes[group - 1]
+        lives, taken = await self._lives(group), set[DeliveryId]()
+        place = max(span.start, *positions, 0)
+        chunk, scanned, size = Chunk(group, (place,)), 0, 0
+        async for batch in self._log.scan(span.topic, span.partition, start=place, end=span.end):
+            for record in batch:
+                place = record.offset + 1
+                scanned += 1
+                size += len(record.value or b"")
+                hop = self._meant(record)
+                if hop is not None and hop.delivery not in taken:
+                    if hop.delivery in lives:  # it may come again in this partition
+                        taken.add(hop.delivery)
+                    chunk.numbers.append(0)
+                    chunk.records.append(record)
+                    chunk.hops.append(hop)
+                    chunk.newest.append(lives.get(hop.delivery, hop.generation))
+                if len(chunk) >= most or scanned >= SCANNED or size >= BYTES:
+                    chunk.positions = (place,)
+                    yield chunk
+                    chunk, scanned, size = Chunk(group, (place,)), 0, 0
+        chunk.positions = (place,)
+        yield chunk
+
+    def _meant(self, record: Record) -> Hop | None:
+        try:
+            hop = decode_hop(record.headers)
+        except InvalidRecord:
+            return None  # what became of it is a dead letter
+        takes = self._order.selection.takes_delivery(*hop.delivery, record.timestamp_ms, hop.life)
+        return hop if takes and record.value is not None else None
+
+    async def _lives(self, group: int) -> dict[DeliveryId, int]:
+        """The last life in the partition of each delivery that has had more than its first."""
+        span = self._order.lanes[group - 1]
+        found: dict[DeliveryId, int] = {}
+        async for batch in self._log.scan(span.topic, span.partition, start=span.start, end=span.end):
+            for record in batch:
+                if (hop := self._replayed(record)) is not None:
+                    found[hop.delivery] = max(hop.generation, found.get(hop.delivery, 0))
+            if len(found) > MOST_LIVES:
+                raise UserError(f"more than {MOST_LIVES} messages of {span.topic} were replayed before: ask for fewer")
+        return found
+
+    @staticmethod
+    def _replayed(record: Record) -> Hop | None:
+        if ("relay-generation", b"0") in record.headers:
+            return None
+        try:
+            return decode_hop(record.headers)
+        except InvalidRecord:
+            return None

@@ -1,0 +1,162 @@
+"""A process's part in the API: what that is told of the process, and the desks where it asks for changes."""
+
+import secrets
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import replace
+from functools import partial
+
+from relay.api.app import ApiContext
+from relay.api.batch import largest_body
+from relay.api.limits import limits_of
+from relay.api.peers import Member, Siblings
+from relay.api.registrar import Registrar
+from relay.api.web_rules import WebRules
+from relay.config.encryption import KeyRing
+from relay.config.own_address import may_be_open, own_names
+from relay.config.references import usable_variables
+from relay.config.session_secrets import launch_secret, session_secrets
+from relay.config.settings import Settings, origins_of
+from relay.control.key_service import KeyDesk
+from relay.control.patch import Rules
+from relay.delivery.egress import USER_AGENT
+from relay.domain.diagnosis import Diagnosis
+from relay.domain.signing import generate_secret
+from relay.history.port import History
+from relay.pages.web import pages_of
+from relay.replay.replay_service import Desk
+from relay.run.check_contexts import look_from_inside
+from relay.run.context import ProcessContext
+from relay.run.delivery_part import DeliveryPart
+from relay.run.telemetry_part import TelemetryPart
+
+Look = Callable[[], Mapping[str, str | None]]
+
+
+class ApiPart:
+    """`variables`: all that entries of receivers may refer to; `ring`: what opens their secrets. `member`: which of
+    several processes that were started together. `ready`, `warnings`: see ApiContext."""
+
+    def __init__(
+        self,
+        context: ProcessContext,
+        telemetry: TelemetryPart,
+        delivery: DeliveryPart,
+        history: History | None,
+        variables: Mapping[str, str],
+        ring: KeyRing,
+        member: Member | None,
+        *,
+        ready: Look,
+        warnings: Look,
+    ) -> None:
+        self._context = context
+        self._telemetry = telemetry
+        self._delivery = delivery
+        self._history = history
+        self._variables = variables
+        self._ring = ring
+        self._ready = ready
+        self._warnings = warnings
+        registry, launch = context.registry, launch_secret(None if member is None else member.directory)
+        self._session_secrets = session_secrets(context.settings, context.plan.answer_secrets, launch)
+        self._keys = KeyDesk(context.log, context.topics.receiver_config, registry.keys, registry.reach)
+        self.desk = self._new_desk()
+        """Where replays and discards are asked for."""
+
+    def _new_desk(self) -> Desk:
+        context, registry = self._context, self._context.registry
+        return Desk(
+            context.log,
+            context.state,
+            context.topics,
+            registry,
+            registry,
+            registry.jobs,
+            context.clock,
+            lanes=self._delivery.lanes.own,
+            reach=registry.reach,
+            max_payload_bytes=context.settings.max_payload_bytes,
+            dedup_window_s=context.settings.dedup_window,
+        )
+
+    def api_context(self, siblings: Siblings | None) -> ApiContext:
+        """What the API is told; with `siblings`: that asks these, too."""
+        context, settings, plan = self._context, self._context.settings, self._context.plan
+        given = ApiContext(
+            log=context.log,
+            state=context.state,
+            topics=context.topics,
+            directory=context.registry,
+            metrics_text=self._telemetry.metrics.render,
+            ready=self._ready,
+            api_key=settings.api_key.get_secret_value() if settings.api_key else None,
+            metrics_key=settings.metrics_key.get_secret_value() if settings.metrics_key else None,
+            answer_secrets=plan.answer_secrets,
+            max_payload_bytes=settings.max_payload_bytes,
+            answer_body_cap=settings.answer_body_cap,
+            clock=context.clock,
+            new_id=lambda: secrets.token_hex(16),
+            meter=self._telemetry.meter,
+            siblings=siblings,
+            registrar=self._registrar(),
+            verify=self._delivery.verifier.try_now,
+            history=self._history,
+            warnings=self._warnings,
+            lanes=self._delivery.lanes.own,
+            replays=self.desk,
+            keys=self._keys,
+            transport=self._delivery.transport,
+            user_agent=USER_AGENT,
+            tracing=self._telemetry.traces,
+            own_key=plan.own_key,
+            session_secrets=self._session_secrets,
+            pages=pages_of(settings.pages, context.clock.time, settings.portal_origins),
+            examine=self._examine(),
+        )
+        return _as_set(given, settings)
+
+    def _registrar(self) -> Registrar:
+        """Registers receivers and sources over the API: with which secrets, and what they have to prove."""
+        context, settings = self._context, self._context.settings
+        allowed = settings.api_secrets_from
+        usable = usable_variables(self._variables, allowed) if allowed else ()
+        rules = Rules(self._variables, usable, self._ring, settings.api_verification)
+        return Registrar(
+            context.log,
+            context.state,
+            context.topics,
+            context.registry,
+            context.clock,
+            rules,
+            lambda: generate_secret(secrets.token_bytes),
+            owner=context.owner,
+        )
+
+    def _examine(self) -> Callable[[str | None], Awaitable[Diagnosis]]:
+        return partial(
+            look_from_inside,
+            self._context.settings,
+            self._context.plan,
+            self._context.clock,
+            self._context.log,
+            self._context.state,
+            self._context.registry,
+            history=self._history,
+        )
+
+
+def _as_set(given: ApiContext, settings: Settings) -> ApiContext:
+    """With the bounds and rules that the settings say."""
+    return replace(
+        given,
+        web=WebRules(own_names(settings), settings.public_url),
+        limits=limits_of(settings, largest_body(settings.max_payload_bytes)),
+        key_quota=settings.api_key_quota,
+        source_quota=settings.source_quota,
+        settings=origins_of(settings),
+        keeps_bodies=settings.history_bodies > 0,
+        public_url=settings.public_url,
+        strict_json=settings.strict_json,
+        may_be_open=may_be_open(settings),
+        owner_receivers=settings.api_owner_receivers,
+    )

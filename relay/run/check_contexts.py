@@ -1,0 +1,245 @@
+"""What is looked at, and through what: by a command with its own connections, or from inside a process with its own."""
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Final
+
+from relay.checks.context import Case, Known, known_to, known_to_file
+from relay.checks.host import sqlite_file
+from relay.checks.lazy import Opened
+from relay.checks.runner import examine
+from relay.clock import Clock
+from relay.config.answer_urls import answer_secrets
+from relay.config.encryption import KeyRing
+from relay.config.own_address import own_url
+from relay.config.plan import ROLES, Plan
+from relay.config.receivers_file import ReceiversFile, load_receivers_file
+from relay.config.references import usable_variables
+from relay.config.setting_values import key_of
+from relay.config.settings import Settings
+from relay.control.registry import Registry
+from relay.domain.diagnosis import Diagnosis
+from relay.domain.errors import HistoryUnavailable, LogUnavailable, RelayError, StateUnavailable, UserError
+from relay.domain.topics import Topics
+from relay.engine.supervision import unless_stopped
+from relay.history.lag import Behind
+from relay.history.port import History, HistoryReader
+from relay.log.port import Log
+from relay.run.composition import kafka_log, redis_state
+from relay.run.history_part import opened
+from relay.state.port import State
+
+REPEAT_S: Final = 0.5
+"""For the log's own repeats: who waits here has little time."""
+READ_S: Final = 8.0
+"""For reading who there is from the log."""
+
+
+def case_of_settings(
+    settings: Settings,
+    environ: Mapping[str, str],
+    roles: frozenset[str],
+    clock: Clock,
+    receiver: str | None = None,
+    *,
+    mistakes: Sequence[str] = (),
+) -> Case:
+    """With connections of its own; close it at the end. `mistakes`: those of the settings."""
+    file, of_file = _file_of(settings)
+    variables = usable_variables(environ, settings.secrets_from)
+    log = Opened(lambda: _started(settings), _close)
+
+    async def known() -> Known:
+        return await _known(settings, log, file, variables, receiver)
+
+    async def state() -> State:
+        return redis_state(settings)
+
+    history = _history(settings)
+
+    async def behind() -> float | None:
+        if history is None:
+            return None
+        store = await history()
+        await store.next_offsets()  # so that a log that is away is not taken for a store that is
+        return await Behind(store, await log(), Topics(settings.topic_prefix), clock).seconds()
+
+    return Case(
+        settings=settings,
+        roles=roles,
+        clock=clock,
+        log=log,
+        state=Opened(state, _close),
+        known=Opened(known),
+        given=len(settings.model_fields_set),
+        mistakes=[*mistakes, *of_file],
+        answer_secrets=answer_secrets(settings),
+        api_url=own_url(settings.api_host, settings.api_port),
+        receiver=receiver,
+        history_behind=None if history is None else behind,
+        history=history,
+    )
+
+
+def case_of_directory(
+    settings: Settings, directory: Path, environ: Mapping[str, str], clock: Clock, receiver: str | None = None
+) -> Case:
+    """An embedded relay that does not run. `settings`: those that it would have."""
+    file, mistakes = _file_of(settings)
+
+    async def known() -> Known:
+        return known_to_file(file, usable_variables(environ, settings.secrets_from), receiver)
+
+    async def log() -> Log:
+        raise LogUnavailable(f"no relay runs on {directory}, and its log and state with it; start it: relay dev")
+
+    async def state() -> State:
+        raise StateUnavailable("it runs with the embedded relay; start that: relay dev")
+
+    return Case(
+        settings=settings,
+        roles=frozenset(ROLES),
+        clock=clock,
+        log=Opened(log),
+        state=Opened(state),
+        known=Opened(known),
+        given=len(settings.model_fields_set),
+        mistakes=mistakes,
+        receiver=receiver,
+        data_dir=directory,
+    )
+
+
+async def look_from_inside(
+    settings: Settings,
+    plan: Plan,
+    clock: Clock,
+    log: Log,
+    state: State,
+    registry: Registry,
+    receiver: str | None = None,
+    *,
+    history: HistoryReader | None = None,
+) -> Diagnosis:
+    """What a process finds through what it works with itself."""
+    case = _case_of_process(settings, plan, clock, log, state, registry, receiver)
+    if history is not None:
+        case = replace(case, history_behind=Behind(history, log, case.topics, clock).seconds)
+    return await examine(case)
+
+
+def _case_of_process(
+    settings: Settings,
+    plan: Plan,
+    clock: Clock,
+    log: Log,
+    state: State,
+    registry: Registry,
+    receiver: str | None,
+) -> Case:
+
+    async def known() -> Known:
+        if registry.ready.is_set():
+            return known_to(registry, receiver)
+        return known_to_file(_file_of(settings)[0], {}, receiver)
+
+    async def open_log() -> Log:
+        return log
+
+    async def open_state() -> State:
+        return state
+
+    return Case(
+        settings=settings,
+        roles=plan.roles,
+        clock=clock,
+        log=Opened(open_log),
+        state=Opened(open_state),
+        known=Opened(known),
+        given=len(settings.model_fields_set),
+        answer_secrets=plan.answer_secrets,
+        api_url=own_url(settings.api_host, settings.api_port),
+        receiver=receiver,
+        data_dir=plan.data_dir,
+    )
+
+
+async def _started(settings: Settings) -> Log:
+    log = kafka_log(settings, repeat_s=REPEAT_S)
+    try:
+        await log.start()
+    except BaseException:
+        await log.close()
+        raise
+    return log
+
+
+async def _close(opened: Log | State | History) -> None:
+    await opened.close()
+
+
+def _history(settings: Settings) -> Opened[History] | None:
+    """Its store, which nothing is made in: that is its worker's business."""
+    if settings.history_url is None:
+        return None
+
+    async def opened_one() -> History:
+        file = sqlite_file(settings)
+        if file is not None and not file.exists():
+            raise HistoryUnavailable(f"the history in {file} is not there: no worker has begun it")
+        try:
+            store = opened(settings)
+        except UserError as error:
+            raise HistoryUnavailable(str(error)) from error
+        if store is None:
+            raise HistoryUnavailable("no history is set up")
+        return store
+
+    return Opened(opened_one, _close)
+
+
+def _file_of(settings: Settings) -> tuple[ReceiversFile | None, list[str]]:
+    """The receivers file, and what is wrong with it."""
+    path: Path = settings.receivers_file
+    if not path.exists() and "receivers_file" not in settings.model_fields_set:
+        return None, []
+    try:
+        return load_receivers_file(path), []
+    except UserError as wrong:
+        return None, str(wrong).splitlines()
+
+
+async def _known(
+    settings: Settings,
+    log: Opened[Log],
+    file: ReceiversFile | None,
+    variables: Mapping[str, str],
+    receiver: str | None,
+) -> Known:
+    """What is in force, and what the file declares besides: that comes into force when a process starts."""
+    of_file = known_to_file(file, variables, receiver)
+    try:
+        async with asyncio.timeout(READ_S):
+            registry = await _read(settings, await log(), file, variables)
+    except (RelayError, TimeoutError):
+        return of_file
+    known = known_to(registry, receiver)
+    return replace(
+        known,
+        receivers={**of_file.receivers, **known.receivers},
+        sources={**of_file.sources, **known.sources},
+        refused={**of_file.refused, **known.refused},
+    )
+
+
+async def _read(settings: Settings, log: Log, file: ReceiversFile | None, variables: Mapping[str, str]) -> Registry:
+    """Raises LogUnavailable."""
+    registry = Registry(
+        Topics(settings.topic_prefix), variables, ring=KeyRing([key_of(key) for key in settings.secrets_key])
+    )
+    if file is not None:
+        registry.learn(file)
+    await unless_stopped(registry.follow(log), registry.ready)
+    return registry

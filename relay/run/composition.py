@@ -1,0 +1,70 @@
+"""Opens the parts of production as the settings say: the log on Kafka, the state on Redis."""
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+from relay.config.limits import fetch_budget
+from relay.config.settings import Settings
+from relay.log.kafka.log import MAX_MESSAGE_BYTES, KafkaLog
+from relay.log.kafka.settings import Isolation, KafkaSecurity
+from relay.log.port import Log
+from relay.state.port import State
+from relay.state.redis.state import RedisState
+
+
+def kafka_log(settings: Settings, *, repeat_s: float | None = None, gather_bytes: int = 1) -> KafkaLog:
+    """The log of production, not yet started. `repeat_s`, `gather_bytes`: see KafkaLog."""
+    password = settings.kafka_sasl_password
+    return KafkaLog(
+        settings.kafka_bootstrap_servers,
+        replication_factor=settings.kafka_replication_factor,
+        max_message_bytes=max(MAX_MESSAGE_BYTES, settings.max_payload_bytes),
+        session_timeout_ms=int(settings.kafka_session_timeout * 1000),
+        repeat_s=repeat_s,
+        gather_bytes=gather_bytes,
+        isolation=Isolation[settings.kafka_isolation.upper()],
+        fetch_budget=fetch_budget(settings),
+        security=KafkaSecurity(
+            protocol=settings.kafka_security_protocol,
+            mechanism=settings.kafka_sasl_mechanism or "SCRAM-SHA-512",
+            user=settings.kafka_sasl_username,
+            password=password.get_secret_value() if password else None,
+            ca_file=_text(settings.kafka_ca_file),
+            certificate_file=_text(settings.kafka_certificate_file),
+            key_file=_text(settings.kafka_key_file),
+        ),
+    )
+
+
+def _text(path: Path | None) -> str | None:
+    return None if path is None else str(path)
+
+
+def redis_state(settings: Settings) -> RedisState:
+    """The state of production, not yet started."""
+    return RedisState(
+        settings.redis_url.get_secret_value(), prefix=settings.topic_prefix, dedup_window_s=settings.dedup_window
+    )
+
+
+@asynccontextmanager
+async def open_log(settings: Settings, *, repeat_s: float | None = None) -> AsyncIterator[Log]:
+    """A started log, for one command. Raises LogUnavailable when it does not answer. `repeat_s`: see KafkaLog."""
+    log = kafka_log(settings, repeat_s=repeat_s)
+    try:
+        await log.start()
+        yield log
+    finally:
+        await log.close()
+
+
+@asynccontextmanager
+async def open_state(settings: Settings) -> AsyncIterator[State]:
+    """A started state, for one command. Raises StateUnavailable when it does not answer."""
+    state = redis_state(settings)
+    try:
+        await state.start()
+        yield state
+    finally:
+        await state.close()

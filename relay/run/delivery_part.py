@@ -1,0 +1,92 @@
+"""A process's part in deliveries: its lanes, and the way out that all their requests share."""
+
+import random
+import secrets
+from collections.abc import Awaitable, Callable, Iterator
+
+from relay.config.answer_urls import AnswerUrls
+from relay.delivery.egress import USER_AGENT, requests_of, transport_of
+from relay.domain.hop import Hop
+from relay.domain.receiver import Receiver
+from relay.engine.request_limiter import Turnstile, attend
+from relay.run.context import ProcessContext
+from relay.run.lanes import Lanes
+from relay.run.telemetry_part import TelemetryPart
+from relay.state.rows import TAGS
+from relay.telemetry.levels import show_levels
+from relay.watch.verifier import Verifier, origin_of
+from workers.dependencies import Outside
+from workers.journal import all_of
+
+
+class DeliveryPart:
+    """`answer_urls`: where receivers may POST their answers, as far as is known by now."""
+
+    def __init__(
+        self, context: ProcessContext, telemetry: TelemetryPart, answer_urls: Callable[[], AnswerUrls]
+    ) -> None:
+        """Raises UserError."""
+        settings = context.settings
+        self._context = context
+        self._observer = telemetry.observer
+        self._answer_urls = answer_urls
+        seats = requests_of(settings)
+        self._turnstile = Turnstile(context.clock, telemetry.observer, seats)
+        self.transport = transport_of(settings, seats)
+        self.verifier = self._new_verifier()
+        self.lanes = Lanes(
+            settings,
+            context.plan,
+            context.registry,
+            context.log,
+            context.state,
+            self._outside(telemetry),
+            telemetry.observer,
+            telemetry.patience,
+            telemetry.sentry,
+            telemetry.events,
+            process=context.owner,
+        )
+        show_levels(telemetry.metrics, self.lanes.levels, self.lanes.memory)
+
+    def _new_verifier(self) -> Verifier:
+        context = self._context
+        return Verifier(
+            context.log,
+            context.state,
+            context.topics,
+            context.registry,
+            self.transport,
+            context.clock,
+            secrets.token_bytes,
+            owner=context.owner,
+            user_agent=USER_AGENT,
+            origin=origin_of(context.settings.public_url),
+        )
+
+    def _outside(self, telemetry: TelemetryPart) -> Outside:
+        return Outside(
+            self.transport,
+            self._context.clock,
+            random.random,
+            USER_AGENT,
+            self._answer_url,
+            telemetry.meter,
+            all_of(telemetry.attempts.journal, telemetry.traces),
+            telemetry.traces,
+            turnstile=self._turnstile,
+        )
+
+    def _answer_url(self, receiver: Receiver, hop: Hop) -> str | None:
+        expires = int(self._context.clock.time() + receiver.answer_deadline)
+        return self._answer_urls().of(hop.delivery, hop.generation, expires)
+
+    def parts(self) -> Iterator[tuple[str, Awaitable[None]]]:
+        """What the lanes need, each by its name; to be run until cancelled."""
+        yield "pump", self.lanes.pump.run()
+        yield "signs of life", self.lanes.roster.run(self._context.state, self._context.clock)
+        yield "attendance", self._attend()
+
+    async def _attend(self) -> None:
+        if self._context.plan.roles & {"to-receiver", "from-receiver-async", "to-sender"}:
+            await attend(self._context.state, self._context.clock, self._turnstile, range(TAGS), self._observer)

@@ -1,0 +1,65 @@
+"""What the commands that keep running share: signals, the event loop, logging."""
+
+import asyncio
+import os
+import signal
+from collections.abc import Awaitable, Callable, Coroutine
+from typing import Any, TypeVar
+
+import uvloop
+
+from relay.config.limits import raise_descriptor_limit
+
+T = TypeVar("T")
+
+
+_LOOKUPS = "32"
+"""Names that are looked up at a time. With the event loop's own default, 4, a few silent name servers stop them all."""
+
+
+def run_loop(main: Coroutine[Any, Any, T]) -> T:
+    """Run `main` on the fast event loop, with as many descriptors as the system grants."""
+    raise_descriptor_limit()
+    os.environ.setdefault("UV_THREADPOOL_SIZE", _LOOKUPS)
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        return runner.run(main)
+
+
+async def run_until_signalled(
+    work: Callable[[asyncio.Event], Awaitable[None]],
+    *,
+    grace_s: float,
+    hangup: Callable[[], None] | None = None,
+    lifeline: int | None = None,
+) -> None:
+    """Run `work(stop)`. SIGTERM or SIGINT sets `stop`; a second one, or `grace_s` later, cancels `work`.
+
+    Cancelling is safe by design: what was not finished is read again. SIGHUP calls `hangup`. `lifeline`: the reading
+    end of a pipe whose other end a parent holds open as long as it lives; its end is like SIGTERM.
+    """
+    loop, stop = asyncio.get_running_loop(), asyncio.Event()
+    task = asyncio.ensure_future(work(stop))
+
+    def on_signal() -> None:
+        if stop.is_set():
+            task.cancel()
+        else:
+            stop.set()
+            loop.call_later(grace_s, task.cancel)
+
+    def on_orphaned(pipe: int) -> None:
+        loop.remove_reader(pipe)
+        if not stop.is_set():
+            on_signal()
+
+    for signum in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(signum, on_signal)
+    if hangup is not None:
+        loop.add_signal_handler(signal.SIGHUP, hangup)
+    if lifeline is not None:
+        loop.add_reader(lifeline, on_orphaned, lifeline)
+    try:
+        await task
+    except asyncio.CancelledError:
+        if not stop.is_set():
+            raise

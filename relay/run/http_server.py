@@ -1,0 +1,66 @@
+"""What one process answers over HTTP: the API, or only how it is, and that to others of its `relay run`, too."""
+
+from collections.abc import Callable
+
+from relay.api.app import ApiContext, ApiServer
+from relay.api.peers import Member, Siblings
+from relay.api.shared_port import Sharing, installation_id
+from relay.config.answer_urls import AnswerUrls
+from relay.config.own_address import own_url
+from relay.config.plan import API, Plan
+from relay.config.settings import Settings
+
+
+class Front:
+    """`context`: what the API is to know; its argument: the siblings that are asked, too, or None."""
+
+    def __init__(
+        self, settings: Settings, plan: Plan, member: Member | None, context: Callable[[Siblings | None], ApiContext]
+    ) -> None:
+        self._settings = settings
+        self._plan = plan
+        self._member = member
+        self._context = context
+        self._servers: list[ApiServer] = []
+        self.url: str | None = None
+        """Of the API, once it is open; None in a process that has none."""
+
+    @property
+    def addresses(self) -> list[str]:
+        """Where it listens, each as `host:port`."""
+        return [address for server in self._servers for address in server.addresses]
+
+    def answer_urls(self) -> AnswerUrls:
+        """As far as is known by now: without a public URL they are those of this process."""
+        return AnswerUrls(self._plan.answer_secrets, self._settings.public_url or self.url)
+
+    async def open(self) -> None:
+        """The API, or in a process without that role the health routes, where a port is set for them. Raises
+        UserError."""
+        settings, siblings = self._settings, None
+        if self._member is not None:
+            siblings = Siblings(self._member)
+            await self._server(None, health_only=True).start_private(self._member.socket)
+        if API in self._plan.roles:
+            server = self._server(siblings, health_only=False)
+            port = await server.start(settings.api_host, settings.api_port, self._sharing("api"))
+            self.url = own_url(settings.api_host, port)
+        elif settings.metrics_port is not None:
+            server = self._server(siblings, health_only=True)
+            await server.start(settings.api_host, settings.metrics_port, self._sharing("health"))
+
+    def _sharing(self, serves: str) -> Sharing | None:
+        """The processes that may have this one's port, too: of its installation, and with the same routes."""
+        if self._plan.data_dir is not None:
+            return None
+        installation = installation_id(self._settings.kafka_bootstrap_servers.split(","), self._settings.topic_prefix)
+        return Sharing(f"{serves}:{installation}", any_process=self._settings.api_shared_port == "any")
+
+    def _server(self, siblings: Siblings | None, *, health_only: bool) -> ApiServer:
+        server = ApiServer(self._context(siblings), health_only=health_only)
+        self._servers.append(server)
+        return server
+
+    async def close(self) -> None:
+        for server in reversed(self._servers):
+            await server.stop()

@@ -1,0 +1,227 @@
+"""Which lanes a process runs, and how each is made: a consumer, a worker, and the surroundings of its partitions."""
+
+import secrets
+from collections.abc import Iterable, Mapping
+from functools import partial
+from typing import Any, Final, Protocol
+
+from relay.config.limits import lanes_budget
+from relay.config.plan import Plan
+from relay.config.settings import Settings
+from relay.domain.directory import Directory, Moves
+from relay.domain.receiver import Receiver
+from relay.domain.route import OwnLanes, is_in_shared, own_lanes
+from relay.domain.topics import SHARED, Topics
+from relay.engine.core import NOTHING, Lane, Levels
+from relay.engine.effects import Effects
+from relay.engine.ending import Setting
+from relay.engine.intake import Breaks
+from relay.engine.observer import Observer
+from relay.engine.policy import Bounds, BudgetShare, ByteBudget, Dedicated, Policy, Shared
+from relay.engine.pump import OpenLane, Pump
+from relay.engine.recovery import Holding
+from relay.engine.runner import Runner
+from relay.engine.supervision import OpenService, Patience
+from relay.engine.work import Worker
+from relay.log.port import Assignment, Log
+from relay.state.port import Lane as LaneId
+from relay.state.port import State
+from relay.state.rows import TAGS, tag_of
+from relay.watch.heartbeats import Roster
+from workers.dependencies import Outside
+from workers.failed_messages import NOBODY_GATHERS, FailedMessages, Gatherer, Reporter
+from workers.from_receiver_async import FromReceiverAsync
+from workers.from_sender import FromSender, TracedFromSender
+from workers.letters import Letters
+from workers.to_receiver import ToReceiver
+from workers.to_sender import ToSender
+
+ALL_TAGS = tuple(range(TAGS))
+_OF_RECEIVERS: Final = ("to-receiver", "from-receiver-async")
+"""Roles that read a topic for each receiver that has its own."""
+
+_ALL_TAGS_OF: Final = dict.fromkeys(("to-sender", *_OF_RECEIVERS), ALL_TAGS)
+"""Roles whose lanes park what belongs to many."""
+
+
+class _Reading:
+    """What a role is to read; `reader` follows it, whenever there is one."""
+
+    def __init__(self) -> None:
+        self.topics: frozenset[str] = frozenset()
+        self.reader: Runner | None = None
+
+    def change(self, topics: Iterable[str]) -> None:
+        self.topics = frozenset(topics)
+        if self.reader is not None:
+            self.reader.subscribe(self.topics)
+
+
+class Known(Directory, Moves, Protocol):
+    """Who is known, and all who may have lanes of their own."""
+
+    def receivers(self) -> Mapping[str, Receiver]:
+        """Of those in the shared lane only some."""
+        ...
+
+    def left_lanes(self) -> frozenset[str]:
+        """Receivers whose own topics are not in use any more, and may hold something."""
+        ...
+
+
+class Lanes:
+    """What has to run now, given the plan and the receivers there are."""
+
+    def __init__(
+        self,
+        settings: Settings,
+        plan: Plan,
+        known: Known,
+        log: Log,
+        state: State,
+        outside: Outside,
+        observer: Observer,
+        patience: Patience,
+        reporter: Reporter,
+        gatherer: Gatherer = NOBODY_GATHERS,
+        *,
+        process: str = "",
+    ) -> None:
+        """`process`: the name of this one, for people."""
+        self._settings = settings
+        self._plan = plan
+        self._known = known
+        self._log = log
+        self._state = state
+        self._outside = outside
+        self._observer = observer
+        self._patience = patience
+        self.roster = Roster(process, self._unusable)
+        """Which lanes are served here; somebody has to run it."""
+        self._topics = topics = Topics(settings.topic_prefix)
+        effects = Effects(
+            log, state, outside.clock, patience, Holding(log, state, topics.receiver_config), topics.parked()
+        )
+        self.pump = Pump(effects, outside.clock, outside.turnstile)
+        """Runs the lanes; somebody has to run it."""
+        letters = Letters(topics, outside.clock)
+        routing = FromSender if outside.tracing is None else TracedFromSender
+        self._workers: dict[str, Worker[Any]] = {
+            "from-sender": routing(
+                topics, known, state, letters, outside, max_payload_bytes=settings.max_payload_bytes, moves=known
+            ),
+            "to-sender": ToSender(known, state, letters, outside),
+            "failed-messages": FailedMessages(topics, state, letters, reporter, gatherer),
+            "to-receiver": ToReceiver(topics, known, state, letters, outside, known),
+            "from-receiver-async": FromReceiverAsync(topics, known, state, letters, outside),
+        }
+        self._breaks = Breaks()
+        self.memory = ByteBudget(lanes_budget(settings))
+        """What the lanes hold."""
+        self._reading = {role: _Reading() for role in self._workers if role in plan.roles}
+
+    def wanted(self) -> Mapping[str, OpenService]:
+        """A service for each role of the plan, by its name. What they read follows the receivers, with each call."""
+        topics = self._topics_read()
+        for role, reading in self._reading.items():
+            reading.change(topics[role])
+        return {role: partial(self._runner, role) for role in self._reading}
+
+    def _topics_read(self) -> dict[str, list[str]]:
+        """By role."""
+        topics, own = self._topics, self._own()
+        lanes = [lane for lane in self._lanes_of_receivers(own) if self._can_serve(lane)]
+        return {
+            "from-sender": [topics.from_sender],
+            "to-sender": [topics.to_sender],
+            "failed-messages": [topics.failed_messages],
+            "to-receiver": [topics.to_receiver(lane) for lane in lanes if lane not in own.gathering],
+            "from-receiver-async": [topics.pending(lane) for lane in lanes],
+        }
+
+    def _can_serve(self, lane: str) -> bool:
+        """The lane of a receiver whose settings cannot be used here is left to processes that can use them."""
+        receiver = None if lane == SHARED else self._known.receiver(lane)
+        return receiver is None or receiver.unusable is None
+
+    def _unusable(self) -> list[str]:
+        """Owners of the lanes that are left to others."""
+        if not self._reading.keys() & set(_OF_RECEIVERS):
+            return []
+        return [f"r:{lane}" for lane in self._lanes_of_receivers(self._own()) if not self._can_serve(lane)]
+
+    def own(self) -> frozenset[str]:
+        """Receivers whose own topics have to be read by somebody."""
+        return self._own().all
+
+    def levels(self) -> dict[str, Levels]:
+        """By role, of all lanes that this process has now."""
+        now = self._outside.clock.monotonic()
+        role_of = {worker.stage: role for role, worker in self._workers.items()}
+        found = dict.fromkeys(self._reading, NOTHING)
+        for lane in self.pump.lanes():
+            role = role_of[lane.worker.stage]
+            found[role] = found.get(role, NOTHING).plus(lane.levels(now))
+        return found
+
+    def _own(self) -> OwnLanes:
+        return own_lanes(self._known.receivers().values(), self._known.left_lanes())
+
+    def _lanes_of_receivers(self, own: OwnLanes) -> list[str]:
+        only = self._plan.receivers
+        if only is None:
+            return sorted(own.all | {SHARED})
+        named = filter(None, map(self._known.receiver, only))
+        shared = {SHARED for receiver in named if is_in_shared(receiver)}
+        return sorted(own.all & only | shared)
+
+    def _runner(self, role: str) -> Runner:
+        reading = self._reading[role]
+        runner = Runner(
+            partial(
+                self._log.consumer,
+                self._topics.group(role),
+                reading.topics,
+                rank=self._plan.rank(list(self._workers).index(role)),
+                named=self._plan.receivers is not None and role in _OF_RECEIVERS,
+                former=self._topics.former_group,
+            ),
+            partial(self._open_lane, role),
+            self._outside.clock,
+            self._patience,
+            self._settings.shutdown_grace,
+            self._observer,
+            role,
+            self.memory,
+        )
+        reading.reader = runner
+        return runner
+
+    def _open_lane(self, role: str, assignment: Assignment) -> OpenLane:
+        worker = self._workers[role]
+        name = self._topics.lane_of(assignment.partition.topic) if role in _OF_RECEIVERS else None
+        tags = _ALL_TAGS_OF.get(role, ()) if name in (None, SHARED) else (tag_of(f"r:{name}"),)
+        setting = self._setting(assignment, tags, worker, shared=name in (None, SHARED))
+        lane = OpenLane(self.pump, self._outside.clock, partial(Lane, setting, worker))
+        self.roster.enter(lane)
+        return lane
+
+    def _setting(self, assignment: Assignment, tags: tuple[int, ...], worker: Worker[Any], *, shared: bool) -> Setting:
+        settings, hold_s = self._settings, self._settings.hold_max
+        kind = (Shared if shared else Dedicated) if worker.parks else Policy
+        return Setting(
+            lane=LaneId(*assignment.partition, assignment.epoch),
+            tags=tags,
+            policy=kind(hold_s, capped=worker.capped),
+            bounds=Bounds(
+                window=settings.window_records,
+                span=settings.window_offsets,
+                parked_per_owner=settings.parked_per_receiver,
+                parked_total=settings.parked_total,
+            ),
+            observer=self._observer,
+            random=secrets.token_bytes,
+            wall=self._outside.clock.time,
+            breaks=self._breaks,
+            memory=BudgetShare(self.memory),
+        )

@@ -1,0 +1,249 @@
+"""One process of the relay: wires its parts, starts them in their order, ends them. The only place that knows all."""
+
+import asyncio
+import os
+import secrets
+import socket
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
+from functools import partial
+from typing import Final
+
+from relay.api.peers import Member
+from relay.checks.answer_urls import tell_answer_urls
+from relay.checks.rights import check_rights
+from relay.clock import Clock
+from relay.clock.shared import SharedClock
+from relay.config.encryption import KeyRing
+from relay.config.plan import Plan
+from relay.config.references import usable_variables
+from relay.config.setting_values import key_of
+from relay.config.settings import Settings
+from relay.control.declared import lanes_of_receivers
+from relay.control.registry import Registry
+from relay.domain.identity import MessageId
+from relay.domain.topics import Topics
+from relay.engine.recovery import Holding, Recovery
+from relay.engine.supervision import Supervisor, end, telling, unless_stopped
+from relay.log.port import Log
+from relay.run.api_part import ApiPart
+from relay.run.context import ProcessContext
+from relay.run.delivery_part import DeliveryPart
+from relay.run.gc_tuning import keep_startup_heap
+from relay.run.history_part import HistoryPart
+from relay.run.http_server import Front
+from relay.run.shared_work import SharedWork
+from relay.run.telemetry_part import TelemetryPart
+from relay.state.port import State
+from relay.telemetry.logging import get_logger
+from relay.watch.clock import ClockWatch
+from relay.watch.dependencies import tell_draining, watch_part
+from relay.watch.parked import ParkedWatch
+from relay.watch.receivers_file import FileWatch
+from relay.watch.registry import NAMES_SHOWN, MovedEndpoints, count_refused, follow_registry, tell_unknown
+from relay.watch.topics import TopicWatch
+from relay.watch.warnings import warnings_of
+
+LOG_LOOK_S: Final = 5.0
+STATE_LOOK_S: Final = 1.0
+NOBODY: Final = MessageId("-", "-")
+"""Looked up to see whether the state answers."""
+
+_log = get_logger("relay.process")
+
+
+class Relay:
+    """One process of the relay, on whatever log and state it is given. `member`: which of several started together.
+
+    `exit_when_stuck`: end the process when its event loop stands still until the groups put its members out.
+    """
+
+    def __init__(
+        self,
+        settings: Settings,
+        log: Log,
+        state: State,
+        plan: Plan,
+        environ: Mapping[str, str],
+        clock: Clock,
+        member: Member | None = None,
+        *,
+        exit_when_stuck: bool = False,
+    ) -> None:
+        plan = plan if settings.history_url is not None else plan.without_history()
+        variables = usable_variables(environ, settings.secrets_from)
+        ring = KeyRing((*map(key_of, settings.secrets_key), *plan.secrets_keys))
+        topics, owner = Topics(settings.topic_prefix), f"{socket.gethostname()}-{os.getpid()}-{secrets.token_hex(4)}"
+        self._moved = MovedEndpoints(self._resumed)
+        self.registry = registry = Registry(
+            topics, variables, self._resumed, ring=ring, ping_every=plan.ping_every, moved=self._moved.note
+        )
+        self._clock = SharedClock(clock, state)
+        self._context = context = ProcessContext(settings, plan, log, state, topics, self._clock, registry, owner)
+        self._keeps = True
+        """Whether this process takes part in what one of all does for the others."""
+        self._trouble: dict[str, str | None] = {"start": "connecting", "receivers": "not read yet"}
+        self._telemetry = TelemetryPart(context, environ, lambda: self._recovery.ask(), exit_when_stuck=exit_when_stuck)
+        self.metrics = self._telemetry.metrics
+        self._patience = patience = self._telemetry.patience
+        self._history = HistoryPart(settings, plan, log, topics, self._clock, patience, self.metrics)
+        self._topic_watch = TopicWatch(log, topics, settings, registry, self._clock, patience)
+        told = self._telemetry.observer.parked_in_all if plan.index == 0 else lambda _count, _cap: None
+        self._parked_watch = ParkedWatch(state, self._clock, settings.parked_total, told)
+        self._file = FileWatch(settings, plan, registry, log, state, topics, self._clock, owner=owner)
+        self.hangup = self._file.hangup
+        """Set it to have the receivers file read again."""
+        self._recovery = self._new_recovery()
+        self._front = Front(settings, plan, member, lambda siblings: self._api.api_context(siblings))
+        self._delivery = DeliveryPart(context, self._telemetry, self._front.answer_urls)
+        self._api = ApiPart(
+            context,
+            self._telemetry,
+            self._delivery,
+            self._history.store,
+            variables,
+            ring,
+            member,
+            ready=lambda: self._trouble,
+            warnings=partial(warnings_of, self._parked_watch, self._topic_watch, self._clock, registry),
+        )
+
+    def _new_recovery(self) -> Recovery:
+        context = self._context
+        return Recovery(
+            context.log,
+            context.state,
+            context.topics.parked(),
+            self._clock,
+            self._telemetry.observer,
+            self._patience,
+            owner=context.owner,
+            in_doubt_s=context.settings.dedup_window,
+            holding=Holding(context.log, context.state, context.topics.receiver_config),
+            lanes=partial(lanes_of_receivers, context.log, context.topics),
+        )
+
+    def _resumed(self, owner: str) -> None:
+        self._delivery.lanes.pump.resumed(owner)
+
+    @property
+    def api_url(self) -> str | None:
+        """None until it is open, and in a process without one."""
+        return self._front.url
+
+    @property
+    def addresses(self) -> list[str]:
+        """Where the API, or the health routes, listen: each as `host:port`."""
+        return self._front.addresses
+
+    def report(self, part: str, trouble: str | None) -> None:
+        """For /readyz: what is wrong with a part that this process stands on; None: nothing."""
+        self._trouble[part] = trouble
+
+    # life
+
+    async def run(self, stop: asyncio.Event, started: Callable[[], None] = lambda: None) -> None:
+        """Until `stop`; then what is in flight is finished. Waits for Kafka and Redis. Raises UserError."""
+        self._telemetry.start()
+        watching = asyncio.create_task(self._telemetry.loop_watch.run())
+        try:
+            await self._front.open()
+            if await unless_stopped(self._connect(), stop):
+                await self._serve(stop, started)
+        finally:
+            await self._close()
+            await end([watching])
+
+    async def _connect(self) -> None:
+        log, state, topics = self._context.log, self._context.state, self._context.topics
+        await self._patience.until_done("connect to the log", log.start)
+        look = partial(check_rights, log, topics, self._context.plan.roles)
+        self._keeps = await self._patience.until_done("check the rights", look)
+        await self._patience.until_done("check the topics", self._topic_watch.check_fixed)
+        await self._patience.until_done("connect to the state", state.start)
+        for problem in await self._patience.until_done("look at the state's server", state.problems):
+            _log.warning("state_problem", problem=problem)
+        await self._patience.until_done("ask the state for the time", self._clock.measure)
+        await self._delivery.transport.start()
+        self._trouble["start"] = None
+        await self._file.read()
+
+    async def _serve(self, stop: asyncio.Event, started: Callable[[], None]) -> None:
+        async with asyncio.TaskGroup() as tasks:
+
+            def start(parts: Iterable[tuple[str, Awaitable[None]]]) -> list[asyncio.Task[None]]:
+                told = self._telemetry.observer
+                return [tasks.create_task(telling(told, name, work)) for name, work in parts]
+
+            background = start(self._needed_first())
+            if await unless_stopped(self._know_receivers(), stop):
+                await unless_stopped(self._topic_watch.check_lanes(), stop)
+            self._trouble["receivers"] = None
+            self._tell_who_is_known()
+            background += start(self._beside_lanes(stop))
+            if await unless_stopped(self._recovery.healed.wait(), stop):
+                keep_startup_heap()
+                self._telemetry.loop_watch.arm()
+                started()
+                await self._run_lanes(stop)
+            await self._telemetry.end()
+            await end(background)
+
+    def _needed_first(self) -> Iterator[tuple[str, Awaitable[None]]]:
+        """What runs before the receivers are known, each by its name."""
+        log, state = self._context.log, self._context.state
+        watched = partial(watch_part, self._trouble, self._clock)
+        yield "follow the registry", follow_registry(self.registry, log, self._patience)
+        yield "recovery", self._recovery.run()
+        yield from self._delivery.parts()
+        yield "clock watch", ClockWatch(self._clock, self.metrics).run()
+        yield "log watch", watched("log", LOG_LOOK_S, partial(log.describe, [self._context.topics.from_sender]))
+        yield "state watch", watched("state", STATE_LOOK_S, partial(state.messages, [NOBODY]))
+
+    async def _know_receivers(self) -> None:
+        """With those of the receivers file, where this process brings it into force. Raises UserError."""
+        await self.registry.ready.wait()
+        if self._context.plan.apply_file and self._keeps:
+            await self._patience.until_done("apply the receivers file", self._file.bring_into_force)
+
+    def _tell_who_is_known(self) -> None:
+        settings, plan = self._context.settings, self._context.plan
+        tell_unknown(self.registry, plan.receivers or ())
+        some = {**self.registry.receivers(), **self.registry.shared.some(NAMES_SHOWN)}
+        tell_answer_urls(settings, plan, self._front.answer_urls(), some)
+
+    def _beside_lanes(self, stop: asyncio.Event) -> Iterator[tuple[str, Awaitable[None]]]:
+        """What runs from when the receivers are known, each by its name."""
+        yield "stop watch", tell_draining(self._trouble, stop)
+        yield "lane checks", self._topic_watch.run()
+        yield "refused receivers", count_refused(self.registry, self.metrics)
+        yield "moved endpoints", self._moved.run(self._context.state, self._patience)
+        yield "parked watch", self._parked_watch.run()
+        yield from self._telemetry.parts()
+        if self._keeps:
+            yield from self._shared_work().parts()
+        if "to-receiver" in self._context.plan.roles:
+            yield "verifications", self._delivery.verifier.run()
+
+    def _shared_work(self) -> SharedWork:
+        return SharedWork(
+            self._context,
+            self._patience,
+            self.metrics,
+            self._delivery.lanes,
+            self._api.desk,
+            self._file,
+            self._history.store,
+        )
+
+    async def _run_lanes(self, stop: asyncio.Event) -> None:
+        wanted, changes = self._history.beside(self._delivery.lanes.wanted), self.registry.lane_changes()
+        await Supervisor(wanted, changes, self._clock, self._telemetry.observer).run(stop)
+
+    async def _close(self) -> None:
+        await self._front.close()
+        await self._delivery.transport.close()
+        await self._history.close()
+        await self._context.log.close()
+        await self._telemetry.statistics.end()
+        await self._context.state.close()
+        await self._telemetry.close()

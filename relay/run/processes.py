@@ -1,0 +1,197 @@
+"""Several processes of one `relay run` on one machine: how many, and started again when one ends by itself."""
+
+import asyncio
+import os
+import signal
+import sys
+import tempfile
+from collections.abc import AsyncIterator, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import replace
+from pathlib import Path
+from typing import Final
+
+from relay.api.peers import Member, begin
+from relay.config.plan import API, Plan
+from relay.config.session_secrets import keep_launch_secret
+from relay.domain.errors import UserError
+from relay.run.autoscale import LOOK_EVERY_S, Demand, cpu_seconds
+from relay.run.event_loop import run_until_signalled
+from relay.telemetry.logging import get_logger
+
+FIRST_PAUSE_S: Final = 1.0
+LONGEST_PAUSE_S: Final = 30.0
+USAGE: Final = 2
+STOP_MARGIN_S: Final = 10.0
+"""On top of what each process takes to stop by itself, before it is killed."""
+SOCKET_PATH_BYTES: Final = 100
+"""The system takes 103 to 107."""
+
+_log = get_logger("relay.processes")
+
+
+def group_size(wanted: int, plan: Plan, api_port: int) -> int:
+    """How many of `wanted` processes have something to do. A free port is the first one's: nobody else can guess it."""
+    return 1 if api_port == 0 and plan.roles == {API} else wanted
+
+
+def plan_of(index: int, plan: Plan, api_port: int) -> Plan:
+    """All serve the API on the same port, where it has a number."""
+    return plan if index == 0 or api_port != 0 else replace(plan, roles=plan.roles - {API})
+
+
+def next_pause(pause_s: float, ran_s: float) -> float:
+    """Seconds until a process is started that ran for `ran_s`; `pause_s`: what it was the last time, 0 before."""
+    if pause_s == 0 or ran_s >= LONGEST_PAUSE_S:
+        return FIRST_PAUSE_S
+    return min(pause_s * 2, LONGEST_PAUSE_S)
+
+
+async def run_processes(
+    count: int, plan: Plan, config_file: Path | None, *, by_demand: bool, api_port: int, grace_s: float
+) -> int:
+    """Run `count` processes until a signal. Returns the exit code: USAGE when they refused to start, else 0.
+
+    `by_demand`: begin with one, and start another whenever those that run are busy. `grace_s`: what each of them may
+    take to stop.
+    """
+    with _private_directory() as directory:
+        keep_launch_secret(directory)
+        members = [Member(index, count, directory) for index in range(count)]
+        children = [
+            Child(member, command(member, plan_of(member.index, plan, api_port), config_file)) for member in members
+        ]
+
+        async def work(stop: asyncio.Event) -> None:
+            async with asyncio.TaskGroup() as tasks:
+                running = 0
+                async for wanted in _wanted(children, stop) if by_demand else _at_once(count):
+                    begin(directory, wanted)
+                    for child in children[running:wanted]:
+                        tasks.create_task(child.keep_running(stop, may_refuse=running == 0))
+                    running = wanted
+                    _log.info("processes_start", count=running)
+
+        def hangup() -> None:
+            for child in children:
+                child.hangup()
+
+        await run_until_signalled(work, grace_s=grace_s + STOP_MARGIN_S, hangup=hangup)
+        _log.info("processes_stopped")
+    return USAGE if any(child.refused for child in children) else 0
+
+
+def command(member: Member, plan: Plan, config_file: Path | None) -> list[str]:
+    """What one of the processes is started with; settings from the environment it inherits."""
+    place = ["--member", str(member.index), str(member.count), str(member.directory)]
+    found = [sys.executable, "-m", "relay", "run", *place, "--roles", ",".join(sorted(plan.roles))]
+    if plan.receivers is not None:
+        found += ["--receivers-only", ",".join(sorted(plan.receivers))]
+    return found + (["--config", str(config_file)] if config_file else [])
+
+
+@contextmanager
+def _private_directory() -> Iterator[Path]:
+    """For sockets: nobody else may look into it. Raises UserError."""
+    try:
+        with tempfile.TemporaryDirectory(prefix="relay-", ignore_cleanup_errors=True) as name:
+            if len(name.encode()) + len("/999.sock") > SOCKET_PATH_BYTES:
+                raise UserError(f"{name} is too long a path for sockets; set TMPDIR to a shorter one")
+            yield Path(name)
+    except FileNotFoundError as error:
+        raise UserError(
+            "several processes need a temporary directory; set TMPDIR, or run with --processes 1"
+        ) from error
+
+
+async def _at_once(count: int) -> AsyncIterator[int]:
+    yield count
+
+
+async def _wanted(children: Sequence["Child"], stop: asyncio.Event) -> AsyncIterator[int]:
+    """How many are to run: at first one, and each time more are needed the new number, until `stop` or all run."""
+    clock = asyncio.get_running_loop().time
+    demand = Demand(len(children), clock())
+    yield demand.count
+    while not (demand.met or stop.is_set()):
+        await _set_within(stop, LOOK_EVERY_S)
+        before = demand.count
+        if demand.look(clock(), sum(child.cpu_s() for child in children)) > before:
+            yield demand.count
+
+
+async def _set_within(event: asyncio.Event, seconds: float) -> None:
+    """Returns when `event` is set, or `seconds` later."""
+    with suppress(TimeoutError):
+        await asyncio.wait_for(event.wait(), seconds)
+
+
+class Child:
+    """One of the processes, in all its lives."""
+
+    def __init__(self, member: Member, command: Sequence[str]) -> None:
+        self._member = member
+        self._command = command
+        self._process: asyncio.subprocess.Process | None = None
+        self.refused = False
+        """It ended at once, because of a mistake in the settings, and has said which."""
+
+    async def keep_running(self, stop: asyncio.Event, *, may_refuse: bool) -> None:
+        """Until `stop`. `may_refuse`: that is set when it refuses to start, as the others would say the same."""
+        clock, pause_s, lives = asyncio.get_running_loop().time, 0.0, 0
+        while not stop.is_set():
+            began, lives = clock(), lives + 1
+            code = await self._live(stop)
+            if stop.is_set():
+                return
+            # Later on it may be a file that somebody edits just now; that must not end those that run.
+            if code == USAGE and lives == 1 and may_refuse:
+                self.refused = True
+                stop.set()
+                return
+            pause_s = next_pause(pause_s, clock() - began)
+            _log.warning("process_ended", process=self._member.index, code=code, again_in_s=pause_s)
+            await _set_within(stop, pause_s)
+
+    @property
+    def _running(self) -> asyncio.subprocess.Process | None:
+        return self._process if self._process is not None and self._process.returncode is None else None
+
+    def cpu_s(self) -> float:
+        """Seconds of CPU that the process has taken since it began; 0 where there is none."""
+        running = self._running
+        return 0.0 if running is None else cpu_seconds(running.pid) or 0.0
+
+    def hangup(self) -> None:
+        """Pass SIGHUP on. One that has no socket yet would die of it, and is going to read everything anyway."""
+        if (running := self._running) is not None and self._member.socket.exists():
+            running.send_signal(signal.SIGHUP)
+
+    async def _live(self, stop: asyncio.Event) -> int:
+        self._member.socket.unlink(missing_ok=True)
+        # A session of its own: the terminal's Ctrl-C is for the parent, which passes it on once. The pipe is never
+        # written to; its end tells the child that the parent is gone.
+        try:
+            self._process = process = await asyncio.create_subprocess_exec(
+                *self._command, stdin=asyncio.subprocess.PIPE, start_new_session=True
+            )
+        except OSError as error:  # no memory or no process left: a matter of time, and the others go on
+            _log.warning("process_not_started", process=self._member.index, error=str(error))
+            return os.EX_OSERR
+        return await _until_exit(process, stop)
+
+
+async def _until_exit(process: asyncio.subprocess.Process, stop: asyncio.Event) -> int:
+    """The exit code; when `stop` comes first, the process is asked to end, too. Cancelled, it is killed."""
+    ending = asyncio.ensure_future(process.wait())
+    stopping = asyncio.ensure_future(stop.wait())
+    try:
+        await asyncio.wait((ending, stopping), return_when=asyncio.FIRST_COMPLETED)
+        if not ending.done():
+            process.terminate()
+        return await ending
+    finally:
+        stopping.cancel()
+        if process.returncode is None:
+            process.kill()
+            await process.wait()

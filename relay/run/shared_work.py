@@ -1,0 +1,100 @@
+"""What one process of all does for the others, under a lease for each: it watches the receivers file, the backlogs and
+the history, moves, replays and rebuilds."""
+
+from collections.abc import Awaitable, Iterator
+from dataclasses import dataclass
+
+from relay.config.plan import API, HISTORY
+from relay.engine.supervision import Patience
+from relay.history.port import History
+from relay.recovery.rebuilding import Rebuilding
+from relay.replay.replay_service import Desk
+from relay.replay.runner import ReplayRunner
+from relay.run.context import ProcessContext
+from relay.run.lanes import Lanes
+from relay.telemetry.metrics import Metrics
+from relay.watch.backlog import BacklogWatch
+from relay.watch.history import HistoryWatch
+from relay.watch.lag import LagWatch
+from relay.watch.lane_migration import Mover
+from relay.watch.receivers_file import FileWatch
+
+
+@dataclass(frozen=True, slots=True)
+class SharedWork:
+    """A process's part in it."""
+
+    context: ProcessContext
+    patience: Patience
+    metrics: Metrics
+    lanes: Lanes
+    desk: Desk
+    file: FileWatch
+    history: History | None
+
+    def parts(self) -> Iterator[tuple[str, Awaitable[None]]]:
+        """Each by its name; to be run until cancelled."""
+        if self.context.plan.apply_file:
+            yield "receivers file watch", self.file.run()
+        yield "moves", self._mover().run()
+        yield "replays", self._replays().run()
+        yield "backlog watch", self._backlog_watch().run()
+        yield "lag watch", self._lag_watch().run()
+        if self.history is not None and self.context.plan.roles & {API, HISTORY}:  # the others may not read its topics
+            yield "history watch", self._history_watch(self.history).run()
+        yield "rebuilding", self._rebuilding().run()
+
+    @property
+    def _room(self) -> int:
+        """How much of what may be parked for a receiver moves and replays fill: the rest is for what comes in."""
+        return self.context.settings.parked_per_receiver // 4
+
+    def _mover(self) -> Mover:
+        context = self.context
+        return Mover(
+            context.log,
+            context.state,
+            context.topics,
+            context.registry,
+            context.clock,
+            owner=context.owner,
+            room=self._room,
+        )
+
+    def _replays(self) -> ReplayRunner:
+        context = self.context
+        return ReplayRunner(
+            context.log, context.state, context.topics, self.desk, context.clock, owner=context.owner, room=self._room
+        )
+
+    def _backlog_watch(self) -> BacklogWatch:
+        context = self.context
+        return BacklogWatch(
+            context.log, context.state, context.topics, self.lanes.own, context.clock, self.metrics, owner=context.owner
+        )
+
+    def _lag_watch(self) -> LagWatch:
+        context = self.context
+        return LagWatch(
+            context.log, context.state, context.topics, self.lanes.own, context.clock, self.metrics, owner=context.owner
+        )
+
+    def _history_watch(self, history: History) -> HistoryWatch:
+        context = self.context
+        return HistoryWatch(
+            history, context.log, context.state, context.topics, context.clock, self.metrics, owner=context.owner
+        )
+
+    def _rebuilding(self) -> Rebuilding:
+        context = self.context
+        return Rebuilding(
+            context.log,
+            context.state,
+            context.topics,
+            context.clock,
+            self.patience,
+            self.metrics,
+            owner=context.owner,
+            window_s=context.settings.dedup_window,
+            rate=context.settings.rebuild_rate,
+        )

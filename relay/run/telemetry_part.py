@@ -1,0 +1,76 @@
+"""What one process tells: how it is, in logs, metrics and Sentry; what came of its requests; and its own events."""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Iterator, Mapping
+
+from relay import __version__
+from relay.engine.supervision import Patience
+from relay.run.context import ProcessContext
+from relay.telemetry.meter import MetricsMeter
+from relay.telemetry.metrics import Metrics
+from relay.telemetry.observer import TelemetryObserver
+from relay.telemetry.sentry import SentryReporter
+from relay.telemetry.tallies import Tallies
+from relay.watch.attempt_log import AttemptLog
+from relay.watch.event_loop import LoopWatch
+from relay.watch.own_events import OwnEvents
+from relay.watch.statistics import StatisticsTeller
+from relay.watch.traces import traces_of
+
+
+class TelemetryPart:
+    """`recover`: called when the state asks for a recovery pass. `exit_when_stuck`: end the process when its event loop
+    stands still until the groups put its members out."""
+
+    def __init__(
+        self,
+        context: ProcessContext,
+        environ: Mapping[str, str],
+        recover: Callable[[], None],
+        *,
+        exit_when_stuck: bool,
+    ) -> None:
+        settings, plan, clock = context.settings, context.plan, context.clock
+        self._settings = settings
+        self.metrics = metrics = Metrics(__version__)
+        tallies = Tallies(clock.time)
+        self.meter = MetricsMeter(metrics, tallies)
+        self.statistics = StatisticsTeller(tallies, context.state, clock, teller=context.owner, took=metrics.weigh)
+        self.sentry = SentryReporter()
+        tells_all = settings.log_level == "debug"
+        self.observer = TelemetryObserver(
+            metrics,
+            self.sentry,
+            recover,
+            tells_attempts=lambda gate: tells_all or plan.tells_attempts(gate),
+            turned=lambda turn, receiver, since: self.events.turned(turn, receiver, since),
+        )
+        self.patience = Patience(clock, self.observer)
+        # A member that sends no heartbeat for its session timeout is put out; heartbeats come from the loop.
+        self.loop_watch = LoopWatch(metrics, settings.kafka_session_timeout / 2 if exit_when_stuck else None)
+        log, topics = context.log, context.topics
+        self.events = OwnEvents(log, context.state, topics, context.registry, clock, self.patience, metrics)
+        self.attempts = AttemptLog(log, topics, clock, metrics, share=settings.attempt_log)
+        self.traces = traces_of(environ, plan, topics, clock)
+
+    def start(self) -> None:
+        settings = self._settings
+        dsn = settings.sentry_dsn.get_secret_value() if settings.sentry_dsn else None
+        pages = settings.public_url if settings.pages else None
+        self.sentry.start(dsn, settings.sentry_environment or "production", __version__, pages)
+
+    def parts(self) -> Iterator[tuple[str, Awaitable[None]]]:
+        """Each by its name; to be run until cancelled, after `end`."""
+        yield "own events", self.events.run()
+        yield "attempt log", self.attempts.run()
+        yield "statistics", self.statistics.run()
+
+    async def end(self) -> None:
+        """What waits to be put on the log is, as far as that answers."""
+        await self.events.end()
+        await self.attempts.end()
+
+    async def close(self) -> None:
+        await asyncio.to_thread(self.sentry.close)
+        if self.traces is not None:
+            await asyncio.to_thread(self.traces.close)

@@ -1,0 +1,103 @@
+"""The lanes as they are now: how far each group has read, how old the oldest unread record is, and who serves them."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final, Literal
+
+from relay.domain.coordinate import Coordinate
+from relay.domain.topics import SHARED, Topics
+from relay.log.port import Backlog, LogReader, TopicPartition
+from relay.log.slices import read_each
+from relay.state.read_model import UNSERVED_S, Served
+
+OLDEST_LOOKED_AT: Final = 200
+"""Lanes whose oldest unread record is read, of those that are furthest behind: each look has to end soon."""
+
+StageName = Literal["from_sender", "to_receiver", "pending", "to_sender", "failed_messages"]
+STAGES: Final[Mapping[str, StageName]] = {
+    "from-sender": "from_sender",
+    "to-receiver": "to_receiver",
+    "from-receiver-async": "pending",
+    "to-sender": "to_sender",
+    "failed-messages": "failed_messages",
+}
+"""Role -> the stage whose topics it reads, in the order in which a message passes them."""
+
+
+@dataclass(frozen=True, slots=True)
+class LaneNow:
+    """One partition that a group reads. `seen_s`: seconds since who serves it gave a sign of life; None: nobody did for
+    a week. `oldest_s`: age of the first record that is not read yet; None: there is none, or nobody looked. `sign`:
+    what was told with that sign of life."""
+
+    backlog: Backlog
+    role: str
+    receiver: str | None
+    seen_s: float | None
+    oldest_s: float | None = None
+    sign: Served | None = None
+
+    @property
+    def stage(self) -> StageName:
+        return STAGES[self.role]
+
+    @property
+    def key(self) -> TopicPartition:
+        return self.backlog.partition
+
+    @property
+    def lag(self) -> int:
+        """Records that are not finished."""
+        return self.backlog.unread
+
+    @property
+    def served(self) -> bool:
+        return self.seen_s is not None and self.seen_s <= UNSERVED_S
+
+    @property
+    def process(self) -> str | None:
+        """Who serves it; None: nobody, or that was not told."""
+        return (self.sign.process or None) if self.sign is not None and self.served else None
+
+    @property
+    def in_flight(self) -> int:
+        """Requests under way, as of the last sign of life of who serves it."""
+        return self.sign.in_flight if self.sign is not None and self.served else 0
+
+    @property
+    def is_broken(self) -> bool:
+        """The log does not have the record at which its group is to go on."""
+        return self.backlog.is_lost
+
+
+def lanes_of(topics: Topics, backlogs: Sequence[Backlog], signs: Sequence[Served | None]) -> list[LaneNow]:
+    """`signs`: of each of `backlogs`, in their order."""
+    roles = {topics.group(role): role for role in STAGES}
+    return [
+        LaneNow(
+            backlog, roles[backlog.group], _receiver(topics, backlog.partition.topic), sign and sign.ago_s, sign=sign
+        )
+        for backlog, sign in zip(backlogs, signs, strict=True)
+        if backlog.group in roles
+    ]
+
+
+def _receiver(topics: Topics, topic: str) -> str | None:
+    """Whose own lane it is; None: it carries many."""
+    lane = topics.lane_of(topic)
+    return None if lane in (topic, SHARED) else lane
+
+
+def to_be_read(lanes: Iterable[LaneNow]) -> list[LaneNow]:
+    """Those whose oldest unread record is worth a look."""
+    behind = [lane for lane in lanes if lane.lag and not lane.is_broken]
+    return sorted(behind, key=lambda lane: lane.lag, reverse=True)[:OLDEST_LOOKED_AT]
+
+
+async def oldest(log: LogReader, lanes: Sequence[LaneNow], now: float) -> dict[TopicPartition, float]:
+    """Age in seconds of the first unread record of each. Raises LogUnavailable."""
+    wanted = [(Coordinate(*lane.key, lane.backlog.committed or lane.backlog.first), None) for lane in lanes]
+    appended = await read_each(log, wanted, lambda record: None if record is None else record.timestamp_ms)
+    return {
+        lane.key: max(now - at_ms / 1000, 0.0) for lane, at_ms in zip(lanes, appended, strict=True) if at_ms is not None
+    }

@@ -1,0 +1,105 @@
+"""Signs of life: who serves which lane, told to those who look only. Nothing is decided by it."""
+
+import asyncio
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
+from itertools import chain, islice
+from typing import Any, Final, Protocol
+
+from relay.clock import Clock
+from relay.domain.errors import Unavailable
+from relay.engine.order import Order
+from relay.log.port import Headers, TopicPartition
+from relay.state.port import State
+from relay.state.read_model import LineHead, ParkedLine, Sign, unusable_at
+
+SIGN_EVERY_S: Final = 3.0
+UNUSABLE: Final = 500
+"""Endpoints whose settings cannot be used, at most: so many get a sign."""
+HEADS: Final = 50
+"""So many lines of a lane are told of, and as many of those that are parked."""
+
+
+class SignedFor(Protocol):
+    """A lane, as far as others are told of it."""
+
+    @property
+    def partition(self) -> TopicPartition: ...
+
+    @property
+    def order(self) -> Order[Any]: ...
+
+    @property
+    def left(self) -> asyncio.Event: ...
+
+    @property
+    def in_flight(self) -> int: ...
+
+    def parked_keys(self, limit: int) -> Sequence[tuple[bytes, str]]:
+        """Order keys with parked records, and the owner of their rows."""
+        ...
+
+
+class Roster:
+    """Signs of life: which lanes this process serves, and which records head lines in them. For those who look only.
+
+    All of them go out together, a few times a minute, whatever the traffic. `process`: its name, for people.
+    `unusable`: owners of the lanes that it does not ask for, as it cannot use their settings.
+    """
+
+    def __init__(self, process: str = "", unusable: Callable[[], Iterable[str]] = tuple) -> None:
+        self._process = process
+        self._unusable = unusable
+        self._lanes: dict[TopicPartition, SignedFor] = {}
+        self._new: set[TopicPartition] = set()
+        self._entered = asyncio.Event()
+
+    def enter(self, lane: SignedFor) -> None:
+        """It is served from now on, until it was left."""
+        self._lanes[lane.partition] = lane
+        self._new.add(lane.partition)
+        self._entered.set()
+
+    async def run(self, state: State, clock: Clock) -> None:
+        next_round = clock.monotonic()
+        while True:
+            if clock.monotonic() >= next_round:
+                next_round = clock.monotonic() + SIGN_EVERY_S
+                await self._sign(state, self._signs_of(list(self._lanes)) + self._signs_of_unusable(clock.monotonic()))
+            else:
+                await self._sign(state, self._signs_of(self._new))
+            await clock.wait(self._entered, max(0.0, next_round - clock.monotonic()))
+            self._entered.clear()
+
+    async def _sign(self, state: State, signs: Sequence[Sign]) -> None:
+        self._new.clear()
+        if signs:
+            with suppress(Unavailable):  # who looks meanwhile is told so anyway
+                await state.sign(signs)
+
+    def _signs_of(self, partitions: Iterable[TopicPartition]) -> list[Sign]:
+        return [sign for partition in partitions if (sign := self._sign_of(partition)) is not None]
+
+    def _signs_of_unusable(self, now: float) -> list[Sign]:
+        lanes = (lane.order.closed_for("configuration", now, HEADS) for lane in self._lanes.values())
+        owners = {*islice(self._unusable(), UNUSABLE), *chain.from_iterable(lanes)}
+        return [Sign(*unusable_at(owner), process=self._process) for owner in sorted(owners)[:UNUSABLE]]
+
+    def _sign_of(self, partition: TopicPartition) -> Sign | None:
+        lane = self._lanes[partition]
+        if lane.left.is_set():
+            del self._lanes[partition]
+            return None
+        heads, parked = lane.order.heads(HEADS), lane.parked_keys(HEADS)
+        told = tuple(
+            LineHead(head.queue, head.row.digest, *_ids(head.record.headers), head.row.owner, behind)
+            for head, behind in heads
+            if head.queue is not None and head.row is not None
+        )
+        lines = tuple(ParkedLine(owner, queue) for queue, owner in parked)
+        return Sign(*partition, told, self._process, lane.in_flight, lines)
+
+
+def _ids(headers: Headers) -> tuple[str, str]:
+    named = dict(headers)
+    return named.get("ce_source", b"").decode(errors="replace"), named.get("ce_id", b"").decode(errors="replace")

@@ -1,0 +1,339 @@
+"""Takes receivers that change their lane through their moves (`relay/domain/route.py`), and sees removed ones off.
+
+One process at a time, under a lease; each step is a record on `receiver_config`, found there by whoever goes on.
+"""
+
+import secrets
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import replace
+from itertools import count
+from math import inf
+from typing import Final, NamedTuple, Protocol
+
+from relay.clock import Clock
+from relay.domain.errors import NotYet, Unavailable, UserError
+from relay.domain.receiver import LaneKind, Receiver
+from relay.domain.route import Cut, Marker, Route, cut_key, former_lane, next_move, removed_key, route_key
+from relay.domain.topics import SHARED, Topics
+from relay.domain.verification import verification_key
+from relay.log.partitioner import partition_of
+from relay.log.port import Backlog, Log, NewRecord
+from relay.recovery.unfinished import Drain, is_parked, unfinished
+from relay.state.lease import keeping_lease
+from relay.state.port import Lane, State
+from relay.state.replies import answered
+from relay.state.rows import tag_of
+from relay.telemetry.logging import get_logger
+from relay.watch.sweep_schedule import Sweeps
+
+LEASE: Final = "moves"
+LEASE_S: Final = 15.0
+LOOK_S: Final = 1.0
+MARK_AGAIN_S: Final = 300.0
+SEARCH_SHARE: Final = 9.0
+"""A search through all that is parked is followed by so many times as long without one."""
+ROOM: Final = 25_000
+"""Unfinished messages with which a receiver may begin to get more partitions: what comes while its lane finishes them
+gathers in the shared lane, where not more than `parked_per_receiver` (100,000) may."""
+
+_log = get_logger("relay.moves")
+
+
+class Registry(Protocol):
+    """What the mover has to know of `receiver_config`."""
+
+    async def catch_up(self) -> None: ...
+
+    def routes(self) -> Mapping[str, Route]: ...
+
+    @property
+    def version(self) -> int: ...
+
+    def is_outdated(self, name: str) -> bool: ...
+
+    def is_declared(self, name: str) -> bool: ...
+
+    def gone(self) -> frozenset[str]: ...
+
+    def is_gone(self, name: str) -> bool: ...
+
+    def removed(self, name: str) -> Receiver | None: ...
+
+    def wanted_lane(self, name: str) -> tuple[LaneKind, int] | None: ...
+
+    def cut(self, name: str, version: int, partition: int) -> int | None: ...
+
+    def cuts(self, name: str) -> list[Cut]: ...
+
+
+class _Move(NamedTuple):
+    name: str
+    version: int
+
+
+class Mover:
+    """One per process. `owner`: unique per process. `room`: see ROOM."""
+
+    def __init__(
+        self,
+        log: Log,
+        state: State,
+        topics: Topics,
+        registry: Registry,
+        clock: Clock,
+        *,
+        owner: str,
+        room: int = ROOM,
+    ) -> None:
+        self._log = log
+        self._state = state
+        self._topics = topics
+        self._registry = registry
+        self._clock = clock
+        self._owner = owner
+        self._room = room
+        self._marked: dict[_Move, dict[int, float]] = {}  # when, by partition
+        self._drains: dict[_Move, Drain] = {}
+        self._search_at = -inf
+        self._sweeps = Sweeps(clock)
+        self._at_rest: int | None = None  # the registry's version in which nobody has anything to do
+        self._refused: dict[str, str] = {}
+
+    async def run(self) -> None:
+        """For ever. While log or state are away nothing moves; others say that they are."""
+        while True:
+            try:
+                if self._is_due() and await self._state.lease(LEASE, self._owner, LEASE_S):
+                    async with keeping_lease(self._state, self._clock, LEASE, self._owner):
+                        await self.look()
+            except (Unavailable, NotYet) as error:
+                _log.debug("moves_wait", error=str(error))
+            await self._clock.sleep(LOOK_S)
+
+    async def look(self) -> None:
+        """Take each receiver as far as it can go now; none stands in another one's way. Raises Unavailable, and NotYet
+        when the lease is another process's by now."""
+        await self._registry.catch_up()
+        self._sweeps.begin()
+        for name, route in self._all():
+            try:
+                await self._look_at(name, route)
+            except Unavailable as error:
+                _log.debug("move_waits", receiver=name, error=str(error))
+            except UserError as error:
+                if self._refused.get(name) != str(error):
+                    self._refused[name] = str(error)
+                    _log.error("move_refused", receiver=name, problem=str(error))
+
+    async def _look_at(self, name: str, route: Route) -> None:
+        task = self._task(name, route)
+        if task is not None:
+            self._sweeps.forget(name)
+            await task(name, route)
+        elif self._lane(name, route) != "dedicated" and self._sweeps.takes(name, route):
+            await self._sweep(name, route)
+
+    def _all(self) -> list[tuple[str, Route]]:
+        routes = self._registry.routes()
+        return [(name, routes.get(name, Route())) for name in sorted(routes.keys() | self._registry.gone())]
+
+    def _is_due(self) -> bool:
+        version = self._registry.version
+        if self._at_rest != version:
+            if any(self._task(name, route) for name, route in self._all()):
+                return True
+            self._at_rest = version
+            return True  # once for those whose lanes may have to be swept from now on
+        return self._sweeps.is_due()
+
+    def _lane(self, name: str, route: Route) -> LaneKind | None:
+        """The one in force, if any."""
+        wanted = self._registry.wanted_lane(name)
+        return None if wanted is None else route.lane or wanted[0]
+
+    def _task(self, name: str, route: Route) -> Callable[[str, Route], Awaitable[None]] | None:
+        if self._registry.is_outdated(name):
+            return self._say
+        wanted = self._registry.wanted_lane(name)
+        if wanted is None:
+            if self._registry.is_declared(name):  # by a newer version, which knows what to do
+                return None
+            return self._see_off if route.left or self._registry.is_gone(name) else None
+        if route.moving:
+            return self._go_on
+        if next_move(route, *wanted) is not None:
+            return self._announce
+        return self._leave if route.left and self._lane(name, route) != "dedicated" else None
+
+    # a move
+
+    async def _announce(self, name: str, route: Route) -> None:
+        wanted = self._registry.wanted_lane(name)
+        following = None if wanted is None else next_move(route, *wanted)
+        if wanted is None or following is None:
+            return
+        lane, partitions = following
+        if lane == "dedicated" and not await self._has_grown(name, route, partitions):
+            return
+        if lane != wanted[0] and await self._backlog(name) > self._room:
+            return
+        left = route.left or route.lane == "dedicated"
+        move = replace(
+            route,
+            version=route.version + 1,
+            lane=lane,
+            partitions=partitions,
+            moving=True,
+            token=secrets.token_hex(8),
+            left=left,
+        )
+        await self._say(name, move)
+        _log.info("move_begun", receiver=name, to=lane, version=move.version)
+
+    async def _has_grown(self, name: str, route: Route, partitions: int) -> bool:
+        """Whether the topics of its own have as many partitions; if not, they get them as soon as nobody reads them."""
+        groups = self._topics.lane_groups(name)
+        there = await self._log.describe(list(groups))
+        small = [topic for topic, state in there.items() if state.spec.partitions < partitions]
+        if small and route.left:
+            await self._leave(name, route)
+            return False
+        for topic in small:
+            await self._log.grow(topic, partitions)
+        await self._log.create(self._topics.lane_specs(name, partitions), groups)
+        return True
+
+    async def _backlog(self, name: str) -> int:
+        """What its own lane still has to do for it; answers that it waits for are not waited for."""
+        topic = self._topics.to_receiver(name)
+        unread = sum(map(_unread, await self._log.backlogs({topic: self._topics.lane_groups(name)[topic]})))
+        [counts] = await answered(self._state.parked([f"r:{name}"]))
+        return unread + counts.retries
+
+    async def _go_on(self, name: str, route: Route) -> None:
+        move = _Move(name, route.version)
+        topic = self._topics.from_sender
+        backlogs = await self._log.backlogs({topic: self._topics.fixed_groups()[topic]})
+        cuts = {b.partition.partition: self._registry.cut(name, route.version, b.partition.partition) for b in backlogs}
+        if missing := [partition for partition, cut in cuts.items() if cut is None]:
+            await self._mark(move, route, missing, len(backlogs))
+        elif all(_is_behind(each, cuts[each.partition.partition]) for each in backlogs) and await self._drained(move):
+            await self._settle(move, route, sorted(cuts))
+
+    async def _mark(self, move: _Move, route: Route, partitions: Sequence[int], of: int) -> None:
+        """A marker that a worker of an older version has read says nothing to anybody: another one does no harm."""
+        marked, now = self._marked.setdefault(move, {}), self._clock.monotonic()
+        marker = Marker(move.name, move.version, route.token)
+        for partition in partitions:
+            if now - marked.get(partition, -inf) >= MARK_AGAIN_S:
+                key = _key_for(partition, of)
+                await self._log.append([NewRecord(self._topics.from_sender, key, b"", marker.headers())])
+                marked[partition] = now
+
+    async def _drained(self, move: _Move) -> bool:
+        """Whether the lane that it leaves has nothing of it any more: all that could come to it is there by now."""
+        route = self._registry.routes()[move.name]
+        if former_lane(move.name, route.lane) != SHARED:
+            return await self._is_empty(move.name, self._topics.to_receiver(move.name))
+        drain = self._drains.get(move)
+        if drain is None:
+            drain = self._drains[move] = await Drain.begun(self._log, self._topics, move.name)
+        if not await drain.is_over(self._log, self._state):
+            return False
+        [counts] = await answered(self._state.parked([f"r:{move.name}"]))
+        if not counts.retries:
+            return True
+        if self._clock.monotonic() < self._search_at:
+            return False
+        begun = self._clock.monotonic()
+        found = await is_parked(self._log, self._topics, move.name, self._topics.to_receiver(SHARED))
+        self._search_at = (now := self._clock.monotonic()) + SEARCH_SHARE * (now - begun)
+        return not found
+
+    async def _settle(self, move: _Move, route: Route, partitions: Sequence[int]) -> None:
+        keys = [cut_key(move.name, partition).encode() for partition in partitions]
+        settled = replace(route, moving=False, left=route.left and route.lane != "dedicated")
+        await self._say(move.name, settled, *(NewRecord(self._topics.receiver_config, key, None) for key in keys))
+        self._marked.pop(move, None)
+        self._drains.pop(move, None)
+        _log.info("move_ended", receiver=move.name, lane=route.lane, version=move.version)
+
+    async def _leave(self, name: str, route: Route) -> None:
+        """It has moved away; its own topics are read until nothing is left, as of answers that come later."""
+        if await self._own_lanes_are_empty(name):
+            await self._say(name, replace(route, left=False))
+
+    # a removal
+
+    async def _see_off(self, name: str, route: Route) -> None:
+        last = self._registry.removed(name)
+        own = route.has_own_lane or last is None or last.lane != SHARED
+        shared = route.version > 0 or last is None or last.lane == SHARED
+        for lane in [*([name] if own else []), *([SHARED] if shared else [])]:
+            if await unfinished(self._log, self._state, self._topics, name, lane):
+                return
+        await self._registry.catch_up()
+        if self._registry.routes().get(name, Route()) != route or self._registry.is_declared(name):
+            return  # it has come back
+        if not await self._is_held(name):
+            await self._state.forget_endpoint(f"r:{name}")
+        keys = [removed_key(name), *(cut.key for cut in self._registry.cuts(name))]
+        over = [NewRecord(self._topics.receiver_config, key.encode(), None) for key in keys]
+        over.append(NewRecord(self._topics.receiver_config, verification_key(name), None))
+        await self._say(name, Route(route.version, token=route.token, life=route.life), *over)
+        _log.info("receiver_left", receiver=name)
+
+    async def _sweep(self, name: str, route: Route) -> None:
+        """A writer that had not heard of it yet may have put something into its own topics behind our back, and it may
+        have been parked since."""
+        groups = self._topics.lane_groups(name)
+        if not await self._own_lanes_are_empty(name):
+            await self._say(name, replace(route, left=True))
+        elif self._registry.is_declared(name) or await self._log.backlogs(groups):
+            self._sweeps.found_nothing(name, route)
+        else:
+            # without its topic nobody can write there any more, nor own it
+            if not await self._is_held(name):
+                lanes = [Lane(topic, partition, 0) for topic in groups for partition in range(route.partitions)]
+                await self._state.forget_endpoint(f"r:{name}", lanes)
+            self._sweeps.never_again(name, route)
+
+    async def _is_held(self, name: str) -> bool:
+        """What a person decided, or a 410 said, holds also when it comes again."""
+        [health] = await self._state.endpoints([f"r:{name}"])
+        return health.hold is not None
+
+    # what there is
+
+    async def _own_lanes_are_empty(self, name: str) -> bool:
+        return all([await self._is_empty(name, topic) for topic in self._topics.lane_groups(name)])
+
+    async def _is_empty(self, name: str, topic: str) -> bool:
+        """Of a topic of its own: all is read, and nothing is parked (what is has a head with a due time)."""
+        backlogs = await self._log.backlogs({topic: self._topics.lane_groups(name)[topic]})
+        if any(_unread(each) for each in backlogs):
+            return False
+        tag = tag_of(f"r:{name}")
+        asked = [(Lane(*each.partition, 0), tag) for each in backlogs]
+        return all(first is None for first in await answered(self._state.next_due(asked)))
+
+    async def _say(self, name: str, route: Route, *more: NewRecord) -> None:
+        """The lease is asked for right before: who was asleep for longer than it lasts has nothing to say."""
+        if not await self._state.lease(LEASE, self._owner, LEASE_S):
+            raise NotYet("another process looks after the moves")
+        key = route_key(name).encode()
+        await self._log.append([NewRecord(self._topics.receiver_config, key, route.encode()), *more])
+
+
+def _unread(backlog: Backlog) -> int:
+    return backlog.end - max(backlog.first, backlog.committed or 0)
+
+
+def _is_behind(backlog: Backlog, cut: int | None) -> bool:
+    return cut is not None and backlog.committed is not None and backlog.committed > cut
+
+
+def _key_for(partition: int, partitions: int) -> bytes:
+    """A key whose records go to that partition."""
+    keys = (b"move-%d" % number for number in count())
+    return next(key for key in keys if partition_of(key, partitions) == partition)

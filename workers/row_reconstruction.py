@@ -1,0 +1,165 @@
+"""What a record on the log proves about rows of the state that were lost: pure functions from records to rows.
+
+A row may only be written where the log shows that the output which it stands for is acknowledged (rule 2). So each
+function says None where a record leaves that open: what is not remembered is at worst done again.
+"""
+
+from typing import Final, NamedTuple
+
+from relay.domain.dead_letter import DeadLetter, original_headers, parse_dead_letter
+from relay.domain.errors import InvalidRecord
+from relay.domain.hop import Hop, decode_hop
+from relay.domain.identity import DeliveryId
+from relay.domain.message import message_digest, parse_message
+from relay.domain.reasons import DISCARDED, REASON_CODES
+from relay.domain.receiver import Source
+from relay.domain.result_delivery import Handover, handover, to_code
+from relay.domain.topics import Topics
+from relay.log.port import Record
+from relay.state.port import FailedEntry
+from relay.state.rows import Arrival, Mark, RowKey, Stage, callback_row, delivery_row
+from workers.failed_messages import Failure, entry_of, generation_of, is_listed
+from workers.results import FOR_CONSUMER, has_arrived
+
+_NEVER_ROUTED: Final = frozenset({"id_conflict", "too_large", "invalid", "poison"})
+"""Dead letters of messages that can be read, and yet never became deliveries."""
+
+
+def enqueued(record: Record) -> Arrival | None:
+    """What a record of `from_sender` proves that lies before its group's committed offset, and was not turned away."""
+    try:
+        message = parse_message(record.value, record.headers)
+    except InvalidRecord:
+        return None
+    return Arrival(message.id, message_digest(message), record.partition, record.offset)
+
+
+class Failed(NamedTuple):
+    """What a dead letter proves. `listed`: whether `entry` belongs into the index. `mark`: of the row that it ended;
+    None: of none, for sure. `turned_away`: partition and offset of the message on `from_sender` that it took the place
+    of."""
+
+    entry: FailedEntry
+    mark: Mark | None
+    turned_away: tuple[int, int] | None
+    listed: bool = True
+
+
+def failed(record: Record, topics: Topics) -> Failed:
+    """What a record of `failed_messages` proves."""
+    letter = parse_dead_letter(record.headers)
+    work = Failure(record, letter)
+    entry, listed = entry_of(work), is_listed(work)
+    if letter.stage == topics.from_sender:
+        return Failed(entry, _unrouted(work), _turned_away(letter), listed)
+    hop = _hop_of(record, letter)
+    return Failed(entry, None if hop is None else _ended(record, letter, hop, topics), None, listed)
+
+
+def _unrouted(work: Failure) -> Mark | None:
+    """Of a message to a receiver that there is not. The stage itself adds the header that names it."""
+    letter, receiver, source_id, message_id = work.letter, work.receiver, work.source_id, work.message_id
+    named = any(name == "relay-receiver" for name, _ in work.record.headers)
+    if letter.reason not in ("unknown_receiver", DISCARDED) or not named or not (receiver and source_id and message_id):
+        return None
+    return _failed(DeliveryId(receiver, source_id, message_id), generation_of(work.record), work.record, letter)
+
+
+def _turned_away(letter: DeadLetter) -> tuple[int, int] | None:
+    if letter.reason not in _NEVER_ROUTED or letter.origin is None:
+        return None
+    return letter.origin.partition, letter.origin.offset
+
+
+def _hop_of(record: Record, letter: DeadLetter) -> Hop | None:
+    """Of a hop record that a step gave up. One that could not be read names itself as its origin: whose it is cannot
+    be told for sure."""
+    if letter.reason not in REASON_CODES or letter.origin is None or letter.origin.topic == letter.stage:
+        return None
+    try:
+        return decode_hop(original_headers(record.headers))
+    except InvalidRecord:
+        return None
+
+
+def _ended(record: Record, letter: DeadLetter, hop: Hop, topics: Topics) -> Mark | None:
+    if letter.stage == topics.to_sender:
+        row = callback_row(hop.delivery, hop.generation, failed=hop.outcome == "failed")
+        at = (record.partition, record.offset)
+        return Mark(row, hop.generation, Stage.DONE, at, to_code(Handover.FAILED, letter.attempts))
+    if letter.stage.startswith((topics.to_receiver(""), topics.pending(""))):
+        return _failed(hop.delivery, hop.generation, record, letter)
+    return None
+
+
+def _failed(delivery: DeliveryId, generation: int, record: Record, letter: DeadLetter) -> Mark:
+    at = (record.partition, record.offset)
+    return Mark(delivery_row(delivery), generation, Stage.FAILED, at, REASON_CODES[letter.reason])
+
+
+def awaited(record: Record) -> Mark | None:
+    """What a record of `pending_from_receiver_*` proves: the receiver has the message."""
+    try:
+        hop = decode_hop(record.headers)
+    except InvalidRecord:
+        return None
+    return Mark(delivery_row(hop.delivery), hop.generation, Stage.AWAITING)
+
+
+class Returned(NamedTuple):
+    """A record of `to_sender`. `callback`: the row of its way to the sender; None: there was none to go. `consumed`: it
+    was left for a consumer of the source's own."""
+
+    hop: Hop
+    at: tuple[int, int]
+    empty: bool
+    callback: RowKey | None
+    consumed: bool = False
+
+
+def returned(record: Record) -> Returned | None:
+    """None where it says nothing of any delivery."""
+    try:
+        hop = decode_hop(record.headers)
+    except InvalidRecord:
+        return None
+    if hop.outcome is None:
+        return None
+    at, empty = (record.partition, record.offset), not record.value
+    if has_arrived(record):
+        return Returned(hop, at, empty, None, FOR_CONSUMER in record.headers)
+    return Returned(hop, at, empty, callback_row(hop.delivery, hop.generation, failed=hop.outcome == "failed"))
+
+
+def handed_over(record: Returned, source: Source, *, over: bool, given_up: int | None) -> Mark | None:
+    """What `record` proves, of the delivery or, where it is a notice of failure, of the callback.
+
+    `over`: its own stage is finished with it. `given_up`: the code in the callback's row, where a dead letter of it
+    says that it failed. `source`: with its settings of now, which tell how an answer without a callback was left.
+    """
+    hop, is_notice = record.hop, record.hop.outcome == "failed"
+    if is_notice and not over:
+        return None
+    code = given_up if given_up is not None else _code(record, source, is_notice=is_notice)
+    if is_notice:
+        return None if record.callback is None else Mark(record.callback, hop.generation, Stage.DONE, code=code)
+    if over or record.callback is None:
+        return Mark(delivery_row(hop.delivery), hop.generation, Stage.DONE, record.at, code)
+    return Mark(delivery_row(hop.delivery), hop.generation, Stage.PUBLISHED, record.at)
+
+
+def _code(record: Returned, source: Source, *, is_notice: bool) -> int:
+    """How often the callback was called is not on the log; once at least."""
+    if record.consumed:
+        return to_code(Handover.DELIVERED, 0)
+    how = handover(source, failed=is_notice, empty=record.empty)
+    if how is not Handover.DELIVERED or source.callback is None:
+        return to_code(how, 0)
+    return to_code(Handover.KEPT, 0) if record.callback is None else to_code(how, 1)
+
+
+def is_over(record: Returned, committed: int, *, parked: bool) -> bool:
+    """Whether the stage behind `to_sender` is finished with `record`: its group has committed beyond it (`committed`:
+    the next offset), and no parked copy of it may be left (`parked`: one may, as its row says after `committed`)."""
+    below = record.at[1] < committed
+    return below and (record.callback is None or not parked)
