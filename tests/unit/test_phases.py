@@ -11,7 +11,7 @@ from relay.log.port import Record
 
 ROOT = Path(__file__).parents[2]
 PURE = (
-    "asks",
+    "commands",
     "attempting",
     "core",
     "ending",
