@@ -1,7 +1,7 @@
 """The receivers and sources in force: what the compacted topic `receiver_config` says, resolved for this process.
 
-What its records are like is in `records.py`. `topic_follower.py` reads them, and `effective.py` makes of them what is asked for
-here; `apply.py` writes what a receivers file declares.
+`records.py` has the format of its records, `topic_follower.py` reads them, `effective.py` resolves them, and `apply.py`
+writes what a receivers file declares.
 """
 
 from collections.abc import AsyncIterator, Callable, Mapping
