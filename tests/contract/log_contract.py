@@ -5,6 +5,7 @@ Each test makes topics and groups of its own, so all of them may share one serve
 
 import asyncio
 import random
+import tracemalloc
 import uuid
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import aclosing
@@ -14,6 +15,7 @@ from typing import Any, Literal, Protocol, cast
 import pytest
 from msgspec import structs
 
+from relay.domain.batches import batches
 from relay.domain.errors import ConsumerClosed, LogUnavailable, OffsetMissing, PartitionLost, RecordTooLarge
 from relay.domain.topics import TopicSpec
 from relay.log.partitioner import partition_of
@@ -1004,6 +1006,41 @@ class LogContract:
         assert newest == {b"%d" % n: b"%d" % (15 + n) for n in range(5)}
         offsets = [record.offset for batch in batches for record in batch]
         assert offsets == sorted(offsets)
+
+    @pytest.mark.parametrize("partition", [0, 1])
+    async def test_a_scan_of_a_compacted_topic_holds_few_payloads_at_once(self, rig: LogRig, partition: int) -> None:
+        topic = await topic_for(rig.log, partitions=2, cleanup="compact")
+        keys = [key for key in (b"%d" % n for n in range(800)) if partition_of(key, 2) == partition][:300]
+        random_bytes = random.Random(1).randbytes
+        for some in batches(keys, 10):
+            await rig.log.append([NewRecord(topic, key, random_bytes(100_000)) for key in some])
+        seen: list[bytes | None] = []
+        tracemalloc.start()
+        try:
+            async with asyncio.timeout(PATIENCE_S):
+                async for found in rig.log.scan(topic, partition):
+                    seen += [record.key for record in found]
+            _, peak = tracemalloc.get_traced_memory()
+        finally:
+            tracemalloc.stop()
+        assert seen == keys
+        assert peak < 12_000_000, f"{peak} bytes at once, of 30,000,000"
+
+    async def test_a_scan_of_a_compacted_topic_has_what_did_not_change_meanwhile(self, rig: LogRig) -> None:
+        topic = await topic_for(rig.log, partitions=2, cleanup="compact")
+        keys = [key for key in (b"%d" % n for n in range(1000)) if partition_of(key, 2) == 1][:400]
+        payload = random.Random(1).randbytes(10_000)
+        await rig.log.append([NewRecord(topic, key, payload) for key in keys])
+        stays = set(keys[::2])
+        seen: list[bytes | None] = []
+        async with asyncio.timeout(PATIENCE_S):
+            async for found in rig.log.scan(topic, 1, batch=40):
+                if not seen:
+                    changes = [NewRecord(topic, key, None if n % 2 else b"new") for n, key in enumerate(keys[1::2])]
+                    await rig.log.append(changes)
+                seen += [record.key for record in found if record.value == payload]
+        assert stays <= set(seen)
+        assert seen == [key for key in keys if key in set(seen)]
 
     async def test_following_a_compacted_topic_first_catches_up(self, rig: LogRig) -> None:
         topic = await topic_for(rig.log, cleanup="compact")

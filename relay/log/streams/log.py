@@ -32,7 +32,8 @@ from relay.log.port import (
     no_former_group,
 )
 from relay.log.streams.group_commit import GroupCommit, Prepared
-from relay.log.streams.store import Slice, Span, StreamStore, pack
+from relay.log.streams.records import pack
+from relay.log.streams.store import Slice, Span, StreamStore
 from relay.log.watchers import Watchers
 
 MAX_MESSAGE_BYTES: Final = 2 * 1024**2
@@ -173,9 +174,9 @@ class StreamsLog:
         at = TopicPartition(topic, partition)
         span = await self._store.span(at)
         if (await self._store.spec(topic)).cleanup == "compact":
-            records = await self._compacted(at, start, span.end if end is None else min(end, span.end), span)
-            for first in range(0, len(records), batch):
-                yield records[first : first + batch]
+            async for records in self._compacted(at, start, span.end if end is None else min(end, span.end), span):
+                for first in range(0, len(records), batch):
+                    yield records[first : first + batch]
             return
         position, stop = max(start, span.first), span.end if end is None else min(end, span.end)
         while position < stop:
@@ -187,17 +188,17 @@ class StreamsLog:
             yield _readable(fetched)
             position += len(fetched)
 
-    async def _compacted(self, at: TopicPartition, start: int, end: int, span: Span) -> list[Record]:
-        """The records of a compacted partition from `start` to `end`, in order; from its changes, where they are kept:
-        these are fewer."""
+    async def _compacted(self, at: TopicPartition, start: int, end: int, span: Span) -> AsyncIterator[Sequence[Record]]:
+        """The records of a compacted partition from `start` to `end`, in order, some at a time; from its changes, where
+        they are kept: these are fewer."""
         if at.partition != 0 or start < span.first:  # only the first one has its changes beside it
-            found = _readable(await self._store.table(at))
-            return [record for record in found if start <= record.offset < end]
-        found, position = [], start
-        while position < end:
-            position, changed = await self._store.changes(at, position)
-            found += _readable(changed)
-        return [record for record in found if record.offset < end]
+            async for found in self._store.in_order(at, start, end):
+                yield _readable(found)
+            return
+        with self._following(at) as follower:  # so that the changes that are still to be read stay
+            follower.position = start
+            while follower.position < end:
+                yield [record for record in await self._after(follower, at, compact=True) if record.offset < end]
 
     async def follow(self, topic: str, *, start: int | None = None) -> AsyncIterator[Record | None]:
         at, compact = TopicPartition(topic, 0), (await self._store.spec(topic)).cleanup == "compact"

@@ -155,23 +155,26 @@ end
 return found
 """
 
-# KEYS: ends, records (a hash), changes. ARGV: field of ends, offset, most changes. Returns 1 if the change at that
-# offset was removed, the offset behind what was looked at, and of the keys that changed there and not again since:
-# {offset, Unix ms, key, hash value or false}.
+# KEYS: ends, records (a hash), changes. ARGV: field of ends, offset, most changes, bytes to stop at. Returns 1 if the
+# change at that offset was removed, the offset behind what was looked at, and of the keys that changed there and not
+# again since: {offset, Unix ms, key, hash value or false}.
 CHANGES: Final = """
 local position = tonumber(ARGV[2])
 if position >= tonumber(redis.call('HGET', KEYS[1], ARGV[1]) or 0) then return {0, position, {}} end
 local from = string.format('%.0f-0', position + 1)
 local entries = redis.call('XRANGE', KEYS[3], from, '+', 'COUNT', ARGV[3])
 if #entries == 0 or entries[1][1] ~= from then return {1, position, {}} end
-local found = {}
-for n, entry in ipairs(entries) do
-  local offset, key, tombstone = position + n - 1, entry[2][4], entry[2][6] == '1'
+local found, bytes = {}, tonumber(ARGV[4])
+for _, entry in ipairs(entries) do
+  if bytes <= 0 then break end
+  local key, tombstone = entry[2][4], entry[2][6] == '1'
   local value = redis.call('HGET', KEYS[2], key)
-  local newest = value and tonumber(string.sub(value, 1, 16)) == offset
-  if newest or (tombstone and not value) then found[#found + 1] = {offset, entry[2][2], key, value} end
+  local newest = value and tonumber(string.sub(value, 1, 16)) == position
+  if newest or (tombstone and not value) then found[#found + 1] = {position, entry[2][2], key, value} end
+  if newest then bytes = bytes - #value end
+  position = position + 1
 end
-return {0, position + #entries, found}
+return {0, position, found}
 """
 
 # KEYS: records (a hash). ARGV: cursor, how many. Returns the next cursor ("0": there are no more), the lengths of some
@@ -184,6 +187,31 @@ for n = 2, #found[2], 2 do
   lengths[n / 2] = #found[2][n]
 end
 return {found[1], cmsgpack.pack(lengths), table.concat(values)}
+"""
+
+# KEYS: records (a hash). ARGV: cursor, how many. Returns the next cursor ("0": there are no more), and of some records
+# the offset, padded, with the key behind it.
+INDEX: Final = """
+local found, entries = redis.call('HSCAN', KEYS[1], ARGV[1], 'COUNT', ARGV[2], 'NOVALUES'), {}
+for n, key in ipairs(found[2]) do entries[n] = string.sub(redis.call('HGET', KEYS[1], key), 1, 16) .. key end
+return {found[1], entries}
+"""
+
+# KEYS: records (a hash). ARGV: bytes to stop at; then entries as INDEX returns them. Returns how many were looked at,
+# and as PAGE does the hash values of those that are still there, unchanged.
+VALUES: Final = """
+local left, values, lengths, looked = tonumber(ARGV[1]), {}, {}, 0
+while looked + 2 <= #ARGV and left > 0 do
+  local entry = ARGV[looked + 2]
+  local value = redis.call('HGET', KEYS[1], string.sub(entry, 17))
+  if value and string.sub(value, 1, 16) == string.sub(entry, 1, 16) then
+    values[#values + 1] = value
+    lengths[#values] = #value
+    left = left - #value
+  end
+  looked = looked + 1
+end
+return {looked, cmsgpack.pack(lengths), table.concat(values)}
 """
 
 # KEYS: per partition: offsets, epochs. ARGV: per partition: field, and that of the group whose offset is taken over

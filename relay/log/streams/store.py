@@ -4,7 +4,6 @@ import asyncio
 from collections.abc import AsyncIterator, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
-from itertools import accumulate
 from typing import Final, NamedTuple, cast
 
 import msgspec
@@ -19,8 +18,9 @@ from redis.exceptions import TimeoutError as RedisTimeoutError
 from relay.domain.errors import LogUnavailable, OffsetMissing, PartitionLost
 from relay.domain.topics import TopicSpec
 from relay.log.group_consumer import Commit, Fetched, Position, Taken
-from relay.log.port import Coordinate, Flaw, Headers, NewRecord, Record, TopicPartition
+from relay.log.port import Coordinate, Record, TopicPartition
 from relay.log.streams import scripts
+from relay.log.streams.records import Entry, from_entry, from_value, from_values, tombstone
 from relay.log.streams.scripts import FIXED_DIGITS, Keys, end_field, group_field
 
 _FETCH_BYTES: Final = 8 * 1024**2
@@ -28,22 +28,13 @@ _READ_AT_ONCE: Final = 100
 _SPANS_AT_ONCE: Final = 500
 _CHANGES_AT_ONCE: Final = 100
 _SCAN_COUNT: Final = 500
+_SCAN_BYTES: Final = 1024**2
+_INDEX_COUNT: Final = 100
+"""Fewer than `_SCAN_COUNT`: the server copies each value to find its offset, and parked ones may be large."""
 _MAX_CONNECTIONS: Final = 32
 _TIMEOUT_S: Final = 5.0  # an fsync may stall while the append-only file is rewritten
 
-Packed = tuple[bytes | None, bytes | None, Headers]
-"""Key, value and headers of a record."""
-
 Argument = str | bytes | int
-
-_decode = msgspec.msgpack.Decoder(Packed).decode
-_decode_lengths = msgspec.msgpack.Decoder(list[int]).decode
-_encode = msgspec.msgpack.Encoder().encode
-_Entry = tuple[bytes, tuple[bytes, bytes, bytes, bytes]]
-
-
-def pack(record: NewRecord) -> bytes:
-    return _encode((record.key, record.value, record.headers))
 
 
 class Slice(NamedTuple):
@@ -87,6 +78,8 @@ class StreamStore:
         self._spans = self._redis.register_script(scripts.SPANS)
         self._changes = self._redis.register_script(scripts.CHANGES)
         self._page = self._redis.register_script(scripts.PAGE)
+        self._index = self._redis.register_script(scripts.INDEX)
+        self._values = self._redis.register_script(scripts.VALUES)
         self._take = self._redis.register_script(scripts.TAKE)
         self._commit = self._redis.register_script(scripts.COMMIT)
         self._begin_group = self._redis.register_script(scripts.BEGIN_GROUP)
@@ -178,13 +171,13 @@ class StreamStore:
         for partition, position in positions.items():
             keys.append(self.keys.records(partition))
             args += [end_field(partition), position]
-        found = cast(list[tuple[int, list[_Entry]]], await self._call(self._fetch, keys, args))
+        found = cast(list[tuple[int, list[Entry]]], await self._call(self._fetch, keys, args))
         gone = [partition for partition, (missing, _) in zip(positions, found, strict=True) if missing]
         if gone:
             names = ", ".join(f"{partition.topic}/{partition.partition}" for partition in gone)
             raise OffsetMissing(f"the log does not hold the next offset of {names}", gone)
         return {
-            partition: [_from_entry(partition, entry) for entry in entries]
+            partition: [from_entry(partition, entry) for entry in entries]
             for partition, (_, entries) in zip(positions, found, strict=True)
             if entries
         }
@@ -203,9 +196,9 @@ class StreamStore:
             cleanup = (await self.spec(at.topic)).cleanup
             args += [cleanup, at.offset if cleanup == "delete" else key or b""]
         keys = [self.keys.records(partition) for partition in partitions]
-        found = cast(list[_Entry | bytes | None], await self._call(self._read, keys, args))
+        found = cast(list[Entry | bytes | None], await self._call(self._read, keys, args))
         return [
-            None if it is None else _from_value(at, it) if isinstance(it, bytes) else _from_entry(at, it)
+            None if it is None else from_value(at, it) if isinstance(it, bytes) else from_entry(at, it)
             for at, it in zip(partitions, found, strict=True)
         ]
 
@@ -221,21 +214,44 @@ class StreamStore:
         while True:  # in steps: one HGETALL of a large table would hold up everybody else
             reply = await self._call(self._page, keys, [cursor, _SCAN_COUNT])
             cursor, lengths, values = cast(tuple[bytes, bytes, bytes], reply)
-            ends = list(accumulate(_decode_lengths(lengths)))
-            yield [_from_value(partition, values[start:end]) for start, end in zip([0, *ends], ends, strict=False)]
+            yield from_values(partition, lengths, values)
             if cursor == b"0":
                 return
 
+    async def in_order(self, partition: TopicPartition, start: int, end: int) -> AsyncIterator[list[Record]]:
+        """The records of a compacted partition from `start` to before `end`, in offset order, about a MiB at a time.
+        Those that change meanwhile are left out. In memory are all keys, but no more payloads than that."""
+        entries = await self._entries(partition, b"%0*d" % (FIXED_DIGITS, start), b"%0*d" % (FIXED_DIGITS, end))
+        position, keys = 0, [self.keys.records(partition)]
+        while position < len(entries):
+            asked = entries[position : position + _SCAN_COUNT]
+            reply = await self._call(self._values, keys, [_SCAN_BYTES, *asked])
+            looked_at, lengths, values = cast(tuple[int, bytes, bytes], reply)
+            yield from_values(partition, lengths, values)
+            position += looked_at
+
+    async def _entries(self, partition: TopicPartition, first: bytes, end: bytes) -> list[bytes]:
+        """As INDEX returns them, sorted. There may be a million: bytes are the smallest form of them."""
+        found: set[bytes] = set()
+        cursor, keys = b"0", [self.keys.records(partition)]
+        while True:
+            reply = await self._call(self._index, keys, [cursor, _INDEX_COUNT])
+            cursor, entries = cast(tuple[bytes, list[bytes]], reply)
+            found.update(entry for entry in entries if first <= entry < end)
+            if cursor == b"0":
+                return sorted(found)
+
     async def changes(self, partition: TopicPartition, position: int) -> tuple[int, list[Record]]:
         """What changed in a compacted partition from offset `position` on (tombstones too, but nothing that changed
-        again since), and the position to go on from. Raises LogUnavailable if that part of the changes is gone."""
+        again since), about a MiB of it, and the position to go on from. Raises LogUnavailable if that part of the
+        changes is gone."""
         keys = [self.keys.ends, self.keys.records(partition), self.keys.changes(partition)]
-        reply = await self._call(self._changes, keys, [end_field(partition), position, _CHANGES_AT_ONCE])
+        reply = await self._call(self._changes, keys, [end_field(partition), position, _CHANGES_AT_ONCE, _SCAN_BYTES])
         missing, following, found = cast(tuple[int, int, list[tuple[int, bytes, bytes, bytes | None]]], reply)
         if missing:
             raise LogUnavailable(f"fell behind the changes of {partition.topic}: follow it anew")
         return following, [
-            _tombstone(partition, offset, int(at_ms), key) if value is None else _from_value(partition, value)
+            tombstone(partition, offset, int(at_ms), key) if value is None else from_value(partition, value)
             for offset, at_ms, key, value in found
         ]
 
@@ -350,27 +366,3 @@ class StreamStore:
 def _cancels() -> int:
     task = asyncio.current_task()
     return 0 if task is None else task.cancelling()
-
-
-def _from_entry(at: TopicPartition, entry: _Entry) -> Record:
-    entry_id, (_, at_ms, _, packed) = entry
-    offset = int(entry_id[: entry_id.index(b"-")]) - 1
-    return _unpacked(at, offset, int(at_ms), packed)
-
-
-def _from_value(at: TopicPartition, value: bytes) -> Record:
-    offset, at_ms = int(value[:FIXED_DIGITS]), int(value[FIXED_DIGITS : 2 * FIXED_DIGITS])
-    return _unpacked(at, offset, at_ms, memoryview(value)[2 * FIXED_DIGITS :])
-
-
-def _unpacked(at: TopicPartition, offset: int, at_ms: int, packed: bytes | memoryview) -> Record:
-    try:
-        key, value, headers = _decode(packed)
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        detail = f"offset {offset} is skipped in {at.topic}/{at.partition}: {error}"
-        return Record(at.topic, at.partition, offset, None, None, (), at_ms, Flaw("invalid", detail, offset))
-    return Record(at.topic, at.partition, offset, key, value, headers, at_ms)
-
-
-def _tombstone(at: TopicPartition, offset: int, at_ms: int, key: bytes) -> Record:
-    return Record(at.topic, at.partition, offset, key, None, (), at_ms)
