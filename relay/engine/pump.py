@@ -10,19 +10,21 @@ import asyncio
 import heapq
 from collections import deque
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from functools import partial
 from itertools import count
 from math import inf
 from typing import Any, Final
 
 from relay.clock import Clock
-from relay.domain.errors import PartitionLost, RecordTooLarge
+from relay.domain.errors import PartitionLost, RecordTooLarge, Unavailable
 from relay.engine.commands import STILL_COUNT, Ask, Command
 from relay.engine.core import Lane
 from relay.engine.effects import Effects
 from relay.engine.intake import blamed
 from relay.engine.order import Order
 from relay.engine.request_limiter import LaneSeats, Turnstile
+from relay.engine.settling import LONGEST_CLOSE_S
 from relay.engine.supervision import never_in_silence
 from relay.engine.work import Call, Work
 from relay.log.port import Record, TopicPartition
@@ -118,6 +120,22 @@ class Pump:
         """Somebody has resumed an endpoint."""
         for post in self._open:
             self.tell(post, partial(post.lane.resumed, gate))
+
+    async def listen(self) -> None:
+        """For ever: lanes that wait for an endpoint ask again as soon as the state says that they may. A hint that is
+        lost costs time only, as each lane looks again after LONGEST_CLOSE_S."""
+        while True:
+            with suppress(Unavailable):
+                async with self.effects.state.hints("endpoints") as owners:
+                    async for owner in owners:
+                        self._woken(owner.decode())
+            await self._clock.sleep(LONGEST_CLOSE_S)
+
+    def _woken(self, gate: str) -> None:
+        now = self._clock.monotonic()
+        for post in self._open:  # most of thousands do not wait for it, and need no turn
+            if post.lane.order.is_closed(gate, now):
+                self.tell(post, partial(post.lane.order.reopen, gate))
 
     async def run(self) -> None:
         """For ever; ends by cancellation."""

@@ -34,7 +34,7 @@ from relay.state.rows import Result, Row, Stage
 HELD_UP_AFTER: Final = 3
 """A head that has failed so often is reported, with how many wait behind it."""
 LONGEST_CLOSE_S: Final = 10.0
-"""A closed endpoint is asked about again at least this often: somebody may have resumed it."""
+"""A closed endpoint is asked about again at least this often: the hint that it takes something again may be lost."""
 
 
 class Seats(Protocol[W_contra]):

@@ -85,6 +85,8 @@ class DeliveryPart:
         """What the lanes need, each by its name; to be run until cancelled."""
         yield "pump", self.lanes.pump.run()
         yield "signs of life", self.lanes.roster.run(self._context.state, self._context.clock)
+        if self._context.plan.roles & {"to-receiver", "to-sender"}:
+            yield "hints of endpoints", self.lanes.pump.listen()
         yield "attendance", self._attend()
 
     async def _attend(self) -> None:

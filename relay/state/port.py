@@ -117,6 +117,8 @@ class Restored(Enum):
     PUT_BACK = "put_back"
 
 
+HintTopic = Literal["ends", "endpoints"]
+
 LaneEnds = Mapping[int, Mapping[TopicPartition, int]]
 
 
@@ -366,9 +368,11 @@ class State(Protocol):
         """Receivers that have entries."""
         ...
 
-    def hints(self) -> AbstractAsyncContextManager[AsyncIterator[bytes]]:
-        """Digests of rows that were marked as `awaited`, told right after that to all who listen, from entering on. One
-        may be lost, late, or come twice. Entering and listening raise StateUnavailable when nothing can be heard."""
+    def hints(self, about: HintTopic = "ends") -> AbstractAsyncContextManager[AsyncIterator[bytes]]:
+        """Published right after the change to all that listen, from entering on. `ends`: digests of rows that were
+        marked as `awaited`. `endpoints`: owners that may be asked sooner than their last Wait said, as a breaker has
+        closed or lets an attempt through early; one that is resumed is not among them. A hint may be lost, late, or
+        come twice. Entering and listening raise StateUnavailable when nothing can be heard."""
         ...
 
     # what comes in

@@ -1,10 +1,13 @@
-"""What every state has to tell those who wait for a delivery's end. Subclasses give `rig`."""
+"""What every state publishes for requests that wait for a delivery's end, and for lanes that wait for an endpoint.
+Subclasses give `rig`."""
 
 import asyncio
+from contextlib import suppress
 
+from relay.state.attempts import Change, Ping
 from relay.state.replies import answered
 from relay.state.rows import Mark, Stage
-from tests.contract.state_contract import Rig, row
+from tests.contract.state_contract import Rig, begun, row, settled
 
 
 class HintsContract:
@@ -33,3 +36,35 @@ class HintsContract:
                 if told == row(1).digest:  # it was still on its way to another node of a cluster
                     told = await anext(later)
                 assert told == row(2).digest
+
+    async def test_an_endpoint_that_may_be_asked_before_its_time_is_published_each_time(self, rig: Rig) -> None:
+        async def fail(number: int, token: bytes = b"") -> None:
+            await settled(rig.state, row(number), Change.RELEASED, token, healthy=False)
+
+        async def answer_a_get() -> None:
+            await settled(rig.state, row(20), Change.RETRY, b"", up=True)
+
+        async with rig.state.hints("endpoints") as heard, rig.state.hints() as ends, asyncio.timeout(20):
+            for number in range(3):
+                await fail(number)
+            await rig.elapse(600)
+            assert isinstance(await begun(rig.state, row(9), b"ping-1"), Ping)
+            await answer_a_get()  # while one is under way
+            await fail(9, b"ping-1")
+            await answer_a_get()
+            assert await anext(heard) == b"r:ci"
+            await answer_a_get()  # it may be asked already
+            assert isinstance(await begun(rig.state, row(9), b"ping-2"), Ping)
+            await fail(9, b"ping-2")
+            await answer_a_get()  # a second time within `ping_every`
+            await rig.state.probe_soon(["r:ci", "r:fine"])
+            assert await anext(heard) == b"r:ci"
+            assert isinstance(await begun(rig.state, row(9), b"ping-3"), Ping)
+            await settled(rig.state, row(9), Change.RELEASED, b"ping-3", healthy=True)
+            assert await anext(heard) == b"r:ci"
+            await settled(rig.state, row(21), Change.RESULT, b"", healthy=True, up=True)
+            await answered(rig.state.mark([Mark(row(1), 0, Stage.DONE, awaited=True)]))
+            assert await anext(ends) == row(1).digest
+            with suppress(TimeoutError):
+                async with asyncio.timeout(0.05):
+                    raise AssertionError(await anext(heard))

@@ -15,6 +15,7 @@ from relay.state.port import (
     EndpointHealth,
     FailedEntry,
     Gap,
+    HintTopic,
     Lane,
     LaneEnds,
     Parked,
@@ -200,7 +201,8 @@ class MemoryState(StatisticsKept, Records):
 
     async def probe_soon(self, owners: Sequence[str]) -> None:
         for owner in owners:
-            self._of(owner).rows.endpoint(owner).probe_soon(self.now)
+            with self._waking(owner):
+                self._of(owner).rows.endpoint(owner).probe_soon(self.now)
 
     # what comes in
     async def charge(self, charges: Sequence[Charge]) -> list[Balance]:
@@ -219,13 +221,13 @@ class MemoryState(StatisticsKept, Records):
 
     # for those who only look
     @asynccontextmanager
-    async def hints(self) -> AsyncIterator[AsyncIterator[bytes]]:
+    async def hints(self, about: HintTopic = "ends") -> AsyncIterator[AsyncIterator[bytes]]:
         listener = asyncio.Queue[bytes]()
-        self._listeners.add(listener)
+        self._listeners[listener] = about
         try:
             yield _all_of(listener)
         finally:
-            self._listeners.discard(listener)
+            del self._listeners[listener]
 
     async def watch(self, rows: Sequence[RowKey]) -> list[Watched]:
         self._reach_owners(row.owner for row in rows)

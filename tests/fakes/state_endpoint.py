@@ -133,6 +133,17 @@ class Endpoint:
         if isinstance(self.breaker, Closed):
             self.prober, self.early_at = None, -math.inf
 
+    @property
+    def opening(self) -> float:
+        """The later, the longer lanes wait for its breaker; 0: not at all."""
+        match self.breaker:
+            case Open(until, _):
+                return until
+            case HalfOpen():
+                return 1.0
+            case Closed():
+                return 0.0
+
     def openings(self, now: float) -> Openings:
         probe_in_s = 0.0
         match self.breaker:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from relay.domain.errors import StateRecovering
 from relay.domain.identity import MessageId
 from relay.log.port import Coordinate, TopicPartition
-from relay.state.port import Counts, FailedEntry, Gap, Lane
+from relay.state.port import Counts, FailedEntry, Gap, HintTopic, Lane
 from relay.state.read_model import Sign
 from relay.state.replies import Fenced, Refusal
 from relay.state.rows import TAGS, MessageRow, tag_of
@@ -73,11 +73,16 @@ class Memory:
         self._tags: list[Tag] = []
         self._leases: dict[str, tuple[str, float]] = {}
         self._forgotten: frozenset[int] = frozenset()
-        self._listeners: set[asyncio.Queue[bytes]] = set()
+        self._listeners: dict[asyncio.Queue[bytes], HintTopic] = {}
         self.lose()
         if ready:
             for tag in self._tags:
                 tag.ready = True
+
+    def _hint(self, about: HintTopic, what: bytes) -> None:
+        for listener, topic in self._listeners.items():
+            if topic == about:
+                listener.put_nowait(what)
 
     def advance(self, seconds: float) -> None:
         """Also backwards, as when the server's clock is set."""

@@ -1,6 +1,7 @@
 """What the state's fake says to records on their way: item by item, whatever becomes of the others."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from functools import partial
 
 from relay.domain.identity import MessageId
@@ -95,7 +96,15 @@ class Records(Memory):
 
     def _settle(self, one: Settlement) -> Row | None:
         tag = self._of(one.row.owner)
-        return settle(tag.rows, one, self.now, partial(tag.free, now=self.now))
+        with self._waking(one.row.owner):
+            return settle(tag.rows, one, self.now, partial(tag.free, now=self.now))
+
+    @contextmanager
+    def _waking(self, owner: str) -> Iterator[None]:
+        opening = self._of(owner).rows.endpoint(owner).opening
+        yield
+        if self._of(owner).rows.endpoint(owner).opening < opening:
+            self._hint("endpoints", owner.encode())
 
     async def mark(self, marks: Sequence[Mark]) -> list[Refusal | None]:
         return [self._done(one.row.owner, partial(self._mark, one)) for one in marks]
@@ -103,8 +112,7 @@ class Records(Memory):
     def _mark(self, one: Mark) -> None:
         mark(self._of(one.row.owner).rows, one, self.now)
         if one.awaited:
-            for listener in self._listeners:
-                listener.put_nowait(one.row.digest)
+            self._hint("ends", one.row.digest)
 
     async def forget(self, rows: Sequence[RowKey]) -> list[Refusal | None]:
         return [self._done(row.owner, partial(self._forget, row)) for row in rows]

@@ -388,6 +388,7 @@ class Process:
                     for each in (
                         recovery.run(),
                         lanes.pump.run(),
+                        lanes.pump.listen(),
                         self._attempts.run(),
                         self._die(),
                         *self._beside(log, state),

@@ -10,6 +10,7 @@ from typing import Any
 from relay.config.settings import Settings
 from relay.domain.message import Message
 from relay.domain.receiver import BreakerPolicy, Endpoint, OfflinePolicy, PollPolicy, Receiver, RetryPolicy, Source
+from relay.engine.core import Lane
 from relay.engine.request_limiter import Turnstile, attend
 from relay.state.port import EndpointHealth
 from relay.state.rows import TAGS
@@ -150,13 +151,44 @@ async def test_one_that_answers_a_status_get_is_found_long_before_the_next_ping(
     pinged = len(world.outside.pings)
     assert pinged > 0
     world.outside.down.clear()
-    await process.ended(120)
-    assert world.outside.asked["accepted-0"] == 1
+    while not world.outside.asked["accepted-0"]:
+        assert not await process.ended(0.1)
+    await process.ended(0.5)
     assert len(world.outside.pings) == pinged + 1
     assert await _health(world) == EndpointHealth("closed", 0.0, 0)
     await process.ended(650)  # what had been tried is parked
     await process.stop()
     assert _in_order_and_once(world, SOURCES, 3, "/later")
+
+
+@virtually
+async def test_what_shows_that_it_is_back_wakes_all_lanes_that_wait_for_it() -> None:
+    """Another request of this process or of another one, of which the lanes know nothing; and the ping of one lane."""
+    rare = OfflinePolicy(after=AFTER, ping_every=3600.0)
+    world = await _down(_receiver(offline=rare, partitions=2))
+    await world.send(*_stream(SOURCES, 3))
+    processes = [Process(world), Process(world)]
+    for process in processes:
+        await process.ended(202.5)  # between two looks of a lane that was not woken
+    waiting = {lane.partition for process in processes for lane in _lanes(process) if lane.unfinished}
+    assert len(waiting) == 2
+    world.outside.down.clear()
+    pinged = len(world.outside.pings)
+    await world.state.probe_soon(["r:r"])
+    await processes[0].ended(0.5)
+    assert len(world.outside.pings) == pinged + 1
+    assert await _health(world) == EndpointHealth("closed", 0.0, 0)
+    assert not any(lane.order.is_closed("r:r", world.clock.monotonic()) for each in processes for lane in _lanes(each))
+    await processes[0].ended(650)  # what had been tried is parked
+    for process in processes:
+        await process.stop()
+    assert _in_order_and_once(world, SOURCES, 3)
+
+
+def _lanes(process: Process) -> list[Lane[Any]]:
+    return (
+        [lane for lane in process.lanes.pump.lanes() if "to_receiver" in lane.partition.topic] if process.lanes else []
+    )
 
 
 @virtually

@@ -11,6 +11,7 @@ import msgspec
 from redis.exceptions import NoScriptError, ResponseError
 
 from relay.domain.errors import StateRecovering, StateUnavailable
+from relay.state.port import HintTopic
 from relay.state.redis.connection import Command, Node, unix_seconds
 from relay.state.redis.script import Script, script, script_names
 from relay.state.redis.servers import Servers
@@ -55,10 +56,10 @@ class Calls:
         """One that no script uses."""
         return self._keys[0] + b"rights"
 
-    @property
-    def channels(self) -> list[bytes]:
-        """Where the scripts publish hints: `hint` in `_raising.lua`."""
-        return [key + b"hints" for key in self._keys]
+    def channels(self, about: HintTopic) -> list[bytes]:
+        """Where the scripts publish hints: `hint` in `_raising.lua`, `wake` in `_endpoints.lua`."""
+        name = {"ends": b"hints", "endpoints": b"wakes"}[about]
+        return [key + name for key in self._keys]
 
     async def tell(self, name: str, parts: Sequence[Part], decode: Decode[T]) -> list[list[T] | Refusal]:
         """What script `name` says of each part, or why it says nothing."""

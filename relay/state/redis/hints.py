@@ -1,4 +1,5 @@
-"""Hints by Pub/Sub: which deliveries have ended that somebody waits for. One that nobody hears is gone.
+"""Hints by Pub/Sub: deliveries that have ended and that a request waits for, and endpoints that may be asked again.
+A hint without a listener is gone.
 
 A script publishes on a channel of its hash tag; on a cluster all servers pass it on, so any of them can be heard.
 """

@@ -12,6 +12,7 @@ from relay.state.port import (
     EndpointHealth,
     FailedEntry,
     Gap,
+    HintTopic,
     Lane,
     LaneEnds,
     Parked,
@@ -206,8 +207,8 @@ class RedisState(Records):
         return batch.join(found, wire.WireStatistics.statistics)
 
     # for those who only look
-    def hints(self) -> AbstractAsyncContextManager[AsyncIterator[bytes]]:
-        return hints(self._servers, self._calls.channels)
+    def hints(self, about: HintTopic = "ends") -> AbstractAsyncContextManager[AsyncIterator[bytes]]:
+        return hints(self._servers, self._calls.channels(about))
 
     async def watch(self, rows: Sequence[RowKey]) -> list[Watched]:
         batch = Batch(rows, [tag_of(row.owner) for row in rows])

@@ -64,6 +64,12 @@ local function absence()
   return now - last > ABSENT_MS and before + now - last or before
 end
 
+-- Lanes that wait for it need not wait any longer (hints.py). A login that may not publish loses the hint, and nothing
+-- else: they look every 10 s.
+local function wake(owner)
+  redis.pcall('PUBLISH', P .. 'wakes', owner)
+end
+
 -- When it was held or resumed last, as far as that is surely remembered.
 local function decided(e)
   return e.v and now - e.v <= IDLE_MS and e.v or 0

@@ -7,6 +7,7 @@ return serve(function(owners)
     if e.o and not e.k and e.o > now then
       e.o = now
       touch(owner)
+      wake(owner)
     end
   end
   save_endpoints()

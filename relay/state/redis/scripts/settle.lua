@@ -99,8 +99,12 @@ local function general()
     local owner = policy[1]
     local e = endpoint(owner)
     if first or (e.k and e.k == token) then
+      local opening = e.o
       if record_health(e, token, healthy, unpack(policy, 2)) then
         touch(owner)
+        if opening and (not e.o or e.o < opening) then
+          wake(owner)
+        end
       end
       if pause_ms ~= 0 then
         e.h = e.h == -1 and -1 or math.max(e.h or 0, now + pause_ms)
