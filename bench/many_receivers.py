@@ -15,7 +15,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Final
 
-from relay.control.records import Declared
+from relay.control.records import EntryRecord
 from relay.control.registry import Registry
 from relay.domain.topics import Topics
 from relay.embedded.valkey import ValkeyServer
@@ -39,7 +39,7 @@ def declared(number: int) -> bytes:
         "sources": [f"source-{number}"],
         "event_types": ["push", "pull_request.*"],
     }
-    return Declared("api", entry).encode()
+    return EntryRecord("api", entry).encode()
 
 
 @asynccontextmanager

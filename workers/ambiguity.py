@@ -10,13 +10,13 @@ from typing import assert_never
 
 from relay.domain.identity import webhook_id
 from relay.domain.receiver import Receiver
-from relay.domain.status import AnswerReady, AskLater, NeverSeen, StatusGone, StatusReading, Working, status_url
+from relay.domain.status import AnswerReady, AskLater, NeverSeen, StatusGone, StatusReading, StillRunning, status_url
 from relay.engine.work import Dead, Decision, Done, Later, Resend, Step
 from relay.state.attempts import Change
 from relay.state.rows import Result, Stage
 from workers.delivery import Delivery, can_be_asked
 from workers.dependencies import Outside
-from workers.journal import About
+from workers.journal import RequestPurpose
 from workers.status_request import ask, ask_again_s
 
 
@@ -50,7 +50,7 @@ class Doubt:
     def _decide(self, work: Delivery, url: str, reading: StatusReading) -> Decision:
         now, meter = self._outside.clock.time(), self._outside.meter
         work.asked += 1
-        if work.newer_than_loss and isinstance(reading, AnswerReady | Working):
+        if work.newer_than_loss and isinstance(reading, AnswerReady | StillRunning):
             return self._unproved(work, now)
         match reading:
             case AnswerReady(status, content_type, body, truncated):
@@ -58,7 +58,7 @@ class Doubt:
                 meter.answered(work.receiver.name, "poll", work.age_s(now))
                 result = Result("answered", status, content_type, body, truncated)
                 return Done(stage=Stage.PUBLISHED, result=result, healthy=True)
-            case Working(ask_after_s):
+            case StillRunning(ask_after_s):
                 meter.delivered(work.receiver.name, work.age_s(now))
                 result = Result("accepted", 202, status_url=url, ask_after_s=ask_after_s)
                 return Done(stage=Stage.AWAITING, result=result, healthy=True)
@@ -81,9 +81,9 @@ class Doubt:
         return Later(wait_s, "waits until what Redis lost is rebuilt", Change.DOUBT)
 
 
-def _about(work: Delivery) -> About:
+def _about(work: Delivery) -> RequestPurpose:
     gate, post, asked = work.gate, work.receiver.post, work.asked + 1
-    return About("status", gate, post, work.delivery, work.generation, asked, work.attempts, work.hop.life)
+    return RequestPurpose("status", gate, post, work.delivery, work.generation, asked, work.attempts, work.hop.life)
 
 
 def _url(receiver: Receiver, work: Delivery) -> str:

@@ -13,9 +13,9 @@ from relay.domain.attempt import AttemptKind
 from relay.domain.exchange import Exchange, Request
 from relay.domain.hop import Hop
 from relay.domain.receiver import Receiver
-from relay.engine.request_limiter import Turnstile
+from relay.engine.request_limiter import RequestLimiter
 from relay.engine.work import Call, Decision, Work
-from workers.journal import About, Journal
+from workers.journal import Journal, RequestPurpose
 from workers.meter import Meter, SilentMeter
 from workers.tracing import Tracing
 
@@ -34,14 +34,14 @@ class Outside:
     meter: Meter = field(default_factory=SilentMeter)
     journal: Journal | None = None
     tracing: Tracing | None = None
-    turnstile: Turnstile = field(kw_only=True)
+    turnstile: RequestLimiter = field(kw_only=True)
 
     def traced(self, hop: Hop, kind: AttemptKind, attempt: int) -> Hop:
         """`hop` with the trace context that a request for it carries."""
         return hop if self.tracing is None else self.tracing.traced(hop, kind, attempt)
 
     def post(
-        self, work: Work, about: About, request: Request, decide: Callable[[Exchange], Decision]
+        self, work: Work, about: RequestPurpose, request: Request, decide: Callable[[Exchange], Decision]
     ) -> Call[Exchange]:
         """As `call`; what begins in a slot of its endpoint's rate may wait for a connection, say, only within that."""
         if work.rules is not None and work.rules.late_s < inf:
@@ -49,13 +49,18 @@ class Outside:
             request = structs.replace(request, start_within_s=within_s)
         return self.call(about, request, decide)
 
-    def call(self, about: About, request: Request, decide: Callable[[Exchange], Decision]) -> Call[Exchange]:
+    def call(self, about: RequestPurpose, request: Request, decide: Callable[[Exchange], Decision]) -> Call[Exchange]:
         """Make `request`; `decide` says what its outcome means, unless that is ours."""
         begun = self.clock.monotonic()
         return Call(partial(self.transport.send, request), partial(self._heard, about, request, begun, decide))
 
     def _heard(
-        self, about: About, request: Request, begun: float, decide: Callable[[Exchange], Decision], exchange: Exchange
+        self,
+        about: RequestPurpose,
+        request: Request,
+        begun: float,
+        decide: Callable[[Exchange], Decision],
+        exchange: Exchange,
     ) -> Decision:
         decision = self.turnstile.heard(about.gate, request.url, exchange) or decide(exchange)
         if self.journal is not None:

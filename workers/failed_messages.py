@@ -22,7 +22,7 @@ from relay.domain.topics import Topics
 from relay.domain.trace import read_tracestate
 from relay.engine.work import Dead, Done, Outcome, Seen, Work
 from relay.log.port import NewRecord, Record
-from relay.state.attempts import Kind
+from relay.state.attempts import CallKind
 from relay.state.port import FailedEntry, Lane, State
 from relay.state.rows import Result
 from workers.letters import Letters
@@ -110,7 +110,7 @@ class FailedMessages:
     """The step; see the module's first lines."""
 
     stage = "failed_messages"
-    kind = Kind.POST
+    kind = CallKind.POST
     parks = False
     capped = False
 

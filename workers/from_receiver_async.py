@@ -25,14 +25,14 @@ from relay.domain.status import (
     NeverSeen,
     StatusGone,
     StatusReading,
-    Working,
+    StillRunning,
     status_url,
     unaskable,
 )
 from relay.domain.topics import Topics
 from relay.engine.work import FINISHED_AT, Dead, Decision, Done, GateRules, Later, Step, Work
 from relay.log.port import NewRecord, Record
-from relay.state.attempts import Kind, Limits
+from relay.state.attempts import CallKind, Limits
 from relay.state.port import State
 from relay.state.rows import Result, Stage, delivery_row
 from workers.delivery import (
@@ -45,7 +45,7 @@ from workers.delivery import (
     unusable_wait,
 )
 from workers.dependencies import Outside
-from workers.journal import About
+from workers.journal import RequestPurpose
 from workers.letters import Letters
 from workers.results import answered
 from workers.status_request import ask, ask_again_s
@@ -130,7 +130,7 @@ class FromReceiverAsync:
     """The step; see the module's first lines."""
 
     stage = "pending"
-    kind = Kind.POLL
+    kind = CallKind.POLL
     parks = True
     capped = False
 
@@ -165,7 +165,9 @@ class FromReceiverAsync:
         if url is None:
             return self._later(work, inf, "waiting for the receiver's callback")
         post, posts = work.receiver.post, work.attempts
-        about = About("status", work.gate, post, work.delivery, work.generation, work.polls, posts, work.hop.life)
+        about = RequestPurpose(
+            "status", work.gate, post, work.delivery, work.generation, work.polls, posts, work.hop.life
+        )
         return ask(self._outside, about, work.hop, work.receiver, url, partial(self._decide, work))
 
     def resume(self, work: Awaited, result: Result) -> Done | Dead:
@@ -199,7 +201,7 @@ class FromReceiverAsync:
                 self._count(work)
                 result = Result("answered", status, content_type, body, truncated)
                 return Done(stage=Stage.PUBLISHED, result=result, up=True)
-            case Working(ask_after_s):
+            case StillRunning(ask_after_s):
                 return self._later(work, self._again_s(work, ask_after_s), "still working", up=True)
             case NeverSeen():
                 return self._later(work, self._again_s(work, None), "never seen, says the receiver", up=True)

@@ -19,9 +19,9 @@ from typing import Final
 
 from msgspec import structs
 
-from relay.domain.directory import Directory, Moves, NobodyMoves
+from relay.domain.directory import Directory, Moves, NoMoves
 from relay.domain.errors import InvalidRecord
-from relay.domain.filters import UNDECIDED, Event
+from relay.domain.filters import UNDECIDED, FilterInput
 from relay.domain.hop import encode_hop
 from relay.domain.identity import OWN_SOURCE, DeliveryId
 from relay.domain.message import Message, message_digest, parse_message, sender_headers
@@ -32,7 +32,7 @@ from relay.domain.route import Cut, Marker, lane_at, marker_in
 from relay.domain.topics import DAY_S, Topics
 from relay.engine.work import Dead, Done, Later, Outcome, Seen, Work
 from relay.log.port import NewRecord, Record
-from relay.state.attempts import Kind
+from relay.state.attempts import CallKind
 from relay.state.port import Lane, State
 from relay.state.replies import answered
 from relay.state.rows import Arrival, Mark, MessageRow, MessageStage, Result, Stage, delivery_row
@@ -41,7 +41,7 @@ from workers.letters import Letters
 from workers.routing import first_hop, lane_record
 from workers.tables import LookedUpFirst
 
-NOBODY_MOVES: Final = NobodyMoves()
+NOBODY_MOVES: Final = NoMoves()
 UNROUTABLE: Final = Later(5.0, "the entry of a receiver cannot be read here: its lane, or what it subscribes to")
 _KEPT_MS: Final = 7 * DAY_S * 1000
 """Retention of `from_sender`: no older record can be there, whatever its sender says."""
@@ -135,7 +135,7 @@ class FromSender:
     """The step; see the module's first lines. `max_payload_bytes`: the largest value of a record."""
 
     stage = "from_sender"
-    kind = Kind.POST
+    kind = CallKind.POST
     parks = False
     capped = False
 
@@ -196,8 +196,8 @@ class FromSender:
 
     def _routed(self, work: Incoming, names: Sequence[str]) -> Done | Later:
         if len(names) == 1 and (only := self._receiver(work, names[0])) is not None and only.unusable is None:
-            return Done((self._hop(work, Event(work.message), only, work.message.wait_s),))
-        event = Event(work.message)
+            return Done((self._hop(work, FilterInput(work.message), only, work.message.wait_s),))
+        event = FilterInput(work.message)
         found = [(name, self._receiver(work, name)) for name in names]
         work.unknown = tuple(name for name, receiver in found if receiver is None)
         if any(self._directory.refusal(name) is not None for name in work.unknown):
@@ -237,7 +237,7 @@ class FromSender:
     def bury(self, record: Record, work: Incoming | Turn | None, dead: Dead) -> NewRecord:
         return self._letters.bury(_as_sent(record), dead)
 
-    def _hop(self, work: Incoming, event: Event, receiver: Receiver, wait_s: int) -> NewRecord:
+    def _hop(self, work: Incoming, event: FilterInput, receiver: Receiver, wait_s: int) -> NewRecord:
         message, record = work.message, work.record
         cut = self._moves.cut(receiver.name, receiver.move, record.partition) if receiver.moving else None
         lane, move = lane_at(receiver, cut, record.offset)

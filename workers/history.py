@@ -22,7 +22,7 @@ from relay.engine.runner import OpenConsumer
 from relay.engine.supervision import Patience, unless_stopped
 from relay.history.port import History
 from relay.log.port import Assignment, Consumer, LogAdmin, Record, TopicPartition
-from workers.history_facts import Fact, Facts, gather
+from workers.history_facts import Fact, FactReader, gather
 
 POLL_S: Final = 1.0
 GATHER_S: Final = 0.25
@@ -34,7 +34,7 @@ LOOK_EVERY_S: Final = 10.0
 PRUNE_EVERY_S: Final = 3_600.0
 
 
-def stand_firm(_behind_s: float) -> float:
+def never_throttle(_behind_s: float) -> float:
     """Never rest: this process has others' work to do, too."""
     return 0.0
 
@@ -68,7 +68,7 @@ class _Gathered:
     facts: list[Fact] = field(default_factory=list)
     rubbish: int = 0
 
-    def take(self, record: Record, reader: Facts) -> None:
+    def take(self, record: Record, reader: FactReader) -> None:
         partition = TopicPartition(record.topic, record.partition)
         self.next_offsets[partition] = record.offset + 1
         self.until_ms[partition] = record.timestamp_ms
@@ -97,7 +97,7 @@ class HistoryWorker:
         keep: int,
         retention_s: float,
         at_once: int = 1_000,
-        give_way: Callable[[float], float] = stand_firm,
+        give_way: Callable[[float], float] = never_throttle,
         watcher: Watcher | None = None,
     ) -> None:
         self._consumer: Consumer = open_consumer(self._assigned, self._revoked)
@@ -106,7 +106,7 @@ class HistoryWorker:
         self._groups = dict.fromkeys(topics_read(topics), topics.group("history"))
         self._clock = clock
         self._patience = patience
-        self._facts = Facts(topics, keep)
+        self._facts = FactReader(topics, keep)
         self._retention_s = retention_s
         self._at_once = at_once
         self._give_way = give_way

@@ -13,7 +13,7 @@ from relay.domain.message import Message, parse_message
 from relay.domain.progress import Status
 from relay.domain.route import marker_in
 from relay.domain.topics import Topics
-from relay.history.port import Arrival, Batch, Ending
+from relay.history.port import ArrivalFact, EndingFact, FactBatch
 from relay.log.port import Record
 from workers.failed_messages import generation_of, life_of
 from workers.results import FOR_CONSUMER
@@ -23,10 +23,10 @@ LATEST: Final = 4_102_444_800.0
 _MOST: Final = 2**53
 """Numbers that every database has, and JSON."""
 
-Fact = Arrival | Ending | tuple[Coordinate, Attempt]
+Fact = ArrivalFact | EndingFact | tuple[Coordinate, Attempt]
 
 
-class Facts:
+class FactReader:
     """Reads records. `keep`: bytes of each body that are kept, and with them the headers; 0: neither."""
 
     def __init__(self, topics: Topics, keep: int) -> None:
@@ -45,11 +45,11 @@ class Facts:
             return self._failure(record)
         return record.coordinate, _checked(decode_attempt(record.value))
 
-    def _arrival(self, record: Record) -> Arrival | None:
+    def _arrival(self, record: Record) -> ArrivalFact | None:
         if not record.value and marker_in(record.headers) is not None:
             return None
         message = parse_message(record.value, record.headers)
-        return Arrival(
+        return ArrivalFact(
             message.id,
             record.coordinate,
             _moment(record.timestamp_ms),
@@ -61,7 +61,7 @@ class Facts:
             message.receivers or (),
         )
 
-    def _failure(self, record: Record) -> Ending:
+    def _failure(self, record: Record) -> EndingFact:
         letter = parse_dead_letter(record.headers)
         hop = _hop(record) if letter.stage != self._topics.from_sender else None
         receiver, source_id, message_id = identity_of(record.value, record.headers)
@@ -72,7 +72,7 @@ class Facts:
             letter.former_reason,
         )  # what has the name is the first message's
         delivery = DeliveryId("" if never_routed else receiver or "", source_id, message_id)
-        return Ending(
+        return EndingFact(
             hop.delivery if hop is not None else delivery,
             hop.generation if hop is not None else generation_of(record),
             record.coordinate,
@@ -92,23 +92,23 @@ class Facts:
         return letter.attempts
 
 
-def gather(facts: Iterable[Fact]) -> Batch:
+def gather(facts: Iterable[Fact]) -> FactBatch:
     """Facts of all kinds, each with its own."""
-    arrivals: list[Arrival] = []
-    endings: list[Ending] = []
+    arrivals: list[ArrivalFact] = []
+    endings: list[EndingFact] = []
     attempts: list[tuple[Coordinate, Attempt]] = []
     for fact in facts:
         match fact:
-            case Arrival():
+            case ArrivalFact():
                 arrivals.append(fact)
-            case Ending():
+            case EndingFact():
                 endings.append(fact)
             case _:
                 attempts.append(fact)
-    return Batch(arrivals, attempts, endings)
+    return FactBatch(arrivals, attempts, endings)
 
 
-def _answer(record: Record) -> Ending | None:
+def _answer(record: Record) -> EndingFact | None:
     hop = decode_hop(record.headers)
     if hop.outcome is None:
         raise InvalidRecord("invalid", "a result without an outcome")
@@ -117,7 +117,7 @@ def _answer(record: Record) -> Ending | None:
     left = FOR_CONSUMER in record.headers
     status: Status = "response_delivered_to_sender" if left else "response_received_from_receiver"
     at, moment = record.coordinate, _moment(record.timestamp_ms)
-    return Ending(hop.delivery, hop.generation, at, moment, status, hop.attempt, hop.answer_status, life=hop.life)
+    return EndingFact(hop.delivery, hop.generation, at, moment, status, hop.attempt, hop.answer_status, life=hop.life)
 
 
 def _hop(record: Record) -> Hop | None:

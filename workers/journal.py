@@ -7,7 +7,7 @@ from typing import Final, Protocol
 
 from msgspec import Struct
 
-from relay.domain.attempt import SHOWN_BODY, Attempt, AttemptKind, AttemptOutcome, Missed, Told
+from relay.domain.attempt import SHOWN_BODY, Attempt, AttemptFailure, AttemptKind, AttemptOutcome, AttemptResponse
 from relay.domain.exchange import Exchange, NoResponse, Request, Response
 from relay.domain.identity import DeliveryId
 from relay.domain.outcome import CodeClass, class_of
@@ -26,7 +26,7 @@ _OF_CHANGE: Final[Mapping[Change, AttemptOutcome]] = {
 }
 
 
-class About(Struct, frozen=True, gc=False):
+class RequestPurpose(Struct, frozen=True, gc=False):
     """Whom a request is made to, and what for. `gate`: the endpoint's name; `endpoint`: knows the secrets that may be
     repeated. `delivery` None: a ping. `attempt`: 1-based, counted per kind. `posts`: of the delivery, before it.
     `life`: of its receiver's name."""
@@ -44,7 +44,9 @@ class About(Struct, frozen=True, gc=False):
 class Journal(Protocol):
     """Told of every request; must not raise, and must not block."""
 
-    def tell(self, about: About, request: Request, exchange: Exchange, decision: Decision, seconds: float) -> None:
+    def tell(
+        self, about: RequestPurpose, request: Request, exchange: Exchange, decision: Decision, seconds: float
+    ) -> None:
         """It ended just now, after `seconds`."""
         ...
 
@@ -55,7 +57,9 @@ class Journals:
     def __init__(self, journals: Sequence[Journal]) -> None:
         self._journals = journals
 
-    def tell(self, about: About, request: Request, exchange: Exchange, decision: Decision, seconds: float) -> None:
+    def tell(
+        self, about: RequestPurpose, request: Request, exchange: Exchange, decision: Decision, seconds: float
+    ) -> None:
         for each in self._journals:
             each.tell(about, request, exchange, decision, seconds)
 
@@ -66,10 +70,10 @@ def all_of(*journals: Journal | None) -> Journal | None:
     return Journals(given) if len(given) > 1 else given[0] if given else None
 
 
-class Made(Struct, frozen=True, gc=False):
+class EndedRequest(Struct, frozen=True, gc=False):
     """A request that has ended, as little of it as it takes to tell of it later. `later` None: it is done."""
 
-    about: About
+    about: RequestPurpose
     method: str
     url: str
     headers: tuple[tuple[str, str], ...]
@@ -80,17 +84,23 @@ class Made(Struct, frozen=True, gc=False):
 
 
 def made_of(
-    about: About, request: Request, exchange: Exchange, decision: Decision, *, started_at: float, seconds: float
-) -> Made:
+    about: RequestPurpose,
+    request: Request,
+    exchange: Exchange,
+    decision: Decision,
+    *,
+    started_at: float,
+    seconds: float,
+) -> EndedRequest:
     """Without what the request carried, and what came back no further than people will see it. `started_at`: Unix
     seconds."""
     if isinstance(exchange, Response) and len(exchange.body) > LOOKED_AT:
         exchange = Response(exchange.status, exchange.headers, exchange.body[:LOOKED_AT], truncated=True)
     later = None if isinstance(decision, Done) else decision
-    return Made(about, request.method, request.url, request.headers, exchange, later, started_at, seconds)
+    return EndedRequest(about, request.method, request.url, request.headers, exchange, later, started_at, seconds)
 
 
-def attempt_of(made: Made) -> Attempt:
+def attempt_of(made: EndedRequest) -> Attempt:
     """As it is told, secrets masked."""
     about, exchange, later = made.about, made.exchange, made.later
     receiver, source_id, message_id = about.delivery or _pinged(about.gate)
@@ -123,13 +133,13 @@ def _pinged(gate: str) -> tuple[str | None, str | None, None]:
     return (name, None, None) if kind == "r" else (None, name, None)
 
 
-def _told(response: Response, endpoint: Endpoint) -> Told:
+def _told(response: Response, endpoint: Endpoint) -> AttemptResponse:
     body, truncated = shown_body(response, endpoint, SHOWN_BODY)
-    return Told(response.status, shown_response_headers(response.headers, endpoint), body, truncated)
+    return AttemptResponse(response.status, shown_response_headers(response.headers, endpoint), body, truncated)
 
 
-def _missed(failure: NoResponse, endpoint: Endpoint) -> Missed:
-    return Missed(failure.kind, redacted(failure.detail, endpoint.secrets), failure.sent)
+def _missed(failure: NoResponse, endpoint: Endpoint) -> AttemptFailure:
+    return AttemptFailure(failure.kind, redacted(failure.detail, endpoint.secrets), failure.sent)
 
 
 def outcome_of(kind: AttemptKind, exchange: Exchange, decision: Decision | None) -> AttemptOutcome:
@@ -156,7 +166,7 @@ def _reason(later: Later | Dead | Resend | None) -> str | None:
     return "the receiver never saw it" if isinstance(later, Resend) else later.reason
 
 
-def _next_at(made: Made) -> float | None:
+def _next_at(made: EndedRequest) -> float | None:
     if not isinstance(made.later, Later) or not 0 < made.later.due_in_s < inf:
         return None
     return round(made.started_at + made.seconds + made.later.due_in_s, 3)

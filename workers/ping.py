@@ -10,14 +10,14 @@ from relay.domain.requests import ping_request
 from relay.engine.work import Call, Later
 from relay.state.attempts import Change
 from workers.dependencies import Outside
-from workers.journal import About
+from workers.journal import RequestPurpose
 
 
 def ping(outside: Outside, gate: str, endpoint: Endpoint, token: bytes, life: str = "") -> Call[Exchange]:
     """The step that sends one to the endpoint behind `gate`. `token`: unique per ping; it becomes the id. `life`: of
     the receiver's name."""
     request = ping_request(endpoint, token.hex(), now=outside.clock.wall(), user_agent=outside.user_agent)
-    return outside.call(About("ping", gate, endpoint, life=life), request, partial(_heard, outside, endpoint))
+    return outside.call(RequestPurpose("ping", gate, endpoint, life=life), request, partial(_heard, outside, endpoint))
 
 
 def _heard(outside: Outside, endpoint: Endpoint, exchange: Exchange) -> Later:

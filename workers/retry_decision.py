@@ -34,7 +34,7 @@ def setback_of(outcome: NotNow | Ambiguous | NotProcessed, detail: str) -> Setba
     assert_never(outcome)
 
 
-def after(setback: Setback, *, attempts: int, age_s: float, policy: RetryPolicy, jitter: Jitter) -> Later | Dead:
+def decide_retry(setback: Setback, *, attempts: int, age_s: float, policy: RetryPolicy, jitter: Jitter) -> Later | Dead:
     """Later, or dead (`exhausted`, `expired`) when the first of the policy's limits is reached.
 
     `attempts`: POSTs begun so far. The pause of a whole endpoint is as long as was asked for, also where this one

@@ -1,6 +1,6 @@
 """How a message enters a receiver's lane: its hop record there, for whoever brings it."""
 
-from relay.domain.filters import Event
+from relay.domain.filters import FilterInput
 from relay.domain.hop import Hop
 from relay.domain.identity import DeliveryId
 from relay.domain.ordering import order_digest
@@ -10,7 +10,7 @@ from relay.log.port import Coordinate, Headers, NewRecord
 
 
 def first_hop(
-    event: Event,
+    event: FilterInput,
     receiver: Receiver,
     origin: Coordinate | None,
     accepted_ms: int,

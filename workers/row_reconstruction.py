@@ -34,7 +34,7 @@ def enqueued(record: Record) -> Arrival | None:
     return Arrival(message.id, message_digest(message), record.partition, record.offset)
 
 
-class Failed(NamedTuple):
+class ProvenFailure(NamedTuple):
     """What a dead letter proves. `listed`: whether `entry` belongs into the index. `mark`: of the row that it ended;
     None: of none, for sure. `turned_away`: partition and offset of the message on `from_sender` that it took the place
     of."""
@@ -45,15 +45,15 @@ class Failed(NamedTuple):
     listed: bool = True
 
 
-def failed(record: Record, topics: Topics) -> Failed:
+def failed(record: Record, topics: Topics) -> ProvenFailure:
     """What a record of `failed_messages` proves."""
     letter = parse_dead_letter(record.headers)
     work = Failure(record, letter)
     entry, listed = entry_of(work), is_listed(work)
     if letter.stage == topics.from_sender:
-        return Failed(entry, _unrouted(work), _turned_away(letter), listed)
+        return ProvenFailure(entry, _unrouted(work), _turned_away(letter), listed)
     hop = _hop_of(record, letter)
-    return Failed(entry, None if hop is None else _ended(record, letter, hop, topics), None, listed)
+    return ProvenFailure(entry, None if hop is None else _ended(record, letter, hop, topics), None, listed)
 
 
 def _unrouted(work: Failure) -> Mark | None:

@@ -12,11 +12,16 @@ from relay.domain.schedule import poll_delay
 from relay.domain.status import AskLater, StatusReading, read_status
 from relay.engine.work import Call, Decision
 from workers.dependencies import Outside
-from workers.journal import About
+from workers.journal import RequestPurpose
 
 
 def ask(
-    outside: Outside, about: About, hop: Hop, receiver: Receiver, url: str, decide: Callable[[StatusReading], Decision]
+    outside: Outside,
+    about: RequestPurpose,
+    hop: Hop,
+    receiver: Receiver,
+    url: str,
+    decide: Callable[[StatusReading], Decision],
 ) -> Call[Exchange]:
     """Ask `receiver` at `url` about the delivery of `hop`; `decide` says what its word means for it."""
     hop = outside.traced(hop, about.kind, about.attempt)

@@ -6,7 +6,7 @@ from typing import Generic
 
 from relay.clock import Clock
 from relay.engine.work import Outcome, Seen, W, Work, fill_in, mark_of, row_of
-from relay.state.attempts import Kind
+from relay.state.attempts import CallKind
 from relay.state.port import IntakeAsk, Lane, State
 from relay.state.replies import answered, of
 from relay.state.rows import Row, Stage
@@ -15,7 +15,7 @@ from relay.state.rows import Row, Stage
 class RowTable(Generic[W]):
     """Rows of deliveries. `kind`: the worker's. `finished_at`: stages at which its part is provably over."""
 
-    def __init__(self, state: State, clock: Clock, kind: Kind, finished_at: frozenset[Stage]) -> None:
+    def __init__(self, state: State, clock: Clock, kind: CallKind, finished_at: frozenset[Stage]) -> None:
         self._state = state
         self._clock = clock
         self._kind = kind
@@ -28,7 +28,7 @@ class RowTable(Generic[W]):
         return [self.seen(work, row, now) for work, row in zip(works, rows, strict=True)]
 
     def may_begin_unseen(self, work: W) -> bool:
-        return self._kind is Kind.POST
+        return self._kind is CallKind.POST
 
     def seen(self, work: W, row: Row, now: float) -> Seen:
         if row.stage is Stage.NONE and not (row.park_intent or row.kept or row.behind) and work.parked_at is None:

@@ -19,7 +19,7 @@ from typing import assert_never
 from msgspec import structs
 
 from relay.clock import Clock
-from relay.domain.directory import Directory, Moves, NobodyMoves
+from relay.domain.directory import Directory, Moves, NoMoves
 from relay.domain.errors import InvalidRecord
 from relay.domain.exchange import Exchange
 from relay.domain.failure import failure_detail
@@ -45,20 +45,20 @@ from relay.domain.status import StatusTemplateError, location_url, status_url, u
 from relay.domain.topics import SHARED, Topics, lane_of
 from relay.engine.work import FINISHED_AT, Call, Dead, Decision, Done, Later, Seen, Step
 from relay.log.port import NewRecord, Record
-from relay.state.attempts import Change, Kind
+from relay.state.attempts import CallKind, Change
 from relay.state.port import Lane, State
 from relay.state.rows import Result, Stage
 from workers.ambiguity import Doubt
 from workers.delivery import Delivery, can_be_asked, not_sendable, receiver_or_stand_in, still_there, unusable_wait
 from workers.dependencies import Outside
-from workers.journal import About
+from workers.journal import RequestPurpose
 from workers.letters import Letters
 from workers.ping import ping
 from workers.results import answered
-from workers.retry_decision import after, setback_of
+from workers.retry_decision import decide_retry, setback_of
 from workers.tables import RowTable
 
-NOBODY_MOVES = NobodyMoves()
+NOBODY_MOVES = NoMoves()
 
 
 MOVE_LOOK_S = 5.0
@@ -68,7 +68,7 @@ LONGEST_MOVE_LOOK_S = 300.0
 class DeliveryTable(RowTable[Delivery]):
     """Rows of deliveries. A record that came by a move which is not known here has it looked up first."""
 
-    def __init__(self, state: State, clock: Clock, kind: Kind, finished_at: frozenset[Stage], moves: Moves) -> None:
+    def __init__(self, state: State, clock: Clock, kind: CallKind, finished_at: frozenset[Stage], moves: Moves) -> None:
         super().__init__(state, clock, kind, finished_at)
         self._moves = moves
 
@@ -90,7 +90,7 @@ class ToReceiver:
     """The step; see the module's first lines."""
 
     stage = "to_receiver"
-    kind = Kind.POST
+    kind = CallKind.POST
     parks = True
     capped = True
 
@@ -181,7 +181,9 @@ class ToReceiver:
         )
         begun = outside.clock.monotonic()
         n = work.attempts
-        about = About("post", work.gate, receiver.post, work.delivery, work.generation, n, n - 1, work.hop.life)
+        about = RequestPurpose(
+            "post", work.gate, receiver.post, work.delivery, work.generation, n, n - 1, work.hop.life
+        )
         return outside.post(work, about, request, partial(self._heard, work, begun))
 
     def _heard(self, work: Delivery, begun: float, exchange: Exchange) -> Decision:
@@ -252,7 +254,7 @@ class ToReceiver:
         )
 
     def _retry(self, work: Delivery, outcome: NotNow | Ambiguous | NotProcessed, detail: str) -> Later | Dead:
-        return after(
+        return decide_retry(
             setback_of(outcome, detail),
             attempts=work.attempts,
             age_s=work.age_s(self._outside.clock.time()),

@@ -40,17 +40,17 @@ from relay.domain.result_delivery import Handover, handover, to_code
 from relay.domain.topics import TopicSpec
 from relay.engine.work import Call, Dead, Decision, Done, GateRules, Later, Outcome, Resend, Seen, Step, Work, row_of
 from relay.log.port import NewRecord, Record
-from relay.state.attempts import Kind, Limits
+from relay.state.attempts import CallKind, Limits
 from relay.state.port import Lane, State
 from relay.state.replies import answered
 from relay.state.rows import Mark, Result, Row, RowKey, Stage, callback_row, delivery_row
 from workers.delivery import pace_of, unusable_wait
 from workers.dependencies import Outside
-from workers.journal import About
+from workers.journal import RequestPurpose
 from workers.letters import Letters
 from workers.ping import ping
 from workers.results import has_arrived
-from workers.retry_decision import after, setback_of
+from workers.retry_decision import decide_retry, setback_of
 from workers.tables import LookedUpFirst, RowTable
 
 LONGEST_S: Final = 0.9 * (TopicSpec("", 1).retention_s or inf)
@@ -98,7 +98,7 @@ class CallbackTable(LookedUpFirst):
 
     def __init__(self, state: State, clock: Clock) -> None:
         self._state = state
-        self._own: RowTable[Callback] = RowTable(state, clock, Kind.POST, frozenset({Stage.DONE}))
+        self._own: RowTable[Callback] = RowTable(state, clock, CallKind.POST, frozenset({Stage.DONE}))
 
     async def intake(self, lane: Lane, works: Sequence[Callback]) -> list[Seen]:
         """Where nobody is to be called there is nothing to repeat by mistake: nothing is asked then."""
@@ -148,7 +148,7 @@ class ToSender:
     """The step; see the module's first lines."""
 
     stage = "to_sender"
-    kind = Kind.POST
+    kind = CallKind.POST
     parks = True
     capped = False
 
@@ -212,7 +212,7 @@ class ToSender:
         )
         posts = work.hop.attempt
         life, n = work.hop.life, work.attempts
-        about = About("callback", work.gate, callback, work.delivery, work.generation, n, posts, life)
+        about = RequestPurpose("callback", work.gate, callback, work.delivery, work.generation, n, posts, life)
         return outside.post(work, about, request, partial(self._heard, work, callback))
 
     def _heard(self, work: Callback, callback: Endpoint, exchange: Exchange) -> Decision:
@@ -234,7 +234,7 @@ class ToSender:
         self, work: Callback, callback: Endpoint, outcome: NotNow | Ambiguous | NotProcessed, detail: str
     ) -> Later | Dead:
         work.said = detail
-        decision = after(
+        decision = decide_retry(
             setback_of(outcome, detail),
             attempts=work.attempts,
             age_s=work.age_s(self._outside.clock.time()),

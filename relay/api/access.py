@@ -243,7 +243,7 @@ def check_own(request: web.Request, receivers: Iterable[str]) -> None:
         raise forbidden(OWN)
 
 
-def let_in(request: web.Request, access: Access, need: Need | None, tenant_of: TenantOf) -> None:
+def check_access(request: web.Request, access: Access, need: Need | None, tenant_of: TenantOf) -> None:
     """Raises a Problem where `access` lacks what is needed."""
     request[_ACCESS], request[_TENANT_OF] = access, tenant_of
     if need is not None and not need.met(access, request):

@@ -19,8 +19,8 @@ from relay.api.audit_verbs import keep_audit
 from relay.api.auth import require_access, require_no_key
 from relay.api.authentication import Callers
 from relay.api.batch import BatchResource
-from relay.api.bounds import refuse_excess, take_seat
-from relay.api.connection import FIXED_HEADERS, MAX_HEADERS, MAX_LINE_BYTES, Connection, Door
+from relay.api.bounds import limit_requests, refuse_excess
+from relay.api.connection import FIXED_HEADERS, MAX_HEADERS, MAX_LINE_BYTES, ApiConnection, ConnectionGate
 from relay.api.context import ApiContext as ApiContext
 from relay.api.doctor import DoctorResource
 from relay.api.failed import FailedResource
@@ -37,7 +37,7 @@ from relay.api.messages import MessagesResource
 from relay.api.origin_check import refuse_strangers
 from relay.api.overview.resource import OverviewResource
 from relay.api.pages import PagesResource
-from relay.api.problems import after, problem_details
+from relay.api.problems import middleware_of, problem_details
 from relay.api.quotas import Quotas, quota_headers
 from relay.api.receiver_list import ReceiverListResource
 from relay.api.receivers import ReceiversResource
@@ -104,10 +104,10 @@ def create_app(
     callers = Callers(context, refusals, uses)
     app = web.Application(
         middlewares=[
-            take_seat(context.limits),
+            limit_requests(context.limits),
             problem_details,
             keep_audit(context, trail),
-            after(
+            middleware_of(
                 refuse_excess,
                 refuse_strangers(context.web, refusals),
                 require_no_key if private else require_access(context, callers),
@@ -250,9 +250,9 @@ class ApiServer:
         runner = web.AppRunner(app, shutdown_timeout=_SHUTDOWN_S)
         await runner.setup()
         loop, limits = asyncio.get_running_loop(), self._context.limits
-        door = Door(limits, loop)
+        door = ConnectionGate(limits, loop)
         # not by a site of the runner: that would make connections of its own kind
-        accept = partial(Connection, cast(web.Server, runner.server), door, loop, **_options(limits))
+        accept = partial(ApiConnection, cast(web.Server, runner.server), door, loop, **_options(limits))
         try:
             listening = await listen(accept, loop)
             self._listening.append(listening)

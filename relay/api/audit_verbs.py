@@ -17,7 +17,7 @@ from relay.api.audit_trail import AuditTrail
 from relay.api.client_address import address_of
 from relay.api.context import ApiContext
 from relay.api.landing import is_for_people
-from relay.api.problems import FORBIDDEN, Kind, problem_of
+from relay.api.problems import FORBIDDEN, ProblemKind, problem_of
 from relay.api.view import rfc3339
 from relay.domain.audit import AuditLine, Fact, Outcome, bounded
 from relay.telemetry.redaction import escape_control
@@ -85,7 +85,7 @@ class _Notes:
 _NOTES: Final = web.RequestKey("notes", _Notes)
 
 
-def tell_audit(request: web.Request, whom: str | None = None, **facts: Fact) -> None:
+def record_audit(request: web.Request, whom: str | None = None, **facts: Fact) -> None:
     """Of a request that changes something: whom it is about, where its path does not say that, and facts; no secrets.
     What is empty is left out."""
     notes = _notes(request)
@@ -131,7 +131,7 @@ def keep_audit(context: ApiContext, trail: AuditTrail) -> Middleware:
             if before is None:
                 return
             if before:
-                tell_audit(request, before=before)
+                record_audit(request, before=before)
         await trail.keep(_line(context, request, verb, outcome, status), wait=outcome == "done")
 
     @web.middleware
@@ -156,7 +156,7 @@ def keep_audit(context: ApiContext, trail: AuditTrail) -> Middleware:
     return audited
 
 
-def _outcome(request: web.Request, kind: Kind) -> Outcome | None:
+def _outcome(request: web.Request, kind: ProblemKind) -> Outcome | None:
     """Of a request that ended with a problem. None: nothing was changed, and that is no matter of rights."""
     if _notes(request).changed:
         return "done"

@@ -10,7 +10,7 @@ from aiohttp import web
 
 from relay.api.access import ANSWER_PATH as ANSWER_PATH
 from relay.api.access import INBOUND_ROUTE as INBOUND_ROUTE
-from relay.api.access import MONITOR, OPEN, Tenant, let_in, need_of
+from relay.api.access import MONITOR, OPEN, Tenant, check_access, need_of
 from relay.api.authentication import MOST_FAILED as MOST_FAILED
 from relay.api.authentication import Callers, tenants_in
 from relay.api.context import ApiContext
@@ -27,13 +27,13 @@ def require_access(context: ApiContext, callers: Callers) -> Check:
     def check(request: web.Request) -> None:
         need = need_of(request)
         if need is OPEN or (need is MONITOR and not callers.guards_metrics):
-            let_in(request, _NOBODY, OPEN, tenant_of)
+            check_access(request, _NOBODY, OPEN, tenant_of)
         else:
-            let_in(request, callers.caller(request, with_key=need is MONITOR).access, need, tenant_of)
+            check_access(request, callers.caller(request, with_key=need is MONITOR).access, need, tenant_of)
 
     return check
 
 
 def require_no_key(request: web.Request) -> None:
     """Everybody passes: where only our own processes can reach us."""
-    let_in(request, may_do_everything("relay"), OPEN, lambda _name: Tenant())
+    check_access(request, may_do_everything("relay"), OPEN, lambda _name: Tenant())

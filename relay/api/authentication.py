@@ -7,7 +7,7 @@ from typing import Final, NamedTuple
 
 from aiohttp import web
 
-from relay.api.access import OPEN, Tenant, TenantOf, let_in
+from relay.api.access import OPEN, Tenant, TenantOf, check_access
 from relay.api.client_address import address_of
 from relay.api.context import ApiContext
 from relay.api.failed_keys import FailedKeys
@@ -19,9 +19,9 @@ from relay.domain.errors import LogUnavailable
 from relay.domain.scope import Access, Scope, may_do_everything
 from relay.domain.session import (
     NOBODY,
-    Maker,
     Session,
     SessionInvalid,
+    SessionIssuer,
     SessionOver,
     kind_of,
     proof_of,
@@ -42,7 +42,7 @@ class Caller(NamedTuple):
     Unix seconds, None: never."""
 
     access: Access
-    maker: Maker
+    maker: SessionIssuer
     session: Session | None = None
     expires_at: float | None = None
 
@@ -109,7 +109,7 @@ class Callers:
     def prove(self, request: web.Request, caller: Caller, tenant_of: TenantOf) -> None:
         """Of a request that was let in without: now it is known who sent it."""
         request[_CALLER] = caller
-        let_in(request, caller.access, OPEN, tenant_of)
+        check_access(request, caller.access, OPEN, tenant_of)
 
     @property
     def _may_be_open(self) -> bool:
@@ -125,7 +125,7 @@ class Callers:
         given, now = _digest(text), self._context.clock.time()
         for name, (access, digest) in self._given.items():
             if hmac.compare_digest(given, digest):
-                return Caller(access, Maker(name, proof_of(self._context.session_secrets[0], digest)))
+                return Caller(access, SessionIssuer(name, proof_of(self._context.session_secrets[0], digest)))
         key = self._made.find(text) if self._made is not None else None
         secret = None if key is None else key.secret_of(text, now)
         if key is None or secret is None:
@@ -133,7 +133,7 @@ class Callers:
         if key.is_over(now):
             raise Problem(UNAUTHORIZED, "This key has expired.", headers=_CHALLENGE)
         self._uses.note(key.id)
-        return Caller(key.access, Maker(key.id, proof_of_digest(secret.digest)), None, key.expires_at)
+        return Caller(key.access, SessionIssuer(key.id, proof_of_digest(secret.digest)), None, key.expires_at)
 
     # sessions
 
@@ -154,7 +154,7 @@ class Callers:
             raise _over("somebody has ended it")
         return Caller(_access(session, maker), session.maker, session, session.expires)
 
-    def _access_of(self, maker: Maker) -> Access | None:
+    def _access_of(self, maker: SessionIssuer) -> Access | None:
         """That of the key that a session was made with; None: it is good no more."""
         if maker == NOBODY:
             return may_do_everything("anybody") if self._is_open else None

@@ -12,7 +12,7 @@ from aiohttp import web
 from relay.api.batch_items import Defaults, Item, Refused, read_events, read_lines
 from relay.api.context import ApiContext
 from relay.api.incoming import one_type, own_headers, receivers_in, tracestate_in
-from relay.api.intake import Accepted, Fate, Incoming, Intake, Repeated
+from relay.api.intake import AcceptedMessage, Fate, IncomingMessage, Intake, Repeated
 from relay.api.json_body import json_response
 from relay.api.problems import UNSUPPORTED, Problem, document_of, invalid
 from relay.api.quotas import Quotas
@@ -80,7 +80,7 @@ class BatchResource:
             raise _unsupported()
         defaults = _defaults(request, self._context)
         items = read(await read_body(request, self._body_cap), defaults)
-        readable = [item for item in items if isinstance(item, Incoming)]
+        readable = [item for item in items if isinstance(item, IncomingMessage)]
         await self._quotas.charge(request, defaults.source_id, len(readable))
         fates = await self._intake.take(defaults.source_id, readable)
         return _response(list(_views(items, fates, request)))
@@ -132,7 +132,7 @@ def _views(items: Sequence[Item], fates: Sequence[Fate], request: web.Request) -
 
 def _view(index: int, message_id: str | None, fate: Fate, request: web.Request) -> ItemView:
     match fate:
-        case Accepted(warning=warning):
+        case AcceptedMessage(warning=warning):
             warnings = msgspec.UNSET if warning is None else (warning,)
             return ItemView(index, message_id, _ACCEPTED, duplicate=False, warnings=warnings)
         case Repeated():

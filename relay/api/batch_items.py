@@ -8,7 +8,7 @@ from typing import Final, TypeVar
 import msgspec
 
 from relay.api.incoming import is_structured, receiver_names
-from relay.api.intake import Incoming
+from relay.api.intake import IncomingMessage
 from relay.api.problems import TOO_LARGE, UNSUPPORTED, Problem, invalid, problem_of
 from relay.domain.errors import InvalidRecord
 from relay.domain.forwarding import Pairs, read_headers
@@ -54,7 +54,7 @@ class Refused:
     problem: Problem
 
 
-Item = Incoming | Refused
+Item = IncomingMessage | Refused
 
 
 class BatchLine(msgspec.Struct):
@@ -222,7 +222,7 @@ class _Maker:
             )
         except (InvalidRecord, Problem) as error:
             return Refused(message_id, problem_of(error))
-        return Incoming(message, message_headers(message), fresh=message_id is None)
+        return IncomingMessage(message, message_headers(message), fresh=message_id is None)
 
     def _receivers(self, given: tuple[str, ...]) -> tuple[str, ...]:
         names = self._names.get(given)

@@ -14,7 +14,7 @@ _FOR_SMALL: Final = 4
 """One in so many bytes is for them."""
 
 
-class Pool:
+class BodyBudget:
     """`size` bytes, in turns."""
 
     def __init__(self, size: int) -> None:
@@ -56,23 +56,23 @@ class BodyMemory:
     """The two parts of `size` bytes."""
 
     def __init__(self, size: int) -> None:
-        self._small = Pool(size // _FOR_SMALL)
-        self._large = Pool(size - size // _FOR_SMALL)
+        self._small = BodyBudget(size // _FOR_SMALL)
+        self._large = BodyBudget(size - size // _FOR_SMALL)
 
-    def room(self) -> "Room":
+    def room(self) -> "BodyReservation":
         """What one request has of it: nothing yet."""
-        return Room(self._small, self._large)
+        return BodyReservation(self._small, self._large)
 
 
-class Room:
+class BodyReservation:
     """What one request has taken, until `leave`."""
 
     __slots__ = ("_held", "_large", "_pool", "_small")
 
-    def __init__(self, small: Pool, large: Pool) -> None:
+    def __init__(self, small: BodyBudget, large: BodyBudget) -> None:
         self._small = small
         self._large = large
-        self._pool: Pool | None = None
+        self._pool: BodyBudget | None = None
         self._held = 0
 
     def take_now(self, size: int) -> bool:

@@ -9,8 +9,8 @@ from typing import Final
 from aiohttp import web
 from aiohttp.typedefs import Handler, Middleware
 
-from relay.api.body_budget import BodyMemory, Room
-from relay.api.connection import Connection
+from relay.api.body_budget import BodyMemory, BodyReservation
+from relay.api.connection import ApiConnection
 from relay.api.health import MONITORING
 from relay.api.limits import ApiLimits
 from relay.api.problems import HEADERS_TOO_LARGE, RETRY_AFTER_S, UNAVAILABLE, Problem
@@ -20,29 +20,29 @@ _FEW_HEADERS: Final = 7
 
 
 @dataclass(frozen=True, slots=True)
-class Bounds:
+class RequestBounds:
     """What holds for one request."""
 
     limits: ApiLimits
-    room: Room
+    room: BodyReservation
 
 
-_BOUNDS: Final = web.RequestKey("bounds", Bounds)
+_BOUNDS: Final = web.RequestKey("bounds", RequestBounds)
 
 
-def bounds_of(request: web.Request) -> Bounds:
-    """Those of a request that `take_seat` let in."""
+def bounds_of(request: web.Request) -> RequestBounds:
+    """Those of a request that `limit_requests` let in."""
     return request[_BOUNDS]
 
 
-def take_seat(limits: ApiLimits) -> Middleware:
+def limit_requests(limits: ApiLimits) -> Middleware:
     """The outermost middleware: what a request has taken is given back when it is over."""
     memory = BodyMemory(limits.body_bytes)
 
     @web.middleware
     async def seated(request: web.Request, handler: Handler) -> web.StreamResponse:
         room = memory.room()
-        request[_BOUNDS] = Bounds(limits, room)
+        request[_BOUNDS] = RequestBounds(limits, room)
         try:
             response = await handler(request)
         finally:
@@ -68,4 +68,4 @@ def refuse_excess(request: web.Request) -> None:
 
 def _in_reserve(request: web.Request) -> bool:
     connection = request.protocol
-    return isinstance(connection, Connection) and connection.in_reserve
+    return isinstance(connection, ApiConnection) and connection.in_reserve

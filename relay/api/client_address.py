@@ -8,13 +8,13 @@ from typing import Final
 
 from aiohttp import web
 
-from relay.api.connection import Connection
+from relay.api.connection import ApiConnection
 
 VISITOR_ADDRESS: Final = "Relay-Visitor-Address"
 
 
 def address_of(request: web.Request) -> str | None:
     """An IP address. None: it came over a unix socket, and for nobody that is known."""
-    if isinstance(request.protocol, Connection) and request.protocol.is_of_pages:
+    if isinstance(request.protocol, ApiConnection) and request.protocol.is_of_pages:
         return request.headers.get(VISITOR_ADDRESS) or None
     return request.remote or None

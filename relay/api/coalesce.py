@@ -20,7 +20,7 @@ LIMIT: Final = 1_000
 Call = Callable[[Sequence[T]], Awaitable[Sequence[R]]]
 
 
-class _Group(Generic[T, R]):
+class _CallGroup(Generic[T, R]):
     def __init__(self) -> None:
         self.items: list[T] = []
         self._followers: list[tuple[slice, asyncio.Future[Sequence[R]]]] = []
@@ -42,7 +42,7 @@ class _Group(Generic[T, R]):
                 future.set_exception(error)
 
 
-class Shared(Generic[T, R]):
+class Coalescer(Generic[T, R]):
     """Makes `call` with the items of many callers, one call at a time, in the order in which they came.
 
     `call` gives one result for each item, in their order. What it raises is raised in every caller of the group.
@@ -51,7 +51,7 @@ class Shared(Generic[T, R]):
     def __init__(self, call: Call[T, R]) -> None:
         self._call = call
         self._turn = asyncio.Lock()
-        self._open: _Group[T, R] | None = None
+        self._open: _CallGroup[T, R] | None = None
 
     @property
     def idle(self) -> bool:
@@ -63,11 +63,11 @@ class Shared(Generic[T, R]):
         group = self._open
         if group is not None and len(group.items) < LIMIT:
             return await group.join(items)
-        group = self._open = _Group()
+        group = self._open = _CallGroup()
         group.items.extend(items)
         return (await self._lead(group))[: len(items)]
 
-    async def _lead(self, group: _Group[T, R]) -> Sequence[R]:
+    async def _lead(self, group: _CallGroup[T, R]) -> Sequence[R]:
         try:
             async with self._turn:
                 await asyncio.sleep(0)  # the other requests of this turn of the loop come along
@@ -83,6 +83,6 @@ class Shared(Generic[T, R]):
         group.deliver(results)
         return results
 
-    def _close(self, group: _Group[T, R]) -> None:
+    def _close(self, group: _CallGroup[T, R]) -> None:
         if self._open is group:
             self._open = None

@@ -12,7 +12,7 @@ from typing import Any, Final, cast
 
 from aiohttp import web
 
-from relay.api.connection_limiter import Seats
+from relay.api.connection_limiter import ConnectionLimiter
 from relay.api.failed_keys import network_of
 from relay.api.limits import ApiLimits
 from relay.api.problems import INTERNAL, INVALID, Problem, response_of
@@ -29,7 +29,7 @@ _TELL_EVERY_S: Final = 60.0
 _log = get_logger("relay.api")
 
 
-class Connection(web.RequestHandler):
+class ApiConnection(web.RequestHandler):
     """What aiohttp runs for a connection, with a door that it comes in by. `of_pages`: it is our own pages' one.
 
     `_messages` is aiohttp's: requests whose heads are complete, and that nobody has begun to answer.
@@ -40,7 +40,7 @@ class Connection(web.RequestHandler):
     def __init__(
         self,
         manager: web.Server,
-        door: "Door",
+        door: "ConnectionGate",
         loop: asyncio.AbstractEventLoop,
         *,
         of_pages: bool = False,
@@ -139,22 +139,22 @@ class Connection(web.RequestHandler):
             self.transport.abort()
 
 
-class Door:
+class ConnectionGate:
     """Lets connections in, and closes those whose time is over or whose place another one needs."""
 
     def __init__(self, limits: ApiLimits, loop: asyncio.AbstractEventLoop) -> None:
         self._limits = limits
         self._loop = loop
-        self._heads: OrderedDict[Connection, float] = OrderedDict()
+        self._heads: OrderedDict[ApiConnection, float] = OrderedDict()
         """Those that owe us the rest of a head -> since when; the longest first."""
-        self._blocked: OrderedDict[Connection, float] = OrderedDict()
+        self._blocked: OrderedDict[ApiConnection, float] = OrderedDict()
         self._heads_bytes = 0
         self._throttle = Throttle(every_s=_TELL_EVERY_S, overall=10, keys=10)
-        self.seats: Seats[Connection] = Seats(
+        self.seats: ConnectionLimiter[ApiConnection] = ConnectionLimiter(
             most=limits.connections, per_address=limits.per_address, reserve=limits.reserve
         )
 
-    def enter(self, one: Connection, address: str | None) -> bool:
+    def enter(self, one: ApiConnection, address: str | None) -> bool:
         """Whether a newcomer gets in; another one may have to go for it."""
         seated = self.seats.enter(one, None if address is None else network_of(address))
         if seated is None:
@@ -169,22 +169,22 @@ class Door:
         self._heads[one] = self._loop.time()
         return True
 
-    def works(self, one: Connection) -> None:
+    def works(self, one: ApiConnection) -> None:
         """Its head is complete."""
         self._forget_head(one)
         self.seats.works(one)
 
-    def waits(self, one: Connection) -> None:
+    def waits(self, one: ApiConnection) -> None:
         """It may send the next head."""
         self.seats.waits(one)
 
-    def leave(self, one: Connection) -> None:
+    def leave(self, one: ApiConnection) -> None:
         """It is closed."""
         self._forget_head(one)
         self._blocked.pop(one, None)
         self.seats.leave(one)
 
-    def head_grew(self, one: Connection, size: int) -> None:
+    def head_grew(self, one: ApiConnection, size: int) -> None:
         """So many more bytes of a head that is not complete."""
         self._heads.setdefault(one, self._loop.time())
         self._heads_bytes += size
@@ -195,11 +195,11 @@ class Door:
             self._tell("heads", None)
             self._end(next(iter(self._heads)), HTTPStatus.REQUEST_TIMEOUT)
 
-    def blocked(self, one: Connection) -> None:
+    def blocked(self, one: ApiConnection) -> None:
         """Nobody takes what was written to it."""
         self._blocked[one] = self._loop.time()
 
-    def unblocked(self, one: Connection) -> None:
+    def unblocked(self, one: ApiConnection) -> None:
         self._blocked.pop(one, None)
 
     async def keep(self) -> None:
@@ -217,12 +217,12 @@ class Door:
             one, _ = self._blocked.popitem(last=False)
             one.abort()
 
-    def _end(self, one: Connection, status: HTTPStatus | None) -> None:
+    def _end(self, one: ApiConnection, status: HTTPStatus | None) -> None:
         self._forget_head(one)
         self.seats.leave(one)
         one.refuse(status)
 
-    def _forget_head(self, one: Connection) -> None:
+    def _forget_head(self, one: ApiConnection) -> None:
         if self._heads.pop(one, None) is not None:
             self._heads_bytes -= one.head_bytes
 

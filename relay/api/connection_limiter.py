@@ -21,7 +21,7 @@ class Seated(Generic[C]):
     reserve: bool = False
 
 
-class Seats(Generic[C]):
+class ConnectionLimiter(Generic[C]):
     """At most `most` connections, of them `per_address` from the same address, and `reserve` beyond."""
 
     def __init__(self, *, most: int, per_address: int, reserve: int) -> None:

@@ -8,12 +8,12 @@ from pathlib import Path
 from aiohttp.web import Application
 
 from relay.api.limits import ApiLimits
-from relay.api.peers import Siblings
+from relay.api.peers import Peers
 from relay.api.registrar import Registrar
 from relay.api.web_rules import WebRules
 from relay.clock import Clock
 from relay.config.settings import Origin
-from relay.control.key_service import KeyDesk
+from relay.control.key_service import KeyService
 from relay.delivery.port import Transport
 from relay.domain.diagnosis import Diagnosis
 from relay.domain.directory import Directory
@@ -23,7 +23,7 @@ from relay.domain.topics import Topics
 from relay.domain.verification import HandshakeResult
 from relay.history.port import HistoryReader
 from relay.log.port import Log
-from relay.replay.replay_service import Desk
+from relay.replay.replay_service import ReplayService
 from relay.state.port import State
 from workers.meter import Meter, SilentMeter
 from workers.tracing import Tracing
@@ -55,7 +55,7 @@ class ApiContext:
     clock: Clock
     new_id: Callable[[], str]
     meter: Meter = field(default_factory=SilentMeter)
-    siblings: Siblings | None = None
+    siblings: Peers | None = None
     web: WebRules = field(default_factory=WebRules)
     limits: ApiLimits = field(default_factory=ApiLimits)
     key_quota: Quota | None = None
@@ -67,8 +67,8 @@ class ApiContext:
     warnings: Callable[[], Mapping[str, str | None]] = dict
     lanes: Callable[[], Iterable[str]] = tuple
     """Receivers whose own topics have to be read."""
-    replays: Desk | None = None
-    keys: KeyDesk | None = None
+    replays: ReplayService | None = None
+    keys: KeyService | None = None
     transport: Transport | None = None
     """The one of deliveries; None: nothing is sent from here."""
     user_agent: str = "relay"

@@ -10,7 +10,7 @@ from aiohttp import web
 from relay.api.access import LETTERS, access_of, check_own, forbidden, may_read, may_see, may_see_of
 from relay.api.context import ApiContext
 from relay.api.json_body import json_response
-from relay.api.paging import NewestFirst, Rank, cursor_at, limit_in
+from relay.api.paging import NewestFirstPages, Rank, cursor_at, limit_in
 from relay.api.problems import NOT_FOUND, Problem
 from relay.api.reading import query_of
 from relay.api.view import rfc3339
@@ -25,7 +25,7 @@ from relay.state.port import FailedEntry
 from relay.state.replies import answered
 from relay.state.rows import delivery_row
 
-PAGES: Final = NewestFirst("[0-9]{1,9}-[0-9]{1,18}")
+PAGES: Final = NewestFirstPages("[0-9]{1,9}-[0-9]{1,18}")
 MOST_LOOKED_AT: Final = 10_000
 """So many of the newest are looked at, at most, for a page of what the caller may see, and nobody has seen to."""
 MOST_BYTES: Final = 32 * 1024 * 1024

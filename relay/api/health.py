@@ -9,7 +9,7 @@ from aiohttp import web
 from relay import __version__
 from relay.api.context import ApiContext
 from relay.api.landing import DOCTOR
-from relay.api.peers import Siblings, Told
+from relay.api.peers import PeerResponse, Peers
 from relay.api.problems import Check
 from relay.domain.errors import LogUnavailable
 from relay.telemetry.merge import merge
@@ -77,12 +77,12 @@ def _line(name: str, trouble: str | None) -> str:
     return f"{_FAILED}{name} failed: {' '.join(trouble.split())}"
 
 
-async def _ready_siblings(siblings: Siblings) -> dict[str, str | None]:
+async def _ready_siblings(siblings: Peers) -> dict[str, str | None]:
     """A part for each other process of the group."""
     return {f"process-{index}": _trouble(told) for index, told in (await siblings.ask("/readyz")).items()}
 
 
-def _trouble(told: Told | None) -> str | None:
+def _trouble(told: PeerResponse | None) -> str | None:
     if told is None:
         return "does not answer"
     if told.status == 200:
@@ -91,7 +91,7 @@ def _trouble(told: Told | None) -> str | None:
     return "; ".join(failed) or f"answers with status {told.status}"
 
 
-async def _with_siblings(siblings: Siblings, own: bytes) -> bytes:
+async def _with_siblings(siblings: Peers, own: bytes) -> bytes:
     told = await siblings.ask("/metrics")
     texts = {index: each.text for index, each in told.items() if each is not None and each.status == 200}
     silent = len(told) - len(texts)

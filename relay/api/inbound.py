@@ -16,7 +16,7 @@ from relay.api.batch_items import Defaults, Item, Refused, read_events
 from relay.api.batch_items import read_event as read_structured
 from relay.api.context import ApiContext
 from relay.api.incoming import as_incoming, content_type_of
-from relay.api.intake import Accepted, Incoming, Intake, Repeated
+from relay.api.intake import AcceptedMessage, IncomingMessage, Intake, Repeated
 from relay.api.json_body import json_response
 from relay.api.messages import MessagesResource
 from relay.api.problems import BAD_SIGNATURE, NO_RECEIVER, NOT_FOUND, RETRY_AFTER_S, UNAVAILABLE, Problem, invalid
@@ -28,7 +28,7 @@ from relay.api.untrusted_body import foreign_response
 from relay.api.view import MessageView
 from relay.domain.errors import InvalidRecord
 from relay.domain.inbound import Refusal, verify
-from relay.domain.inbound_event import Challenge, Event, read_event
+from relay.domain.inbound_event import Challenge, InboundEvent, read_event
 from relay.domain.message import Message
 from relay.domain.quota import Quota
 from relay.domain.receiver import Inbound
@@ -163,7 +163,7 @@ class InboundResource:
         return Problem(BAD_SIGNATURE, _WHY[why], headers=_BEARER if by_token else _CHALLENGE)
 
     async def _event(
-        self, request: web.Request, source_id: str, policy: Inbound, event: Event, body: bytes
+        self, request: web.Request, source_id: str, policy: Inbound, event: InboundEvent, body: bytes
     ) -> web.Response:
         message = Message(
             source_id=source_id,
@@ -180,7 +180,7 @@ class InboundResource:
                 return json_response(200, Probed("nobody subscribes to this probe"))
             raise
 
-    async def _taken(self, request: web.Request, policy: Inbound, incoming: Incoming) -> web.Response:
+    async def _taken(self, request: web.Request, policy: Inbound, incoming: IncomingMessage) -> web.Response:
         await self._quotas.charge(request, incoming.message.source_id)
         view = await self._messages.accept(incoming)
         again = await self._redelivery.begin(policy, view) if view.duplicate else {}
@@ -217,7 +217,7 @@ class InboundResource:
                     raise fate
                 case Repeated():
                     duplicates += 1
-                case Accepted():
+                case AcceptedMessage():
                     pass
         return json_response(202, BatchTaken(len(events), duplicates))
 
@@ -227,13 +227,13 @@ def _per_minute(quota: Quota | None) -> str:
     return "*" if quota is None else str(max(1, quota.messages * 60 // quota.window_s))
 
 
-def _readable(item: Item) -> Incoming:
+def _readable(item: Item) -> IncomingMessage:
     if isinstance(item, Refused):
         raise item.problem
     return item
 
 
-def _binary(request: web.Request, source_id: str, policy: Inbound, body: bytes) -> Incoming:
+def _binary(request: web.Request, source_id: str, policy: Inbound, body: bytes) -> IncomingMessage:
     """Attributes as headers. `ce-source` says where in the sender's world it happened: not our source_id."""
     found = {name: _attribute(request, name) for name in ("ce-specversion", "ce-id", "ce-type", "ce-time")}
     if found["ce-specversion"] != "1.0":

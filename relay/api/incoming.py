@@ -6,7 +6,7 @@ from typing import Final
 
 from aiohttp import web
 
-from relay.api.intake import Incoming
+from relay.api.intake import IncomingMessage
 from relay.api.problems import UNSUPPORTED, Problem, invalid
 from relay.api.reading import attributes, percent_decoded, plain_header, query_of
 from relay.api.wait_query import WAIT
@@ -24,7 +24,7 @@ _CLOUDEVENTS: Final = "application/cloudevents"
 
 def read_message(
     request: web.Request, source_id: str, payload: bytes, new_id: Callable[[], str], *, wait_s: int = 0
-) -> Incoming:
+) -> IncomingMessage:
     """The message that query and headers describe. `new_id` is for one without an id.
 
     It has gone through its wire form, so that what is accepted here is what FromSender will read.
@@ -65,11 +65,11 @@ def own_headers(request: web.Request) -> Pairs:
         raise invalid(error.detail) from None
 
 
-def as_incoming(message: Message, *, fresh: bool) -> Incoming:
+def as_incoming(message: Message, *, fresh: bool) -> IncomingMessage:
     """`message` in its wire form, and as that is read. `fresh`: its id was made here."""
     headers = message_headers(message)
     try:
-        return Incoming(parse_message(message.payload, headers), headers, fresh=fresh)
+        return IncomingMessage(parse_message(message.payload, headers), headers, fresh=fresh)
     except InvalidRecord as error:
         raise invalid(error.detail) from error
 

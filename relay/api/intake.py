@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from msgspec import structs
 
-from relay.api.coalesce import Shared
+from relay.api.coalesce import Coalescer
 from relay.api.context import ApiContext
 from relay.api.problems import ID_CONFLICT, INVALID_JSON, RESERVED_SOURCE, Problem, problem_of
 from relay.api.recipients import Recipients
@@ -25,7 +25,7 @@ from relay.state.replies import answered
 from relay.state.rows import Arrival, MessageRow, MessageStage
 
 
-class Incoming(NamedTuple):
+class IncomingMessage(NamedTuple):
     """A message that is fit for `from_sender`. `headers`: its wire form. `fresh`: its id was made here, so that
     nothing can be known of it."""
 
@@ -35,7 +35,7 @@ class Incoming(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Accepted:
+class AcceptedMessage:
     """The log has it, at `at`. `received_ms`: Unix ms. `warning`: what its sender should mend."""
 
     received_ms: int
@@ -50,7 +50,7 @@ class Repeated:
     row: MessageRow | None
 
 
-Fate = Accepted | Repeated | Problem
+Fate = AcceptedMessage | Repeated | Problem
 
 
 class _Candidate(NamedTuple):
@@ -68,7 +68,7 @@ class _Sorting:
     `twins`: places of messages with the id of a candidate before them, each with the place of that one.
     """
 
-    def __init__(self, directory: Directory, accepted: Accepted, *, strict_json: bool) -> None:
+    def __init__(self, directory: Directory, accepted: AcceptedMessage, *, strict_json: bool) -> None:
         self.fates: list[Fate] = []
         self.twins: list[tuple[int, int]] = []
         self._accepted = accepted
@@ -80,11 +80,11 @@ class _Sorting:
     def candidates(self) -> list[_Candidate]:
         return list(self._firsts.values())
 
-    def add(self, incoming: Incoming, row: MessageRow | None) -> None:
+    def add(self, incoming: IncomingMessage, row: MessageRow | None) -> None:
         """The next message. `row`: what is known of its id."""
         self.fates.append(self._fate(len(self.fates), incoming, row))
 
-    def _fate(self, place: int, incoming: Incoming, row: MessageRow | None) -> Fate:
+    def _fate(self, place: int, incoming: IncomingMessage, row: MessageRow | None) -> Fate:
         message = incoming.message
         digest = message_digest(message)
         if row is not None:
@@ -112,11 +112,11 @@ class Intake:
 
     def __init__(self, context: ApiContext) -> None:
         self._context = context
-        self._look_up: Shared[MessageId, MessageRow | None] = Shared(self._rows)
-        self._remember: Shared[Arrival, MessageRow | None] = Shared(self._earlier)
-        self._appends: dict[str, Shared[NewRecord, Coordinate]] = {}
+        self._look_up: Coalescer[MessageId, MessageRow | None] = Coalescer(self._rows)
+        self._remember: Coalescer[Arrival, MessageRow | None] = Coalescer(self._earlier)
+        self._appends: dict[str, Coalescer[NewRecord, Coordinate]] = {}
 
-    async def take(self, source_id: str, batch: Sequence[Incoming]) -> list[Fate]:
+    async def take(self, source_id: str, batch: Sequence[IncomingMessage]) -> list[Fate]:
         """What becomes of each message, all of `source_id`; the accepted ones are on the log in their order.
 
         Raises LogUnavailable: then it is not known which are; nothing of them is in the state, so a repeat with the
@@ -126,14 +126,14 @@ class Intake:
             raise Problem(RESERVED_SOURCE, f"The source {OWN_SOURCE!r} is the relay's own; no message was accepted.")
         context = self._context
         received_ms = int(context.clock.time() * 1000)
-        sorting = _Sorting(context.directory, Accepted(received_ms), strict_json=context.strict_json)
+        sorting = _Sorting(context.directory, AcceptedMessage(received_ms), strict_json=context.strict_json)
         for incoming, row in zip(batch, await self._known(batch), strict=True):
             sorting.add(incoming, row)
         fates = sorting.fates
         if candidates := sorting.candidates:
             await self._accept(source_id, candidates, fates)
         for place, first in sorting.twins:
-            if isinstance(fates[place], Repeated) and not isinstance(fates[first], Accepted):
+            if isinstance(fates[place], Repeated) and not isinstance(fates[first], AcceptedMessage):
                 fates[place] = fates[first]
         return fates
 
@@ -155,7 +155,7 @@ class Intake:
             if row is not None and (row.partition, row.offset) != (arrival.partition, arrival.offset):
                 fates[place] = _judged(arrival.digest, row)  # two at once; FromSender keeps to the earlier one, too
 
-    async def _known(self, batch: Sequence[Incoming]) -> Sequence[MessageRow | None]:
+    async def _known(self, batch: Sequence[IncomingMessage]) -> Sequence[MessageRow | None]:
         asked = [incoming.message.id for incoming in batch if not incoming.fresh]
         if not asked:
             return [None] * len(batch)
@@ -190,7 +190,7 @@ class Intake:
         """
         shared = self._appends.get(source_id)
         if shared is None:
-            shared = self._appends[source_id] = Shared(self._context.log.append)
+            shared = self._appends[source_id] = Coalescer(self._context.log.append)
         try:
             return await shared(records)
         except RecordTooLarge:  # one of them, perhaps another request's: what was written will be there twice
@@ -220,7 +220,7 @@ class Intake:
 
 
 def _placed(fate: Fate, at: Coordinate) -> Fate:
-    return replace(fate, at=at) if isinstance(fate, Accepted) else fate
+    return replace(fate, at=at) if isinstance(fate, AcceptedMessage) else fate
 
 
 def _judged(digest: bytes, row: MessageRow) -> Fate:

@@ -6,16 +6,16 @@ import msgspec
 from aiohttp import web
 
 from relay.api.access import access_of
-from relay.api.audit_verbs import tell_audit
+from relay.api.audit_verbs import record_audit
 from relay.api.context import ApiContext
 from relay.api.json_body import json_response, read_json
 from relay.api.key_use import KeyUse
-from relay.api.paging import NewestFirst
+from relay.api.paging import NewestFirstPages
 from relay.api.problems import KEY_EXPIRED, NOT_FOUND, TOO_MANY_KEYS, Problem, invalid
 from relay.api.reading import query_of, read_body
 from relay.api.view import rfc3339
 from relay.config.durations import parse_duration
-from relay.control.key_service import KeyDesk, TooManyKeys
+from relay.control.key_service import KeyService, TooManyKeys
 from relay.control.keys import rank
 from relay.domain.api_key import Key
 from relay.domain.scope import Scope, in_text, parse_scope
@@ -27,7 +27,7 @@ MOST_NAME: Final = 200
 """Characters."""
 LONGEST_S: Final = 100 * 365 * 86_400.0
 USUAL_OVERLAP_S: Final = 86_400.0
-PAGES: Final = NewestFirst("[a-z0-9]{1,32}")
+PAGES: Final = NewestFirstPages("[a-z0-9]{1,32}")
 
 
 class WantedKey(msgspec.Struct, forbid_unknown_fields=True):
@@ -101,7 +101,7 @@ class KeysResource:
             made = await self._desk.create(_name(wanted.name), scopes, expires_at, by=who, now=now)
         except TooManyKeys as error:
             raise Problem(TOO_MANY_KEYS, str(error)) from error
-        tell_audit(request, made.key.id, name=made.key.name, scopes=in_text(scopes))
+        record_audit(request, made.key.id, name=made.key.name, scopes=in_text(scopes))
         return json_response(201, NewKey(**self._view(made.key), key=made.text))
 
     async def list(self, request: web.Request) -> web.Response:
@@ -117,7 +117,7 @@ class KeysResource:
         query_of(request)
         key = self._found(request)
         await self._desk.revoke(key)
-        tell_audit(request, name=key.name)
+        record_audit(request, name=key.name)
         [used] = await self._uses.last([key.id])
         revoked: KeyView = {**self._view(key, used), "status": "revoked"}
         return json_response(200, revoked)
@@ -134,12 +134,12 @@ class KeysResource:
             made = await self._desk.rotate(key, overlap_s, now)
         except TooManyKeys as error:
             raise Problem(TOO_MANY_KEYS, str(error)) from error
-        tell_audit(request, name=key.name, overlap_s=overlap_s)
+        record_audit(request, name=key.name, overlap_s=overlap_s)
         [used] = await self._uses.last([key.id])
         return json_response(200, NewKey(**self._view(made.key, used), key=made.text))
 
     @property
-    def _desk(self) -> KeyDesk:
+    def _desk(self) -> KeyService:
         if self._context.keys is None:
             raise Problem(NOT_FOUND, "This process keeps no keys.")
         return self._context.keys

@@ -10,7 +10,7 @@ from msgspec import structs
 
 from relay.api.context import ApiContext
 from relay.api.incoming import read_message
-from relay.api.intake import Accepted, Incoming, Intake, Repeated
+from relay.api.intake import AcceptedMessage, IncomingMessage, Intake, Repeated
 from relay.api.json_body import json_response
 from relay.api.problems import Problem, invalid
 from relay.api.quotas import Quotas
@@ -18,7 +18,7 @@ from relay.api.reading import SOURCE_PATH, message_location, read_body, source_i
 from relay.api.status import KnownMessage, StatusReader
 from relay.api.view import MessageView
 from relay.api.wait_query import WAIT, WaitAsked, wait_asked
-from relay.api.waiters import ASK_AGAIN_S, Waited, Waiters
+from relay.api.waiters import ASK_AGAIN_S, Waiters, WaitResult
 from relay.domain.coordinate import Coordinate
 from relay.domain.errors import Unavailable
 from relay.domain.message import Message
@@ -65,7 +65,7 @@ class MessagesResource:
         view = await self._view_after(taken)
         return self._accepted(taken, view, {"Retry-After": str(ASK_AGAIN_S), **waited.headers})
 
-    async def accept(self, incoming: Incoming) -> MessageView:
+    async def accept(self, incoming: IncomingMessage) -> MessageView:
         """The message as it is known once the log has it; a `duplicate` with what became of the first. Raises a Problem
         where it is not taken, and LogUnavailable."""
         return await self._view(await self._take(incoming))
@@ -80,11 +80,11 @@ class MessagesResource:
         await self._quotas.charge(request, source_id)
         return await self._take(incoming)
 
-    async def _take(self, incoming: Incoming) -> _Taken:
+    async def _take(self, incoming: IncomingMessage) -> _Taken:
         message = incoming.message
         (fate,) = await self._intake.take(message.source_id, [incoming])
         match fate:
-            case Accepted(received_ms, at, warning):
+            case AcceptedMessage(received_ms, at, warning):
                 known = self._without_payload(message, received_ms, at, routed=False)
                 return _Taken(known, repeated=False, warning=warning)
             case Repeated(row):
@@ -108,10 +108,10 @@ class MessagesResource:
         names = self._reader.recipients(message)
         return KnownMessage(structs.replace(message, payload=b""), received_ms, routed, at, names)
 
-    async def _waited(self, request: web.Request, taken: _Taken, asked: WaitAsked) -> Waited:
+    async def _waited(self, request: web.Request, taken: _Taken, asked: WaitAsked) -> WaitResult:
         deliveries = self._reader.deliveries(taken.known)
         if len(deliveries) != 1:
-            return Waited()
+            return WaitResult()
         try:
             return await self._waiters.wait(request, deliveries[0], asked)
         except Problem as problem:

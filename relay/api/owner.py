@@ -3,12 +3,12 @@
 from aiohttp import web
 
 from relay.api.access import access_of
-from relay.control.owned import Behalf
+from relay.control.owned import OwnerScope
 
 
-def behalf_of(request: web.Request, most: int) -> Behalf | None:
+def behalf_of(request: web.Request, most: int) -> OwnerScope | None:
     """None: for an administrator. `most`: receivers that an owner may have."""
     access = access_of(request)
     if access.may("admin"):
         return None
-    return Behalf(access.owners, most, lambda pattern: access.may("read", pattern))
+    return OwnerScope(access.owners, most, lambda pattern: access.may("read", pattern))

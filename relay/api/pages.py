@@ -30,14 +30,14 @@ from relay.api.openapi.page import document_html
 from relay.api.openapi.sent import SENT
 from relay.api.openapi.tables import OPERATIONS
 from relay.api.problem_advice import ADVICE
-from relay.api.problems import NOT_FOUND, Kind, Problem
+from relay.api.problems import NOT_FOUND, Problem, ProblemKind
 from relay.api.reading import query_of
 from relay.api.wait_response import ANSWER_GONE, FAILURES
 from relay.domain.topics import Topics
 
-KINDS: Final[Mapping[str, Kind]] = {
+KINDS: Final[Mapping[str, ProblemKind]] = {
     kind.name: kind
-    for kind in (*FAILURES, ANSWER_GONE, *(each for each in vars(problems).values() if isinstance(each, Kind)))
+    for kind in (*FAILURES, ANSWER_GONE, *(each for each in vars(problems).values() if isinstance(each, ProblemKind)))
 }
 """All problems that there are, by name. Some are a failure of a delivery as well as an answer of the API."""
 _OF_HTTP: Final = {f"http-{status.value}": status for status in HTTPStatus if status >= 400}

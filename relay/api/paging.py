@@ -42,7 +42,7 @@ def cursor_at(rank: Rank) -> str:
     return f"{made_at}_{id}"
 
 
-class NewestFirst:
+class NewestFirstPages:
     """Pages of a list by rank, the moment at which each was made (Unix seconds) and its id. The cursor is the rank of
     the last one that was seen: so it stays good, whatever comes or goes. `id`: the pattern of an id."""
 

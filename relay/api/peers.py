@@ -14,7 +14,7 @@ BEGUN: Final = "processes"
 
 
 @dataclass(frozen=True, slots=True)
-class Member:
+class GroupProcess:
     """Which process of a group this is: `index`, 0-based, of at most `count`. `directory`: for this user only."""
 
     index: int
@@ -46,24 +46,24 @@ def begun(directory: Path) -> int:
 
 
 @dataclass(frozen=True, slots=True)
-class Told:
+class PeerResponse:
     """What a process answered."""
 
     status: int
     text: str
 
 
-class Siblings:
+class Peers:
     """Asks the others of a group."""
 
-    def __init__(self, member: Member) -> None:
+    def __init__(self, member: GroupProcess) -> None:
         self._member = member
 
     @property
     def own_index(self) -> int:
         return self._member.index
 
-    async def ask(self, path: str) -> dict[int, Told | None]:
+    async def ask(self, path: str) -> dict[int, PeerResponse | None]:
         """What each of the others answers to a GET of `path`; None for those that do not within PATIENCE_S."""
         async with asyncio.TaskGroup() as tasks:
             asking = {
@@ -72,7 +72,7 @@ class Siblings:
         return {index: task.result() for index, task in asking.items()}
 
 
-async def _ask(socket: Path, path: str) -> Told | None:
+async def _ask(socket: Path, path: str) -> PeerResponse | None:
     # Not kept open: a scrape comes every few seconds, and a process that was started again has a socket of its own.
     try:
         async with (
@@ -80,6 +80,6 @@ async def _ask(socket: Path, path: str) -> Told | None:
             ClientSession(connector=UnixConnector(str(socket))) as session,
             session.get(f"http://process{path}") as response,
         ):
-            return Told(response.status, await response.text())
+            return PeerResponse(response.status, await response.text())
     except (TimeoutError, ClientError, OSError):
         return None

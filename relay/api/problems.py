@@ -32,7 +32,7 @@ RETRY_AFTER_S: Final = 2
 _log = get_logger("relay.api")
 
 
-class Kind(NamedTuple):
+class ProblemKind(NamedTuple):
     """A kind of problem: the last part of its `type`, its status and its title."""
 
     name: str
@@ -40,46 +40,46 @@ class Kind(NamedTuple):
     title: str
 
 
-INVALID: Final = Kind("invalid-request", 400, "The request is not valid")
-INVALID_JSON: Final = Kind("invalid-json", 400, "The payload is not the JSON that its content type says")
-UNAUTHORIZED: Final = Kind("unauthorized", 401, "An API key is required")
-BAD_SIGNATURE: Final = Kind("bad-signature", 401, "The webhook does not prove where it comes from")
-FORBIDDEN: Final = Kind("forbidden", 403, "The key may not do this")
-FOREIGN_ORIGIN: Final = Kind("foreign-origin", 403, "The request comes from a page of another origin")
-NOT_FOUND: Final = Kind("not-found", 404, "There is nothing here")
-WRONG_METHOD: Final = Kind("method-not-allowed", 405, "This resource does not take that method")
-TOO_SLOW: Final = Kind("request-timeout", 408, "The request body took too long")
-ID_CONFLICT: Final = Kind("id-conflict", 409, "The message id is taken by another message")
-NOT_FAILED: Final = Kind("not-failed", 409, "There is no dead letter of it")
-NOT_REPLAYABLE: Final = Kind("not-replayable", 409, "It cannot be done with this one")
-TOO_MANY_JOBS: Final = Kind("too-many-jobs", 409, "Too many jobs are not over")
-RECEIVER_EXISTS: Final = Kind("receiver-exists", 409, "There is such a receiver already")
-SOURCE_EXISTS: Final = Kind("source-exists", 409, "The source has an entry already")
-DECLARED_IN_FILE: Final = Kind("declared-in-file", 409, "The receiver is declared in the receivers file")
-UNVERIFIED: Final = Kind("receiver-unverified", 409, "The receiver has yet to be verified")
-CREDENTIALS_NEEDED: Final = Kind("credentials-needed", 409, "The credentials have to be given anew")
-NO_SECRETS_KEY: Final = Kind("no-secrets-key", 409, "Secrets cannot be kept")
-ANSWER_CLOSED: Final = Kind("answer-closed", 410, "The time to answer is over")
-PAYLOAD_GONE: Final = Kind("payload-gone", 410, "The payload is not kept any more")
-TOO_MANY_RECEIVERS: Final = Kind("too-many-receivers", 409, "The owner has as many receivers as one may have")
-TOO_MANY_KEYS: Final = Kind("too-many-keys", 409, "There are as many keys as there may be")
-KEY_EXPIRED: Final = Kind("key-expired", 409, "The key has expired")
-CHANGED_MEANWHILE: Final = Kind("changed-meanwhile", 412, "The receiver is another one by now")
-TOO_LARGE: Final = Kind("too-large", 413, "The body is too large")
-UNSUPPORTED: Final = Kind("unsupported-media-type", 415, "The body comes in a form that is not supported")
-UNKNOWN_HOST: Final = Kind("unknown-host", 421, "The request is for another host")
-INVALID_RECEIVER: Final = Kind("invalid-receiver", 422, "The receiver is not valid")
-INVALID_SOURCE: Final = Kind("invalid-source", 422, "The source is not valid")
-UNKNOWN_RECEIVER: Final = Kind("unknown-receiver", 422, "There is no such receiver")
-UNFIT_ID: Final = Kind("unfit-id", 422, "The id cannot be asked about")
-RESERVED_SOURCE: Final = Kind("reserved-source", 422, "Nobody sends as this source")
-NO_RECEIVER: Final = Kind("no-receiver", 422, "Nobody is to receive this message")
-TOO_MANY: Final = Kind("too-many-requests", 429, "Too many requests")
-OVER_QUOTA: Final = Kind("quota-exceeded", 429, "The quota is used up")
-HEADERS_TOO_LARGE: Final = Kind("headers-too-large", 431, "The headers are too large")
-INTERNAL: Final = Kind("internal-error", 500, "The relay has failed")
-NO_HISTORY: Final = Kind("no-history", 503, "No history is set up")
-UNAVAILABLE: Final = Kind("unavailable", 503, "The relay cannot do this right now")
+INVALID: Final = ProblemKind("invalid-request", 400, "The request is not valid")
+INVALID_JSON: Final = ProblemKind("invalid-json", 400, "The payload is not the JSON that its content type says")
+UNAUTHORIZED: Final = ProblemKind("unauthorized", 401, "An API key is required")
+BAD_SIGNATURE: Final = ProblemKind("bad-signature", 401, "The webhook does not prove where it comes from")
+FORBIDDEN: Final = ProblemKind("forbidden", 403, "The key may not do this")
+FOREIGN_ORIGIN: Final = ProblemKind("foreign-origin", 403, "The request comes from a page of another origin")
+NOT_FOUND: Final = ProblemKind("not-found", 404, "There is nothing here")
+WRONG_METHOD: Final = ProblemKind("method-not-allowed", 405, "This resource does not take that method")
+TOO_SLOW: Final = ProblemKind("request-timeout", 408, "The request body took too long")
+ID_CONFLICT: Final = ProblemKind("id-conflict", 409, "The message id is taken by another message")
+NOT_FAILED: Final = ProblemKind("not-failed", 409, "There is no dead letter of it")
+NOT_REPLAYABLE: Final = ProblemKind("not-replayable", 409, "It cannot be done with this one")
+TOO_MANY_JOBS: Final = ProblemKind("too-many-jobs", 409, "Too many jobs are not over")
+RECEIVER_EXISTS: Final = ProblemKind("receiver-exists", 409, "There is such a receiver already")
+SOURCE_EXISTS: Final = ProblemKind("source-exists", 409, "The source has an entry already")
+DECLARED_IN_FILE: Final = ProblemKind("declared-in-file", 409, "The receiver is declared in the receivers file")
+UNVERIFIED: Final = ProblemKind("receiver-unverified", 409, "The receiver has yet to be verified")
+CREDENTIALS_NEEDED: Final = ProblemKind("credentials-needed", 409, "The credentials have to be given anew")
+NO_SECRETS_KEY: Final = ProblemKind("no-secrets-key", 409, "Secrets cannot be kept")
+ANSWER_CLOSED: Final = ProblemKind("answer-closed", 410, "The time to answer is over")
+PAYLOAD_GONE: Final = ProblemKind("payload-gone", 410, "The payload is not kept any more")
+TOO_MANY_RECEIVERS: Final = ProblemKind("too-many-receivers", 409, "The owner has as many receivers as one may have")
+TOO_MANY_KEYS: Final = ProblemKind("too-many-keys", 409, "There are as many keys as there may be")
+KEY_EXPIRED: Final = ProblemKind("key-expired", 409, "The key has expired")
+CHANGED_MEANWHILE: Final = ProblemKind("changed-meanwhile", 412, "The receiver is another one by now")
+TOO_LARGE: Final = ProblemKind("too-large", 413, "The body is too large")
+UNSUPPORTED: Final = ProblemKind("unsupported-media-type", 415, "The body comes in a form that is not supported")
+UNKNOWN_HOST: Final = ProblemKind("unknown-host", 421, "The request is for another host")
+INVALID_RECEIVER: Final = ProblemKind("invalid-receiver", 422, "The receiver is not valid")
+INVALID_SOURCE: Final = ProblemKind("invalid-source", 422, "The source is not valid")
+UNKNOWN_RECEIVER: Final = ProblemKind("unknown-receiver", 422, "There is no such receiver")
+UNFIT_ID: Final = ProblemKind("unfit-id", 422, "The id cannot be asked about")
+RESERVED_SOURCE: Final = ProblemKind("reserved-source", 422, "Nobody sends as this source")
+NO_RECEIVER: Final = ProblemKind("no-receiver", 422, "Nobody is to receive this message")
+TOO_MANY: Final = ProblemKind("too-many-requests", 429, "Too many requests")
+OVER_QUOTA: Final = ProblemKind("quota-exceeded", 429, "The quota is used up")
+HEADERS_TOO_LARGE: Final = ProblemKind("headers-too-large", 431, "The headers are too large")
+INTERNAL: Final = ProblemKind("internal-error", 500, "The relay has failed")
+NO_HISTORY: Final = ProblemKind("no-history", 503, "No history is set up")
+UNAVAILABLE: Final = ProblemKind("unavailable", 503, "The relay cannot do this right now")
 
 _BY_STATUS: Final = {kind.status: kind for kind in (NOT_FOUND, WRONG_METHOD, TOO_LARGE)}
 
@@ -112,7 +112,7 @@ class Problem(RelayError):
 
     def __init__(
         self,
-        kind: Kind,
+        kind: ProblemKind,
         detail: str,
         *,
         errors: tuple[Mapping[str, str], ...] = (),
@@ -141,7 +141,7 @@ def invalid(
     return Problem(INVALID, detail, errors=({"detail": detail, **places},) if places else ())
 
 
-def after(*checks: Check) -> Middleware:
+def middleware_of(*checks: Check) -> Middleware:
     """The middleware that lets pass what passes all of `checks`, in their order."""
 
     @web.middleware
@@ -217,7 +217,7 @@ def _what_is_away(error: Unavailable) -> str:
 
 def _of_http(error: web.HTTPException) -> Problem:
     status = error.status
-    kind = _BY_STATUS.get(status) or Kind(f"http-{status}", status, HTTPStatus(status).phrase)
+    kind = _BY_STATUS.get(status) or ProblemKind(f"http-{status}", status, HTTPStatus(status).phrase)
     allow = error.headers.get("Allow")
     return Problem(kind, _of_status(status, allow), headers={"Allow": allow} if allow else {})
 

@@ -13,7 +13,7 @@ from typing import Final, NamedTuple
 from aiohttp import web
 
 from relay.api.access import access_of
-from relay.api.coalesce import Shared
+from relay.api.coalesce import Coalescer
 from relay.api.context import ApiContext
 from relay.api.problems import OVER_QUOTA, TOO_LARGE, Problem
 from relay.api.rejection_log import Refusals
@@ -24,7 +24,7 @@ from relay.state.quotas import Balance, Charge
 _HEADERS: Final = web.RequestKey("quota_headers", dict[str, str])
 
 
-class _Held(NamedTuple):
+class _AppliedQuota(NamedTuple):
     """A quota that holds for a request. `of`: its name to clients. `name`: whose it is, to the state. `part`: which of
     several clients can tell apart under that name; empty: there is one."""
 
@@ -40,7 +40,7 @@ class Quotas:
     def __init__(self, context: ApiContext, refusals: Refusals) -> None:
         self._context = context
         self._refusals = refusals
-        self._charge: Shared[Charge, Balance | None] = Shared(self._balances)
+        self._charge: Coalescer[Charge, Balance | None] = Coalescer(self._balances)
 
     async def charge(self, request: web.Request, source_id: str, messages: int = 1) -> None:
         """Count what `request` brings. Raises a Problem where it is too much: then nothing of it may be taken.
@@ -62,14 +62,14 @@ class Quotas:
         quota = self._context.directory.source(source_id).quota or self._context.source_quota
         return None if quota == "none" else quota
 
-    def _held(self, request: web.Request, source_id: str) -> Iterator[_Held]:
+    def _held(self, request: web.Request, source_id: str) -> Iterator[_AppliedQuota]:
         context = self._context
         key = access_of(request).key
         if context.key_quota is not None and key is not None:
-            yield _Held("key", f"k:{key}", "", context.key_quota)
+            yield _AppliedQuota("key", f"k:{key}", "", context.key_quota)
         quota = self.of_source(source_id)
         if quota is not None:
-            yield _Held("source", f"s:{source_id}", source_id, quota)
+            yield _AppliedQuota("source", f"s:{source_id}", source_id, quota)
 
     async def _balances(self, charges: Sequence[Charge]) -> Sequence[Balance | None]:
         try:
@@ -77,12 +77,12 @@ class Quotas:
         except Unavailable:
             return [None] * len(charges)
 
-    def _never(self, request: web.Request, held: _Held, messages: int) -> Problem:
+    def _never(self, request: web.Request, held: _AppliedQuota, messages: int) -> Problem:
         self._note(request, held, messages)
         detail = f"{messages} messages at once are more than the quota of this {held.of} ever lets in: send fewer."
         return Problem(TOO_LARGE, detail, headers={"RateLimit-Policy": _policy(held)})
 
-    def _refused(self, request: web.Request, held: _Held, balance: Balance, messages: int) -> Problem:
+    def _refused(self, request: web.Request, held: _AppliedQuota, balance: Balance, messages: int) -> Problem:
         self._note(request, held, messages)
         quota, wait_s = held.quota, _whole(balance.ends_in_s)
         detail = (
@@ -91,7 +91,7 @@ class Quotas:
         )
         return Problem(OVER_QUOTA, detail, headers={"Retry-After": str(wait_s)})
 
-    def _note(self, request: web.Request, held: _Held, messages: int) -> None:
+    def _note(self, request: web.Request, held: _AppliedQuota, messages: int) -> None:
         self._context.meter.over_quota(held.of, messages)
         self._refusals.tell("quota", request, of=held.of, quota=str(held.quota))
 
@@ -102,7 +102,7 @@ def quota_headers(request: web.Request) -> Mapping[str, str]:
     return found
 
 
-def _tell(request: web.Request, held: _Held, balance: Balance) -> None:
+def _tell(request: web.Request, held: _AppliedQuota, balance: Balance) -> None:
     """Fields of draft-ietf-httpapi-ratelimit-headers-11. The unit of a quota is a message, of which a request may bring
     several; `pk` is the source_id."""
     headers = request.setdefault(_HEADERS, {})
@@ -111,11 +111,11 @@ def _tell(request: web.Request, held: _Held, balance: Balance) -> None:
         headers[name] = f"{headers[name]}, {text}" if name in headers else text
 
 
-def _policy(held: _Held) -> str:
+def _policy(held: _AppliedQuota) -> str:
     return f'"{held.of}";q={held.quota.messages};w={held.quota.window_s}{_part(held)}'
 
 
-def _part(held: _Held) -> str:
+def _part(held: _AppliedQuota) -> str:
     return f";pk=:{b64encode(held.part.encode()).decode()}:" if held.part else ""
 
 

@@ -8,7 +8,7 @@ from urllib.parse import parse_qsl, quote, unquote_to_bytes
 from aiohttp import web
 from aiohttp.http_exceptions import BadHttpMessage
 
-from relay.api.body_budget import Room
+from relay.api.body_budget import BodyReservation
 from relay.api.bounds import bounds_of
 from relay.api.limits import ApiLimits
 from relay.api.problems import (
@@ -136,7 +136,7 @@ async def read_body(request: web.Request, cap: int) -> bytes:
         raise Problem(INVALID, "The connection ended before the body did.") from error  # nobody is there to read it
 
 
-async def _take(room: Room, size: int, patience_s: float) -> None:
+async def _take(room: BodyReservation, size: int, patience_s: float) -> None:
     if room.take_now(size):
         return
     try:

@@ -9,7 +9,7 @@ from typing import Final, Literal, NamedTuple, TypedDict
 import msgspec
 from aiohttp import web
 
-from relay.api.audit_verbs import has_changed, tell_audit
+from relay.api.audit_verbs import has_changed, record_audit
 from relay.api.backlog import in_lane
 from relay.api.context import ApiContext
 from relay.api.json_body import json_response
@@ -34,7 +34,7 @@ MOST_WORDS: Final = 4_096
 """Bytes of a body that says why."""
 
 
-class Found(NamedTuple):
+class FoundEndpoint(NamedTuple):
     """`owner`: of the endpoint in the state. `endpoint`: its settings; None where there are none but refused ones.
     `refused`: why its newest settings are not in force. `lane`: where a receiver's messages are; None of a source.
     `declared`: what is known of who it is. `verification`: what it has proved; None of a source."""
@@ -101,7 +101,7 @@ class ReceiverHealthView(ReceiverView, EndpointView):
     verification: VerificationView | None
 
 
-Find = Callable[[web.Request], Found]
+Find = Callable[[web.Request], FoundEndpoint]
 Act = Callable[[str, web.Request], Awaitable[None]]
 """What to do with an owner."""
 
@@ -138,22 +138,22 @@ class ReceiversResource:
         """Send it nothing until it is resumed; its messages wait, and their max_age goes on."""
         why = await _why(request)
         await self._holding.hold(owner, hold("paused", self._context.clock.time(), why))
-        tell_audit(request, reason=why)
+        record_audit(request, reason=why)
 
     async def _resume(self, owner: str, request: web.Request) -> None:
         """Send to it again, close its breaker, and forget its outage."""
         await self._holding.resume(owner)
 
-    def _receiver(self, request: web.Request) -> Found:
+    def _receiver(self, request: web.Request) -> FoundEndpoint:
         name = request.match_info["name"]
         receiver, refused = self._context.directory.receiver(name), self._context.directory.refusal(name)
         if receiver is None and refused is None:
             raise Problem(NOT_FOUND, f"There is no receiver named {name[:80]!r}.")
         if receiver is None or receiver.unusable is not None:
-            return Found(f"r:{name}", None, refused, None, self._declared(name))
+            return FoundEndpoint(f"r:{name}", None, refused, None, self._declared(name))
         registrar = self._context.registrar
         seen = None if registrar is None else verification_of(registrar.registry, receiver)
-        return Found(f"r:{name}", receiver.post, refused, lane_of(receiver), self._declared(name), seen)
+        return FoundEndpoint(f"r:{name}", receiver.post, refused, lane_of(receiver), self._declared(name), seen)
 
     def _declared(self, name: str) -> ReceiverView | None:
         registrar = self._context.registrar
@@ -162,14 +162,14 @@ class ReceiversResource:
         except Unknown:
             return None  # just removed
 
-    def _callback(self, request: web.Request) -> Found:
+    def _callback(self, request: web.Request) -> FoundEndpoint:
         source_id = source_in_path(request)
         callback = self._context.directory.source(source_id).callback
         if callback is None:
             raise Problem(NOT_FOUND, f"The source {source_id[:80]!r} has no callback.")
-        return Found(f"s:{source_id}", callback)
+        return FoundEndpoint(f"s:{source_id}", callback)
 
-    async def _health(self, found: Found) -> web.Response:
+    async def _health(self, found: FoundEndpoint) -> web.Response:
         state, now, owner = self._context.state, self._context.clock.time(), found.owner
         [health] = await state.endpoints([owner])
         [parked] = await answered(state.parked([owner]))
@@ -193,7 +193,7 @@ class ReceiversResource:
         whole: ReceiverHealthView = {**body, **found.declared, "verification": found.verification}
         return json_response(200, whole, ETag=f'"{whole["etag"]}"')
 
-    async def _in_lane(self, found: Found) -> LaneView | None:
+    async def _in_lane(self, found: FoundEndpoint) -> LaneView | None:
         """What its lane has to finish; None where nobody can say that at once, and of a callback."""
         if found.lane is None:
             return None

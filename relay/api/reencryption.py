@@ -9,7 +9,7 @@ from typing import NamedTuple, TypedDict
 
 from aiohttp import web
 
-from relay.api.audit_verbs import changed_nothing, tell_audit
+from relay.api.audit_verbs import changed_nothing, record_audit
 from relay.api.json_body import json_response
 from relay.api.paging import cursor_behind, key_behind, limit_in
 from relay.api.problems import NO_SECRETS_KEY, Problem
@@ -65,7 +65,7 @@ class ReencryptionResource:
         if found.records and not dry_run:
             rewritten = await self._registrar.rewrite(lambda: self._found(keys[:limit]).records)
         if rewritten:
-            tell_audit(request, rewritten=rewritten, key=newest)
+            record_audit(request, rewritten=rewritten, key=newest)
         else:
             changed_nothing(request)
         page: ReencryptionPage = {

@@ -19,7 +19,7 @@ from relay.config.problems import Place
 from relay.config.receivers_file import Raw
 from relay.control.apply import API, FILE, LEASE, Diff, bring_about
 from relay.control.entry_kinds import RECEIVER, EntryKind
-from relay.control.owned import Behalf, TooManyReceivers
+from relay.control.owned import OwnerScope, TooManyReceivers
 from relay.control.patch import (
     Fault,
     Faulty,
@@ -32,7 +32,7 @@ from relay.control.patch import (
     pointer,
     with_verification,
 )
-from relay.control.records import Declared, decode
+from relay.control.records import EntryRecord, decode
 from relay.control.registry import Registry
 from relay.control.rotation import without_expired
 from relay.domain.errors import LogUnavailable, RelayError, StateUnavailable, UserError
@@ -59,7 +59,7 @@ class Unknown(RelayError):
     """There is no such receiver, or source with an entry of its own."""
 
 
-class Taken(RelayError):
+class NameTaken(RelayError):
     """There is one of that name already."""
 
 
@@ -133,7 +133,7 @@ class Registrar:
         return Written(name, value)
 
     async def create(
-        self, body: Mapping[str, object], behalf: Behalf | None = None, *, kind: Kind = RECEIVER
+        self, body: Mapping[str, object], behalf: OwnerScope | None = None, *, kind: Kind = RECEIVER
     ) -> Written:
         """Declare one: its name or id, and the fields of its entry. A receiver is in the shared lane unless it says
         another. What is POSTed to has a secret of its own unless it has one, or is not signed. Raises Faulty, NoKey,
@@ -146,7 +146,7 @@ class Registrar:
             if behalf is not None:
                 await self._check_room(name, declared, behalf)
             if (there := self.registry.record(key)) is not None:
-                raise Taken(_taken(name, there, kind))
+                raise NameTaken(_taken(name, there, kind))
             if kind is RECEIVER:
                 declared = replace(declared, life=await self._new_life())
                 await self._forget_former(name)
@@ -158,7 +158,7 @@ class Registrar:
         name: str,
         patch: Mapping[str, object],
         tag: str | None = None,
-        behalf: Behalf | None = None,
+        behalf: OwnerScope | None = None,
         *,
         kind: Kind = RECEIVER,
     ) -> Written:
@@ -178,7 +178,7 @@ class Registrar:
         name: str,
         altered: Alter,
         tag: str | None = None,
-        behalf: Behalf | None = None,
+        behalf: OwnerScope | None = None,
         *,
         kind: Kind = RECEIVER,
     ) -> Written:
@@ -193,7 +193,7 @@ class Registrar:
         return Written(name, value)
 
     async def remove(
-        self, name: str, tag: str | None = None, behalf: Behalf | None = None, *, kind: Kind = RECEIVER
+        self, name: str, tag: str | None = None, behalf: OwnerScope | None = None, *, kind: Kind = RECEIVER
     ) -> None:
         """Declare it no longer; what it has accepted is finished. Raises Unknown, InFile, ChangedMeanwhile."""
         async with self._alone():
@@ -211,8 +211,8 @@ class Registrar:
         return len(found)
 
     def own(
-        self, name: str, tag: str | None = None, behalf: Behalf | None = None, *, kind: Kind = RECEIVER
-    ) -> Declared:
+        self, name: str, tag: str | None = None, behalf: OwnerScope | None = None, *, kind: Kind = RECEIVER
+    ) -> EntryRecord:
         """What the API has declared. Raises Unknown, InFile, ChangedMeanwhile."""
         written = self.written(name, kind=kind)
         there = readable(written.value)
@@ -224,7 +224,7 @@ class Registrar:
             raise ChangedMeanwhile(f"The {kind.word} {name} was changed meanwhile: look at it again.")
         return there
 
-    async def _check_room(self, name: str, declared: Declared, behalf: Behalf) -> None:
+    async def _check_room(self, name: str, declared: EntryRecord, behalf: OwnerScope) -> None:
         """Raises TooManyReceivers, and Taken: of a name that was another's there may be something left which is not
         for its next owner to see."""
         count = owned(self.registry, _owner_in(declared) or "", behalf.most)
@@ -233,17 +233,17 @@ class Registrar:
         last = self.registry.removed(name)
         is_anothers = self.registry.is_gone(name) and (last is None or last.owner not in behalf.owners)
         if self.registry.is_declared(name) or is_anothers:
-            raise Taken(_NOT_FREE)
+            raise NameTaken(_NOT_FREE)
         if last is None and await self._state.failed(name, limit=1):
-            raise Taken(_NOT_FREE)
+            raise NameTaken(_NOT_FREE)
 
-    def _sealed(self, name: str, draft: object, former: Raw, behalf: Behalf | None, kind: Kind) -> Declared:
+    def _sealed(self, name: str, draft: object, former: Raw, behalf: OwnerScope | None, kind: Kind) -> EntryRecord:
         if isinstance(draft, dict) and kind is RECEIVER:
             draft = with_verification(draft, former, self._rules)
         entry = checked_as(kind, draft, self._rules if behalf is None else replace(self._rules, allowed=()))
         if behalf is not None:
             behalf.check(former, entry)
-        return Declared(API, encrypted(name, entry, self._rules, kind))
+        return EntryRecord(API, encrypted(name, entry, self._rules, kind))
 
     async def _new_life(self) -> Life:
         """Of a name that is registered, or gets another owner: what came before is not for its owner to see."""
@@ -264,14 +264,14 @@ class Registrar:
             await self._holding.resume(owner)
         await self._state.forget_endpoint(owner)
 
-    async def _declare(self, key: str, declared: Declared, diff: Diff) -> bytes:
+    async def _declare(self, key: str, declared: EntryRecord, diff: Diff) -> bytes:
         try:
             await self._bring_about({key: declared}, diff)
         except UserError as error:  # its topics have more partitions, and none can be taken away
             raise Faulty([Fault("/partitions", str(error).partition(".partitions: ")[2])]) from None
         return declared.encode()
 
-    async def _bring_about(self, wanted: Mapping[str, Declared], diff: Diff) -> None:
+    async def _bring_about(self, wanted: Mapping[str, EntryRecord], diff: Diff) -> None:
         await self._hold()
         await bring_about(
             self._log, self._topics, self.registry.topic(), wanted, diff, origin=_ORIGIN, says="the request"
@@ -316,7 +316,7 @@ def owned(registry: Registry, owner: str, most: int) -> int:
     return len(registry.names("", most, owner))
 
 
-def readable(value: bytes) -> Declared | None:
+def readable(value: bytes) -> EntryRecord | None:
     """None for a record that a newer version wrote."""
     try:
         return decode(value)
@@ -324,7 +324,7 @@ def readable(value: bytes) -> Declared | None:
         return None
 
 
-def _owner_in(declared: Declared) -> str | None:
+def _owner_in(declared: EntryRecord) -> str | None:
     owner = declared.entry.get("owner")
     return owner if isinstance(owner, str) else None
 
@@ -354,7 +354,7 @@ def _taken(name: str, value: bytes, kind: Kind) -> str:
     return f"The {kind.word} {name} is declared {by}."
 
 
-def _not_ours(name: str, there: Declared | None, kind: Kind) -> str:
+def _not_ours(name: str, there: EntryRecord | None, kind: Kind) -> str:
     if there is not None and there.by == FILE:
         return f"The {kind.word} {name} is declared in the receivers file: change it there."
     return f"The {kind.word} {name} was declared by a newer version of the relay, which has to change it."

@@ -8,7 +8,7 @@ from typing import Final, TypedDict
 from aiohttp import web
 
 from relay.api.access import OWNED, check_meant, forbidden
-from relay.api.audit_verbs import changed_nothing, tell_audit
+from relay.api.audit_verbs import changed_nothing, record_audit
 from relay.api.backlog import in_lane
 from relay.api.context import ApiContext
 from relay.api.json_body import JSON, MERGE_PATCH, json_response, read_object
@@ -22,15 +22,15 @@ from relay.api.problems import (
     NOT_FOUND,
     RECEIVER_EXISTS,
     TOO_MANY_RECEIVERS,
-    Kind,
     Problem,
+    ProblemKind,
     invalid,
 )
 from relay.api.reading import flag_in, query_of
 from relay.api.receiver_view import NewReceiverView, described
 from relay.api.receivers import LaneView, ParkedView
-from relay.api.registrar import ChangedMeanwhile, CredentialsNeeded, InFile, Registrar, Taken, Unknown, Written
-from relay.control.owned import Behalf, NotTheirs, TooManyReceivers
+from relay.api.registrar import ChangedMeanwhile, CredentialsNeeded, InFile, NameTaken, Registrar, Unknown, Written
+from relay.control.owned import NotTheirs, OwnerScope, TooManyReceivers
 from relay.control.patch import Faulty, NoKey
 from relay.domain.topics import SHARED, lane_of
 from relay.state.replies import answered
@@ -72,7 +72,7 @@ class RegistrationResource:
         """201 when it is in force here, and on the log for everybody."""
         query_of(request)
         body = await read_object(request, MOST_BODY, JSON)
-        tell_audit(request, str(body.get("name", "")), fields=sorted(body))
+        record_audit(request, str(body.get("name", "")), fields=sorted(body))
         check_meant(request, body.get("name"))
         with told():
             written = await self._registrar.create(body, self._behalf(request))
@@ -83,7 +83,7 @@ class RegistrationResource:
         """A JSON merge patch (RFC 7396)."""
         query_of(request)
         patch = await read_object(request, MOST_BODY, MERGE_PATCH, JSON)
-        tell_audit(request, fields=sorted(patch))
+        record_audit(request, fields=sorted(patch))
         with told():
             name, behalf = request.match_info["name"], self._behalf(request)
             written = await self._registrar.change(name, patch, tag_in(request), behalf)
@@ -103,7 +103,7 @@ class RegistrationResource:
         removal: RemovalView = {"name": name, "removed": not dry_run, "messages": found}
         return json_response(200, removal)
 
-    def _behalf(self, request: web.Request) -> Behalf | None:
+    def _behalf(self, request: web.Request) -> OwnerScope | None:
         return behalf_of(request, self._context.owner_receivers)
 
     async def _messages(self, name: str) -> MessagesView:
@@ -145,7 +145,7 @@ def tag_in(request: web.Request) -> str | None:
 
 
 @contextmanager
-def told(*, invalid: Kind = INVALID_RECEIVER, taken: Kind = RECEIVER_EXISTS) -> Iterator[None]:
+def told(*, invalid: ProblemKind = INVALID_RECEIVER, taken: ProblemKind = RECEIVER_EXISTS) -> Iterator[None]:
     """What cannot be done becomes the problem that says why. `invalid`, `taken`: for what is no receiver."""
     try:
         yield
@@ -155,13 +155,13 @@ def told(*, invalid: Kind = INVALID_RECEIVER, taken: Kind = RECEIVER_EXISTS) -> 
         raise Problem(kind, str(error), errors=errors) from None
     except NotTheirs:
         raise forbidden(OWNED) from None
-    except Taken as error:
+    except NameTaken as error:
         raise Problem(taken, str(error)) from None
     except (NoKey, Unknown, InFile, ChangedMeanwhile, TooManyReceivers) as error:
         raise Problem(_KINDS[type(error)], str(error)) from None
 
 
-_KINDS: Final[dict[type[Exception], Kind]] = {
+_KINDS: Final[dict[type[Exception], ProblemKind]] = {
     NoKey: NO_SECRETS_KEY,
     Unknown: NOT_FOUND,
     TooManyReceivers: TOO_MANY_RECEIVERS,

@@ -3,13 +3,13 @@
 from typing import Literal, TypedDict
 
 from relay.api.view import rfc3339
-from relay.control.replay_jobs import Job
-from relay.domain.replay_job import Action, JobState, Order, eta_s
+from relay.control.replay_jobs import ReplayJob
+from relay.domain.replay_job import Action, JobState, ReplayOrder, eta_s
 from relay.domain.selection import Selection
-from relay.replay.replay_service import Gone, Preview
+from relay.replay.replay_service import ExpiredRecords, ReplayPreview
 
 
-class RequestView(TypedDict):
+class ReplayRequestView(TypedDict):
     """What was asked for; null where it was left out. `since`, `until`: RFC 3339."""
 
     receiver: list[str] | None
@@ -32,7 +32,7 @@ class JobView(TypedDict):
     action: Action
     state: JobState | Literal["stopping"]
     detail: str | None
-    request: RequestView
+    request: ReplayRequestView
     made_at: str | None
     begun_at: str | None
     ended_at: str | None
@@ -65,7 +65,7 @@ class PreviewView(TypedDict):
 
     dry_run: Literal[True]
     action: Action
-    request: RequestView
+    request: ReplayRequestView
     counted: int
     to_send: int
     skipped: int
@@ -88,7 +88,7 @@ class OneView(TypedDict):
     topic: str | None
 
 
-def job_view(job: Job, now: float) -> JobView:
+def job_view(job: ReplayJob, now: float) -> JobView:
     """`now`: Unix seconds."""
     order, progress = job.order, job.progress
     left_s = eta_s(progress, now)
@@ -110,7 +110,7 @@ def job_view(job: Job, now: float) -> JobView:
     }
 
 
-def request_view(order: Order) -> RequestView:
+def request_view(order: ReplayOrder) -> ReplayRequestView:
     """What was asked for, moments made absolute; what was left out is null."""
     chosen: Selection = order.selection
     return {
@@ -127,7 +127,7 @@ def request_view(order: Order) -> RequestView:
     }
 
 
-def preview_view(order: Order, preview: Preview, gone: Gone) -> PreviewView:
+def preview_view(order: ReplayOrder, preview: ReplayPreview, gone: ExpiredRecords) -> PreviewView:
     """`complete` false: there is more than could be counted in the time that a request may take. `gone`: what the log
     does not have any more, of which nobody can tell whether it was meant. `unremembered`: how many of those to be sent
     failed so long ago that nobody knows whether they were replayed before."""

@@ -9,11 +9,11 @@ import msgspec
 from aiohttp import web
 
 from relay.api.access import OWN, access_of, check_own, forbidden, is_admin, life_of, may_read, may_see, may_see_of
-from relay.api.audit_verbs import changed_nothing, has_changed, tell_audit
+from relay.api.audit_verbs import changed_nothing, has_changed, record_audit
 from relay.api.context import ApiContext
 from relay.api.failed import is_of_theirs
 from relay.api.json_body import json_response, read_json
-from relay.api.paging import NewestFirst
+from relay.api.paging import NewestFirstPages
 from relay.api.problems import (
     NOT_FAILED,
     NOT_FOUND,
@@ -38,14 +38,14 @@ from relay.api.shares import Shares, caller_of
 from relay.api.status import KnownMessage, StatusReader
 from relay.api.wait_query import WAIT, wait_asked
 from relay.api.waiters import ASK_AGAIN_S, Waiters
-from relay.control.replay_jobs import Job
+from relay.control.replay_jobs import ReplayJob
 from relay.domain.hop import NO_RECEIVER
 from relay.domain.identity import DeliveryId, MessageId, is_receiver_name
 from relay.domain.replay_job import Action
 from relay.domain.selection import Selection
 from relay.replay.letter import Letter
-from relay.replay.plan import Plan
-from relay.replay.replay_service import Desk, TooMany
+from relay.replay.plan import ReplayPlan
+from relay.replay.replay_service import ReplayService, TooMany
 from relay.state.rows import Row, Stage
 
 DRY_RUN_S: Final = 20.0
@@ -54,7 +54,7 @@ MOST_DRY_RUNS: Final = 8
 """At a time, in a process."""
 JOB_S: Final = 30
 """After which it is worth asking again whether a job is over."""
-PAGES: Final = NewestFirst("[0-9a-f]{1,32}")
+PAGES: Final = NewestFirstPages("[0-9a-f]{1,32}")
 _NO_DELIVERY: Final = "No such delivery is known: it never came, is still on its way, or was long ago."
 _PLACE: Final = "/v1/failed/{partition:[^/]+}/{offset:[^/]+}"
 _UNFINISHED: Final = frozenset({Stage.NONE, Stage.ENQUEUED, Stage.SENDING, Stage.ACCEPTED, Stage.AWAITING})
@@ -69,13 +69,13 @@ class _Told(NamedTuple):
 
     action: Action
     who: Who
-    plan: Plan
+    plan: ReplayPlan
 
 
 class ReplaysResource:
     """`POST /v1/replays` and `/v1/discards`, the jobs that they begin, and the same of one delivery or dead letter."""
 
-    def __init__(self, context: ApiContext, desk: Desk, reader: StatusReader, waiters: Waiters) -> None:
+    def __init__(self, context: ApiContext, desk: ReplayService, reader: StatusReader, waiters: Waiters) -> None:
         self._context = context
         self._desk = desk
         self._reader = reader
@@ -125,7 +125,7 @@ class ReplaysResource:
         except TooMany as error:
             self._context.meter.over_share("replay")
             raise Problem(TOO_MANY_JOBS, str(error), headers={"Retry-After": str(JOB_S)}) from error
-        tell_audit(request, order.id, receivers=sorted(selection.receivers))
+        record_audit(request, order.id, receivers=sorted(selection.receivers))
         return json_response(202, self._view(job), Location=f"/v1/replays/{order.id}")
 
     async def list(self, request: web.Request) -> web.Response:
@@ -147,7 +147,7 @@ class ReplaysResource:
         job = _found(request, await self._desk.stop(id))
         return json_response(200 if job.is_over else 202, self._view(job))
 
-    def _view(self, job: Job) -> JobView:
+    def _view(self, job: ReplayJob) -> JobView:
         return job_view(job, self._context.clock.time())
 
     async def _read(self, request: web.Request, kind: type[Any]) -> Any:
@@ -211,7 +211,7 @@ class ReplaysResource:
         if not may_see_of(request, delivery.receiver, life, origin):
             raise Problem(NOT_FOUND, _NO_DELIVERY)
 
-    async def again(self, delivery: DeliveryId, *, only_failed: bool, returns: bool = True) -> Plan:
+    async def again(self, delivery: DeliveryId, *, only_failed: bool, returns: bool = True) -> ReplayPlan:
         """Replay one, now. `returns`: also a result that did not come back to its sender. Raises a Problem where it did
         not fail, or its dead letter is gone."""
         row, letter = await self._row_and_letter(delivery, returns=returns)
@@ -231,7 +231,7 @@ class ReplaysResource:
     async def _do(self, action: Action, letter: Letter, who: Who) -> web.Response:
         return self._told(_Told(action, who, await self._desk.do(action, letter)))
 
-    async def _not_failed(self, delivery: DeliveryId, row: Row, *, only_failed: bool) -> Plan:
+    async def _not_failed(self, delivery: DeliveryId, row: Row, *, only_failed: bool) -> ReplayPlan:
         known = await self._known(delivery)
         if row.stage not in (Stage.PUBLISHED, Stage.DONE):
             raise Problem(NOT_FAILED, "It is still under way, and has not failed.")
@@ -293,7 +293,7 @@ def _place(request: web.Request) -> tuple[int, int]:
     return int(partition), int(offset)
 
 
-def _found(request: web.Request, job: Job | None) -> Job:
+def _found(request: web.Request, job: ReplayJob | None) -> ReplayJob:
     if job is None or not _sees(request, job):
         check_own(request, [])
     if job is None:
@@ -301,7 +301,7 @@ def _found(request: web.Request, job: Job | None) -> Job:
     return job
 
 
-def _sees(request: web.Request, job: Job) -> bool:
+def _sees(request: web.Request, job: ReplayJob) -> bool:
     """Whether it is about receivers of the caller's, in the lives that their names have now."""
     selection = job.order.selection
     if not may_see(request, selection.receivers):
@@ -318,5 +318,5 @@ def _within_rights(request: web.Request, selection: Selection) -> Selection:
     return replace(selection, only_own=True, reads=access_of(request).named("read"))
 
 
-def _rank(job: Job) -> tuple[float, str]:
+def _rank(job: ReplayJob) -> tuple[float, str]:
     return job.order.made_at, job.order.id

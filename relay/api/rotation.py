@@ -5,7 +5,7 @@ from typing import Final
 import msgspec
 from aiohttp import web
 
-from relay.api.audit_verbs import tell_audit
+from relay.api.audit_verbs import record_audit
 from relay.api.context import ApiContext
 from relay.api.json_body import read_json
 from relay.api.owner import behalf_of
@@ -61,7 +61,7 @@ class RotationResource:
         behalf = behalf_of(request, self._context.owner_receivers)
         with told():
             written = await self._registrar.alter(name, turn.rotated, tag_in(request), behalf)
-        tell_audit(request, grace_s=turn.grace_s)
+        record_audit(request, grace_s=turn.grace_s)
         is_key = is_private_key(turn.secret)
         shown: RotatedView = {
             **described(written),

@@ -9,7 +9,7 @@ import msgspec
 from aiohttp import web
 
 from relay.api.access import OWNERS, SESSION, SESSIONS, forbidden, owner_of
-from relay.api.audit_verbs import changed_nothing, tell_audit
+from relay.api.audit_verbs import changed_nothing, record_audit
 from relay.api.authentication import Caller, Callers, bearer_in, caller_of, tenants_in
 from relay.api.context import ApiContext
 from relay.api.json_body import json_response, read_json
@@ -115,11 +115,11 @@ class SessionsResource:
         if session is not None and session.kind == "session":
             raise Problem(FORBIDDEN, "A session makes no session: send the key itself.")
         if session is not None:  # the portal comes with its token, and stays until that is over
-            tell_audit(request, f"portal:{session.id}")
+            record_audit(request, f"portal:{session.id}")
             return self._told(201, text or "", caller)
         until = self._until(_seconds(wanted.expires_in), caller)
         made = Session("session", secrets.token_hex(_ID_BYTES), caller.maker, until)
-        tell_audit(request, f"session:{made.id}")
+        record_audit(request, f"session:{made.id}")
         return self._told(201, issue(self._context.session_secrets[0], made), caller._replace(expires_at=until))
 
     async def show(self, request: web.Request) -> web.Response:
@@ -146,7 +146,7 @@ class SessionsResource:
         if session is None or session.kind == "portal" or self._context.keys is None:
             changed_nothing(request)
             return json_response(200, EndedSession(ended=False, detail=_KEY if session is None else _LINK))
-        tell_audit(request, f"session:{session.id}")
+        record_audit(request, f"session:{session.id}")
         try:
             await self._context.keys.end(session, self._context.clock.time())
         except TooManyEndedOfOne as error:
@@ -168,7 +168,7 @@ class SessionsResource:
         until = self._until(_hours(wanted.hours), caller)
         made = Session("portal", secrets.token_hex(_ID_BYTES), caller.maker, until, owner, only)
         shown = None if only is None else sorted(only)
-        tell_audit(request, f"portal:{made.id}", owner=owner, expires_at=rfc3339(until) or "", receivers=shown or [])
+        record_audit(request, f"portal:{made.id}", owner=owner, expires_at=rfc3339(until) or "", receivers=shown or [])
         url = f"{self._base(request)}{PORTAL}?token={issue(self._context.session_secrets[0], made)}"
         return json_response(201, NewLink(url=url, expires_at=rfc3339(until), owner=owner, receivers=shown))
 

@@ -14,7 +14,7 @@ from typing import Final, NamedTuple
 from aiohttp import web
 
 from relay.api.access import access_of
-from relay.api.problems import RETRY_AFTER_S, TOO_MANY, Kind, Problem
+from relay.api.problems import RETRY_AFTER_S, TOO_MANY, Problem, ProblemKind
 from relay.domain.fair_share import OF_RESERVE, FairShare
 from workers.meter import Meter
 
@@ -44,7 +44,7 @@ class Shares:
     """`what`: its name, for metrics; `places`: the same, for people. `most`: places, with the reserve. `kind`: of the
     problem where there is none."""
 
-    def __init__(self, what: str, places: str, most: int, meter: Meter, kind: Kind = TOO_MANY) -> None:
+    def __init__(self, what: str, places: str, most: int, meter: Meter, kind: ProblemKind = TOO_MANY) -> None:
         self._what = what
         self._places = places
         self._kind = kind

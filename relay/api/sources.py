@@ -5,7 +5,7 @@ from typing import Any, Final, Literal, TypedDict
 
 from aiohttp import web
 
-from relay.api.audit_verbs import changed_nothing, tell_audit
+from relay.api.audit_verbs import changed_nothing, record_audit
 from relay.api.context import ApiContext
 from relay.api.json_body import JSON, MERGE_PATCH, json_response, read_object
 from relay.api.paging import cursor_behind, key_behind, limit_in
@@ -105,7 +105,7 @@ class SourcesResource:
         """201 when it is in force here, and on the log for everybody."""
         query_of(request)
         body = await read_object(request, MOST_BODY, JSON)
-        tell_audit(request, str(body.get("source_id", "")), fields=sorted(body))
+        record_audit(request, str(body.get("source_id", "")), fields=sorted(body))
         with told(invalid=INVALID_SOURCE, taken=SOURCE_EXISTS):
             written = await self._registrar.create(body, kind=SOURCE)
         shown: NewSourceView = {**self._described(written), "secret": written.secret}
@@ -122,7 +122,7 @@ class SourcesResource:
         """A JSON merge patch (RFC 7396)."""
         query_of(request)
         patch = await read_object(request, MOST_BODY, MERGE_PATCH, JSON)
-        tell_audit(request, fields=sorted(patch))
+        record_audit(request, fields=sorted(patch))
         with told(invalid=INVALID_SOURCE):
             written = await self._registrar.change(source_in_path(request), patch, tag_in(request), kind=SOURCE)
         return answer_of(written, self._described(written))

@@ -7,7 +7,7 @@ from typing import Final
 from msgspec import structs
 
 from relay.api.view import (
-    Found,
+    FoundDelivery,
     MessageView,
     delivery_view,
     has_failed,
@@ -15,7 +15,7 @@ from relay.api.view import (
     is_owed,
     message_view,
 )
-from relay.api.wait_context import MessageContext, Surroundings
+from relay.api.wait_context import MessageContext, WaitContext
 from relay.clock import Clock
 from relay.domain.directory import Directory
 from relay.domain.errors import InvalidRecord
@@ -58,7 +58,7 @@ class StatusReader:
         self._topics = topics
         self._directory = directory
         self._clock = clock
-        self._surroundings = Surroundings(log, state, topics, directory)
+        self._surroundings = WaitContext(log, state, topics, directory)
 
     async def find(self, identity: MessageId) -> KnownMessage | None:
         """The message by its row and its first record; None where either is missing, or gone."""
@@ -87,7 +87,7 @@ class StatusReader:
             deliveries = self.deliveries(known)
         seen = await self._state.watch([delivery_row(delivery) for delivery in deliveries]) if deliveries else []
         now = self._clock.time()
-        found = [Found(delivery, one) for delivery, one in zip(deliveries, seen, strict=True)]
+        found = [FoundDelivery(delivery, one) for delivery, one in zip(deliveries, seen, strict=True)]
         source = self._directory.source(known.message.source_id)
         found = await self._with_callbacks(await self._with_records(found), source)
         asked = MessageContext(known.message, known.received_ms, None if known.routed else known.at)
@@ -109,7 +109,7 @@ class StatusReader:
     def fresh_view(self, known: KnownMessage) -> MessageView:
         """A message that was accepted this moment: nothing has become of its deliveries yet."""
         source = self._directory.source(known.message.source_id)
-        found = [Found(delivery, _NOTHING) for delivery in self.deliveries(known)]
+        found = [FoundDelivery(delivery, _NOTHING) for delivery in self.deliveries(known)]
         return self._told(known, found, source, self._clock.time(), duplicate=False)
 
     def deliveries(self, known: KnownMessage) -> list[DeliveryId]:
@@ -125,7 +125,7 @@ class StatusReader:
             return ()  # too many subscribe: such a message goes to nobody
 
     def _told(
-        self, known: KnownMessage, found: list[Found], source: Source, now: float, *, duplicate: bool
+        self, known: KnownMessage, found: list[FoundDelivery], source: Source, now: float, *, duplicate: bool
     ) -> MessageView:
         unwanted = not found and may_have_none(self._directory, known.message)
         return message_view(
@@ -139,7 +139,7 @@ class StatusReader:
             at=known.at,
         )
 
-    async def _with_records(self, found: list[Found]) -> list[Found]:
+    async def _with_records(self, found: list[FoundDelivery]) -> list[FoundDelivery]:
         """Answers and dead letters are read where their records are."""
         places = {one.delivery: at for one in found if (at := self._place(one.row)) is not None}
         records = await self._read_all(places)
@@ -172,7 +172,7 @@ class StatusReader:
 
         return dict(zip(places, await read_each(self._log, [(at, None) for at in places.values()], kept), strict=True))
 
-    async def _with_callbacks(self, found: list[Found], source: Source) -> list[Found]:
+    async def _with_callbacks(self, found: list[FoundDelivery], source: Source) -> list[FoundDelivery]:
         """The rows of callbacks that are owed or were given up, and the dead letters of the latter."""
         keys = {
             one.delivery: callback_row(one.delivery, one.row.generation, failed=has_failed(one.row))

@@ -4,7 +4,7 @@ from typing import Final, Literal, TypedDict
 
 from aiohttp import web
 
-from relay.api.audit_verbs import tell_audit
+from relay.api.audit_verbs import record_audit
 from relay.api.context import ApiContext
 from relay.api.json_body import json_response
 from relay.api.problems import NOT_FOUND, TOO_MANY, Problem
@@ -69,7 +69,7 @@ class VerificationResource:
             "detail": (result.detail if result is not None else None) or None,
             "verification": verification_of(self._registry, self._registry.receiver(name) or receiver),
         }
-        tell_audit(request, proved=view["proved"])
+        record_audit(request, proved=view["proved"])
         return json_response(200, view)
 
     async def _tried(self, receiver: Receiver) -> HandshakeResult:

@@ -10,7 +10,7 @@ from typing import Final
 
 from msgspec import UNSET, UnsetType
 
-from relay.api.waiting import Wait, next_attempt
+from relay.api.waiting import DeliveryWait, next_attempt
 from relay.domain.advice import advice_on_end, advice_on_wait
 from relay.domain.coordinate import Coordinate
 from relay.domain.dead_letter import parse_dead_letter
@@ -115,7 +115,7 @@ class MessageView:
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class FoundDelivery:
     """What is known of a delivery. `record`: the one on `to_sender` that its row points at, `letter`: the dead letter.
     `callback`: the row of the callback that its result is owed, if it is (`is_owed`), or was given up;
     `callback_letter`: the dead letter of that. `wait`: why it does not go on."""
@@ -126,7 +126,7 @@ class Found:
     letter: Record | None = None
     callback: Watched | None = None
     callback_letter: Record | None = None
-    wait: Wait | None = None
+    wait: DeliveryWait | None = None
 
     @property
     def row(self) -> Row:
@@ -182,7 +182,7 @@ def _of_itself(wait: WaitView | None) -> WaitView | None:
     return replace(wait, detail="an earlier message comes first") if wait is not None and wait.kind == "order" else wait
 
 
-def delivery_view(found: Found, source: Source, now: float) -> DeliveryView:
+def delivery_view(found: FoundDelivery, source: Source, now: float) -> DeliveryView:
     """`now`: Unix seconds."""
     row, wait = found.row, found.wait
     answer = _answer(found)
@@ -204,7 +204,7 @@ def delivery_view(found: Found, source: Source, now: float) -> DeliveryView:
     )
 
 
-def _wait_view(wait: Wait) -> WaitView:
+def _wait_view(wait: DeliveryWait) -> WaitView:
     return WaitView(wait.kind, _moment(wait.since), _moment(wait.until), wait.detail)
 
 
@@ -238,7 +238,7 @@ def reason_of(row: Row) -> str | None:
     return row.reason if row.stage in _UNFINISHED else None
 
 
-def _detail(found: Found) -> str | None:
+def _detail(found: FoundDelivery) -> str | None:
     """What went wrong, or at least did last time."""
     row = found.row
     if row.stage is Stage.FAILED:
@@ -248,7 +248,7 @@ def _detail(found: Found) -> str | None:
     return found.seen.detail if row.stage in _UNFINISHED else None
 
 
-def _advice(found: Found) -> str:
+def _advice(found: FoundDelivery) -> str:
     """On what keeps it from its receiver, or gave it up; else on what keeps its result from the sender."""
     row, wait = found.row, found.wait
     if has_failed(row):
@@ -267,7 +267,7 @@ def _letter_detail(record: Record | None) -> str | None:
     return None if record is None else parse_dead_letter(record.headers).detail or None
 
 
-def is_owed(found: Found, source: Source) -> bool:
+def is_owed(found: FoundDelivery, source: Source) -> bool:
     """Whether the result of this delivery is on its way to the sender, or was, as far as its row says: from the moment
     that it is stored, long before its record is on `to_sender`."""
     row = found.row
@@ -286,7 +286,7 @@ def _has_answer(row: Row) -> bool:
     return row.stage in (Stage.RESULT, Stage.PUBLISHED) and not has_failed(row)
 
 
-def _handover(found: Found, source: Source) -> Handover:
+def _handover(found: FoundDelivery, source: Source) -> Handover:
     row, record = found.row, found.record
     body = row.result.body if row.result is not None else (record.value if record is not None else b"?")
     return handover(source, failed=False, empty=not body)
@@ -306,7 +306,7 @@ def _is_dead(result: Result | None) -> bool:
     return result is not None and result.outcome == "dead"
 
 
-def _answer(found: Found) -> AnswerView | None:
+def _answer(found: FoundDelivery) -> AnswerView | None:
     row, record = found.row, found.record
     if row.stage is Stage.RESULT and row.result is not None and not _is_dead(row.result):
         return _answer_of(row.result.status, row.result.content_type, row.result.body)
@@ -329,7 +329,7 @@ def _answer_of(status: int | None, content_type: str | None, body: bytes) -> Ans
         return AnswerView(status, content_type, None, base64.b64encode(body).decode())
 
 
-def _callback(found: Found, source: Source) -> CallbackView | None:
+def _callback(found: FoundDelivery, source: Source) -> CallbackView | None:
     callback = found.callback
     if found.row.stage is Stage.DONE:
         return _ended(found.row.code, found.callback_letter)

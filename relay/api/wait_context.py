@@ -8,11 +8,20 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
-from relay.api.view import Found, is_owed
-from relay.api.waiting import Around, Head, Held, LaneSeen, Wait, before_routing, of_callback, of_delivery
+from relay.api.view import FoundDelivery, is_owed
+from relay.api.waiting import (
+    Around,
+    DeliveryWait,
+    Head,
+    HeldEndpoint,
+    LaneSeen,
+    before_routing,
+    of_callback,
+    of_delivery,
+)
 from relay.domain.directory import Directory
 from relay.domain.errors import InvalidRecord, LogUnavailable
-from relay.domain.filters import Event
+from relay.domain.filters import FilterInput
 from relay.domain.hop import decode_hop
 from relay.domain.identity import DeliveryId
 from relay.domain.message import Message
@@ -53,12 +62,12 @@ class _Seen:
 
     lanes: _Lanes
     signs: _Signs
-    held: Mapping[str, Held]
+    held: Mapping[str, HeldEndpoint]
     heads: Mapping[DeliveryId, Head]
     received: float | None
     now: float
 
-    def lane_of(self, one: Found) -> LaneSeen:
+    def lane_of(self, one: FoundDelivery) -> LaneSeen:
         """Of the partitions that it has to pass, the first that nobody serves, else the last."""
         found = [self._seen(lane) for lane in self.lanes[one.delivery]]
         return next((lane for lane in found if lane.unserved), found[-1])
@@ -73,7 +82,7 @@ class _Seen:
         return LaneSeen(*lane, None if sign is None else sign.ago_s)
 
 
-class Surroundings:
+class WaitContext:
     """Looks around for those who ask why. Its methods raise what the two ports do."""
 
     def __init__(self, log: LogReader, state: State, topics: Topics, directory: Directory) -> None:
@@ -83,7 +92,9 @@ class Surroundings:
         self._directory = directory
         self._partitions = {spec.name: spec.partitions for spec in topics.fixed()}
 
-    async def look(self, found: Sequence[Found], source: Source, asked: MessageContext, now: float) -> list[Found]:
+    async def look(
+        self, found: Sequence[FoundDelivery], source: Source, asked: MessageContext, now: float
+    ) -> list[FoundDelivery]:
         """`found` with why each waits. `now`: when their rows were read."""
         lanes = {one.delivery: passed for one in found if (passed := self._lanes_of(one, source, asked.unrouted))}
         if not lanes:
@@ -91,12 +102,12 @@ class Surroundings:
         waiting = [one for one in found if one.delivery in lanes]
         owners = {_owner(one, source) for one in waiting}
         signs, held = await asyncio.gather(self._signs(lanes, owners), self._held(waiting, source))
-        heads = await self._heads(waiting, Event(asked.message), lanes, signs)
+        heads = await self._heads(waiting, FilterInput(asked.message), lanes, signs)
         received = None if asked.received_ms is None else asked.received_ms / 1000
         seen = _Seen(lanes, signs, held, heads, received, now)
         return [replace(one, wait=self._wait(one, source, seen)) if one.delivery in lanes else one for one in found]
 
-    def _wait(self, one: Found, source: Source, seen: _Seen) -> Wait | None:
+    def _wait(self, one: FoundDelivery, source: Source, seen: _Seen) -> DeliveryWait | None:
         lane, now = seen.lane_of(one), seen.now
         if one.row.stage not in _WAITING:
             since = one.record.timestamp_ms / 1000 if one.record is not None else None
@@ -113,14 +124,14 @@ class Surroundings:
         around = Around(receiver, lane, seen.held[owner], seen.heads.get(one.delivery), seen.lacking(owner))
         return of_delivery(one.seen, around, seen.received, now)
 
-    def _receiver(self, one: Found) -> Receiver | None:
+    def _receiver(self, one: FoundDelivery) -> Receiver | None:
         """Also a removed one, as long as something of it is left."""
         name = one.delivery.receiver
         return self._directory.receiver(name) or self._directory.removed(name)
 
     # lanes
 
-    def _lanes_of(self, one: Found, source: Source, unrouted: Coordinate | None) -> tuple[TopicPartition, ...]:
+    def _lanes_of(self, one: FoundDelivery, source: Source, unrouted: Coordinate | None) -> tuple[TopicPartition, ...]:
         """The partitions that have to be served for it to go on; none where it is over."""
         topics, row = self._topics, one.row
         if row.stage in _WAITING:
@@ -134,7 +145,7 @@ class Surroundings:
             return TopicPartition(topics.failed_messages, row.at[0]), passed
         return (passed,)
 
-    def _lane_of_receiver(self, one: Found) -> tuple[TopicPartition, ...]:
+    def _lane_of_receiver(self, one: FoundDelivery) -> tuple[TopicPartition, ...]:
         receiver = self._receiver(one)
         if receiver is None:
             return ()
@@ -153,16 +164,16 @@ class Surroundings:
 
     # endpoints
 
-    async def _held(self, waiting: Sequence[Found], source: Source) -> Mapping[str, Held]:
+    async def _held(self, waiting: Sequence[FoundDelivery], source: Source) -> Mapping[str, HeldEndpoint]:
         endpoints = dict(self._endpoints(waiting, source))
         owners = list(endpoints)
         health, openings = await asyncio.gather(self._state.endpoints(owners), self._state.openings(owners))
         return {
-            owner: Held(endpoint, of, opening)
+            owner: HeldEndpoint(endpoint, of, opening)
             for (owner, endpoint), of, opening in zip(endpoints.items(), health, openings, strict=True)
         }
 
-    def _endpoints(self, waiting: Sequence[Found], source: Source) -> Iterable[tuple[str, Endpoint]]:
+    def _endpoints(self, waiting: Sequence[FoundDelivery], source: Source) -> Iterable[tuple[str, Endpoint]]:
         for one in waiting:
             if one.row.stage in _WAITING:
                 receiver = self._receiver(one)
@@ -174,7 +185,7 @@ class Surroundings:
     # lines
 
     async def _heads(
-        self, waiting: Sequence[Found], event: Event, lanes: _Lanes, signs: _Signs
+        self, waiting: Sequence[FoundDelivery], event: FilterInput, lanes: _Lanes, signs: _Signs
     ) -> Mapping[DeliveryId, Head]:
         """What comes before each: as a lane has it in memory, or else as it is parked."""
         keys = {one.delivery: key for one in waiting if (key := self._order_key(one, event)) is not None}
@@ -194,7 +205,7 @@ class Surroundings:
             for (delivery, head), one in zip(others.items(), seen, strict=True)
         }
 
-    def _order_key(self, one: Found, event: Event) -> bytes | None:
+    def _order_key(self, one: FoundDelivery, event: FilterInput) -> bytes | None:
         receiver = self._receiver(one)
         if receiver is None or one.row.stage not in _TO_BE_SENT:
             return None
@@ -216,7 +227,7 @@ class Surroundings:
         }
 
 
-def _owner(one: Found, source: Source) -> str:
+def _owner(one: FoundDelivery, source: Source) -> str:
     """Of the endpoint that a delivery, or its result, is on its way to."""
     return f"r:{one.delivery.receiver}" if one.row.stage in _WAITING else f"s:{source.source_id}"
 

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from relay.api.problems import Kind, Problem
+from relay.api.problems import Problem, ProblemKind
 from relay.domain.dead_letter import parse_dead_letter
 from relay.domain.errors import InvalidRecord
 from relay.domain.headers import header_value
@@ -19,7 +19,7 @@ from relay.domain.requests import attribute_value
 from relay.log.port import Record
 from relay.state.rows import Row, Stage
 
-ANSWER_GONE: Final = Kind("answer-gone", 410, "The answer is not kept any more")
+ANSWER_GONE: Final = ProblemKind("answer-gone", 410, "The answer is not kept any more")
 _FAILED: Final = "delivery-failed"
 _REASONS: Final = {code: reason for reason, code in REASON_CODES.items()}
 
@@ -33,8 +33,8 @@ class AnswerGiven:
     headers: Mapping[str, str]
 
 
-def _kind(reason: str, title: str) -> Kind:
-    return Kind(reason.replace("_", "-"), 502, title)
+def _kind(reason: str, title: str) -> ProblemKind:
+    return ProblemKind(reason.replace("_", "-"), 502, title)
 
 
 DELIVERY_FAILED: Final = _kind(_FAILED, "The message could not be delivered")

@@ -15,7 +15,7 @@ from typing import Final, NamedTuple
 from aiohttp import web
 
 from relay.api.bounds import bounds_of
-from relay.api.connection import Connection
+from relay.api.connection import ApiConnection
 from relay.api.limits import ApiLimits
 from relay.api.problems import Problem
 from relay.api.status import StatusReader
@@ -44,7 +44,7 @@ class _Waiter:
         self.woken.set()
 
 
-class Waited(NamedTuple):
+class WaitResult(NamedTuple):
     """What came of waiting. `response` None: it takes longer, or so many wait already that this one must not; then
     `headers` are for the response that says so."""
 
@@ -83,11 +83,11 @@ class Waiters:
 
     async def wait(
         self, request: web.Request, delivery: DeliveryId, asked: WaitAsked, *, generation: int = 0
-    ) -> Waited:
+    ) -> WaitResult:
         """200 with the answer, if it comes in time; not with that of a life before `generation`. Raises a Problem
         where the delivery failed for good."""
         if self._closed or self._count >= self._limits.waiters:
-            return Waited()
+            return WaitResult()
         bounds_of(request).room.shrink(0)  # the body is on the log, and others may need its memory
         try:
             answer = await self._answer(request, delivery, generation, asked.seconds)
@@ -95,8 +95,8 @@ class Waiters:
             problem.headers |= asked.applied
             raise
         if answer is None:
-            return Waited(headers=asked.applied)
-        return Waited(foreign_response(answer.body, answer.content_type, {**answer.headers, **asked.applied}))
+            return WaitResult(headers=asked.applied)
+        return WaitResult(foreign_response(answer.body, answer.content_type, {**answer.headers, **asked.applied}))
 
     async def _answer(
         self, request: web.Request, delivery: DeliveryId, generation: int, seconds: float
@@ -120,14 +120,14 @@ class Waiters:
         self._waiting.setdefault(row, set()).add(waiter)
         self._of_digest[row.digest] = row
         connection = request.protocol
-        if isinstance(connection, Connection):
+        if isinstance(connection, ApiConnection):
             connection.when_lost = waiter.leave
         if self._looking is None or self._looking.done():
             self._looking = asyncio.create_task(self._look())
         try:
             yield waiter
         finally:
-            if isinstance(connection, Connection):
+            if isinstance(connection, ApiConnection):
                 connection.when_lost = None
             self._waiting[row].discard(waiter)
             if not self._waiting[row]:

@@ -26,7 +26,7 @@ _HOLDS: Final[dict[HoldReason, str]] = {
 }
 
 
-class Wait(NamedTuple):
+class DeliveryWait(NamedTuple):
     """`since`: when it began to wait, or to fail. `until`: when it goes on, at the earliest."""
 
     kind: WaitKind
@@ -56,7 +56,7 @@ class Head(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Held:
+class HeldEndpoint:
     """An endpoint, and what keeps requests from it."""
 
     endpoint: Endpoint
@@ -71,17 +71,17 @@ class Around:
 
     receiver: Receiver
     lane: LaneSeen
-    held: Held
+    held: HeldEndpoint
     head: Head | None = None
     lacking: str | None = None
 
 
-def before_routing(lane: LaneSeen, since: float | None, now: float) -> Wait | None:
+def before_routing(lane: LaneSeen, since: float | None, now: float) -> DeliveryWait | None:
     """Of a message that is not on its way to its receivers yet."""
     return _unserved(lane, since, now) or _queued(lane, since, now)
 
 
-def of_delivery(seen: Watched, around: Around, received: float | None, now: float) -> Wait | None:
+def of_delivery(seen: Watched, around: Around, received: float | None, now: float) -> DeliveryWait | None:
     """What a delivery without a result waits for. `received`: when the log took its message. None: it has a result,
     or has only just come."""
     since = received if seen.since_s is None else now - seen.since_s
@@ -89,18 +89,18 @@ def of_delivery(seen: Watched, around: Around, received: float | None, now: floa
     return _queued(around.lane, since, now) if wait is None and seen.row.stage < Stage.ACCEPTED else wait
 
 
-def _held_up(seen: Watched, around: Around, since: float | None, now: float) -> Wait | None:
+def _held_up(seen: Watched, around: Around, since: float | None, now: float) -> DeliveryWait | None:
     row = seen.row
     if not around.receiver.enabled:
-        return Wait("switched_off", since, None, "the receiver is switched off (enabled: false)")
+        return DeliveryWait("switched_off", since, None, "the receiver is switched off (enabled: false)")
     if not around.receiver.verified:
         unproven = (
             f"the receiver's URL has yet to prove that it wants this (verification: {around.receiver.verification})"
         )
-        return Wait("verification", since, None, unproven)
+        return DeliveryWait("verification", since, None, unproven)
     if around.receiver.moving and row.stage < Stage.AWAITING:
         moving = "the receiver moves to another lane, which begins when the old one has finished what it has"
-        return _own(seen, around.receiver.post, now) or Wait("order", since, None, moving)
+        return _own(seen, around.receiver.post, now) or DeliveryWait("order", since, None, moving)
     receiver = around.receiver
     unserved = _unserved(around.lane, since, now)
     if unserved is not None or is_in_shared(receiver):
@@ -119,8 +119,13 @@ def _held_up(seen: Watched, around: Around, since: float | None, now: float) -> 
 
 
 def of_callback(
-    callback: Watched, held: Held | None, lane: LaneSeen, since: float | None, now: float, lacking: str | None = None
-) -> Wait:
+    callback: Watched,
+    held: HeldEndpoint | None,
+    lane: LaneSeen,
+    since: float | None,
+    now: float,
+    lacking: str | None = None,
+) -> DeliveryWait:
     """Why a result has not come back to its sender. `held` None: there is a consumer for it, and no endpoint.
     `lacking`: as in `Around`."""
     since = since if callback.since_s is None or since is not None else now - callback.since_s
@@ -133,11 +138,11 @@ def of_callback(
     other = _endpoint_hold(held, since, now) if held is not None else None
     why = _later(own, other)
     if why is None:
-        return Wait("callback", since, None, "the result is on its way to the sender")
-    return Wait("callback", since, why.until, why.detail)
+        return DeliveryWait("callback", since, None, "the result is on its way to the sender")
+    return DeliveryWait("callback", since, why.until, why.detail)
 
 
-def next_attempt(row: Row, wait: Wait | None, now: float) -> float | None:
+def next_attempt(row: Row, wait: DeliveryWait | None, now: float) -> float | None:
     """When the next attempt may be made: when what its row says, and what it waits for, are over."""
     due = now + row.due_in_s if row.due_in_s > 0 and not isinf(row.due_in_s) else None
     if wait is None or wait.kind not in _NEXT or wait.until is None:
@@ -145,31 +150,33 @@ def next_attempt(row: Row, wait: Wait | None, now: float) -> float | None:
     return wait.until if due is None else max(due, wait.until)
 
 
-def _queued(lane: LaneSeen, since: float | None, now: float) -> Wait | None:
+def _queued(lane: LaneSeen, since: float | None, now: float) -> DeliveryWait | None:
     """Of what nothing is known to hold up: also where the state has just lost what it knew of it."""
     if since is not None and now - since < _AT_ONCE_S:
         return None
-    return Wait("queued", since, None, f"queued on {lane.topic}/{lane.partition}; its worker takes it in its turn")
+    return DeliveryWait(
+        "queued", since, None, f"queued on {lane.topic}/{lane.partition}; its worker takes it in its turn"
+    )
 
 
-def _unserved(lane: LaneSeen, since: float | None, now: float) -> Wait | None:
+def _unserved(lane: LaneSeen, since: float | None, now: float) -> DeliveryWait | None:
     if not lane.unserved:
         return None
     where = f"no worker serves {lane.topic}/{lane.partition}"
     if lane.ago_s is None:
-        return Wait("no_worker", since, None, f"{where}, and none is known to have done so")
-    return Wait("no_worker", now - lane.ago_s, None, f"{where}; the last one was seen {lane.ago_s:.0f} s ago")
+        return DeliveryWait("no_worker", since, None, f"{where}, and none is known to have done so")
+    return DeliveryWait("no_worker", now - lane.ago_s, None, f"{where}; the last one was seen {lane.ago_s:.0f} s ago")
 
 
-def _unusable(lacking: str | None, here: str | None, since: float | None) -> Wait | None:
+def _unusable(lacking: str | None, here: str | None, since: float | None) -> DeliveryWait | None:
     """`here`: why the process that is asked cannot use the settings; of interest where no other one does."""
     if lacking is None and here is None:
         return None
     where = f"process {lacking} cannot use the settings" if lacking else "no process can use the settings"
-    return Wait("configuration", since, None, f"{where}: {here}" if here else where)
+    return DeliveryWait("configuration", since, None, f"{where}: {here}" if here else where)
 
 
-def _of_post(seen: Watched, around: Around, since: float | None, now: float) -> Wait | None:
+def _of_post(seen: Watched, around: Around, since: float | None, now: float) -> DeliveryWait | None:
     post = around.receiver.post
     if seen.under_way and (under_way := _under_way(seen, post, now)) is not None:
         return under_way
@@ -182,17 +189,19 @@ def _of_post(seen: Watched, around: Around, since: float | None, now: float) -> 
     return behind or slow
 
 
-def _under_way(seen: Watched, post: Endpoint, now: float) -> Wait | None:
+def _under_way(seen: Watched, post: Endpoint, now: float) -> DeliveryWait | None:
     begun, number = now - (seen.since_s or 0.0), seen.row.attempts
     if seen.starts_in_s > 0:
-        return Wait("rate", begun, now + seen.starts_in_s, f"attempt {number} has its slot, at {_rate_of(post)}")
+        return DeliveryWait(
+            "rate", begun, now + seen.starts_in_s, f"attempt {number} has its slot, at {_rate_of(post)}"
+        )
     until = begun + post.timeout
     if now >= until:
         return None
-    return Wait("answer", begun, until, f"attempt {number} is under way")
+    return DeliveryWait("answer", begun, until, f"attempt {number} is under way")
 
 
-def _own(seen: Watched, endpoint: Endpoint, now: float) -> Wait | None:
+def _own(seen: Watched, endpoint: Endpoint, now: float) -> DeliveryWait | None:
     """What the delivery itself waits for, whatever becomes of others."""
     row, since = seen.row, None if seen.since_s is None else now - seen.since_s
     due = now + row.due_in_s if row.due_in_s > 0 else None
@@ -202,19 +211,19 @@ def _own(seen: Watched, endpoint: Endpoint, now: float) -> Wait | None:
         settled = (since or now) + endpoint.settle_s
         if now < settled:
             detail = f"attempt {number} may still arrive, as nothing is known of it{said}"
-            return Wait("settling", since, max(settled, due or 0.0), detail)
-        return Wait("in_doubt", since, due, f"nobody knows whether attempt {number} arrived{said}")
+            return DeliveryWait("settling", since, max(settled, due or 0.0), detail)
+        return DeliveryWait("in_doubt", since, due, f"nobody knows whether attempt {number} arrived{said}")
     if due is not None:
-        return Wait("retry", since, due, f"attempt {number} did not succeed{said}")
+        return DeliveryWait("retry", since, due, f"attempt {number} did not succeed{said}")
     return None
 
 
-def _endpoint_hold(held: Held, since: float | None, now: float) -> Wait | None:
+def _endpoint_hold(held: HeldEndpoint, since: float | None, now: float) -> DeliveryWait | None:
     health = held.health
     if health.paused_for_s > 0:
         if isinf(health.paused_for_s):
             return _held(health.hold, since)
-        return Wait(
+        return DeliveryWait(
             "paused",
             since,
             now + health.paused_for_s,
@@ -224,20 +233,20 @@ def _endpoint_hold(held: Held, since: float | None, now: float) -> Wait | None:
         return None
     failing, until = now - health.failing_for_s, now + held.openings.probe_in_s
     if health.failing_for_s >= held.endpoint.breaker.offline.after:
-        return Wait("offline", failing, until, f"down for {health.failing_for_s:.0f} s; only pings are sent")
-    return Wait(
+        return DeliveryWait("offline", failing, until, f"down for {health.failing_for_s:.0f} s; only pings are sent")
+    return DeliveryWait(
         "breaker", failing, until, f"it failed {health.failures} times in a row; one attempt is let through next"
     )
 
 
-def _held(hold: Hold | None, since: float | None) -> Wait:
+def _held(hold: Hold | None, since: float | None) -> DeliveryWait:
     if hold is None:
-        return Wait("paused", since, None, "paused until somebody resumes it")
+        return DeliveryWait("paused", since, None, "paused until somebody resumes it")
     words = f"{_HOLDS[hold.reason]}{f' ({hold.detail})' if hold.detail else ''}, until somebody resumes it"
-    return Wait("paused", hold.since, None, words)
+    return DeliveryWait("paused", hold.since, None, words)
 
 
-def _later(own: Wait | None, hold: Wait | None) -> Wait | None:
+def _later(own: DeliveryWait | None, hold: DeliveryWait | None) -> DeliveryWait | None:
     """That of the two which ends later."""
     if own is None or hold is None:
         return own or hold
@@ -246,21 +255,21 @@ def _later(own: Wait | None, hold: Wait | None) -> Wait | None:
     return hold if own.until is None or hold.until > own.until else own
 
 
-def _rate(held: Held, since: float | None, now: float) -> Wait | None:
+def _rate(held: HeldEndpoint, since: float | None, now: float) -> DeliveryWait | None:
     wait_s = held.openings.rate_in_s
     if wait_s <= 0 or held.endpoint.rate_limit is None:
         return None
-    return Wait("rate", since, now + wait_s, f"the receiver takes {_rate_of(held.endpoint)}")
+    return DeliveryWait("rate", since, now + wait_s, f"the receiver takes {_rate_of(held.endpoint)}")
 
 
 def _rate_of(endpoint: Endpoint) -> str:
     return f"{endpoint.rate_limit} in {endpoint.window_size:g} s"
 
 
-def _behind(head: Head | None, since: float | None) -> Wait | None:
+def _behind(head: Head | None, since: float | None) -> DeliveryWait | None:
     if head is None or head.seen.row.stage >= Stage.ACCEPTED:
         return None
-    return Wait("order", since, None, f"message {head.message_id!r} of source {head.source_id!r} comes first")
+    return DeliveryWait("order", since, None, f"message {head.message_id!r} of source {head.source_id!r} comes first")
 
 
 def _waits_itself(seen: Watched) -> bool:
@@ -268,13 +277,15 @@ def _waits_itself(seen: Watched) -> bool:
     return seen.row.stage is Stage.SENDING or seen.row.due_in_s > 0
 
 
-def _of_answer(row: Row, around: Around, since: float | None, now: float) -> Wait:
+def _of_answer(row: Row, around: Around, since: float | None, now: float) -> DeliveryWait:
     receiver, health = around.receiver, around.held.health
     until = None if since is None else since + receiver.answer_deadline
     if receiver.status_endpoint is None and not row.polls:
-        return Wait("answer", since, until, "the receiver accepted it, and is to POST its answer")
+        return DeliveryWait("answer", since, until, "the receiver accepted it, and is to POST its answer")
     if health.paused_for_s > 0:
         hold = _endpoint_hold(around.held, since, now)
         if hold is not None:
             return hold
-    return Wait("answer", since, until, f"the receiver accepted it; it was asked for its answer {row.polls} times")
+    return DeliveryWait(
+        "answer", since, until, f"the receiver accepted it; it was asked for its answer {row.polls} times"
+    )

@@ -2,8 +2,8 @@
 
 from collections.abc import Mapping
 
-from relay.config.answer_urls import Answering, AnswerUrls, findings
-from relay.config.plan import API, Plan
+from relay.config.answer_urls import AnsweringReceiver, AnswerUrls, findings
+from relay.config.plan import API, ProcessPlan
 from relay.config.settings import Settings
 from relay.domain.receiver import Receiver
 from relay.telemetry.logging import get_logger
@@ -12,11 +12,11 @@ _SENDS = "to-receiver"
 _log = get_logger("relay.process")
 
 
-def tell_answer_urls(settings: Settings, plan: Plan, urls: AnswerUrls, receivers: Mapping[str, Receiver]) -> None:
+def log_answer_urls(settings: Settings, plan: ProcessPlan, urls: AnswerUrls, receivers: Mapping[str, Receiver]) -> None:
     """Once for all processes of a group: by the first one, if it sends such URLs or takes what is POSTed to them."""
     if plan.index or not plan.roles & {API, _SENDS}:
         return
-    known = {name: Answering(one.post.url, one.status_endpoint is not None) for name, one in receivers.items()}
+    known = {name: AnsweringReceiver(one.post.url, one.status_endpoint is not None) for name, one in receivers.items()}
     for finding in findings(settings, urls, known, sends=_SENDS in plan.roles):
         say = _log.warning if finding.receivers or settings.answer_secret else _log.info
         say("answer_urls", problem=str(finding))

@@ -9,7 +9,7 @@ from relay.checks.lazy import Opened
 from relay.clock import Clock
 from relay.config.receivers_file import ReceiversFile
 from relay.config.settings import Settings
-from relay.control.keys import Keys
+from relay.control.keys import ApiKeys
 from relay.control.registry import Registry
 from relay.domain.errors import UserError
 from relay.domain.receiver import Receiver, Source
@@ -24,7 +24,7 @@ _REFUSED_SHOWN: Final = 20
 
 
 @dataclass(frozen=True, slots=True)
-class Known:
+class KnownEntries:
     """Who there is. `refused`: why entries cannot be used, by `receivers.<name>` or `sources.<id>`; `refused_more`: so
     many besides. `left_out`: receivers beyond those that are looked at. `keys` None: the log was not read."""
 
@@ -33,7 +33,7 @@ class Known:
     refused: Mapping[str, str] = field(default_factory=dict)
     refused_more: int = 0
     left_out: int = 0
-    keys: Keys | None = None
+    keys: ApiKeys | None = None
 
 
 class LaneTopic(NamedTuple):
@@ -46,7 +46,7 @@ class LaneTopic(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Case:
+class CheckContext:
     """What is looked at. `log` and `state` raise Unavailable where they cannot be opened; `known` does without them.
 
     `mistakes`: what is wrong with the settings and the receivers file, a line each. `given`: settings that were given.
@@ -61,7 +61,7 @@ class Case:
     clock: Clock
     log: Opened[Log]
     state: Opened[State]
-    known: Opened[Known]
+    known: Opened[KnownEntries]
     given: int = 0
     mistakes: Sequence[str] = ()
     answer_secrets: Sequence[bytes] = field(default=(), repr=False)
@@ -79,7 +79,7 @@ class Case:
     def embedded(self) -> bool:
         return self.data_dir is not None
 
-    def lanes(self, known: Known) -> list[LaneTopic]:
+    def lanes(self, known: KnownEntries) -> list[LaneTopic]:
         """The topics that have to be read, with the receivers that there are; or by the one that is looked at."""
         topics, own = self.topics, self._own_lanes(known)
         groups = topics.fixed_groups()
@@ -89,7 +89,7 @@ class Case:
         partitions = {spec.name: spec.partitions for spec in topics.fixed()}
         return [*(LaneTopic(topic, self.role_of(group), partitions[topic]) for topic, group in groups.items()), *own]
 
-    def _own_lanes(self, known: Known) -> list[LaneTopic]:
+    def _own_lanes(self, known: KnownEntries) -> list[LaneTopic]:
         topics = self.topics
         return [
             LaneTopic(topic, self.role_of(group), one.partitions, one.name)
@@ -108,13 +108,13 @@ class Case:
             await self.history.close()
 
 
-def known_to(registry: Registry, receiver: str | None = None) -> Known:
+def known_to(registry: Registry, receiver: str | None = None) -> KnownEntries:
     """What a process knows that has read the topic."""
     keys = registry.keys
     if receiver is not None:
         one, why = registry.receiver(receiver), registry.refusal(receiver)
         refused = {} if why is None else {f"receivers.{receiver}": why}
-        return Known({receiver: one} if one is not None and one.unusable is None else {}, {}, refused, keys=keys)
+        return KnownEntries({receiver: one} if one is not None and one.unusable is None else {}, {}, refused, keys=keys)
     own = dict(registry.receivers())
     all_of_them = {**own, **registry.shared.some(max(0, MOST_KNOWN - len(own)))}
     looked_at = sorted(all_of_them)[:MOST_KNOWN]
@@ -122,7 +122,9 @@ def known_to(registry: Registry, receiver: str | None = None) -> Known:
     sources = {source_id: source for source_id, source in registry.sources().items() if source.unusable is None}
     shown = {_place(key): why for key, why in list(registry.problems.items())[:_REFUSED_SHOWN]}
     total = len(own) + len(registry.shared)
-    return Known(some, sources, shown, max(0, registry.refused - len(shown)), max(0, total - len(looked_at)), keys)
+    return KnownEntries(
+        some, sources, shown, max(0, registry.refused - len(shown)), max(0, total - len(looked_at)), keys
+    )
 
 
 def _place(key: str) -> str:
@@ -131,19 +133,21 @@ def _place(key: str) -> str:
     return f"sources.{rest}" if kind == "source" else f"receivers.{key}"
 
 
-def known_to_file(file: ReceiversFile | None, variables: Mapping[str, str], receiver: str | None = None) -> Known:
+def known_to_file(
+    file: ReceiversFile | None, variables: Mapping[str, str], receiver: str | None = None
+) -> KnownEntries:
     """What only the receivers file tells, where the log cannot be read."""
     if file is None:
-        return Known({}, {})
+        return KnownEntries({}, {})
     refused = file.refusals(variables)
     receivers, sources = _usable(file, variables, refused)
     if receiver is not None:
         key = f"receivers.{receiver}"
         receivers = {name: one for name, one in receivers.items() if name == receiver}
-        return Known(receivers, {}, {key: refused[key]} if key in refused else {})
+        return KnownEntries(receivers, {}, {key: refused[key]} if key in refused else {})
     some = {name: receivers[name] for name in sorted(receivers)[:MOST_KNOWN]}
     shown = dict(list(refused.items())[:_REFUSED_SHOWN])
-    return Known(some, sources, shown, len(refused) - len(shown), len(receivers) - len(some))
+    return KnownEntries(some, sources, shown, len(refused) - len(shown), len(receivers) - len(some))
 
 
 def _usable(

@@ -10,7 +10,7 @@ from contextlib import suppress
 from typing import Final, NamedTuple, Protocol
 from urllib.parse import urlsplit
 
-from relay.checks.context import Case, Known
+from relay.checks.context import CheckContext, KnownEntries
 from relay.delivery.egress import transport_of
 from relay.domain.diagnosis import Checked, error, fine, skipped, warning
 from relay.domain.egress import Egress
@@ -48,7 +48,7 @@ class Reaches(Protocol):
         ...
 
 
-async def look_at_endpoints(case: Case) -> list[Checked]:
+async def look_at_endpoints(case: CheckContext) -> list[Checked]:
     targets = targets_of(await case.known())
     transport = transport_of(case.settings, AT_ONCE)
     await transport.start()
@@ -59,7 +59,7 @@ async def look_at_endpoints(case: Case) -> list[Checked]:
     return judge(found, len(targets))
 
 
-def targets_of(known: Known) -> list[Target]:
+def targets_of(known: KnownEntries) -> list[Target]:
     """Each host of a receiver or source once."""
     found = (target._replace(url=_origin_of(target.url)) for target in _all_of(known))
     return list(dict.fromkeys(found))
@@ -70,7 +70,7 @@ def _origin_of(url: str) -> str:
     return f"{parts.scheme}://{parts.netloc}/"
 
 
-def _all_of(known: Known) -> Iterator[Target]:
+def _all_of(known: KnownEntries) -> Iterator[Target]:
     for name, receiver in known.receivers.items():
         yield from _of_endpoint(name, receiver.post)
         if receiver.status_endpoint is not None:

@@ -1,6 +1,6 @@
 """What is looked at of who there is: entries that cannot be used here; and how far the history is."""
 
-from relay.checks.context import Case, Known
+from relay.checks.context import CheckContext, KnownEntries
 from relay.config.durations import format_duration
 from relay.domain.diagnosis import Checked, error, fine, skipped, warning
 from relay.domain.errors import LogUnavailable
@@ -8,11 +8,11 @@ from relay.domain.errors import LogUnavailable
 HISTORY_BEHIND_S = 60.0
 
 
-async def look_at_entries(case: Case) -> list[Checked]:
+async def look_at_entries(case: CheckContext) -> list[Checked]:
     return judge_entries(await case.known(), case.receiver)
 
 
-def judge_entries(known: Known, receiver: str | None = None) -> list[Checked]:
+def judge_entries(known: KnownEntries, receiver: str | None = None) -> list[Checked]:
     todo = "set what is named, for every process; RELAY_SECRETS_FROM says which variables may be named"
     found = [error("entries", why, todo, place) for place, why in known.refused.items()]
     if known.refused_more:
@@ -26,7 +26,7 @@ def judge_entries(known: Known, receiver: str | None = None) -> list[Checked]:
     return found or [fine("entries", counts)]
 
 
-async def look_at_history(case: Case) -> list[Checked]:
+async def look_at_history(case: CheckContext) -> list[Checked]:
     if case.history_behind is None:
         return []
     try:

@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Final, NamedTuple
 from urllib.parse import unquote, urlsplit
 
-from relay.checks.context import Case, Known
-from relay.config.answer_urls import Answering, AnswerUrls, findings
+from relay.checks.context import CheckContext, KnownEntries
+from relay.config.answer_urls import AnsweringReceiver, AnswerUrls, findings
 from relay.config.limits import descriptor_limit
 from relay.config.own_address import Exposed, check_exposure, check_key, is_loopback, own_url
 from relay.config.settings import Settings
@@ -36,7 +36,7 @@ _PYTHON_UNTIL: Final = {
 # --- settings -----------------------------------------------------------------------------------------------------
 
 
-async def look_at_settings(case: Case) -> list[Checked]:
+async def look_at_settings(case: CheckContext) -> list[Checked]:
     if case.mistakes:
         return unusable(case.mistakes)
     file = case.settings.receivers_file
@@ -49,12 +49,12 @@ def unusable(mistakes: Sequence[str]) -> list[Checked]:
     return [error("settings", mistake, "relay config check") for mistake in mistakes]
 
 
-async def look_at_answer_urls(case: Case) -> list[Checked]:
+async def look_at_answer_urls(case: CheckContext) -> list[Checked]:
     known = await case.known()
     base = case.settings.public_url or case.api_url
     urls = AnswerUrls(case.answer_secrets, base)
     answering = {
-        name: Answering(one.post.url, one.status_endpoint is not None) for name, one in known.receivers.items()
+        name: AnsweringReceiver(one.post.url, one.status_endpoint is not None) for name, one in known.receivers.items()
     }
     found = findings(case.settings, urls, answering)
     todo = "set RELAY_ANSWER_SECRET and RELAY_PUBLIC_URL, the same for all processes"
@@ -64,7 +64,7 @@ async def look_at_answer_urls(case: Case) -> list[Checked]:
 # --- software -----------------------------------------------------------------------------------------------------
 
 
-async def look_at_software(case: Case) -> list[Checked]:
+async def look_at_software(case: CheckContext) -> list[Checked]:
     today = datetime.fromtimestamp(case.clock.wall(), UTC).date()
     return judge_software(sys.version_info[:2], ssl.OPENSSL_VERSION_INFO[:2], today)
 
@@ -85,7 +85,7 @@ def judge_software(python: tuple[int, int], openssl: tuple[int, int], today: dat
 # --- descriptors --------------------------------------------------------------------------------------------------
 
 
-async def look_at_descriptors(case: Case) -> list[Checked]:
+async def look_at_descriptors(case: CheckContext) -> list[Checked]:
     return [judge_descriptors(case.settings, descriptor_limit())]
 
 
@@ -112,7 +112,7 @@ class Disk(NamedTuple):
     free: int
 
 
-async def look_at_data(case: Case) -> list[Checked]:
+async def look_at_data(case: CheckContext) -> list[Checked]:
     file = sqlite_file(case.settings)
     directories = (case.data_dir, None if file is None else file.parent)
     return [_directory(each) for each in dict.fromkeys(directories) if each is not None]
@@ -145,11 +145,11 @@ def judge_disk(directory: Path, disk: Disk) -> Checked:
 # --- the key of the API -------------------------------------------------------------------------------------------
 
 
-async def look_at_key(case: Case) -> list[Checked]:
+async def look_at_key(case: CheckContext) -> list[Checked]:
     return judge_key(case.settings, await case.known(), case.clock.wall())
 
 
-def judge_key(settings: Settings, known: Known, now: float) -> list[Checked]:
+def judge_key(settings: Settings, known: KnownEntries, now: float) -> list[Checked]:
     todo = "set RELAY_API_KEY (openssl rand -hex 32), or: relay keys create --scope admin"
     try:
         check_key(settings)

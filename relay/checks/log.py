@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from itertools import groupby
 from typing import Final
 
-from relay.checks.context import Case
+from relay.checks.context import CheckContext
 from relay.checks.rights import lines
 from relay.checks.topics import expected_lanes, expected_topics, needs_of, too_long_waits
 from relay.clock.shared import OFF_S
@@ -28,7 +28,7 @@ _COMMAND: Final = re.compile(r"`(relay [^`]+)`")
 _SHOWN: Final = 5
 
 
-async def look_at_log(case: Case) -> list[Checked]:
+async def look_at_log(case: CheckContext) -> list[Checked]:
     log = await case.log()
     where = "" if case.data_dir is not None else f" at {case.settings.kafka_bootstrap_servers}"
     return [fine("log", f"{await log.about()}{where}")]
@@ -37,7 +37,7 @@ async def look_at_log(case: Case) -> list[Checked]:
 # --- rights -------------------------------------------------------------------------------------------------------
 
 
-async def look_at_rights(case: Case) -> list[Checked]:
+async def look_at_rights(case: CheckContext) -> list[Checked]:
     log, topics = await case.log(), case.topics
     lacking = await log.lacking(rights_of(topics, case.roles))
     return judge_rights(lacking, topics, case.roles)
@@ -60,7 +60,7 @@ def _rights_command(roles: frozenset[str]) -> str:
 # --- topics -------------------------------------------------------------------------------------------------------
 
 
-async def look_at_topics(case: Case) -> list[Checked]:
+async def look_at_topics(case: CheckContext) -> list[Checked]:
     log, known = await case.log(), await case.known()
     topics, settings = case.topics, case.settings
     needs = {name: needs_of(receiver) for name, receiver in known.receivers.items()}
@@ -101,7 +101,7 @@ def some(names: Sequence[str]) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class Unread:
+class UnreadLag:
     """How far a group is behind in a topic, at two looks: records that were unread, and how many it had committed by
     the second. `oldest_s`: how long the oldest had waited; None: not known. `retention_s`: of the topic."""
 
@@ -114,7 +114,7 @@ class Unread:
     retention_s: int | None = None
 
 
-async def look_at_lag(case: Case) -> list[Checked]:
+async def look_at_lag(case: CheckContext) -> list[Checked]:
     log, known = await case.log(), await case.known()
     groups = {lane.topic: case.topics.group(lane.role) for lane in case.lanes(known)}
     first = await log.backlogs(groups)
@@ -127,7 +127,7 @@ async def look_at_lag(case: Case) -> list[Checked]:
     ]
 
 
-def judge_lag(found: Sequence[Unread], *, embedded: bool = False) -> list[Checked]:
+def judge_lag(found: Sequence[UnreadLag], *, embedded: bool = False) -> list[Checked]:
     """What is behind, or a line that says that nothing is."""
     judged = [checked for each in found if (checked := _judged(each, embedded=embedded)) is not None]
     total = sum(each.after for each in found)
@@ -136,7 +136,7 @@ def judge_lag(found: Sequence[Unread], *, embedded: bool = False) -> list[Checke
     return judged or [fine("lag", f"{total} records are unread, of {len(found)} topics{oldest}")]
 
 
-def _judged(unread: Unread, *, embedded: bool) -> Checked | None:
+def _judged(unread: UnreadLag, *, embedded: bool) -> Checked | None:
     if not unread.after or unread.oldest_s is None or unread.oldest_s < BEHIND_S:
         return None
     waits = f"{unread.after} records are unread, the oldest for {format_duration(round(unread.oldest_s))}"
@@ -160,7 +160,7 @@ def _unread(
     second: Sequence[Backlog],
     ages: Mapping[TopicPartition, float],
     states: Mapping[str, TopicState],
-) -> Iterable[Unread]:
+) -> Iterable[UnreadLag]:
     former = {each.partition: each for each in first}
     for (group, topic), these in groupby(second, lambda each: (each.group, each.partition.topic)):
         now = list(these)
@@ -168,7 +168,7 @@ def _unread(
         waited = [ages[each.partition] for each in now if each.partition in ages]
         done = sum(_next(each) for each in now if each.partition in former) - sum(map(_next, then))
         retention_s = states[topic].spec.retention_s if topic in states else None
-        yield Unread(group, topic, _size(then), _size(now), done, max(waited, default=None), retention_s)
+        yield UnreadLag(group, topic, _size(then), _size(now), done, max(waited, default=None), retention_s)
 
 
 def _next(backlog: Backlog) -> int:
@@ -194,7 +194,7 @@ async def _oldest(log: Log, backlogs: Sequence[Backlog], now: float) -> dict[Top
 # --- its clock ----------------------------------------------------------------------------------------------------
 
 
-async def look_at_clock(case: Case) -> list[Checked]:
+async def look_at_clock(case: CheckContext) -> list[Checked]:
     """Kafka does not tell its time; but what it appended last was appended before now."""
     log, topic = await case.log(), case.topics.from_sender
     there = await log.describe([topic])

@@ -6,7 +6,7 @@ from ipaddress import ip_network
 from typing import Final
 
 from relay import __version__
-from relay.checks.context import Case
+from relay.checks.context import CheckContext
 from relay.config.settings import Settings
 from relay.delivery.egress import transport_of
 from relay.delivery.port import Transport
@@ -22,7 +22,7 @@ _EXPIRED: Final = 410
 """What only who knows the secret of an expired token answers."""
 
 
-async def look_at_public_url(case: Case) -> list[Checked]:
+async def look_at_public_url(case: CheckContext) -> list[Checked]:
     url = case.settings.public_url
     if url is None:
         return [fine("public-url", "RELAY_PUBLIC_URL is not set: receivers on other machines cannot answer later")]

@@ -7,7 +7,7 @@ from typing import Final, Literal, NamedTuple
 from pydantic import SecretStr
 
 from relay.checks import endpoints, entries, host, log, public_url, state
-from relay.checks.context import Case
+from relay.checks.context import CheckContext
 from relay.checks.registry import NAMES
 from relay.config.settings import Settings
 from relay.domain.diagnosis import URGENCY, Checked, Diagnosis, error, skipped, warning
@@ -24,38 +24,38 @@ Part = Literal["log", "state"]
 _log = get_logger("relay.doctor")
 
 
-class Look(NamedTuple):
+class CheckProbe(NamedTuple):
     """`names`: of the checks that it may say something of; a failure of the look itself goes to the first. `needs`:
     without these it cannot be made, which is no failure of its own."""
 
     names: tuple[str, ...]
-    look: Callable[[Case], Awaitable[Sequence[Checked]]]
+    look: Callable[[CheckContext], Awaitable[Sequence[Checked]]]
     limit_s: float = 8.0
     needs: tuple[Part, ...] = ()
 
 
 LOOKS: Final = (
-    Look(("settings",), host.look_at_settings),
-    Look(("software",), host.look_at_software),
-    Look(("descriptors",), host.look_at_descriptors),
-    Look(("data",), host.look_at_data),
-    Look(("api-key",), host.look_at_key, 15.0),
-    Look(("public-url",), public_url.look_at_public_url, 15.0),
-    Look(("answer-urls",), host.look_at_answer_urls, 15.0),
-    Look(("log",), log.look_at_log, 10.0),
-    Look(("rights",), log.look_at_rights, 12.0, ("log",)),
-    Look(("topics",), log.look_at_topics, 15.0, ("log",)),
-    Look(("lag",), log.look_at_lag, 15.0, ("log",)),
-    Look(("state",), state.look_at_state),
-    Look(("recovery",), state.look_at_recovery, needs=("state",)),
-    Look(("clock",), state.look_at_clock, needs=("state",)),
-    Look(("clock",), log.look_at_clock, 12.0, ("log",)),
-    Look(("lanes",), state.look_at_lanes, 15.0, ("state",)),
-    Look(("parked",), state.look_at_parked, 15.0, ("state",)),
-    Look(("dead-letters",), state.look_at_letters, needs=("state",)),
-    Look(("entries",), entries.look_at_entries, 15.0),
-    Look(endpoints.CHECKS, endpoints.look_at_endpoints, 18.0),
-    Look(("history",), entries.look_at_history),
+    CheckProbe(("settings",), host.look_at_settings),
+    CheckProbe(("software",), host.look_at_software),
+    CheckProbe(("descriptors",), host.look_at_descriptors),
+    CheckProbe(("data",), host.look_at_data),
+    CheckProbe(("api-key",), host.look_at_key, 15.0),
+    CheckProbe(("public-url",), public_url.look_at_public_url, 15.0),
+    CheckProbe(("answer-urls",), host.look_at_answer_urls, 15.0),
+    CheckProbe(("log",), log.look_at_log, 10.0),
+    CheckProbe(("rights",), log.look_at_rights, 12.0, ("log",)),
+    CheckProbe(("topics",), log.look_at_topics, 15.0, ("log",)),
+    CheckProbe(("lag",), log.look_at_lag, 15.0, ("log",)),
+    CheckProbe(("state",), state.look_at_state),
+    CheckProbe(("recovery",), state.look_at_recovery, needs=("state",)),
+    CheckProbe(("clock",), state.look_at_clock, needs=("state",)),
+    CheckProbe(("clock",), log.look_at_clock, 12.0, ("log",)),
+    CheckProbe(("lanes",), state.look_at_lanes, 15.0, ("state",)),
+    CheckProbe(("parked",), state.look_at_parked, 15.0, ("state",)),
+    CheckProbe(("dead-letters",), state.look_at_letters, needs=("state",)),
+    CheckProbe(("entries",), entries.look_at_entries, 15.0),
+    CheckProbe(endpoints.CHECKS, endpoints.look_at_endpoints, 18.0),
+    CheckProbe(("history",), entries.look_at_history),
 )
 OF_A_RECEIVER: Final = frozenset(
     {"log", "topics", "lag", "state", "lanes", "parked", "dead-letters", "entries", *endpoints.CHECKS}
@@ -63,7 +63,7 @@ OF_A_RECEIVER: Final = frozenset(
 """What is looked at when only one receiver is."""
 
 
-async def examine(case: Case, *, within_s: float = LONGEST_S, looks: Sequence[Look] = LOOKS) -> Diagnosis:
+async def examine(case: CheckContext, *, within_s: float = LONGEST_S, looks: Sequence[CheckProbe] = LOOKS) -> Diagnosis:
     """All that can be found out within this time; what could not is said. Raises nothing on account of what it sees."""
     begun = case.clock.wall()
     if case.receiver is not None:
@@ -84,7 +84,7 @@ class _Failed(NamedTuple):
     why: Checked
 
 
-async def _made(case: Case, look: Look, within_s: float) -> Sequence[Checked] | _Failed:
+async def _made(case: CheckContext, look: CheckProbe, within_s: float) -> Sequence[Checked] | _Failed:
     name, limit_s = look.names[0], min(look.limit_s, within_s)
     try:
         async with asyncio.timeout(limit_s):
@@ -107,7 +107,7 @@ _TODO: Final = {
 }
 
 
-def _said(look: Look, outcome: Sequence[Checked] | _Failed, gone: Collection[str]) -> Sequence[Checked]:
+def _said(look: CheckProbe, outcome: Sequence[Checked] | _Failed, gone: Collection[str]) -> Sequence[Checked]:
     if not isinstance(outcome, _Failed):
         return outcome
     missing = [part for part in look.needs if part in gone]
@@ -119,7 +119,7 @@ def _said(look: Look, outcome: Sequence[Checked] | _Failed, gone: Collection[str
 # --- what is shown ------------------------------------------------------------------------------------------------
 
 
-async def _secrets(case: Case) -> list[str]:
+async def _secrets(case: CheckContext) -> list[str]:
     """All that no line may show."""
     found = list(_in_settings(case.settings))
     if case.known.is_open:

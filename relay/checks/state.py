@@ -5,7 +5,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Final, NamedTuple
 
-from relay.checks.context import Case, LaneTopic
+from relay.checks.context import CheckContext, LaneTopic
 from relay.clock.shared import OFF_S, SharedClock
 from relay.config.durations import format_duration
 from relay.domain.diagnosis import Checked, error, fine, warning
@@ -23,7 +23,7 @@ _CONFIG: Final = re.compile(r"`((?:appendonly|maxmemory-policy) [^`]+)`")
 _RUNNING_ALL: Final = "relay run"
 
 
-async def look_at_state(case: Case) -> list[Checked]:
+async def look_at_state(case: CheckContext) -> list[Checked]:
     state = await case.state()
     try:
         await state.start()  # which looks at what forbids a start; it is open already
@@ -40,7 +40,7 @@ def command_for(problem: str) -> str | None:
     return "relay rights" if "relay rights" in problem else None
 
 
-async def look_at_clock(case: Case) -> list[Checked]:
+async def look_at_clock(case: CheckContext) -> list[Checked]:
     shared = SharedClock(case.clock, await case.state())
     await shared.measure()
     return [judge_clock(shared.ahead_s)]
@@ -58,7 +58,7 @@ def judge_clock(ahead_s: float) -> Checked:
 # --- recovery -----------------------------------------------------------------------------------------------------
 
 
-async def look_at_recovery(case: Case) -> list[Checked]:
+async def look_at_recovery(case: CheckContext) -> list[Checked]:
     state = await case.state()
     replies = await state.peek([RowKey(f"r:{name}", b"doctor" * 2) for name in _name_of_each_tag()])
     away = [reply for reply in replies if isinstance(reply, StateUnavailable)]
@@ -97,7 +97,7 @@ class Unserved(NamedTuple):
     unread: int | None
 
 
-async def look_at_lanes(case: Case) -> list[Checked]:
+async def look_at_lanes(case: CheckContext) -> list[Checked]:
     state, known = await case.state(), await case.known()
     lanes = case.lanes(known)
     places = [TopicPartition(lane.topic, number) for lane in lanes for number in range(lane.partitions)]
@@ -106,7 +106,7 @@ async def look_at_lanes(case: Case) -> list[Checked]:
     return judge_lanes(lanes, signs, unread, embedded=case.embedded)
 
 
-async def _unread(case: Case, lanes: Sequence[LaneTopic]) -> Mapping[TopicPartition, int] | None:
+async def _unread(case: CheckContext, lanes: Sequence[LaneTopic]) -> Mapping[TopicPartition, int] | None:
     """None where the log does not answer."""
     try:
         log = await case.log()
@@ -170,7 +170,7 @@ def _waiting(unread: int | None) -> str:
 # --- what is parked, and what has failed --------------------------------------------------------------------------
 
 
-async def look_at_parked(case: Case) -> list[Checked]:
+async def look_at_parked(case: CheckContext) -> list[Checked]:
     state, known, settings = await case.state(), await case.known(), case.settings
     names = list(known.receivers)
     counts = dict(zip(names, await state.parked([f"r:{name}" for name in names]), strict=True))
@@ -206,7 +206,7 @@ def _sum(counts: Counts) -> int:
     return counts.retries + counts.polls
 
 
-async def look_at_letters(case: Case) -> list[Checked]:
+async def look_at_letters(case: CheckContext) -> list[Checked]:
     state, since = await case.state(), case.clock.time() - LATELY_S
     names = [case.receiver] if case.receiver is not None else (await state.failed_receivers())[:_RECEIVERS]
     found: dict[str, list[FailedEntry]] = {}

@@ -131,7 +131,7 @@ def refuse(found: Iterable[Finding]) -> None:
         raise UserError("\n".join(f"topic {_some(sorted(names))}: {problem}" for problem, names in lines))
 
 
-def tell(found: Iterable[Finding]) -> None:
+def log_findings(found: Iterable[Finding]) -> None:
     """Log a line for each problem."""
     by_grade: dict[Grade, list[Finding]] = defaultdict(list)
     for finding in found:

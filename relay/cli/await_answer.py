@@ -11,7 +11,7 @@ from typing import Any, Final
 import click
 
 from relay.cli.client import ApiBusy, ApiFailed, Client, Ended
-from relay.cli.status import has_failed, is_over, reasons_to_wait, tell_answers, was_answered
+from relay.cli.status import has_failed, is_over, print_answers, reasons_to_wait, was_answered
 
 LOOK_EVERY_S: Final = 0.2
 WAY_BACK_S: Final = 5.0
@@ -23,7 +23,7 @@ wait_option = click.option(
 
 
 @dataclass(frozen=True, slots=True)
-class Waited:
+class AwaitedAnswer:
     """`state`: of the message, in the end. `letter`: place of its dead letter. `late`: the time was up before its end,
     and what it waits for; "" where it has ended."""
 
@@ -62,27 +62,27 @@ class Outgoing:
         )
 
 
-async def send(client: Client, outgoing: Outgoing, wait_s: float | None) -> Waited:
+async def send(client: Client, outgoing: Outgoing, wait_s: float | None) -> AwaitedAnswer:
     """Send a message, and wait for its end; None: don't."""
     if wait_s is None:
-        return Waited(await outgoing.send(client))
+        return AwaitedAnswer(await outgoing.send(client))
     message_id = outgoing.message_id or secrets.token_hex(16)
     return await _sent(client, replace(outgoing, message_id=message_id), message_id, wait_s)
 
 
-async def _sent(client: Client, outgoing: Outgoing, message_id: str, wait_s: float) -> Waited:
+async def _sent(client: Client, outgoing: Outgoing, message_id: str, wait_s: float) -> AwaitedAnswer:
     source_id, until = outgoing.source_id, time.monotonic() + wait_s
     said = await outgoing.send(client, wait_s=int(wait_s))
     while not (isinstance(said, Ended) or was_answered(said)):
         rest = until - time.monotonic()
         if rest <= 0:
-            return Waited(said, late=_late(said, wait_s))
+            return AwaitedAnswer(said, late=_late(said, wait_s))
         await asyncio.sleep(min(LOOK_EVERY_S, rest))
         with contextlib.suppress(ApiBusy):
             looked = await client.message(source_id, message_id, wait_s=max(0, int(until - time.monotonic())))
             said = looked or said
     state = await _followed(client, source_id, message_id, min(until, time.monotonic() + WAY_BACK_S))
-    return Waited(state, said.letter if isinstance(said, Ended) else None)
+    return AwaitedAnswer(state, said.letter if isinstance(said, Ended) else None)
 
 
 async def until_over(client: Client, source_id: str, message_id: str, wait_s: float) -> Any:
@@ -120,9 +120,9 @@ async def _followed(client: Client, source_id: str, message_id: str, until: floa
         await asyncio.sleep(LOOK_EVERY_S)
 
 
-def tell(waited: Waited) -> None:
+def tell(waited: AwaitedAnswer) -> None:
     """Print for people, beside the state: each answer in full, and where to look for what failed."""
-    tell_answers(waited.state)
+    print_answers(waited.state)
     if waited.letter is not None:
         click.echo(f"dead letter: relay failed show {waited.letter}")
 

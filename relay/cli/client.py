@@ -38,7 +38,7 @@ class NoHistory(ApiFailed):
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class ApiResponse:
     """What the API answered; `body` is its JSON."""
 
     status: int
@@ -69,7 +69,7 @@ class Client:
         headers: Mapping[str, str] | None = None,
         params: list[tuple[str, str]] | None = None,
         missing_ok: bool = False,
-    ) -> Answer | None:
+    ) -> ApiResponse | None:
         """None where the API says 404 and `missing_ok`."""
         reply = await self._reply(method, path, body, self._headers | dict(headers or {}), params)
         return self._judged(reply, f"{method} {path}", missing_ok=missing_ok)
@@ -84,7 +84,7 @@ class Client:
         headers: Mapping[str, str] | None = None,
         params: list[tuple[str, str]] | None = None,
         missing_ok: bool = False,
-    ) -> Answer | Ended | None:
+    ) -> ApiResponse | Ended | None:
         """As `call`, of a route that waits up to `wait_s` for the end of a message's only delivery.
 
         An Answer says that it takes longer, or that there are several.
@@ -97,14 +97,14 @@ class Client:
             return Ended()  # so long ago that its answer is not kept any more
         return self._judged(reply, f"{method} {path}", missing_ok=missing_ok)
 
-    def _judged(self, reply: Reply, what: str, *, missing_ok: bool) -> Answer | None:
+    def _judged(self, reply: Reply, what: str, *, missing_ok: bool) -> ApiResponse | None:
         status, answer = reply.status, reply.document
         if not isinstance(answer, dict) or 300 <= status < 400:
             if status == 503:  # of a proxy in front of it
                 raise ApiBusy(f"{what}: {status} from {self._base}")
             raise self._stranger(status, reply.media_type)
         if status < 400:
-            return Answer(status, answer)
+            return ApiResponse(status, answer)
         if not reply.is_problem:
             raise self._stranger(status, reply.media_type)
         if status == 404 and missing_ok:
@@ -150,7 +150,7 @@ class Client:
             " --api or RELAY_API_URL says where that is"
         )
 
-    async def _wanted(self, call: Awaitable[Answer | Ended | None], *fields: str) -> Any:
+    async def _wanted(self, call: Awaitable[ApiResponse | Ended | None], *fields: str) -> Any:
         """The body of an answer, which has these fields; None where there was none; Ended, as it is."""
         answer = await call
         if isinstance(answer, Ended):
@@ -219,7 +219,7 @@ class Client:
         path = f"{message_path(source_id, message_id)}/deliveries/{_quoted(receiver)}"
         return await self._wanted(self._post(f"{path}/{action}", asked), "generation")
 
-    def _post(self, path: str, body: dict[str, Any] | None = None) -> Awaitable[Answer | None]:
+    def _post(self, path: str, body: dict[str, Any] | None = None) -> Awaitable[ApiResponse | None]:
         encoded = json.dumps(body).encode() if body else b""
         return self.call("POST", path, body=encoded, headers={"content-type": "application/json"})
 
@@ -357,7 +357,7 @@ class Client:
             sent_headers["ce-id"] = quote(message_id, safe=" !#$&'()*+,/:;=?@[]~-._", errors="surrogateescape")
         params = [("receiver", name) for name in receivers] + ([("type", event_type)] if event_type else [])
         path = f"/v1/sources/{_quoted(source_id)}/messages"
-        sent: Awaitable[Answer | Ended | None]
+        sent: Awaitable[ApiResponse | Ended | None]
         if wait_s is None:
             sent = self.call("POST", path, body=payload, headers=sent_headers, params=params)
         else:

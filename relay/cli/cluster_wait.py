@@ -17,7 +17,7 @@ REPEAT_S: Final = 0.5
 """For the log's own repeats: whoever waits here wants to know soon what for."""
 
 
-async def patiently(call: Callable[[], Awaitable[T]], limit_s: float) -> T:
+async def wait_for_cluster(call: Callable[[], Awaitable[T]], limit_s: float) -> T:
     """The result of `call`, which is repeated while the log is not ready, for `limit_s`; each reason is said once.
 
     Raises LogUnavailable, the last one, which then says how long was waited.

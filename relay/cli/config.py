@@ -9,7 +9,7 @@ import click
 from relay.cli.paths import FILE
 from relay.cli.startup import refusals_at_start, roles_of
 from relay.cli.table import output_option, print_json, print_table
-from relay.config.answer_urls import Answering, AnswerUrls, answer_secrets, findings
+from relay.config.answer_urls import AnsweringReceiver, AnswerUrls, answer_secrets, findings
 from relay.config.entries import ReceiverEntry
 from relay.config.own_address import own_url
 from relay.config.plan import ROLES
@@ -29,7 +29,7 @@ def settings_from(config_file: Path | None) -> Settings:
     return load_settings({CONFIG_FILE: config_file}, os.environ)
 
 
-def tell_refused(file: ReceiversFile, settings: Settings) -> None:
+def print_refused(file: ReceiversFile, settings: Settings) -> None:
     """Say on stdout which entries a relay with this environment would refuse, and why."""
     for what, why in refusals(file, settings).items():
         click.echo(f"refused with this environment: {what}: {why.removeprefix(f'{file.origin}: {what}.')}")
@@ -47,7 +47,9 @@ def verdict_on(file: ReceiversFile, settings: Settings) -> str:
 def notes_on(receivers: Mapping[str, ReceiverEntry], settings: Settings) -> list[str]:
     """What would be off about answer URLs in `relay run`."""
     base = settings.public_url or own_url(settings.api_host, settings.api_port)
-    answering = {name: Answering(one.post_endpoint, one.status_endpoint is not None) for name, one in receivers.items()}
+    answering = {
+        name: AnsweringReceiver(one.post_endpoint, one.status_endpoint is not None) for name, one in receivers.items()
+    }
     return [str(finding) for finding in findings(settings, AnswerUrls(answer_secrets(settings), base), answering)]
 
 
@@ -101,7 +103,7 @@ def check(config_file: Path | None, roles: str | None, output: str) -> None:
         click.echo(f"{settings.receivers_file}: not there, so no receivers are declared in a file")
     else:
         click.echo(verdict_on(file, settings))
-        tell_refused(file, settings)
+        print_refused(file, settings)
     for note in notes:
         click.echo(f"note: {note}")
 

@@ -19,7 +19,7 @@ from relay.cli.await_answer import LOOK_EVERY_S, until_over
 from relay.cli.client import Client
 from relay.cli.events import Lines
 from relay.cli.screen import Screen
-from relay.cli.sse import Event, EventStream
+from relay.cli.sse import EventStream, ServerSentEvent
 from relay.cli.tail import follow
 from relay.config.receivers_file import ReceiversFile, parse_receivers_file
 from relay.config.settings import load_settings
@@ -49,7 +49,7 @@ Next, a relay of your own, with pages at http://127.0.0.1:8080/ui/ :
 
 
 @dataclass(frozen=True, slots=True)
-class Case:
+class DemoCase:
     """One kind of receiver, what is sent to it, and how that has to end."""
 
     receiver: str
@@ -61,8 +61,8 @@ class Case:
 
 
 CASES: Final = (
-    Case("ci-now", "answer", "answers in the response", "github.push", "response_delivered_to_sender", "answered"),
-    Case(
+    DemoCase("ci-now", "answer", "answers in the response", "github.push", "response_delivered_to_sender", "answered"),
+    DemoCase(
         "ci-later",
         "later",
         "says 202, and answers to status GETs",
@@ -70,7 +70,7 @@ CASES: Final = (
         "response_delivered_to_sender",
         "answered",
     ),
-    Case("ci-broken", "fail", "fails with 500, for good", "github.workflow_run.completed", "failed", "failed"),
+    DemoCase("ci-broken", "fail", "fails with 500, for good", "github.workflow_run.completed", "failed", "failed"),
 )
 
 
@@ -209,7 +209,7 @@ class Demo:
         return problems
 
 
-async def _journey(client: Client, message_id: str, case: Case) -> Any:
+async def _journey(client: Client, message_id: str, case: DemoCase) -> Any:
     """Send the case's event, and follow it to its end."""
     sample = load(case.sample)
     sent = await client.send(
@@ -235,7 +235,7 @@ class Story:
         self._results = self._letters = 0
         self.begun, self.ended = asyncio.Event(), asyncio.Event()
 
-    def tell(self, event: Event) -> None:
+    def tell(self, event: ServerSentEvent) -> None:
         if event.name == "listening":
             self.begun.set()
         for line in self._lines.of(event.name, event.data, datetime.now().astimezone()):

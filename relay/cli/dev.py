@@ -19,7 +19,7 @@ from relay.cli.events import Lines
 from relay.cli.paths import DIRECTORY, FILE
 from relay.cli.screen import Screen
 from relay.cli.sink import line
-from relay.cli.sse import Event, EventStream
+from relay.cli.sse import EventStream, ServerSentEvent
 from relay.cli.tail import follow, shown_on
 from relay.config.own_address import Exposed, check_exposure, check_key, check_own_key, is_loopback
 from relay.config.receivers_file import ReceiversFile, parse_receivers_file
@@ -30,7 +30,7 @@ from relay.embedded.directory import clear, holds_data, user_directory, usual_di
 from relay.embedded.relay import EmbeddedRelay, free_port, kept_secret, with_entries
 from relay.run.event_loop import run_loop, run_until_signalled
 from relay.run.process import Relay
-from relay.sink import Arrival, Sink
+from relay.sink import ReceivedPost, Sink
 from relay.telemetry.logging import configure
 
 PROBE = "relay-probe"
@@ -194,7 +194,7 @@ class Dev:
         show = shown_on(self._screen, Lines(pages=f"{url}/ui" if self._settings.pages else None, api=url))
         ready = False
 
-        def tell(event: Event) -> None:
+        def tell(event: ServerSentEvent) -> None:
             nonlocal ready
             if event.name == "listening" and not ready:
                 ready = True
@@ -283,12 +283,12 @@ def _key_note(settings: Settings, url: str, *, made: bool) -> str:
     return f"none yet: everybody on this machine may call; relay keys create --scope admin --api {url}"
 
 
-def _tell_arrival(arrival: Arrival) -> None:
+def _tell_arrival(arrival: ReceivedPost) -> None:
     if arrival.source_id != PROBE:
         click.echo(f"{DEMO}    {line(arrival)}")
 
 
-def _tell_result(arrival: Arrival) -> None:
+def _tell_result(arrival: ReceivedPost) -> None:
     headers = arrival.headers
     if headers.get("relay-source") != PROBE:
         what = f"{headers.get('relay-outcome')} {headers.get('relay-answer-status', headers.get('relay-reason', ''))}"

@@ -19,7 +19,7 @@ from relay.domain.errors import RelayError, UserError
 from relay.domain.topics import Topics
 from relay.state.lease import LEASE_S, keeping_lease
 from relay.transfer.form import Line, decode_line
-from relay.transfer.incoming import Import, Taken
+from relay.transfer.incoming import Import, ImportResult
 
 LEASE: Final = "import"
 _STOP: Final = "it takes in an export while it is stopped: end that `relay dev` first"
@@ -49,7 +49,7 @@ def import_(file: str, config_file: Path | None, data_dir: Path | None, output: 
     click.echo(f"records: {records}" + (f"; {taken.before} were here already" if taken.before else ""))
 
 
-def _as_json(taken: Taken) -> dict[str, object]:
+def _as_json(taken: ImportResult) -> dict[str, object]:
     return {
         "id": taken.id,
         "again": taken.again,
@@ -60,7 +60,7 @@ def _as_json(taken: Taken) -> dict[str, object]:
     }
 
 
-async def _import(settings: Settings, data_dir: Path | None, lines: Iterator[Line]) -> Taken:
+async def _import(settings: Settings, data_dir: Path | None, lines: Iterator[Line]) -> ImportResult:
     topics, owner = Topics(settings.topic_prefix), own_name("import")
     async with opened(settings, data_dir, use=_STOP) as (log, state):
         await check_topics(log, topics)

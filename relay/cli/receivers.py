@@ -10,9 +10,9 @@ from relay.cli.config import (
     api_option,
     config_option,
     notes_on,
+    print_refused,
     refusals,
     settings_from,
-    tell_refused,
     verdict_on,
 )
 from relay.cli.paths import FILE
@@ -63,7 +63,7 @@ def check(file: Path | None, config_file: Path | None, output: str) -> None:
     for name, entry in known.receivers.items():
         click.echo(f"  {name}: {_in_words(entry)}")
     _tell_public_keys(keys)
-    tell_refused(known, settings)
+    print_refused(known, settings)
     for note in notes:
         click.echo(f"note: {note}")
 
@@ -116,7 +116,7 @@ def list_(
     columns = ("NAME", "ENABLED", "POST_ENDPOINT", "LANE", "ORDERING", "RATE", "RETRY", "ANSWER")
     print_table(columns, [_row(name, entry, f"receivers.{name}" in refused) for name, entry in known.receivers.items()])
     _tell_public_keys(keys)
-    tell_refused(known, settings)
+    print_refused(known, settings)
 
 
 @receivers.command()

@@ -12,7 +12,7 @@ from typing import Any, Final
 
 import click
 
-from relay.cli.config import config_option, refusals, settings_from, tell_refused
+from relay.cli.config import config_option, print_refused, refusals, settings_from
 from relay.cli.paths import FILE
 from relay.cli.table import output_option, print_json
 from relay.clock import Clock
@@ -20,7 +20,7 @@ from relay.config.differences import FieldChange
 from relay.config.receivers_file import ReceiversFile, load_receivers_file
 from relay.config.settings import Settings
 from relay.config.watch import file_stamp
-from relay.control.apply import LEASE, Diff, Preview, apply_file, awaited, preview_file, refusal_of
+from relay.control.apply import LEASE, ApplyPreview, Diff, apply_file, awaited, preview_file, refusal_of
 from relay.domain.errors import StateUnavailable, UserError
 from relay.domain.topics import Topics
 from relay.log.port import Log
@@ -70,14 +70,14 @@ def apply(file: Path | None, config_file: Path | None, dry_run: bool, prune: boo
         told = {"applied": not dry_run, "awaited": rest, "refused": refusals(known, settings), "taken": taken}
         print_json({**changes, **told, **more})
     else:
-        tell_refused(known, settings)
+        print_refused(known, settings)
     if preview is not None and preview.refusal is not None:
         raise UserError(preview.refusal)
     if diff.refused:
         raise UserError("\n".join(f"{known.origin}: {refusal_of(key)}" for key in diff.refused))
 
 
-async def _preview(settings: Settings, file: ReceiversFile, *, prune: bool) -> Preview:
+async def _preview(settings: Settings, file: ReceiversFile, *, prune: bool) -> ApplyPreview:
     from relay.cli.cluster_wait import REPEAT_S  # costs the clients' imports, which others do without
     from relay.run.composition import open_log
 
@@ -89,16 +89,16 @@ async def _apply(
     settings: Settings, file: ReceiversFile, *, prune: bool, wait: bool, say: Say
 ) -> tuple[Diff, dict[str, str]]:
     """The changes, and what is still awaited at the end."""
-    from relay.cli.cluster_wait import REPEAT_S, patiently
+    from relay.cli.cluster_wait import REPEAT_S, wait_for_cluster
     from relay.run.composition import open_log
 
     topics = Topics(settings.topic_prefix)
     async with open_log(settings, repeat_s=REPEAT_S) as log:
         async with alone(settings):
-            diff = await patiently(
+            diff = await wait_for_cluster(
                 lambda: apply_file(log, file, topics, prune=prune, announced=_tell_announced), settings.kafka_wait
             )
-        _tell_changes(Preview(diff, {}), "applied", say)
+        _tell_changes(ApplyPreview(diff, {}), "applied", say)
         return diff, await _tell_awaited(log, topics, say, wait=wait)
 
 
@@ -167,7 +167,7 @@ async def _tell_awaited(log: Log, topics: Topics, say: Say, *, wait: bool) -> di
         await asyncio.sleep(_AWAIT_S)
 
 
-def _tell_changes(preview: Preview, done: str, say: Say) -> None:
+def _tell_changes(preview: ApplyPreview, done: str, say: Say) -> None:
     diff = preview.diff
     for sign, keys in (("+", diff.added), ("~", diff.changed), ("-", diff.removed)):
         for key in keys:
@@ -190,7 +190,7 @@ def _value(value: object) -> str:
     return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, sort_keys=True)
 
 
-def _as_json(preview: Preview) -> dict[str, list[dict[str, Any]]]:
+def _as_json(preview: ApplyPreview) -> dict[str, list[dict[str, Any]]]:
     return {key: [asdict(change) for change in changes] for key, changes in preview.fields.items()}
 
 

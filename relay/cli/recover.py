@@ -19,7 +19,7 @@ from relay.config.settings import Settings
 from relay.control.declared import read_declared
 from relay.domain.errors import RelayError
 from relay.domain.topics import Topics
-from relay.engine.observer import Memory, Recovered
+from relay.engine.observer import Recovered, StateMemory
 from relay.log.port import Log
 from relay.recovery.rebuild import Read, Rebuild
 from relay.recovery.rebuilding import LONGEST_LIFE
@@ -147,9 +147,9 @@ class _Progress:
 # --- output -----------------------------------------------------------------------------------------------------
 
 _STATES: Final = {
-    Memory.NEW: "was new",
-    Memory.KEPT: "came back from a restart that lost nothing",
-    Memory.LOST: "had lost its memory, or its end",
+    StateMemory.NEW: "was new",
+    StateMemory.KEPT: "came back from a restart that lost nothing",
+    StateMemory.LOST: "had lost its memory, or its end",
 }
 
 

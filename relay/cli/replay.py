@@ -7,7 +7,7 @@ import click
 
 from relay.cli.client import with_client
 from relay.cli.config import api_option, config_option, settings_from
-from relay.cli.replay_request import begin, carrying_out, choosing, finish, split, tell_job, tell_one
+from relay.cli.replay_request import begin, carrying_out, choosing, finish, print_job, print_result, split
 from relay.cli.table import output_option, print_json, print_table
 
 _COLUMNS = ("JOB", "ACTION", "STATE", "MADE AT", "COUNTED", "SENT", "SKIPPED", "ETA")
@@ -66,7 +66,7 @@ def show(job: str, wait: bool, api: str | None, config_file: Path | None, output
 def stop(job: str, api: str | None, config_file: Path | None, output: str) -> None:
     """Stop JOB. What it has sent stays sent."""
     found = with_client(settings_from(config_file), api, lambda client: client.stop_job(job))
-    print_json(found) if output == "json" else tell_job(found)
+    print_json(found) if output == "json" else print_job(found)
 
 
 @replay.command()
@@ -95,7 +95,7 @@ def delivery(
         api,
         lambda client: client.act_on_delivery(action, source, message_id, receiver, asked),
     )
-    print_json(done) if output == "json" else tell_one(done)
+    print_json(done) if output == "json" else print_result(done)
 
 
 def _row(job: Any) -> tuple[str, ...]:

@@ -130,12 +130,12 @@ def of_places(
         print_json(done)
     else:
         for each in done:
-            tell_one(each)
+            print_result(each)
     if refused:
         raise RelayError("\n".join(refused))
 
 
-def tell_one(done: Any) -> None:
+def print_result(done: Any) -> None:
     """What became of one."""
     message = f"{done['source_id'] or '-'} {done['message_id'] or '-'} for {done['receiver'] or '-'}"
     where = f" on {done['topic']}" if done["topic"] else ", as soon as its lane comes to it"
@@ -178,12 +178,12 @@ def finish(settings: Settings, api: str | None, job: Any, output: str, *, wait: 
         except KeyboardInterrupt:
             click.echo(f"\nthe job goes on; `relay replay stop {job['id']}` stops it", err=True)
             raise
-    print_json(job) if output == "json" else tell_job(job)
+    print_json(job) if output == "json" else print_job(job)
     if job["state"] == "failed":
         raise RelayError(f"the job has failed: {job['detail']}")
 
 
-def tell_job(job: Any) -> None:
+def print_job(job: Any) -> None:
     """A job in a line or two."""
     click.echo(f"job {job['id']}: {job['state']}, {job['sent']:,} {_DONE[job['action']]}{_skipped(job)}")
     if job["state"] not in OVER:

@@ -10,18 +10,18 @@ import click
 from structlog.contextvars import bind_contextvars
 
 from relay import __version__
-from relay.api.peers import Member
+from relay.api.peers import GroupProcess
 from relay.cli.config import config_option, settings_from
 from relay.cli.cores import available_cores
 from relay.cli.local_history import with_local_history
 from relay.cli.startup import check_api, check_history, names, roles_of
 from relay.clock import SystemClock
 from relay.config.answer_urls import answer_secrets
-from relay.config.plan import ROLES, Plan
+from relay.config.plan import ROLES, ProcessPlan
 from relay.config.settings import Settings
 from relay.run.autoscale import CPU_TIMES
 from relay.run.composition import kafka_log, redis_state
-from relay.run.cpu_throttle import go_last
+from relay.run.cpu_throttle import lower_priority
 from relay.run.event_loop import run_loop, run_until_signalled
 from relay.run.process import Relay
 from relay.run.processes import group_size, run_processes
@@ -56,29 +56,29 @@ def run(
     check_api(settings, wanted)
     if member is None:
         check_history(with_local_history(settings, os.environ), roles)
-    plan = Plan(wanted, names(receivers_only, None, "--receivers-only"), answer_secrets=answer_secrets(settings))
+    plan = ProcessPlan(wanted, names(receivers_only, None, "--receivers-only"), answer_secrets=answer_secrets(settings))
     count = group_size(processes or available_cores(), plan, settings.api_port)
     if member is not None:
         index, count, _ = member
-        run_production(settings, replace(plan, index=index, count=count), Member(*member))
+        run_production(settings, replace(plan, index=index, count=count), GroupProcess(*member))
     elif count == 1:
         run_production(settings, plan)
     else:
         _run_group(settings, plan, config_file, count, by_demand=processes is None and CPU_TIMES.exists())
 
 
-def run_production(settings: Settings, plan: Plan, member: Member | None = None) -> None:
+def run_production(settings: Settings, plan: ProcessPlan, member: GroupProcess | None = None) -> None:
     """Run one process until it is told to stop. `member`: which one, of several that a parent has started."""
     settings = with_local_history(settings, os.environ)
     configure(settings.log_format, settings.log_level)
     if plan.is_history_alone:
-        go_last()
+        lower_priority()
     if member is not None:
         bind_contextvars(process=member.index)  # they all write to the same output
     run_loop(_run(settings, plan, member))
 
 
-def _run_group(settings: Settings, plan: Plan, config_file: Path | None, count: int, *, by_demand: bool) -> None:
+def _run_group(settings: Settings, plan: ProcessPlan, config_file: Path | None, count: int, *, by_demand: bool) -> None:
     configure(settings.log_format, settings.log_level)
     grace_s = settings.shutdown_grace + STOP_MARGIN_S
     working = run_processes(count, plan, config_file, by_demand=by_demand, api_port=settings.api_port, grace_s=grace_s)
@@ -87,14 +87,14 @@ def _run_group(settings: Settings, plan: Plan, config_file: Path | None, count: 
         sys.exit(code)  # the processes have said why
 
 
-def _tell_missing_file(settings: Settings, member: Member | None) -> None:
+def _tell_missing_file(settings: Settings, member: GroupProcess | None) -> None:
     """The file may come later; but where it was named, its absence is more likely a mistake."""
     path = settings.receivers_file
     if "receivers_file" in settings.model_fields_set and not path.exists() and (member is None or not member.index):
         get_logger("relay.process").warning("receivers_file_missing", path=str(path), setting="RELAY_RECEIVERS_FILE")
 
 
-async def _run(settings: Settings, plan: Plan, member: Member | None) -> None:
+async def _run(settings: Settings, plan: ProcessPlan, member: GroupProcess | None) -> None:
     log = kafka_log(settings, gather_bytes=GATHER_BYTES if plan.is_history_alone else 1)
     state = redis_state(settings)
     _tell_missing_file(settings, member)

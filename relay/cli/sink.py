@@ -7,7 +7,7 @@ from collections import Counter
 import click
 
 from relay.domain.signing import check_verifier
-from relay.sink import Arrival, Mode, Sink
+from relay.sink import Mode, ReceivedPost, Sink
 from relay.sink.behaviour import MODES, Knobs
 from relay.telemetry.redaction import escape_control
 
@@ -83,12 +83,12 @@ async def _serve(receiver: Sink, host: str, port: int) -> None:
     click.echo(summary(receiver))
 
 
-def _tell(arrival: Arrival) -> None:
+def _tell(arrival: ReceivedPost) -> None:
     colour = "red" if arrival.status is None or arrival.status >= 400 or arrival.verified is False else "green"
     click.secho(line(arrival), fg=colour)  # click leaves the colour out where there is no terminal
 
 
-def line(arrival: Arrival) -> str:
+def line(arrival: ReceivedPost) -> str:
     """One arrival, e.g. `<- push gh-1 attempt 1 200 verified`."""
     verdict = {True: " verified", False: " NOT verified", None: ""}[arrival.verified]
     what = escape_control(arrival.event_type or "-")

@@ -14,7 +14,7 @@ SILENT_S: Final = 60.0
 _LARGEST: Final = 8 * 1024**2
 
 
-class Event(NamedTuple):
+class ServerSentEvent(NamedTuple):
     """`data`: its JSON, decoded."""
 
     name: str
@@ -28,7 +28,7 @@ class EventReader:
         self._left = b""
         self._most_bytes = most_bytes
 
-    def feed(self, data: bytes) -> Iterator[Event]:
+    def feed(self, data: bytes) -> Iterator[ServerSentEvent]:
         """The events that are complete with these bytes. Raises ValueError where one is too large."""
         *blocks, self._left = (self._left + data).split(b"\n\n")
         for block in blocks:
@@ -39,10 +39,10 @@ class EventReader:
             raise ValueError(f"an event of more than {self._most_bytes} bytes")
 
 
-def _event(block: bytes) -> Event | None:
+def _event(block: bytes) -> ServerSentEvent | None:
     fields = dict(line.split(": ", 1) for line in block.decode(errors="replace").split("\n") if ": " in line)
     try:
-        return Event(fields["event"], json.loads(fields["data"]))
+        return ServerSentEvent(fields["event"], json.loads(fields["data"]))
     except (KeyError, ValueError, RecursionError):
         return None
 
@@ -50,7 +50,7 @@ def _event(block: bytes) -> Event | None:
 class EventStream(Client):
     """A client that follows what happens."""
 
-    async def events(self, path: str, params: list[tuple[str, str]]) -> AsyncIterator[Event]:
+    async def events(self, path: str, params: list[tuple[str, str]]) -> AsyncIterator[ServerSentEvent]:
         """Until the API ends the stream. Raises ApiFailed; ApiBusy where it may be tried again."""
         patience = aiohttp.ClientTimeout(total=None, sock_connect=SILENT_S / 2, sock_read=SILENT_S)
         reader = EventReader()

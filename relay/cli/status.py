@@ -113,7 +113,7 @@ def show(state: Any, output: str) -> None:
         print_json(state)
         return
     _show_table(state)
-    tell_details(state)
+    print_details(state)
 
 
 def _show_table(state: Any) -> None:
@@ -123,7 +123,7 @@ def _show_table(state: Any) -> None:
         print_table(_COLUMNS, [row_of(each) for each in state["deliveries"]])
 
 
-def tell_details(state: Any) -> None:
+def print_details(state: Any) -> None:
     """Print what is to be said in words: what went wrong, and what is waited for."""
     for each in state["deliveries"]:
         for name, words in _said(each):
@@ -192,7 +192,7 @@ def was_answered(state: Any) -> bool:
     return progress.was_answered(state["status"], _progress(state))
 
 
-def tell_answers(state: Any) -> None:
+def print_answers(state: Any) -> None:
     """Print each answer in full."""
     for each in state["deliveries"]:
         answer = each["answer"]
@@ -236,8 +236,8 @@ def _print_line(state: Any) -> None:
     click.echo(escape_in_json(json.dumps(state, ensure_ascii=False)))
 
 
-def _progress(state: Any) -> list[progress.Progress]:
+def _progress(state: Any) -> list[progress.DeliveryProgress]:
     return [
-        progress.Progress(each["status"], each["callback"]["status"] if each["callback"] else None)
+        progress.DeliveryProgress(each["status"], each["callback"]["status"] if each["callback"] else None)
         for each in state["deliveries"]
     ]

@@ -15,7 +15,7 @@ from relay.cli.client import ApiBusy, api_base
 from relay.cli.config import api_option, config_option, settings_from
 from relay.cli.events import Lines
 from relay.cli.screen import Screen
-from relay.cli.sse import Event, EventStream
+from relay.cli.sse import EventStream, ServerSentEvent
 from relay.cli.table import output_option
 from relay.config.settings import Settings
 from relay.run.event_loop import run_until_signalled
@@ -67,7 +67,7 @@ async def _follow_all(
         await follow(EventStream(api_base(settings, api), key, session), params, tell)
 
 
-Tell = Callable[[Event], None]
+Tell = Callable[[ServerSentEvent], None]
 
 
 def _trouble(why: str) -> None:
@@ -94,14 +94,14 @@ async def follow(
 def shown_on(screen: Screen, lines: Lines) -> Tell:
     """Tells events as lines."""
 
-    def tell(event: Event) -> None:
+    def tell(event: ServerSentEvent) -> None:
         for line in lines.of(event.name, event.data, datetime.now().astimezone()):
             screen.show(line)
 
     return tell
 
 
-def _as_json(event: Event) -> None:
+def _as_json(event: ServerSentEvent) -> None:
     """One object a line. What only says how the listening goes is left out, but that something is missing."""
     if event.name != "listening":
         click.echo(json.dumps({"event": event.name, "data": event.data}, ensure_ascii=False))

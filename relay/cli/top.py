@@ -30,7 +30,7 @@ _PIPED_WIDTH: Final = 200
 _AT_A_TIME: Final = 5
 
 
-class Seen(NamedTuple):
+class TopSnapshot(NamedTuple):
     """`overview`, and the statistics of `receivers`; `more`: receivers beyond those that are shown."""
 
     overview: Mapping[str, Any]
@@ -96,7 +96,9 @@ async def _top(
             await _watch(client, receivers, seen, every_s, console)
 
 
-async def _watch(client: Client, receivers: tuple[str, ...], seen: Seen, every_s: float, console: Console) -> None:
+async def _watch(
+    client: Client, receivers: tuple[str, ...], seen: TopSnapshot, every_s: float, console: Console
+) -> None:
     with Live(page(seen), console=console, screen=True, auto_refresh=False) as live:
         while True:
             live.update(page(seen), refresh=True)
@@ -107,7 +109,7 @@ async def _watch(client: Client, receivers: tuple[str, ...], seen: Seen, every_s
                 live.update(Group(Text(f"{error}", "yellow"), page(seen)), refresh=True)
 
 
-async def _look(client: Client, receivers: tuple[str, ...]) -> Seen:
+async def _look(client: Client, receivers: tuple[str, ...]) -> TopSnapshot:
     """Raises ApiFailed."""
     overview: Mapping[str, Any] = await client.overview() or {}  # a relay of before has none
     names, more = (list(receivers), False) if receivers else await _names(client)
@@ -124,7 +126,7 @@ async def _look(client: Client, receivers: tuple[str, ...]) -> Seen:
                 return None  # removed meanwhile
 
     each = await asyncio.gather(*map(statistics, names))
-    return Seen(overview, busiest([one for one in each if one is not None]), more)
+    return TopSnapshot(overview, busiest([one for one in each if one is not None]), more)
 
 
 async def _names(client: Client) -> tuple[list[str], bool]:
@@ -139,7 +141,7 @@ def busiest(receivers: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
     return sorted(receivers, key=lambda one: (-one["attempts"], one["name"]))
 
 
-def page(seen: Seen) -> Group:
+def page(seen: TopSnapshot) -> Group:
     parts: list[Any] = [_stages(seen.overview), Text(), _receivers(seen.receivers)]
     failures = seen.overview.get("failures") or {"count": 0}
     if failures["count"]:

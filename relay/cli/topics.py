@@ -10,7 +10,7 @@ from typing import Final
 import click
 
 from relay.checks.topics import LaneNeeds, expected_lanes, expected_topics, needs_of_entry, too_long_waits
-from relay.cli.cluster_wait import REPEAT_S, patiently
+from relay.cli.cluster_wait import REPEAT_S, wait_for_cluster
 from relay.cli.config import config_option, settings_from
 from relay.cli.table import output_option, print_json, print_table
 from relay.config.receivers_file import load_receivers_file
@@ -125,8 +125,8 @@ async def _create(settings: Settings, specs: list[TopicSpec], groups: dict[str, 
     """The names of the topics that were missing: a call that failed half way may have made some."""
     names = [spec.name for spec in specs]
     async with open_log(settings, repeat_s=REPEAT_S) as log:
-        there = await patiently(lambda: log.describe(names), settings.kafka_wait)
-        await patiently(lambda: log.create(specs, groups), settings.kafka_wait)
+        there = await wait_for_cluster(lambda: log.describe(names), settings.kafka_wait)
+        await wait_for_cluster(lambda: log.create(specs, groups), settings.kafka_wait)
     return [name for name in names if name not in there]
 
 

@@ -8,10 +8,10 @@ from pathlib import Path
 
 import click
 
-from relay.cli.await_answer import Outgoing, Waited, first_tried, send, tell, wait_option
+from relay.cli.await_answer import AwaitedAnswer, Outgoing, first_tried, send, tell, wait_option
 from relay.cli.client import ApiFailed, Client, with_client
 from relay.cli.config import api_option, config_option, settings_from
-from relay.cli.status import reasons_to_wait, tell_details
+from relay.cli.status import print_details, reasons_to_wait
 from relay.cli.table import output_option, print_json
 from relay.samples import Sample, load, names
 from relay.telemetry.redaction import escape_control
@@ -51,12 +51,12 @@ def trigger(
     first_s = FIRST_TRIED_S if wait_s is None and count == 1 else 0.0
     firing = _Firing(load(event), source or event.partition(".")[0], receivers, wait_s, first_s)
 
-    def over(waited: Waited) -> None:
+    def over(waited: AwaitedAnswer) -> None:
         if output == "table":
             state = waited.state
             click.echo(f"--> {event}  {state['source_id']}  {state['message_id']}  {state['status']}")
             if wait_s is not None:
-                tell_details(state)
+                print_details(state)
                 tell(waited)
             for reason in reasons_to_wait(state) if wait_s is None else ():
                 click.echo(escape_control(f"    {reason}"))
@@ -82,11 +82,11 @@ class _Firing:
     first_s: float
 
     async def fire(
-        self, client: Client, count: int, rate: float | None, over: Callable[[Waited], None]
-    ) -> list[Waited]:
+        self, client: Client, count: int, rate: float | None, over: Callable[[AwaitedAnswer], None]
+    ) -> list[AwaitedAnswer]:
         """Send `count`, `rate` a second, or one after the other; `over` is told of each as soon as it is over."""
 
-        async def one() -> Waited:
+        async def one() -> AwaitedAnswer:
             waited = await self._one(client)
             over(waited)
             return waited
@@ -100,7 +100,7 @@ class _Firing:
                 firing.append(tasks.create_task(one()))
         return [task.result() for task in firing]
 
-    async def _one(self, client: Client) -> Waited:
+    async def _one(self, client: Client) -> AwaitedAnswer:
         message_id, sample = secrets.token_hex(8), self.sample
         outgoing = Outgoing(self.source_id, sample.payload, message_id, self.receivers, sample.event_type)
         waited = await send(client, outgoing, self.wait_s)

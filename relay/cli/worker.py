@@ -10,7 +10,7 @@ from relay.cli.local_history import with_local_history
 from relay.cli.run import run_production
 from relay.cli.startup import check_history
 from relay.config.answer_urls import answer_secrets
-from relay.config.plan import API, ROLES, Plan
+from relay.config.plan import API, ROLES, ProcessPlan
 from relay.domain.errors import UserError
 
 
@@ -28,4 +28,4 @@ def worker(role: str, receivers: tuple[str, ...], config_file: Path | None) -> N
     settings = settings_from(config_file)
     check_history(with_local_history(settings, os.environ), role)
     only = frozenset(receivers) if receivers else None
-    run_production(settings, Plan(frozenset({role}), only, answer_secrets=answer_secrets(settings)))
+    run_production(settings, ProcessPlan(frozenset({role}), only, answer_secrets=answer_secrets(settings)))

@@ -42,14 +42,14 @@ class AnswerUrls:
         return f"{self.base}/v1/answers/{issue(self.secrets[0], delivery, generation, expires)}"
 
 
-class Answering(NamedTuple):
+class AnsweringReceiver(NamedTuple):
     """What matters of a receiver: where it is, and whether it can be asked for its answer."""
 
     endpoint: str
     asked: bool
 
 
-class Finding(NamedTuple):
+class AnswerUrlFinding(NamedTuple):
     """What is off, and the names of the receivers that it matters to."""
 
     problem: str
@@ -63,8 +63,8 @@ class Finding(NamedTuple):
 
 
 def findings(
-    settings: Settings, urls: AnswerUrls, receivers: Mapping[str, Answering], *, sends: bool = True
-) -> list[Finding]:
+    settings: Settings, urls: AnswerUrls, receivers: Mapping[str, AnsweringReceiver], *, sends: bool = True
+) -> list[AnswerUrlFinding]:
     """What is off for a process that sends `relay-answer-url`; for one that does not, what is about the secrets."""
     found = []
     if not urls.secrets:
@@ -77,17 +77,19 @@ def findings(
         elsewhere = tuple(sorted(name for name, one in receivers.items() if not _is_local(one.endpoint)))
         if elsewhere:
             problem = f"relay-answer-url leads to {urls.base}, which only this machine reaches; set RELAY_PUBLIC_URL to"
-            found.append(Finding(f"{problem} where these receivers reach the API", elsewhere))
+            found.append(AnswerUrlFinding(f"{problem} where these receivers reach the API", elsewhere))
     if any(len(each.get_secret_value()) < SHORTEST_SECRET for each in settings.answer_secret):
         found.append(
-            Finding(f"RELAY_ANSWER_SECRET is shorter than {SHORTEST_SECRET} characters: it can be guessed", ())
+            AnswerUrlFinding(f"RELAY_ANSWER_SECRET is shorter than {SHORTEST_SECRET} characters: it can be guessed", ())
         )
     return found
 
 
-def _off(problem: str, receivers: Mapping[str, Answering]) -> Finding:
+def _off(problem: str, receivers: Mapping[str, AnsweringReceiver]) -> AnswerUrlFinding:
     mute = tuple(sorted(name for name, one in receivers.items() if not one.asked))
-    return Finding(f"{problem}; without it nothing brings the answer after a 202 of" if mute else problem, mute)
+    return AnswerUrlFinding(
+        f"{problem}; without it nothing brings the answer after a 202 of" if mute else problem, mute
+    )
 
 
 def _is_local(url: str) -> bool:

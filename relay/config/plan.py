@@ -22,7 +22,7 @@ ROLES: Final = (
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class ProcessPlan:
     """What a process is to do. `receivers`: serve only these; None: all. `apply_file`: bring the receivers file into
     force at start and on change. `tells_attempts`: whether each attempt at this endpoint
     (`r:<receiver>`, `s:<source_id>`) gets a log line.
@@ -53,7 +53,7 @@ class Plan:
         """Nobody waits for this process: it may go last."""
         return self.roles == {HISTORY}
 
-    def without_history(self) -> "Plan":
+    def without_history(self) -> "ProcessPlan":
         """Where none is set up, nobody needs the right to read for it."""
         return replace(self, roles=self.roles - {HISTORY})
 

@@ -9,7 +9,7 @@ from typing import Final
 from relay.config.differences import FieldChange, field_changes
 from relay.config.problems import raise_all
 from relay.config.receivers_file import Raw, ReceiversFile
-from relay.control.records import Declarations, Declared, Topic, lane_of_entry, read_topic, source_key
+from relay.control.records import Declarations, EntryRecord, Topic, lane_of_entry, read_topic, source_key
 from relay.domain.errors import UserError
 from relay.domain.receiver import LaneKind
 from relay.domain.route import Route, next_move, removed_key, route_key
@@ -75,7 +75,7 @@ async def bring_about(
     log: Log,
     topics: Topics,
     there: Topic,
-    wanted: Mapping[str, Declared],
+    wanted: Mapping[str, EntryRecord],
     diff: Diff,
     *,
     origin: str,
@@ -97,7 +97,7 @@ def refusal_of(key: str) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class Preview:
+class ApplyPreview:
     """`fields`: of each key that would be changed, what. `refusal`: why nothing would be applied, if so."""
 
     diff: Diff
@@ -105,11 +105,11 @@ class Preview:
     refusal: str | None = None
 
 
-async def preview_file(log: Log, file: ReceiversFile, topics: Topics, *, prune: bool = False) -> Preview:
+async def preview_file(log: Log, file: ReceiversFile, topics: Topics, *, prune: bool = False) -> ApplyPreview:
     """What `apply_file` would do, without doing it."""
     exists = await log.describe([topics.receiver_config])
     if not exists:
-        return Preview(compare(None, _wanted(file)), {})
+        return ApplyPreview(compare(None, _wanted(file)), {})
     there = await read_topic(log, topics)
     wanted, diff = await _compared(there, file)
     fields = {key: field_changes(there.declared[key].entry, wanted[key].entry) for key in diff.changed}
@@ -117,8 +117,8 @@ async def preview_file(log: Log, file: ReceiversFile, topics: Topics, *, prune: 
         if not prune:
             _refuse_emptied(file, diff)
     except UserError as error:
-        return Preview(diff, fields, str(error))
-    return Preview(diff, fields)
+        return ApplyPreview(diff, fields, str(error))
+    return ApplyPreview(diff, fields)
 
 
 async def awaited(log: Log, topics: Topics) -> dict[str, str]:
@@ -151,10 +151,10 @@ def _awaited(name: str, route: Route, entry: Raw) -> str | None:
     return "waits until a quarter of what it may have parked is enough for its backlog; then it " * held_back + text
 
 
-async def _compared(there: Topic, file: ReceiversFile) -> tuple[Mapping[str, Declared], Diff]:
+async def _compared(there: Topic, file: ReceiversFile) -> tuple[Mapping[str, EntryRecord], Diff]:
     """What the file wants, and what leads there."""
 
-    def compared() -> tuple[Mapping[str, Declared], Diff]:
+    def compared() -> tuple[Mapping[str, EntryRecord], Diff]:
         wanted = _wanted(file)
         return wanted, compare(there.declared, wanted)
 
@@ -163,7 +163,7 @@ async def _compared(there: Topic, file: ReceiversFile) -> tuple[Mapping[str, Dec
     return await asyncio.to_thread(compared)  # of thousands it takes seconds
 
 
-def compare(current: Declarations | None, wanted: Mapping[str, Declared]) -> Diff:
+def compare(current: Declarations | None, wanted: Mapping[str, EntryRecord]) -> Diff:
     """What leads from one to the other. What a file declares wins over the same key declared by anybody but the API."""
     if current is None:
         return Diff(added=tuple(sorted(wanted)))
@@ -178,10 +178,10 @@ def compare(current: Declarations | None, wanted: Mapping[str, Declared]) -> Dif
     )
 
 
-def _wanted(file: ReceiversFile) -> dict[str, Declared]:
+def _wanted(file: ReceiversFile) -> dict[str, EntryRecord]:
     sealed = file.sealed()
-    receivers = {name: Declared(FILE, raw) for name, raw in sealed.receivers.items()}
-    return receivers | {source_key(source_id): Declared(FILE, raw) for source_id, raw in sealed.sources.items()}
+    receivers = {name: EntryRecord(FILE, raw) for name, raw in sealed.receivers.items()}
+    return receivers | {source_key(source_id): EntryRecord(FILE, raw) for source_id, raw in sealed.sources.items()}
 
 
 def _refuse_emptied(file: ReceiversFile, diff: Diff) -> None:
@@ -195,7 +195,7 @@ def _refuse_emptied(file: ReceiversFile, diff: Diff) -> None:
 
 
 def _records(
-    topics: Topics, there: Topic, wanted: Mapping[str, Declared], diff: Diff, sizes: Mapping[str, int]
+    topics: Topics, there: Topic, wanted: Mapping[str, EntryRecord], diff: Diff, sizes: Mapping[str, int]
 ) -> Iterator[NewRecord]:
     """What is to stay in force goes before the entries: whoever reads an entry's new lane knows the old one already."""
     topic = topics.receiver_config
@@ -245,7 +245,7 @@ def _partitions(entry: Raw) -> int:
 
 
 async def _ensure_topics(
-    log: Log, topics: Topics, wanted: Mapping[str, Declared], keys: Iterable[str], origin: str, says: str
+    log: Log, topics: Topics, wanted: Mapping[str, EntryRecord], keys: Iterable[str], origin: str, says: str
 ) -> dict[str, int]:
     """Returns how many partitions the topics of each receiver that has some have by now: never more than it wants."""
     own = [name for name in filter(_is_receiver, keys) if lane_of_entry(wanted[name].entry) != SHARED]

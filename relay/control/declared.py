@@ -19,7 +19,7 @@ _SOMEWHERE = Endpoint("")
 
 
 @dataclass(frozen=True, slots=True)
-class Declared:
+class DeclaredEntries:
     """`lanes`: of the receivers with a lane of their own, or with something left in one.
 
     `sources`: by id; nothing can be sent to their callbacks.
@@ -36,7 +36,7 @@ class Declared:
         return replace(found, source_id=source_id)
 
 
-async def read_declared(log: LogReader, topics: Topics) -> Declared:
+async def read_declared(log: LogReader, topics: Topics) -> DeclaredEntries:
     """What the topic says now. An entry that a newer version wrote counts as far as its key tells."""
     there = await read_topic(log, topics)
     own = there.declared.own()
@@ -45,7 +45,7 @@ async def read_declared(log: LogReader, topics: Topics) -> Declared:
     lanes = {name for name in own if not _is_source(name) and _has_own_lane(name, there.declared[name].entry)}
     lanes |= {name for name, route in there.routes.all().items() if route.has_own_lane}
     lanes |= {name for name in there.routes.removed if _has_own_lane(name, there.last_entry(name))}
-    return Declared(frozenset(lanes), {source.source_id: source for source in sources})
+    return DeclaredEntries(frozenset(lanes), {source.source_id: source for source in sources})
 
 
 async def lanes_of_receivers(log: LogReader, topics: Topics) -> dict[str, Collection[int]]:

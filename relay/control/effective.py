@@ -9,7 +9,7 @@ from dataclasses import replace
 
 from relay.config.encryption import KeyRing
 from relay.control.changes import Changes
-from relay.control.keys import Keys
+from relay.control.keys import ApiKeys
 from relay.control.record_header import glance
 from relay.control.records import SOURCE_PREFIX, key_of
 from relay.control.replay_jobs import Jobs
@@ -21,13 +21,13 @@ from relay.control.resolve import (
     unusable_source,
     wanted_lane,
 )
-from relay.control.routes import Routes, is_of_route
+from relay.control.routes import LaneRoutes, is_of_route
 from relay.control.shared_index import Loading
-from relay.control.shared_receivers import SharedReceivers, tell_refused
-from relay.control.sources import Sources
+from relay.control.shared_receivers import SharedReceivers, log_refused
+from relay.control.sources import EffectiveSources
 from relay.control.subscribers import Subscribers
 from relay.control.subscriptions import Subscriptions
-from relay.control.verification_results import Proofs
+from relay.control.verification_results import VerificationResults
 from relay.domain.api_key import is_of_key
 from relay.domain.errors import UserError
 from relay.domain.hold import held_owner
@@ -63,15 +63,15 @@ class InForce:
         self._declared: dict[str, Receiver] = {}  # with the lane that its entry says
         self.wanted: dict[str, tuple[LaneKind, int]] = {}
         """Lane and partitions that the entry of a receiver says, whether or not they are in force."""
-        self.routes = Routes()
+        self.routes = LaneRoutes()
         self._removed: dict[str, Receiver] = {}
         self.gone: set[str] = set()
         """Receivers that were removed, and of which something may be left."""
-        self.proofs = Proofs()
+        self.proofs = VerificationResults()
         self.shared = SharedReceivers(self._shared_receiver, self._environ, ring, resumed, moved)
         self.jobs = Jobs()
-        self.keys = Keys()
-        self.sources = Sources()
+        self.keys = ApiKeys()
+        self.sources = EffectiveSources()
         self._subscriptions: Subscriptions | None = None
         self.subscribers = Subscribers(lambda: self.subscriptions, self.shared, self.receiver)
         self.changes = Changes()
@@ -267,7 +267,7 @@ class InForce:
             self._resolve(key, value)
         except UserError as error:
             self.problems[key] = str(error)
-            tell_refused(key, error)
+            log_refused(key, error)
             self._put_unusable(key, value, str(error))
         else:
             self.problems.pop(key, None)

@@ -8,7 +8,7 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import Final, NamedTuple
 
-from relay.control.keys import Keys
+from relay.control.keys import ApiKeys
 from relay.domain.api_key import (
     CLOSED_KEY,
     Key,
@@ -21,7 +21,7 @@ from relay.domain.api_key import (
 )
 from relay.domain.errors import LogUnavailable, RelayError
 from relay.domain.scope import Scope
-from relay.domain.session import End, Session, encode_end, ended_record_key
+from relay.domain.session import Session, SessionEnd, encode_end, ended_record_key
 from relay.log.port import Log, NewRecord
 
 MOST_KEYS: Final = 10_000
@@ -56,14 +56,14 @@ class TooManyEndedOfOne(RelayError):
         self.wait_s = wait_s
 
 
-class Made(NamedTuple):
+class CreatedKey(NamedTuple):
     """A key with its text, which nobody is told again."""
 
     key: Key
     text: str
 
 
-class KeyDesk:
+class KeyService:
     """`topic`: `receiver_config`. `reach`: waits until what that has before an offset is known here. `random`: so many
     random bytes.
 
@@ -75,7 +75,7 @@ class KeyDesk:
         self,
         log: Log,
         topic: str,
-        keys: Keys,
+        keys: ApiKeys,
         reach: Callable[[int], Awaitable[None]],
         random: Random = secrets.token_bytes,
     ) -> None:
@@ -87,16 +87,16 @@ class KeyDesk:
 
     async def create(
         self, name: str, scopes: frozenset[Scope], expires_at: float | None, *, by: str, now: float
-    ) -> Made:
+    ) -> CreatedKey:
         """A new key, in force at the return. Times are Unix seconds. Raises TooManyKeys."""
         if len(self.keys) >= MOST_KEYS:
             raise TooManyKeys(f"there are {MOST_KEYS} keys, and there may be no more; revoke some")
         id, text, digest = fresh_key(self._random)
         key = Key(id, name, scopes, round(now, 3), by, expires_at, (Secret(digest, round(now, 3)),))
         await self._append(self._record(CLOSED_KEY, b"{}"), self._record(key_record_key(id), encode_key(key)))
-        return Made(key, text)
+        return CreatedKey(key, text)
 
-    async def rotate(self, key: Key, overlap_s: float, now: float) -> Made:
+    async def rotate(self, key: Key, overlap_s: float, now: float) -> CreatedKey:
         """A new secret for `key`; those that it has stay good for `overlap_s` seconds. Raises TooManyKeys."""
         if sum(1 for each in key.secrets if (end := key.until(each)) is None or end > now) >= MOST_SECRETS:
             raise TooManyKeys(f"{MOST_SECRETS} secrets of this key are good now; revoke it, or wait for one to end")
@@ -105,7 +105,7 @@ class KeyDesk:
         secret = Secret(digest, round(made_at, 3), round(now + overlap_s, 3))
         added = self._record(secret_record_key(key.id, digest), encode_secret(secret))
         await self._append(added, *self._outlived(key, now))
-        return Made(replace(key, secrets=(*key.secrets, secret)), text)
+        return CreatedKey(replace(key, secrets=(*key.secrets, secret)), text)
 
     async def revoke(self, key: Key) -> None:
         """For good: at the return it is refused here, and in the other processes as soon as they read it."""
@@ -120,7 +120,7 @@ class KeyDesk:
             raise TooManyEndedOfOne(min(of_one) - now)
         if len(self.keys.ended) - len(over) >= MOST_ENDED:
             raise TooManyEnded(f"{MOST_ENDED} sessions were ended before their time; to end more, revoke their key")
-        ended = self._record(ended_record_key(session.id), encode_end(End(session.expires, session.maker.key)))
+        ended = self._record(ended_record_key(session.id), encode_end(SessionEnd(session.expires, session.maker.key)))
         await self._append(ended, *(self._record(ended_record_key(id), None) for id in over))
 
     def _outlived(self, key: Key, now: float) -> list[NewRecord]:

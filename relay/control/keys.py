@@ -16,13 +16,13 @@ from relay.domain.api_key import (
     place_of_secret,
 )
 from relay.domain.errors import InvalidRecord
-from relay.domain.session import ENDED_PREFIX, End, decode_end
+from relay.domain.session import ENDED_PREFIX, SessionEnd, decode_end
 from relay.log.port import Log, Record
 
 _log = logging.getLogger(__name__)
 
 
-class Keys:
+class ApiKeys:
     """By id. `take` whatever the topic says of them; around a reading from the topic's beginning, `begin` and `finish`.
 
     `closed`: there is a key, or was one. `known`: the topic has been read.
@@ -32,7 +32,7 @@ class Keys:
         self._made: dict[str, Key] = {}
         self._added: dict[str, dict[str, Secret]] = {}
         self._keys: dict[str, Key] = {}
-        self._ended: dict[str, End] = {}
+        self._ended: dict[str, SessionEnd] = {}
         self._unseen: set[bytes] = set()
         self._records: set[bytes] = set()
         self.closed = False
@@ -55,7 +55,7 @@ class Keys:
         return any(not key.is_over(now) for key in self._keys.values())
 
     @property
-    def ended(self) -> Mapping[str, End]:
+    def ended(self) -> Mapping[str, SessionEnd]:
         """Sessions that somebody ended, by id."""
         return self._ended
 
@@ -135,9 +135,9 @@ def _session_in(key: bytes) -> str:
     return key.removeprefix(ENDED_PREFIX).decode(errors="replace")
 
 
-async def read_keys(log: Log, topic: str) -> Keys:
+async def read_keys(log: Log, topic: str) -> ApiKeys:
     """As they are now. `topic`: `receiver_config`, which need not be there."""
-    keys = Keys()
+    keys = ApiKeys()
     if await log.describe([topic]):
         async for record in log.follow(topic):
             if record is None:

@@ -25,7 +25,7 @@ class TooManyReceivers(RelayError):
 
 
 @dataclass(frozen=True, slots=True)
-class Behalf:
+class OwnerScope:
     """For whom receivers are changed: `owners`, of whom each may have `most`. `reads`: whether they may see the
     messages of a source, or of all sources that a pattern means."""
 

@@ -16,7 +16,7 @@ class _Retry(msgspec.Struct, frozen=True, gc=False):
     max_age: float = RetryPolicy().max_age
 
 
-class _Entry(msgspec.Struct, frozen=True, gc=False):
+class _EntryFields(msgspec.Struct, frozen=True, gc=False):
     post_endpoint: str = ""
     verification: str = "none"
     lane: str = "dedicated"
@@ -28,16 +28,16 @@ class _Entry(msgspec.Struct, frozen=True, gc=False):
     retry: _Retry | None = None
 
 
-def _wait_s(entry: _Entry) -> float:
+def _wait_s(entry: _EntryFields) -> float:
     max_age = (_Retry() if entry.retry is None else entry.retry).max_age
     return max_age + (_DEADLINE_S if entry.answer_deadline is None else entry.answer_deadline)
 
 
-class Glance(msgspec.Struct, frozen=True, gc=False):
+class RecordHeader(msgspec.Struct, frozen=True, gc=False):
     """A receiver's record, as far as its place in an index depends on it."""
 
     declared_by: str
-    entry: _Entry
+    entry: _EntryFields
     life: Life = NO_LIFE
 
     @property
@@ -52,13 +52,13 @@ class Glance(msgspec.Struct, frozen=True, gc=False):
         return DEFAULT_WAIT_S if entry.retry is None and entry.answer_deadline is None else _wait_s(entry)
 
 
-NOTHING: Final = Glance("", _Entry(enabled=False))
+NOTHING: Final = RecordHeader("", _EntryFields(enabled=False))
 """Of a record that nobody understands."""
-DEFAULT_WAIT_S: Final = _wait_s(_Entry())
-_decode: Final = msgspec.json.Decoder(Glance).decode
+DEFAULT_WAIT_S: Final = _wait_s(_EntryFields())
+_decode: Final = msgspec.json.Decoder(RecordHeader).decode
 
 
-def glance(value: bytes) -> Glance | None:
+def glance(value: bytes) -> RecordHeader | None:
     """None: only a full check can say what is wrong with it."""
     try:
         return _decode(value)

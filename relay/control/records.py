@@ -16,7 +16,7 @@ import msgspec
 
 from relay.config.receivers_file import Raw
 from relay.control.record_header import glance
-from relay.control.routes import Routes, is_of_route
+from relay.control.routes import LaneRoutes, is_of_route
 from relay.control.shared_index import Loading, SharedIndex
 from relay.domain.api_key import is_of_key
 from relay.domain.errors import UserError
@@ -38,7 +38,7 @@ _OF_OTHERS: Final[tuple[Callable[[bytes], object], ...]] = (held_owner, is_of_jo
 
 
 @dataclass(frozen=True, slots=True)
-class Declared:
+class EntryRecord:
     """What a record of the topic says. `by`: `file` for what a receivers file declares."""
 
     by: str
@@ -50,15 +50,15 @@ class Declared:
         return json.dumps({"declared_by": self.by, "entry": self.entry, **life}, sort_keys=True).encode()
 
 
-_UNREADABLE: Final = Declared("", {})
+_UNREADABLE: Final = EntryRecord("", {})
 
 
-def decode(value: bytes) -> Declared:
-    """Raises UserError unless `value` is what `Declared.encode` makes."""
+def decode(value: bytes) -> EntryRecord:
+    """Raises UserError unless `value` is what `EntryRecord.encode` makes."""
     try:
         known = json.loads(value)
         life = msgspec.convert(known.get("life", {}), Life)
-        return Declared(str(known["declared_by"]), dict(known["entry"]), life)
+        return EntryRecord(str(known["declared_by"]), dict(known["entry"]), life)
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise UserError(f"{ORIGIN}: a record that is not JSON of declared_by and entry") from error
 
@@ -87,14 +87,14 @@ def lane_of_entry(entry: Raw) -> LaneKind:
     return "shared" if entry.get("lane") == SHARED else "dedicated"
 
 
-class Declarations(Mapping[str, Declared]):
+class Declarations(Mapping[str, EntryRecord]):
     """What is declared, by key: what is in `own`, and of receivers in the shared lane what is in `shared`."""
 
     def __init__(self, own: Mapping[str, bytes], shared: SharedIndex) -> None:
         self._own = own
         self._shared = shared
 
-    def __getitem__(self, key: str) -> Declared:
+    def __getitem__(self, key: str) -> EntryRecord:
         value = self._value(key)
         if value is None:
             raise KeyError(key)
@@ -131,7 +131,7 @@ class Topic:
     """What `receiver_config` says: what is declared, by key, and the routes."""
 
     declared: Declarations
-    routes: Routes
+    routes: LaneRoutes
 
     def uses_own_topics(self, name: str) -> bool:
         """Whether it has a lane of its own, or will when it has moved."""
@@ -142,7 +142,7 @@ class Topic:
         """Of a receiver that was removed; empty where it cannot be read."""
         return _readable(self.routes.removed[name]).entry
 
-    def former(self, name: str) -> Declared | None:
+    def former(self, name: str) -> EntryRecord | None:
         """Its entry, or what is kept of it while something is left: it may come back before that is over."""
         last = self.routes.removed.get(name)
         return self.declared.get(name) or (_readable(last) if last is not None else None)
@@ -151,7 +151,7 @@ class Topic:
 async def read_topic(log: LogReader, topics: Topics) -> Topic:
     """As it is now; nothing is resolved. Of an entry that a newer version wrote only the key counts."""
     own: dict[str, bytes] = {}
-    routes, loading = Routes(), Loading()
+    routes, loading = LaneRoutes(), Loading()
     async for record in log.follow(topics.receiver_config):
         if record is None:
             break
@@ -182,7 +182,7 @@ def _take(own: dict[str, bytes], loading: Loading, offset: int, key: str, value:
         own[key] = value
 
 
-def _readable(value: bytes) -> Declared:
+def _readable(value: bytes) -> EntryRecord:
     try:
         return decode(value)
     except UserError:

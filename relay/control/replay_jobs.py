@@ -10,8 +10,8 @@ from relay.domain.replay_job import (
     ORDER_PREFIX,
     OVER,
     PROGRESS_PREFIX,
-    Order,
-    Progress,
+    ReplayOrder,
+    ReplayProgress,
     decode_order,
     decode_progress,
     job_of,
@@ -19,15 +19,15 @@ from relay.domain.replay_job import (
 from relay.log.port import Record
 
 _log = logging.getLogger(__name__)
-_UNSTARTED: Final = Progress()
+_UNSTARTED: Final = ReplayProgress()
 
 
 @dataclass(frozen=True, slots=True)
-class Job:
+class ReplayJob:
     """What was asked for, and how far that is. `stopping`: somebody wants it to end."""
 
-    order: Order
-    progress: Progress = _UNSTARTED
+    order: ReplayOrder
+    progress: ReplayProgress = _UNSTARTED
     stopping: bool = False
 
     @property
@@ -39,8 +39,8 @@ class Job:
 class _Known:
     """In whichever order the topic tells it: of a compacted one that is any."""
 
-    order: Order | None = None
-    progress: Progress = field(default_factory=Progress)
+    order: ReplayOrder | None = None
+    progress: ReplayProgress = field(default_factory=ReplayProgress)
     stopping: bool = False
 
 
@@ -59,7 +59,7 @@ class Jobs:
             if prefix == ORDER_PREFIX:
                 known.order = None if record.value is None else decode_order(record.value)
             elif prefix == PROGRESS_PREFIX:
-                known.progress = Progress() if record.value is None else decode_progress(record.value)
+                known.progress = ReplayProgress() if record.value is None else decode_progress(record.value)
             else:
                 known.stopping = record.value is not None
         except InvalidRecord as error:
@@ -68,13 +68,13 @@ class Jobs:
             del self._known[id]
         self.changes.tell()
 
-    def get(self, id: str) -> Job | None:
+    def get(self, id: str) -> ReplayJob | None:
         known = self._known.get(id)
         if known is None or known.order is None:
             return None
-        return Job(known.order, known.progress, known.stopping)
+        return ReplayJob(known.order, known.progress, known.stopping)
 
-    def all(self) -> list[Job]:
+    def all(self) -> list[ReplayJob]:
         """Newest first."""
         found = [job for job in map(self.get, list(self._known)) if job is not None]
         return sorted(found, key=lambda job: (job.order.made_at, job.order.id), reverse=True)

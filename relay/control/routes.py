@@ -18,7 +18,7 @@ from relay.domain.route import (
 _UNMOVED: Final = Route()
 
 
-class Routes:
+class LaneRoutes:
     """By receivers' names."""
 
     def __init__(self) -> None:

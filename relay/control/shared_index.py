@@ -12,7 +12,7 @@ from itertools import chain
 from typing import Any, Final, NamedTuple
 from zlib import crc32
 
-from relay.control.record_header import DEFAULT_WAIT_S, Glance, glance
+from relay.control.record_header import DEFAULT_WAIT_S, RecordHeader, glance
 from relay.domain.errors import LogUnavailable
 from relay.domain.own_events import is_feed, subscribed
 
@@ -72,7 +72,7 @@ class IndexBroken(LogUnavailable):
     """The disk is full or fails: the index has to be made anew."""
 
 
-class Row(NamedTuple):
+class IndexedRecord(NamedTuple):
     """A receiver's newest record. `former`: the one before it, in force where this one is `refused`."""
 
     offset: int
@@ -82,7 +82,7 @@ class Row(NamedTuple):
     refused: bool
 
 
-Loaded = tuple[int, str, bytes, bool, Glance]
+Loaded = tuple[int, str, bytes, bool, RecordHeader]
 """Offset, name, record, whether it is refused, and what it says."""
 
 
@@ -127,7 +127,7 @@ class SharedIndex:
 
     # as the topic goes on
 
-    def put(self, row: Row, seen: Glance) -> None:
+    def put(self, row: IndexedRecord, seen: RecordHeader) -> None:
         """In place of the receiver's row. `seen`: what its newest record says."""
         with index_errors():
             self.drop(row.name)
@@ -136,7 +136,7 @@ class SharedIndex:
             former = None if row.former is None else glance(row.former)
             self._subscribe((row.offset, each) for each in (seen, former) if each is not None)
 
-    def drop(self, name: str) -> Row | None:
+    def drop(self, name: str) -> IndexedRecord | None:
         """The row that it had."""
         row = self.get(name)
         if row is not None:
@@ -158,10 +158,10 @@ class SharedIndex:
 
     # asked
 
-    def get(self, name: str) -> Row | None:
+    def get(self, name: str) -> IndexedRecord | None:
         with index_errors():
             found = self._db.execute(_GET, (name,)).fetchone()
-        return None if found is None else Row(*found)
+        return None if found is None else IndexedRecord(*found)
 
     def matching(self, source: str, event_type: str, most: int) -> set[str]:
         """Names of those whose patterns match (of any record that the row holds), at most `most`: then there may be
@@ -228,7 +228,7 @@ class SharedIndex:
             some = told[at : at + width * _TOGETHER]
             self._db.execute(into + ",".join([one] * (len(some) // width)), some)
 
-    def _subscribe(self, entries: Iterable[tuple[int, Glance]]) -> None:
+    def _subscribe(self, entries: Iterable[tuple[int, RecordHeader]]) -> None:
         """`entries`: with their offsets."""
         told: list[int] = []
         for offset, seen in entries:
@@ -239,7 +239,7 @@ class SharedIndex:
                 told += (pattern, offset)
         self._add(_SUBSCRIBE, "(?, ?)", told)
 
-    def _patterns(self, seen: Glance) -> list[int]:
+    def _patterns(self, seen: RecordHeader) -> list[int]:
         """A number for each source, and list or type of events, that it subscribes to; others may have the same, if
         rarely."""
         entry = seen.entry
@@ -294,7 +294,7 @@ class Loading:
         self.gone.clear()
 
 
-def _told(row: Row) -> list[Glance]:
+def _told(row: IndexedRecord) -> list[RecordHeader]:
     """What the records of a row say."""
     return [seen for value in (row.value, row.former) if value is not None and (seen := glance(value)) is not None]
 

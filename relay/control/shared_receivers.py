@@ -11,9 +11,9 @@ from typing import Final
 import msgspec
 
 from relay.config.encryption import NO_KEYS, KeyRing
-from relay.control.record_header import NOTHING, Glance, lacks
+from relay.control.record_header import NOTHING, RecordHeader, lacks
 from relay.control.resolve import unusable_receiver
-from relay.control.shared_index import Loaded, Row, SharedIndex
+from relay.control.shared_index import IndexedRecord, Loaded, SharedIndex
 from relay.control.subscriptions import subscribes
 from relay.domain.errors import UserError
 from relay.domain.receiver import Receiver
@@ -115,14 +115,14 @@ class SharedReceivers:
         self._forget()
         self.refused = index.refused
 
-    def loaded(self, offset: int, name: str, value: bytes, seen: Glance) -> Loaded:
+    def loaded(self, offset: int, name: str, value: bytes, seen: RecordHeader) -> Loaded:
         """A record, for an index that is being made."""
         refused = lacks(value, self._variables)
         if refused:
             self._tell(name, value)
         return offset, name, value, refused, self._with_patterns(name, value, seen)
 
-    def put(self, offset: int, name: str, value: bytes, seen: Glance | None) -> None:
+    def put(self, offset: int, name: str, value: bytes, seen: RecordHeader | None) -> None:
         """A record has come. One that cannot be used here leaves the former one in force. `seen` None: nobody
         understands it."""
         row = self._index.get(name)
@@ -132,14 +132,14 @@ class SharedReceivers:
         refused = seen is None or lacks(value, self._variables)
         self._forget(name)
         told = NOTHING if seen is None else self._with_patterns(name, value, seen)
-        self._index.put(Row(offset, name, value, former, refused), told)
+        self._index.put(IndexedRecord(offset, name, value, former, refused), told)
         if in_use and not refused:
             self._moved(f"r:{name}")
         self.refused += refused - (row is not None and row.refused)
         if refused:
             self._tell(name, value)
 
-    def drop(self, name: str) -> Row | None:
+    def drop(self, name: str) -> IndexedRecord | None:
         """There is no such receiver in the shared lane any more. The row that it had."""
         self._forget(name)
         row = self._index.drop(name)
@@ -183,7 +183,7 @@ class SharedReceivers:
         former = None if row.former is None else self._resolved(name, row.former)
         return former or unusable_receiver(name, row.value, self.refusal(name) or "it could not be used before")
 
-    def _former(self, row: Row | None) -> bytes | None:
+    def _former(self, row: IndexedRecord | None) -> bytes | None:
         """What stays in force of `row` if the next record is refused: the newest that can be used."""
         if row is None or row.former is None:
             return None if row is None or row.refused else row.value
@@ -208,7 +208,7 @@ class SharedReceivers:
             if one.unusable is not None:
                 self._resumed(f"r:{one.name}")
 
-    def _with_patterns(self, name: str, value: bytes, seen: Glance) -> Glance:
+    def _with_patterns(self, name: str, value: bytes, seen: RecordHeader) -> RecordHeader:
         """With what its patterns refer to: almost none does."""
         entry = seen.entry
         if not entry.sources or "${" not in "".join((*entry.sources, *entry.event_types)):
@@ -226,12 +226,12 @@ class SharedReceivers:
         try:
             self._resolve(name, value, self._environ)
         except UserError as error:
-            tell_refused(name, error)
+            log_refused(name, error)
         if self._told == _TOLD:
             _log.warning("receiver_config_more_refused", extra={"problem": "the metric receivers_refused counts them"})
 
 
-def tell_refused(key: str, error: UserError) -> None:
+def log_refused(key: str, error: UserError) -> None:
     """Log why an entry cannot be used here."""
     for problem in str(error).splitlines():
         _log.warning("receiver_config_entry_refused", extra={"key": key, "problem": problem})

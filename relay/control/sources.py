@@ -15,7 +15,7 @@ OWN: Final = Source(OWN_SOURCE, answers="none", failures=False)
 """Nobody is told what came of the relay's own events: that would be told to whoever `*` is."""
 
 
-class Sources:
+class EffectiveSources:
     """Ready for use."""
 
     def __init__(self) -> None:

@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from typing import Final, NamedTuple
 
 from relay.config.references import has_reference
-from relay.control.record_header import Glance
+from relay.control.record_header import RecordHeader
 from relay.control.shared_index import index_errors
 from relay.domain.errors import InvalidRecord
 from relay.domain.receiver import Receiver, Verification
@@ -41,7 +41,7 @@ class _Open(NamedTuple):
     due: float
 
 
-class Proofs:
+class VerificationResults:
     """By receivers' names. Its methods may raise IndexBroken."""
 
     def __init__(self) -> None:
@@ -80,7 +80,7 @@ class Proofs:
             self._put(name, known.of, result)
         return result is not None and result.verified_at is not None
 
-    def declared(self, name: str, seen: Glance | None) -> None:
+    def declared(self, name: str, seen: RecordHeader | None) -> None:
         """What a receiver's newest record says of it. None: nothing, or there is none any more."""
         kind: Verification | None = _KINDS.get(seen.entry.verification) if seen is not None else None
         if seen is None or kind is None:

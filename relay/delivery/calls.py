@@ -18,7 +18,7 @@ class Carrier(Protocol):
         """Do no more for the call; what came of it so far, of that kind if there is no response."""
 
 
-class Call:
+class OpenRequest:
     """One request. `deadline`: the loop's time by which it ends."""
 
     __slots__ = ("carrier", "deadline", "done", "timeout_s")
@@ -31,17 +31,17 @@ class Call:
         self.deadline = now + timeout_s
 
 
-class Calls:
+class OpenRequests:
     """All calls of a transport. Those of one timeout end in the order in which they began, hence need one timer only,
     and that fires about once per timeout however many calls there are."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
-        self._lanes: dict[float, dict[Call, None]] = {}
+        self._lanes: dict[float, dict[OpenRequest, None]] = {}
         self._timers: dict[float, asyncio.TimerHandle] = {}
 
-    def begin(self, done: Callable[[Exchange], None], timeout_s: float, now: float) -> Call:
-        call = Call(done, timeout_s, now)
+    def begin(self, done: Callable[[Exchange], None], timeout_s: float, now: float) -> OpenRequest:
+        call = OpenRequest(done, timeout_s, now)
         lane = self._lanes.get(timeout_s)
         if lane is None:
             lane = self._lanes[timeout_s] = {}
@@ -49,7 +49,7 @@ class Calls:
         lane[call] = None
         return call
 
-    def finish(self, call: Call, exchange: Exchange) -> None:
+    def finish(self, call: OpenRequest, exchange: Exchange) -> None:
         del self._lanes[call.timeout_s][call]
         # Not called from here: it may begin the next call or raise, and our caller is in the middle of something.
         self._loop.call_soon(call.done, exchange)

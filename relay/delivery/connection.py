@@ -7,7 +7,7 @@ import ssl
 from collections.abc import Callable
 from typing import Final, Protocol, cast
 
-from relay.delivery.calls import Call, Calls
+from relay.delivery.calls import OpenRequest, OpenRequests
 from relay.delivery.http1 import ResponseReader
 from relay.domain.egress import ProxyChoice, Tls
 from relay.domain.exchange import Exchange, NoResponse
@@ -22,18 +22,18 @@ _JOINED: Final = 64 * 1024
 """Up to this size a body is copied behind its head: that is quicker than handing over two buffers."""
 
 
-class Home(Protocol):
+class ConnectionOwner(Protocol):
     """Knows about connections for as long as they are open."""
 
-    def opened(self, connection: "Connection") -> None: ...
+    def opened(self, connection: "ClientConnection") -> None: ...
 
-    def keep(self, connection: "Connection") -> None:
+    def keep(self, connection: "ClientConnection") -> None:
         """It is idle, and may be asked again."""
 
-    def lost(self, connection: "Connection") -> None: ...
+    def lost(self, connection: "ClientConnection") -> None: ...
 
 
-class Connection(asyncio.Protocol):
+class ClientConnection(asyncio.Protocol):
     """`idle_since`: the loop's time, or None while it is not kept idle; set by its home. `lost_by`: the error that
     ended it."""
 
@@ -42,16 +42,16 @@ class Connection(asyncio.Protocol):
     _transport: asyncio.Transport
     _poll: Callable[[int], list[tuple[int, int]]]
 
-    def __init__(self, origin: Origin, home: Home, calls: Calls, body_cap: int) -> None:
+    def __init__(self, origin: Origin, home: ConnectionOwner, calls: OpenRequests, body_cap: int) -> None:
         self.origin = origin
         self.idle_since: float | None = None
         self.lost_by: Exception | None = None
         self._home = home
         self._calls = calls
-        self._call: Call | None = None
+        self._call: OpenRequest | None = None
         self._reader = ResponseReader(body_cap)
 
-    def ask(self, call: Call, head: bytes, body: bytes) -> None:
+    def ask(self, call: OpenRequest, head: bytes, body: bytes) -> None:
         """Write the request; from now on it counts as sent."""
         self._call = call
         call.carrier = self
@@ -83,7 +83,7 @@ class Connection(asyncio.Protocol):
         self._transport.abort()
         return self._reader.cut(kind, detail)
 
-    def _end(self, call: Call, exchange: Exchange) -> None:
+    def _end(self, call: OpenRequest, exchange: Exchange) -> None:
         self._call = None
         if not self._reader.reusable or self._transport.is_closing() or self._transport.get_write_buffer_size():
             self._transport.abort()

@@ -12,7 +12,7 @@ from ipaddress import ip_address
 from itertools import chain, zip_longest
 from typing import Final
 
-from relay.delivery.connection import Connection
+from relay.delivery.connection import ClientConnection
 from relay.delivery.guard import AddressGuard, UrlParts
 from relay.delivery.proxy import EgressProxy, TunnelRefused, is_answered
 from relay.delivery.tls import Contexts, PinMismatch, check_pins
@@ -75,8 +75,8 @@ class Dialler:
         self._lookups: dict[tuple[str, int], asyncio.Task[list[_Address]]] = {}
 
     async def connect(
-        self, url: UrlParts, make: Callable[[], Connection], *, proxy: EgressProxy | None, tls: Tls | None
-    ) -> Connection:
+        self, url: UrlParts, make: Callable[[], ClientConnection], *, proxy: EgressProxy | None, tls: Tls | None
+    ) -> ClientConnection:
         """An open connection; raises DialError. `proxy`: the one to go through; `tls`: the endpoint's own settings."""
         try:
             async with asyncio.timeout(_CONNECT_S):
@@ -109,8 +109,8 @@ class Dialler:
         await asyncio.gather(*lookups, return_exceptions=True)
 
     async def _handshaken(
-        self, sock: socket.socket, url: UrlParts, make: Callable[[], Connection], tls: Tls | None
-    ) -> Connection:
+        self, sock: socket.socket, url: UrlParts, make: Callable[[], ClientConnection], tls: Tls | None
+    ) -> ClientConnection:
         """The connection over TLS; what it is asked goes to a server that is trusted, and pinned if that is wanted."""
         try:
             context = await self._contexts.of(tls)

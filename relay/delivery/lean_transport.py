@@ -12,13 +12,13 @@ from typing import Final
 
 from msgspec import structs
 
-from relay.delivery.calls import Call, Calls
-from relay.delivery.connection import Connection, Origin
+from relay.delivery.calls import OpenRequest, OpenRequests
+from relay.delivery.connection import ClientConnection, Origin
 from relay.delivery.dial import DialError, Dialler
 from relay.delivery.guard import AddressGuard, UrlParts, malformed, url_parts
 from relay.delivery.http1 import BODY_CAP, head_of, start_of_head
 from relay.delivery.oauth_transport import Authorized
-from relay.delivery.pool import MOST_OPEN, Pool
+from relay.delivery.pool import MOST_OPEN, ConnectionPool
 from relay.delivery.port import Transport
 from relay.delivery.proxy import EgressProxy
 from relay.delivery.tls import Contexts
@@ -65,8 +65,8 @@ class LeanTransport(Transport):
     """
 
     _loop: asyncio.AbstractEventLoop
-    _calls: Calls
-    _pool: Pool
+    _calls: OpenRequests
+    _pool: ConnectionPool
     _dialler: Dialler
     _authorized: Authorized
 
@@ -91,8 +91,8 @@ class LeanTransport(Transport):
 
     async def start(self) -> None:
         self._loop = asyncio.get_running_loop()
-        self._calls = Calls(self._loop)
-        self._pool = Pool(self._loop, self._most_open)
+        self._calls = OpenRequests(self._loop)
+        self._pool = ConnectionPool(self._loop, self._most_open)
         self._dialler = Dialler(self._loop, self._guard, self._contexts)
         self._authorized = Authorized(self.send, Tokens(self.exchange, self._loop.time))
         self._running = True
@@ -159,7 +159,7 @@ class LeanTransport(Transport):
             return None if own == "none" else EgressProxy(own, own=True)
         return self._proxy if self._proxy is not None and self._proxy.takes(parts) else None
 
-    def _dial(self, call: Call, route: _Route, head: bytes, body: bytes, start_by: float) -> None:
+    def _dial(self, call: OpenRequest, route: _Route, head: bytes, body: bytes, start_by: float) -> None:
         self._pool.make_room(len(self._dials) + 1)
         dial = self._loop.create_task(self._dial_and_ask(call, route, head, body, start_by))
         call.carrier = _Dialling(dial, partial(self._dialler.is_looking_up, route.url))
@@ -180,11 +180,11 @@ class LeanTransport(Transport):
         connection.close()
         return expires
 
-    async def _connected(self, route: _Route) -> Connection:
-        make = partial(Connection, route.origin, self._pool, self._calls, self._body_cap)
+    async def _connected(self, route: _Route) -> ClientConnection:
+        make = partial(ClientConnection, route.origin, self._pool, self._calls, self._body_cap)
         return await self._dialler.connect(route.url, make, proxy=route.proxy, tls=route.origin[3])
 
-    async def _dial_and_ask(self, call: Call, route: _Route, head: bytes, body: bytes, start_by: float) -> None:
+    async def _dial_and_ask(self, call: OpenRequest, route: _Route, head: bytes, body: bytes, start_by: float) -> None:
         try:
             connection = await self._connected(route)
         except DialError as error:

@@ -3,7 +3,7 @@
 import asyncio
 from typing import Final
 
-from relay.delivery.connection import Connection, Origin
+from relay.delivery.connection import ClientConnection, Origin
 
 _IDLE_S: Final = 4.0
 """Idle connections are dropped before the usual servers do it (5 s): a request that crosses a server's close would be
@@ -19,20 +19,20 @@ _STALE_TRIES: Final = 3
 _SWEEP_S: Final = 1.0
 
 
-class Pool:
+class ConnectionPool:
     """All connections of a transport; the idle ones by origin, the one used last to be used next. Idle ones count
     towards `most_open`, and give way."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop, most_open: int) -> None:
         self._loop = loop
         self._most_open = most_open
-        self._open: set[Connection] = set()
-        self._idle: dict[Origin, list[Connection]] = {}
+        self._open: set[ClientConnection] = set()
+        self._idle: dict[Origin, list[ClientConnection]] = {}
         self._idle_count = 0
         self._sweeper: asyncio.TimerHandle | None = None
         self._all_lost: asyncio.Future[None] | None = None
 
-    def take(self, origin: Origin, now: float) -> Connection | None:
+    def take(self, origin: Origin, now: float) -> ClientConnection | None:
         """An idle connection that is fit for use, as far as can be known."""
         idle = self._idle.get(origin)
         if not idle:
@@ -46,7 +46,7 @@ class Pool:
             connection.close()
         return None
 
-    def keep(self, connection: Connection) -> None:
+    def keep(self, connection: ClientConnection) -> None:
         if self._all_lost is not None:
             connection.close()
             return
@@ -74,10 +74,10 @@ class Pool:
             while idle:
                 self._drop_first(idle)
 
-    def opened(self, connection: Connection) -> None:
+    def opened(self, connection: ClientConnection) -> None:
         self._open.add(connection)
 
-    def lost(self, connection: Connection) -> None:
+    def lost(self, connection: ClientConnection) -> None:
         self._open.discard(connection)
         if connection.idle_since is not None:
             self._idle[connection.origin].remove(connection)
@@ -99,7 +99,7 @@ class Pool:
     def _drop_oldest(self) -> None:
         self._drop_first(min(filter(None, self._idle.values()), key=lambda idle: idle[0].idle_since or 0.0))
 
-    def _drop_first(self, idle: list[Connection]) -> None:
+    def _drop_first(self, idle: list[ClientConnection]) -> None:
         connection = idle.pop(0)
         connection.idle_since = None
         self._idle_count -= 1

@@ -33,7 +33,7 @@ class NoToken(Exception):
 
 
 @dataclass(slots=True, eq=False)
-class _Held:
+class _CachedToken:
     """What there is for one setting. Times are those of the loop."""
 
     token: str | None = None
@@ -57,7 +57,7 @@ class Tokens:
         self._ask = ask
         self._now = now
         self._jitter = jitter
-        self._held: dict[Egress, _Held] = {}
+        self._held: dict[Egress, _CachedToken] = {}
 
     def at_hand(self, egress: Egress) -> str | None:
         """The token for requests that go by `egress`, unless it has to be waited for."""
@@ -70,7 +70,7 @@ class Tokens:
 
     async def fetched(self, egress: Egress) -> str:
         """The same, waited for. Raises NoToken."""
-        held = self._held.pop(egress, None) or _Held()
+        held = self._held.pop(egress, None) or _CachedToken()
         if len(self._held) >= _KEPT:
             del self._held[next(iter(self._held))]
         self._held[egress] = held
@@ -97,15 +97,15 @@ class Tokens:
         await asyncio.gather(*fetching, return_exceptions=True)
         self._held.clear()
 
-    def _is_pausing(self, held: _Held, now: float) -> bool:
+    def _is_pausing(self, held: _CachedToken, now: float) -> bool:
         return held.refusal is not None and now - held.refused_at < _PAUSE_S
 
-    def _fetch(self, egress: Egress, held: _Held) -> asyncio.Task[None]:
+    def _fetch(self, egress: Egress, held: _CachedToken) -> asyncio.Task[None]:
         if held.fetching is None:
             held.fetching = asyncio.get_running_loop().create_task(self._fetch_one(egress, held))
         return held.fetching
 
-    async def _fetch_one(self, egress: Egress, held: _Held) -> None:
+    async def _fetch_one(self, egress: Egress, held: _CachedToken) -> None:
         oauth2 = egress.oauth2
         if oauth2 is None:
             raise AssertionError("asked for a token of an endpoint that needs none")
@@ -119,7 +119,7 @@ class Tokens:
         else:
             held.refusal, held.refused_at = found, self._now()
 
-    def _keep(self, held: _Held, grant: Grant, begun: float) -> None:
+    def _keep(self, held: _CachedToken, grant: Grant, begun: float) -> None:
         margin_s = min(_MARGIN_S, grant.life_s / 4) * (1 + self._jitter())
         held.token, held.since, held.refusal = grant.token, self._now(), None
         held.renew_at = begun + grant.life_s - margin_s

@@ -23,7 +23,7 @@ SHOWN_BODY: Final = 1_024
 """Bytes of a response's body that are told, at most."""
 
 
-class Told(Struct, frozen=True, gc=False):
+class AttemptResponse(Struct, frozen=True, gc=False):
     """What came back. `headers` with lower-case names; `body`: its beginning as text, secrets masked; `truncated`:
     there was more."""
 
@@ -33,7 +33,7 @@ class Told(Struct, frozen=True, gc=False):
     truncated: bool = False
 
 
-class Missed(Struct, frozen=True, gc=False):
+class AttemptFailure(Struct, frozen=True, gc=False):
     """Why nothing came back: `kind` as in `NoResponse`; `sent`: a part of the request went out."""
 
     kind: str
@@ -62,8 +62,8 @@ class Attempt(Struct, frozen=True, gc=False, omit_defaults=True):
     message_id: str | None = None
     generation: int = 0
     attempt: int = 1
-    response: Told | None = None
-    error: Missed | None = None
+    response: AttemptResponse | None = None
+    error: AttemptFailure | None = None
     reason: str | None = None
     detail: str | None = None
     next_attempt_at: float | None = None

@@ -57,7 +57,7 @@ class Moves(Protocol):
         ...
 
 
-class NobodyMoves:
+class NoMoves:
     """`Moves` where no receiver ever changes its lane."""
 
     async def catch_up(self) -> None:

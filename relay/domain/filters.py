@@ -26,7 +26,7 @@ _ORDERS: Final[dict[str, Callable[[float, float], bool]]] = {"gt": gt, "gte": ge
 _NOT_JSON: Final = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 
 
-class Event:
+class FilterInput:
     """A message as tests see it. The payload is decoded when the first of them asks for it, and once."""
 
     __slots__ = ("_headers", "_payload", "message")
@@ -58,7 +58,7 @@ class NotJson(Exception):
     """The payload is none, or nested too deeply."""
 
 
-Test = Callable[[Event], bool | None]
+Test = Callable[[FilterInput], bool | None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +68,7 @@ class Filter:
     declared: str
     test: Test = field(repr=False, compare=False)
 
-    def takes(self, event: Event) -> bool:
+    def takes(self, event: FilterInput) -> bool:
         """Whether the subscriber wants it."""
         return self.test(event) is True
 
@@ -93,7 +93,7 @@ def _headers(message: Message) -> dict[str, str]:
 def all_of(tests: Sequence[Test]) -> Test:
     """False if one is, else None if one is."""
 
-    def test(event: Event) -> bool | None:
+    def test(event: FilterInput) -> bool | None:
         found: bool | None = True
         for one in tests:
             said = one(event)
@@ -109,7 +109,7 @@ def all_of(tests: Sequence[Test]) -> Test:
 def any_of(tests: Sequence[Test]) -> Test:
     """True if one is, else None if one is."""
 
-    def test(event: Event) -> bool | None:
+    def test(event: FilterInput) -> bool | None:
         found: bool | None = False
         for one in tests:
             said = one(event)
@@ -125,7 +125,7 @@ def any_of(tests: Sequence[Test]) -> Test:
 def negated(inner: Test) -> Test:
     """None stays None."""
 
-    def test(event: Event) -> bool | None:
+    def test(event: FilterInput) -> bool | None:
         said = inner(event)
         return None if said is None else not said
 
@@ -138,7 +138,7 @@ def negated(inner: Test) -> Test:
 def of_pointer(pointer: str, check: Check) -> Test:
     steps = pointer_steps(pointer)
 
-    def test(event: Event) -> bool | None:
+    def test(event: FilterInput) -> bool | None:
         try:
             value = event.at(steps)
         except (LookupError, NotJson):
@@ -152,7 +152,7 @@ def pointer_exists(pointer: str, wanted: bool) -> Test:
     """Of a payload that is no JSON nobody can say."""
     steps = pointer_steps(pointer)
 
-    def test(event: Event) -> bool | None:
+    def test(event: FilterInput) -> bool | None:
         try:
             event.at(steps)
         except LookupError:
@@ -167,7 +167,7 @@ def pointer_exists(pointer: str, wanted: bool) -> Test:
 def of_header(name: str, check: Check) -> Test:
     name = name.lower()
 
-    def test(event: Event) -> bool | None:
+    def test(event: FilterInput) -> bool | None:
         value = event.header(name)
         return None if value is None else check(value)
 

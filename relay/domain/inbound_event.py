@@ -22,7 +22,7 @@ _NOT_JSON: Final = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)
 
 
 @dataclass(frozen=True, slots=True)
-class Event:
+class InboundEvent:
     """`message_id` None: the sender gave none. `is_probe`: it only asks whether anybody is there."""
 
     message_id: str | None
@@ -67,17 +67,19 @@ _decode_stripe = msgspec.json.Decoder(_Stripe).decode
 _decode_slack = msgspec.json.Decoder(_Slack).decode
 
 
-def read_event(policy: Inbound, headers: Headers, body: bytes) -> Event | Challenge:
+def read_event(policy: Inbound, headers: Headers, body: bytes) -> InboundEvent | Challenge:
     """The event in a webhook of any kind but `cloudevents`. Raises InvalidRecord (reason `invalid`)."""
     return _READERS[policy.kind](policy, headers, body)
 
 
-def _github(policy: Inbound, headers: Headers, body: bytes) -> Event:
+def _github(policy: Inbound, headers: Headers, body: bytes) -> InboundEvent:
     event = _required(headers, "x-github-event")
     message_id = check_id(_required(headers, "x-github-delivery"), "the message id in header x-github-delivery")
     is_form = (headers.get("content-type") or "").partition(";")[0].strip().lower() == _FORM
     action = _action(_form_payload(body) if is_form else body)
-    return Event(message_id, short_text(f"{event}.{action}" if action else event, "type"), is_probe=event == "ping")
+    return InboundEvent(
+        message_id, short_text(f"{event}.{action}" if action else event, "type"), is_probe=event == "ping"
+    )
 
 
 def _action(payload: bytes) -> str | None:
@@ -96,15 +98,15 @@ def _form_payload(body: bytes) -> bytes:
         return b""
 
 
-def _stripe(policy: Inbound, headers: Headers, body: bytes) -> Event:
+def _stripe(policy: Inbound, headers: Headers, body: bytes) -> InboundEvent:
     try:
         event = _decode_stripe(body)
     except _NOT_JSON as error:
         raise _unreadable("Stripe event", error) from error
-    return Event(check_id(event.id, "id of the event"), short_text(event.type, "type"))
+    return InboundEvent(check_id(event.id, "id of the event"), short_text(event.type, "type"))
 
 
-def _slack(policy: Inbound, headers: Headers, body: bytes) -> Event | Challenge:
+def _slack(policy: Inbound, headers: Headers, body: bytes) -> InboundEvent | Challenge:
     try:
         said = _decode_slack(body)
     except _NOT_JSON as error:
@@ -112,10 +114,10 @@ def _slack(policy: Inbound, headers: Headers, body: bytes) -> Event | Challenge:
     if said.type == "url_verification":
         return Challenge(said.challenge or "")
     event_id = None if said.event_id is None else check_id(said.event_id, "event_id")
-    return Event(event_id, short_text(said.event.type if said.event is not None else said.type, "type"))
+    return InboundEvent(event_id, short_text(said.event.type if said.event is not None else said.type, "type"))
 
 
-def _standard(policy: Inbound, headers: Headers, body: bytes) -> Event:
+def _standard(policy: Inbound, headers: Headers, body: bytes) -> InboundEvent:
     webhook_id = (standard_headers(headers) or {}).get("webhook-id", "")
     if "." in webhook_id:  # `id.timestamp.body` is signed: with a dot in the id the same signature is good for others
         raise InvalidRecord("invalid", "the message id in header webhook-id has a dot, which Standard Webhooks has not")
@@ -123,23 +125,23 @@ def _standard(policy: Inbound, headers: Headers, body: bytes) -> Event:
         event_type = _decode_typed(body).type
     except _NOT_JSON:
         event_type = None
-    return Event(
+    return InboundEvent(
         check_id(webhook_id, "the message id in header webhook-id"),
         short_text(event_type, "type") if isinstance(event_type, str) else None,
     )
 
 
-def _generic(policy: Inbound, headers: Headers, body: bytes) -> Event:
+def _generic(policy: Inbound, headers: Headers, body: bytes) -> InboundEvent:
     message_id, event_type = None, None
     if policy.id_header is not None:
         given = _required(headers, policy.id_header)
         message_id = check_id(given, f"the message id in header {policy.id_header}")
     if policy.type_header is not None:
         event_type = short_text(_text(headers, policy.type_header), f"header {policy.type_header}")
-    return Event(message_id, event_type)
+    return InboundEvent(message_id, event_type)
 
 
-_READERS: Final[Mapping[InboundKind, Callable[[Inbound, Headers, bytes], Event | Challenge]]] = {
+_READERS: Final[Mapping[InboundKind, Callable[[Inbound, Headers, bytes], InboundEvent | Challenge]]] = {
     "github": _github,
     "stripe": _stripe,
     "slack": _slack,

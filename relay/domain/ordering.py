@@ -4,7 +4,7 @@ from collections.abc import Callable
 from functools import lru_cache
 from typing import Final
 
-from relay.domain.filters import Event, NotJson
+from relay.domain.filters import FilterInput, NotJson
 from relay.domain.identity import digest12
 from relay.domain.json_pointer import pointer_steps
 
@@ -18,7 +18,7 @@ def is_by_value(by: str) -> bool:
     return by not in KINDS
 
 
-def order_digest(by: str, event: Event) -> str | None:
+def order_digest(by: str, event: FilterInput) -> str | None:
     """Digest of the value, in hex, as it travels with the delivery.
 
     None: the order needs no value, or the message has none there (no JSON, nothing at that place, null, a list or an
@@ -34,13 +34,13 @@ def order_digest(by: str, event: Event) -> str | None:
 
 
 @lru_cache(maxsize=1_024)
-def _reader(by: str) -> Callable[[Event], object]:
+def _reader(by: str) -> Callable[[FilterInput], object]:
     if by.startswith(HEADER):
         name = by.removeprefix(HEADER)
         return lambda event: event.header(name)
     steps = pointer_steps(by)
 
-    def read(event: Event) -> object:
+    def read(event: FilterInput) -> object:
         try:
             return event.at(steps)
         except (LookupError, NotJson):

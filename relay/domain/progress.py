@@ -52,7 +52,7 @@ _OVER_FOR_NOBODY: Final = frozenset({"failed", "done"})
 _UNDER_WAY: Final = frozenset({"pending", "retrying"})
 
 
-class Progress(NamedTuple):
+class DeliveryProgress(NamedTuple):
     """Where a delivery is. `callback`: how its result's way to the sender is going; None: there is none to go (any
     more), or nothing to bring yet."""
 
@@ -65,23 +65,23 @@ def least_advanced(statuses: Iterable[Status]) -> Status:
     return min(statuses, key=PROGRESS.index)
 
 
-def was_answered(message_status: str, deliveries: Iterable[Progress]) -> bool:
+def was_answered(message_status: str, deliveries: Iterable[DeliveryProgress]) -> bool:
     """Whether each delivery of a message has ended, wherever its result is on its way to the sender."""
     each = list(deliveries)
     return all(one.status not in _UNFINISHED for one in each) if each else message_status in _OVER_FOR_NOBODY
 
 
-def is_over(message_status: str, deliveries: Iterable[Progress]) -> bool:
+def is_over(message_status: str, deliveries: Iterable[DeliveryProgress]) -> bool:
     """Whether nothing more will happen to a message: each of its deliveries has ended, and each result that the
     sender is owed (an answer, or a failure notice) was taken or given up."""
     each = list(deliveries)
     return all(_is_over(one) for one in each) if each else message_status in _OVER_FOR_NOBODY
 
 
-def has_failed(message_status: str, deliveries: Iterable[Progress]) -> bool:
+def has_failed(message_status: str, deliveries: Iterable[DeliveryProgress]) -> bool:
     """Whether anything went wrong for good: a delivery, or the way of its result to the sender."""
     return message_status == "failed" or any("failed" in one for one in deliveries)
 
 
-def _is_over(delivery: Progress) -> bool:
+def _is_over(delivery: DeliveryProgress) -> bool:
     return delivery.status not in _UNFINISHED and delivery.callback not in _UNDER_WAY

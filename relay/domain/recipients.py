@@ -4,7 +4,7 @@ from collections.abc import Collection
 
 from relay.domain.directory import Directory
 from relay.domain.errors import InvalidRecord
-from relay.domain.filters import Event
+from relay.domain.filters import FilterInput
 from relay.domain.identity import OWN_SOURCE
 from relay.domain.message import Message
 from relay.domain.own_events import hearers_of
@@ -26,7 +26,7 @@ def recipients(directory: Directory, message: Message) -> tuple[str, ...]:
         filtered = directory.filtered(message.source_id, message.event_type)
     if not filtered:
         return names
-    event = Event(message)
+    event = FilterInput(message)
     return tuple(name for name in names if name not in filtered or _wants(directory, name, event))
 
 
@@ -49,6 +49,6 @@ def may_have_none(directory: Directory, message: Message) -> bool:
         return False  # too many subscribe
 
 
-def _wants(directory: Directory, name: str, event: Event) -> bool:
+def _wants(directory: Directory, name: str, event: FilterInput) -> bool:
     receiver = directory.receiver(name)
     return receiver is None or receiver.filter is None or receiver.filter.takes(event)

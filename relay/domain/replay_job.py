@@ -24,7 +24,7 @@ JobState = Literal["waiting", "counting", "running", "done", "stopped", "failed"
 OVER: Final = frozenset({"done", "stopped", "failed"})
 
 
-class Span(NamedTuple):
+class OffsetSpan(NamedTuple):
     """Offsets from `start` to before `end` of a partition."""
 
     topic: str
@@ -34,7 +34,7 @@ class Span(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Order:
+class ReplayOrder:
     """What was asked for. `rate`: deliveries a second at most; None: as fast as the lanes take them. `made_at`: Unix
     seconds.
 
@@ -46,8 +46,8 @@ class Order:
     action: Action
     selection: Selection
     made_at: float
-    letters: tuple[Span, ...]
-    lanes: tuple[Span, ...] = ()
+    letters: tuple[OffsetSpan, ...]
+    lanes: tuple[OffsetSpan, ...] = ()
     rate: float | None = None
     by: str = ""
 
@@ -69,7 +69,7 @@ class Order:
 
 
 @dataclass(frozen=True, slots=True)
-class Progress:
+class ReplayProgress:
     """How far it is. `counted`: what is meant, once that is known. `skipped`: how many were not sent, by why.
 
     `group`: of what it reads: 0 is all of `letters`, each of `lanes` is one more. `positions`: the next offset in each
@@ -95,7 +95,7 @@ class Progress:
     def encode(self) -> bytes:
         return json.dumps(asdict(self), sort_keys=True).encode()
 
-    def after(self, sent: int, skipped: Mapping[str, int]) -> "Progress":
+    def after(self, sent: int, skipped: Mapping[str, int]) -> "ReplayProgress":
         """So many more."""
         total = dict(self.skipped)
         for why, count in skipped.items():
@@ -103,7 +103,7 @@ class Progress:
         return replace(self, sent=self.sent + sent, skipped=total)
 
 
-def eta_s(progress: Progress, now: float) -> float | None:
+def eta_s(progress: ReplayProgress, now: float) -> float | None:
     """Seconds until it is over, if it goes on as fast as it has so far. `now`: Unix seconds. None: nobody can tell."""
     if progress.state != "running" or progress.counted is None or progress.begun_at is None:
         return None
@@ -136,19 +136,19 @@ def job_of(key: bytes) -> tuple[str, str]:
     return f"{prefix}:", id
 
 
-def decode_order(value: bytes) -> Order:
-    """Raises InvalidRecord unless `value` is what `Order.encode` makes."""
+def decode_order(value: bytes) -> ReplayOrder:
+    """Raises InvalidRecord unless `value` is what `ReplayOrder.encode` makes."""
     try:
         known: dict[str, Any] = json.loads(value)
         if known["action"] not in get_args(Action):
             raise ValueError(known["action"])
-        return Order(
+        return ReplayOrder(
             str(known["id"]),
             known["action"],
             from_fields(known["selection"]),
             float(known["made_at"]),
-            tuple(Span(*span) for span in known["letters"]),
-            tuple(Span(*span) for span in known["lanes"]),
+            tuple(OffsetSpan(*span) for span in known["letters"]),
+            tuple(OffsetSpan(*span) for span in known["lanes"]),
             known["rate"],
             str(known.get("by", "")),
         )
@@ -156,12 +156,12 @@ def decode_order(value: bytes) -> Order:
         raise InvalidRecord("invalid", "a job's order that is none of ours") from error
 
 
-def decode_progress(value: bytes) -> Progress:
-    """Raises InvalidRecord unless `value` is what `Progress.encode` makes; fields that a newer version adds are
+def decode_progress(value: bytes) -> ReplayProgress:
+    """Raises InvalidRecord unless `value` is what `ReplayProgress.encode` makes; fields that a newer version adds are
     ignored."""
     try:
         known: dict[str, Any] = json.loads(value)
         known["positions"], known["upto"] = tuple(known["positions"]), tuple(known["upto"])
-        return Progress(**{name: known[name] for name in Progress.__dataclass_fields__ if name in known})
+        return ReplayProgress(**{name: known[name] for name in ReplayProgress.__dataclass_fields__ if name in known})
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise InvalidRecord("invalid", "a job's progress that is none of ours") from error

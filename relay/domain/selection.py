@@ -12,7 +12,7 @@ Stage = Literal["from_sender", "to_receiver", "pending", "to_sender"]
 """Of the steps that give something up, by the topic that each reads."""
 
 
-class Facts(NamedTuple):
+class LetterFacts(NamedTuple):
     """What a dead letter is chosen by. `receiver` None: the message never got one. `failed_ms`: Unix ms. `life`: of the
     receiver's name."""
 
@@ -54,12 +54,12 @@ class Selection:
             return f"{receiver}={life}" in self.lives
         return not any(each.startswith(f"{receiver}=") for each in self.lives)
 
-    def _may_take(self, facts: Facts) -> bool:
+    def _may_take(self, facts: LetterFacts) -> bool:
         return facts.stage != "to_sender" or any(
             Scope("read", one).covers("read", facts.source_id or "") for one in self.reads
         )
 
-    def takes(self, facts: Facts) -> bool:
+    def takes(self, facts: LetterFacts) -> bool:
         """Whether a dead letter with these facts is meant."""
         return (
             self.takes_delivery(facts.receiver, facts.source_id, facts.message_id, facts.failed_ms, facts.life)

@@ -40,7 +40,7 @@ class SessionOver(RelayError):
 
 
 @dataclass(frozen=True, slots=True)
-class Maker:
+class SessionIssuer:
     """With what it was made. `key`: the id of a key that was made, `api` for the one of the settings, `own` for the
     one of the process; empty: with none, while there was none. `proof`: which of its secrets."""
 
@@ -48,7 +48,7 @@ class Maker:
     proof: str = ""
 
 
-NOBODY: Final = Maker("")
+NOBODY: Final = SessionIssuer("")
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +58,7 @@ class Session:
 
     kind: Kind
     id: str
-    maker: Maker
+    maker: SessionIssuer
     expires: int
     owner: str | None = None
     receivers: frozenset[str] | None = None
@@ -105,7 +105,7 @@ def read(secrets: Sequence[bytes], token: str, now: float) -> Session:
     session = Session(
         kind,
         known["id"],
-        Maker(known["key"], known["proof"]),
+        SessionIssuer(known["key"], known["proof"]),
         known["expires"],
         known.get("owner"),
         None if only is None else frozenset(only),
@@ -139,22 +139,22 @@ def ended_record_key(id: str) -> bytes:
 
 
 @dataclass(frozen=True, slots=True)
-class End:
+class SessionEnd:
     """`expires`: when it would have been over by itself; from then on nobody has to know. `key`: its maker's."""
 
     expires: int
     key: str
 
 
-def encode_end(end: End) -> bytes:
+def encode_end(end: SessionEnd) -> bytes:
     return json.dumps({"expires": end.expires, "key": end.key}).encode()
 
 
-def decode_end(value: bytes) -> End:
+def decode_end(value: bytes) -> SessionEnd:
     """Raises InvalidRecord unless `value` is what `encode_end` makes, or made when it named no key."""
     try:
         known = json.loads(value)
-        return End(int(known["expires"]), str(known.get("key", "")))
+        return SessionEnd(int(known["expires"]), str(known.get("key", "")))
     except (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError) as error:
         raise InvalidRecord("invalid", "an end of a session that is none of ours") from error
 

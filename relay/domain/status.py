@@ -42,7 +42,7 @@ class AnswerReady:
 
 
 @dataclass(frozen=True, slots=True)
-class Working:
+class StillRunning:
     """It has the message and is still at it. `ask_after_s`: when it wants to be asked again, if it said so."""
 
     ask_after_s: float | None
@@ -69,7 +69,7 @@ class AskLater:
     detail: str = ""
 
 
-StatusReading = AnswerReady | Working | NeverSeen | StatusGone | AskLater
+StatusReading = AnswerReady | StillRunning | NeverSeen | StatusGone | AskLater
 
 
 def check_template(template: str) -> None:
@@ -210,7 +210,7 @@ def read_status(exchange: Exchange, *, status_map: StatusMap | None, now: float)
         case 200:
             return _whole_body(exchange)
         case 202 | 204:
-            return Working(wait_s)
+            return StillRunning(wait_s)
         case 404:
             return NeverSeen()
         case 410:
@@ -233,7 +233,7 @@ def _mapped(response: Response, status_map: StatusMap, wait_s: float | None) -> 
     except _NOT_THERE:
         return AskLater(wait_s, whole=False, kind="not_json")
     if word in status_map.running:
-        return Working(wait_s)
+        return StillRunning(wait_s)
     if word in status_map.unknown:
         return NeverSeen()
     if word not in status_map.done:

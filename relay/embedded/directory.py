@@ -80,7 +80,7 @@ def check_form(directory: Path) -> None:
         )
 
 
-def tell_api_url(directory: Path, url: str | None) -> None:
+def write_api_url(directory: Path, url: str | None) -> None:
     """Leave word for commands where the API is; None: there is none any more."""
     path = directory / _API_URL
     if url is None:

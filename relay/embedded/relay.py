@@ -17,13 +17,13 @@ from pydantic import ByteSize, SecretStr
 
 from relay.clock import SystemClock
 from relay.config.answer_urls import answer_secrets
-from relay.config.plan import Plan
+from relay.config.plan import ProcessPlan
 from relay.config.receivers_file import ReceiversFile
 from relay.config.settings import Settings
 from relay.control.keys import read_keys
 from relay.domain.errors import LogUnavailable, UserError
 from relay.domain.topics import Topics
-from relay.embedded.directory import check_form, tell_api_url
+from relay.embedded.directory import check_form, write_api_url
 from relay.embedded.valkey import ROOM, ValkeyServer
 from relay.log.streams.log import StreamsLog
 from relay.run.process import Relay
@@ -46,7 +46,7 @@ _log = get_logger("relay.process")
 
 class EmbeddedRelay:
     """A relay on the engine in `data_dir`. `extra` adds entries to those of the receivers file; `tells_attempts` and
-    `own_key` as in `Plan`. `exposed`: raised where no key of the API was made.
+    `own_key` as in `ProcessPlan`. `exposed`: raised where no key of the API was made.
 
     Raises UserError when another process has the directory.
     """
@@ -87,13 +87,13 @@ class EmbeddedRelay:
                 await self._run_relay(stop, started)
                 watching.cancel()
         finally:
-            tell_api_url(self._data_dir, None)
+            write_api_url(self._data_dir, None)
             await self._server.stop()
 
     async def _run_relay(self, stop: asyncio.Event, started: Callable[[Relay], Awaitable[None]]) -> None:
         kept = kept_secret(self._data_dir / "answer_secret")  # also proves what it signed before there was a setting
         key = kept_secret(self._data_dir / "secrets_key")
-        plan = Plan(
+        plan = ProcessPlan(
             with_entries=self._extra,
             answer_secrets=(*answer_secrets(self._settings), kept),
             secrets_keys=(key,),
@@ -113,7 +113,7 @@ class EmbeddedRelay:
             await asyncio.wait((running, up), return_when=asyncio.FIRST_COMPLETED)
             up.cancel()
             if serving.is_set():
-                tell_api_url(self._data_dir, relay.api_url)
+                write_api_url(self._data_dir, relay.api_url)
                 telling = tasks.create_task(_tell(started, relay))
                 await asyncio.wait((running, telling), return_when=asyncio.FIRST_COMPLETED)
                 if running.done():

@@ -9,23 +9,23 @@ from itertools import count
 from math import inf
 from typing import Any, Final
 
-from relay.engine.commands import Alone, Ask
-from relay.engine.ending import Setting
+from relay.engine.commands import Alone, CallQueue
+from relay.engine.ending import LaneSetup
 from relay.engine.intake import Quarantine
 from relay.engine.phases import Event, Phase, advance
 from relay.engine.policy import Fate
-from relay.engine.settling import Seats, Settling, rules_of
+from relay.engine.settling import RequestSeats, Settling, rules_of
 from relay.engine.waiting import NO_ROOM
 from relay.engine.work import Call, Dead, Decision, Later, W, WaitFor, Work, Worker, fill_in, row_of
 from relay.state.attempts import (
-    Ambiguous,
+    AmbiguousAttempt,
     BeginAsk,
+    CallKind,
     Change,
     Go,
     Have,
-    Kind,
     LookedUp,
-    Ping,
+    PingDue,
     Stale,
     Verdict,
     Wait,
@@ -57,7 +57,7 @@ NOT_SENT: Final = Later(0.0, "ping not sent", Change.RELEASED)
 class Attempting(Settling[W]):
     """What comes before a step, and the step itself, for works that order and caps let through."""
 
-    def __init__(self, setting: Setting, worker: Worker[W], seats: Seats[W]) -> None:
+    def __init__(self, setting: LaneSetup, worker: Worker[W], seats: RequestSeats[W]) -> None:
         super().__init__(setting, worker, seats)
         self._quarantine = Quarantine()
         self._seating = 0
@@ -84,7 +84,7 @@ class Attempting(Settling[W]):
                 self._run(work)
         elif self._seats.take(work):
             advance(work, Event.TAKEN, Phase.BEGINNING)
-            self._asks.put(Ask.BEGIN, work)
+            self._asks.put(CallQueue.BEGIN, work)
         else:
             self._seating += 1
             advance(work, Event.TAKEN, Phase.SEATING)
@@ -101,7 +101,7 @@ class Attempting(Settling[W]):
             self._overdue(work, end, now)
         else:
             advance(work, Event.SEATED, Phase.BEGINNING)
-            self._asks.put(Ask.BEGIN, work)
+            self._asks.put(CallQueue.BEGIN, work)
 
     # begin
 
@@ -135,17 +135,17 @@ class Attempting(Settling[W]):
         for work, wait in reversed(waiting):  # each goes before the others again: they keep their turns
             self._told_to_wait(work, wait, now)
 
-    def _act(self, work: W, verdict: Go | Ping | Ambiguous | Have | Stale | LookedUp, now: float) -> None:
+    def _act(self, work: W, verdict: Go | PingDue | AmbiguousAttempt | Have | Stale | LookedUp, now: float) -> None:
         match verdict:
             case Go(attempt, start_in_s):
                 self._go(work, attempt, start_in_s, now)
-            case Ping(down_for_s, since):
+            case PingDue(down_for_s, since):
                 advance(work, Event.VERDICT, Phase.PINGING)
                 self._observer.offline(work.gate, down_for_s, since)
                 work.pinging, work.down_for_s, work.start_by = True, down_for_s, self._start_by()
                 work.down_since = since
                 self._run(work)
-            case Ambiguous(attempts, doubt, newer):
+            case AmbiguousAttempt(attempts, doubt, newer):
                 work.token = b""
                 work.attempts = max(work.attempts, attempts)
                 work.in_doubt, work.doubt, work.newer_than_loss = True, doubt, newer
@@ -159,7 +159,7 @@ class Attempting(Settling[W]):
                 self._found(work, row, now)
 
     def _go(self, work: W, attempt: int, start_in_s: float, now: float) -> None:
-        if self._worker.kind is Kind.POST:
+        if self._worker.kind is CallKind.POST:
             work.attempts = attempt
         else:
             work.polls, work.token = attempt, b""  # a GET leaves no intent behind: nothing to settle it with
@@ -276,10 +276,10 @@ class Attempting(Settling[W]):
     def _alone(self, work: W, part: Callable[[float], Any], done: Callable[[Any, float], None]) -> None:
         quarantine = self._quarantine
         if work.suspect and (poison := quarantine.poison(work.record)) is not None:
-            self._asks.put(Ask.ALONE, Alone(work.record, work, None, lambda _now: poison, done))
+            self._asks.put(CallQueue.ALONE, Alone(work.record, work, None, lambda _now: poison, done))
         else:
             times = quarantine.times(work.record) if work.suspect else None
-            self._asks.put(Ask.ALONE, Alone(work.record, work, times, part, done))
+            self._asks.put(CallQueue.ALONE, Alone(work.record, work, times, part, done))
 
     def _stepped_alone(self, work: W, decision: Decision | None, now: float) -> None:
         self._in_line -= 1
@@ -321,7 +321,7 @@ class Attempting(Settling[W]):
 
 
 def asked_for(
-    work: Work, kind: Kind, *, room: int | None, room_to_retry: int | None, counted_s: float = 0.0
+    work: Work, kind: CallKind, *, room: int | None, room_to_retry: int | None, counted_s: float = 0.0
 ) -> BeginAsk:
     rules = rules_of(work)
     return BeginAsk(

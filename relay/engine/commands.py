@@ -14,7 +14,7 @@ from relay.log.port import Record
 T = TypeVar("T")
 
 
-class Ask(Enum):
+class CallQueue(Enum):
     """Kinds of calls, in the order in which they are made: what ends something goes before what begins something."""
 
     __hash__ = object.__hash__  # Enum's own is Python
@@ -36,20 +36,20 @@ class Ask(Enum):
 BATCH: Final = 250
 Weigh = Callable[[Any], int]
 """Bytes that an item brings to its call, which takes a slice of them (`relay.engine.slices`), or one item."""
-_LIMITS: Final = {Ask.ALONE: 1, Ask.RESERVE: 1, Ask.TAKE_DUE: 1}
-ATTEMPTS: Final = (Ask.SETTLE, Ask.ECHO)
-STILL_COUNT: Final = frozenset({Ask.BEGIN, Ask.ALONE, *ATTEMPTS})
+_LIMITS: Final = {CallQueue.ALONE: 1, CallQueue.RESERVE: 1, CallQueue.TAKE_DUE: 1}
+ATTEMPTS: Final = (CallQueue.SETTLE, CallQueue.ECHO)
+STILL_COUNT: Final = frozenset({CallQueue.BEGIN, CallQueue.ALONE, *ATTEMPTS})
 """Also when the lane was left."""
-WAYS_OUT: Final = (*ATTEMPTS, Ask.APPEND, Ask.MARK, Ask.RETIRE, Ask.PARK, Ask.ALONE)
+WAYS_OUT: Final = (*ATTEMPTS, CallQueue.APPEND, CallQueue.MARK, CallQueue.RETIRE, CallQueue.PARK, CallQueue.ALONE)
 
 
-NOTHING_WEIGHS: Final[Mapping[Ask, Weigh]] = {}
+NOTHING_WEIGHS: Final[Mapping[CallQueue, Weigh]] = {}
 
 
 class Command(NamedTuple):
     """One call for these items; what comes of it is told with `Lane.carried_out` or `Lane.refused`."""
 
-    ask: Ask
+    ask: CallQueue
     items: Sequence[Any]
 
 
@@ -92,14 +92,16 @@ class _Queue(Generic[T]):
         return max(1, sum(weight <= SLICE_BYTES for weight in accumulate(weights)))
 
 
-class Asks:
+class Commands:
     """The calls of one lane."""
 
-    def __init__(self, weights: Mapping[Ask, Weigh] = NOTHING_WEIGHS) -> None:
-        self._queues: dict[Ask, _Queue[Any]] = {ask: _Queue(_LIMITS.get(ask, BATCH), weights.get(ask)) for ask in Ask}
-        self._ready: set[Ask] = set()
+    def __init__(self, weights: Mapping[CallQueue, Weigh] = NOTHING_WEIGHS) -> None:
+        self._queues: dict[CallQueue, _Queue[Any]] = {
+            ask: _Queue(_LIMITS.get(ask, BATCH), weights.get(ask)) for ask in CallQueue
+        }
+        self._ready: set[CallQueue] = set()
 
-    def put(self, ask: Ask, item: Any) -> None:
+    def put(self, ask: CallQueue, item: Any) -> None:
         queue = self._queues[ask]
         queue.waiting.append(item)
         if not queue.under_way:
@@ -109,25 +111,25 @@ class Asks:
         """What can be asked for now."""
         if not self._ready:
             return []
-        ready = [ask for ask in Ask if ask in self._ready] if len(self._ready) > 1 else list(self._ready)
+        ready = [ask for ask in CallQueue if ask in self._ready] if len(self._ready) > 1 else list(self._ready)
         self._ready.clear()
         return [Command(ask, items) for ask in ready if (items := self._queues[ask].take())]
 
-    def answered(self, ask: Ask) -> None:
+    def answered(self, ask: CallQueue) -> None:
         """The call that was under way is over."""
         queue = self._queues[ask]
         queue.under_way = []
         if queue.waiting:
             self._ready.add(ask)
 
-    def one_by_one(self, ask: Ask, items: Sequence[Any]) -> None:
+    def one_by_one(self, ask: CallQueue, items: Sequence[Any]) -> None:
         """`items`, which have come back, go first, each in a call of its own."""
         queue = self._queues[ask]
         queue.waiting.extendleft(reversed(items))
         queue.alone += len(items)
         self._ready.add(ask)
 
-    def withdraw(self, ask: Ask, those: Callable[[Any], bool]) -> list[Any]:
+    def withdraw(self, ask: CallQueue, those: Callable[[Any], bool]) -> list[Any]:
         """Such of what waits, in order: it is not to be asked for now."""
         out: list[Any] = []
         stay: deque[Any] = deque()
@@ -136,23 +138,23 @@ class Asks:
         self._queues[ask].waiting = stay
         return out
 
-    def drop(self, ask: Ask) -> None:
+    def drop(self, ask: CallQueue) -> None:
         """What waits is not wanted any more."""
         self._queues[ask].waiting.clear()
 
-    def waiting(self, ask: Ask) -> int:
+    def waiting(self, ask: CallQueue) -> int:
         return len(self._queues[ask].waiting)
 
-    def count(self, ask: Ask) -> int:
+    def count(self, ask: CallQueue) -> int:
         queue = self._queues[ask]
         return len(queue.waiting) + len(queue.under_way)
 
-    def under_way(self, ask: Ask) -> list[Any]:
+    def under_way(self, ask: CallQueue) -> list[Any]:
         return self._queues[ask].under_way
 
     @property
     def any_under_way(self) -> bool:
         return any(queue.under_way for queue in self._queues.values())
 
-    def busy(self, asks: Sequence[Ask]) -> bool:
+    def busy(self, asks: Sequence[CallQueue]) -> bool:
         return any(self._queues[ask].under_way or self._queues[ask].waiting for ask in asks)

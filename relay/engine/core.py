@@ -16,39 +16,39 @@ from typing import Any, Final, NamedTuple
 
 from relay.domain.errors import RecordTooLarge
 from relay.engine.attempting import TOKEN_BYTES, Attempting
-from relay.engine.commands import ATTEMPTS, BATCH, STILL_COUNT, WAYS_OUT, Ask, Command
-from relay.engine.ending import Setting
+from relay.engine.commands import ATTEMPTS, BATCH, STILL_COUNT, WAYS_OUT, CallQueue, Command
+from relay.engine.ending import LaneSetup
 from relay.engine.intake import Arrived, Inbox
 from relay.engine.order import Order
 from relay.engine.parking import ParkedCopy, TakeUp, Took
 from relay.engine.phases import Event, Phase, advance
-from relay.engine.settling import Seats
+from relay.engine.settling import RequestSeats
 from relay.engine.work import Dead, Done, Seen, Unread, W, WaitFor, Worker
 from relay.log.port import Record, TopicPartition, size_of
-from relay.state.attempts import Kind
+from relay.state.attempts import CallKind
 from relay.state.port import Due
 
 SHARE: Final = BATCH
 """Records of one lane that are read in one turn, and works of it that start: the others have their turns, too."""
 
 
-class Levels(NamedTuple):
+class LaneLevels(NamedTuple):
     """Of one lane, or of many: attempts under way (`in_flight`), and what the rest waits for."""
 
     in_flight: int
     waits: Counter[WaitFor]
 
-    def plus(self, other: "Levels") -> "Levels":
-        return Levels(self.in_flight + other.in_flight, self.waits + other.waits)
+    def plus(self, other: "LaneLevels") -> "LaneLevels":
+        return LaneLevels(self.in_flight + other.in_flight, self.waits + other.waits)
 
 
-NOTHING: Final = Levels(0, Counter())
+NOTHING: Final = LaneLevels(0, Counter())
 
 
 class Lane(Attempting[W]):
     """Runs a worker's step for every record of a partition, safely."""
 
-    def __init__(self, setting: Setting, worker: Worker[W], seats: Seats[W]) -> None:
+    def __init__(self, setting: LaneSetup, worker: Worker[W], seats: RequestSeats[W]) -> None:
         super().__init__(setting, worker, seats)
         self._inbox: Inbox[W] = Inbox(
             worker, self._asks, self._quarantine, setting.observer, setting.partition, setting.breaks
@@ -61,7 +61,7 @@ class Lane(Attempting[W]):
     # what others see
 
     @property
-    def setting(self) -> Setting:
+    def setting(self) -> LaneSetup:
         return self._setting
 
     @property
@@ -85,18 +85,18 @@ class Lane(Attempting[W]):
     def unfinished(self) -> int:
         return len(self._watermark)
 
-    def levels(self, now: float) -> Levels:
+    def levels(self, now: float) -> LaneLevels:
         """Of what is in memory: looked at for people."""
         waits = self._order.waits(now)
-        if self._worker.kind is Kind.POLL:
+        if self._worker.kind is CallKind.POLL:
             waits["answer"] += waits.pop("retry", 0)
         waits["rate"] += len(self._delayed)
         waits["seat"] += self._seating
-        return Levels(self.in_flight - len(self._delayed), waits)
+        return LaneLevels(self.in_flight - len(self._delayed), waits)
 
     def sated(self, now: float, *, crowded: bool) -> bool:
         """There is enough at hand: intake may wait, with its records still in the log."""
-        asked = sum(map(self._asks.count, (Ask.LOOK_UP, Ask.APPEND, Ask.MARK, Ask.RETIRE)))
+        asked = sum(map(self._asks.count, (CallQueue.LOOK_UP, CallQueue.APPEND, CallQueue.MARK, CallQueue.RETIRE)))
         return self._appetite.sated(self._order.waiting + len(self._inbox) + asked, now, crowded=crowded)
 
     @property
@@ -109,7 +109,7 @@ class Lane(Attempting[W]):
         """Nothing of it is under way but what will come by itself, if it is left alone. A reservation is not: it is to
         be taken back when the lane ends, or the next owner would suspect somebody."""
         asks = self._asks
-        waits = asks.under_way(Ask.BEGIN) or asks.under_way(Ask.RESERVE)
+        waits = asks.under_way(CallQueue.BEGIN) or asks.under_way(CallQueue.RESERVE)
         return not (self._under_way or self._to_mark or waits or asks.busy(WAYS_OUT))
 
     @property
@@ -124,7 +124,7 @@ class Lane(Attempting[W]):
     @property
     def attempting(self) -> bool:
         """Settling may still come that have to be stored."""
-        return bool(self._under_way or self._asks.busy(ATTEMPTS) or self._asks.under_way(Ask.BEGIN))
+        return bool(self._under_way or self._asks.busy(ATTEMPTS) or self._asks.under_way(CallQueue.BEGIN))
 
     @property
     def stuck_at(self) -> int | None:
@@ -154,29 +154,29 @@ class Lane(Attempting[W]):
         ask, items = command
         self._asks.answered(ask)
         match ask:
-            case Ask.LOOK_UP:
+            case CallQueue.LOOK_UP:
                 self._looked_up(items, reply, now)
-            case Ask.BEGIN:
+            case CallQueue.BEGIN:
                 self._begun(items, reply, now)
-            case Ask.SETTLE:
+            case CallQueue.SETTLE:
                 self._settled(items, reply, now)
-            case Ask.ECHO:
+            case CallQueue.ECHO:
                 self._echoed(items, now)
-            case Ask.APPEND:
+            case CallQueue.APPEND:
                 self._appended(items, reply, now)
-            case Ask.MARK:
+            case CallQueue.MARK:
                 self._marked(items, now)
-            case Ask.RETIRE:
+            case CallQueue.RETIRE:
                 self._retired(items, reply, now)
-            case Ask.PARK:
+            case CallQueue.PARK:
                 self._parked(items, reply, now)
-            case Ask.LOOK_BEHIND:
+            case CallQueue.LOOK_BEHIND:
                 self._looked_behind(items, reply, now)
-            case Ask.TAKE_DUE:
+            case CallQueue.TAKE_DUE:
                 self._took_due(items[0], reply, now)
-            case Ask.RESERVE:
+            case CallQueue.RESERVE:
                 self._inbox.reserved(items[0], reply, now)
-            case Ask.ALONE:
+            case CallQueue.ALONE:
                 items[0].done(reply, now)
 
     def refused(self, command: Command, error: RecordTooLarge, now: float) -> None:
@@ -202,7 +202,7 @@ class Lane(Attempting[W]):
         self.stopping = True
         self._mark_all()
         self._inbox.clear()
-        for ask in (Ask.LOOK_UP, Ask.BEGIN, Ask.TAKE_DUE, Ask.LOOK_BEHIND, Ask.RESERVE):
+        for ask in (CallQueue.LOOK_UP, CallQueue.BEGIN, CallQueue.TAKE_DUE, CallQueue.LOOK_BEHIND, CallQueue.RESERVE):
             self._asks.drop(ask)
 
     def taken_up(self) -> list[W]:
@@ -211,7 +211,7 @@ class Lane(Attempting[W]):
 
     def marks_left(self) -> list[tuple[int, int]]:
         """Offsets of suspects whose marks may be there, and how often each was under one before."""
-        alone = self._asks.under_way(Ask.ALONE)
+        alone = self._asks.under_way(CallQueue.ALONE)
         return [(each.record.offset, each.times - 1) for each in alone if each.times is not None]
 
     def leaves_suspects(self, now: float) -> bool:
@@ -223,7 +223,7 @@ class Lane(Attempting[W]):
         self.left = True
         self._to_mark.clear()
         self._to_append = 0
-        for ask in Ask:
+        for ask in CallQueue:
             if ask not in STILL_COUNT:
                 self._asks.drop(ask)
 
@@ -254,7 +254,7 @@ class Lane(Attempting[W]):
             self._start(work, now)
         self.has_more = SHARE in (len(taken), len(works))
         self._look_behind(now)
-        if self._policy.parks and now >= self._due.next_look() and not self._asks.busy([Ask.TAKE_DUE]):
+        if self._policy.parks and now >= self._due.next_look() and not self._asks.busy([CallQueue.TAKE_DUE]):
             self._take_due(now)
 
     def wake_at(self) -> float:
@@ -266,7 +266,7 @@ class Lane(Attempting[W]):
             times.append(self._mark_at)
         if self._delayed:
             times.append(self._delayed[0][0])
-        if self._policy.parks and not self._asks.busy([Ask.TAKE_DUE]):
+        if self._policy.parks and not self._asks.busy([CallQueue.TAKE_DUE]):
             times.append(self._due.next_look())
         return min(times)
 
@@ -297,9 +297,9 @@ class Lane(Attempting[W]):
             or self._keys.blocks(work.queue)
             or work.end is not None
             or not self._worker.table.may_begin_unseen(work)
-            or self._asks.count(Ask.LOOK_UP)
+            or self._asks.count(CallQueue.LOOK_UP)
         ):
-            self._asks.put(Ask.LOOK_UP, work)
+            self._asks.put(CallQueue.LOOK_UP, work)
         elif self._twins.join(work):
             advance(work, Event.TAKEN_IN, Phase.TWIN)
         else:
@@ -345,7 +345,7 @@ class Lane(Attempting[W]):
             self._put_down_stuck(now)
         asked = self._due.take_up(self._setting.random(TOKEN_BYTES), now)
         if asked is not None:
-            self._asks.put(Ask.TAKE_DUE, asked)
+            self._asks.put(CallQueue.TAKE_DUE, asked)
 
     def wants(self, due: Due, now: float) -> bool:
         """Whether a reference that was taken is of use here; else it is left to its lease."""

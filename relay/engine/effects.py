@@ -12,10 +12,10 @@ from typing import Any, Final, TypeVar
 from relay.clock import Clock
 from relay.domain.errors import LogUnavailable, PartitionLost, PartlyAppended, RecordTooLarge, Unavailable
 from relay.domain.topics import TopicSpec
-from relay.engine.commands import Alone, Ask, Command
+from relay.engine.commands import Alone, CallQueue, Command
 from relay.engine.core import Lane
 from relay.engine.ending import TOO_LITTLE
-from relay.engine.intake import Found
+from relay.engine.intake import ReservationResult
 from relay.engine.parked_quota import ParkingRoom, within
 from relay.engine.parking import (
     Became,
@@ -38,7 +38,7 @@ from relay.engine.work import FINISHED_AT, Call, Dead, Outcome, Seen, Unread, Wo
 from relay.log.partitioner import partition_of
 from relay.log.port import Coordinate, Log, NewRecord, Record, size_of
 from relay.log.slices import AT_ONCE
-from relay.state.attempts import Kind, Verdict
+from relay.state.attempts import CallKind, Verdict
 from relay.state.port import Due, DueAsk, IntakeAsk, ParkedLife, State
 from relay.state.port import Parked as Reference
 from relay.state.replies import Refusal, answered, of
@@ -63,18 +63,18 @@ class Effects:
         self._parked = parked
         self._one_suspect = asyncio.Lock()
         self._room = ParkingRoom(state, clock, patience)
-        self._carry: Final[Mapping[Ask, Callable[[AnyLane, Sequence[Any]], Awaitable[Any]]]] = {
-            Ask.LOOK_UP: self._look_up,
-            Ask.BEGIN: self._begin,
-            Ask.SETTLE: self._settle,
-            Ask.ECHO: self._settle,
-            Ask.APPEND: self._append,
-            Ask.MARK: self._mark,
-            Ask.RETIRE: self._retire,
-            Ask.PARK: self._park,
-            Ask.LOOK_BEHIND: self._look_behind,
-            Ask.TAKE_DUE: self._take_due,
-            Ask.RESERVE: self._reserve,
+        self._carry: Final[Mapping[CallQueue, Callable[[AnyLane, Sequence[Any]], Awaitable[Any]]]] = {
+            CallQueue.LOOK_UP: self._look_up,
+            CallQueue.BEGIN: self._begin,
+            CallQueue.SETTLE: self._settle,
+            CallQueue.ECHO: self._settle,
+            CallQueue.APPEND: self._append,
+            CallQueue.MARK: self._mark,
+            CallQueue.RETIRE: self._retire,
+            CallQueue.PARK: self._park,
+            CallQueue.LOOK_BEHIND: self._look_behind,
+            CallQueue.TAKE_DUE: self._take_due,
+            CallQueue.RESERVE: self._reserve,
         }
 
     @property
@@ -93,14 +93,14 @@ class Effects:
 
     async def _look_up(self, lane: AnyLane, works: Sequence[Work]) -> Sequence[Seen]:
         table, owned = lane.worker.table, lane.setting.lane
-        return await self._patience.until_done(Ask.LOOK_UP.value, lambda: table.intake(owned, works))
+        return await self._patience.until_done(CallQueue.LOOK_UP.value, lambda: table.intake(owned, works))
 
     async def _begin(self, lane: AnyLane, works: Sequence[Work]) -> Sequence[Verdict]:
         share = await self._room.share_to_retry(lane.setting.bounds)
         owned, asks = lane.setting.lane, lane.begin_asks(works, self._clock.monotonic())
         if share is not None:
             asks = [within(ask, share) for ask in asks]
-        return await self._answer(Ask.BEGIN.value, lambda: self._state.begin(of(owned, asks)))
+        return await self._answer(CallQueue.BEGIN.value, lambda: self._state.begin(of(owned, asks)))
 
     async def _settle(self, lane: AnyLane, settled: Sequence[ToSettle]) -> Sequence[Row | None]:
         """An endpoint is held before the outcome counts: one that is redelivered says it again, one that has ended
@@ -108,7 +108,7 @@ class Effects:
         for gate, held in {each.work.gate: each.hold for each in settled if each.hold is not None}.items():
             await self._patience.until_done("hold an endpoint", partial(self._holding.hold, gate, held))
         settlements = [each.settlement for each in settled]
-        return await self._answer(Ask.SETTLE.value, lambda: self._state.settle(settlements))
+        return await self._answer(CallQueue.SETTLE.value, lambda: self._state.settle(settlements))
 
     # the way out
 
@@ -118,7 +118,7 @@ class Effects:
         rest = Slices(records, places, weight=sum([work.weight for work in works]))
         last = len(works) == 1 and works[0].last_form
         try:
-            await self._patience.until_done(Ask.APPEND.value, lambda: self._appended(rest, is_last_form=last))
+            await self._patience.until_done(CallQueue.APPEND.value, lambda: self._appended(rest, is_last_form=last))
         except RecordTooLarge:
             note_places(works, rest.places)
             raise
@@ -146,9 +146,9 @@ class Effects:
         own = [(work, outcome) for work, outcome in outcomes if not isinstance(work, Unread)]
         unread = [mark_of(row_of(work), work, outcome) for work, outcome in outcomes if isinstance(work, Unread)]
         if own:
-            await self._patience.until_done(Ask.MARK.value, lambda: lane.worker.table.mark(own))
+            await self._patience.until_done(CallQueue.MARK.value, lambda: lane.worker.table.mark(own))
         if unread:
-            await self._answer(Ask.MARK.value, lambda: self._state.mark(unread))
+            await self._answer(CallQueue.MARK.value, lambda: self._state.mark(unread))
 
     async def _retire(self, lane: AnyLane, works: Sequence[Work]) -> Sequence[bool]:
         stage, owned = lane.worker.stage, lane.setting.lane
@@ -180,7 +180,7 @@ class Effects:
 
     async def _store(self, lane: AnyLane, works: Sequence[Work]) -> list[Became]:
         owned, stage = lane.setting.lane, lane.worker.stage
-        poll = lane.worker.kind is Kind.POLL
+        poll = lane.worker.kind is CallKind.POLL
         rows = of(owned, map(row_of, works))
         await self._answer("mark the intent to park", lambda: self._state.intend_to_park(rows))
         now, wall = self._clock.monotonic(), self._clock.time()
@@ -213,13 +213,13 @@ class Effects:
     async def _look_behind(self, lane: AnyLane, works: Sequence[Work]) -> list[bool]:
         """Of each, whether nothing of its order key is parked."""
         asks = [IntakeAsk(row_of(work), work.generation, work.queue) for work in works]
-        rows = await self._answer(Ask.LOOK_BEHIND.value, lambda: self._state.intake(of(lane.setting.lane, asks)))
+        rows = await self._answer(CallQueue.LOOK_BEHIND.value, lambda: self._state.intake(of(lane.setting.lane, asks)))
         return [not (row.behind or row.kept) for row in rows]
 
     async def hand_back(self, lane: AnyLane) -> None:
         """What came from the due index, and has not ended, is due for the next owner at once, not only when its lease
         is over. A courtesy: where it fails, the leases do it."""
-        poll = lane.worker.kind is Kind.POLL
+        poll = lane.worker.kind is CallKind.POLL
         references = [_reference(work, work.parked_at, 0.0, poll=poll) for work in lane.taken_up()]
         if references:
             with suppress(Unavailable, PartitionLost):
@@ -234,7 +234,7 @@ class Effects:
         if asked_for.limit:
             asks = of(owned, [DueAsk(tag, asked_for.limit, asked_for.token) for tag in tags])
             lease_s = lane.setting.bounds.lease_s
-            parts = await self._answer(Ask.TAKE_DUE.value, lambda: self._state.take_due(asks, lease_s=lease_s))
+            parts = await self._answer(CallQueue.TAKE_DUE.value, lambda: self._state.take_due(asks, lease_s=lease_s))
             taken = [due for part in parts for due in part]
         first = await self._answer("look what is due", lambda: self._state.next_due(of(owned, tags)))
         upcoming = {tag: in_s for tag, in_s in zip(tags, first, strict=True) if in_s is not None}
@@ -279,7 +279,7 @@ class Effects:
         """Those that were finished before their copies were removed. The others the log has lost."""
         finished: list[Due] = []
         asks = [IntakeAsk(due.row, due.generation, None) for due in gone]
-        rows = await self._answer(Ask.LOOK_UP.value, lambda: self._state.intake(of(lane.setting.lane, asks)))
+        rows = await self._answer(CallQueue.LOOK_UP.value, lambda: self._state.intake(of(lane.setting.lane, asks)))
         for due, row in zip(gone, rows, strict=True):
             if row.generation > due.generation or row.stage in FINISHED_AT[lane.worker.kind]:
                 finished.append(due)
@@ -311,13 +311,15 @@ class Effects:
 
     # after an abnormal end
 
-    async def _reserve(self, lane: AnyLane, before: Sequence[int]) -> Found:
+    async def _reserve(self, lane: AnyLane, before: Sequence[int]) -> ReservationResult:
         owned, at = lane.setting.lane, lane.partition
-        remains = await self._patience.until_done(Ask.RESERVE.value, lambda: self._state.reserve(owned, before[0]))
+        remains = await self._patience.until_done(
+            CallQueue.RESERVE.value, lambda: self._state.reserve(owned, before[0])
+        )
         if remains is None:
-            return Found(None, 0)
+            return ReservationResult(None, 0)
         ends = await self._patience.until_done("ask for the log's end", lambda: self._log.ends([at]))
-        return Found(remains, ends[at])
+        return ReservationResult(remains, ends[at])
 
     async def run_alone(self, lane: AnyLane, alone: Alone, ask: Callable[[Work, Call[Any]], None]) -> Any:
         """What its part returns; None where that is a question, which `ask` puts."""

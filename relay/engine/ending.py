@@ -9,13 +9,13 @@ from typing import Any, Final, Generic, TypeVar
 from relay.domain.dead_letter import is_letter
 from relay.domain.errors import RecordTooLarge
 from relay.domain.truncate import smaller_forms
-from relay.engine.commands import BATCH, Ask, Asks, Weigh
+from relay.engine.commands import BATCH, CallQueue, Commands, Weigh
 from relay.engine.intake import Breaks, WorkerFault
 from relay.engine.observer import Observer
 from relay.engine.order import Order, Twins, Watermark
 from relay.engine.parking import DueIndex, ParkedKeys
 from relay.engine.phases import Event, Phase, advance
-from relay.engine.policy import Appetite, Bounds, BudgetShare, Policy, Standing
+from relay.engine.policy import Bounds, BudgetShare, IntakeLimit, LaneStanding, Policy
 from relay.engine.slices import SLICE_BYTES, measured
 from relay.engine.work import Dead, Done, Outcome, Unread, W, Work, Worker, is_awaited, row_of
 from relay.log.port import Coordinate, NewRecord, TopicPartition, size_of
@@ -38,17 +38,17 @@ def _copy_bytes(work: Work) -> int:
     return size_of(work.record)
 
 
-WEIGHTS: Final[Mapping[Ask, Weigh]] = {
-    Ask.SETTLE: _answer_bytes,
-    Ask.APPEND: attrgetter("weight"),
-    Ask.PARK: _copy_bytes,
+WEIGHTS: Final[Mapping[CallQueue, Weigh]] = {
+    CallQueue.SETTLE: _answer_bytes,
+    CallQueue.APPEND: attrgetter("weight"),
+    CallQueue.PARK: _copy_bytes,
 }
 
 TOO_LITTLE: Final = "too little for any dead letter; raise the topic's max.message.bytes"
 
 
 @dataclass(frozen=True, slots=True)
-class Setting:
+class LaneSetup:
     """What a lane is given. `tags`: hash tags under which its parked references may be. `random`: so many random bytes.
     `wall`: Unix seconds, for what is told to people. `breaks`: who has broken lanes of this process."""
 
@@ -67,25 +67,25 @@ class Setting:
         return TopicPartition(self.lane.topic, self.lane.partition)
 
 
-class Ending(Generic[W]):
+class LaneExit(Generic[W]):
     """What a lane has in memory, and the way out of it."""
 
-    def __init__(self, setting: Setting, worker: Worker[W]) -> None:
+    def __init__(self, setting: LaneSetup, worker: Worker[W]) -> None:
         self._setting = setting
         self._worker = worker
         self._policy = setting.policy
         self._bounds = setting.bounds
         self._memory = setting.memory
         self._observer = setting.observer
-        self._asks = Asks(WEIGHTS)
+        self._asks = Commands(WEIGHTS)
         self._to_append = 0
         self._watermark = Watermark()
         self._order: Order[W] = Order()
         self._twins: Twins[W] = Twins()
-        self._standing = Standing()
+        self._standing = LaneStanding()
         self._keys: ParkedKeys[W] = ParkedKeys()
         self._due = DueIndex(setting.tags, setting.bounds.due_in_hand, setting.memory)
-        self._appetite = Appetite(shared=setting.policy.clears_the_way, waits=setting.policy.parks)
+        self._appetite = IntakeLimit(shared=setting.policy.clears_the_way, waits=setting.policy.parks)
         self._full_since: float | None = None
         self._to_mark: list[tuple[W, Outcome]] = []
         self._mark_at = 0.0
@@ -135,7 +135,7 @@ class Ending(Generic[W]):
         work.weight, held = measured(records, work.record.value)
         self._to_append += work.weight
         self._holds(work, held)
-        self._asks.put(Ask.APPEND, work)
+        self._asks.put(CallQueue.APPEND, work)
 
     def _holds(self, work: W, size: int) -> None:
         """It has come to so much, beside its record."""
@@ -174,7 +174,7 @@ class Ending(Generic[W]):
         Where it is no dead letter, its work is given up instead."""
         if len(works) == 1:
             self._shrink(works[0], error)
-        self._asks.one_by_one(Ask.APPEND, works)
+        self._asks.one_by_one(CallQueue.APPEND, works)
 
     def _shrink(self, work: W, error: RecordTooLarge) -> None:
         if work.forms is None:
@@ -197,7 +197,7 @@ class Ending(Generic[W]):
 
     def _mark_all(self) -> None:
         for each in self._to_mark:
-            self._asks.put(Ask.MARK, each)
+            self._asks.put(CallQueue.MARK, each)
         self._to_mark.clear()
 
     def _marked(self, outcomes: Sequence[tuple[W, Outcome]], now: float) -> None:
@@ -217,7 +217,7 @@ class Ending(Generic[W]):
         """Its output is acknowledged and marked."""
         if work.owes_tombstone:
             advance(work, event, Phase.RETIRING)
-            self._asks.put(Ask.RETIRE, work)
+            self._asks.put(CallQueue.RETIRE, work)
         else:
             advance(work, event, Phase.OVER)
             self._over(work, now)

@@ -9,7 +9,7 @@ from math import inf
 from typing import Final, Generic
 
 from relay.domain.errors import InvalidRecord
-from relay.engine.commands import Alone, Ask, Asks
+from relay.engine.commands import Alone, CallQueue, Commands
 from relay.engine.observer import Observer
 from relay.engine.parking import ParkedCopy
 from relay.engine.phases import IllegalTransition
@@ -27,7 +27,7 @@ WARY_S: Final = 60.0
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class ReservationResult:
     """What a reservation found. `remains`: of an owner that ended abnormally; None: there is nothing. `end`: of the
     partition, then: what came later nobody can have had."""
 
@@ -61,7 +61,7 @@ class Quarantine:
             return None
         return offset + 1 + AHEAD
 
-    def reserved(self, before: int, found: Found, now: float) -> bool:
+    def reserved(self, before: int, found: ReservationResult, now: float) -> bool:
         """Whether that found somebody to suspect. It does so at the first time only."""
         first, self._reserved = self._reserved < 0, before
         if not first or found.remains is None:
@@ -171,7 +171,7 @@ class Inbox(Generic[W]):
     def __init__(
         self,
         worker: Worker[W],
-        asks: Asks,
+        asks: Commands,
         quarantine: Quarantine,
         observer: Observer,
         partition: TopicPartition,
@@ -213,14 +213,14 @@ class Inbox(Generic[W]):
         if before is None:
             return False
         self._held_up = True
-        self._asks.put(Ask.RESERVE, before)
+        self._asks.put(CallQueue.RESERVE, before)
         return True
 
     def _highest(self) -> int:
         first = self._waiting[0]
         return NO_OFFSET if first.copy is not None else first.record.offset
 
-    def reserved(self, before: int, found: Found, now: float) -> None:
+    def reserved(self, before: int, found: ReservationResult, now: float) -> None:
         self._held_up = False
         quarantine = self._quarantine
         if quarantine.reserved(before, found, now):
@@ -238,7 +238,7 @@ class Inbox(Generic[W]):
         else:
             self._held_up = True
             part, done = partial(self._admit, record), partial(self._was_alone, arrived)
-            self._asks.put(Ask.ALONE, Alone(record, None, quarantine.times(record), part, done))
+            self._asks.put(CallQueue.ALONE, Alone(record, None, quarantine.times(record), part, done))
 
     def _was_alone(self, arrived: Arrived, read: W | Dead | None, now: float) -> None:
         self._held_up = False

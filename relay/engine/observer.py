@@ -12,7 +12,7 @@ from relay.state.attempts import WaitReason
 from relay.state.port import Restored
 
 
-class Memory(Enum):
+class StateMemory(Enum):
     """Of a state that was not ready. NEW: there never was any; KEPT: a restart that lost nothing; LOST: it is gone, or
     its end may be."""
 
@@ -30,7 +30,7 @@ class Recovered:
     """
 
     tags: frozenset[int]
-    memory: Memory
+    memory: StateMemory
     owners: Mapping[str, Counter[Restored]]
     seconds: float
     doubt_until: float | None

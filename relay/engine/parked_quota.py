@@ -15,7 +15,7 @@ from relay.engine.parking import NotParked
 from relay.engine.policy import Bounds
 from relay.engine.supervision import Patience
 from relay.engine.work import Work
-from relay.state.attempts import BeginAsk, Kind
+from relay.state.attempts import BeginAsk, CallKind
 from relay.state.port import State
 from relay.state.replies import answered
 
@@ -38,7 +38,7 @@ class ParkingRoom:
         policy, fresh = lane.setting.policy, [work.parked_at is None for work in works]
         if any(fresh):
             await self._count(lane.setting.bounds)
-        polls, crowded = lane.worker.kind is Kind.POLL, self._crowded
+        polls, crowded = lane.worker.kind is CallKind.POLL, self._crowded
         counts = [
             is_fresh and not polls and policy.counts_room(sent=work.sent, crowded=crowded)
             for work, is_fresh in zip(works, fresh, strict=True)

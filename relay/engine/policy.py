@@ -79,7 +79,7 @@ class Dedicated(Policy):
         return down
 
 
-class Shared(Policy):
+class SharedLanePolicy(Policy):
     parks = True
     retries_need_room = True
     __slots__ = ()
@@ -99,7 +99,7 @@ class Shared(Policy):
         return not sent if self.capped else crowded
 
 
-class Standing:
+class LaneStanding:
     """Whether the endpoint that a lane sends to takes anything now, as far as known here. Of use where it has but
     one."""
 
@@ -141,7 +141,7 @@ STALLED_IN_A_CROWD_S: Final = 1.0
 """What counts as stalled then."""
 
 
-class Appetite:
+class IntakeLimit:
     """Whether a lane has enough at hand, so that the rest may stay in the log. In a `shared` one it says nothing that
     something ends: it may be a slow receiver's, and what is further on another's. So there one poll more is taken each
     time, up to the window, whoever ends what. Where its works do not wait for anybody outside (not `waits`), what is

@@ -18,12 +18,12 @@ from typing import Any, Final
 
 from relay.clock import Clock
 from relay.domain.errors import PartitionLost, RecordTooLarge, Unavailable
-from relay.engine.commands import STILL_COUNT, Ask, Command
+from relay.engine.commands import STILL_COUNT, CallQueue, Command
 from relay.engine.core import Lane
 from relay.engine.effects import Effects
 from relay.engine.intake import blamed
 from relay.engine.order import Order
-from relay.engine.request_limiter import LaneSeats, Turnstile
+from relay.engine.request_limiter import LaneSeats, RequestLimiter
 from relay.engine.settling import LONGEST_CLOSE_S
 from relay.engine.supervision import never_in_silence
 from relay.engine.work import Call, Work
@@ -51,7 +51,7 @@ class Post:
     def __init__(self, lane: Lane[Any], told: Callable[[], None], broke: Broke) -> None:
         self.lane = lane
         self.events: deque[Came] = deque()
-        self.calls: dict[asyncio.Task[None], Ask] = {}
+        self.calls: dict[asyncio.Task[None], CallQueue] = {}
         self.wake_at = inf
         self.closed = False
         self.told = told
@@ -62,7 +62,7 @@ class Post:
 class Pump:
     """Runs the cores of all lanes of a process."""
 
-    def __init__(self, effects: Effects, clock: Clock, turnstile: Turnstile) -> None:
+    def __init__(self, effects: Effects, clock: Clock, turnstile: RequestLimiter) -> None:
         self.effects = effects
         self._clock = clock
         self._turnstile = turnstile
@@ -229,7 +229,7 @@ class Pump:
     async def _carried_out(self, post: Post, command: Command) -> None:
         lane = post.lane
         try:
-            if command.ask is Ask.ALONE:
+            if command.ask is CallQueue.ALONE:
                 start = partial(self._start, post)
                 reply = await never_in_silence(self.effects.run_alone(lane, command.items[0], start))
             else:

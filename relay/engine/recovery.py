@@ -16,7 +16,7 @@ from relay.domain.batches import batches
 from relay.domain.errors import InvalidRecord, LogUnavailable, RelayError
 from relay.domain.hold import Hold, decode_hold, encode_hold, held_owner, hold, hold_key
 from relay.domain.topics import TopicSpec
-from relay.engine.observer import Memory, Observer, Recovered
+from relay.engine.observer import Observer, Recovered, StateMemory
 from relay.engine.parking import LIFE_KEY, unwrap_ours
 from relay.engine.supervision import Patience
 from relay.log.port import Log, NewRecord, Record, TopicPartition
@@ -198,7 +198,7 @@ class Recovery:
         return told
 
     def _told(
-        self, tags: frozenset[int], memory: Memory, found: Iterable[tuple[_Kept, Restored]], begun: float
+        self, tags: frozenset[int], memory: StateMemory, found: Iterable[tuple[_Kept, Restored]], begun: float
     ) -> Recovered:
         counted: dict[str, Counter[Restored]] = defaultdict(Counter)
         for copy, what in found:
@@ -208,7 +208,7 @@ class Recovery:
             memory=memory,
             owners=dict(counted),
             seconds=self._clock.monotonic() - begun,
-            doubt_until=self._clock.time() + self._in_doubt_s if memory is Memory.LOST else None,
+            doubt_until=self._clock.time() + self._in_doubt_s if memory is StateMemory.LOST else None,
         )
 
     async def _ends(self, tags: frozenset[int]) -> LaneEnds | None:
@@ -283,10 +283,10 @@ def _hold(value: bytes, record: Record) -> Hold:
         return hold("paused", record.timestamp_ms / 1000, error.detail)
 
 
-def _memory(tags: frozenset[int], forgotten: frozenset[int], *, was_alive: bool) -> Memory:
+def _memory(tags: frozenset[int], forgotten: frozenset[int], *, was_alive: bool) -> StateMemory:
     if not tags & forgotten:
-        return Memory.KEPT
-    return Memory.LOST if was_alive else Memory.NEW
+        return StateMemory.KEPT
+    return StateMemory.LOST if was_alive else StateMemory.NEW
 
 
 def _would_be(copy: _Kept, row: Row | None) -> Restored:

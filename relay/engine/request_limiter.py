@@ -22,7 +22,7 @@ SEATS: Final = 10_000
 """Requests under way in one process, unless it is told otherwise."""
 
 
-class Turnstile:
+class RequestLimiter:
     """One for all lanes of a process. `most`: requests under way at a time."""
 
     def __init__(self, clock: Clock, observer: Observer | None = None, most: int = SEATS) -> None:
@@ -96,7 +96,7 @@ class Turnstile:
 class LaneSeats:
     """The seats that a lane's attempts have; see `relay.engine.settling.Seats`."""
 
-    def __init__(self, turnstile: Turnstile, seated: Callable[[Any], None], wanted: Callable[[], bool]) -> None:
+    def __init__(self, turnstile: RequestLimiter, seated: Callable[[Any], None], wanted: Callable[[], bool]) -> None:
         """`seated` is called for each work that had to wait and has a seat now, while it is `wanted`."""
         self._turnstile = turnstile
         self._seated = seated
@@ -132,7 +132,7 @@ NOTEWORTHY_S: Final = 1.0
 
 
 async def attend(
-    state: State, clock: Clock, turnstile: Turnstile, tags: Sequence[int], observer: Observer | None = None
+    state: State, clock: Clock, turnstile: RequestLimiter, tags: Sequence[int], observer: Observer | None = None
 ) -> None:
     """Tell the state, for ever, that attempts are made, so that our own absence is no part of a receiver's outage; not
     while this process sends nothing. Reports to `observer` when the clock of the state was set back."""

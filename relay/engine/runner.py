@@ -45,7 +45,7 @@ class OpenConsumer(Protocol):
 
 
 @dataclass(slots=True, eq=False)
-class _Running:
+class _RunningLane:
     lane: OpenLane
     ending: asyncio.Task[None] | None = None
     standstill: Standstill = field(default_factory=Standstill)
@@ -79,13 +79,13 @@ class Runner:
         self._observer = observer or Observer()
         self._name = name
         self._memory = memory or ByteBudget()
-        self._lanes: dict[TopicPartition, _Running] = {}
+        self._lanes: dict[TopicPartition, _RunningLane] = {}
         self._paused: set[TopicPartition] = set()
         self._active: set[TopicPartition] = set()
         """Lanes that have been offered records, and may be at a bound: the idle ones need not be looked at."""
         self._crowded = False
         self._committed: dict[TopicPartition, int] = {}
-        self._lingering: list[_Running] = []
+        self._lingering: list[_RunningLane] = []
         self._looked_at = -LOOK_AROUND_S
         self._waiting_since = 0.0
         self._stopping = False
@@ -228,7 +228,7 @@ class Runner:
                 self._restarting.add(task)
                 task.add_done_callback(self._restarting.discard)
 
-    async def _restarted(self, lanes: Mapping[TopicPartition, _Running | None], pause_s: float) -> None:
+    async def _restarted(self, lanes: Mapping[TopicPartition, _RunningLane | None], pause_s: float) -> None:
         """As far as they are still there: one that was lost and dealt again meanwhile has begun anew by that."""
         await self._clock.sleep(pause_s)
         if self._stopping:
@@ -312,10 +312,10 @@ class Runner:
             lane = self._open_lane(assignment)
             lane.progress = self._progress
             lane.on_break = partial(self._restart, [assignment.partition], None)
-            running = self._lanes[assignment.partition] = _Running(lane)
+            running = self._lanes[assignment.partition] = _RunningLane(lane)
             lane.on_stop = partial(self._end, self._tasks, running)
 
-    def _end(self, tasks: asyncio.TaskGroup, running: _Running) -> None:
+    def _end(self, tasks: asyncio.TaskGroup, running: _RunningLane) -> None:
         """A lane has a task of its own only while it ends: there may be thousands."""
         running.ending = _started(tasks, running.lane.finish())
         if running.ending is None:

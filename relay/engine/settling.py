@@ -9,8 +9,8 @@ from msgspec import structs
 
 from relay.domain.hold import Hold, hold
 from relay.domain.receiver import BreakerPolicy
-from relay.engine.commands import Ask
-from relay.engine.ending import Setting
+from relay.engine.commands import CallQueue
+from relay.engine.ending import LaneSetup
 from relay.engine.phases import Event, Phase, advance
 from relay.engine.waiting import Waiting, patience_left_s
 from relay.engine.work import (
@@ -28,7 +28,7 @@ from relay.engine.work import (
     fill_in,
     row_of,
 )
-from relay.state.attempts import Change, Kind, Settlement
+from relay.state.attempts import CallKind, Change, Settlement
 from relay.state.rows import Result, Row, Stage
 
 HELD_UP_AFTER: Final = 3
@@ -37,7 +37,7 @@ LONGEST_CLOSE_S: Final = 10.0
 """A closed endpoint is asked about again at least this often: the hint that it takes something again may be lost."""
 
 
-class Seats(Protocol[W_contra]):
+class RequestSeats(Protocol[W_contra]):
     """A bounded number of requests is under way in a process (`relay.engine.request_limiter`)."""
 
     def take(self, work: W_contra) -> bool:
@@ -63,7 +63,7 @@ class ToSettle(NamedTuple):
 class Settling(Waiting[W]):
     """What comes after a step."""
 
-    def __init__(self, setting: Setting, worker: Worker[W], seats: Seats[W]) -> None:
+    def __init__(self, setting: LaneSetup, worker: Worker[W], seats: RequestSeats[W]) -> None:
         super().__init__(setting, worker)
         self._seats = seats
 
@@ -120,7 +120,7 @@ class Settling(Waiting[W]):
         held, settlement = hold_of(decision, self._setting.wall()), settlement_of(work, decision)
         if settlement.result is not None:
             self._holds(work, len(settlement.result.body))
-        self._asks.put(Ask.SETTLE, ToSettle(work, settlement, held, decision))
+        self._asks.put(CallQueue.SETTLE, ToSettle(work, settlement, held, decision))
 
     def _settled(self, settled: Sequence[ToSettle], rows: Sequence[Row | None], now: float) -> None:
         for each, row in zip(settled, rows, strict=True):
@@ -138,7 +138,7 @@ class Settling(Waiting[W]):
 
     def _says_of_health(self, settlement: Settlement, decision: Decision) -> bool | None:
         """A GET says nothing for the breaker, but that the endpoint is there."""
-        if self._worker.kind is Kind.POST:
+        if self._worker.kind is CallKind.POST:
             return settlement.healthy
         return None if settlement.pause_s or isinstance(decision, Dead) else True
 
@@ -193,7 +193,7 @@ class Settling(Waiting[W]):
         breaker = rules_of(work).limits.breaker
         held = hold_after_ping(decision, breaker, work.down_for_s, self._setting.wall())
         advance(work, Event.DECIDED, Phase.ECHOING)
-        self._asks.put(Ask.ECHO, ToSettle(work, echo_of(work, decision, held), held, decision))
+        self._asks.put(CallQueue.ECHO, ToSettle(work, echo_of(work, decision, held), held, decision))
 
     def _echoed(self, echoes: Sequence[ToSettle], now: float) -> None:
         for work, settlement, held, _ in echoes:

@@ -5,8 +5,8 @@ from collections.abc import Callable, Mapping, Sequence
 from math import inf
 from typing import Final
 
-from relay.engine.commands import Ask
-from relay.engine.ending import Ending
+from relay.engine.commands import CallQueue
+from relay.engine.ending import LaneExit
 from relay.engine.parking import ROOM_S, Became, NotParked, Stored
 from relay.engine.phases import Event, Phase, advance
 from relay.engine.policy import Fate
@@ -34,7 +34,7 @@ Go = Callable[[W, Event, float], None]
 """Takes a work out of memory, or behind parked ones."""
 
 
-class Waiting(Ending[W]):
+class Waiting(LaneExit[W]):
     """Who waits where."""
 
     _relieved_at = -RELIEVE_S
@@ -121,11 +121,11 @@ class Waiting(Ending[W]):
             work.unseen = False
             advance(work, event, Phase.READ)
             self._keys.look_up(work)
-            self._asks.put(Ask.LOOK_UP, work)
+            self._asks.put(CallQueue.LOOK_UP, work)
         else:
             advance(work, event, Phase.PARKING)
             self._keys.going(work)
-            self._asks.put(Ask.PARK, work)
+            self._asks.put(CallQueue.PARK, work)
 
     def _queue_up(self, work: W, event: Event, now: float) -> None:
         """Behind parked ones of its order key."""
@@ -166,7 +166,7 @@ class Waiting(Ending[W]):
 
     def _refuse_followers(self, refused: Mapping[bytes, NotParked], now: float) -> None:
         """There may be room by the time that they would be parked, before the refused ones of their order keys."""
-        for work in self._asks.withdraw(Ask.PARK, lambda work: work.parked_at is None and work.queue in refused):
+        for work in self._asks.withdraw(CallQueue.PARK, lambda work: work.parked_at is None and work.queue in refused):
             self._keys.gone(work)
             self._no_room(work, refused[work.queue], now)
 
@@ -183,17 +183,17 @@ class Waiting(Ending[W]):
     # behind parked ones
 
     def _look_behind(self, now: float) -> None:
-        if now >= self._keys.next_look(still=self._still()) and not self._asks.busy([Ask.LOOK_BEHIND]):
+        if now >= self._keys.next_look(still=self._still()) and not self._asks.busy([CallQueue.LOOK_BEHIND]):
             firsts = self._keys.firsts(now)
             for work in firsts.values():
-                self._asks.put(Ask.LOOK_BEHIND, work)
+                self._asks.put(CallQueue.LOOK_BEHIND, work)
 
     def _looked_behind(self, works: Sequence[W], emptied: Sequence[bool], now: float) -> None:
         """Forget order keys that turn out to have nothing parked: then even without room their works can go on."""
         for work, nothing_parked in zip(works, emptied, strict=True):
             if nothing_parked and work.queue is not None:
                 self._keys.emptied(work.queue)
-        if self._asks.busy([Ask.LOOK_BEHIND]):
+        if self._asks.busy([CallQueue.LOOK_BEHIND]):
             return  # the others of the same look
         still = self._still()
         for work in self._keys.take_behind(now):
@@ -226,7 +226,7 @@ class Waiting(Ending[W]):
         if self._full_since is None:
             self._full_since = now
         if self._policy.clears_the_way and now - self._full_since >= CONGESTED_S:
-            enough = min(self._bounds.window, len(self._watermark) + 1) // 2 - self._asks.waiting(Ask.PARK)
+            enough = min(self._bounds.window, len(self._watermark) + 1) // 2 - self._asks.waiting(CallQueue.PARK)
             self._park_all(self._order.withdraw_longest(enough), now)
 
     def _park_all(self, works: Sequence[W], now: float) -> None:

@@ -12,7 +12,7 @@ from relay.domain.identity import DeliveryId
 from relay.domain.reasons import REASON_CODES
 from relay.engine.phases import Phase
 from relay.log.port import Coordinate, NewRecord, Record
-from relay.state.attempts import Change, Kind, Limits
+from relay.state.attempts import CallKind, Change, Limits
 from relay.state.port import Lane
 from relay.state.rows import Mark, Result, Row, RowKey, Stage
 
@@ -279,7 +279,10 @@ class Outcome(Struct, frozen=True):
 
 
 _PUBLISHED: Final = frozenset({Stage.PUBLISHED, Stage.DONE, Stage.FAILED})
-FINISHED_AT: Final[Mapping[Kind, frozenset[Stage]]] = {Kind.POST: _PUBLISHED | {Stage.AWAITING}, Kind.POLL: _PUBLISHED}
+FINISHED_AT: Final[Mapping[CallKind, frozenset[Stage]]] = {
+    CallKind.POST: _PUBLISHED | {Stage.AWAITING},
+    CallKind.POLL: _PUBLISHED,
+}
 """Stages of a row at which the part of a worker of this kind is provably over."""
 
 
@@ -290,7 +293,7 @@ def row_of(work: W) -> RowKey:
     return work.row
 
 
-def fill_in(work: W, row: Row, now: float, kind: Kind) -> None:
+def fill_in(work: W, row: Row, now: float, kind: CallKind) -> None:
     """Let `work` know what its row knows; a row of an earlier generation says only whether a tombstone is owed.
 
     A stored 202 is the result of a POST; to a poll it says nothing yet.
@@ -304,7 +307,7 @@ def fill_in(work: W, row: Row, now: float, kind: Kind) -> None:
     work.polls = row.polls
     if row.due_in_s > 0 and work.parked_at is None:
         work.due = now + row.due_in_s
-    if row.stage is Stage.RESULT or (row.stage is Stage.ACCEPTED and kind is Kind.POST):
+    if row.stage is Stage.RESULT or (row.stage is Stage.ACCEPTED and kind is CallKind.POST):
         work.result = row.result
 
 
@@ -353,7 +356,7 @@ class Worker(Protocol[W]):
     """
 
     stage: str
-    kind: Kind
+    kind: CallKind
     parks: bool
     capped: bool
 

@@ -15,7 +15,7 @@ from relay.domain.identity import DeliveryId
 from relay.domain.progress import Status
 from relay.domain.reasons import is_of_callback
 from relay.domain.statistics import BOUNDS_S, NUMBERS, OUTCOMES
-from relay.history.port import Arrival, Batch, By, DeliveryFound, Ending
+from relay.history.port import ArrivalFact, By, DeliveryFound, EndingFact, FactBatch
 from relay.history.text import clean
 
 PROGRESS: Final[tuple[Status, ...]] = (
@@ -42,7 +42,7 @@ class Said(NamedTuple):
     offset: int = 0
 
 
-class Delivery(NamedTuple):
+class DeliveryRow(NamedTuple):
     """A row. `progress`: index into PROGRESS. `life`: of the receiver's name; empty until one of them says."""
 
     source_id: str
@@ -63,16 +63,16 @@ class Delivery(NamedTuple):
         return self[:3]
 
 
-def deliveries_of(batch: Batch) -> list[Delivery]:
+def deliveries_of(batch: FactBatch) -> list[DeliveryRow]:
     """One for each delivery that the batch tells of, in the order of their keys."""
-    found: dict[tuple[str, str, str], Delivery] = {}
+    found: dict[tuple[str, str, str], DeliveryRow] = {}
     for row in _told(batch):
         known = found.get(row.key)
         found[row.key] = row if known is None else join(known, row)
     return [found[key] for key in sorted(found)]
 
 
-def join(one: Delivery, other: Delivery) -> Delivery:
+def join(one: DeliveryRow, other: DeliveryRow) -> DeliveryRow:
     """What both say of the same delivery."""
     if one.generation != other.generation:
         return max(one, other, key=lambda row: row.generation)
@@ -85,7 +85,7 @@ def join(one: Delivery, other: Delivery) -> Delivery:
     )
 
 
-def found_of(row: Delivery) -> DeliveryFound:
+def found_of(row: DeliveryRow) -> DeliveryFound:
     """The row, as it is told."""
     return DeliveryFound(
         row.receiver,
@@ -100,7 +100,7 @@ def found_of(row: Delivery) -> DeliveryFound:
     )
 
 
-def _told(batch: Batch) -> Iterable[Delivery]:
+def _told(batch: FactBatch) -> Iterable[DeliveryRow]:
     for arrival in batch.arrivals:
         yield from _of_arrival(arrival)
     for at, attempt in batch.attempts:
@@ -110,38 +110,38 @@ def _told(batch: Batch) -> Iterable[Delivery]:
         yield _of_ending(ending)
 
 
-def _of_arrival(arrival: Arrival) -> Iterable[Delivery]:
+def _of_arrival(arrival: ArrivalFact) -> Iterable[DeliveryRow]:
     for receiver in arrival.receivers:
         key = _key(DeliveryId(receiver, *arrival.message))
-        yield Delivery(*key, 0, 0, 0, Said(), None, None, None, arrival.received_at)
+        yield DeliveryRow(*key, 0, 0, 0, Said(), None, None, None, arrival.received_at)
 
 
-def _of_attempt(at: Coordinate, attempt: Attempt) -> Delivery:
+def _of_attempt(at: Coordinate, attempt: Attempt) -> DeliveryRow:
     key = _key(DeliveryId(attempt.receiver or "", attempt.source_id or "", attempt.message_id or ""))
     ended_at = attempt.started_at + attempt.duration_ms / 1000
     if attempt.kind != "post":
         progress = PROGRESS.index("response_delivered_to_sender") if _was_taken(attempt) else 0
-        return Delivery(*key, attempt.generation, progress, 0, Said(), None, None, None, ended_at, attempt.life)
+        return DeliveryRow(*key, attempt.generation, progress, 0, Said(), None, None, None, ended_at, attempt.life)
     progress = _AFTER_CODE.get(attempt.code_class or "", 0)
     said = Said(1, attempt.attempt, at.partition, at.offset)
     status = attempt.response.status if attempt.response is not None else None
     told = (status, _text(attempt.reason), _text(attempt.detail))
-    return Delivery(*key, attempt.generation, progress, attempt.attempt, said, *told, ended_at, attempt.life)
+    return DeliveryRow(*key, attempt.generation, progress, attempt.attempt, said, *told, ended_at, attempt.life)
 
 
 def _was_taken(attempt: Attempt) -> bool:
     return attempt.kind == "callback" and attempt.outcome == "done"
 
 
-def _of_ending(ending: Ending) -> Delivery:
+def _of_ending(ending: EndingFact) -> DeliveryRow:
     progress = PROGRESS.index(ending.status)
     said = Said(_rank(ending), 0, ending.at.partition, ending.at.offset)
     told = (ending.last_status, _text(ending.reason), _text(ending.detail))
     key = _key(ending.delivery)
-    return Delivery(*key, ending.generation, progress, ending.attempts, said, *told, ending.happened_at, ending.life)
+    return DeliveryRow(*key, ending.generation, progress, ending.attempts, said, *told, ending.happened_at, ending.life)
 
 
-def _rank(ending: Ending) -> int:
+def _rank(ending: EndingFact) -> int:
     if ending.status != "failed":
         return 2
     return 3 if is_of_callback(ending.reason) else 4
@@ -156,7 +156,7 @@ def _text(text: str | None) -> str | None:
     return clean(text) if text else None
 
 
-class Count(NamedTuple):
+class CountDelta(NamedTuple):
     """What a batch adds to the numbers of a span. `at`: its begin, Unix seconds."""
 
     by: By
@@ -167,7 +167,7 @@ class Count(NamedTuple):
     numbers: tuple[int, ...]
 
 
-def counts_of(attempts: Iterable[Attempt]) -> list[Count]:
+def counts_of(attempts: Iterable[Attempt]) -> list[CountDelta]:
     """Of the POSTs among them to a receiver, in the order of their keys."""
     found: dict[tuple[By, int, str, str, str], list[int]] = {}
     for attempt in attempts:
@@ -177,7 +177,7 @@ def counts_of(attempts: Iterable[Attempt]) -> list[Count]:
             at = int(attempt.started_at // span_s) * span_s
             key = (by, at, clean(attempt.receiver), clean(attempt.source_id or ""), attempt.life)
             _count(found.setdefault(key, [0] * NUMBERS), attempt)
-    return [Count(*key, tuple(found[key])) for key in sorted(found)]
+    return [CountDelta(*key, tuple(found[key])) for key in sorted(found)]
 
 
 def _count(numbers: list[int], attempt: Attempt) -> None:
@@ -187,9 +187,9 @@ def _count(numbers: list[int], attempt: Attempt) -> None:
         numbers[len(OUTCOMES) + bisect_left(BOUNDS_S, attempt.duration_ms / 1000)] += 1
 
 
-def first_of(arrivals: Sequence[Arrival]) -> list[Arrival]:
+def first_of(arrivals: Sequence[ArrivalFact]) -> list[ArrivalFact]:
     """Of each id the first to arrive, in the order of their ids."""
-    found: dict[tuple[str, str], Arrival] = {}
+    found: dict[tuple[str, str], ArrivalFact] = {}
     for arrival in arrivals:
         known = found.get(arrival.message)
         if known is None or order_of(arrival) < order_of(known):
@@ -197,6 +197,6 @@ def first_of(arrivals: Sequence[Arrival]) -> list[Arrival]:
     return [found[key] for key in sorted(found)]
 
 
-def order_of(arrival: Arrival) -> tuple[float, int, int]:
+def order_of(arrival: ArrivalFact) -> tuple[float, int, int]:
     """Which of several came first."""
     return arrival.received_at, arrival.at.partition, arrival.at.offset

@@ -23,7 +23,7 @@ T = TypeVar("T")
 By = Literal["minute", "hour"]
 
 
-class Arrival(Struct, frozen=True, gc=False):
+class ArrivalFact(Struct, frozen=True, gc=False):
     """A message as it came to `from_sender`, at `at`. `received_at`: Unix seconds, the log's. `headers`: the message's
     own and its CloudEvents attributes, by their names in lower case, where bodies are kept; `body`: as many of its
     first bytes as are kept. `receivers`: those that it names, whose deliveries are known by that. Of an id that came
@@ -40,7 +40,7 @@ class Arrival(Struct, frozen=True, gc=False):
     receivers: tuple[str, ...] = ()
 
 
-class Ending(Struct, frozen=True, gc=False):
+class EndingFact(Struct, frozen=True, gc=False):
     """What became of a delivery: its record on `to_sender`, or on `failed_messages`. `happened_at`: Unix seconds.
 
     `status`: `response_received_from_receiver`; `response_delivered_to_sender` where it was left for a consumer of the
@@ -60,12 +60,12 @@ class Ending(Struct, frozen=True, gc=False):
     life: str = ""
 
 
-class Batch(Struct, frozen=True):
+class FactBatch(Struct, frozen=True):
     """What some records say. `attempts` with the coordinate that tells one from another."""
 
-    arrivals: Sequence[Arrival] = ()
+    arrivals: Sequence[ArrivalFact] = ()
     attempts: Sequence[tuple[Coordinate, Attempt]] = ()
-    endings: Sequence[Ending] = ()
+    endings: Sequence[EndingFact] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,7 +142,7 @@ class DeliveryFound(Struct, frozen=True, gc=False):
 class MessageFound(Struct, frozen=True, gc=False):
     """A message with those of its deliveries that anything is known of."""
 
-    arrival: Arrival
+    arrival: ArrivalFact
     deliveries: tuple[DeliveryFound, ...]
 
 
@@ -153,7 +153,7 @@ class AttemptFound(Struct, frozen=True, gc=False):
     attempt: Attempt
 
 
-class Page(Struct, Generic[T], frozen=True):
+class HistoryPage(Struct, Generic[T], frozen=True):
     """`cursor`: what the next page is asked for with; None: this was the last one. A search by header or payload looks
     at so many messages for a page and no more, and one about receivers at what their names had in former lives: it may
     then hold fewer than asked for, or none, and have a cursor."""
@@ -184,7 +184,9 @@ class Size(NamedTuple):
 class HistoryReader(Protocol):
     """What is asked of it."""
 
-    async def messages(self, query: MessageQuery, *, limit: int, cursor: str | None = None) -> Page[MessageFound]:
+    async def messages(
+        self, query: MessageQuery, *, limit: int, cursor: str | None = None
+    ) -> HistoryPage[MessageFound]:
         """Newest arrival first. Raises ValueError for a cursor that is none."""
         ...
 
@@ -192,7 +194,9 @@ class HistoryReader(Protocol):
         """With all its deliveries: what may be shown is the caller's business."""
         ...
 
-    async def attempts(self, query: AttemptQuery, *, limit: int, cursor: str | None = None) -> Page[AttemptFound]:
+    async def attempts(
+        self, query: AttemptQuery, *, limit: int, cursor: str | None = None
+    ) -> HistoryPage[AttemptFound]:
         """Newest begin first. Raises ValueError for a cursor that is none."""
         ...
 
@@ -222,7 +226,7 @@ class History(HistoryReader, Protocol):
     async def start(self) -> None: ...
 
     async def write(
-        self, batch: Batch, next_offsets: Mapping[TopicPartition, int], first: Mapping[TopicPartition, int]
+        self, batch: FactBatch, next_offsets: Mapping[TopicPartition, int], first: Mapping[TopicPartition, int]
     ) -> None:
         """All of it, and how far it goes, or nothing of it. Repeatable: what is before the offsets that it has is left
         out, whoever wrote it. `first`: where the batch begins, of each of its partitions. Raises HistoryMoved where it

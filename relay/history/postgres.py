@@ -12,7 +12,7 @@ import asyncpg
 from relay.domain.errors import HistoryUnavailable
 from relay.domain.topics import DAY_S
 from relay.history.folding import counts_of, deliveries_of, first_of
-from relay.history.port import Batch, Size
+from relay.history.port import FactBatch, Size
 from relay.history.positions import check_begin
 from relay.history.postgres_tables import (
     BY_DAY,
@@ -152,7 +152,7 @@ class PostgresHistory(Searching):
     # what is written
 
     async def write(
-        self, batch: Batch, next_offsets: Mapping[TopicPartition, int], first: Mapping[TopicPartition, int]
+        self, batch: FactBatch, next_offsets: Mapping[TopicPartition, int], first: Mapping[TopicPartition, int]
     ) -> None:
         async with self._connection() as writer:
             await self._make_days(writer, batch)
@@ -171,7 +171,7 @@ class PostgresHistory(Searching):
             await _lock(writer, next_offsets)
             await _advance(writer, next_offsets)
 
-    async def _make_days(self, writer: Any, batch: Batch) -> None:
+    async def _make_days(self, writer: Any, batch: FactBatch) -> None:
         now = self._now()
         moments = [("messages", one.received_at) for one in batch.arrivals]
         moments += [("attempts", one.started_at) for _, one in batch.attempts]
@@ -287,7 +287,7 @@ async def _advance(writer: Any, next_offsets: Mapping[TopicPartition, int]) -> N
     await writer.execute(_POSITIONS, topics, partitions, list(next_offsets.values()))
 
 
-async def _fill(writer: Any, batch: Batch) -> None:
+async def _fill(writer: Any, batch: FactBatch) -> None:
     arrivals, deliveries = first_of(batch.arrivals), deliveries_of(batch)
     if arrivals:
         await _stage(writer, "messages", MESSAGE_COLUMNS, map(message_row, arrivals))

@@ -8,8 +8,8 @@ import msgspec
 from relay.domain.attempt import Attempt
 from relay.domain.coordinate import Coordinate
 from relay.domain.identity import webhook_id
-from relay.history.folding import SPAN_S, Count, Delivery
-from relay.history.port import Arrival
+from relay.history.folding import SPAN_S, CountDelta, DeliveryRow
+from relay.history.port import ArrivalFact
 from relay.history.taking import attempt_value
 from relay.history.text import clean
 
@@ -20,7 +20,7 @@ MESSAGE_COLUMNS = (
 _encode = msgspec.json.Encoder().encode
 
 
-def message_row(arrival: Arrival) -> tuple[Any, ...]:
+def message_row(arrival: ArrivalFact) -> tuple[Any, ...]:
     return (
         *arrival.message,
         webhook_id(*arrival.message),
@@ -35,7 +35,7 @@ def message_row(arrival: Arrival) -> tuple[Any, ...]:
     )
 
 
-def delivery_row(row: Delivery) -> tuple[Any, ...]:
+def delivery_row(row: DeliveryRow) -> tuple[Any, ...]:
     return (*row[:6], *row.said, *row[7:])
 
 
@@ -53,11 +53,11 @@ def attempt_row(at: Coordinate, attempt: Attempt) -> tuple[Any, ...]:
     )
 
 
-def count_row(count: Count) -> tuple[Any, ...]:
+def count_row(count: CountDelta) -> tuple[Any, ...]:
     by, at, receiver, source_id, life, numbers = count
     return SPAN_S[by], at, receiver, source_id, life, *numbers
 
 
-def messages_in(deliveries: list[Delivery]) -> Iterator[tuple[str, str]]:
+def messages_in(deliveries: list[DeliveryRow]) -> Iterator[tuple[str, str]]:
     """Keys of the messages that these are of, each once."""
     yield from dict.fromkeys((row.source_id, row.message_id) for row in deliveries)

@@ -14,15 +14,15 @@ from relay.domain.identity import MessageId
 from relay.domain.scope import Scope
 from relay.history.asking import kept_attempt_query, kept_message, kept_query, kept_visible
 from relay.history.cursor import AfterAttempt, AfterMessage, read_attempt_cursor, read_message_cursor, write_cursor
-from relay.history.folding import SPAN_S, Delivery, Said, found_of
+from relay.history.folding import SPAN_S, DeliveryRow, Said, found_of
 from relay.history.port import (
-    Arrival,
+    ArrivalFact,
     AttemptFound,
     AttemptQuery,
     By,
+    HistoryPage,
     MessageFound,
     MessageQuery,
-    Page,
     SpanCount,
     Visible,
 )
@@ -72,13 +72,13 @@ class _Looked:
     def is_enough(self) -> bool:
         return self._messages >= LOOKED_AT_MOST or self._bytes >= BYTES_AT_MOST
 
-    def fetched(self, arrivals: Sequence[Arrival]) -> None:
+    def fetched(self, arrivals: Sequence[ArrivalFact]) -> None:
         """Runs grow while most of them cannot be what is looked for, or are small."""
         held = sum(len(each.body or b"") for each in arrivals)
         grown = min(LOOKED_AT_ONCE, 2 * self.next_run)
         self.next_run = grown if 2 * held <= BYTES_AT_ONCE else LOOKED_AT_FIRST
 
-    async def looked_at(self, arrival: Arrival) -> None:
+    async def looked_at(self, arrival: ArrivalFact) -> None:
         size = len(arrival.body or b"")
         self._messages += 1
         self._bytes += size
@@ -95,13 +95,15 @@ class Searching:
         self._dialect = dialect
         self._fetch = fetch
 
-    async def messages(self, query: MessageQuery, *, limit: int, cursor: str | None = None) -> Page[MessageFound]:
+    async def messages(
+        self, query: MessageQuery, *, limit: int, cursor: str | None = None
+    ) -> HistoryPage[MessageFound]:
         query, after = kept_query(query), read_message_cursor(cursor)
         search = MessageSearch(self._dialect, query, after, limit + 1)
         if query.id_prefix is not None:
             [keys] = await self._fetch([ids_beginning(self._dialect, query.id_prefix, FEW)])
             if not keys:
-                return Page([], None)
+                return HistoryPage([], None)
             search = replace(search, sparse=[(row[0], row[1]) for row in keys] if len(keys) < FEW else None)
         if query.event_type is not None and query.event_type.endswith("*"):
             [rows] = await self._fetch([types_beginning(self._dialect, query.event_type[:-1], FEW)])
@@ -116,9 +118,9 @@ class Searching:
         items = [
             one for one in looked_at if one.deliveries or sees_source(query.visible, one.arrival.message.source_id)
         ]
-        return Page(items, None if place is None else write_cursor(place))
+        return HistoryPage(items, None if place is None else write_cursor(place))
 
-    async def _arrivals(self, search: MessageSearch) -> list[Arrival]:
+    async def _arrivals(self, search: MessageSearch) -> list[ArrivalFact]:
         """In order, as many as the search has for its limit. Of many receivers those come first that have the newest
         message, and most are not asked at all: a page that is full has nothing older than its last."""
         if not search.is_of_many:
@@ -133,16 +135,16 @@ class Searching:
             found = await self._merged(search.of_receivers([name for _, name in group]), found)
         return found
 
-    async def _merged(self, search: MessageSearch, before: Sequence[Arrival]) -> list[Arrival]:
+    async def _merged(self, search: MessageSearch, before: Sequence[ArrivalFact]) -> list[ArrivalFact]:
         """With those that were found before."""
         found = {arrival.message: arrival for arrival in before}
         for rows in await self._fetch(list(search.selects())):
             found |= {MessageId(row[0], row[1]): _arrival(row) for row in rows}
         return sorted(found.values(), key=_after, reverse=True)[: search.limit]
 
-    async def _looked_through(self, search: MessageSearch, limit: int) -> tuple[list[Arrival], AfterMessage | None]:
+    async def _looked_through(self, search: MessageSearch, limit: int) -> tuple[list[ArrivalFact], AfterMessage | None]:
         """Those that have what is looked for in headers or body, and behind which message to go on."""
-        query, found = search.query, list[Arrival]()
+        query, found = search.query, list[ArrivalFact]()
         held = [None if pair is None else may_hold(pair[1]) for pair in (query.header, query.payload)]
         search, looked = search.candidates(*held), _Looked()
         while True:
@@ -159,8 +161,8 @@ class Searching:
                 return found, None
             search = replace(search, after=_after(arrivals[-1]))
 
-    async def _with_deliveries(self, arrivals: Sequence[Arrival], visible: Visible) -> list[MessageFound]:
-        rows: dict[MessageId, list[Delivery]] = {arrival.message: [] for arrival in arrivals}
+    async def _with_deliveries(self, arrivals: Sequence[ArrivalFact], visible: Visible) -> list[MessageFound]:
+        rows: dict[MessageId, list[DeliveryRow]] = {arrival.message: [] for arrival in arrivals}
         places = {arrival.message: arrival.at for arrival in arrivals}
         parts = [arrivals[start : start + _PER_SELECT] for start in range(0, len(arrivals), _PER_SELECT)]
         for found in await self._fetch([deliveries_of(self._dialect, [one.message for one in part]) for part in parts]):
@@ -178,7 +180,9 @@ class Searching:
         found = await self._with_deliveries([_arrival(row) for row in rows], Visible())
         return found[0] if found else None
 
-    async def attempts(self, query: AttemptQuery, *, limit: int, cursor: str | None = None) -> Page[AttemptFound]:
+    async def attempts(
+        self, query: AttemptQuery, *, limit: int, cursor: str | None = None
+    ) -> HistoryPage[AttemptFound]:
         query, after = kept_attempt_query(query), read_attempt_cursor(cursor)
         selects = list(attempt_selects(self._dialect, query, after, limit + 1))
         found: dict[AfterAttempt, AttemptFound] = {}
@@ -189,7 +193,7 @@ class Searching:
         places = sorted(found, reverse=True)
         cursor = write_cursor(places[limit - 1]) if len(places) > limit else None
         page = [found[place] for place in places[:limit]]
-        return Page([one for one in page if sees_attempt(query.visible, one.attempt)], cursor)
+        return HistoryPage([one for one in page if sees_attempt(query.visible, one.attempt)], cursor)
 
     async def counted(
         self,
@@ -221,11 +225,11 @@ class Searching:
         )
 
 
-def _after(arrival: Arrival) -> AfterMessage:
+def _after(arrival: ArrivalFact) -> AfterMessage:
     return AfterMessage(arrival.received_at, *arrival.message)
 
 
-def _has(query: MessageQuery, arrival: Arrival) -> bool:
+def _has(query: MessageQuery, arrival: ArrivalFact) -> bool:
     return (query.header is None or has_header(arrival.headers, *query.header)) and (
         query.payload is None or payload_has(arrival.body, *query.payload)
     )
@@ -263,9 +267,9 @@ def _message(dialect: Dialect, message: MessageId) -> Select:
     return next(search.selects())
 
 
-def _arrival(row: Row) -> Arrival:
+def _arrival(row: Row) -> ArrivalFact:
     source_id, message_id, topic, partition, offset, received_at, event_type, content_type, size, headers, body = row
-    return Arrival(
+    return ArrivalFact(
         MessageId(source_id, message_id),
         Coordinate(topic, partition, offset),
         received_at,
@@ -277,7 +281,7 @@ def _arrival(row: Row) -> Arrival:
     )
 
 
-def _delivery(row: Row) -> Delivery:
+def _delivery(row: Row) -> DeliveryRow:
     source_id, message_id, receiver, generation, progress, attempts, rank, number, partition, offset, *told = row
     said = Said(rank, number, partition, offset)
-    return Delivery(source_id, message_id, receiver, generation, progress, attempts, said, *told)
+    return DeliveryRow(source_id, message_id, receiver, generation, progress, attempts, said, *told)

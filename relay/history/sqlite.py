@@ -14,7 +14,7 @@ from relay.domain.errors import HistoryUnavailable
 from relay.domain.statistics import NUMBERS
 from relay.domain.topics import DAY_S
 from relay.history.folding import counts_of, deliveries_of, first_of
-from relay.history.port import Arrival, Batch, Size
+from relay.history.port import ArrivalFact, FactBatch, Size
 from relay.history.positions import check_begin
 from relay.history.rows import MESSAGE_COLUMNS, attempt_row, count_row, delivery_row, message_row, messages_in
 from relay.history.searching import Row, Searching
@@ -149,7 +149,7 @@ class SqliteHistory(Searching):
         return await self._reading.run(_size)
 
     async def write(
-        self, batch: Batch, next_offsets: Mapping[TopicPartition, int], first: Mapping[TopicPartition, int]
+        self, batch: FactBatch, next_offsets: Mapping[TopicPartition, int], first: Mapping[TopicPartition, int]
     ) -> None:
         await self._writing.run(lambda database: _write(database, batch, next_offsets, first))
 
@@ -244,7 +244,7 @@ def _prepare(database: sqlite3.Connection) -> None:
 
 def _write(
     database: sqlite3.Connection,
-    batch: Batch,
+    batch: FactBatch,
     next_offsets: Mapping[TopicPartition, int],
     first: Mapping[TopicPartition, int],
 ) -> None:
@@ -252,7 +252,7 @@ def _write(
         stored = _next_offsets(database)
         check_begin(stored, first)
         new = taken(batch, stored)
-        arrivals: list[Arrival] = first_of(new.arrivals)
+        arrivals: list[ArrivalFact] = first_of(new.arrivals)
         deliveries = deliveries_of(new)
         database.executemany(_MESSAGE, map(message_row, arrivals))
         database.executemany(_TIME, ((*one.message, one.received_at) for one in arrivals))

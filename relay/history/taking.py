@@ -9,25 +9,25 @@ from msgspec import structs
 from relay.domain.attempt import Attempt, encode_attempt
 from relay.domain.coordinate import Coordinate
 from relay.domain.identity import MessageId
-from relay.history.port import Arrival, Batch
+from relay.history.port import ArrivalFact, FactBatch
 from relay.history.text import clean
 from relay.log.port import TopicPartition
 
 
-def taken(batch: Batch, next_offsets: Mapping[TopicPartition, int]) -> Batch:
+def taken(batch: FactBatch, next_offsets: Mapping[TopicPartition, int]) -> FactBatch:
     """The batch without what lies before these offsets: whoever wrote that counted it, too."""
 
     def is_new(at: Coordinate) -> bool:
         return at.offset >= next_offsets.get(TopicPartition(at.topic, at.partition), 0)
 
-    return Batch(
+    return FactBatch(
         [_kept(one) for one in batch.arrivals if is_new(one.at)],
         [one for one in batch.attempts if is_new(one[0])],
         [one for one in batch.endings if is_new(one.at)],
     )
 
 
-def _kept(arrival: Arrival) -> Arrival:
+def _kept(arrival: ArrivalFact) -> ArrivalFact:
     """Its ids and texts, where a database would refuse them; of the headers, what JSON can say."""
     source_id, message_id = arrival.message
     texts = (source_id, message_id, arrival.event_type or "", arrival.content_type or "", *arrival.headers.values())

@@ -12,7 +12,7 @@ from typing import Final, NamedTuple, Protocol
 
 from relay.domain.errors import ConsumerClosed, OffsetMissing, PartitionLost
 from relay.log.assignment import Wish
-from relay.log.groups import Group
+from relay.log.groups import ConsumerGroup
 from relay.log.port import (
     Assignment,
     FormerGroup,
@@ -49,7 +49,7 @@ class Fetched(NamedTuple):
     history: int = 0
 
 
-class Taken(NamedTuple):
+class TakenPartition(NamedTuple):
     """What a new owner gets: its epoch, and where the group goes on (None: it has no offset)."""
 
     epoch: int
@@ -68,7 +68,9 @@ class GroupStore(Protocol):
         """Those of these topics that exist: how many partitions they have."""
         ...
 
-    async def take(self, group: str, partitions: Mapping[TopicPartition, str | None]) -> dict[TopicPartition, Taken]:
+    async def take(
+        self, group: str, partitions: Mapping[TopicPartition, str | None]
+    ) -> dict[TopicPartition, TakenPartition]:
         """Make the caller the owner of these: the epoch of each grows, which ends every former owner's right. With
         each the group whose offset is taken over, and whose epochs are lower, where this group has none."""
         ...
@@ -111,7 +113,7 @@ class GroupConsumer:
         self,
         store: GroupStore,
         watchers: Watchers,
-        group: Group,
+        group: ConsumerGroup,
         topics: Collection[str],
         on_assigned: OnAssigned,
         on_revoked: OnRevoked,

@@ -19,7 +19,7 @@ class Member(Protocol):
         ...
 
 
-class Group:
+class ConsumerGroup:
     """One consumer group. A partition is held by one member at a time; a new owner waits until it is given up."""
 
     def __init__(self, name: str) -> None:

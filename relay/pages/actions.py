@@ -6,7 +6,7 @@ from typing import ClassVar, Final
 from aiohttp import web
 
 from relay.pages.api_client import ApiProblem
-from relay.pages.page import Nav, Routes
+from relay.pages.page import Nav, PageRoutes
 from relay.pages.visit import HOME, Visit, own_url
 
 _METHODS: Final = frozenset({"POST", "PUT", "PATCH", "DELETE"})
@@ -21,7 +21,7 @@ class Actions:
 
     nav: ClassVar[Nav | None] = None
 
-    def add_routes(self, routes: Routes) -> None:
+    def add_routes(self, routes: PageRoutes) -> None:
         routes.post("/act", self.act)
 
     async def act(self, visit: Visit) -> web.StreamResponse:

@@ -23,7 +23,7 @@ _MOST_AT_ONCE: Final = 256
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class ApiResult:
     """What the API said to a call that went well. `value`: of JSON; None where there is no body, or another one."""
 
     status: int
@@ -84,7 +84,7 @@ class ApiClient:
         content: bytes | None = None,
         headers: Mapping[str, str] | None = None,
         also: Collection[int] = (),
-    ) -> Answer:
+    ) -> ApiResult:
         """`target`: a path as it goes over the wire (see `path`). `body`: sent as JSON; `content`: as it is. `also`:
         statuses that are no problem here."""
         sent = {**(headers or {}), **self._headers}
@@ -152,10 +152,10 @@ def _values(value: str | Sequence[str]) -> str | list[str]:
     return value if isinstance(value, str) else list(value)
 
 
-async def _answer(response: ClientResponse, also: Collection[int]) -> Answer:
+async def _answer(response: ClientResponse, also: Collection[int]) -> ApiResult:
     body = await response.read()
     if response.status < 400 or response.status in also:
-        return Answer(response.status, response.headers, body)
+        return ApiResult(response.status, response.headers, body)
     try:
         said = json.loads(body)
         kind = str(said["type"]).rpartition("/")[2]

@@ -5,7 +5,7 @@ from urllib.parse import urlencode
 
 from aiohttp import web
 
-from relay.pages.page import Nav, Routes
+from relay.pages.page import Nav, PageRoutes
 from relay.pages.visit import Visit
 
 _FOUND = "/ui/doctor/found"
@@ -16,7 +16,7 @@ class Doctor:
 
     nav: ClassVar[Nav | None] = Nav("Doctor", "/ui/doctor")
 
-    def add_routes(self, routes: Routes) -> None:
+    def add_routes(self, routes: PageRoutes) -> None:
         routes.get("/doctor", self.show)
         routes.get("/doctor/found", self.found)
 

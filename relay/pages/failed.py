@@ -8,7 +8,7 @@ from aiohttp import web
 from relay.domain.reasons import REASONS
 from relay.pages.api_client import ApiProblem, path
 from relay.pages.failed_groups import HOURS, groups_of
-from relay.pages.page import Nav, Routes
+from relay.pages.page import Nav, PageRoutes
 from relay.pages.visit import Loaded, Visit
 
 HERE: Final = "/ui/failed"
@@ -20,12 +20,12 @@ _CHOOSING: Final = ("receiver", "reason", "source", "since", "until")
 _TARGETS: Final = {"replay": "/v1/replays", "discard": "/v1/discards"}
 
 
-class Failed:
+class FailedPage:
     """The groups, the letters of one, and what is done to all of one."""
 
-    nav: ClassVar[Nav | None] = Nav("Failed", HERE, portal=True)
+    nav: ClassVar[Nav | None] = Nav("FailedPage", HERE, portal=True)
 
-    def add_routes(self, routes: Routes) -> None:
+    def add_routes(self, routes: PageRoutes) -> None:
         routes.get("/failed", self.show)
         routes.post("/failed/all", self.all)
 

@@ -13,7 +13,7 @@ Letter = Mapping[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
-class Group:
+class FailedGroup:
     """`newest`: its newest letter. `hours`: how many in each of the last HOURS hours, the present one last; `earlier`:
     before that. `share`: of each of these hours, from 0 to 1, of the fullest."""
 
@@ -32,7 +32,7 @@ class Group:
         return tuple(count / most for count in self.hours)
 
 
-def groups_of(letters: Sequence[Letter], now: float) -> list[Group]:
+def groups_of(letters: Sequence[Letter], now: float) -> list[FailedGroup]:
     """The largest first. `letters`: newest first. `now`: Unix seconds."""
     found: dict[tuple[str, str], list[Letter]] = {}
     for letter in letters:
@@ -41,7 +41,7 @@ def groups_of(letters: Sequence[Letter], now: float) -> list[Group]:
     return sorted(groups, key=lambda group: (-group.count, group.receiver, group.reason))
 
 
-def _group(receiver: str, reason: str, letters: Sequence[Letter], now: float) -> Group:
+def _group(receiver: str, reason: str, letters: Sequence[Letter], now: float) -> FailedGroup:
     hours, earlier = [0] * HOURS, 0
     for letter in letters:
         ago = int((now - (moment(letter["failed_at"]) or 0.0)) // _HOUR_S)
@@ -50,7 +50,7 @@ def _group(receiver: str, reason: str, letters: Sequence[Letter], now: float) ->
         else:
             hours[HOURS - 1 - max(0, ago)] += 1
     first = letters[-1]["failed_at"]
-    return Group(
+    return FailedGroup(
         receiver,
         reason,
         len(letters),

@@ -10,7 +10,7 @@ from aiohttp import web
 
 from relay.pages.api_client import ApiProblem, path
 from relay.pages.causes import Mend
-from relay.pages.page import Nav, Routes
+from relay.pages.page import Nav, PageRoutes
 from relay.pages.payload_view import body_text, curl, shown
 from relay.pages.round_trip import WIDTH, Trip, moment, stations, took, trips_of
 from relay.pages.visit import Loaded, Visit
@@ -23,7 +23,7 @@ _SANDBOX: Final = {"Content-Security-Policy": "sandbox; default-src 'none'"}
 _OF_MESSAGE: Final = "/v1/sources/{}/messages/{}"
 
 
-class Seen(NamedTuple):
+class ShownMessage(NamedTuple):
     """A message as the API shows it now. `attempts`: newest first; with a `problem` where they are not known.
     `is_old`: only the history knows it any more."""
 
@@ -32,12 +32,12 @@ class Seen(NamedTuple):
     is_old: bool
 
 
-class MessagePage:
+class MessageDetailPage:
     """The page, the part of it that goes on by itself, and the payload to be saved."""
 
     nav: ClassVar[Nav | None] = None
 
-    def add_routes(self, routes: Routes) -> None:
+    def add_routes(self, routes: PageRoutes) -> None:
         routes.get("/messages/{source:[^/]+}/{message:[^/]+}", self.show)
         routes.get("/messages/{source:[^/]+}/{message:[^/]+}/payload", self.payload)
         routes.get(r"/attempts/{partition:\d+}/{offset:\d+}", self.attempt)
@@ -85,7 +85,7 @@ class MessagePage:
         return web.Response(body=answer.body, headers={"Content-Disposition": "attachment"} | headers | _SANDBOX)
 
 
-def _drawn(visit: Visit, seen: Seen) -> dict[str, Any]:
+def _drawn(visit: Visit, seen: ShownMessage) -> dict[str, Any]:
     """What the timeline's template gets."""
     message = seen.message
     trips = trips_of(message, seen.attempts.items, visit.renderer.now())
@@ -133,14 +133,14 @@ def _ids(visit: Visit) -> tuple[str, str]:
     return visit.part("source"), visit.part("message")
 
 
-async def _look(visit: Visit) -> Seen:
+async def _look(visit: Visit) -> ShownMessage:
     """Raises ApiProblem where nobody knows the message."""
     ids = _ids(visit)
     message, attempts = await asyncio.gather(visit.load(path(_OF_MESSAGE, *ids)), _attempts(visit))
     if message.problem is None:
-        return Seen(message.value, attempts, is_old=False)
+        return ShownMessage(message.value, attempts, is_old=False)
     if message.problem.status == 404 and (old := await _remembered(visit, *ids)) is not None:
-        return Seen(old, attempts, is_old=True)
+        return ShownMessage(old, attempts, is_old=True)
     raise message.problem
 
 

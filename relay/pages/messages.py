@@ -12,7 +12,7 @@ from relay.domain.progress import ON_RECORD
 from relay.domain.reasons import REASONS
 from relay.pages.api_client import ApiProblem, path
 from relay.pages.form import fields_of
-from relay.pages.page import Nav, Routes
+from relay.pages.page import Nav, PageRoutes
 from relay.pages.visit import Loaded, NoteKind, Visit
 
 HERE: Final = "/ui/messages"
@@ -52,7 +52,7 @@ class Messages:
 
     nav: ClassVar[Nav | None] = Nav("Messages", HERE, portal=True)
 
-    def add_routes(self, routes: Routes) -> None:
+    def add_routes(self, routes: PageRoutes) -> None:
         routes.get("/messages", self.list)
         routes.get("/messages/find", self.find)
         routes.live("/live/messages", self.rows, tail=lambda visit: visit.filters(*_OF_TAIL))

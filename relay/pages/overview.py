@@ -10,7 +10,7 @@ from urllib.parse import quote, urlencode
 from aiohttp import web
 
 from relay.pages.api_client import path
-from relay.pages.page import Nav, Routes
+from relay.pages.page import Nav, PageRoutes
 from relay.pages.visit import Loaded, Visit, see
 
 _SPAN: Final = "1h"
@@ -40,7 +40,7 @@ class Overview:
 
     nav: ClassVar[Nav | None] = Nav("Overview", "/ui/")
 
-    def add_routes(self, routes: Routes) -> None:
+    def add_routes(self, routes: PageRoutes) -> None:
         routes.get("/", self.show)
         routes.live("/live/overview", self.now)
 

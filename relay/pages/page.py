@@ -26,7 +26,7 @@ class Nav:
     portal: bool = False
 
 
-class Routes(Protocol):
+class PageRoutes(Protocol):
     """Paths here are under `/ui`, with `{name}` for a part, which `visit.part("name")` gives."""
 
     def get(self, path: str, handler: Handler) -> None: ...
@@ -47,4 +47,4 @@ class Page(Protocol):
 
     nav: ClassVar[Nav | None]
 
-    def add_routes(self, routes: Routes) -> None: ...
+    def add_routes(self, routes: PageRoutes) -> None: ...

@@ -15,7 +15,7 @@ from aiohttp import web
 
 from relay.api.landing import wants_page
 from relay.pages.api_client import ApiClient, ApiProblem
-from relay.pages.page import Nav, Routes
+from relay.pages.page import Nav, PageRoutes
 from relay.pages.session import SESSION_COOKIE, VISITOR_COOKIE, keep_portal
 from relay.pages.visit import Visit, see
 
@@ -35,7 +35,7 @@ class Portal:
 
     nav: ClassVar[Nav | None] = None
 
-    def add_routes(self, routes: Routes) -> None:
+    def add_routes(self, routes: PageRoutes) -> None:
         routes.get("/portal", self.enter)
         routes.post("/portal", self.replace)
 

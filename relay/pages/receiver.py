@@ -8,7 +8,7 @@ from aiohttp import web
 
 from relay.pages import spark
 from relay.pages.api_client import ApiProblem, path
-from relay.pages.page import Nav, Routes
+from relay.pages.page import Nav, PageRoutes
 from relay.pages.receiver_form import COMMON, credentials_of, given_anew, shown, wanted_of
 from relay.pages.receivers import host_of
 from relay.pages.render import duration
@@ -31,12 +31,12 @@ def _route(name: str, action: str = "") -> str:
     return path("/v1/receivers/{}", name) + action
 
 
-class Receiver:
+class ReceiverDetailPage:
     """`/ui/receivers/{name}`, and what its buttons do."""
 
     nav: ClassVar[Nav | None] = None
 
-    def add_routes(self, routes: Routes) -> None:
+    def add_routes(self, routes: PageRoutes) -> None:
         routes.get("/receivers/{name}", self.show)
         routes.get("/receivers/{name}/edit", self.edit)
         routes.post("/receivers/{name}/edit", self.change)

@@ -7,7 +7,7 @@ from aiohttp import web
 
 from relay.pages import spark
 from relay.pages.api_client import ApiProblem, path
-from relay.pages.page import Nav, Routes
+from relay.pages.page import Nav, PageRoutes
 from relay.pages.receiver_form import NEW_FIELDS, wanted_of
 from relay.pages.visit import Visit
 
@@ -26,12 +26,12 @@ def host_of(url: str | None) -> str:
         return url
 
 
-class Receivers:
+class ReceiversPage:
     """`/ui/receivers`, and `/ui/receivers/new`."""
 
-    nav: ClassVar[Nav | None] = Nav("Receivers", "/ui/receivers", portal=True)
+    nav: ClassVar[Nav | None] = Nav("ReceiversPage", "/ui/receivers", portal=True)
 
-    def add_routes(self, routes: Routes) -> None:
+    def add_routes(self, routes: PageRoutes) -> None:
         routes.get("/receivers", self.list)
         routes.get("/receivers/new", self.form)
         routes.post("/receivers/new", self.register)

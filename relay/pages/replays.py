@@ -6,18 +6,18 @@ from aiohttp import web
 
 from relay.domain.replay_job import OVER
 from relay.pages.api_client import path
-from relay.pages.page import Nav, Routes
+from relay.pages.page import Nav, PageRoutes
 from relay.pages.visit import Visit
 
 _JOB: Final = "/v1/replays/{}"
 
 
-class Replays:
+class ReplaysPage:
     """The list, and one job as it goes on."""
 
-    nav: ClassVar[Nav | None] = Nav("Replays", "/ui/replays", portal=True)
+    nav: ClassVar[Nav | None] = Nav("ReplaysPage", "/ui/replays", portal=True)
 
-    def add_routes(self, routes: Routes) -> None:
+    def add_routes(self, routes: PageRoutes) -> None:
         routes.get("/replays", self.list)
         routes.get("/replays/{id:[^/]+}", self.show)
         routes.live("/live/replays", self.rows)

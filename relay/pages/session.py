@@ -8,7 +8,7 @@ from typing import ClassVar, Final
 from aiohttp import web
 
 from relay.pages.api_client import ApiProblem
-from relay.pages.page import Nav, Routes
+from relay.pages.page import Nav, PageRoutes
 from relay.pages.visit import HOME, PORTAL_COOKIE, Visit, own_url, see, set_framed_cookie
 
 SESSION_COOKIE: Final = "relay_session"
@@ -73,7 +73,7 @@ class SignIn:
 
     nav: ClassVar[Nav | None] = None
 
-    def add_routes(self, routes: Routes) -> None:
+    def add_routes(self, routes: PageRoutes) -> None:
         routes.get("/login", self.form)
         routes.post("/login", self.log_in)
         routes.post("/logout", self.log_out)

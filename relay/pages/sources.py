@@ -6,19 +6,19 @@ from typing import ClassVar, Final
 from aiohttp import web
 
 from relay.pages.api_client import ApiProblem, path
-from relay.pages.page import Nav, Routes
+from relay.pages.page import Nav, PageRoutes
 from relay.pages.receiver import settings_text
 from relay.pages.visit import Visit
 
 _PAGE: Final = "50"
 
 
-class Sources:
+class SourcesPage:
     """`/ui/sources`, and `/ui/sources/{id}`."""
 
-    nav: ClassVar[Nav | None] = Nav("Sources", "/ui/sources")
+    nav: ClassVar[Nav | None] = Nav("SourcesPage", "/ui/sources")
 
-    def add_routes(self, routes: Routes) -> None:
+    def add_routes(self, routes: PageRoutes) -> None:
         routes.get("/sources", self.list)
         routes.get("/sources/{source_id}", self.show)
         routes.post("/sources/{source_id}/pause", self.pause)

@@ -7,7 +7,7 @@ from typing import ClassVar, Final, NamedTuple
 
 from aiohttp import web
 
-from relay.pages.page import Nav, Routes
+from relay.pages.page import Nav, PageRoutes
 from relay.pages.visit import Loaded, Visit
 
 _LINE: Final = re.compile(r"\[([-+!])\](\S+) (?:ok|failed: (.*)|warns: (.*))")
@@ -22,7 +22,7 @@ DOCUMENTS: Final = (
 """Address, name, and what it is for."""
 
 
-class Part(NamedTuple):
+class SystemPart(NamedTuple):
     """Of what the relay depends on. `state`: `ok`, `failed` or `warning`."""
 
     name: str
@@ -35,7 +35,7 @@ class System:
 
     nav: ClassVar[Nav | None] = Nav("System", "/ui/system")
 
-    def add_routes(self, routes: Routes) -> None:
+    def add_routes(self, routes: PageRoutes) -> None:
         routes.get("/system", self.show)
 
     async def show(self, visit: Visit) -> web.StreamResponse:
@@ -65,7 +65,7 @@ def rows_of(items: Iterable[Mapping[str, str]], *, given: bool) -> list[tuple[st
     ]
 
 
-def parts_of(text: str) -> list[Part]:
+def parts_of(text: str) -> list[SystemPart]:
     """What /readyz says of each part."""
     found = map(_LINE.fullmatch, text.splitlines())
-    return [Part(one[2], _STATES[one[1]], one[3] or one[4] or "") for one in found if one is not None]
+    return [SystemPart(one[2], _STATES[one[1]], one[3] or one[4] or "") for one in found if one is not None]

@@ -10,7 +10,7 @@ from aiohttp import web
 
 from relay import samples
 from relay.pages.api_client import ApiProblem, path
-from relay.pages.page import Nav, Routes
+from relay.pages.page import Nav, PageRoutes
 from relay.pages.visit import Visit
 
 SOURCE: Final = "try-it"
@@ -23,7 +23,7 @@ class Trying:
 
     nav: ClassVar[Nav | None] = Nav("Try it", "/ui/try")
 
-    def add_routes(self, routes: Routes) -> None:
+    def add_routes(self, routes: PageRoutes) -> None:
         routes.get("/try", self.form)
         routes.post("/try", self.send)
 

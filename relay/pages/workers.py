@@ -5,7 +5,7 @@ from typing import Any, ClassVar, Final
 
 from aiohttp import web
 
-from relay.pages.page import Nav, Routes
+from relay.pages.page import Nav, PageRoutes
 from relay.pages.visit import Visit
 
 _MOST: Final = "1000"
@@ -16,12 +16,12 @@ ROLES: Final = [
 ]
 
 
-class Working:
+class WorkersPage:
     """The lanes, by topic or each by itself."""
 
     nav: ClassVar[Nav | None] = Nav("Topics and workers", "/ui/workers")
 
-    def add_routes(self, routes: Routes) -> None:
+    def add_routes(self, routes: PageRoutes) -> None:
         routes.get("/workers", self.show)
         routes.live("/live/workers", self.rows, every_s=2.0)
 

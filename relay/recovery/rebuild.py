@@ -17,7 +17,7 @@ from relay.domain.errors import RelayError, StateRecovering
 from relay.domain.receiver import Source
 from relay.domain.topics import SHARED, Topics
 from relay.log.port import Backlog, Log, Record, TopicPartition
-from relay.recovery.reverse_scan import Block, NewestFirst
+from relay.recovery.reverse_scan import Block, ReverseScan
 from relay.state.port import FailedEntry
 from relay.state.replies import Refusal, answered
 from relay.state.rows import TAGS, Arrival, Mark, Row, RowKey, Stage, tag_of
@@ -72,7 +72,7 @@ class AtOnce:
         return
 
 
-class Memory(Protocol):
+class RebuildTarget(Protocol):
     """Where what is proved goes: the state, or who writes it down for another one. As in `State`."""
 
     async def enqueued(self, arrivals: Sequence[Arrival]) -> list[Refusal | None]: ...
@@ -95,7 +95,7 @@ class Rebuild:
     def __init__(
         self,
         log: Log,
-        state: Memory,
+        state: RebuildTarget,
         topics: Topics,
         *,
         lanes: Iterable[str],
@@ -132,7 +132,7 @@ class Rebuild:
         self._committed = {span.partition: span.committed or 0 for span in spans}
         sent, returned, failed = ([span for span in spans if _is_of(span, topic)] for topic in own)
         awaited = [span for topic in pending for span in spans if _is_of(span, topic)]
-        letters = NewestFirst(map(_whole, failed), since_ms=self._since_ms, size=BLOCK)
+        letters = ReverseScan(map(_whole, failed), since_ms=self._since_ms, size=BLOCK)
         await self._back(letters)  # what failed first: who was turned away has no row, and given up is more than sent
         await self._back(self._newest_first([*map(_finished, sent), *map(_whole, returned)]))
         await self._back(self._newest_first(map(_whole, awaited)))
@@ -142,8 +142,8 @@ class Rebuild:
             await self._back(letters)
         return list(self._reads.values())
 
-    def _newest_first(self, spans: Iterable[Block]) -> NewestFirst:
-        return NewestFirst(spans, since_ms=self._since_ms, size=BLOCK)
+    def _newest_first(self, spans: Iterable[Block]) -> ReverseScan:
+        return ReverseScan(spans, since_ms=self._since_ms, size=BLOCK)
 
     # where there is something to be read
 
@@ -157,7 +157,7 @@ class Rebuild:
 
     # reading
 
-    async def _back(self, order: NewestFirst) -> None:
+    async def _back(self, order: ReverseScan) -> None:
         while (block := order.next()) is not None:
             timestamps, read = await self._pace.until_done("read the log back", partial(self._take, block))
             order.read(block, timestamps)

@@ -28,7 +28,7 @@ class _Rest:
     oldest_ms: float = inf
 
 
-class NewestFirst:
+class ReverseScan:
     """Blocks of at most `size` offsets. A partition is done with when a whole block of it was older than `since_ms`
     (Unix ms); that may be lowered, to go on."""
 

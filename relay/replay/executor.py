@@ -19,15 +19,15 @@ from relay.engine.ending import ever_smaller
 from relay.engine.slices import slices, weight_of
 from relay.log.port import Coordinate, Log, NewRecord, Record
 from relay.replay.letter import Letter
-from relay.replay.plan import HERE, Out, Plan, Planner
+from relay.replay.plan import HERE, Out, Planner, ReplayPlan
 from relay.state.port import FailedEntry, State
 from relay.state.replies import answered
 from relay.state.rows import Mark, Row, RowKey, delivery_row
 
-TOO_LARGE: Final = Plan(skip="too_large")
+TOO_LARGE: Final = ReplayPlan(skip="too_large")
 
 
-class Hands:
+class ReplayExecutor:
     """Its methods raise what the two ports do."""
 
     def __init__(
@@ -47,7 +47,7 @@ class Hands:
         self._clock = clock
         self.planner = Planner(topics, directory, max_payload_bytes=max_payload_bytes)
 
-    async def plan(self, action: Action, letters: Sequence[Letter]) -> list[Plan]:
+    async def plan(self, action: Action, letters: Sequence[Letter]) -> list[ReplayPlan]:
         """What would become of each. Of two letters of one life the first counts."""
         if action == "discard":
             rows = await self.rows([letter.delivery for letter in letters])
@@ -60,7 +60,7 @@ class Hands:
 
     async def plan_delivered(
         self, records: Sequence[tuple[Record, Hop]], newest: Sequence[int], committed: int
-    ) -> list[Plan]:
+    ) -> list[ReplayPlan]:
         """The same of deliveries in their lane that have not failed. `newest`: the last life of each when the job was
         made. `committed`: where the lane stands."""
         await self._moves.catch_up()
@@ -80,13 +80,13 @@ class Hands:
     async def peek(self, keys: Sequence[RowKey]) -> list[Row]:
         return await answered(self._state.peek(keys)) if keys else []
 
-    async def carry_out(self, plans: Sequence[Plan]) -> list[Plan]:
+    async def carry_out(self, plans: Sequence[ReplayPlan]) -> list[ReplayPlan]:
         """Returns them as they were carried out: what the log does not take for its size was not. A slice at a time:
         what is marked is not appended again, whatever becomes of the rest."""
         weights = [weight_of([out.record for out in plan.out]) for plan in plans]
         return [plan for some in slices(plans, weights) for plan in await self._carry_out(some)]
 
-    async def _carry_out(self, plans: Sequence[Plan]) -> list[Plan]:
+    async def _carry_out(self, plans: Sequence[ReplayPlan]) -> list[ReplayPlan]:
         done = await self._append(plans)
         marks: list[Mark] = []
         new: list[Mark] = []
@@ -99,7 +99,7 @@ class Hands:
             await self._state.remember(new)
         return [plan for plan, _ in done]
 
-    async def close(self, letters: Sequence[Letter], plans: Sequence[Plan]) -> None:
+    async def close(self, letters: Sequence[Letter], plans: Sequence[ReplayPlan]) -> None:
         """Nobody has to look after these any more: what was carried out, and what turned out to be over."""
         over = [letter.entry for letter, plan in zip(letters, plans, strict=True) if plan.out or plan.skip in _OVER]
         await self.forget(over)
@@ -109,7 +109,7 @@ class Hands:
         if entries:
             await self._state.drop_failed(entries)
 
-    async def _append(self, plans: Sequence[Plan]) -> list[tuple[Plan, list[Coordinate]]]:
+    async def _append(self, plans: Sequence[ReplayPlan]) -> list[tuple[ReplayPlan, list[Coordinate]]]:
         records = [out.record for plan in plans for out in plan.out]
         try:
             places = iter(await self._log.append(records) if records else [])
@@ -117,7 +117,7 @@ class Hands:
             return [await self._append_one(plan) for plan in plans]
         return [(plan, [next(places) for _ in plan.out]) for plan in plans]
 
-    async def _append_one(self, plan: Plan) -> tuple[Plan, list[Coordinate]]:
+    async def _append_one(self, plan: ReplayPlan) -> tuple[ReplayPlan, list[Coordinate]]:
         """Of a plan of several records all are appended, or it is none that can be carried out."""
         places: list[Coordinate] = []
         for out in plan.out:
@@ -141,12 +141,12 @@ class Hands:
 _OVER: Final = frozenset({"replayed", "discarded", "delivered"})
 
 
-def _each_life_once(plans: Sequence[Plan]) -> list[Plan]:
+def _each_life_once(plans: Sequence[ReplayPlan]) -> list[ReplayPlan]:
     seen: set[tuple[DeliveryId, int]] = set()
     found = []
     for plan in plans:
         lives = {(out.delivery, out.generation) for out in plan.out}
-        found.append(Plan(skip="replayed") if lives & seen else plan)
+        found.append(ReplayPlan(skip="replayed") if lives & seen else plan)
         seen |= lives
     return found
 

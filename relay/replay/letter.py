@@ -9,7 +9,7 @@ from relay.domain.errors import InvalidRecord
 from relay.domain.hop import NO_RECEIVER, Hop, decode_hop
 from relay.domain.identity import DeliveryId
 from relay.domain.reasons import is_of_callback
-from relay.domain.selection import Facts, Stage
+from relay.domain.selection import LetterFacts, Stage
 from relay.domain.topics import Topics
 from relay.log.port import Coordinate, Headers, Record
 from relay.state.port import FailedEntry
@@ -26,7 +26,7 @@ class Letter:
 
     record: Record
     dead: DeadLetter
-    facts: Facts
+    facts: LetterFacts
     stage: Stage | None
     hop: Hop | None
     generation: int
@@ -91,7 +91,7 @@ def read_letter(record: Record, topics: Topics) -> Letter:
     dead = parse_dead_letter(record.headers)
     receiver, source_id, message_id = identity_of(record.value, record.headers)
     stage = stage_of(dead.stage, topics)
-    facts = Facts(
+    facts = LetterFacts(
         receiver,
         source_id,
         message_id,

@@ -4,7 +4,7 @@ from collections import deque
 from collections.abc import AsyncIterator, Sequence
 from typing import Final
 
-from relay.domain.replay_job import Span
+from relay.domain.replay_job import OffsetSpan
 from relay.log.port import Coordinate, LogReader, Record
 
 NEAR: Final = 1_000
@@ -14,7 +14,7 @@ NEAR: Final = 1_000
 class _Head:
     """One partition, of which a part is in hand."""
 
-    def __init__(self, log: LogReader, span: Span, position: int) -> None:
+    def __init__(self, log: LogReader, span: OffsetSpan, position: int) -> None:
         start = max(position, span.start)
         self._batches = log.scan(span.topic, span.partition, start=start, end=span.end)
         self._read: deque[Record] = deque()
@@ -34,7 +34,9 @@ class _Head:
         return self._read.popleft()
 
 
-async def merged(log: LogReader, spans: Sequence[Span], positions: Sequence[int]) -> AsyncIterator[tuple[int, Record]]:
+async def merged(
+    log: LogReader, spans: Sequence[OffsetSpan], positions: Sequence[int]
+) -> AsyncIterator[tuple[int, Record]]:
     """Records of all `spans`, each with the number of its span: of each partition in offset order, and of those that
     are next the oldest first. `positions`: the offset to begin at in each; none: where the spans begin."""
     starts = positions or [span.start for span in spans]
@@ -47,7 +49,7 @@ async def merged(log: LogReader, spans: Sequence[Span], positions: Sequence[int]
         yield number, heads[number].take()
 
 
-async def start_at(log: LogReader, span: Span, moment_ms: int) -> Span:
+async def start_at(log: LogReader, span: OffsetSpan, moment_ms: int) -> OffsetSpan:
     """`span` without most of what was appended before `moment_ms`."""
     low, high = span.start, span.end
     while high - low > NEAR:

@@ -12,7 +12,7 @@ from typing import Final
 from relay.domain.dead_letter import DeadLetter, dead_letter_headers
 from relay.domain.directory import Directory
 from relay.domain.errors import InvalidRecord
-from relay.domain.filters import Event
+from relay.domain.filters import FilterInput
 from relay.domain.hop import LIFE_HEADER, NO_RECEIVER, Hop, encode_hop
 from relay.domain.identity import DeliveryId, callback_id, webhook_id
 from relay.domain.message import Message, parse_message
@@ -61,7 +61,7 @@ class Out:
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class ReplayPlan:
     """What becomes of one letter or delivery: `out`, or nothing, and `skip` says why."""
 
     out: tuple[Out, ...] = ()
@@ -87,29 +87,29 @@ class Planner:
         names = () if message is None else self._names(message)
         return [letter.delivery, *(DeliveryId(name, *message.id) for name in names if message is not None)]
 
-    def replay(self, letter: Letter, rows: Rows) -> Plan:
+    def replay(self, letter: Letter, rows: Rows) -> ReplayPlan:
         if letter.dead.omitted is not None:
-            return Plan(skip="incomplete")
+            return ReplayPlan(skip="incomplete")
         if letter.stage is None:
-            return Plan(skip="unknown_stage")
+            return ReplayPlan(skip="unknown_stage")
         if letter.stage == "from_sender":
             return self._routed_anew(letter, rows)
         hop = letter.hop
         if hop is None or letter.record.value is None:
-            return Plan(skip="invalid")
+            return ReplayPlan(skip="invalid")
         row = rows.get(hop.delivery, _NOWHERE)
         life = next_life(letter, row)
         if isinstance(life, str):
-            return Plan(skip=life)
+            return ReplayPlan(skip=life)
         if letter.stage == "to_sender":
             return self._returned(letter, hop, life, row)
         return self._sent_again(letter, hop, life)
 
-    def _sent_again(self, letter: Letter, hop: Hop, life: int) -> Plan:
+    def _sent_again(self, letter: Letter, hop: Hop, life: int) -> ReplayPlan:
         """To the receiver's lane of now. One that the receiver says it never saw is not asked about again, but sent."""
         receiver = self._directory.receiver(hop.delivery.receiver)
         if receiver is None:
-            return Plan(skip="unknown_receiver")
+            return ReplayPlan(skip="unknown_receiver")
         value, dead = letter.record.value or b"", letter.dead
         if letter.stage == "pending" and letter.reason != "receiver_forgot":
             headers = _headers(letter.headers, life, attempt=hop.attempt, drop=_OF_A_NAME) + _of_name(receiver)
@@ -118,9 +118,11 @@ class Planner:
             topic = self._topics.pending(lane)
             record = lane_record(topic, lane, receiver, hop.delivery.source_id, value, headers)
             row = delivery_row(hop.delivery)
-            return Plan((Out(record, hop.delivery, life, (Mark(row, life, Stage.AWAITING),)),))
+            return ReplayPlan((Out(record, hop.delivery, life, (Mark(row, life, Stage.AWAITING),)),))
         ask_first = letter.reason in IN_DOUBT and dead.attempts > 0
-        return Plan((self._to_receiver(receiver, hop.delivery, value, letter.headers, life, ask_first=ask_first),))
+        return ReplayPlan(
+            (self._to_receiver(receiver, hop.delivery, value, letter.headers, life, ask_first=ask_first),)
+        )
 
     def _to_receiver(
         self, receiver: Receiver, delivery: DeliveryId, value: bytes, former: Headers, life: int, *, ask_first: bool
@@ -134,7 +136,7 @@ class Planner:
         topic = self._topics.to_receiver(lane)
         return Out(lane_record(topic, lane, receiver, delivery.source_id, value, headers), delivery, life)
 
-    def _returned(self, letter: Letter, hop: Hop, life: int, row: Row) -> Plan:
+    def _returned(self, letter: Letter, hop: Hop, life: int, row: Row) -> ReplayPlan:
         """To the sender. Behind a notice of failure nothing of the delivery has changed: its new life has failed, too,
         where and why the former one did."""
         failed = hop.outcome == "failed"
@@ -144,7 +146,7 @@ class Planner:
         record = NewRecord(
             self._topics.to_sender, hop.delivery.source_id.encode(), letter.record.value, (*headers, named)
         )
-        return Plan((Out(record, hop.delivery, life, (_returned_mark(hop, life, row),)),))
+        return ReplayPlan((Out(record, hop.delivery, life, (_returned_mark(hop, life, row),)),))
 
     # routing failures
 
@@ -164,35 +166,35 @@ class Planner:
         except InvalidRecord:
             return ()
 
-    def _routed_anew(self, letter: Letter, rows: Rows) -> Plan:
+    def _routed_anew(self, letter: Letter, rows: Rows) -> ReplayPlan:
         own = letter.delivery
         if letter.reason == "id_conflict":
-            return Plan(skip="id_conflict")
+            return ReplayPlan(skip="id_conflict")
         life = next_life(letter, rows.get(own, _NOWHERE))
         if isinstance(life, str):
-            return Plan(skip=life)
+            return ReplayPlan(skip=life)
         if own.receiver != NO_RECEIVER:
             return self._routed_to_one(letter, own, life)
         if len(letter.record.value or b"") > self._max_bytes:
-            return Plan(skip="too_large")
+            return ReplayPlan(skip="too_large")
         message = self._message(letter)
         if message is None:
-            return Plan(skip="invalid")
+            return ReplayPlan(skip="invalid")
         return self._routed_to_all(letter, message, own, life, rows)
 
-    def _routed_to_one(self, letter: Letter, delivery: DeliveryId, life: int) -> Plan:
+    def _routed_to_one(self, letter: Letter, delivery: DeliveryId, life: int) -> ReplayPlan:
         receiver = self._directory.receiver(delivery.receiver)
         if receiver is None:
-            return Plan(skip="unknown_receiver")
+            return ReplayPlan(skip="unknown_receiver")
         try:
             message = parse_message(letter.record.value, letter.headers)
         except InvalidRecord:
-            return Plan(skip="invalid")
+            return ReplayPlan(skip="invalid")
         if message.receivers is not None and not may_name(receiver, message.source_id):
-            return Plan(skip="unknown_receiver")
-        return Plan((self._first(letter, message, receiver, life),))
+            return ReplayPlan(skip="unknown_receiver")
+        return ReplayPlan((self._first(letter, message, receiver, life),))
 
-    def _routed_to_all(self, letter: Letter, message: Message, own: DeliveryId, life: int, rows: Rows) -> Plan:
+    def _routed_to_all(self, letter: Letter, message: Message, own: DeliveryId, life: int, rows: Rows) -> ReplayPlan:
         """To each that is not on its way already. The row of the message itself remembers that it was routed."""
         found = [(name, self._directory.receiver(name)) for name in self._names(message)]
         known = [
@@ -201,14 +203,14 @@ class Planner:
             if receiver is not None and (message.receivers is None or may_name(receiver, message.source_id))
         ]
         if not known:
-            return Plan(skip="unknown_receiver")
+            return ReplayPlan(skip="unknown_receiver")
         fresh = [one for one in known if rows.get(DeliveryId(one.name, *message.id), _NOWHERE).stage is Stage.NONE]
         out = [self._first(letter, message, receiver, life) for receiver in fresh]
         if not out:
-            return Plan(skip="replayed")
+            return ReplayPlan(skip="replayed")
         row = delivery_row(own)
         last = replace(out[-1], marks=(Mark(row, life, Stage.DONE),))
-        return Plan((*out[:-1], last))
+        return ReplayPlan((*out[:-1], last))
 
     def _first(self, letter: Letter, message: Message, receiver: Receiver, life: int) -> Out:
         return self._fresh(message, receiver, letter.dead.origin, letter.record.timestamp_ms, life)
@@ -216,7 +218,7 @@ class Planner:
     def _fresh(
         self, message: Message, receiver: Receiver, origin: Coordinate | None, accepted_ms: int, life: int
     ) -> Out:
-        hop = first_hop(Event(message), receiver, origin, accepted_ms, move=receiver.move, generation=life)
+        hop = first_hop(FilterInput(message), receiver, origin, accepted_ms, move=receiver.move, generation=life)
         lane = lane_of(receiver)
         topic, headers = self._topics.to_receiver(lane), encode_hop(hop)
         record = lane_record(topic, lane, receiver, message.source_id, message.payload, headers)
@@ -224,48 +226,50 @@ class Planner:
 
     # deliveries that did not fail
 
-    def delivered(self, record: Record, hop: Hop, newest: int, row: Row, *, over: bool) -> Plan:
+    def delivered(self, record: Record, hop: Hop, newest: int, row: Row, *, over: bool) -> ReplayPlan:
         """A delivery once more, that its receiver has. `record`: of its lane. `newest`: its last life when the job was
         made. `over`: the lane has finished the record, or parked it."""
         if row.generation > newest and row.stage is not Stage.NONE:
-            return Plan(skip="replayed")
+            return ReplayPlan(skip="replayed")
         if row.stage is Stage.FAILED:
-            return Plan(skip="failed")
+            return ReplayPlan(skip="failed")
         if (row.stage is Stage.NONE and not over) or row.stage not in _AT_REST or row.generation < newest:
-            return Plan(skip="under_way")
+            return ReplayPlan(skip="under_way")
         receiver = self._directory.receiver(hop.delivery.receiver)
         if receiver is None:
-            return Plan(skip="unknown_receiver")
+            return ReplayPlan(skip="unknown_receiver")
         value = record.value or b""
-        return Plan((self._to_receiver(receiver, hop.delivery, value, record.headers, newest + 1, ask_first=False),))
+        return ReplayPlan(
+            (self._to_receiver(receiver, hop.delivery, value, record.headers, newest + 1, ask_first=False),)
+        )
 
     def once_more(
         self, message: Message, origin: Coordinate | None, accepted_ms: int, delivery: DeliveryId, row: Row
-    ) -> Plan:
+    ) -> ReplayPlan:
         """The same of one, from the message as it came."""
         if row.stage not in _AT_REST:
-            return Plan(skip="failed" if row.stage is Stage.FAILED else "under_way")
+            return ReplayPlan(skip="failed" if row.stage is Stage.FAILED else "under_way")
         receiver = self._directory.receiver(delivery.receiver)
         if receiver is None:
-            return Plan(skip="unknown_receiver")
-        return Plan((self._fresh(message, receiver, origin, accepted_ms, row.generation + 1),))
+            return ReplayPlan(skip="unknown_receiver")
+        return ReplayPlan((self._fresh(message, receiver, origin, accepted_ms, row.generation + 1),))
 
     # a discard
 
-    def discard(self, letter: Letter, rows: Rows, *, now: float) -> Plan:
+    def discard(self, letter: Letter, rows: Rows, *, now: float) -> ReplayPlan:
         """A dead letter that says so, of a life that ended as it began. `now`: Unix seconds."""
         own = letter.delivery
         row = rows.get(own, _NOWHERE)
         life = next_life(letter, row)
         if isinstance(life, str):
-            return Plan(skip=life)
+            return ReplayPlan(skip=life)
         if letter.dead.reason == DISCARDED:
-            return Plan(skip="discarded")
+            return ReplayPlan(skip="discarded")
         record = self._discarded(letter, life, now)
         if letter.stage == "to_sender" and letter.hop is not None:
-            return Plan((Out(record, own, life, _callback_marks(letter.hop, life, row, letter.dead.attempts)),))
+            return ReplayPlan((Out(record, own, life, _callback_marks(letter.hop, life, row, letter.dead.attempts)),))
         mark = Mark(delivery_row(own), life, Stage.FAILED, HERE, REASON_CODES[DISCARDED])
-        return Plan((Out(record, own, life, (mark,), newly=True),))
+        return ReplayPlan((Out(record, own, life, (mark,), newly=True),))
 
     def _discarded(self, letter: Letter, life: int, now: float) -> NewRecord:
         dead, record = letter.dead, letter.record

@@ -9,23 +9,23 @@ from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
 from relay.clock import Clock
-from relay.control.replay_jobs import Job, Jobs
+from relay.control.replay_jobs import Jobs, ReplayJob
 from relay.domain.directory import Directory, Moves
 from relay.domain.errors import NotYet
 from relay.domain.fair_share import OF_RESERVE, may_have_one_more
 from relay.domain.identity import DeliveryId
 from relay.domain.message import Message
 from relay.domain.reasons import DISCARDED
-from relay.domain.replay_job import Action, Order, Span, order_key, stop_key
+from relay.domain.replay_job import Action, OffsetSpan, ReplayOrder, order_key, stop_key
 from relay.domain.result_delivery import Handover, from_code
 from relay.domain.selection import Selection
 from relay.domain.topics import DAY_S, SHARED, Topics, lane_of
 from relay.log.port import Coordinate, Log, NewRecord, TopicPartition
-from relay.replay.executor import Hands
+from relay.replay.executor import ReplayExecutor
 from relay.replay.letter import Letter, read_letter
 from relay.replay.partition_merge import start_at
-from relay.replay.plan import Plan
-from relay.replay.scanner import Chunk, Walk
+from relay.replay.plan import ReplayPlan
+from relay.replay.scanner import ReplayScanner, ScanChunk
 from relay.state.attempts import Change, Settlement
 from relay.state.port import State
 from relay.state.replies import answered
@@ -41,7 +41,7 @@ INDEXED: Final = 10_000
 
 
 @dataclass(slots=True)
-class Gone:
+class ExpiredRecords:
     """What the log may have had, and has no more. `records`: of the partitions concerned, ever. `before_ms`: it begins
     there (Unix ms)."""
 
@@ -50,7 +50,7 @@ class Gone:
 
 
 @dataclass(slots=True)
-class Preview:
+class ReplayPreview:
     """What a job would do now. `complete`: or only so far, as the time was over. `not_found`: ids that it has nothing
     of. `unremembered`: of those to be sent, how many failed so long ago that, if they were replayed before, nobody
     knows it any more."""
@@ -64,16 +64,16 @@ class Preview:
 
 
 class Spans(NamedTuple):
-    letters: tuple[Span, ...]
-    lanes: tuple[Span, ...]
-    gone: Gone
+    letters: tuple[OffsetSpan, ...]
+    lanes: tuple[OffsetSpan, ...]
+    gone: ExpiredRecords
 
 
 class TooMany(NotYet):
     """What was asked for is more than is done at a time."""
 
 
-class Desk:
+class ReplayService:
     """Its methods raise what the two ports do. `lanes`: receivers with topics of their own. `reach`: returns when
     `receiver_config` is known here up to an offset."""
 
@@ -101,7 +101,7 @@ class Desk:
         self._directory = directory
         self._clock = clock
         self._lanes = lanes
-        self.hands = Hands(log, state, topics, directory, moves, clock, max_payload_bytes=max_payload_bytes)
+        self.hands = ReplayExecutor(log, state, topics, directory, moves, clock, max_payload_bytes=max_payload_bytes)
 
     # jobs
 
@@ -113,15 +113,15 @@ class Desk:
         only_failed: bool = True,
         rate: float | None = None,
         by: str = "",
-    ) -> tuple[Order, Gone]:
+    ) -> tuple[ReplayOrder, ExpiredRecords]:
         """Fix what a job is about, as of now. `by`: whose it is. Raises TooMany."""
         spans = await self._spans(selection, only_failed=only_failed)
-        order = Order(
+        order = ReplayOrder(
             secrets.token_hex(8), action, selection, round(self._clock.time(), 3), spans.letters, spans.lanes, rate, by
         )
         return order, spans.gone
 
-    async def submit(self, order: Order, *, unlimited: bool = True) -> Job:
+    async def submit(self, order: ReplayOrder, *, unlimited: bool = True) -> ReplayJob:
         """From now on it is done, whatever becomes of this process. `unlimited`: it may be the last one that there is
         room for; else a reserve is left, and room for others. Raises TooMany."""
         open_ones = [job for job in self.jobs.all() if not job.is_over]
@@ -136,9 +136,9 @@ class Desk:
                     "wait for them, or stop some"
                 )
         await self._say(NewRecord(self._topics.receiver_config, order_key(order.id), order.encode()))
-        return self.jobs.get(order.id) or Job(order)
+        return self.jobs.get(order.id) or ReplayJob(order)
 
-    async def stop(self, id: str) -> Job | None:
+    async def stop(self, id: str) -> ReplayJob | None:
         """What it has sent stays sent. None: there is no such job."""
         job = await self.job(id)
         if job is None or job.is_over:
@@ -146,11 +146,11 @@ class Desk:
         await self._say(NewRecord(self._topics.receiver_config, stop_key(id), b"{}"))
         return self.jobs.get(id)
 
-    async def job(self, id: str) -> Job | None:
+    async def job(self, id: str) -> ReplayJob | None:
         """Also one that another process was asked for this moment."""
         return self.jobs.get(id) or await self._caught_up(id)
 
-    async def _caught_up(self, id: str) -> Job | None:
+    async def _caught_up(self, id: str) -> ReplayJob | None:
         place = TopicPartition(self._topics.receiver_config, 0)
         await self.reach((await self._log.ends([place]))[place])
         return self.jobs.get(id)
@@ -165,11 +165,11 @@ class Desk:
         (at,) = await self._log.append([record])
         await self.reach(at.offset + 1)
 
-    async def preview(self, order: Order, *, seconds: float) -> Preview:
+    async def preview(self, order: ReplayOrder, *, seconds: float) -> ReplayPreview:
         """What it would do; after so many seconds only as far as that."""
-        found, seen = Preview(), set[str]()
+        found, seen = ReplayPreview(), set[str]()
         end, remembered_ms = self._clock.monotonic() + seconds, int(self._clock.time() * 1000) - self._window_ms
-        async for chunk in Walk(self._log, self._topics, order).chunks(size=AT_ONCE):
+        async for chunk in ReplayScanner(self._log, self._topics, order).chunks(size=AT_ONCE):
             plans = await self.plans(order.action, chunk)
             found.counted += len(plans)
             found.to_send += sum(bool(plan.out) for plan in plans)
@@ -183,7 +183,7 @@ class Desk:
         found.not_found = tuple(sorted(order.selection.ids - seen))
         return found
 
-    async def plans(self, action: Action, chunk: Chunk) -> list[Plan]:
+    async def plans(self, action: Action, chunk: ScanChunk) -> list[ReplayPlan]:
         """What becomes of each in the chunk."""
         if chunk.group == 0:
             return await self.hands.plan(action, chunk.letters) if chunk.letters else []
@@ -202,10 +202,10 @@ class Desk:
     # where to read
 
     async def _spans(self, selection: Selection, *, only_failed: bool) -> Spans:
-        topics, gone = self._topics, Gone()
+        topics, gone = self._topics, ExpiredRecords()
         groups = {topics.failed_messages: topics.fixed_groups()[topics.failed_messages]}
         letters = await self._of_topics(groups, selection, gone)
-        lanes: tuple[Span, ...] = ()
+        lanes: tuple[OffsetSpan, ...] = ()
         if not only_failed:
             own = {topics.to_receiver(lane): topics.group("to-receiver") for lane in self._lanes_of(selection)}
             lanes = await self._of_topics(own, selection, gone)
@@ -221,10 +221,12 @@ class Desk:
             {lane for receiver in named for lane in (lane_of(receiver), *([SHARED] if receiver.move else []))}
         )
 
-    async def _of_topics(self, groups: dict[str, str], selection: Selection, gone: Gone) -> tuple[Span, ...]:
+    async def _of_topics(
+        self, groups: dict[str, str], selection: Selection, gone: ExpiredRecords
+    ) -> tuple[OffsetSpan, ...]:
         found = []
         for each in await self._log.backlogs(groups):
-            span = Span(*each.partition, each.first, each.end)
+            span = OffsetSpan(*each.partition, each.first, each.end)
             if each.first > 0:
                 await self._note_gone(span, selection, gone)
             if selection.since_ms is not None:
@@ -233,7 +235,7 @@ class Desk:
                 found.append(span)
         return tuple(found)
 
-    async def _note_gone(self, span: Span, selection: Selection, gone: Gone) -> None:
+    async def _note_gone(self, span: OffsetSpan, selection: Selection, gone: ExpiredRecords) -> None:
         (oldest,) = await self._log.read([(Coordinate(span.topic, span.partition, span.start), None)])
         begins_ms = oldest.timestamp_ms if oldest is not None else int(self._clock.time() * 1000)
         if selection.since_ms is None or selection.since_ms < begins_ms:
@@ -268,7 +270,7 @@ class Desk:
             return own[0].at
         return None
 
-    async def do(self, action: Action, letter: Letter) -> Plan:
+    async def do(self, action: Action, letter: Letter) -> ReplayPlan:
         """Replay or discard one, now."""
         plans = await self.hands.plan(action, [letter])
         done = await self.hands.carry_out(plans)
@@ -277,7 +279,7 @@ class Desk:
 
     async def send_again(
         self, message: Message, origin: Coordinate | None, accepted_ms: int, delivery: DeliveryId, row: Row
-    ) -> Plan:
+    ) -> ReplayPlan:
         """A delivery that did not fail once more, now, from its message as that came: at `origin`, then."""
         plan = self.hands.planner.once_more(message, origin, accepted_ms, delivery, row)
         (done,) = await self.hands.carry_out([plan])
@@ -299,7 +301,7 @@ class Desk:
         return stored is not None and stored.reason == DISCARDED
 
 
-def _ids(chunk: Chunk) -> Sequence[str]:
+def _ids(chunk: ScanChunk) -> Sequence[str]:
     if chunk.group:
         return [hop.delivery.message_id for hop in chunk.hops]
     return [letter.facts.message_id for letter in chunk.letters if letter.facts.message_id]

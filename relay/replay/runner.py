@@ -10,16 +10,16 @@ from math import inf
 from typing import Final
 
 from relay.clock import Clock
-from relay.control.replay_jobs import Job
+from relay.control.replay_jobs import ReplayJob
 from relay.domain.errors import NotYet, StateUnavailable, Unavailable, UserError
 from relay.domain.hop import NO_RECEIVER
-from relay.domain.replay_job import JobState, Progress, order_key, progress_key, stop_key
+from relay.domain.replay_job import JobState, ReplayProgress, order_key, progress_key, stop_key
 from relay.domain.topics import SHARED, Topics
 from relay.log.port import Coordinate, Log, NewRecord
 from relay.recovery.unfinished import unfinished
-from relay.replay.plan import Plan
-from relay.replay.replay_service import Desk
-from relay.replay.scanner import Chunk, Walk
+from relay.replay.plan import ReplayPlan
+from relay.replay.replay_service import ReplayService
+from relay.replay.scanner import ReplayScanner, ScanChunk
 from relay.state.lease import keeping_lease
 from relay.state.port import State
 from relay.state.rows import tag_of
@@ -51,7 +51,7 @@ class ReplayRunner:
     """One per process. `owner`: unique per process. `room`: see ROOM."""
 
     def __init__(
-        self, log: Log, state: State, topics: Topics, desk: Desk, clock: Clock, *, owner: str, room: int = ROOM
+        self, log: Log, state: State, topics: Topics, desk: ReplayService, clock: Clock, *, owner: str, room: int = ROOM
     ) -> None:
         self._log = log
         self._state = state
@@ -74,7 +74,7 @@ class ReplayRunner:
                 _log.debug("replays_wait", error=str(group.exceptions[0]))
             await self._clock.sleep(LOOK_S)
 
-    def _open(self) -> list[Job]:
+    def _open(self) -> list[ReplayJob]:
         """Oldest first."""
         return [job for job in reversed(self._jobs.all()) if not job.is_over]
 
@@ -93,7 +93,7 @@ class ReplayRunner:
                     return_when=asyncio.FIRST_COMPLETED,
                 )
 
-    async def _do(self, job: Job) -> None:
+    async def _do(self, job: ReplayJob) -> None:
         """One job, to its end. What is away is waited for; what is wrong with it is said."""
         under_way = _UnderWay(job)
         _log.info("replay_begun", job=job.order.id, action=job.order.action, sent=job.progress.sent)
@@ -120,7 +120,7 @@ class ReplayRunner:
                 await self._say(under_way, replace(under_way.progress, detail=detail))
 
     async def _advance(self, under_way: "_UnderWay") -> None:
-        order, walk = under_way.job.order, Walk(self._log, self._topics, under_way.job.order)
+        order, walk = under_way.job.order, ReplayScanner(self._log, self._topics, under_way.job.order)
         if under_way.progress.counted is None:
             await self._say(under_way, replace(under_way.progress, state="counting", detail=None))
             counted = 0
@@ -141,7 +141,7 @@ class ReplayRunner:
             await self._pace(under_way, sent)
         await self._end(under_way, "done")
 
-    async def _step(self, under_way: "_UnderWay", chunk: Chunk) -> int:
+    async def _step(self, under_way: "_UnderWay", chunk: ScanChunk) -> int:
         """Returns how many were sent. What lies in the chunk is told before anything of it is."""
         order, before = under_way.job.order, under_way.progress
         await self._rows_are_known(chunk)
@@ -163,14 +163,14 @@ class ReplayRunner:
             await self._say(under_way, now_there)
         return sum(bool(plan.out) for plan in plans)
 
-    async def _rows_are_known(self, chunk: Chunk) -> None:
+    async def _rows_are_known(self, chunk: ScanChunk) -> None:
         """Without them what was replayed already would be sent again. Raises StateUnavailable."""
         receivers = {letter.facts.receiver for letter in chunk.letters} | {hop.delivery.receiver for hop in chunk.hops}
         tags = sorted({tag_of(f"r:{receiver or NO_RECEIVER}") for receiver in receivers})
         if tags and await self._state.gaps(tags):
             raise StateUnavailable("what was known of finished messages was lost, and is read back from the log")
 
-    def _for_shared(self, plans: Sequence[Plan]) -> list[str]:
+    def _for_shared(self, plans: Sequence[ReplayPlan]) -> list[str]:
         """The receiver of each record that went to the shared lane."""
         shared = self._topics.to_receiver(SHARED)
         return [out.delivery.receiver for plan in plans for out in plan.out if out.record.topic == shared]
@@ -204,7 +204,7 @@ class ReplayRunner:
         skipped = sum(ended.skipped.values())
         _log.info("replay_ended", job=under_way.job.order.id, state=how, sent=ended.sent, skipped=skipped)
 
-    async def _say(self, under_way: "_UnderWay", progress: Progress, *more: NewRecord) -> Coordinate:
+    async def _say(self, under_way: "_UnderWay", progress: ReplayProgress, *more: NewRecord) -> Coordinate:
         """The lease is asked for right before: who was asleep for longer than it lasts has nothing to say."""
         if not await self._state.lease(LEASE, self._owner, LEASE_S):
             raise NotYet("another process does the replays")
@@ -228,7 +228,7 @@ class _UnderWay:
 
     __slots__ = ("gathered", "job", "next_at", "progress", "said_at")
 
-    def __init__(self, job: Job) -> None:
+    def __init__(self, job: ReplayJob) -> None:
         self.job = job
         self.progress = job.progress
         self.next_at = 0.0
@@ -237,11 +237,11 @@ class _UnderWay:
         self.said_at = -inf
 
 
-def next_of(open_ones: Sequence[Job], running: Collection[str]) -> list[Job]:
+def next_of(open_ones: Sequence[ReplayJob], running: Collection[str]) -> list[ReplayJob]:
     """Those to begin now: of who has the fewest under way the oldest. The last place is for one who has none."""
     has = Counter(job.order.by for job in open_ones if job.order.id in running)
     waiting = [job for job in open_ones if job.order.id not in running]
-    found: list[Job] = []
+    found: list[ReplayJob] = []
     while waiting and len(running) + len(found) < AT_A_TIME:
         job = min(waiting, key=lambda job: has[job.order.by])
         if has[job.order.by] >= AT_A_TIME - 1:
@@ -256,7 +256,7 @@ def _further(one: Sequence[int], other: Sequence[int]) -> tuple[int, ...]:
     return tuple(max(pair) for pair in zip(one or other, other, strict=True))
 
 
-def _tally(chunk: Chunk, plans: Sequence[Plan], before: Progress) -> tuple[int, Counter[str]]:
+def _tally(chunk: ScanChunk, plans: Sequence[ReplayPlan], before: ReplayProgress) -> tuple[int, Counter[str]]:
     """What was sent, and what not, and why. What somebody had begun to send before, who then died, counts as sent."""
     sent, skipped = 0, Counter[str]()
     upto = before.upto if before.group == chunk.group else ()

@@ -7,7 +7,7 @@ from typing import Final
 from relay.domain.errors import InvalidRecord, UserError
 from relay.domain.hop import Hop, decode_hop
 from relay.domain.identity import DeliveryId
-from relay.domain.replay_job import Order
+from relay.domain.replay_job import ReplayOrder
 from relay.domain.topics import Topics
 from relay.log.port import LogReader, Record
 from relay.replay.letter import Letter, read_letter
@@ -22,7 +22,7 @@ MOST_LIVES: Final = 200_000
 
 
 @dataclass(slots=True)
-class Chunk:
+class ScanChunk:
     """`group`, `positions`: as in `Progress`, behind this. `numbers`: the span of each of `records`.
 
     Of group 0 `letters` are what `records` say. Of a lane `hops` are, and `newest` is the last life of each delivery
@@ -41,15 +41,15 @@ class Chunk:
         return len(self.records)
 
 
-class Walk:
+class ReplayScanner:
     """Its methods raise LogUnavailable."""
 
-    def __init__(self, log: LogReader, topics: Topics, order: Order) -> None:
+    def __init__(self, log: LogReader, topics: Topics, order: ReplayOrder) -> None:
         self._log = log
         self._topics = topics
         self._order = order
 
-    async def chunks(self, group: int = 0, positions: Sequence[int] = (), *, size: int) -> AsyncIterator[Chunk]:
+    async def chunks(self, group: int = 0, positions: Sequence[int] = (), *, size: int) -> AsyncIterator[ScanChunk]:
         """What is meant, from there on; at most `size` at once, and some chunks may be empty. Raises UserError."""
         for number in range(group, 1 + len(self._order.lanes)):
             begin = positions if number == group else ()
@@ -57,10 +57,10 @@ class Walk:
             async for chunk in each:
                 yield chunk
 
-    async def _letters(self, positions: Sequence[int], most: int) -> AsyncIterator[Chunk]:
+    async def _letters(self, positions: Sequence[int], most: int) -> AsyncIterator[ScanChunk]:
         spans, selection = self._order.letters, self._order.selection
         place = list(positions or [span.start for span in spans])
-        chunk, scanned, size = Chunk(0), 0, 0
+        chunk, scanned, size = ScanChunk(0), 0, 0
         async for number, record in merged(self._log, spans, place):
             place[number] = record.offset + 1
             scanned += 1
@@ -73,15 +73,15 @@ class Walk:
             if len(chunk) >= most or scanned >= SCANNED or size >= BYTES:
                 chunk.positions = tuple(place)
                 yield chunk
-                chunk, scanned, size = Chunk(0), 0, 0
+                chunk, scanned, size = ScanChunk(0), 0, 0
         chunk.positions = tuple(place)
         yield chunk
 
-    async def _of_lane(self, group: int, positions: Sequence[int], most: int) -> AsyncIterator[Chunk]:
+    async def _of_lane(self, group: int, positions: Sequence[int], most: int) -> AsyncIterator[ScanChunk]:
         span = self._order.lanes[group - 1]
         lives, taken = await self._lives(group), set[DeliveryId]()
         place = max(span.start, *positions, 0)
-        chunk, scanned, size = Chunk(group, (place,)), 0, 0
+        chunk, scanned, size = ScanChunk(group, (place,)), 0, 0
         async for batch in self._log.scan(span.topic, span.partition, start=place, end=span.end):
             for record in batch:
                 place = record.offset + 1
@@ -98,7 +98,7 @@ class Walk:
                 if len(chunk) >= most or scanned >= SCANNED or size >= BYTES:
                     chunk.positions = (place,)
                     yield chunk
-                    chunk, scanned, size = Chunk(group, (place,)), 0, 0
+                    chunk, scanned, size = ScanChunk(group, (place,)), 0, 0
         chunk.positions = (place,)
         yield chunk
 

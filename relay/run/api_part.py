@@ -8,7 +8,7 @@ from functools import partial
 from relay.api.app import ApiContext
 from relay.api.batch import largest_body
 from relay.api.limits import limits_of
-from relay.api.peers import Member, Siblings
+from relay.api.peers import GroupProcess, Peers
 from relay.api.registrar import Registrar
 from relay.api.web_rules import WebRules
 from relay.config.encryption import KeyRing
@@ -16,14 +16,14 @@ from relay.config.own_address import may_be_open, own_names
 from relay.config.references import usable_variables
 from relay.config.session_secrets import launch_secret, session_secrets
 from relay.config.settings import Settings, origins_of
-from relay.control.key_service import KeyDesk
+from relay.control.key_service import KeyService
 from relay.control.patch import Rules
 from relay.delivery.egress import USER_AGENT
 from relay.domain.diagnosis import Diagnosis
 from relay.domain.signing import generate_secret
 from relay.history.port import History
 from relay.pages.web import pages_of
-from relay.replay.replay_service import Desk
+from relay.replay.replay_service import ReplayService
 from relay.run.check_contexts import look_from_inside
 from relay.run.context import ProcessContext
 from relay.run.delivery_part import DeliveryPart
@@ -44,7 +44,7 @@ class ApiPart:
         history: History | None,
         variables: Mapping[str, str],
         ring: KeyRing,
-        member: Member | None,
+        member: GroupProcess | None,
         *,
         ready: Look,
         warnings: Look,
@@ -59,13 +59,13 @@ class ApiPart:
         self._warnings = warnings
         registry, launch = context.registry, launch_secret(None if member is None else member.directory)
         self._session_secrets = session_secrets(context.settings, context.plan.answer_secrets, launch)
-        self._keys = KeyDesk(context.log, context.topics.receiver_config, registry.keys, registry.reach)
+        self._keys = KeyService(context.log, context.topics.receiver_config, registry.keys, registry.reach)
         self.desk = self._new_desk()
         """Where replays and discards are asked for."""
 
-    def _new_desk(self) -> Desk:
+    def _new_desk(self) -> ReplayService:
         context, registry = self._context, self._context.registry
-        return Desk(
+        return ReplayService(
             context.log,
             context.state,
             context.topics,
@@ -79,7 +79,7 @@ class ApiPart:
             dedup_window_s=context.settings.dedup_window,
         )
 
-    def api_context(self, siblings: Siblings | None) -> ApiContext:
+    def api_context(self, siblings: Peers | None) -> ApiContext:
         """What the API is told; with `siblings`: that asks these, too."""
         context, settings, plan = self._context, self._context.settings, self._context.plan
         given = ApiContext(

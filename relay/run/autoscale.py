@@ -19,7 +19,7 @@ CPU_TIMES: Final = Path("/proc/self/stat")
 """Where the system has no such file it does not say what a process takes: then there is one per core from the start."""
 
 
-class Demand:
+class Autoscale:
     """Judges by the CPU seconds that the processes have taken. `most`: how many there may be; `now` in seconds."""
 
     def __init__(self, most: int, now: float) -> None:

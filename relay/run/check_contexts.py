@@ -6,7 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
-from relay.checks.context import Case, Known, known_to, known_to_file
+from relay.checks.context import CheckContext, KnownEntries, known_to, known_to_file
 from relay.checks.host import sqlite_file
 from relay.checks.lazy import Opened
 from relay.checks.runner import examine
@@ -14,7 +14,7 @@ from relay.clock import Clock
 from relay.config.answer_urls import answer_secrets
 from relay.config.encryption import KeyRing
 from relay.config.own_address import own_url
-from relay.config.plan import ROLES, Plan
+from relay.config.plan import ROLES, ProcessPlan
 from relay.config.receivers_file import ReceiversFile, load_receivers_file
 from relay.config.references import usable_variables
 from relay.config.setting_values import key_of
@@ -45,13 +45,13 @@ def case_of_settings(
     receiver: str | None = None,
     *,
     mistakes: Sequence[str] = (),
-) -> Case:
+) -> CheckContext:
     """With connections of its own; close it at the end. `mistakes`: those of the settings."""
     file, of_file = _file_of(settings)
     variables = usable_variables(environ, settings.secrets_from)
     log = Opened(lambda: _started(settings), _close)
 
-    async def known() -> Known:
+    async def known() -> KnownEntries:
         return await _known(settings, log, file, variables, receiver)
 
     async def state() -> State:
@@ -66,7 +66,7 @@ def case_of_settings(
         await store.next_offsets()  # so that a log that is away is not taken for a store that is
         return await Behind(store, await log(), Topics(settings.topic_prefix), clock).seconds()
 
-    return Case(
+    return CheckContext(
         settings=settings,
         roles=roles,
         clock=clock,
@@ -85,11 +85,11 @@ def case_of_settings(
 
 def case_of_directory(
     settings: Settings, directory: Path, environ: Mapping[str, str], clock: Clock, receiver: str | None = None
-) -> Case:
+) -> CheckContext:
     """An embedded relay that does not run. `settings`: those that it would have."""
     file, mistakes = _file_of(settings)
 
-    async def known() -> Known:
+    async def known() -> KnownEntries:
         return known_to_file(file, usable_variables(environ, settings.secrets_from), receiver)
 
     async def log() -> Log:
@@ -98,7 +98,7 @@ def case_of_directory(
     async def state() -> State:
         raise StateUnavailable("it runs with the embedded relay; start that: relay dev")
 
-    return Case(
+    return CheckContext(
         settings=settings,
         roles=frozenset(ROLES),
         clock=clock,
@@ -114,7 +114,7 @@ def case_of_directory(
 
 async def look_from_inside(
     settings: Settings,
-    plan: Plan,
+    plan: ProcessPlan,
     clock: Clock,
     log: Log,
     state: State,
@@ -132,15 +132,15 @@ async def look_from_inside(
 
 def _case_of_process(
     settings: Settings,
-    plan: Plan,
+    plan: ProcessPlan,
     clock: Clock,
     log: Log,
     state: State,
     registry: Registry,
     receiver: str | None,
-) -> Case:
+) -> CheckContext:
 
-    async def known() -> Known:
+    async def known() -> KnownEntries:
         if registry.ready.is_set():
             return known_to(registry, receiver)
         return known_to_file(_file_of(settings)[0], {}, receiver)
@@ -151,7 +151,7 @@ def _case_of_process(
     async def open_state() -> State:
         return state
 
-    return Case(
+    return CheckContext(
         settings=settings,
         roles=plan.roles,
         clock=clock,
@@ -217,7 +217,7 @@ async def _known(
     file: ReceiversFile | None,
     variables: Mapping[str, str],
     receiver: str | None,
-) -> Known:
+) -> KnownEntries:
     """What is in force, and what the file declares besides: that comes into force when a process starts."""
     of_file = known_to_file(file, variables, receiver)
     try:

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 from relay.clock.shared import SharedClock
-from relay.config.plan import Plan
+from relay.config.plan import ProcessPlan
 from relay.config.settings import Settings
 from relay.control.registry import Registry
 from relay.domain.topics import Topics
@@ -16,7 +16,7 @@ class ProcessContext:
     """`owner`: the process's name, unique among all."""
 
     settings: Settings
-    plan: Plan
+    plan: ProcessPlan
     log: Log
     state: State
     topics: Topics

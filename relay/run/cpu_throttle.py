@@ -24,7 +24,7 @@ _SHORTEST_LOOK_S: Final = 0.5
 _NICEST: Final = 19
 
 
-def go_last() -> None:
+def lower_priority() -> None:
     """This process has what others leave. On Linux it also never keeps a core for a moment from somebody who wakes up,
     as one that is only nice would."""
     os.nice(_NICEST)
@@ -42,7 +42,7 @@ def rest_s(others: float, own_s: float, behind_s: float, processors: int) -> flo
     return min(LONGEST_REST_S, own_s * max(0.0, 1 / (share * processors) - 1))
 
 
-class GivingWay:
+class CpuThrottle:
     """Tells after each turn how long to rest before the next one. Where the system does not say how busy it is: never.
 
     `own_s`: seconds of a processor that this process has taken. `processors`: how many there are; None: as the system

@@ -8,7 +8,7 @@ from relay.config.answer_urls import AnswerUrls
 from relay.delivery.egress import USER_AGENT, requests_of, transport_of
 from relay.domain.hop import Hop
 from relay.domain.receiver import Receiver
-from relay.engine.request_limiter import Turnstile, attend
+from relay.engine.request_limiter import RequestLimiter, attend
 from relay.run.context import ProcessContext
 from relay.run.lanes import Lanes
 from relay.run.telemetry_part import TelemetryPart
@@ -31,7 +31,7 @@ class DeliveryPart:
         self._observer = telemetry.observer
         self._answer_urls = answer_urls
         seats = requests_of(settings)
-        self._turnstile = Turnstile(context.clock, telemetry.observer, seats)
+        self._turnstile = RequestLimiter(context.clock, telemetry.observer, seats)
         self.transport = transport_of(settings, seats)
         self.verifier = self._new_verifier()
         self.lanes = Lanes(

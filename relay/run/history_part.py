@@ -5,17 +5,17 @@ from functools import partial
 from typing import Final
 
 from relay.clock import Clock
-from relay.config.plan import HISTORY, Plan
+from relay.config.plan import HISTORY, ProcessPlan
 from relay.config.settings import Settings
 from relay.domain.topics import Topics
 from relay.engine.supervision import OpenService, Patience
 from relay.history.opening import open_history
 from relay.history.port import History
 from relay.log.port import Log, TopicPartition
-from relay.run.cpu_throttle import GivingWay
+from relay.run.cpu_throttle import CpuThrottle
 from relay.telemetry.logging import get_logger
 from relay.telemetry.metrics import Metrics
-from workers.history import HistoryWorker, Watcher, stand_firm, topics_read
+from workers.history import HistoryWorker, Watcher, never_throttle, topics_read
 
 AT_ONCE: Final = 1_000
 """Facts of a transaction, beside lanes that want the event loop, too."""
@@ -35,7 +35,7 @@ class HistoryPart:
     def __init__(
         self,
         settings: Settings,
-        plan: Plan,
+        plan: ProcessPlan,
         log: Log,
         topics: Topics,
         clock: Clock,
@@ -49,7 +49,7 @@ class HistoryPart:
         self._topics = topics
         self._clock = clock
         self._patience = patience
-        self._watcher = Telling(metrics)
+        self._watcher = HistoryLog(metrics)
 
     def beside(self, others: Callable[[], Mapping[str, OpenService]]) -> Callable[[], Mapping[str, OpenService]]:
         """What is wanted with it."""
@@ -73,7 +73,7 @@ class HistoryPart:
             keep=settings.history_bodies,
             retention_s=settings.history_retention,
             at_once=AT_ONCE_ALONE if self._plan.is_history_alone else AT_ONCE,
-            give_way=GivingWay() if self._plan.is_history_alone else stand_firm,
+            give_way=CpuThrottle() if self._plan.is_history_alone else never_throttle,
             watcher=self._watcher,
         )
 
@@ -82,7 +82,7 @@ class HistoryPart:
             await self.store.close()
 
 
-class Telling(Watcher):
+class HistoryLog(Watcher):
     """In the log, and in metrics."""
 
     def __init__(self, metrics: Metrics) -> None:

@@ -3,19 +3,23 @@
 from collections.abc import Callable
 
 from relay.api.app import ApiContext, ApiServer
-from relay.api.peers import Member, Siblings
+from relay.api.peers import GroupProcess, Peers
 from relay.api.shared_port import Sharing, installation_id
 from relay.config.answer_urls import AnswerUrls
 from relay.config.own_address import own_url
-from relay.config.plan import API, Plan
+from relay.config.plan import API, ProcessPlan
 from relay.config.settings import Settings
 
 
-class Front:
+class HttpServer:
     """`context`: what the API is to know; its argument: the siblings that are asked, too, or None."""
 
     def __init__(
-        self, settings: Settings, plan: Plan, member: Member | None, context: Callable[[Siblings | None], ApiContext]
+        self,
+        settings: Settings,
+        plan: ProcessPlan,
+        member: GroupProcess | None,
+        context: Callable[[Peers | None], ApiContext],
     ) -> None:
         self._settings = settings
         self._plan = plan
@@ -39,7 +43,7 @@ class Front:
         UserError."""
         settings, siblings = self._settings, None
         if self._member is not None:
-            siblings = Siblings(self._member)
+            siblings = Peers(self._member)
             await self._server(None, health_only=True).start_private(self._member.socket)
         if API in self._plan.roles:
             server = self._server(siblings, health_only=False)
@@ -56,7 +60,7 @@ class Front:
         installation = installation_id(self._settings.kafka_bootstrap_servers.split(","), self._settings.topic_prefix)
         return Sharing(f"{serves}:{installation}", any_process=self._settings.api_shared_port == "any")
 
-    def _server(self, siblings: Siblings | None, *, health_only: bool) -> ApiServer:
+    def _server(self, siblings: Peers | None, *, health_only: bool) -> ApiServer:
         server = ApiServer(self._context(siblings), health_only=health_only)
         self._servers.append(server)
         return server

@@ -6,18 +6,18 @@ from functools import partial
 from typing import Any, Final, Protocol
 
 from relay.config.limits import lanes_budget
-from relay.config.plan import Plan
+from relay.config.plan import ProcessPlan
 from relay.config.settings import Settings
 from relay.domain.directory import Directory, Moves
 from relay.domain.receiver import Receiver
 from relay.domain.route import OwnLanes, is_in_shared, own_lanes
 from relay.domain.topics import SHARED, Topics
-from relay.engine.core import NOTHING, Lane, Levels
+from relay.engine.core import NOTHING, Lane, LaneLevels
 from relay.engine.effects import Effects
-from relay.engine.ending import Setting
+from relay.engine.ending import LaneSetup
 from relay.engine.intake import Breaks
 from relay.engine.observer import Observer
-from relay.engine.policy import Bounds, BudgetShare, ByteBudget, Dedicated, Policy, Shared
+from relay.engine.policy import Bounds, BudgetShare, ByteBudget, Dedicated, Policy, SharedLanePolicy
 from relay.engine.pump import OpenLane, Pump
 from relay.engine.recovery import Holding
 from relay.engine.runner import Runner
@@ -27,7 +27,7 @@ from relay.log.port import Assignment, Log
 from relay.state.port import Lane as LaneId
 from relay.state.port import State
 from relay.state.rows import TAGS, tag_of
-from relay.watch.heartbeats import Roster
+from relay.watch.heartbeats import Heartbeats
 from workers.dependencies import Outside
 from workers.failed_messages import NOBODY_GATHERS, FailedMessages, Gatherer, Reporter
 from workers.from_receiver_async import FromReceiverAsync
@@ -57,7 +57,7 @@ class _Reading:
             self.reader.subscribe(self.topics)
 
 
-class Known(Directory, Moves, Protocol):
+class LaneDirectory(Directory, Moves, Protocol):
     """Who is known, and all who may have lanes of their own."""
 
     def receivers(self) -> Mapping[str, Receiver]:
@@ -75,8 +75,8 @@ class Lanes:
     def __init__(
         self,
         settings: Settings,
-        plan: Plan,
-        known: Known,
+        plan: ProcessPlan,
+        known: LaneDirectory,
         log: Log,
         state: State,
         outside: Outside,
@@ -96,7 +96,7 @@ class Lanes:
         self._outside = outside
         self._observer = observer
         self._patience = patience
-        self.roster = Roster(process, self._unusable)
+        self.roster = Heartbeats(process, self._unusable)
         """Which lanes are served here; somebody has to run it."""
         self._topics = topics = Topics(settings.topic_prefix)
         effects = Effects(
@@ -154,7 +154,7 @@ class Lanes:
         """Receivers whose own topics have to be read by somebody."""
         return self._own().all
 
-    def levels(self) -> dict[str, Levels]:
+    def levels(self) -> dict[str, LaneLevels]:
         """By role, of all lanes that this process has now."""
         now = self._outside.clock.monotonic()
         role_of = {worker.stage: role for role, worker in self._workers.items()}
@@ -206,10 +206,12 @@ class Lanes:
         self.roster.enter(lane)
         return lane
 
-    def _setting(self, assignment: Assignment, tags: tuple[int, ...], worker: Worker[Any], *, shared: bool) -> Setting:
+    def _setting(
+        self, assignment: Assignment, tags: tuple[int, ...], worker: Worker[Any], *, shared: bool
+    ) -> LaneSetup:
         settings, hold_s = self._settings, self._settings.hold_max
-        kind = (Shared if shared else Dedicated) if worker.parks else Policy
-        return Setting(
+        kind = (SharedLanePolicy if shared else Dedicated) if worker.parks else Policy
+        return LaneSetup(
             lane=LaneId(*assignment.partition, assignment.epoch),
             tags=tags,
             policy=kind(hold_s, capped=worker.capped),

@@ -8,13 +8,13 @@ from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
 from functools import partial
 from typing import Final
 
-from relay.api.peers import Member
-from relay.checks.answer_urls import tell_answer_urls
+from relay.api.peers import GroupProcess
+from relay.checks.answer_urls import log_answer_urls
 from relay.checks.rights import check_rights
 from relay.clock import Clock
 from relay.clock.shared import SharedClock
 from relay.config.encryption import KeyRing
-from relay.config.plan import Plan
+from relay.config.plan import ProcessPlan
 from relay.config.references import usable_variables
 from relay.config.setting_values import key_of
 from relay.config.settings import Settings
@@ -30,16 +30,16 @@ from relay.run.context import ProcessContext
 from relay.run.delivery_part import DeliveryPart
 from relay.run.gc_tuning import keep_startup_heap
 from relay.run.history_part import HistoryPart
-from relay.run.http_server import Front
+from relay.run.http_server import HttpServer
 from relay.run.shared_work import SharedWork
 from relay.run.telemetry_part import TelemetryPart
 from relay.state.port import State
 from relay.telemetry.logging import get_logger
 from relay.watch.clock import ClockWatch
-from relay.watch.dependencies import tell_draining, watch_part
+from relay.watch.dependencies import report_draining, watch_part
 from relay.watch.parked import ParkedWatch
 from relay.watch.receivers_file import FileWatch
-from relay.watch.registry import NAMES_SHOWN, MovedEndpoints, count_refused, follow_registry, tell_unknown
+from relay.watch.registry import NAMES_SHOWN, MovedEndpoints, count_refused, follow_registry, log_unknown
 from relay.watch.topics import TopicWatch
 from relay.watch.warnings import warnings_of
 
@@ -62,10 +62,10 @@ class Relay:
         settings: Settings,
         log: Log,
         state: State,
-        plan: Plan,
+        plan: ProcessPlan,
         environ: Mapping[str, str],
         clock: Clock,
-        member: Member | None = None,
+        member: GroupProcess | None = None,
         *,
         exit_when_stuck: bool = False,
     ) -> None:
@@ -93,7 +93,7 @@ class Relay:
         self.hangup = self._file.hangup
         """Set it to have the receivers file read again."""
         self._recovery = self._new_recovery()
-        self._front = Front(settings, plan, member, lambda siblings: self._api.api_context(siblings))
+        self._front = HttpServer(settings, plan, member, lambda siblings: self._api.api_context(siblings))
         self._delivery = DeliveryPart(context, self._telemetry, self._front.answer_urls)
         self._api = ApiPart(
             context,
@@ -207,13 +207,13 @@ class Relay:
 
     def _tell_who_is_known(self) -> None:
         settings, plan = self._context.settings, self._context.plan
-        tell_unknown(self.registry, plan.receivers or ())
+        log_unknown(self.registry, plan.receivers or ())
         some = {**self.registry.receivers(), **self.registry.shared.some(NAMES_SHOWN)}
-        tell_answer_urls(settings, plan, self._front.answer_urls(), some)
+        log_answer_urls(settings, plan, self._front.answer_urls(), some)
 
     def _beside_lanes(self, stop: asyncio.Event) -> Iterator[tuple[str, Awaitable[None]]]:
         """What runs from when the receivers are known, each by its name."""
-        yield "stop watch", tell_draining(self._trouble, stop)
+        yield "stop watch", report_draining(self._trouble, stop)
         yield "lane checks", self._topic_watch.run()
         yield "refused receivers", count_refused(self.registry, self.metrics)
         yield "moved endpoints", self._moved.run(self._context.state, self._patience)

@@ -11,11 +11,11 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
-from relay.api.peers import Member, begin
-from relay.config.plan import API, Plan
+from relay.api.peers import GroupProcess, begin
+from relay.config.plan import API, ProcessPlan
 from relay.config.session_secrets import keep_launch_secret
 from relay.domain.errors import UserError
-from relay.run.autoscale import LOOK_EVERY_S, Demand, cpu_seconds
+from relay.run.autoscale import LOOK_EVERY_S, Autoscale, cpu_seconds
 from relay.run.event_loop import run_until_signalled
 from relay.telemetry.logging import get_logger
 
@@ -30,12 +30,12 @@ SOCKET_PATH_BYTES: Final = 100
 _log = get_logger("relay.processes")
 
 
-def group_size(wanted: int, plan: Plan, api_port: int) -> int:
+def group_size(wanted: int, plan: ProcessPlan, api_port: int) -> int:
     """How many of `wanted` processes have something to do. A free port is the first one's: nobody else can guess it."""
     return 1 if api_port == 0 and plan.roles == {API} else wanted
 
 
-def plan_of(index: int, plan: Plan, api_port: int) -> Plan:
+def plan_of(index: int, plan: ProcessPlan, api_port: int) -> ProcessPlan:
     """All serve the API on the same port, where it has a number."""
     return plan if index == 0 or api_port != 0 else replace(plan, roles=plan.roles - {API})
 
@@ -48,7 +48,7 @@ def next_pause(pause_s: float, ran_s: float) -> float:
 
 
 async def run_processes(
-    count: int, plan: Plan, config_file: Path | None, *, by_demand: bool, api_port: int, grace_s: float
+    count: int, plan: ProcessPlan, config_file: Path | None, *, by_demand: bool, api_port: int, grace_s: float
 ) -> int:
     """Run `count` processes until a signal. Returns the exit code: USAGE when they refused to start, else 0.
 
@@ -57,7 +57,7 @@ async def run_processes(
     """
     with _private_directory() as directory:
         keep_launch_secret(directory)
-        members = [Member(index, count, directory) for index in range(count)]
+        members = [GroupProcess(index, count, directory) for index in range(count)]
         children = [
             Child(member, command(member, plan_of(member.index, plan, api_port), config_file)) for member in members
         ]
@@ -81,7 +81,7 @@ async def run_processes(
     return USAGE if any(child.refused for child in children) else 0
 
 
-def command(member: Member, plan: Plan, config_file: Path | None) -> list[str]:
+def command(member: GroupProcess, plan: ProcessPlan, config_file: Path | None) -> list[str]:
     """What one of the processes is started with; settings from the environment it inherits."""
     place = ["--member", str(member.index), str(member.count), str(member.directory)]
     found = [sys.executable, "-m", "relay", "run", *place, "--roles", ",".join(sorted(plan.roles))]
@@ -111,7 +111,7 @@ async def _at_once(count: int) -> AsyncIterator[int]:
 async def _wanted(children: Sequence["Child"], stop: asyncio.Event) -> AsyncIterator[int]:
     """How many are to run: at first one, and each time more are needed the new number, until `stop` or all run."""
     clock = asyncio.get_running_loop().time
-    demand = Demand(len(children), clock())
+    demand = Autoscale(len(children), clock())
     yield demand.count
     while not (demand.met or stop.is_set()):
         await _set_within(stop, LOOK_EVERY_S)
@@ -129,7 +129,7 @@ async def _set_within(event: asyncio.Event, seconds: float) -> None:
 class Child:
     """One of the processes, in all its lives."""
 
-    def __init__(self, member: Member, command: Sequence[str]) -> None:
+    def __init__(self, member: GroupProcess, command: Sequence[str]) -> None:
         self._member = member
         self._command = command
         self._process: asyncio.subprocess.Process | None = None

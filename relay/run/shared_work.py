@@ -8,7 +8,7 @@ from relay.config.plan import API, HISTORY
 from relay.engine.supervision import Patience
 from relay.history.port import History
 from relay.recovery.rebuilding import Rebuilding
-from relay.replay.replay_service import Desk
+from relay.replay.replay_service import ReplayService
 from relay.replay.runner import ReplayRunner
 from relay.run.context import ProcessContext
 from relay.run.lanes import Lanes
@@ -16,7 +16,7 @@ from relay.telemetry.metrics import Metrics
 from relay.watch.backlog import BacklogWatch
 from relay.watch.history import HistoryWatch
 from relay.watch.lag import LagWatch
-from relay.watch.lane_migration import Mover
+from relay.watch.lane_migration import LaneMigration
 from relay.watch.receivers_file import FileWatch
 
 
@@ -28,7 +28,7 @@ class SharedWork:
     patience: Patience
     metrics: Metrics
     lanes: Lanes
-    desk: Desk
+    desk: ReplayService
     file: FileWatch
     history: History | None
 
@@ -49,9 +49,9 @@ class SharedWork:
         """How much of what may be parked for a receiver moves and replays fill: the rest is for what comes in."""
         return self.context.settings.parked_per_receiver // 4
 
-    def _mover(self) -> Mover:
+    def _mover(self) -> LaneMigration:
         context = self.context
-        return Mover(
+        return LaneMigration(
             context.log,
             context.state,
             context.topics,

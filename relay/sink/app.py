@@ -16,8 +16,8 @@ from aiohttp import ClientError, ClientSession, ClientTimeout, web
 
 from relay.domain.errors import UserError
 from relay.domain.signing import verify_standard
-from relay.sink.arrival import Arrival, CallbackSent, Poll, arrival_of
-from relay.sink.behaviour import Behaviour, Job, Knobs, Mode, is_processed, new_job, reaction
+from relay.sink.arrival import CallbackSent, Poll, ReceivedPost, arrival_of
+from relay.sink.behaviour import Behaviour, Knobs, Mode, SinkJob, is_processed, new_job, reaction
 from relay.sink.control import add_control
 from relay.sink.handshakes import consent, is_verification, signed_answer
 
@@ -41,12 +41,12 @@ class Sink:
         mode: Mode = "answer",
         *,
         secret: str | None = None,
-        on_arrival: Callable[[Arrival], None] | None = None,
+        on_arrival: Callable[[ReceivedPost], None] | None = None,
         chance: Callable[[], float] = random.random,
         **knobs: Unpack[Knobs],
     ) -> None:
         self.behaviour = Behaviour(mode, **knobs)
-        self.received: list[Arrival] = []
+        self.received: list[ReceivedPost] = []
         self.polls: list[Poll] = []
         self.callbacks: list[CallbackSent] = []
         self.handshakes: list[str] = []
@@ -56,7 +56,7 @@ class Sink:
         self._secrets = [secret] if secret else []
         self._on_arrival = on_arrival
         self._chance = chance
-        self._jobs: dict[str, Job] = {}
+        self._jobs: dict[str, SinkJob] = {}
         self._job_count = 0
         self._changed = asyncio.Event()
         self._stopping = asyncio.Event()
@@ -121,7 +121,7 @@ class Sink:
         """Whether the receiver has processed the message with this `message_id` or `webhook_id`."""
         return message_id in self._jobs
 
-    async def wait_for(self, count: int, timeout_s: float = 30.0) -> list[Arrival]:
+    async def wait_for(self, count: int, timeout_s: float = 30.0) -> list[ReceivedPost]:
         """All arrivals, once there are `count` of them. Raises TimeoutError."""
         return await self._wait(self.received, count, timeout_s)
 
@@ -176,7 +176,7 @@ class Sink:
             return None
         return verify_standard(self._secrets, request.headers, body, time.time())
 
-    def _process(self, behaviour: Behaviour, arrival: Arrival) -> None:
+    def _process(self, behaviour: Behaviour, arrival: ReceivedPost) -> None:
         """A message is processed once, however often it comes. Status GETs find it under both of its ids."""
         key = _job_key(arrival)
         if key in self._jobs:
@@ -192,7 +192,7 @@ class Sink:
             self._tasks.add(task)
             task.add_done_callback(self._tasks.discard)
 
-    async def _react(self, request: web.Request, behaviour: Behaviour, arrival: Arrival) -> web.StreamResponse:
+    async def _react(self, request: web.Request, behaviour: Behaviour, arrival: ReceivedPost) -> web.StreamResponse:
         match arrival.met:
             case "answer":
                 return await _answer(request, behaviour, self._jobs[_job_key(arrival)])
@@ -217,13 +217,13 @@ class Sink:
             case _:
                 assert_never(arrival.met)
 
-    def _accepted(self, behaviour: Behaviour, job: Job) -> web.Response:
+    def _accepted(self, behaviour: Behaviour, job: SinkJob) -> web.Response:
         headers = _retry_after(behaviour)
         if behaviour.location:
             headers["location"] = f"{self.url}/{quote(job.message_id, safe='')}"
         return _json(202, job.document("pending"), headers)
 
-    async def _call_back(self, url: str, job: Job, behaviour: Behaviour) -> None:
+    async def _call_back(self, url: str, job: SinkJob, behaviour: Behaviour) -> None:
         await self._pause(behaviour.answer_after_s)
         body = job.document("success", behaviour.answer_size)
         status: int | None = None
@@ -285,7 +285,7 @@ class Sink:
         return _json(200, b'{"error": "a redirect was followed"}')
 
 
-def _job_key(arrival: Arrival) -> str:
+def _job_key(arrival: ReceivedPost) -> str:
     return arrival.webhook_id or arrival.message_id
 
 
@@ -296,7 +296,7 @@ def _status(behaviour: Behaviour, met: Mode) -> int | None:
     return statuses.get(met)
 
 
-async def _answer(request: web.Request, behaviour: Behaviour, job: Job) -> web.StreamResponse:
+async def _answer(request: web.Request, behaviour: Behaviour, job: SinkJob) -> web.StreamResponse:
     body = job.document("success", behaviour.answer_size)
     if not behaviour.truncate:
         return _json(200, body)

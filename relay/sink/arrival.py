@@ -12,7 +12,7 @@ from relay.sink.behaviour import Mode
 
 
 @dataclass(frozen=True, slots=True)
-class Arrival:
+class ReceivedPost:
     """A POST as it arrived. Ids are decoded; those of a POST without `ce-` headers are empty.
 
     `verified`: whether the signature was right; None without a secret to check it with. `status`: what was answered;
@@ -49,9 +49,9 @@ class CallbackSent(NamedTuple):
     status: int | None
 
 
-def arrival_of(request: web.Request, body: bytes, met: Mode, status: int | None, verified: bool | None) -> Arrival:
+def arrival_of(request: web.Request, body: bytes, met: Mode, status: int | None, verified: bool | None) -> ReceivedPost:
     headers = {name.lower(): value for name, value in request.headers.items()}
-    return Arrival(
+    return ReceivedPost(
         webhook_id=headers.get("webhook-id", ""),
         source_id=unquote(headers.get("ce-source", "")),
         message_id=unquote(headers.get("ce-id", "")),

@@ -80,7 +80,7 @@ def is_processed(behaviour: Behaviour, met: Mode) -> bool:
 
 
 @dataclass(slots=True)
-class Job:
+class SinkJob:
     """What the receiver knows of a message it has processed. `ready_at`: monotonic seconds."""
 
     number: int
@@ -110,8 +110,8 @@ class Job:
         return json.dumps({**facts, "log": "." * max(0, padding)}).encode()
 
 
-def new_job(behaviour: Behaviour, met: Mode, *, number: int, message_id: str, now: float) -> Job:
+def new_job(behaviour: Behaviour, met: Mode, *, number: int, message_id: str, now: float) -> SinkJob:
     """The job that a processed POST started: only in mode `later` is it unfinished at first."""
     if met != "later":
-        return Job(number, message_id, 0, now)
-    return Job(number, message_id, behaviour.later_polls, now + behaviour.answer_after_s)
+        return SinkJob(number, message_id, 0, now)
+    return SinkJob(number, message_id, behaviour.later_polls, now + behaviour.answer_after_s)

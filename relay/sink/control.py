@@ -8,7 +8,7 @@ import msgspec
 from aiohttp import web
 
 from relay.domain.errors import UserError
-from relay.sink.arrival import Arrival
+from relay.sink.arrival import ReceivedPost
 from relay.sink.behaviour import Behaviour
 
 _NAMES: Final = frozenset(field.name for field in fields(Behaviour))
@@ -29,7 +29,7 @@ class Controlled(Protocol):
     """A sink, as far as it is looked at and changed from outside."""
 
     behaviour: Behaviour
-    received: list[Arrival]
+    received: list[ReceivedPost]
 
     def behave(self, behaviour: Behaviour) -> None: ...
 
@@ -50,7 +50,7 @@ def changed(behaviour: Behaviour, body: bytes) -> Behaviour:
     return found
 
 
-def received_view(received: Sequence[Arrival]) -> dict[str, Any]:
+def received_view(received: Sequence[ReceivedPost]) -> dict[str, Any]:
     """The newest arrivals, the newest first, and how many there were of how many messages."""
     shown = [
         {

@@ -10,7 +10,7 @@ from relay.domain.receiver import BreakerPolicy
 from relay.state.rows import Result, Row, RowKey
 
 
-class Kind(Enum):
+class CallKind(Enum):
     """POST: intent, counted attempt, rate and breaker. POLL: a status GET; no intent, no rate."""
 
     POST = "post"
@@ -62,7 +62,7 @@ class BeginAsk(Struct, frozen=True, gc=False):
     generation: int
     token: bytes
     limits: Limits
-    kind: Kind = Kind.POST
+    kind: CallKind = CallKind.POST
     attempts: int = 0
     resolved: int | None = None
     ask_first: bool = False
@@ -99,7 +99,7 @@ class Wait(NamedTuple):
     fresh: bool = False
 
 
-class Ping(NamedTuple):
+class PingDue(NamedTuple):
     """Not yet: the endpoint is offline, for `down_for_s` so far. The caller alone is to send it a throw-away ping.
 
     No intent was written, no attempt counted, no slot of the rate taken. What comes of the ping is to be settled with
@@ -111,7 +111,7 @@ class Ping(NamedTuple):
     """Unix seconds by the state's clock: it names the outage, in every process."""
 
 
-class Ambiguous(NamedTuple):
+class AmbiguousAttempt(NamedTuple):
     """An earlier attempt was begun, has settled, and nobody knows what came of it. `doubt` names it: its begin by the
     state's clock, or the moment of a loss before which it may have been begun (ms). `newer_than_loss`: its own record
     is, and only gaps leave it open whether the same was recorded, and sent, before."""
@@ -140,7 +140,7 @@ class LookedUp(NamedTuple):
     row: Row
 
 
-Verdict = Go | Wait | Ping | Ambiguous | Have | Stale | LookedUp
+Verdict = Go | Wait | PingDue | AmbiguousAttempt | Have | Stale | LookedUp
 
 
 class Change(Enum):

@@ -3,13 +3,13 @@
 from collections.abc import Callable, Mapping
 from typing import get_args
 
-from relay.engine.core import Levels
+from relay.engine.core import LaneLevels
 from relay.engine.policy import ByteBudget
 from relay.engine.work import WaitFor
 from relay.telemetry.metrics import Metrics
 
 
-def show_levels(metrics: Metrics, look: Callable[[], Mapping[str, Levels]], memory: ByteBudget) -> None:
+def show_levels(metrics: Metrics, look: Callable[[], Mapping[str, LaneLevels]], memory: ByteBudget) -> None:
     """From now on. `look`: by role, of all lanes there are."""
     metrics.memory_budget_bytes.set(memory.limit)
 

@@ -22,7 +22,7 @@ from prometheus_client import (
 from prometheus_client.registry import Collector
 
 from relay.telemetry.merge import PROCESSES_SILENT
-from relay.telemetry.series import Count, Family, Level, M, Receivers, Spread
+from relay.telemetry.series import CounterSeries, Family, Level, M, ReceiverLabels, Spread
 
 CONTENT_TYPE: Final = CONTENT_TYPE_LATEST
 _HTTP_SECONDS: Final = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)
@@ -53,7 +53,7 @@ class Metrics:
 
     def __init__(self, version: str) -> None:
         self.registry = CollectorRegistry()
-        self._receivers = Receivers()
+        self._receivers = ReceiverLabels()
         self._families: list[Family[Any]] = []
         self._before = _Before()
         self.registry.register(self._before)
@@ -331,8 +331,8 @@ class Metrics:
             "signatures carry the former",
         ).labels()
 
-    def _counter(self, name: str, meaning: str, *labels: str) -> Family[Count]:
-        return self._family(Family(name, meaning, labels, Count, self._receivers))
+    def _counter(self, name: str, meaning: str, *labels: str) -> Family[CounterSeries]:
+        return self._family(Family(name, meaning, labels, CounterSeries, self._receivers))
 
     def _gauge(self, name: str, meaning: str, *labels: str) -> Family[Level]:
         return self._family(Family(name, meaning, labels, Level, self._receivers))
@@ -348,5 +348,5 @@ class Metrics:
     def _plain_histogram(self, name: str, meaning: str, buckets: tuple[float, ...]) -> Spread:
         return self._histogram(name, meaning, buckets).labels()
 
-    def _plain_counter(self, name: str, meaning: str) -> Count:
+    def _plain_counter(self, name: str, meaning: str) -> CounterSeries:
         return self._counter(name, meaning).labels()

@@ -15,7 +15,7 @@ from relay.domain.errors import (
 )
 from relay.domain.own_events import Turn
 from relay.engine.intake import WorkerFault
-from relay.engine.observer import Memory, Observer, Recovered
+from relay.engine.observer import Observer, Recovered, StateMemory
 from relay.engine.phases import IllegalTransition
 from relay.engine.work import Dead, Decision, Work
 from relay.log.port import NewRecord, Record, TopicPartition
@@ -118,12 +118,12 @@ class TelemetryObserver(Observer):
         self.not_ready(frozenset(), frozenset())
         self._metrics.state_recoveries_total.inc()
         self._metrics.state_recovery_seconds.observe(done.seconds)
-        tell = {Memory.LOST: self._log.warning, Memory.KEPT: self._log.info, Memory.NEW: self._log.debug}
+        tell = {StateMemory.LOST: self._log.warning, StateMemory.KEPT: self._log.info, StateMemory.NEW: self._log.debug}
         tell[done.memory](
             "state_recovered",
             tags=_tags(done.tags),
             memory=done.memory.value,
-            after_loss=done.memory is Memory.LOST,
+            after_loss=done.memory is StateMemory.LOST,
             in_doubt_until=_moment(done.doubt_until),
             **facts,
         )

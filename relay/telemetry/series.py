@@ -23,7 +23,7 @@ Sample = tuple[str, dict[str, str], float]
 """Suffix of the name, labels beyond those of the series, value."""
 
 
-class Count:
+class CounterSeries:
     """Only grows."""
 
     kind: Final[Literal["counter"]] = "counter"
@@ -83,10 +83,10 @@ class Spread:
         yield "_sum", {}, self._sum
 
 
-M = TypeVar("M", Count, Level, Spread)
+M = TypeVar("M", CounterSeries, Level, Spread)
 
 
-class Receivers:
+class ReceiverLabels:
     """Which receivers have series of their own: the first that are named, and once there are MAX_RECEIVERS of them,
     those that are sent most."""
 
@@ -133,7 +133,7 @@ class Family(Collector, Generic[M]):
     """All series of one metric."""
 
     def __init__(
-        self, name: str, meaning: str, label_names: tuple[str, ...], new: Callable[[], M], receivers: Receivers
+        self, name: str, meaning: str, label_names: tuple[str, ...], new: Callable[[], M], receivers: ReceiverLabels
     ) -> None:
         self._name = name
         self._meaning = meaning

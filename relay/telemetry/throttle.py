@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 
 @dataclass(slots=True)
-class _Entry:
+class _Throttled:
     reported_at: float
     suppressed: int = 0
 
@@ -21,7 +21,7 @@ class Throttle:
         self._every_s = every_s
         self._overall = overall
         self._keys = keys
-        self._entries: OrderedDict[Hashable, _Entry] = OrderedDict()
+        self._entries: OrderedDict[Hashable, _Throttled] = OrderedDict()
         self._span_began = float("-inf")
         self._span_count = 0
 
@@ -38,8 +38,8 @@ class Throttle:
         suppressed, entry.suppressed, entry.reported_at = entry.suppressed, 0, now
         return suppressed
 
-    def _remember(self, key: Hashable) -> _Entry:
-        entry = self._entries[key] = _Entry(reported_at=float("-inf"))
+    def _remember(self, key: Hashable) -> _Throttled:
+        entry = self._entries[key] = _Throttled(reported_at=float("-inf"))
         if len(self._entries) > self._keys:
             self._entries.popitem(last=False)
         return entry

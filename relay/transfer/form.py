@@ -18,7 +18,7 @@ FORMAT: Final = 1
 Kind = Literal["from_sender", "to_receiver", "pending", "to_sender", "failed_messages"]
 
 
-class Begin(Struct, frozen=True, tag="begin", tag_field="line", forbid_unknown_fields=True):
+class BeginLine(Struct, frozen=True, tag="begin", tag_field="line", forbid_unknown_fields=True):
     """`id`: the same for every export of what has not changed since. `made_at`: Unix seconds."""
 
     format: int
@@ -27,14 +27,14 @@ class Begin(Struct, frozen=True, tag="begin", tag_field="line", forbid_unknown_f
     version: str
 
 
-class Entry(Struct, frozen=True, tag="entry", tag_field="line", forbid_unknown_fields=True):
+class EntryLine(Struct, frozen=True, tag="entry", tag_field="line", forbid_unknown_fields=True):
     """A record of `receiver_config`."""
 
     key: str
     value: str
 
 
-class Known(Struct, frozen=True, tag="message", tag_field="line", forbid_unknown_fields=True):
+class MessageLine(Struct, frozen=True, tag="message", tag_field="line", forbid_unknown_fields=True):
     """A message whose fan-out is over."""
 
     source_id: str
@@ -42,7 +42,7 @@ class Known(Struct, frozen=True, tag="message", tag_field="line", forbid_unknown
     digest: bytes
 
 
-class Proved(Struct, frozen=True, tag="row", tag_field="line", forbid_unknown_fields=True):
+class RowLine(Struct, frozen=True, tag="row", tag_field="line", forbid_unknown_fields=True):
     """A row of a delivery or callback. `stage`: as a number."""
 
     owner: str
@@ -52,7 +52,7 @@ class Proved(Struct, frozen=True, tag="row", tag_field="line", forbid_unknown_fi
     code: int
 
 
-class Moved(Struct, frozen=True, tag="record", tag_field="line", forbid_unknown_fields=True):
+class RecordLine(Struct, frozen=True, tag="record", tag_field="line", forbid_unknown_fields=True):
     """A record to be appended. `lane`: where its receiver cannot be told from it. `not_before`: until then (Unix
     seconds) an attempt that was under way may still arrive. `declared`: its receiver was, when this was exported."""
 
@@ -65,13 +65,13 @@ class Moved(Struct, frozen=True, tag="record", tag_field="line", forbid_unknown_
     declared: bool = False
 
 
-class End(Struct, frozen=True, tag="end", tag_field="line", forbid_unknown_fields=True):
+class EndLine(Struct, frozen=True, tag="end", tag_field="line", forbid_unknown_fields=True):
     """`lines`: before this one."""
 
     lines: int
 
 
-Line = Begin | Entry | Known | Proved | Moved | End
+Line = BeginLine | EntryLine | MessageLine | RowLine | RecordLine | EndLine
 
 _encoder: Final = msgspec.json.Encoder()
 _decoder: Final = msgspec.json.Decoder(Line)

@@ -27,7 +27,7 @@ from relay.log.port import Log, NewRecord, Record, TopicPartition
 from relay.state.port import State
 from relay.state.replies import answered
 from relay.state.rows import Arrival, Mark, MessageStage, RowKey, Stage, delivery_row
-from relay.transfer.form import FORMAT, Begin, End, Entry, Known, Line, Moved, Proved
+from relay.transfer.form import FORMAT, BeginLine, EndLine, EntryLine, Line, MessageLine, RecordLine, RowLine
 from relay.transfer.outgoing import prefixed
 from workers import row_reconstruction
 from workers.results import has_arrived
@@ -40,7 +40,7 @@ T = TypeVar("T", bound=Line)
 
 
 @dataclass(slots=True)
-class Taken:
+class ImportResult:
     """What came in. `before`: records that an earlier run had appended. `kept`: entries that were here already."""
 
     id: str = ""
@@ -54,7 +54,7 @@ class Taken:
 
 
 @dataclass(frozen=True, slots=True)
-class Progress:
+class ImportProgress:
     """`records` of the export are acknowledged; the next ones may be behind `ends`. `over`: all of it is taken in."""
 
     records: int = 0
@@ -66,11 +66,11 @@ class Progress:
         return json.dumps({"records": self.records, "ends": ends, "over": self.over}).encode()
 
 
-def decode_progress(value: bytes) -> Progress:
-    """What `Progress.encode` made."""
+def decode_progress(value: bytes) -> ImportProgress:
+    """What `ImportProgress.encode` made."""
     known = json.loads(value)
     ends = {TopicPartition(topic, partition): end for topic, partition, end in known["ends"]}
-    return Progress(known["records"], ends, known["over"])
+    return ImportProgress(known["records"], ends, known["over"])
 
 
 class Import:
@@ -84,14 +84,14 @@ class Import:
         self._lines = lines
         self._read = 0
         self._records = 0
-        self._progress = Progress()
+        self._progress = ImportProgress()
         self._lanes: _Lanes | None = None
-        self.taken = Taken()
+        self.taken = ImportResult()
 
-    async def run(self) -> Taken:
+    async def run(self) -> ImportResult:
         """Raises UserError where the lines are not those of a whole export."""
         begin = next(self._lines, None)
-        if not isinstance(begin, Begin) or begin.format != FORMAT:
+        if not isinstance(begin, BeginLine) or begin.format != FORMAT:
             raise UserError(f"not an export that this version reads: it begins with {begin!r:.80}")
         self.taken.id = begin.id
         self._progress = await self._known_progress()
@@ -102,15 +102,15 @@ class Import:
         batch: list[Line] = []
         weight = 0
         for line in self._lines:
-            added = len(line.value or b"") if isinstance(line, Moved) else 0
+            added = len(line.value or b"") if isinstance(line, RecordLine) else 0
             if batch and (_kind(line) != _kind(batch[0]) or self._is_full(batch, weight + added)):
                 await self._take(batch)
                 batch, weight = [], 0
             weight += added
-            if isinstance(line, End):
+            if isinstance(line, EndLine):
                 if line.lines != self._read:
                     raise UserError(f"the export has {line.lines} lines, and {self._read} came: it is not whole")
-                await self._note(Progress(self._records, over=True))
+                await self._note(ImportProgress(self._records, over=True))
                 return self.taken
             batch.append(line)
             self._read += 1
@@ -118,25 +118,25 @@ class Import:
 
     def _is_full(self, batch: Sequence[Line], weight: int) -> bool:
         """Also where an earlier run, whose batches were others, had appended all before."""
-        done = isinstance(batch[0], Moved) and self._records + len(batch) == self._progress.records
+        done = isinstance(batch[0], RecordLine) and self._records + len(batch) == self._progress.records
         return len(batch) == BATCH or weight > SLICE_BYTES or done
 
     async def _take(self, batch: Sequence[Line]) -> None:
         match batch[0]:
-            case Entry():
-                await self._take_entries(_all_of(Entry, batch))
-            case Known():
-                await self._take_messages(_all_of(Known, batch))
-            case Proved():
-                await self._take_rows(_all_of(Proved, batch))
-            case Moved():
-                await self._take_records(_all_of(Moved, batch))
+            case EntryLine():
+                await self._take_entries(_all_of(EntryLine, batch))
+            case MessageLine():
+                await self._take_messages(_all_of(MessageLine, batch))
+            case RowLine():
+                await self._take_rows(_all_of(RowLine, batch))
+            case RecordLine():
+                await self._take_records(_all_of(RecordLine, batch))
             case _:
                 raise UserError(f"line {self._read}: a second beginning: are these two exports in one?")
 
     # what is declared
 
-    async def _take_entries(self, entries: Sequence[Entry]) -> None:
+    async def _take_entries(self, entries: Sequence[EntryLine]) -> None:
         """What this relay has an entry for stays as it is here."""
         here = await self._lanes_here()
         fresh = [entry for entry in entries if entry.key not in here.keys]
@@ -150,14 +150,14 @@ class Import:
             await self._log.append([NewRecord(topic, entry.key.encode(), self._value(entry)) for entry in fresh])
         self._lanes = None
 
-    def _value(self, entry: Entry) -> bytes:
+    def _value(self, entry: EntryLine) -> bytes:
         """A life of a name began somewhere on the former log, and before all that is on this one."""
         value = entry.value.encode()
         if ":" in entry.key or not (declared := decode(value)).life.id:
             return value
         return replace(declared, life=Life(declared.life.id, self._topics.from_sender)).encode()
 
-    async def _create_lane(self, entry: Entry) -> None:
+    async def _create_lane(self, entry: EntryLine) -> None:
         raw = decode(entry.value.encode()).entry
         if lane_of_entry(raw) == SHARED:
             return
@@ -172,7 +172,7 @@ class Import:
 
     # what is known
 
-    async def _take_messages(self, known: Sequence[Known]) -> None:
+    async def _take_messages(self, known: Sequence[MessageLine]) -> None:
         arrivals = [
             Arrival(MessageId(one.source_id, one.message_id), one.digest, *NOWHERE, MessageStage.ENQUEUED)
             for one in known
@@ -180,7 +180,7 @@ class Import:
         await answered(self._state.enqueued(arrivals))
         self.taken.messages += len(known)
 
-    async def _take_rows(self, rows: Sequence[Proved]) -> None:
+    async def _take_rows(self, rows: Sequence[RowLine]) -> None:
         await self._state.remember(
             [Mark(RowKey(one.owner, one.digest), one.generation, Stage(one.stage), code=one.code) for one in rows]
         )
@@ -188,7 +188,7 @@ class Import:
 
     # what is unfinished
 
-    async def _take_records(self, moved: Sequence[Moved]) -> None:
+    async def _take_records(self, moved: Sequence[RecordLine]) -> None:
         first, self._records = self._records, self._records + len(moved)
         if self._records <= self._progress.records:
             self.taken.before += len(moved)
@@ -199,7 +199,7 @@ class Import:
         if first == self._progress.records and self._progress.ends:
             there = await self._appended(records)
         else:
-            await self._note(Progress(first, await self._ends(records)))
+            await self._note(ImportProgress(first, await self._ends(records)))
         await self._wait(max(one.not_before for one in moved))
         missing = [number for number in range(len(records)) if number not in there]
         if missing:
@@ -217,7 +217,7 @@ class Import:
         if rest > 0:
             await self._clock.sleep(rest)
 
-    def _record(self, moved: Moved, here: "_Lanes") -> NewRecord:
+    def _record(self, moved: RecordLine, here: "_Lanes") -> NewRecord:
         headers = prefixed(self._topics, moved.headers)
         if moved.topic in ("to_receiver", "pending"):
             return self._in_lane(moved, NewRecord("", moved.key, moved.value, headers), here)
@@ -228,7 +228,7 @@ class Import:
         }
         return NewRecord(topics[moved.topic], moved.key, moved.value, headers)
 
-    def _in_lane(self, moved: Moved, record: NewRecord, here: "_Lanes") -> NewRecord:
+    def _in_lane(self, moved: RecordLine, record: NewRecord, here: "_Lanes") -> NewRecord:
         """In the lane that its receiver has here."""
         hop = _hop_of(record)
         name = hop.delivery.receiver if hop is not None else moved.lane or SHARED
@@ -261,17 +261,17 @@ class Import:
 
     # how far it is
 
-    async def _known_progress(self) -> Progress:
+    async def _known_progress(self) -> ImportProgress:
         topic, key = self._topics.parked_messages, self._key()
         partition = partition_of(key, self._topics.parked().partitions)
-        progress = Progress()
+        progress = ImportProgress()
         async for records in self._log.scan(topic, partition):
             for record in records:
                 if record.key == key:
-                    progress = Progress() if record.value is None else decode_progress(record.value)
+                    progress = ImportProgress() if record.value is None else decode_progress(record.value)
         return progress
 
-    async def _note(self, progress: Progress) -> None:
+    async def _note(self, progress: ImportProgress) -> None:
         await self._log.append([NewRecord(self._topics.parked_messages, self._key(), progress.encode())])
 
     def _key(self) -> bytes:
@@ -322,7 +322,7 @@ class _Lanes:
 
 
 def _kind(line: Line) -> object:
-    return type(line), line.topic if isinstance(line, Moved) else None
+    return type(line), line.topic if isinstance(line, RecordLine) else None
 
 
 def _all_of(kind: type[T], batch: Sequence[Line]) -> list[T]:

@@ -34,7 +34,7 @@ from relay.recovery.rebuild import Rebuild
 from relay.state.port import FailedEntry, State
 from relay.state.replies import Refusal, answered
 from relay.state.rows import TAGS, Arrival, Mark, MessageStage, Row, RowKey, Stage, callback_row, delivery_row, tag_of
-from relay.transfer.form import FORMAT, Begin, End, Entry, Kind, Known, Line, Moved, Proved
+from relay.transfer.form import FORMAT, BeginLine, EndLine, EntryLine, Kind, Line, MessageLine, RecordLine, RowLine
 from relay.transfer.unfinished import Left, left_of_delivery, left_of_result
 from workers.delivery import can_be_asked
 from workers.letters import Letters
@@ -53,7 +53,7 @@ class NotSettled(RelayError):
     """Something is left that only the relay itself can finish."""
 
 
-class Memory:
+class RowCollector:
     """Takes what a `Rebuild` finds, in place of the state whose rows it reads."""
 
     def __init__(self, state: State) -> None:
@@ -61,11 +61,11 @@ class Memory:
         self.lines: list[Line] = []
 
     async def enqueued(self, arrivals: Sequence[Arrival]) -> list[Refusal | None]:
-        self.lines += [Known(*arrival.id, arrival.digest) for arrival in arrivals]
+        self.lines += [MessageLine(*arrival.id, arrival.digest) for arrival in arrivals]
         return [None] * len(arrivals)
 
     async def remember(self, marks: Sequence[Mark]) -> None:
-        self.lines += [Proved(*mark.row, mark.generation, mark.stage.value, mark.code) for mark in marks]
+        self.lines += [RowLine(*mark.row, mark.generation, mark.stage.value, mark.code) for mark in marks]
 
     async def index_failed(self, entries: Sequence[FailedEntry]) -> None:
         return
@@ -115,10 +115,10 @@ class Export:
         declared = await read_declared(self._log, self._topics)
         backlogs = await self._backlogs(declared.lanes)
         self._gaps = frozenset(await self._state.gaps(range(TAGS)))
-        self._tell([Begin(FORMAT, _id_of(backlogs), self._now, self._version)])
+        self._tell([BeginLine(FORMAT, _id_of(backlogs), self._now, self._version)])
         await self._entries()
         await self._open_letters()
-        memory = Memory(self._state)
+        memory = RowCollector(self._state)
         await Rebuild(
             self._log,
             memory,
@@ -132,14 +132,14 @@ class Export:
         await self._unfinished(backlogs)
         if await self._backlogs(declared.lanes) != backlogs:
             raise RelayError("the log changed while it was exported: is the relay, or its API, still running?")
-        self._tell([End(self._lines)])
+        self._tell([EndLine(self._lines)])
 
     def _tell(self, lines: Iterable[Line]) -> None:
         for line in lines:
             self._tell_line(line)
             self._lines += 1
 
-    def _tell_all(self, memory: Memory) -> None:
+    def _tell_all(self, memory: RowCollector) -> None:
         self._tell(memory.lines)
         memory.lines.clear()
 
@@ -157,7 +157,7 @@ class Export:
             alive = [record for record in records if newest.get(record.key or b"") == record.offset]
             self._tell(entry for record in alive if (entry := self._entry(record)) is not None)
 
-    def _entry(self, record: Record) -> Entry | None:
+    def _entry(self, record: Record) -> EntryLine | None:
         """Moves and jobs are of one log only; and what a receivers file declares is declared where that file is."""
         if not record.key or record.value is None:
             return None
@@ -170,7 +170,7 @@ class Export:
                 f"{key} has secrets that are encrypted in the log: --with-secrets exports them as they are, for a "
                 "relay that has the key, too; or replace them with references first"
             )
-        return Entry(key, text)
+        return EntryLine(key, text)
 
     async def _open_letters(self) -> None:
         """Those that are listed: others have been replayed or discarded."""
@@ -221,7 +221,7 @@ class Export:
                 found[of].append(place)
         return found
 
-    async def _left(self, kind: Kind, records: Sequence[Record]) -> list[Moved]:
+    async def _left(self, kind: Kind, records: Sequence[Record]) -> list[RecordLine]:
         if kind == "failed_messages":
             return [self._moved(kind, record) for record in records]
         if kind == "from_sender":
@@ -249,7 +249,7 @@ class Export:
             or row.digest != message_digest(read[number])
         ]
 
-    def _line(self, kind: Kind, record: Record, hop: Hop | None, rows: Mapping[RowKey, Row]) -> Moved | None:
+    def _line(self, kind: Kind, record: Record, hop: Hop | None, rows: Mapping[RowKey, Row]) -> RecordLine | None:
         if hop is None:
             return self._moved(kind, record)
         row = rows[delivery_row(hop.delivery)]
@@ -278,7 +278,7 @@ class Export:
     def _has_gap(self, hop: Hop) -> bool:
         return tag_of(f"r:{hop.delivery.receiver}") in self._gaps
 
-    def _in_doubt(self, record: Record, hop: Hop, row: Row) -> Moved:
+    def _in_doubt(self, record: Record, hop: Hop, row: Row) -> RecordLine:
         """As the relay would have it: asked about first, sent again, or a dead letter."""
         receiver = self._receivers.find(hop.delivery.receiver)
         if receiver is None:
@@ -301,7 +301,9 @@ class Export:
         }
         return named.get(topic) or ("to_receiver" if topic.startswith(self._topics.to_receiver("")) else "pending")
 
-    def _moved(self, kind: Kind, record: Record | NewRecord, more: Headers = (), *, not_before: float = 0.0) -> Moved:
+    def _moved(
+        self, kind: Kind, record: Record | NewRecord, more: Headers = (), *, not_before: float = 0.0
+    ) -> RecordLine:
         lane, declared = None, False
         if kind in ("to_receiver", "pending"):
             beginning = self._topics.to_receiver("") if kind == "to_receiver" else self._topics.pending("")
@@ -310,7 +312,7 @@ class Export:
             declared = hop is not None and hop.delivery.receiver in self._receivers.there.declared
         dropped = _OF_ONE_LOG | {name for name, _ in more}
         headers = tuple((name, self._unprefixed(name, value)) for name, value in record.headers if name not in dropped)
-        return Moved(kind, record.key, record.value, headers + more, lane, not_before, declared)
+        return RecordLine(kind, record.key, record.value, headers + more, lane, not_before, declared)
 
     def _unprefixed(self, name: str, value: bytes) -> bytes:
         return value.removeprefix(self._topics.prefix.encode()) if name in _NAMES_A_TOPIC else value

@@ -19,7 +19,7 @@ from relay.engine.work import Decision
 from relay.log.port import Log, NewRecord
 from relay.telemetry.logging import get_logger
 from relay.telemetry.metrics import Metrics
-from workers.journal import About, Journal, Made, attempt_of, made_of, outcome_of
+from workers.journal import EndedRequest, Journal, RequestPurpose, attempt_of, made_of, outcome_of
 
 EVERY_S: Final = 0.25
 """Requests of so long go to the log together."""
@@ -45,7 +45,7 @@ class AttemptLog:
         self._clock = clock
         self._metrics = metrics
         self._share = share
-        self._waiting: deque[Made] = deque()
+        self._waiting: deque[EndedRequest] = deque()
         self._under_way = 0
         self._news = asyncio.Event()
         self._ending = asyncio.Event()
@@ -57,7 +57,9 @@ class AttemptLog:
         """Whom to tell; None: nobody."""
         return self if self._share else None
 
-    def tell(self, about: About, request: Request, exchange: Exchange, decision: Decision, seconds: float) -> None:
+    def tell(
+        self, about: RequestPurpose, request: Request, exchange: Exchange, decision: Decision, seconds: float
+    ) -> None:
         if self._share < 1.0 and not self._is_wanted(about, exchange, decision):
             return
         if len(self._waiting) >= MOST:
@@ -67,7 +69,7 @@ class AttemptLog:
         self._waiting.append(made_of(about, request, exchange, decision, started_at=started_at, seconds=seconds))
         self._news.set()
 
-    def _is_wanted(self, about: About, exchange: Exchange, decision: Decision) -> bool:
+    def _is_wanted(self, about: RequestPurpose, exchange: Exchange, decision: Decision) -> bool:
         if about.delivery is None or outcome_of(about.kind, exchange, decision) not in FINE:
             return True
         return is_sampled(about.delivery.source_id, about.delivery.message_id, self._share)
@@ -98,7 +100,7 @@ class AttemptLog:
         taken = (self._waiting.popleft() for _ in range(min(AT_ONCE, len(self._waiting))))
         return [record for made in taken if (record := self._record(made)) is not None]
 
-    def _record(self, made: Made) -> NewRecord | None:
+    def _record(self, made: EndedRequest) -> NewRecord | None:
         try:
             attempt = attempt_of(made)
             return NewRecord(self._topic, key_of(attempt), encode_attempt(attempt))

@@ -7,7 +7,7 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from typing import Final, NamedTuple
 
-from relay.checks.topics import tell
+from relay.checks.topics import log_findings
 from relay.clock import Clock
 from relay.domain.batches import batches
 from relay.domain.coordinate import Coordinate
@@ -77,7 +77,7 @@ class BacklogWatch:
     async def look(self) -> None:
         """Once. Raises Unavailable."""
         backlogs = await self._log.backlogs(self._topics.groups(self._lanes()))
-        tell(backlog_findings(backlogs))
+        log_findings(backlog_findings(backlogs))
         old = await self._old(backlogs)
         _tell_old(old)
         held_back = self._held_back(backlogs)

@@ -57,7 +57,7 @@ async def _told_if_silent(look: Callable[[], Awaitable[object]], tell: Callable[
         looking.cancel()
 
 
-async def tell_draining(trouble: MutableMapping[str, str | None], stop: asyncio.Event) -> None:
+async def report_draining(trouble: MutableMapping[str, str | None], stop: asyncio.Event) -> None:
     """Once `stop` is set, it is not ready any more."""
     await stop.wait()
     trouble["stopping"] = "finishing what is in flight"

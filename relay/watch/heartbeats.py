@@ -40,7 +40,7 @@ class SignedFor(Protocol):
         ...
 
 
-class Roster:
+class Heartbeats:
     """Signs of life: which lanes this process serves, and which records head lines in them. For those who look only.
 
     All of them go out together, a few times a minute, whatever the traffic. `process`: its name, for people.

@@ -39,7 +39,7 @@ gathers in the shared lane, where not more than `parked_per_receiver` (100,000) 
 _log = get_logger("relay.moves")
 
 
-class Registry(Protocol):
+class MigrationRegistry(Protocol):
     """What the mover has to know of `receiver_config`."""
 
     async def catch_up(self) -> None: ...
@@ -71,7 +71,7 @@ class _Move(NamedTuple):
     version: int
 
 
-class Mover:
+class LaneMigration:
     """One per process. `owner`: unique per process. `room`: see ROOM."""
 
     def __init__(
@@ -79,7 +79,7 @@ class Mover:
         log: Log,
         state: State,
         topics: Topics,
-        registry: Registry,
+        registry: MigrationRegistry,
         clock: Clock,
         *,
         owner: str,

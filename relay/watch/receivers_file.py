@@ -5,7 +5,7 @@ from math import inf
 from typing import Final
 
 from relay.clock import Clock
-from relay.config.plan import Plan
+from relay.config.plan import ProcessPlan
 from relay.config.receivers_file import ReceiversFile, load_receivers_file
 from relay.config.settings import Settings
 from relay.config.watch import Stamp, file_stamp, watch_file
@@ -29,7 +29,7 @@ class FileWatch:
     def __init__(
         self,
         settings: Settings,
-        plan: Plan,
+        plan: ProcessPlan,
         registry: Registry,
         log: Log,
         state: State,

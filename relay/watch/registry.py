@@ -57,7 +57,7 @@ async def count_refused(registry: Registry, metrics: Metrics) -> None:
         metrics.receivers_refused.set(registry.refused)
 
 
-def tell_unknown(registry: Registry, wanted: Collection[str]) -> None:
+def log_unknown(registry: Registry, wanted: Collection[str]) -> None:
     """A name that nobody has may be a typo, or a receiver that is registered later."""
     unknown = sorted(name for name in wanted if registry.receiver(name) is None)
     if unknown:

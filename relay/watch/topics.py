@@ -4,7 +4,7 @@ something is off."""
 import asyncio
 from typing import Final
 
-from relay.checks.topics import WAITS_LOOKED_AT, LaneChecks, expected_topics, refuse, tell
+from relay.checks.topics import WAITS_LOOKED_AT, LaneChecks, expected_topics, log_findings, refuse
 from relay.clock import Clock
 from relay.config.settings import Settings
 from relay.control.registry import Registry
@@ -44,7 +44,7 @@ class TopicWatch:
         there = await self._log.describe([each.spec.name for each in expected])
         found = findings(expected, there)
         refuse(found)
-        tell(found)
+        log_findings(found)
         self._warn_of(found)
         retention_s = there[self._topics.from_sender].spec.retention_s or 0
         window_s = self._settings.dedup_window
@@ -55,7 +55,7 @@ class TopicWatch:
         """The same for the topics of the receivers that there are. Raises UserError."""
         found = await self._patience.until_done("check the receivers' topics", self._look_at_lanes)
         refuse(found)
-        tell(found)
+        log_findings(found)
         if found:
             await self._patience.until_done("check the topics", self._look_again)
 
@@ -69,7 +69,7 @@ class TopicWatch:
         async for _ in self._registry.changes():
             async with self._turn:
                 found = await self._patience.until_done("check the receivers' topics", self._look_at_lanes)
-                tell(found)
+                log_findings(found)
                 if found or self.warning:
                     await self._patience.until_done("check the topics", self._look_again)
 

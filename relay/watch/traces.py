@@ -14,7 +14,7 @@ from msgspec import structs
 
 from relay import __version__
 from relay.clock import Clock
-from relay.config.plan import Plan
+from relay.config.plan import ProcessPlan
 from relay.domain.attempt import FINE, AttemptKind
 from relay.domain.coordinate import Coordinate
 from relay.domain.exchange import Exchange, Request, Response
@@ -35,7 +35,7 @@ from relay.domain.trace import (
 from relay.engine.work import Dead, Decision, Done, Later, Resend
 from relay.telemetry.logging import get_logger
 from relay.telemetry.spans import Writer, writer_of
-from workers.journal import About, outcome_of
+from workers.journal import RequestPurpose, outcome_of
 
 NAMES: Final[dict[AttemptKind, str]] = {"post": "POST receiver", "status": "GET status", "callback": "POST callback"}
 _WAIT: Final = "relay.wait"
@@ -87,7 +87,9 @@ class Traces:
 
     # what is told
 
-    def tell(self, about: About, request: Request, exchange: Exchange, decision: Decision, seconds: float) -> None:
+    def tell(
+        self, about: RequestPurpose, request: Request, exchange: Exchange, decision: Decision, seconds: float
+    ) -> None:
         delivery, said = about.delivery, next((v for name, v in request.headers if name == "traceparent"), None)
         own = parse_traceparent(said)
         if delivery is not None and own is not None and own.sampled:
@@ -156,7 +158,7 @@ class Traces:
 
     def _requested(
         self,
-        about: About,
+        about: RequestPurpose,
         delivery: DeliveryId,
         own: TraceContext,
         request: Request,
@@ -186,7 +188,7 @@ class Traces:
         )
 
 
-def traces_of(environ: Mapping[str, str], plan: Plan, topics: Topics, clock: Clock) -> Traces | None:
+def traces_of(environ: Mapping[str, str], plan: ProcessPlan, topics: Topics, clock: Clock) -> Traces | None:
     """None: there are none."""
     writer = writer_of(environ, __version__)
     if writer is None:
@@ -204,7 +206,7 @@ def _trace_of(traceparent: str | None, message: MessageId) -> tuple[str, TraceCo
     return (trace_id_of(message), None) if parent is None else (parent.trace_id, parent)
 
 
-def _http(about: About, request: Request, exchange: Exchange) -> dict[str, Value]:
+def _http(about: RequestPurpose, request: Request, exchange: Exchange) -> dict[str, Value]:
     url = shown_url(request.url, about.endpoint)
     place = urlsplit(request.url)
     attributes: dict[str, Value] = {
@@ -220,7 +222,7 @@ def _http(about: About, request: Request, exchange: Exchange) -> dict[str, Value
     return attributes
 
 
-def _relay(about: About, delivery: DeliveryId, outcome: str) -> dict[str, Value]:
+def _relay(about: RequestPurpose, delivery: DeliveryId, outcome: str) -> dict[str, Value]:
     return {
         "messaging.message.id": delivery.message_id,
         "relay.source_id": delivery.source_id,
@@ -231,7 +233,7 @@ def _relay(about: About, delivery: DeliveryId, outcome: str) -> dict[str, Value]
     }
 
 
-def _links(about: About, delivery: DeliveryId, own: TraceContext) -> tuple[TraceContext, ...]:
+def _links(about: RequestPurpose, delivery: DeliveryId, own: TraceContext) -> tuple[TraceContext, ...]:
     """What it came after: of a repeat the one before it; of what follows a POST, that POST."""
     earlier: list[tuple[AttemptKind, int]] = []
     if about.kind == "callback" and about.attempt > 1:

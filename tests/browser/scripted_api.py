@@ -12,7 +12,7 @@ from urllib.parse import unquote
 
 from aiohttp import web
 
-from relay.api.bounds import take_seat
+from relay.api.bounds import limit_requests
 from relay.api.limits import ApiLimits
 from relay.pages.web import create_pages
 
@@ -80,7 +80,7 @@ async def scripted_pages(api: ScriptedApi) -> AsyncIterator[ScriptedApi]:
         inner = web.AppRunner(behind, shutdown_timeout=1.0)
         await inner.setup()
         await web.UnixSite(inner, str(socket)).start()
-        front = web.Application(middlewares=[take_seat(ApiLimits())])
+        front = web.Application(middlewares=[limit_requests(ApiLimits())])
         front.add_subapp("/ui", create_pages(socket, time.time))
         outer = web.AppRunner(front, shutdown_timeout=1.0)
         await outer.setup()

@@ -15,13 +15,13 @@ from relay.domain.statistics import OUTCOMES, Counted
 from relay.domain.topics import DAY_S
 from relay.history.port import (
     AttemptQuery,
-    Batch,
     By,
     DeliveryFound,
+    FactBatch,
     History,
+    HistoryPage,
     MessageFound,
     MessageQuery,
-    Page,
     SpanCount,
     Visible,
 )
@@ -46,7 +46,7 @@ async def status(history: History, message: str, receiver: str = "ci") -> Status
     return (await delivery(history, message, receiver)).status
 
 
-def ids(page: Page[MessageFound]) -> list[str]:
+def ids(page: HistoryPage[MessageFound]) -> list[str]:
     return [one.arrival.message.message_id for one in page.items]
 
 
@@ -241,12 +241,12 @@ class HistoryContract:
 
         assert await history.next_offsets() == {}
         with pytest.raises(HistoryMoved):
-            await history.write(Batch([arrival(2)]), {FROM: 3}, {FROM: 2})
+            await history.write(FactBatch([arrival(2)]), {FROM: 3}, {FROM: 2})
         assert await names(history) == []
 
     async def test_what_the_log_has_lost_is_skipped(self, history: History) -> None:
         await history.skip({FROM: 7})
-        await history.write(Batch([arrival(7)]), {FROM: 8}, {FROM: 7})
+        await history.write(FactBatch([arrival(7)]), {FROM: 8}, {FROM: 7})
         await history.skip({FROM: 3})
 
         assert await history.next_offsets() == {FROM: 8}

@@ -2,12 +2,12 @@
 
 from typing import Any
 
-from relay.domain.attempt import Attempt, Missed, Told
+from relay.domain.attempt import Attempt, AttemptFailure, AttemptResponse
 from relay.domain.coordinate import Coordinate
 from relay.domain.identity import DeliveryId, MessageId
 from relay.domain.outcome import CodeClass
 from relay.domain.progress import Status
-from relay.history.port import Arrival, Batch, Ending, History
+from relay.history.port import ArrivalFact, EndingFact, FactBatch, History
 from relay.log.port import TopicPartition
 
 NOON = 1_790_000_000.0 // 86_400 * 86_400 + 43_200
@@ -19,14 +19,14 @@ DEAD = TopicPartition("failed_messages", 0)
 TRIED = TopicPartition("delivery_attempts", 0)
 
 
-Fact = Arrival | Ending | tuple[Coordinate, Attempt]
+Fact = ArrivalFact | EndingFact | tuple[Coordinate, Attempt]
 
 
 def arrival(
     number: int, *, source: str = "shop", name: str | None = None, at: float | None = None, **more: Any
-) -> Arrival:
+) -> ArrivalFact:
     """Message `m-<number>`, at this offset, so many seconds after noon."""
-    return Arrival(
+    return ArrivalFact(
         MessageId(source, name or f"m-{number}"),
         Coordinate(*FROM, number),
         NOON + (number if at is None else at),
@@ -63,8 +63,8 @@ def attempt(
         receiver=receiver,
         source_id=source,
         message_id=message,
-        response=None if status is None else Told(status, {"content-type": "text/plain"}, "ok"),
-        error=Missed("timeout", "no answer in 15 s", True) if status is None else None,
+        response=None if status is None else AttemptResponse(status, {"content-type": "text/plain"}, "ok"),
+        error=AttemptFailure("timeout", "no answer in 15 s", True) if status is None else None,
         code_class=code if kind == "post" else None,
         **more,
     )
@@ -80,9 +80,9 @@ def ending(
     source: str = "shop",
     at: float = 1.0,
     **more: Any,
-) -> Ending:
+) -> EndingFact:
     partition = DEAD if status == "failed" else BACK
-    return Ending(
+    return EndingFact(
         DeliveryId(receiver, source, message),
         more.pop("generation", 0),
         Coordinate(*partition, offset),
@@ -96,10 +96,10 @@ def ending(
 
 async def put(history: History, *facts: Fact) -> None:
     """Write these, whatever the store has already: each partition goes on behind its last one."""
-    batch = Batch(
-        [one for one in facts if isinstance(one, Arrival)],
+    batch = FactBatch(
+        [one for one in facts if isinstance(one, ArrivalFact)],
         [one for one in facts if isinstance(one, tuple)],
-        [one for one in facts if isinstance(one, Ending)],
+        [one for one in facts if isinstance(one, EndingFact)],
     )
     places = [
         *(one.at for one in batch.arrivals),

@@ -7,7 +7,7 @@ import pytest
 
 from relay.domain.quota import Quota
 from relay.log.port import Coordinate
-from relay.state.attempts import Ambiguous, Change, Go, Wait
+from relay.state.attempts import AmbiguousAttempt, Change, Go, Wait
 from relay.state.port import DueAsk, Parked
 from relay.state.quotas import Charge
 from relay.state.replies import answered, of
@@ -61,7 +61,7 @@ class ClockContract:
         await rig.elapse(-HOUR_S)
         assert await self.waits(rig, 1, "settling") <= LIMITS.settle_s
         await rig.elapse(LIMITS.settle_s)
-        assert isinstance(await begun(rig.state, row(1), b"later"), Ambiguous)
+        assert isinstance(await begun(rig.state, row(1), b"later"), AmbiguousAttempt)
 
     async def test_settling_after_a_loss(self, rig: Rig) -> None:
         await rig.lose()
@@ -70,7 +70,7 @@ class ClockContract:
         await rig.elapse(-HOUR_S)
         assert await self.waits(rig, 1, "settling", ask_first=True) <= LIMITS.settle_s
         await rig.elapse(LIMITS.settle_s)
-        assert isinstance(await begun(rig.state, row(1), b"later", ask_first=True), Ambiguous)
+        assert isinstance(await begun(rig.state, row(1), b"later", ask_first=True), AmbiguousAttempt)
 
     async def test_a_retry(self, rig: Rig) -> None:
         await begun(rig.state, row(1))

@@ -10,7 +10,7 @@ from msgspec import structs
 from relay.domain.errors import PartitionLost
 from relay.domain.identity import DeliveryId, MessageId
 from relay.domain.receiver import BreakerPolicy
-from relay.state.attempts import Ambiguous, BeginAsk, Change, Go, Have, Kind, Limits, Settlement, Stale, Wait
+from relay.state.attempts import AmbiguousAttempt, BeginAsk, CallKind, Change, Go, Have, Limits, Settlement, Stale, Wait
 from relay.state.port import IntakeAsk, Lane, State
 from relay.state.replies import answered, of
 from relay.state.rows import (
@@ -66,7 +66,7 @@ async def taken_over(state: State, key: RowKey, token: bytes, **changes: object)
 
 async def doubt_of(state: State, key: RowKey, **changes: object) -> int:
     verdict = await begun(state, key, b"asks", **changes)
-    assert isinstance(verdict, Ambiguous)
+    assert isinstance(verdict, AmbiguousAttempt)
     return verdict.doubt
 
 
@@ -208,7 +208,7 @@ class RowsContract:
         assert await begun(rig.state, row(), b"t2") == Wait(15.0, "settling")
         await rig.elapse(15)
         doubt = await doubt_of(rig.state, row())
-        assert await begun(rig.state, row(), b"t2") == Ambiguous(1, doubt)
+        assert await begun(rig.state, row(), b"t2") == AmbiguousAttempt(1, doubt)
         assert await begun(rig.state, row(), b"t2", resolved=doubt) == Go(2, 0.0)
 
     async def test_a_resolution_is_about_one_attempt_and_holds_until_the_next(self, rig: Rig) -> None:
@@ -224,7 +224,7 @@ class RowsContract:
         await settled(rig.state, row(), Change.DOUBT, b"t2")
         await rig.elapse(25)
         later = await doubt_of(rig.state, row())
-        assert await begun(rig.state, row(), b"t3", resolved=doubt) == Ambiguous(2, later)
+        assert await begun(rig.state, row(), b"t3", resolved=doubt) == AmbiguousAttempt(2, later)
         assert later == doubt + 225_000
 
     async def test_doubt_stays_until_somebody_takes_over(self, rig: Rig) -> None:
@@ -241,7 +241,7 @@ class RowsContract:
         doubt = await doubt_of(rig.state, row())
         await taken_over(rig.state, row(), b"t2")
         assert (await settled(rig.state, row(), Change.RELEASED, b"t2")).stage is Stage.SENDING
-        assert await begun(rig.state, row(), b"t3") == Ambiguous(1, doubt)
+        assert await begun(rig.state, row(), b"t3") == AmbiguousAttempt(1, doubt)
         assert await begun(rig.state, row(), b"t3", resolved=doubt) == Go(2, 0.0)
 
     async def test_retry_waits_but_may_be_asked_earlier(self, rig: Rig) -> None:
@@ -338,12 +338,12 @@ class RowsContract:
         await begun(rig.state, row())
         await settled(rig.state, row(), Change.ACCEPTED, result=Result("accepted"))
         await answered(rig.state.mark([Mark(row(), 0, Stage.AWAITING)]))
-        assert await begun(rig.state, row(), b"p1", kind=Kind.POLL) == Go(1, 0.0)
-        assert await begun(rig.state, row(), b"p1", kind=Kind.POLL) == Go(1, 0.0)
-        assert await begun(rig.state, row(), b"p2", kind=Kind.POLL) == Go(2, 0.0)
+        assert await begun(rig.state, row(), b"p1", kind=CallKind.POLL) == Go(1, 0.0)
+        assert await begun(rig.state, row(), b"p1", kind=CallKind.POLL) == Go(1, 0.0)
+        assert await begun(rig.state, row(), b"p2", kind=CallKind.POLL) == Go(2, 0.0)
         assert await peeked(rig.state, row()) == Row(Stage.AWAITING, attempts=1, polls=2)
         now = await settled(rig.state, row(), Change.RESULT, b"", result=ANSWER)
-        assert await begun(rig.state, row(), b"p3", kind=Kind.POLL) == Have(now)
+        assert await begun(rig.state, row(), b"p3", kind=CallKind.POLL) == Have(now)
 
     async def test_a_row_outlives_the_window_from_its_last_change(self, rig: Rig) -> None:
         await begun(rig.state, row())

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from relay.domain.errors import PartitionLost
 from relay.domain.hold import Hold
 from relay.log.port import Coordinate
-from relay.state.attempts import Change, Go, Kind, Ping, Wait
+from relay.state.attempts import CallKind, Change, Go, PingDue, Wait
 from relay.state.port import EndpointHealth, FailedEntry, Lane
 from relay.state.replies import answered, of
 from relay.state.rows import Row, tag_of
@@ -91,7 +91,7 @@ class EndpointsContract:
         await begun(rig.state, row(1))
         await settled(rig.state, row(1), Change.RETRY, pause_s=20)
         assert await begun(rig.state, row(2)) == Wait(20.0, "pause")
-        assert await begun(rig.state, row(2), b"p", kind=Kind.POLL) == Wait(20.0, "pause")
+        assert await begun(rig.state, row(2), b"p", kind=CallKind.POLL) == Wait(20.0, "pause")
         assert await begun(rig.state, row(2, "other")) == Go(1, 0.0)
         await rig.state.resume("r:ci")
         assert await begun(rig.state, row(2)) == Go(1, 0.0)
@@ -102,7 +102,7 @@ class EndpointsContract:
         assert await self.health(rig) == EndpointHealth("closed", inf, 0, hold=held)
         await rig.elapse(1e6)
         assert await begun(rig.state, row(2)) == Wait(inf, "pause")
-        assert await begun(rig.state, row(3), b"p", kind=Kind.POLL) == Wait(inf, "pause")
+        assert await begun(rig.state, row(3), b"p", kind=CallKind.POLL) == Wait(inf, "pause")
         assert await begun(rig.state, row(2, "other")) == Go(1, 0.0)
         await rig.state.resume("r:ci")
         assert await self.health(rig) == EndpointHealth("closed", 0.0, 0)
@@ -220,7 +220,7 @@ class EndpointsContract:
     async def ping(self, rig: Rig, number: int, *, healthy: bool | None, pause_s: float = 0.0) -> None:
         """As the engine does it: begun, told to ping, and settled as released."""
         token = b"ping-%d" % number
-        assert isinstance(await begun(rig.state, row(number), token), Ping)
+        assert isinstance(await begun(rig.state, row(number), token), PingDue)
         before = await peeked(rig.state, row(number))
         assert await settled(rig.state, row(number), Change.RELEASED, token, healthy=healthy, pause_s=pause_s) == before
 
@@ -234,14 +234,14 @@ class EndpointsContract:
         await self.long_outage(rig)
         limits = replace(LIMITS, interval_s=10)
         first = await begun(rig.state, row(9), b"p", limits=limits)
-        assert isinstance(first, Ping)
+        assert isinstance(first, PingDue)
         assert first.down_for_s == 600.0
         assert first.since == pytest.approx(since, abs=5), "when it failed first"
         assert await begun(rig.state, row(9), b"p", limits=limits) == first, "the same verdict when repeated"
         assert await begun(rig.state, row(10), limits=limits) == Wait(1.0, "offline")
         assert await peeked(rig.state, row(9)) == Row()
         await rig.elapse(20)  # its lease ends
-        assert await begun(rig.state, row(10), b"next", limits=limits) == Ping(620.0, first.since)
+        assert await begun(rig.state, row(10), b"next", limits=limits) == PingDue(620.0, first.since)
         verdicts = await asyncio.gather(*(begun(rig.state, row(100 + number)) for number in range(50)))
         assert all(verdict == Wait(1.0, "offline") for verdict in verdicts)
 
@@ -262,7 +262,7 @@ class EndpointsContract:
         assert (found.breaker, found.failing_for_s, found.failures) == ("open", 600.0, 3)
         await rig.elapse(60)
         found_again = await begun(rig.state, row(10), b"p2")
-        assert isinstance(found_again, Ping)
+        assert isinstance(found_again, PingDue)
         assert found_again.down_for_s == 660.0
 
     async def test_who_has_just_taken_its_lane_over_pings_it_at_once_and_then_as_the_others(self, rig: Rig) -> None:
@@ -275,13 +275,13 @@ class EndpointsContract:
             [verdict] = await answered(rig.state.begin(of(lane, [ask(row(9), token)])))
             return verdict
 
-        assert isinstance(await begun_by(newer, b"at once"), Ping)
+        assert isinstance(await begun_by(newer, b"at once"), PingDue)
         assert await begun_by(newer, b"another") == Wait(1.0, "offline"), "while one is under way"
         await settled(rig.state, row(9), Change.RELEASED, b"at once", healthy=False)
         for lane in (newer, older):
             assert await begun_by(lane, b"later") == Wait(60.0, "offline")
         await rig.elapse(60)
-        assert isinstance(await begun_by(older, b"in time"), Ping)
+        assert isinstance(await begun_by(older, b"in time"), PingDue)
 
     async def test_what_there_is_reason_to_ask_is_pinged_at_the_next_attempt_and_once(self, rig: Rig) -> None:
         await rig.state.probe_soon(["r:ci", "r:other"])
@@ -290,7 +290,7 @@ class EndpointsContract:
         await self.ping(rig, 9, healthy=False)
         for _ in range(2):
             await rig.state.probe_soon(["r:ci"])
-        assert isinstance(await begun(rig.state, row(9), b"soon"), Ping)
+        assert isinstance(await begun(rig.state, row(9), b"soon"), PingDue)
         await rig.state.probe_soon(["r:ci"])
         assert await begun(rig.state, row(10), b"other") == Wait(1.0, "offline"), "while one is under way"
         await settled(rig.state, row(9), Change.RELEASED, b"soon", healthy=False)
@@ -303,7 +303,7 @@ class EndpointsContract:
         await self.ping(rig, 9, healthy=False)
         await settled(rig.state, row(1), Change.RESULT, b"", healthy=True)
         assert (await self.health(rig)).breaker == "half_open"
-        assert isinstance(await begun(rig.state, row(9), b"soon"), Ping)
+        assert isinstance(await begun(rig.state, row(9), b"soon"), PingDue)
 
     async def test_one_that_is_up_otherwise_is_pinged_at_the_next_attempt_and_twice_as_often_at_most(
         self, rig: Rig
@@ -312,7 +312,7 @@ class EndpointsContract:
         await self.ping(rig, 9, healthy=False)
         for change in (Change.RETRY, Change.RESULT):
             await settled(rig.state, row(1), change, b"", up=True)
-            assert isinstance(await begun(rig.state, row(9), b"soon"), Ping)
+            assert isinstance(await begun(rig.state, row(9), b"soon"), PingDue)
             await settled(rig.state, row(2), change, b"", up=True)
             assert await begun(rig.state, row(10), b"other") == Wait(1.0, "offline"), "while one is under way"
             await settled(rig.state, row(9), Change.RELEASED, b"soon", healthy=False)
@@ -337,7 +337,7 @@ class EndpointsContract:
 
     async def test_a_ping_settled_late_still_counts_for_the_endpoint_alone(self, rig: Rig) -> None:
         await self.long_outage(rig)
-        assert isinstance(await begun(rig.state, row(9), b"p"), Ping)
+        assert isinstance(await begun(rig.state, row(9), b"p"), PingDue)
         await answered(
             rig.state.settle([outcome(row(9), Change.RESULT, b"", result=ANSWER)])
         )  # the receiver's own callback
@@ -376,7 +376,7 @@ class EndpointsContract:
         assert (await self.health(rig)).failing_for_s == pytest.approx(100)
         await attended(100)
         found = await begun(rig.state, row(10), b"p")
-        assert isinstance(found, Ping)
+        assert isinstance(found, PingDue)
         assert found.down_for_s == pytest.approx(600)
 
     async def test_an_outage_that_begins_before_somebody_is_there_again_counts_from_then(self, rig: Rig) -> None:

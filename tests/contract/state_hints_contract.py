@@ -4,7 +4,7 @@ Subclasses give `rig`."""
 import asyncio
 from contextlib import suppress
 
-from relay.state.attempts import Change, Ping
+from relay.state.attempts import Change, PingDue
 from relay.state.replies import answered
 from relay.state.rows import Mark, Stage
 from tests.contract.state_contract import Rig, begun, row, settled
@@ -48,18 +48,18 @@ class HintsContract:
             for number in range(3):
                 await fail(number)
             await rig.elapse(600)
-            assert isinstance(await begun(rig.state, row(9), b"ping-1"), Ping)
+            assert isinstance(await begun(rig.state, row(9), b"ping-1"), PingDue)
             await answer_a_get()  # while one is under way
             await fail(9, b"ping-1")
             await answer_a_get()
             assert await anext(heard) == b"r:ci"
             await answer_a_get()  # it may be asked already
-            assert isinstance(await begun(rig.state, row(9), b"ping-2"), Ping)
+            assert isinstance(await begun(rig.state, row(9), b"ping-2"), PingDue)
             await fail(9, b"ping-2")
             await answer_a_get()  # a second time within `ping_every`
             await rig.state.probe_soon(["r:ci", "r:fine"])
             assert await anext(heard) == b"r:ci"
-            assert isinstance(await begun(rig.state, row(9), b"ping-3"), Ping)
+            assert isinstance(await begun(rig.state, row(9), b"ping-3"), PingDue)
             await settled(rig.state, row(9), Change.RELEASED, b"ping-3", healthy=True)
             assert await anext(heard) == b"r:ci"
             await settled(rig.state, row(21), Change.RESULT, b"", healthy=True, up=True)

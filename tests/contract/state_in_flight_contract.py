@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 
-from relay.state.attempts import Change, Go, Kind, Wait
+from relay.state.attempts import CallKind, Change, Go, Wait
 from relay.state.port import Lane
 from relay.state.replies import answered, of
 from tests.contract.state_contract import ANSWER, LANE, LIMITS, Rig, ask, begun, outcome, row
@@ -31,7 +31,7 @@ class InFlightContract:
         assert await self.begin_some(rig, 2, 3, lane=OTHER) == [GO, FULL]
         assert await self.begin_some(rig, 4) == [FULL]
         assert await begun(rig.state, row(5, "another"), limits=TWO) == GO
-        assert await begun(rig.state, row(6), kind=Kind.POLL, limits=TWO) == GO, "a GET takes no place"
+        assert await begun(rig.state, row(6), kind=CallKind.POLL, limits=TWO) == GO, "a GET takes no place"
         assert await begun(rig.state, row(7)) == GO, "where the number is not limited none is counted"
 
     async def test_each_outcome_gives_its_place_back_once(self, rig: Rig) -> None:

@@ -7,7 +7,7 @@ import pytest
 from relay.domain.errors import PartitionLost, StateRecovering
 from relay.domain.identity import MessageId
 from relay.log.port import Coordinate, TopicPartition
-from relay.state.attempts import Ambiguous, Change, Go, Kind, Wait
+from relay.state.attempts import AmbiguousAttempt, CallKind, Change, Go, Wait
 from relay.state.port import Counts, Due, DueAsk, Gap, IntakeAsk, Lane, Parked, ParkedLife, Restored
 from relay.state.replies import answered, of
 from relay.state.rows import TAGS, Arrival, Mark, Row, Stage, tag_of
@@ -277,11 +277,11 @@ class LifeContract:
         await rig.state.ready(sorted(lost), in_doubt_s=500, ends=ends)
         await rig.elapse(LIMITS.settle_s)
         verdicts = [await begun(rig.state, row(n), ask_first=True, offset=offset) for n, offset in enumerate((4, 5))]
-        assert [isinstance(one, Ambiguous) and one.newer_than_loss for one in verdicts] == [False, True]
+        assert [isinstance(one, AmbiguousAttempt) and one.newer_than_loss for one in verdicts] == [False, True]
         await rig.state.close_gaps(await rig.state.gaps([TAG]))
-        assert isinstance(await begun(rig.state, row(0), ask_first=True, offset=4), Ambiguous)
+        assert isinstance(await begun(rig.state, row(0), ask_first=True, offset=4), AmbiguousAttempt)
         assert await begun(rig.state, row(1), ask_first=True, offset=5) == Go(1, 0.0)
-        assert isinstance(await begun(rig.state, row(2), ask_first=True), Ambiguous)
+        assert isinstance(await begun(rig.state, row(2), ask_first=True), AmbiguousAttempt)
         other = LANE._replace(partition=1)
         assert await answered(rig.state.begin(of(other, [ask(row(3), ask_first=True, offset=0)]))) == [Go(1, 0.0)]
 
@@ -324,8 +324,8 @@ class LifeContract:
         assert await begun(rig.state, row(1), ask_first=True, attempts=2) == Wait(25.0, "settling")
         await rig.elapse(25)
         doubt = await doubt_of(rig.state, row(1), ask_first=True, attempts=2)
-        assert await begun(rig.state, row(1), ask_first=True, attempts=2) == Ambiguous(2, doubt)
-        assert await begun(rig.state, row(1), b"p", ask_first=True, kind=Kind.POLL) == Go(1, 0.0)
+        assert await begun(rig.state, row(1), ask_first=True, attempts=2) == AmbiguousAttempt(2, doubt)
+        assert await begun(rig.state, row(1), b"p", ask_first=True, kind=CallKind.POLL) == Go(1, 0.0)
         assert await begun(rig.state, row(1), ask_first=True, attempts=2, resolved=doubt) == Go(3, 0.0)
         assert await begun(rig.state, row(2)) == Go(1, 0.0)
         await rig.elapse(475)
@@ -339,9 +339,9 @@ class LifeContract:
         assert await begun(rig.state, row(1), recorded_ms=since) == Wait(25.0, "settling")
         await rig.elapse(25)
         for recorded_ms in (before, since):
-            assert isinstance(await begun(rig.state, row(1), recorded_ms=recorded_ms), Ambiguous)
+            assert isinstance(await begun(rig.state, row(1), recorded_ms=recorded_ms), AmbiguousAttempt)
         await rig.state.close_gaps(await rig.state.gaps(range(TAGS)))
-        assert isinstance(await begun(rig.state, row(1), recorded_ms=before), Ambiguous)
+        assert isinstance(await begun(rig.state, row(1), recorded_ms=before), AmbiguousAttempt)
         assert await begun(rig.state, row(1), recorded_ms=since) == Go(1, 0.0)
         await rig.elapse(475)
         assert await begun(rig.state, row(2), recorded_ms=before) == Go(1, 0.0)

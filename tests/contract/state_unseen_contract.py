@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from relay.domain.hold import Hold
-from relay.state.attempts import Change, Go, Kind, LookedUp, Ping, Verdict, Wait
+from relay.state.attempts import CallKind, Change, Go, LookedUp, PingDue, Verdict, Wait
 from relay.state.port import IntakeAsk, ParkedLife
 from relay.state.replies import Fenced, answered, of
 from relay.state.rows import TAGS, Mark, Row, RowKey, Stage
@@ -48,7 +48,7 @@ class UnseenContract:
     async def test_what_nothing_was_known_of_gets_the_same_verdict_by_the_same_token(self, rig: Rig) -> None:
         for _ in range(2):
             assert await unseen(rig, row(1), row(2)) == [Go(1, 0.0)] * 2
-            assert await unseen(rig, row(3), kind=Kind.POLL) == [Go(1, 0.0)]
+            assert await unseen(rig, row(3), kind=CallKind.POLL) == [Go(1, 0.0)]
         assert (await peeked(rig.state, row(1))).attempts == 1
 
     async def test_the_lost_reply_of_an_attempt_is_told_again_whatever_came_since(self, rig: Rig) -> None:
@@ -144,7 +144,7 @@ class UnseenContract:
         await rig.elapse(LIMITS.breaker.offline.after)
         for _ in range(2):
             (verdict,) = await unseen(rig, row(3), queue=None)
-            assert isinstance(verdict, Ping)
+            assert isinstance(verdict, PingDue)
 
     async def test_a_former_owner_begins_nothing(self, rig: Rig) -> None:
         await begun(rig.state, row(1))
@@ -172,7 +172,7 @@ class UnseenContract:
 
     async def test_a_poll_of_what_waits_for_its_answer_is_looked_up(self, rig: Rig) -> None:
         await answered(rig.state.mark([Mark(row(1), 0, Stage.AWAITING)]))
-        assert await unseen(rig, row(1), kind=Kind.POLL) == [LookedUp(Row(Stage.AWAITING))]
+        assert await unseen(rig, row(1), kind=CallKind.POLL) == [LookedUp(Row(Stage.AWAITING))]
         assert (await peeked(rig.state, row(1))).polls == 0
 
     async def test_one_call_takes_as_many_as_there_are(self, rig: Rig) -> None:

@@ -6,7 +6,7 @@ from contextlib import asynccontextmanager
 import pytest
 from redis.asyncio import Redis
 
-from relay.state.redis.problems import Facts, judged
+from relay.state.redis.problems import ServerInfo, judged
 from relay.state.redis.state import RedisState
 from tests.servers.asking import said
 from tests.servers.sentinel import SentinelGroup
@@ -80,11 +80,11 @@ async def test_writes_that_no_replica_has_to_have(group: SentinelGroup) -> None:
     await state.close()
 
 
-def facts(ahead_s: float = 0.0, coverage: str | None = None, **info: object) -> Facts:
+def facts(ahead_s: float = 0.0, coverage: str | None = None, **info: object) -> ServerInfo:
     """Of a server that has no problem but these."""
     usual = {"redis_version": "7.0.15", "redis_mode": "standalone", "maxmemory_policy": "noeviction", "aof_enabled": 1}
     lines = [f"{name}:{value}" for name, value in (usual | info).items()]
-    return Facts("\r\n".join(lines).encode(), "", coverage, ahead_s)
+    return ServerInfo("\r\n".join(lines).encode(), "", coverage, ahead_s)
 
 
 @pytest.mark.parametrize(
@@ -102,6 +102,6 @@ def facts(ahead_s: float = 0.0, coverage: str | None = None, **info: object) -> 
         (facts(coverage="yes"), False, None),
     ],
 )
-def test_what_is_judged(found: Facts, replicated: bool, problem: str | None) -> None:
+def test_what_is_judged(found: ServerInfo, replicated: bool, problem: str | None) -> None:
     said_of_it = list(judged(found, replicated=replicated))
     assert [text.startswith(problem or "") for text in said_of_it] == [True] * (problem is not None)

@@ -14,7 +14,7 @@ from relay.domain.identity import MessageId
 from relay.domain.receiver import BreakerPolicy, OfflinePolicy
 from relay.domain.statistics import NUMBERS, Counted
 from relay.log.port import Coordinate, TopicPartition
-from relay.state.attempts import BeginAsk, Change, Kind, Limits, Settlement
+from relay.state.attempts import BeginAsk, CallKind, Change, Limits, Settlement
 from relay.state.port import DueAsk, Gap, IntakeAsk, Lane, LaneEnds, Parked, ParkedLife, State
 from relay.state.read_model import LineHead, ParkedLine, Sign
 from relay.state.redis.state import RedisState
@@ -88,7 +88,7 @@ asks = st.builds(
     generations,
     tokens,
     limits,
-    kind=st.sampled_from([Kind.POST, Kind.POST, Kind.POLL]),
+    kind=st.sampled_from([CallKind.POST, CallKind.POST, CallKind.POLL]),
     attempts=st.sampled_from([0, 0, 3]),
     resolved=st.sampled_from([None, *(BEGIN_MS + passed for passed in (0, 10_000, 25_000, 61_000))]),
     ask_first=st.booleans(),

@@ -18,7 +18,7 @@ from relay.history.cursor import (
 )
 from relay.history.folding import (
     PROGRESS,
-    Delivery,
+    DeliveryRow,
     counts_of,
     deliveries_of,
     first_of,
@@ -27,14 +27,14 @@ from relay.history.folding import (
     order_of,
 )
 from relay.history.port import (
-    Arrival,
+    ArrivalFact,
     AttemptFound,
     AttemptQuery,
-    Batch,
     By,
+    FactBatch,
+    HistoryPage,
     MessageFound,
     MessageQuery,
-    Page,
     Size,
     SpanCount,
     Visible,
@@ -53,8 +53,8 @@ class MemoryHistory:
     def __init__(self) -> None:
         self.available = True
         self.writes = self.refused = 0
-        self._arrivals: dict[tuple[str, str], Arrival] = {}
-        self._deliveries: dict[tuple[str, str, str], Delivery] = {}
+        self._arrivals: dict[tuple[str, str], ArrivalFact] = {}
+        self._deliveries: dict[tuple[str, str, str], DeliveryRow] = {}
         self._attempts: dict[Coordinate, Attempt] = {}
         self._counts: dict[tuple[By, int, str, str, str], tuple[int, ...]] = {}
         self._positions: dict[TopicPartition, int] = {}
@@ -77,7 +77,7 @@ class MemoryHistory:
         return dict(self._positions)
 
     async def write(
-        self, batch: Batch, next_offsets: Mapping[TopicPartition, int], first: Mapping[TopicPartition, int]
+        self, batch: FactBatch, next_offsets: Mapping[TopicPartition, int], first: Mapping[TopicPartition, int]
     ) -> None:
         self._look()
         if any(self._positions.get(partition, 0) < offset for partition, offset in first.items()):
@@ -128,7 +128,9 @@ class MemoryHistory:
         self._look()
         return Size(len(self._arrivals), len(self._deliveries), len(self._attempts), None)
 
-    async def messages(self, query: MessageQuery, *, limit: int, cursor: str | None = None) -> Page[MessageFound]:
+    async def messages(
+        self, query: MessageQuery, *, limit: int, cursor: str | None = None
+    ) -> HistoryPage[MessageFound]:
         self._look()
         query = kept_query(query)
         after = read_message_cursor(cursor)
@@ -136,9 +138,9 @@ class MemoryHistory:
             ((_place(one), one) for one in self._arrivals.values() if self._is_meant(query, one)), reverse=True
         )
         page, next_cursor = _page([(place, one) for place, one in found if after is None or place < after], limit)
-        return Page([self._found(one, query.visible) for one in page], next_cursor)
+        return HistoryPage([self._found(one, query.visible) for one in page], next_cursor)
 
-    def _is_meant(self, query: MessageQuery, arrival: Arrival) -> bool:
+    def _is_meant(self, query: MessageQuery, arrival: ArrivalFact) -> bool:
         source_id, message_id = arrival.message
         event_type = arrival.event_type or ""
         return (
@@ -160,26 +162,26 @@ class MemoryHistory:
             )
         )
 
-    def _is_one(self, query: MessageQuery, row: Delivery) -> bool:
+    def _is_one(self, query: MessageQuery, row: DeliveryRow) -> bool:
         return (
             (query.receiver is None or row.receiver == query.receiver)
             and (query.status is None or PROGRESS[row.progress] == query.status)
             and (query.reason is None or row.reason == query.reason)
         )
 
-    def _is_new(self, arrival: Arrival) -> bool:
+    def _is_new(self, arrival: ArrivalFact) -> bool:
         return all(row.key[:2] != arrival.message for row in self._deliveries.values())
 
-    def _may_be_shown(self, visible: Visible, arrival: Arrival) -> bool:
+    def _may_be_shown(self, visible: Visible, arrival: ArrivalFact) -> bool:
         return sees_source(visible, arrival.message.source_id) or bool(list(self._shown(arrival, visible)))
 
-    def _shown(self, arrival: Arrival, visible: Visible) -> Iterable[Delivery]:
+    def _shown(self, arrival: ArrivalFact, visible: Visible) -> Iterable[DeliveryRow]:
         for row in self._deliveries.values():
             is_its = row.key[:2] == arrival.message
             if is_its and sees(visible, row.source_id, row.receiver, row.life, arrival.at):
                 yield row
 
-    def _found(self, arrival: Arrival, visible: Visible) -> MessageFound:
+    def _found(self, arrival: ArrivalFact, visible: Visible) -> MessageFound:
         rows = sorted(self._shown(arrival, visible))
         return MessageFound(arrival, tuple(map(found_of, rows)))
 
@@ -188,14 +190,16 @@ class MemoryHistory:
         arrival = self._arrivals.get(kept_message(message))
         return None if arrival is None else self._found(arrival, Visible())
 
-    async def attempts(self, query: AttemptQuery, *, limit: int, cursor: str | None = None) -> Page[AttemptFound]:
+    async def attempts(
+        self, query: AttemptQuery, *, limit: int, cursor: str | None = None
+    ) -> HistoryPage[AttemptFound]:
         self._look()
         after = read_attempt_cursor(cursor)
         query = kept_attempt_query(query)
         found = [AttemptFound(at, one) for at, one in self._attempts.items() if _is_wanted(query, at, one)]
         placed = [(AfterAttempt(one.attempt.started_at, one.at.partition, one.at.offset), one) for one in found]
         placed.sort(key=lambda pair: pair[0], reverse=True)
-        return Page(*_page([(place, one) for place, one in placed if after is None or place < after], limit))
+        return HistoryPage(*_page([(place, one) for place, one in placed if after is None or place < after], limit))
 
     async def counted(
         self,
@@ -219,7 +223,7 @@ class MemoryHistory:
         return summed(found[:most])
 
 
-def _place(arrival: Arrival) -> AfterMessage:
+def _place(arrival: ArrivalFact) -> AfterMessage:
     return AfterMessage(arrival.received_at, *arrival.message)
 
 

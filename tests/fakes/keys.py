@@ -2,8 +2,8 @@
 
 from itertools import count
 
-from relay.control.key_service import KeyDesk
-from relay.control.keys import Keys
+from relay.control.key_service import KeyService
+from relay.control.keys import ApiKeys
 from relay.domain.scope import parse_scope
 from tests.fakes.log import MemoryLog
 
@@ -15,12 +15,12 @@ def counted(size: int) -> bytes:
     return next(_NUMBERS).to_bytes(size, "big")
 
 
-class MemoryKeys(KeyDesk):
+class MemoryKeys(KeyService):
     """What follows `topic` in a process is here the return of each append."""
 
     def __init__(self, log: MemoryLog, topic: str) -> None:
         self.log, self._topic_read, self._seen = log, topic, 0
-        super().__init__(log, topic, Keys(), self._take_all, counted)
+        super().__init__(log, topic, ApiKeys(), self._take_all, counted)
         self.keys.finish()
 
     async def _take_all(self, offset: int) -> None:

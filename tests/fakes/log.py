@@ -10,8 +10,8 @@ from itertools import islice
 from relay.domain.errors import LogUnavailable, OffsetMissing, PartitionLost, RecordTooLarge
 from relay.domain.rights import Right
 from relay.domain.topics import TopicSpec
-from relay.log.group_consumer import Commit, Fetched, GroupConsumer, Position, Taken
-from relay.log.groups import Group
+from relay.log.group_consumer import Commit, Fetched, GroupConsumer, Position, TakenPartition
+from relay.log.groups import ConsumerGroup
 from relay.log.partitioner import place_of
 from relay.log.port import (
     Backlog,
@@ -125,7 +125,7 @@ class MemoryBroker:
         self.histories: dict[tuple[str, TopicPartition], int] = {}
         """Of the log that was read up to that offset."""
         self.epochs: dict[tuple[str, TopicPartition], int] = defaultdict(int)
-        self.groups: dict[str, Group] = {}
+        self.groups: dict[str, ConsumerGroup] = {}
         self.watchers = Watchers()
         self._partitions: dict[TopicPartition, _Partition] = defaultdict(_Partition)
 
@@ -219,7 +219,7 @@ class MemoryLog:
     def __init__(self, broker: MemoryBroker) -> None:
         self._broker = broker
         self._open = False
-        self._members: list[tuple[Group, GroupConsumer]] = []
+        self._members: list[tuple[ConsumerGroup, GroupConsumer]] = []
         self._followed: dict[str, int] = {}
         """Of topics that were followed, the history of the log that was read."""
 
@@ -277,7 +277,7 @@ class MemoryLog:
         named: bool = False,
         former: FormerGroup = no_former_group,
     ) -> Consumer:
-        members = self._broker.groups.setdefault(group, Group(group))
+        members = self._broker.groups.setdefault(group, ConsumerGroup(group))
         consumer = GroupConsumer(
             self,
             self._broker.watchers,
@@ -400,7 +400,9 @@ class MemoryLog:
         specs = self._broker.specs
         return {topic: specs[topic].partitions for topic in topics if topic in specs}
 
-    async def take(self, group: str, partitions: Mapping[TopicPartition, str | None]) -> dict[TopicPartition, Taken]:
+    async def take(
+        self, group: str, partitions: Mapping[TopicPartition, str | None]
+    ) -> dict[TopicPartition, TakenPartition]:
         await self._turn()
         broker = self._broker
         for at, former in partitions.items():
@@ -408,7 +410,7 @@ class MemoryLog:
                 broker.offsets[group, at] = broker.offsets.pop((former, at))
                 broker.epochs[group, at] = max(broker.epochs[group, at], broker.epochs[former, at])
             broker.epochs[group, at] += 1
-        return {at: Taken(broker.epochs[group, at], broker.committed(group, at)) for at in partitions}
+        return {at: TakenPartition(broker.epochs[group, at], broker.committed(group, at)) for at in partitions}
 
     async def fetch(
         self, positions: Mapping[TopicPartition, Position], max_records: int, max_bytes: int

@@ -17,7 +17,7 @@ from relay.domain.route import Route, route_key
 from relay.domain.topics import SHARED, TopicSpec
 from relay.engine.observer import Observer
 from relay.engine.supervision import Patience
-from relay.watch.lane_migration import Mover
+from relay.watch.lane_migration import LaneMigration
 from relay.watch.registry import MovedEndpoints
 from tests.fakes.log import MemoryLog
 from tests.fakes.strikes import Fuse
@@ -119,7 +119,7 @@ class MovingProcess(Process):
     def _beside(self, log: Any, state: Any) -> Sequence[Coroutine[Any, Any, None]]:
         room = self._world.settings.parked_per_receiver // 4
         topics, owner = self._world.topics, f"process-{id(self)}"
-        mover = Mover(log, state, topics, self.registry, self._clock, owner=owner, room=room)
+        mover = LaneMigration(log, state, topics, self.registry, self._clock, owner=owner, room=room)
         following = self._follow(_HardOfHearing(log, self.hear))
         beside = (following, self._moved.run(state, Patience(self._clock, Observer())))
         return (*beside, mover.run()) if self._moves else beside

@@ -4,7 +4,7 @@ from collections.abc import Coroutine, Sequence
 from typing import Any
 
 from relay.config.settings import Settings
-from relay.control.replay_jobs import Job
+from relay.control.replay_jobs import ReplayJob
 from relay.domain.exchange import Response
 from relay.domain.identity import DeliveryId
 from relay.domain.replay_job import Action
@@ -14,7 +14,7 @@ from relay.engine.supervision import Patience
 from relay.log.port import Record
 from relay.recovery.rebuilding import Rebuilding
 from relay.replay.letter import Letter, read_letter
-from relay.replay.replay_service import Desk
+from relay.replay.replay_service import ReplayService
 from relay.replay.runner import ReplayRunner
 from relay.state.rows import Row, delivery_row
 from relay.telemetry.metrics import Metrics
@@ -56,7 +56,7 @@ class ReplayWorld(MovingWorld):
 class ReplayProcess(MovingProcess):
     """A process that may do the jobs, and can be asked for one."""
 
-    desk: Desk
+    desk: ReplayService
     rebuilds = False
     """It may rebuild what the state has lost."""
     room = 25_000
@@ -67,7 +67,7 @@ class ReplayProcess(MovingProcess):
 
     def _beside(self, log: Any, state: Any) -> Sequence[Coroutine[Any, Any, None]]:
         topics, registry = self._world.topics, self.registry
-        self.desk = desk = Desk(
+        self.desk = desk = ReplayService(
             log,
             state,
             topics,
@@ -89,7 +89,7 @@ class ReplayProcess(MovingProcess):
         own = (runner.run(), rebuilding.run()) if self.rebuilds else (runner.run(),)
         return (*super()._beside(log, state), *own)
 
-    async def order(self, action: Action = "replay", selection: Selection = EVERYTHING, **asked: Any) -> Job:
+    async def order(self, action: Action = "replay", selection: Selection = EVERYTHING, **asked: Any) -> ReplayJob:
         """As the API would."""
         order, _ = await self.desk.order(action, selection, **asked)
         return await self.desk.submit(order)

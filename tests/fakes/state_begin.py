@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from relay.state.attempts import Ambiguous, BeginAsk, Go, Have, Kind, LookedUp, Stale, Verdict, Wait
+from relay.state.attempts import AmbiguousAttempt, BeginAsk, CallKind, Go, Have, LookedUp, Stale, Verdict, Wait
 from relay.state.port import Counts
 from relay.state.rows import Row, Stage
 from tests.fakes.state_endpoint import FULL_WAIT_S, Endpoint
@@ -52,7 +52,7 @@ class Beginning:
             return Stale(row.generation)
         if row is None or row.generation < ask.generation:
             row = StoredRow(ask.generation)
-        return self._post(ask, row) if ask.kind is Kind.POST else self._poll(ask, row)
+        return self._post(ask, row) if ask.kind is CallKind.POST else self._poll(ask, row)
 
     def _looked_up(self, ask: BeginAsk, row: StoredRow | None) -> Row | None:
         """What intake says of a row that is not to be begun without anybody having looked at it; None: it may be."""
@@ -128,7 +128,7 @@ class Beginning:
             return Wait(left, "settling")
         doubt = round(began * 1000)
         newer = row.stage is Stage.NONE and self._is_newer_than_loss(ask)
-        return None if ask.resolved == doubt else Ambiguous(attempts, doubt, newer)
+        return None if ask.resolved == doubt else AmbiguousAttempt(attempts, doubt, newer)
 
     def _crowded(self, ask: BeginAsk, row: StoredRow) -> Wait | None:
         if ask.room is None:

@@ -6,7 +6,7 @@ from typing import Literal
 
 from relay.domain.hold import Hold
 from relay.domain.receiver import BreakerPolicy
-from relay.state.attempts import Limits, Ping, Wait
+from relay.state.attempts import Limits, PingDue, Wait
 from relay.state.port import EndpointHealth
 from relay.state.read_model import Openings
 from tests.fakes.breaker import Breaker, Closed, HalfOpen, Open, ask, record
@@ -91,7 +91,7 @@ class Endpoint:
             self.probe_soon(now)
             self.early_at = now
 
-    def hindrance(self, now: float, token: bytes, limits: Limits, epoch: int) -> Wait | Ping | None:
+    def hindrance(self, now: float, token: bytes, limits: Limits, epoch: int) -> Wait | PingDue | None:
         """What the breaker says to an attempt of a lane; None: it may go, and is the probe where one is needed."""
         is_new = self.probe is None and self.prober is not None and self.prober < epoch
         if is_new and self._is_offline(now, limits.breaker):
@@ -103,12 +103,12 @@ class Endpoint:
         offline = self._is_offline(now, limits.breaker)
         if isinstance(verdict, float):
             if offline and self.probe == token:
-                return Ping(down_for_s, since)
+                return PingDue(down_for_s, since)
             return Wait(min(verdict, PROBE_WAIT_S) if self.probe else verdict, "offline" if offline else "breaker")
         if verdict == "ping":
             self.breaker = after
             self._probed_by(token, epoch)
-            return Ping(down_for_s, since)
+            return PingDue(down_for_s, since)
         return None
 
     def take_probe(self, now: float, token: bytes, limits: Limits, epoch: int) -> None:

@@ -15,11 +15,11 @@ from relay.domain.identity import DeliveryId
 from relay.domain.outcome import Outcome
 from relay.domain.receiver import Receiver, Source
 from relay.domain.topics import Topics
-from relay.engine.request_limiter import Turnstile
+from relay.engine.request_limiter import RequestLimiter
 from relay.engine.work import Call, Decision, W, Worker
 from relay.log.port import Headers, NewRecord, Record
 from workers.dependencies import Outside
-from workers.journal import About, attempt_of, made_of
+from workers.journal import RequestPurpose, attempt_of, made_of
 from workers.letters import Letters
 from workers.meter import Via
 
@@ -82,7 +82,9 @@ class KeptJournal:
         self._clock = clock
         self.attempts: list[Attempt] = []
 
-    def tell(self, about: About, request: Request, exchange: Exchange, decision: Decision, seconds: float) -> None:
+    def tell(
+        self, about: RequestPurpose, request: Request, exchange: Exchange, decision: Decision, seconds: float
+    ) -> None:
         started_at = self._clock.time() - seconds
         made = made_of(about, request, exchange, decision, started_at=started_at, seconds=seconds)
         self.attempts.append(attempt_of(made))
@@ -179,7 +181,7 @@ class Rig:
             lambda receiver, hop: f"https://us/{hop.generation}",
             self.meter,
             self.journal,
-            turnstile=Turnstile(self.clock),
+            turnstile=RequestLimiter(self.clock),
         )
 
     def know(self, *receivers: Receiver) -> None:

@@ -9,10 +9,10 @@ from typing import Any
 
 from relay.clock import Clock
 from relay.clock.shared import SharedClock
-from relay.config.plan import Plan
+from relay.config.plan import ProcessPlan
 from relay.config.settings import Settings
 from relay.delivery.port import Transport
-from relay.domain.directory import NobodyMoves
+from relay.domain.directory import NoMoves
 from relay.domain.errors import OffsetMissing, RelayError, StateRecovering
 from relay.domain.identity import DeliveryId
 from relay.domain.message import Message, message_headers
@@ -20,7 +20,7 @@ from relay.domain.receiver import BreakerPolicy, Endpoint, Receiver, RetryPolicy
 from relay.domain.topics import SHARED, Topics, lane_of
 from relay.engine.observer import Observer
 from relay.engine.recovery import Holding, Recovery
-from relay.engine.request_limiter import SEATS, Turnstile
+from relay.engine.request_limiter import SEATS, RequestLimiter
 from relay.engine.supervision import Patience, Supervisor
 from relay.engine.work import Dead, Decision, Work
 from relay.log.port import Headers, NewRecord, Record, TopicPartition, size_of
@@ -38,7 +38,7 @@ from workers.dependencies import Outside
 LIFE = b"life"
 
 
-class Known(NobodyMoves):
+class Known(NoMoves):
     """Receivers and sources, as given."""
 
     def __init__(self, receivers: Sequence[Receiver], sources: Sequence[Source]) -> None:
@@ -416,11 +416,11 @@ class Process:
             lambda: 0.5,
             "relay/test",
             journal=self._attempts.journal,
-            turnstile=Turnstile(self._clock, observer, world.seats),
+            turnstile=RequestLimiter(self._clock, observer, world.seats),
         )
         lanes = Lanes(
             world.settings,
-            Plan(receivers=world.served),
+            ProcessPlan(receivers=world.served),
             self._known(),
             log,
             state,

@@ -18,7 +18,7 @@ from aiokafka.admin import AIOKafkaAdminClient
 
 from bench.kafka_parts import free_ports
 from relay.domain.topics import Topics
-from relay.sink import Arrival, Sink
+from relay.sink import ReceivedPost, Sink
 from relay.state.redis.state import RedisState
 from tests.servers.asking import until
 from tests.servers.process import RelayProcess
@@ -143,7 +143,7 @@ class Rolling:
         mine = sum(1 for each in self.sent.values() if each == receiver)
         return mine - len({arrival.message_id for arrival in processed(self.sinks[receiver])})
 
-    def answers(self) -> list[Arrival]:
+    def answers(self) -> list[ReceivedPost]:
         """Those that the sources' callbacks took."""
         return [
             arrival
@@ -191,20 +191,20 @@ async def _taken(session: aiohttp.ClientSession, url: str) -> bool:
     return False
 
 
-def processed(sink: Sink) -> list[Arrival]:
+def processed(sink: Sink) -> list[ReceivedPost]:
     """POSTs for which the receiver did its work, in their order."""
     return [arrival for arrival in sink.received if arrival.met in ("answer", "later")]
 
 
-def first_of_each(arrivals: Iterable[Arrival]) -> list[Arrival]:
+def first_of_each(arrivals: Iterable[ReceivedPost]) -> list[ReceivedPost]:
     """Without those of a message that was there before."""
-    seen: dict[str, Arrival] = {}
+    seen: dict[str, ReceivedPost] = {}
     for arrival in arrivals:
         seen.setdefault(arrival.message_id, arrival)
     return list(seen.values())
 
 
-def out_of_order(arrivals: Iterable[Arrival]) -> list[str]:
+def out_of_order(arrivals: Iterable[ReceivedPost]) -> list[str]:
     """Those that another message of their source had overtaken."""
     newest: dict[str, int] = defaultdict(lambda: -1)
     late = []
@@ -265,7 +265,7 @@ async def rolling(
     settings."""
     changed = asyncio.Event()
 
-    def told(_arrival: Arrival) -> None:
+    def told(_arrival: ReceivedPost) -> None:
         changed.set()
 
     sinks = {

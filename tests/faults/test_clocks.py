@@ -10,7 +10,7 @@ import pytest
 
 from relay.domain.receiver import Receiver
 from relay.engine.observer import Observer
-from relay.engine.request_limiter import Turnstile, attend
+from relay.engine.request_limiter import RequestLimiter, attend
 from relay.state.rows import TAGS
 from tests.fakes.state import MemoryState
 from tests.fakes.state_memory import Memory
@@ -125,5 +125,5 @@ async def test_that_it_was_set_back_is_reported_once() -> None:
 
     steps: list[float] = []
     with suppress(asyncio.CancelledError):
-        await attend(state, Stepping(0.0), Turnstile(Stepping(0.0)), range(TAGS), Noting())
+        await attend(state, Stepping(0.0), RequestLimiter(Stepping(0.0)), range(TAGS), Noting())
     assert told == [HOUR_S]

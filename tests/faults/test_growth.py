@@ -7,7 +7,7 @@ from relay.config.settings import Settings
 from relay.control.apply import awaited
 from relay.domain.errors import UserError
 from relay.log.partitioner import partition_of
-from relay.watch.lane_migration import Mover
+from relay.watch.lane_migration import LaneMigration
 from relay.watch.orphaned_topics import left_over
 from tests.fakes.log import MemoryLog
 from tests.fakes.moving import MovingProcess, MovingWorld
@@ -112,7 +112,7 @@ async def test_a_topic_that_may_not_grow_is_in_nobody_elses_way() -> None:
     log = _Refusing(world.broker)
     await log.start()
     registry = await world.registry()
-    mover = Mover(log, world.state, world.topics, registry, world.clock, owner="test")
+    mover = LaneMigration(log, world.state, world.topics, registry, world.clock, owner="test")
     moving = asyncio.create_task(mover.run())
     await until(lambda: _has(world, "s", "dedicated", 2))
     assert await _has(world, "r", "shared", 1)

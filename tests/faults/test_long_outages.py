@@ -11,7 +11,7 @@ from relay.config.settings import Settings
 from relay.domain.message import Message
 from relay.domain.receiver import BreakerPolicy, Endpoint, OfflinePolicy, PollPolicy, Receiver, RetryPolicy, Source
 from relay.engine.core import Lane
-from relay.engine.request_limiter import Turnstile, attend
+from relay.engine.request_limiter import RequestLimiter, attend
 from relay.state.port import EndpointHealth
 from relay.state.rows import TAGS
 from tests.fakes.strikes import Fuse
@@ -197,7 +197,7 @@ async def test_that_the_relay_was_off_is_no_part_of_it() -> None:
 
     async def serving(seconds: float) -> Process:
         process = Process(world)
-        turnstile = Turnstile(world.clock)
+        turnstile = RequestLimiter(world.clock)
         attending = asyncio.create_task(attend(world.state, world.clock, turnstile, range(TAGS)))
         await process.ended(seconds)
         attending.cancel()

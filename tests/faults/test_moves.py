@@ -14,7 +14,7 @@ import pytest
 from relay.control.apply import awaited
 from relay.domain.receiver import LaneKind
 from relay.domain.route import Cut, Marker, Route
-from relay.watch.lane_migration import MARK_AGAIN_S, Mover
+from relay.watch.lane_migration import MARK_AGAIN_S, LaneMigration
 from tests.fakes.log import MemoryLog
 from tests.fakes.moving import MovingProcess, MovingWorld
 from tests.fakes.state import MemoryState
@@ -361,7 +361,7 @@ async def test_nothing_begins_before_what_came_before_the_markers_is_on_the_log(
         world.broker.offsets[world.topics.group("from-sender"), partition] = 0
     log = MemoryLog(world.broker)
     await log.start()
-    mover = Mover(log, world.state, world.topics, await world.registry(), world.clock, owner="test")
+    mover = LaneMigration(log, world.state, world.topics, await world.registry(), world.clock, owner="test")
     await mover.look()
     assert (await world.route("r")).moving
     for partition in world.broker.partitions_of(world.topics.from_sender):
@@ -378,7 +378,7 @@ async def test_a_marker_that_said_nothing_to_whoever_read_it_is_put_there_again(
     await world.announce("r", Route(1, "shared", moving=True, token="t", left=True))
     log = MemoryLog(world.broker)
     await log.start()
-    mover = Mover(log, world.state, world.topics, await world.registry(), world.clock, owner="test")
+    mover = LaneMigration(log, world.state, world.topics, await world.registry(), world.clock, owner="test")
     marked = []
     for _ in range(3):
         await mover.look()

@@ -13,7 +13,7 @@ from relay.domain.identity import DeliveryId
 from relay.domain.message import Message
 from relay.domain.receiver import Endpoint, Receiver, RetryPolicy, Source
 from relay.domain.topics import SHARED
-from relay.engine.observer import Memory, Observer, Recovered
+from relay.engine.observer import Observer, Recovered, StateMemory
 from relay.engine.recovery import Holding, Recovery
 from relay.engine.supervision import Patience
 from relay.log.port import Backlog
@@ -127,7 +127,7 @@ async def test_nothing_is_posted_again_when_everything_is_sent_and_read_again() 
     posts, tried = _posts(world), Counter(world.outside.tried)
     world.state.lose()
     done = await recover(world)
-    assert done.memory is Memory.LOST
+    assert done.memory is StateMemory.LOST
     assert {owner: found.total() for owner, found in done.owners.items()} == {"r:away": 3, "r:slow": 3}
     await rebuild(world)
 

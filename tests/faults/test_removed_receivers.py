@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from relay.control.records import Declared
+from relay.control.records import EntryRecord
 from relay.domain.hold import hold
 from relay.domain.identity import DeliveryId
 from relay.domain.life import Life
@@ -17,7 +17,7 @@ from relay.recovery.unfinished import unfinished
 from relay.state.port import EndpointHealth
 from relay.state.replies import answered
 from relay.state.rows import Stage, delivery_row
-from relay.watch.lane_migration import Mover
+from relay.watch.lane_migration import LaneMigration
 from tests.fakes.moving import MovingProcess, MovingWorld
 from tests.fakes.replaying import ReplayProcess, ReplayWorld
 from tests.fakes.state import MemoryState
@@ -201,9 +201,9 @@ async def test_who_comes_back_while_it_is_seen_off_keeps_its_order(monkeypatch: 
     await world.declare("r", lane="dedicated")
     await world.declare("other")
     raced = asyncio.Event()
-    original = Mover._say if late else Mover._is_held
+    original = LaneMigration._say if late else LaneMigration._is_held
 
-    async def racing(mover: Mover, name: str, *more: Any) -> Any:
+    async def racing(mover: LaneMigration, name: str, *more: Any) -> Any:
         if name == "r" and "r" not in world.entries:
             raced.set()
             world.outside.down = {"answer"}
@@ -212,7 +212,7 @@ async def test_who_comes_back_while_it_is_seen_off_keeps_its_order(monkeypatch: 
             await asyncio.sleep(20)  # it is routed, and parked
         return await original(mover, name, *more)
 
-    monkeypatch.setattr(Mover, original.__name__, racing)
+    monkeypatch.setattr(LaneMigration, original.__name__, racing)
     process = MovingProcess(world)
     await world.remove("r")
     await raced.wait()
@@ -238,7 +238,9 @@ async def test_lanes_that_were_left_cost_less_and_less() -> None:
     looks: list[str] = []
     wanted = registry.wanted_lane
     registry.wanted_lane = lambda name: looks.append(name) or wanted(name)  # type: ignore[method-assign, func-returns-value]
-    moving = asyncio.create_task(Mover(log, world.state, world.topics, registry, world.clock, owner="test").run())
+    moving = asyncio.create_task(
+        LaneMigration(log, world.state, world.topics, registry, world.clock, owner="test").run()
+    )
     spent = []
     for _ in range(3):
         before = len(counted.names), len(looks)
@@ -330,7 +332,7 @@ async def _inherited(fuse: Fuse) -> MovingWorld:
         "lane": SHARED,
         "owner": "heir",
     }
-    declared = Declared("api", entry, Life("9-9", topics.from_sender, tuple(ends.values())))
+    declared = EntryRecord("api", entry, Life("9-9", topics.from_sender, tuple(ends.values())))
     await world.append(topics.receiver_config, b"r", declared.encode(), ())
     await world.send(message(2, "a", "r"))
     second = MovingProcess(world, fuse)

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from relay.control.replay_jobs import Job
+from relay.control.replay_jobs import ReplayJob
 from relay.domain.hold import Hold
 from relay.domain.identity import DeliveryId
 from relay.domain.selection import Selection
@@ -37,7 +37,7 @@ async def until(seen: Callable[[], Awaitable[bool]], seconds: float = 900.0) -> 
     raise AssertionError("it never came")
 
 
-async def ended(world: ReplayWorld, process: ReplayProcess, job: Job) -> Job:
+async def ended(world: ReplayWorld, process: ReplayProcess, job: ReplayJob) -> ReplayJob:
     """The job, once it is over and nothing is left to be done."""
 
     async def over() -> bool:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from relay.config.encryption import NO_KEYS
-from relay.control.records import Declared, decode
+from relay.control.records import EntryRecord, decode
 from relay.domain.coordinate import Coordinate
 from relay.domain.errors import UserError
 from relay.domain.life import Life
@@ -15,8 +15,8 @@ from relay.engine.observer import Observer
 from relay.engine.recovery import Holding, Recovery
 from relay.engine.supervision import Patience
 from relay.log.port import NewRecord
-from relay.transfer.form import Begin, End, Line, Moved, decode_line, encode_line
-from relay.transfer.incoming import Import, Taken
+from relay.transfer.form import BeginLine, EndLine, Line, RecordLine, decode_line, encode_line
+from relay.transfer.incoming import Import, ImportResult
 from relay.transfer.outgoing import Export
 from tests.fakes.log import MemoryLog
 from tests.fakes.strikes import CRASHES, CrashError, Fuse, Fused, Strikes
@@ -48,7 +48,7 @@ async def _world(former: World | None = None) -> World:
         world.outside = former.outside
     for one in _receivers():
         entry = {"post_endpoint": one.post.url, "status_endpoint": one.status_endpoint}
-        value = Declared("api", {name: value for name, value in entry.items() if value is not None}).encode()
+        value = EntryRecord("api", {name: value for name, value in entry.items() if value is not None}).encode()
         await world.append(world.topics.receiver_config, one.name.encode(), value, ())
     return world
 
@@ -100,7 +100,7 @@ async def exported(world: World) -> list[bytes]:
     return lines
 
 
-async def imported(world: World, lines: list[bytes], fuse: Fuse | None = None) -> Taken:
+async def imported(world: World, lines: list[bytes], fuse: Fuse | None = None) -> ImportResult:
     await _ready(world)
     log = MemoryLog(world.broker)
     await log.start()
@@ -171,7 +171,7 @@ def test_an_import_that_dies_at_any_call_goes_on(late: bool, strikes: Strikes) -
             await imported(world, lines)
         assert (await imported(world, lines)).again
         appended = [record for topic in _topics_of(world) for record in world.broker.records(topic)]
-        assert len(appended) == sum(isinstance(line, Moved) for line in _lines(lines)), blow_at
+        assert len(appended) == sum(isinstance(line, RecordLine) for line in _lines(lines)), blow_at
         await world.run(Fuse(), 120, until=lambda: world.outside.results() == EXPECTED)
         assert world.outside.results() == EXPECTED, blow_at
         assert sorted(world.outside.arrived("/answer")) == ["a-1", "a-2"], blow_at
@@ -207,11 +207,11 @@ async def test_what_was_finished_is_not_sent_again() -> None:
 async def test_an_export_of_what_has_not_changed_is_the_same_one() -> None:
     former, _ = await _crashed(None)
     first, again = await exported(former), await exported(former)
-    ids = [line.id for lines in (first, again) for line in _lines(lines) if isinstance(line, Begin)]
+    ids = [line.id for lines in (first, again) for line in _lines(lines) if isinstance(line, BeginLine)]
     assert ids[0] == ids[1]
     await _send(former)
     other = next(_lines(await exported(former)))
-    assert isinstance(other, Begin)
+    assert isinstance(other, BeginLine)
     assert other.id != ids[0]
 
 
@@ -246,7 +246,7 @@ def test_a_file_that_is_not_whole_is_refused_and_the_whole_one_goes_on(
     async def story() -> None:
         former, _ = await _crashed(None)
         lines = await exported(former)
-        assert isinstance(decode_line(lines[-1], "export", 1), End)
+        assert isinstance(decode_line(lines[-1], "export", 1), EndLine)
         world = await _world(former)
         with pytest.raises(UserError, match=said):
             await imported(world, harm(lines))
@@ -261,7 +261,7 @@ def test_a_file_that_is_not_whole_is_refused_and_the_whole_one_goes_on(
 async def test_secrets_go_over_only_when_asked_for() -> None:
     former = await _world()
     entry: dict[str, object] = {"post_endpoint": "https://a.example/", "secret": "${enc:0123abcd:AAAA}"}
-    await former.append(former.topics.receiver_config, b"secret", Declared("api", entry).encode(), ())
+    await former.append(former.topics.receiver_config, b"secret", EntryRecord("api", entry).encode(), ())
     with pytest.raises(UserError, match="secret has secrets that are encrypted"):
         await exported(former)
 
@@ -270,7 +270,7 @@ async def test_secrets_go_over_only_when_asked_for() -> None:
 async def test_the_life_of_a_name_goes_over_and_all_of_the_new_log_is_behind_its_begin() -> None:
     former = await _world()
     entry: dict[str, object] = {"post_endpoint": "https://a.example/", "lane": "shared"}
-    value = Declared("api", entry, Life("7-1", former.topics.from_sender, (9, 9))).encode()
+    value = EntryRecord("api", entry, Life("7-1", former.topics.from_sender, (9, 9))).encode()
     await former.append(former.topics.receiver_config, b"named", value, ())
     world = await _world(former)
     await imported(world, await exported(former))
@@ -288,7 +288,7 @@ async def test_receivers_with_unfinished_messages_have_to_be_declared_here() -> 
     await log.start()
     names = ("answers", "later", "fails")
     lines = [line for line in await exported(former) if b'"line":"entry"' not in line]
-    lines[-1] = encode_line(End(len(lines) - 1))
+    lines[-1] = encode_line(EndLine(len(lines) - 1))
     await log.append([NewRecord(world.topics.receiver_config, name.encode(), None) for name in names])
     with pytest.raises(UserError, match="is not declared here, and has unfinished messages"):
         await imported(world, lines)

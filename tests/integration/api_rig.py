@@ -14,7 +14,7 @@ from yarl import URL
 
 from relay.api.app import ApiContext, ApiServer
 from relay.api.limits import ApiLimits
-from relay.api.peers import Siblings
+from relay.api.peers import Peers
 from relay.api.registrar import Registrar
 from relay.api.web_rules import WebRules
 from relay.clock import SystemClock
@@ -26,7 +26,7 @@ from relay.control.replay_jobs import Jobs
 from relay.control.subscriptions import Subscriptions
 from relay.delivery.port import Transport
 from relay.domain.diagnosis import Diagnosis, fine
-from relay.domain.directory import NobodyMoves
+from relay.domain.directory import NoMoves
 from relay.domain.errors import StateUnavailable
 from relay.domain.exchange import Exchange, Request, Response
 from relay.domain.identity import MessageId
@@ -37,7 +37,7 @@ from relay.domain.topics import Topics
 from relay.history.port import HistoryReader
 from relay.log.port import Record
 from relay.pages.web import create_pages
-from relay.replay.replay_service import Desk
+from relay.replay.replay_service import ReplayService
 from relay.state.attempts import Settlement
 from relay.state.quotas import Balance, Charge
 from relay.state.read_model import Watched
@@ -264,7 +264,7 @@ async def running_api(
     api_key: str | None = None,
     answer_secrets: Sequence[bytes] = (SECRET,),
     metrics: Callable[[], bytes] = lambda: b"m 1\n",
-    siblings: Siblings | None = None,
+    siblings: Peers | None = None,
     web: WebRules | None = None,
     limits: ApiLimits | None = None,
     meter: Meter | None = None,
@@ -331,12 +331,12 @@ async def running_api(
         for record in filter(lambda record: is_of_job(record.key or b""), broker.records(topics.receiver_config)):
             jobs.take(record)
 
-    desk = Desk(
+    desk = ReplayService(
         log,
         state,
         topics,
         directory,
-        NobodyMoves(),
+        NoMoves(),
         jobs,
         clock,
         lanes=lambda: directory.receivers,

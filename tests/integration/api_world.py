@@ -6,7 +6,7 @@ from typing import Final
 
 from relay.api.limits import ApiLimits
 from relay.config.encryption import KeyRing
-from relay.control.records import Declared, source_key
+from relay.control.records import EntryRecord, source_key
 from relay.domain.api_key import Key, Secret, encode_key, key_record_key
 from relay.domain.dead_letter import DeadLetter, dead_letter_headers
 from relay.domain.hop import Hop, encode_hop
@@ -14,7 +14,7 @@ from relay.domain.identity import DeliveryId
 from relay.domain.message import Message, message_digest, message_headers
 from relay.domain.reasons import REASON_CODES
 from relay.domain.receiver import Inbound
-from relay.domain.replay_job import Order, order_key
+from relay.domain.replay_job import ReplayOrder, order_key
 from relay.domain.scope import Scope
 from relay.domain.selection import Selection
 from relay.domain.topics import TopicSpec
@@ -43,7 +43,7 @@ async def world() -> AsyncIterator[Rig]:
         rig.directory.inbound["hooks"] = Inbound("github", (HOOK_SECRET,), receivers=("ci",))
         await _sent(rig, "sent-1")
         await bury(rig, "failed-1")
-        order = Order(JOB, "replay", Selection(receivers=frozenset({"ci"})), NOW, ())
+        order = ReplayOrder(JOB, "replay", Selection(receivers=frozenset({"ci"})), NOW, ())
         await rig.log.append([NewRecord(rig.topics.receiver_config, order_key(JOB), order.encode())])
         key = Key(KEY_ID, "an older one", frozenset({Scope("metrics")}), NOW, "test", None, (Secret("0" * 64, NOW),))
         await rig.log.append([NewRecord(rig.topics.receiver_config, key_record_key(KEY_ID), encode_key(key))])
@@ -58,7 +58,9 @@ async def _declared(rig: Rig, name: str, by: str, **fields: object) -> None:
     entry = fields or {"post_endpoint": "https://receiver.example/hooks", "lane": "shared"}
     if by == "api" and not fields:
         entry["bearer_token"] = KeyRing([OLD_KEY]).encrypted("a token", ("receivers", name, "bearer_token"))
-    (at,) = await rig.log.append([NewRecord(rig.topics.receiver_config, name.encode(), Declared(by, entry).encode())])
+    (at,) = await rig.log.append(
+        [NewRecord(rig.topics.receiver_config, name.encode(), EntryRecord(by, entry).encode())]
+    )
     registrar = rig.context.registrar
     assert registrar is not None
     await registrar.registry.reach(at.offset + 1)

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from aiokafka import AIOKafkaProducer
 
-from relay.sink import Arrival, Sink
+from relay.sink import ReceivedPost, Sink
 from tests.integration.production import CALLBACK_SECRET, SECRETS, Rig, receivers_file
 from tests.servers.kafka import Broker
 from tests.servers.valkey import ValkeyServer
@@ -38,7 +38,7 @@ async def production(
     """Receivers, a callback and a producer around the relay's processes; the topics are there."""
     changed = asyncio.Event()
 
-    def told(arrival: Arrival) -> None:
+    def told(arrival: ReceivedPost) -> None:
         changed.set()
 
     sinks = {

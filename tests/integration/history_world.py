@@ -9,7 +9,7 @@ from msgspec import structs
 
 from relay.domain.attempt import Attempt
 from relay.domain.coordinate import Coordinate
-from relay.history.port import Arrival
+from relay.history.port import ArrivalFact
 from tests.contract.history_facts import NOON, arrival, attempt, ending, put
 from tests.fakes.history import MemoryHistory
 from tests.integration.api_rig import Reply, Rig, document, running_api
@@ -65,7 +65,7 @@ async def world() -> AsyncIterator[World]:
         yield World(rig, history)
 
 
-def came(rig: Rig, number: int, **more: Any) -> Arrival:
+def came(rig: Rig, number: int, **more: Any) -> ArrivalFact:
     """A message whose record is gone from the log."""
     return structs.replace(arrival(number, **more), at=Coordinate(rig.topics.from_sender, 9, number))
 

@@ -14,14 +14,14 @@ import msgspec
 from redis.asyncio import Redis
 
 from relay.clock import Clock, SystemClock
-from relay.config.plan import Plan
+from relay.config.plan import ProcessPlan
 from relay.config.settings import Settings
 from relay.domain.message import Message, message_headers
 from relay.domain.topics import Topics
 from relay.log.port import NewRecord
 from relay.log.streams.log import StreamsLog
 from relay.run.process import Relay
-from relay.sink import Arrival, Sink
+from relay.sink import ReceivedPost, Sink
 from relay.state.redis.state import RedisState
 from tests.servers.valkey import ValkeyServer
 
@@ -34,7 +34,7 @@ QUICKLY: Final = {"base": 0.3, "factor": 1}
 RECEIVERS: Final = (*ASKED, "unasked")
 
 
-def sinks(told: Callable[[Arrival], None]) -> dict[str, Sink]:
+def sinks(told: Callable[[ReceivedPost], None]) -> dict[str, Sink]:
     """`busy` turns its first POSTs away, so that retries are parked; the polls of `later` are parked likewise."""
     return {
         "at-once": Sink("answer", delay_s=0.1, on_arrival=told),
@@ -117,7 +117,7 @@ async def relay_on(url: str, directory: Path, clock: Clock | None = None) -> Asy
     """A relay that serves, with its state at `url`. `clock`: of its machine."""
     changed = asyncio.Event()
 
-    def told(_: Arrival) -> None:
+    def told(_: ReceivedPost) -> None:
         changed.set()
 
     receivers, callback = sinks(told), Sink("answer", on_arrival=told)
@@ -146,7 +146,7 @@ async def running(
     directory: Path,
     clock: Clock,
     *,
-    plan: Plan | None = None,
+    plan: ProcessPlan | None = None,
     environ: Mapping[str, str] | None = None,
 ) -> AsyncIterator[Relay]:
     settings = Settings.model_validate(
@@ -157,7 +157,7 @@ async def running(
             "allow_private_networks": "127.0.0.0/8",
         }
     )
-    relay = Relay(settings, log, RedisState(url), plan or Plan(), environ or {}, clock)
+    relay = Relay(settings, log, RedisState(url), plan or ProcessPlan(), environ or {}, clock)
     stop, serving = asyncio.Event(), asyncio.Event()
     async with asyncio.TaskGroup() as tasks:
         tasks.create_task(relay.run(stop, serving.set))

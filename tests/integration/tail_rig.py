@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 from aiohttp import ClientResponse
 
-from relay.domain.attempt import Attempt, Told, encode_attempt
+from relay.domain.attempt import Attempt, AttemptResponse, encode_attempt
 from relay.domain.hop import Hop, result_headers
 from relay.domain.identity import DeliveryId
 from relay.domain.message import Message, message_headers
@@ -80,7 +80,7 @@ async def attempt(rig: Rig, id: str, **other: Any) -> None:
         receiver="ci",
         source_id="github",
         message_id=id,
-        response=Told(200, {"content-type": "text/plain"}, "built"),
+        response=AttemptResponse(200, {"content-type": "text/plain"}, "built"),
     )
     told = msgspec.structs.replace(usual, **other)
     await rig.log.append([NewRecord(rig.topics.delivery_attempts, b"github", encode_attempt(told))])

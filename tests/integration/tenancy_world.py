@@ -29,13 +29,13 @@ from relay.domain.errors import InvalidRecord
 from relay.domain.exchange import Exchange, NoResponse, Request, Response
 from relay.domain.scope import parse_scope
 from relay.log.port import Record, TopicPartition
-from relay.replay.replay_service import Desk
+from relay.replay.replay_service import ReplayService
 from relay.replay.runner import ReplayRunner
 from tests.fakes.history import MemoryHistory
 from tests.fakes.keys import MemoryKeys
 from tests.fakes.moving import MovingProcess, MovingWorld
 from tests.integration.api_rig import Reply
-from workers.history_facts import Facts, gather
+from workers.history_facts import FactReader, gather
 
 __all__ = ["ADMIN", "CALLBACK", "Tenants", "canary", "tenants"]
 
@@ -166,7 +166,7 @@ class Tenants:
         await _until(lambda: not self.registry.is_gone(name))
 
     async def _tell_history(self) -> None:
-        topics, reader = self.world.topics, Facts(self.world.topics, 10_000)
+        topics, reader = self.world.topics, FactReader(self.world.topics, 10_000)
         for topic in (topics.from_sender, topics.delivery_attempts, topics.to_sender, topics.failed_messages):
             for place in self.world.broker.partitions_of(topic):
                 first, records = self._told.get(place, 0), self.world.broker[place].records
@@ -231,7 +231,7 @@ async def _until(met: Callable[[], bool]) -> None:
             await asyncio.sleep(0.02)
 
 
-def _fact(reader: Facts, record: Record) -> Any:
+def _fact(reader: FactReader, record: Record) -> Any:
     try:
         return reader.of(record)
     except InvalidRecord:
@@ -256,7 +256,7 @@ async def tenants() -> AsyncIterator[Tenants]:
     made, history = MemoryKeys(log, topics.receiver_config), MemoryHistory()
     rules = Rules({}, {}, NO_KEYS)
     registrar = Registrar(log, world.state, topics, registry, SystemClock(), rules, lambda: "", owner="api")
-    desk = Desk(
+    desk = ReplayService(
         log,
         world.state,
         topics,

@@ -9,7 +9,7 @@ import yaml
 from yarl import URL
 
 from relay.embedded.relay import SECRET_BYTES, kept_secret
-from relay.sink import Arrival, Sink
+from relay.sink import ReceivedPost, Sink
 from tests.integration.production import Rig, messages
 from tests.servers.process import RelayProcess
 
@@ -62,7 +62,7 @@ def test_a_kept_secret_is_whole(tmp_path: Path, broken: bytes) -> None:
 
 @pytest.mark.parametrize(("second", "status"), [(f"{NEW},{OLD}", 200), (NEW, 404)])
 async def test_a_url_lives_through_a_change_of_secrets(tmp_path: Path, second: str, status: int) -> None:
-    arrived = asyncio.Queue[Arrival]()
+    arrived = asyncio.Queue[ReceivedPost]()
     sink = Sink("later", later_polls=1_000_000, on_arrival=arrived.put_nowait)
     await sink.start()
     (tmp_path / "receivers.yaml").write_text(yaml.safe_dump({"receivers": {"ci": {"post_endpoint": sink.url}}}))

@@ -10,7 +10,7 @@ from relay.domain.hop import decode_hop
 from relay.domain.identity import DeliveryId
 from relay.domain.receiver import BreakerPolicy
 from relay.log.port import Coordinate
-from relay.state.attempts import BeginAsk, Change, Go, Limits, Ping, Settlement
+from relay.state.attempts import BeginAsk, Change, Go, Limits, PingDue, Settlement
 from relay.state.port import Lane
 from relay.state.replies import answered, of
 from relay.state.rows import Mark, Result, Row, Stage, delivery_row
@@ -191,7 +191,7 @@ async def test_a_receiver_that_brings_an_answer_is_not_called_offline_for_long(r
         await answered(rig.state.settle([Settlement(ROW, 0, b"", Change.RETRY, healthy=False)]))
     rig.state.advance(600)
     [ping] = await answered(rig.state.begin(of(LANE, [ASK])))
-    assert isinstance(ping, Ping)
+    assert isinstance(ping, PingDue)
     await answered(rig.state.settle([Settlement(ROW, 0, ASK.token, Change.RELEASED, healthy=False)]))
     assert (await rig.state.openings(["r:ci"]))[0].probe_in_s == 60.0
 

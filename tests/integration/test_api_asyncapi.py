@@ -10,7 +10,7 @@ from click.testing import CliRunner
 from jsonschema import Draft202012Validator
 
 from relay.api.asyncapi.document import asyncapi
-from relay.api.asyncapi.headers import ENVELOPE, EVENT, HOP, LETTER, RESULT, Header
+from relay.api.asyncapi.headers import ENVELOPE, EVENT, HOP, LETTER, RESULT, HeaderSpec
 from relay.cli.config import config
 from relay.domain import hop, message
 from relay.domain.audit import AuditLine, encode_line
@@ -61,7 +61,7 @@ def whole() -> dict[str, Any]:
     return asyncapi(Topics("p."))
 
 
-def names(headers: tuple[Header, ...]) -> set[str]:
+def names(headers: tuple[HeaderSpec, ...]) -> set[str]:
     return {header.name for header in headers}
 
 

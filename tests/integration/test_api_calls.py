@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from relay.api.openapi.calls import BASE, Call, call_of, curl, python
+from relay.api.openapi.calls import BASE, ExampleCall, call_of, curl, python
 from relay.api.openapi.operation import Operation
 from relay.api.openapi.tables import OPERATIONS
 from tests.integration.api_rig import document
@@ -22,7 +22,7 @@ async def documented() -> Mapping[str, Any]:
         return paths
 
 
-def call(paths: Mapping[str, Any], method: str, path: str) -> Call:
+def call(paths: Mapping[str, Any], method: str, path: str) -> ExampleCall:
     return call_of(method, path, paths[path][method])
 
 

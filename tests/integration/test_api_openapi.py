@@ -268,7 +268,10 @@ async def test_bodies_that_are_sent_are_as_described() -> None:
 def test_every_problem_has_a_page_and_every_page_a_problem() -> None:
     assert set(ADVICE) == set(KINDS)
     told = {kind for operation in OPERATIONS.values() for kind in problems_of(operation)}
-    every = {kind for kind in vars(problems).values() if isinstance(kind, problems.Kind)} | {ANSWER_GONE, *FAILURES}
+    every = {kind for kind in vars(problems).values() if isinstance(kind, problems.ProblemKind)} | {
+        ANSWER_GONE,
+        *FAILURES,
+    }
     assert told == every - {problems.WRONG_METHOD}, "each is an answer of some route, but for what is no route"
 
 

@@ -10,11 +10,11 @@ from msgspec import structs
 
 from relay.api import failed, status
 from relay.api.history import resource
-from relay.domain.attempt import Attempt, Told
+from relay.domain.attempt import Attempt, AttemptResponse
 from relay.domain.hop import Hop, encode_hop
 from relay.domain.identity import DeliveryId
 from relay.domain.message import Message, message_digest, message_headers
-from relay.history.port import AttemptFound, AttemptQuery, Page
+from relay.history.port import AttemptFound, AttemptQuery, HistoryPage
 from relay.log.port import Coordinate, NewRecord, Record
 from relay.log.slices import AT_ONCE
 from relay.state.replies import answered
@@ -167,7 +167,7 @@ HEAVY: Final = {f"x-header-{number}": "v" * 1_024 for number in range(64)}
 def heavy(number: int, **more: Any) -> tuple[Coordinate, Attempt]:
     """An attempt with as many headers, each as long, as is ever kept."""
     at, plain = attempt("m-1", source="github", offset=number, at=number, attempt=number + 1, **more)
-    return at, structs.replace(plain, headers=HEAVY, response=Told(500, HEAVY, "b" * 1_024, truncated=True))
+    return at, structs.replace(plain, headers=HEAVY, response=AttemptResponse(500, HEAVY, "b" * 1_024, truncated=True))
 
 
 class Asked(MemoryHistory):
@@ -177,7 +177,9 @@ class Asked(MemoryHistory):
         super().__init__()
         self.limits: list[int] = []
 
-    async def attempts(self, query: AttemptQuery, *, limit: int, cursor: str | None = None) -> Page[AttemptFound]:
+    async def attempts(
+        self, query: AttemptQuery, *, limit: int, cursor: str | None = None
+    ) -> HistoryPage[AttemptFound]:
         self.limits.append(limit)
         return await super().attempts(query, limit=limit, cursor=cursor)
 

@@ -8,7 +8,7 @@ from contextlib import asynccontextmanager
 import pytest
 
 from relay.config.encryption import NO_KEYS, KeyRing, key_ids_in
-from relay.control.records import Declared, source_key
+from relay.control.records import EntryRecord, source_key
 from relay.control.registry import Registry
 from relay.domain.route import removed_key
 from relay.log.port import NewRecord
@@ -33,14 +33,14 @@ async def both_keys() -> AsyncIterator[Rig]:
         for name, lane in (("ca", "shared"), ("cb", "dedicated"), ("cc", "shared")):
             await before.create(name, lane=lane, **BODY)
         secret = old.encrypted("inbound-4711", ("sources", "hooks", "inbound", "secret"))
-        source = Declared("api", {"inbound": {"kind": "github", "secret": secret}})
+        source = EntryRecord("api", {"inbound": {"kind": "github", "secret": secret}})
         topic = before.api.topics.receiver_config
         await before.api.log.append([NewRecord(topic, source_key("hooks").encode(), source.encode())])
         records = [(one.key, one.value) for one in before.api.records(topic)]
     async with running(KeyRing([NEW, OLD])) as rig:
         said = [NewRecord(topic, key, value) for key, value in records]
         await rig.api.log.append(
-            [*said, NewRecord(topic, b"cd", Declared("file", {"post_endpoint": "https://x/"}).encode())]
+            [*said, NewRecord(topic, b"cd", EntryRecord("file", {"post_endpoint": "https://x/"}).encode())]
         )
         for registry in rig.registries:
             await registry.reach(len(said) + 1)
@@ -104,8 +104,8 @@ async def test_what_cannot_be_opened_is_named_and_the_rest_is_done() -> None:
             "secret": lost.encrypted("s", ("receivers", "cx", "secret")),
         }
         topic = rig.api.topics.receiver_config
-        (at,) = await rig.api.log.append([NewRecord(topic, b"cx", Declared("api", entry).encode())])
-        kept = Declared("api", {"secret": KeyRing([OLD]).encrypted("s", ("receivers", "gone", "secret"))}).encode()
+        (at,) = await rig.api.log.append([NewRecord(topic, b"cx", EntryRecord("api", entry).encode())])
+        kept = EntryRecord("api", {"secret": KeyRing([OLD]).encrypted("s", ("receivers", "gone", "secret"))}).encode()
         (at,) = await rig.api.log.append([NewRecord(topic, removed_key("gone").encode(), kept)])
         for registry in rig.registries:
             await registry.reach(at.offset + 1)

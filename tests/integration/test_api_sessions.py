@@ -13,7 +13,7 @@ import pytest
 from relay.api.access import ROUTES
 from relay.api.authentication import MOST_FAILED
 from relay.api.openapi.tables import OPERATIONS
-from relay.control.records import Declared
+from relay.control.records import EntryRecord
 from relay.log.port import NewRecord
 from relay.state.port import FailedEntry
 from tests.integration.api_rig import NOW, Reply, Rig, document, problem, running_api
@@ -328,7 +328,7 @@ async def owned_api() -> AsyncIterator[Rig]:
             rig.directory.receivers[name] = replace(ci, name=name, owner=owner)
             entry: dict[str, object] = {"post_endpoint": f"https://{name}.example/", "lane": "shared"}
             entry |= {"owner": owner} if owner else {}
-            value = Declared("api", entry).encode()
+            value = EntryRecord("api", entry).encode()
             (at,) = await rig.log.append([NewRecord(rig.topics.receiver_config, name.encode(), value)])
             await registrar.registry.reach(at.offset + 1)
             (places[name],) = await rig.log.append([letter(rig, name)])

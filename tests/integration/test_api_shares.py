@@ -9,7 +9,7 @@ from typing import Final
 
 from relay.api.limits import ApiLimits
 from relay.domain.exchange import Response
-from relay.history.port import MessageFound, MessageQuery, Page
+from relay.history.port import HistoryPage, MessageFound, MessageQuery
 from relay.replay.replay_service import MOST_OPEN
 from tests.fakes.history import MemoryHistory
 from tests.fakes.steps import CountingMeter
@@ -87,7 +87,9 @@ class Slow(MemoryHistory):
         self.most = 0
         self.begun = asyncio.Condition()
 
-    async def messages(self, query: MessageQuery, *, limit: int, cursor: str | None = None) -> Page[MessageFound]:
+    async def messages(
+        self, query: MessageQuery, *, limit: int, cursor: str | None = None
+    ) -> HistoryPage[MessageFound]:
         name = query.id_prefix or ""
         self.under_way.append(name)
         self.most = max(self.most, len(self.under_way))

@@ -6,7 +6,7 @@ from datetime import datetime
 import pytest
 
 from relay.api.tail.event import SHOWN_BODY, SHOWN_DELIVERIES
-from relay.domain.attempt import Missed, Told
+from relay.domain.attempt import AttemptFailure, AttemptResponse
 from relay.domain.hop import Hop, encode_hop
 from relay.domain.identity import DeliveryId, webhook_id
 from relay.log.port import NewRecord
@@ -110,7 +110,7 @@ async def test_an_attempt_is_told_with_what_came_back() -> None:
         assert told["request"]["url"] == "https://receiver.example/hooks"
         assert told["response"]["body"] == "built"
         await rig.log.append([NewRecord(rig.topics.delivery_attempts, b"github", b"{")])
-        await attempt(rig, "m-2", response=None, error=Missed("timeout", "nothing came", True))
+        await attempt(rig, "m-2", response=None, error=AttemptFailure("timeout", "nothing came", True))
         assert (await ear.told("attempt"))["error"] == {"kind": "timeout", "detail": "nothing came", "sent": True}
 
 
@@ -119,8 +119,8 @@ async def test_an_attempt_passes_the_filter_by_the_type_of_its_message_and_by_ho
         await send(rig, "m-1", "github", "ci")
         await send(rig, "m-2", "github", "ci", type="pull_request")
         for id in ("m-1", "m-2", "unheard"):
-            await attempt(rig, id, kind="status", response=Told(202, {}, ""), outcome="retry")  # no failure
-            await attempt(rig, id, kind="status", response=Told(500, {}, id), outcome="retry")
+            await attempt(rig, id, kind="status", response=AttemptResponse(202, {}, ""), outcome="retry")  # no failure
+            await attempt(rig, id, kind="status", response=AttemptResponse(500, {}, id), outcome="retry")
         assert (await ear.told("attempt"))["response"]["body"] == "m-1"
         await bury(rig, "end")
         await ear.told("failed")

@@ -9,13 +9,13 @@ from dataclasses import replace
 import pytest
 
 from relay.api import app as app_module
-from relay.api.connection import Connection
+from relay.api.connection import ApiConnection
 from relay.api.limits import ApiLimits
 from relay.api.tail import event
 from relay.api.tail import resource as resource_module
 from relay.api.tail import tail as tail_module
 from relay.api.tail.event import readers
-from relay.api.tail.place import Place
+from relay.api.tail.place import TailQueue
 from relay.api.tail.reading import Reading
 from relay.domain.scope import parse_scope
 from tests.integration.api_rig import NOW, Rig, document, problem, running_api
@@ -63,7 +63,7 @@ async def test_who_hangs_up_gives_the_place_back_and_then_nothing_is_read() -> N
 
 
 async def test_a_listener_that_takes_nothing_misses_some_and_is_told_how_many() -> None:
-    place = Place(lambda happening: happening, most_bytes=10)
+    place = TailQueue(lambda happening: happening, most_bytes=10)
     for written in (b"1234", b"5678", b"9abc", b"d"):
         place.put(written)
     assert await place.take(1) == b'12345678event: skipped\ndata: {"count":2}\n\n'
@@ -74,12 +74,12 @@ async def test_a_listener_that_takes_nothing_misses_some_and_is_told_how_many() 
 async def test_a_connection_that_takes_nothing_is_closed(monkeypatch: pytest.MonkeyPatch) -> None:
     lost = asyncio.Event()
 
-    class Told(Connection):
+    class Told(ApiConnection):
         def connection_lost(self, exc: BaseException | None) -> None:
             super().connection_lost(exc)
             lost.set()
 
-    monkeypatch.setattr(app_module, "Connection", Told)
+    monkeypatch.setattr(app_module, "ApiConnection", Told)
     monkeypatch.setattr(tail_module, "LOOK_S", 0.0)
     large = 2**18  # a few of these, and the system's buffers are full
     monkeypatch.setattr(event, "SHOWN_BODY", large)

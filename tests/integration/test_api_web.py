@@ -23,7 +23,7 @@ from relay.api.auth import ANSWER_PATH, INBOUND_ROUTE, MOST_FAILED
 from relay.api.limits import ApiLimits
 from relay.api.origin_check import PAYLOAD_ROUTES, READING
 from relay.api.web_rules import WebRules
-from relay.domain.attempt import Told
+from relay.domain.attempt import AttemptResponse
 from relay.domain.hop import Hop, result_headers
 from relay.domain.identity import DeliveryId
 from relay.domain.receiver import Inbound
@@ -242,7 +242,7 @@ async def pages_of_others() -> set[str]:
     await put(
         history,
         arrival(1, source="app", receivers=("ci",), content_type="text/html", body=MARKUP.encode()),
-        (at, structs.replace(tried, response=Told(500, {"content-type": "text/html"}, MARKUP))),
+        (at, structs.replace(tried, response=AttemptResponse(500, {"content-type": "text/html"}, MARKUP))),
     )
     async with running_api(limits=ApiLimits(wait_s=0.01, listen_s=0.01), history=history) as rig:
         return await shows_markup_to_no_browser(rig)

@@ -12,7 +12,7 @@ from typing import Any, Final
 import pytest
 from aiohttp import ClientError
 
-from relay.sink import Arrival, Sink
+from relay.sink import ReceivedPost, Sink
 from tests.browser.dev_relay import DevRelay
 from tests.integration.history_rows import Rows, counted, of_file, positions_of, posts, reaches
 from tests.servers.asking import until
@@ -44,7 +44,7 @@ class Receivers:
         }
         self.callback = Sink("answer")
 
-    def _told(self, _: Arrival) -> None:
+    def _told(self, _: ReceivedPost) -> None:
         self.changed.set()
 
     async def register(self, dev: DevRelay) -> None:

@@ -7,7 +7,7 @@ from contextlib import AsyncExitStack
 
 import pytest
 
-from relay.history.port import MessageFound, MessageQuery, Page
+from relay.history.port import HistoryPage, MessageFound, MessageQuery
 from relay.pages.form import MOST_BYTES
 from relay.pages.statics import FILES
 from relay.state.read_model import Sign
@@ -328,8 +328,10 @@ async def test_a_page_on_which_nothing_was_found_yet_leads_on() -> None:
 class LookedThrough(MemoryHistory):
     """Of so many messages that a page ends before one is found."""
 
-    async def messages(self, query: MessageQuery, *, limit: int, cursor: str | None = None) -> Page[MessageFound]:
-        return Page([], "behind-it")
+    async def messages(
+        self, query: MessageQuery, *, limit: int, cursor: str | None = None
+    ) -> HistoryPage[MessageFound]:
+        return HistoryPage([], "behind-it")
 
 
 async def test_who_logs_out_is_told_where_the_session_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:

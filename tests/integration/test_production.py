@@ -11,7 +11,7 @@ from standardwebhooks import Webhook
 
 from bench.kafka_parts import free_ports
 from relay import __version__
-from relay.sink import Arrival
+from relay.sink import ReceivedPost
 from tests.integration.production import CALLBACK_SECRET, SECRETS, SOURCES, Rig, Sent, messages
 
 pytestmark = pytest.mark.kafka
@@ -27,7 +27,7 @@ def check_once_in_order_unchanged(rig: Rig, sent: Sequence[Sent]) -> None:
         assert_in_order(sink.received)
 
 
-def assert_in_order(arrivals: Sequence[Arrival]) -> None:
+def assert_in_order(arrivals: Sequence[ReceivedPost]) -> None:
     """First arrivals, per source."""
     numbers: dict[str, list[int]] = defaultdict(list)
     for arrival in arrivals:

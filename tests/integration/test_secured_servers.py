@@ -21,14 +21,14 @@ from redis.asyncio import Redis
 from bench.kafka_parts import Unsuitable, free_ports, new_cluster_id
 from relay.cli.rights import rights
 from relay.clock import SystemClock
-from relay.config.plan import ROLES, Plan
+from relay.config.plan import ROLES, ProcessPlan
 from relay.config.settings import Settings, load_settings
 from relay.domain.errors import UserError
 from relay.domain.rights import OPERATOR, RESULTS, SENDER, rights_of
 from relay.domain.topics import Topics
 from relay.run.composition import kafka_log, redis_state
 from relay.run.process import Relay
-from relay.sink import Arrival, Sink
+from relay.sink import ReceivedPost, Sink
 from relay.telemetry.logging import configure
 from relay.watch import own_events
 from tests.integration.production import CALLBACK_SECRET, SECRETS
@@ -192,7 +192,7 @@ async def running(secured: Secured, role: str) -> AsyncIterator[Relay]:
     """A process of this role, as its own user, once it has started."""
     settings = secured.settings(f"relay-{role}")
     relay = Relay(
-        settings, kafka_log(settings), redis_state(settings), Plan(frozenset({role})), os.environ, SystemClock()
+        settings, kafka_log(settings), redis_state(settings), ProcessPlan(frozenset({role})), os.environ, SystemClock()
     )
     stop, started = asyncio.Event(), asyncio.Event()
     async with asyncio.TaskGroup() as tasks:
@@ -207,7 +207,7 @@ async def running(secured: Secured, role: str) -> AsyncIterator[Relay]:
 async def refusal(secured: Secured, user: str, roles: frozenset[str], **changes: str | None) -> list[str]:
     """The lines with which a process does not start."""
     settings = secured.settings(user, **changes)
-    relay = Relay(settings, kafka_log(settings), redis_state(settings), Plan(roles), os.environ, SystemClock())
+    relay = Relay(settings, kafka_log(settings), redis_state(settings), ProcessPlan(roles), os.environ, SystemClock())
     with pytest.raises(UserError) as refused:
         async with asyncio.timeout(TIMEOUT_S):
             await relay.run(asyncio.Event())
@@ -242,7 +242,7 @@ async def test_messages_go_round_with_the_least_rights_of_each_role(
     configure("json", stream=out)  # whatever tests before this one have left
     changed = asyncio.Event()
 
-    def told(_arrival: Arrival) -> None:
+    def told(_arrival: ReceivedPost) -> None:
         changed.set()
 
     sinks = {

@@ -13,7 +13,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from relay.api import peers
 from relay.api.app import ApiServer
-from relay.api.peers import Member, Siblings, begin
+from relay.api.peers import GroupProcess, Peers, begin
 from relay.telemetry.metrics import Metrics
 from tests.integration.api_rig import Rig, running_api
 
@@ -33,7 +33,7 @@ def counted(messages: int) -> Metrics:
 
 @asynccontextmanager
 async def first_of(count: int, directory: Path) -> AsyncIterator[Rig]:
-    group = Siblings(Member(0, count, directory))
+    group = Peers(GroupProcess(0, count, directory))
     begin(directory, count)
     async with running_api(metrics=counted(3).render, siblings=group) as rig:
         yield rig

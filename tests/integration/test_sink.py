@@ -24,7 +24,7 @@ from yarl import URL
 from relay.domain.errors import UserError
 from relay.domain.receiver import SigningPolicy
 from relay.domain.signing import sign
-from relay.sink import Arrival, Behaviour, Sink
+from relay.sink import Behaviour, ReceivedPost, Sink
 from relay.sink.behaviour import Knobs, reaction
 
 SECRET = "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw"
@@ -322,7 +322,7 @@ async def test_waiting_for_what_does_not_come_ends(sink: Sink) -> None:
 
 
 async def test_whoever_watches_is_told(client: ClientSession) -> None:
-    seen: list[Arrival] = []
+    seen: list[ReceivedPost] = []
     receiver = Sink(on_arrival=seen.append)
     await receiver.start()
     try:

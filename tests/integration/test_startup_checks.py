@@ -12,7 +12,7 @@ from aiokafka.admin import AIOKafkaAdminClient
 from aiokafka.admin.config_resource import ConfigResource, ConfigResourceType
 
 from relay.clock import SystemClock
-from relay.config.plan import Plan
+from relay.config.plan import ProcessPlan
 from relay.config.settings import load_settings
 from relay.domain.topics import Topics
 from relay.log.kafka.consumer import KafkaConsumer
@@ -199,7 +199,9 @@ async def test_a_cluster_that_is_away_is_said_in_one_line(tmp_path: Path, rig: R
 async def test_a_consumer_that_breaks_is_replaced_in_the_running_process(rig: Rig) -> None:
     settings = load_settings({"receivers_file": rig.cwd / "receivers.yaml"}, rig.environ)
     log, state = kafka_log(settings), redis_state(settings)
-    relay = Relay(settings, log, state, Plan(), {**os.environ, "CIRCLECI_SECRET": SECRETS["circleci"]}, SystemClock())
+    relay = Relay(
+        settings, log, state, ProcessPlan(), {**os.environ, "CIRCLECI_SECRET": SECRETS["circleci"]}, SystemClock()
+    )
     stop, started = asyncio.Event(), asyncio.Event()
     sent = messages(60)
     async with asyncio.TaskGroup() as tasks:

@@ -11,12 +11,12 @@ import aiohttp
 import pytest
 
 from relay.clock import SystemClock
-from relay.config.plan import Plan
+from relay.config.plan import ProcessPlan
 from relay.domain.message import Message, message_headers
 from relay.log.port import NewRecord
 from relay.log.streams.log import StreamsLog
 from relay.run.process import Relay
-from relay.sink import Arrival, Sink
+from relay.sink import ReceivedPost, Sink
 from tests.integration.collector import Collector, Told, collecting
 from tests.integration.loss_rig import QUICKLY, SECRET, TIMEOUT_S, TOPICS, running
 from tests.servers.valkey import ValkeyServer
@@ -56,10 +56,10 @@ class Traced:
         await self.log.append([NewRecord(TOPICS.from_sender, b"app", message.payload, message_headers(message))])
         return message.message_id
 
-    async def returned(self, message: str) -> Arrival:
+    async def returned(self, message: str) -> ReceivedPost:
         """What the sender's callback got of it."""
 
-        def found() -> list[Arrival]:
+        def found() -> list[ReceivedPost]:
             return [one for one in self.callback.received if one.headers["relay-message-id"] == message]
 
         async with asyncio.timeout(TIMEOUT_S):
@@ -78,7 +78,7 @@ class Traced:
 async def traced(redis_url: str, directory: Path, setenv: Callable[[str, str], None]) -> AsyncIterator[Traced]:
     changed = asyncio.Event()
 
-    def told(_: Arrival) -> None:
+    def told(_: ReceivedPost) -> None:
         changed.set()
 
     receivers = {
@@ -111,7 +111,7 @@ async def traced(redis_url: str, directory: Path, setenv: Callable[[str, str], N
 
             def process(name: str, roles: frozenset[str]) -> AbstractAsyncContextManager[Relay]:
                 setenv("OTEL_SERVICE_NAME", name)
-                plan = Plan(roles=roles)
+                plan = ProcessPlan(roles=roles)
                 return running(redis_url, StreamsLog(server.url), directory, SystemClock(), plan=plan, environ=environ)
 
             async with process("first", FIRST) as relay, process("second", SECOND):
@@ -133,7 +133,7 @@ def names(spans: list[Told]) -> list[str]:
     return [span.name for span in spans]
 
 
-def context(arrival: Arrival) -> list[str]:
+def context(arrival: ReceivedPost) -> list[str]:
     """Of a request: trace, span and flags."""
     return arrival.headers["traceparent"].split("-")[1:]
 

@@ -10,7 +10,7 @@ from relay.state.redis.state import RedisState
 from relay.state.replies import Refusal
 from relay.state.rows import Mark, Stage
 from relay.watch.attempt_log import AttemptLog
-from workers.journal import About
+from workers.journal import RequestPurpose
 
 
 def _plant() -> None:
@@ -22,7 +22,7 @@ def _plant() -> None:
             os.kill(os.getpid(), signal.SIGKILL)
         return marked
 
-    def tell_no_callback(self: AttemptLog, about: About, *more: Any) -> None:
+    def tell_no_callback(self: AttemptLog, about: RequestPurpose, *more: Any) -> None:
         if about.kind != "callback":  # else it may be on the log before the kill
             tell(self, about, *more)
 

@@ -12,7 +12,7 @@ from functools import lru_cache, partial
 from typing import Any, cast
 
 from relay.delivery.port import Transport
-from relay.domain.directory import NobodyMoves
+from relay.domain.directory import NoMoves
 from relay.domain.exchange import Exchange, Request, Response
 from relay.domain.hop import Hop, encode_hop
 from relay.domain.identity import DeliveryId
@@ -20,12 +20,12 @@ from relay.domain.receiver import Endpoint, Receiver, Source
 from relay.domain.topics import SHARED, Topics
 from relay.engine.core import Lane
 from relay.engine.effects import Effects
-from relay.engine.ending import Setting
+from relay.engine.ending import LaneSetup
 from relay.engine.observer import Observer
-from relay.engine.policy import Bounds, Shared
+from relay.engine.policy import Bounds, SharedLanePolicy
 from relay.engine.pump import OpenLane, Pump
 from relay.engine.recovery import Holding
-from relay.engine.request_limiter import Turnstile
+from relay.engine.request_limiter import RequestLimiter
 from relay.engine.supervision import Patience
 from relay.log.partitioner import partition_of
 from relay.log.port import Log, Record
@@ -56,7 +56,7 @@ def _receiver(name: str) -> Receiver:
     return Receiver(name, Endpoint(f"http://{name}.example/", max_in_flight=IN_FLIGHT), lane="shared")
 
 
-class Directory(NobodyMoves):
+class Directory(NoMoves):
     """As many receivers as anybody asks for."""
 
     def receiver(self, name: str) -> Receiver | None:
@@ -178,7 +178,7 @@ class Process:
         self.transport = SlowTransport(receivers)
         self.log = ForgetfulLog()
         log, state = cast(Log, self.log), cast(State, QuickState())
-        turnstile = Turnstile(clock, observer, seats)
+        turnstile = RequestLimiter(clock, observer, seats)
         outside = Outside(self.transport, clock, lambda: 0.5, "relay/0", turnstile=turnstile)
         worker = ToReceiver(TOPICS, Directory(), state, Letters(TOPICS, clock), outside)
         holding = Holding(log, state, TOPICS.receiver_config)
@@ -187,10 +187,10 @@ class Process:
         self.lanes = {number: self._lane(number, worker, observer, clock) for number in partitions}
 
     def _lane(self, partition: int, worker: ToReceiver, observer: Observer, clock: LoopClock) -> OpenLane:
-        setting = Setting(
+        setting = LaneSetup(
             lane=LaneId(TOPIC, partition, 1),
             tags=(0,),
-            policy=Shared(60.0, capped=True),
+            policy=SharedLanePolicy(60.0, capped=True),
             bounds=Bounds(),
             observer=observer,
             random=secrets.token_bytes,

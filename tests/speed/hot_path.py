@@ -22,11 +22,11 @@ from relay.domain.requests import post_request
 from relay.domain.topics import Topics
 from relay.engine.core import Lane
 from relay.engine.effects import Effects
-from relay.engine.ending import Setting
+from relay.engine.ending import LaneSetup
 from relay.engine.policy import Bounds, Dedicated, Policy
 from relay.engine.pump import OpenLane, Pump
 from relay.engine.recovery import Holding
-from relay.engine.request_limiter import Turnstile
+from relay.engine.request_limiter import RequestLimiter
 from relay.engine.supervision import Patience
 from relay.engine.work import Done, Worker
 from relay.log.port import Coordinate, Log, NewRecord, Record
@@ -43,7 +43,7 @@ from relay.watch.attempt_log import AttemptLog
 from relay.watch.traces import Traces
 from workers.dependencies import Outside
 from workers.from_sender import FromSender, TracedFromSender
-from workers.journal import About
+from workers.journal import RequestPurpose
 from workers.letters import Letters
 from workers.to_receiver import ToReceiver
 
@@ -119,7 +119,7 @@ class HotPath:
         self._clock = SystemClock()
         self._observer = TelemetryObserver(metrics, SentryReporter(), lambda: None)
         state = cast(State, QuickState())
-        turnstile = Turnstile(self._clock, self._observer)
+        turnstile = RequestLimiter(self._clock, self._observer)
         meter = MetricsMeter(metrics, Tallies(self._clock.time))
         outside = Outside(
             QuickTransport(),
@@ -149,7 +149,7 @@ class HotPath:
         }
 
     def _lane(self, topic: str, worker: Worker[Any], policy: Policy) -> OpenLane:
-        setting = Setting(
+        setting = LaneSetup(
             lane=LaneId(topic, 0, 1),
             tags=(0,),
             policy=policy,
@@ -212,7 +212,7 @@ class Telling:
         self._receivers = [_receiver(receiver_name(number)) for number in range(RECEIVERS)]
         self._decision = Done(stage=Stage.PUBLISHED, result=Result("answered", 200, "application/json", b"{}"))
 
-    def posts(self, records: Sequence[Record]) -> list[tuple[About, Request]]:
+    def posts(self, records: Sequence[Record]) -> list[tuple[RequestPurpose, Request]]:
         found = []
         for record in records:
             message = parse_message(record.value, record.headers)
@@ -229,10 +229,10 @@ class Telling:
                 answer_url="https://relay.example/v1/answers/c29tZSByYW5kb20gdG9rZW4",
                 user_agent="relay/0",
             )
-            found.append((About("post", f"r:{receiver.name}", receiver.post, delivery, 0, 1), request))
+            found.append((RequestPurpose("post", f"r:{receiver.name}", receiver.post, delivery, 0, 1), request))
         return found
 
-    def tell(self, posts: Sequence[tuple[About, Request]]) -> None:
+    def tell(self, posts: Sequence[tuple[RequestPurpose, Request]]) -> None:
         """What a step does itself."""
         for about, request in posts:
             self._attempts.tell(about, request, ANSWER, self._decision, 0.01)

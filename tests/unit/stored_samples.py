@@ -15,12 +15,12 @@ from typing import Any, Final
 import msgspec
 
 from relay.config.encryption import KeyRing
-from relay.control.records import Declared
+from relay.control.records import EntryRecord
 from relay.control.records import decode as decode_declared
 from relay.domain import answer_token, session
 from relay.domain import hop as hops
 from relay.domain.api_key import Key, Secret, decode_key, decode_secret, digest_of, encode_key, encode_secret
-from relay.domain.attempt import Attempt, Missed, Told, decode_attempt, encode_attempt
+from relay.domain.attempt import Attempt, AttemptFailure, AttemptResponse, decode_attempt, encode_attempt
 from relay.domain.audit import AuditLine, decode_line, encode_line
 from relay.domain.coordinate import Coordinate
 from relay.domain.dead_letter import DeadLetter, dead_letter_headers, parse_dead_letter
@@ -28,7 +28,7 @@ from relay.domain.hold import Hold, decode_hold, encode_hold
 from relay.domain.hop import Hop, decode_hop, encode_hop, result_headers
 from relay.domain.identity import DeliveryId
 from relay.domain.message import Message, message_headers, parse_message
-from relay.domain.replay_job import Order, Progress, Span, decode_order, decode_progress
+from relay.domain.replay_job import OffsetSpan, ReplayOrder, ReplayProgress, decode_order, decode_progress
 from relay.domain.route import Cut, Route, decode_cut, decode_route
 from relay.domain.scope import Scope
 from relay.domain.selection import Selection
@@ -98,20 +98,20 @@ _LETTER: Final = DeadLetter(
     "value=1",
     "gone",
 )
-_SESSION: Final = session.Session("session", "s-1", session.Maker("key-1", "0123456789abcdef"), 2_000_000_000)
+_SESSION: Final = session.Session("session", "s-1", session.SessionIssuer("key-1", "0123456789abcdef"), 2_000_000_000)
 _PORTAL: Final = session.Session(
-    "portal", "p-1", session.Maker("api", "0123456789abcdef"), 2_000_000_000, "blue", frozenset({"ci", "cd"})
+    "portal", "p-1", session.SessionIssuer("api", "0123456789abcdef"), 2_000_000_000, "blue", frozenset({"ci", "cd"})
 )
-_ORDER: Final = Order(
+_ORDER: Final = ReplayOrder(
     "j-1",
     "replay",
     Selection(frozenset({"ci"}), reasons=frozenset({"gone", "expired"}), since_ms=1),
     1_700_000_000.5,
-    (Span("failed_messages", 0, 1, 9),),
-    (Span("to_receiver_ci", 0, 0, 7),),
+    (OffsetSpan("failed_messages", 0, 1, 9),),
+    (OffsetSpan("to_receiver_ci", 0, 0, 7),),
     50.0,
 )
-_PROGRESS: Final = Progress("running", 9, 3, {"gone": 1}, 1, (4,), (6,), 1_700_000_000.5, None, "detail")
+_PROGRESS: Final = ReplayProgress("running", 9, 3, {"gone": 1}, 1, (4,), (6,), 1_700_000_000.5, None, "detail")
 _KEY: Final = Key(
     "key-1",
     "for CI",
@@ -134,7 +134,7 @@ _ATTEMPT: Final = Attempt(
     "m-1",
     1,
     2,
-    Told(503, {"retry-after": "9"}, "later é", truncated=True),
+    AttemptResponse(503, {"retry-after": "9"}, "later é", truncated=True),
     None,
     "exhausted",
     "detail",
@@ -142,7 +142,15 @@ _ATTEMPT: Final = Attempt(
     "not_now",
 )
 _MISSED: Final = Attempt(
-    "ping", 1.0, 2.0, "POST", "https://ci.example/", {}, "dead", "ci", error=Missed("dns", "no such name", False)
+    "ping",
+    1.0,
+    2.0,
+    "POST",
+    "https://ci.example/",
+    {},
+    "dead",
+    "ci",
+    error=AttemptFailure("dns", "no such name", False),
 )
 _LINE: Final = AuditLine(
     "1", "2026-01-01T00:00:00Z", "key:1", "for CI", "receiver.paused", "ci", "::1", "done", 200, {"n": 1, "to": ["a"]}
@@ -220,16 +228,18 @@ FORMATS: Final[dict[str, Format]] = {
         1, [_LETTER], lambda letter: dead_letter_headers(encode_hop(_PENDING), letter), parse_dead_letter
     ),
     "parked copy": Format(getattr(parking, "FORM", 1), [True, False], _headers_of_parked, _unparked),
-    "entry": Format(1, [Declared("file", {"post_endpoint": "https://ci.example"})], Declared.encode, decode_declared),
+    "entry": Format(
+        1, [EntryRecord("file", {"post_endpoint": "https://ci.example"})], EntryRecord.encode, decode_declared
+    ),
     "hold": Format(1, [Hold("gone", 1.5, "said 410")], encode_hold, decode_hold),
     "route": Format(1, [Route(2, "shared", 4, True, "t", True, 1)], Route.encode, decode_route),
     "cut": Format(1, [Cut("ci", 2, 3, 99)], Cut.encode, decode_cut),
     "verification": Format(1, [_HANDSHAKE], HandshakeResult.encode, decode_result),
-    "job": Format(1, [_ORDER], Order.encode, decode_order),
-    "progress of a job": Format(1, [_PROGRESS], Progress.encode, decode_progress),
+    "job": Format(1, [_ORDER], ReplayOrder.encode, decode_order),
+    "progress of a job": Format(1, [_PROGRESS], ReplayProgress.encode, decode_progress),
     "key of the API": Format(1, [_KEY], encode_key, lambda value: decode_key("key-1", value)),
     "further secret of a key": Format(1, [Secret("ab", 1.5, 2.5)], encode_secret, decode_secret),
-    "end of a session": Format(1, [session.End(7, "key-1")], session.encode_end, session.decode_end),
+    "end of a session": Format(1, [session.SessionEnd(7, "key-1")], session.encode_end, session.decode_end),
     "session": Format(1, [_SESSION, _PORTAL], _issued, _session),
     "answer token": Format(
         1,

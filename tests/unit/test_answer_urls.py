@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from relay.config.answer_urls import Answering, AnswerUrls, answer_secrets, findings
+from relay.config.answer_urls import AnsweringReceiver, AnswerUrls, answer_secrets, findings
 from relay.config.settings import Settings, load_settings
 from relay.domain.answer_token import read
 from relay.domain.errors import UserError
@@ -12,9 +12,9 @@ from relay.domain.identity import DeliveryId
 
 DELIVERY = DeliveryId("ci", "github", "m-1")
 SECRET, OTHER = "8a1d6f0c2b7e4935" * 2, "51c09be7d2a84f63" * 2
-LOCAL = Answering("http://127.0.0.1:9000/hooks", asked=True)
-ASKED = Answering("https://ci.example/hooks", asked=True)
-MUTE = Answering("https://cd.example/hooks", asked=False)
+LOCAL = AnsweringReceiver("http://127.0.0.1:9000/hooks", asked=True)
+ASKED = AnsweringReceiver("https://ci.example/hooks", asked=True)
+MUTE = AnsweringReceiver("https://cd.example/hooks", asked=False)
 
 
 def settings(**environ: str) -> Settings:
@@ -64,12 +64,17 @@ def test_no_url_without_a_secret_or_a_place() -> None:
         (None, SECRET, {"ci": ASKED, "cd": MUTE}, ["RELAY_PUBLIC_URL is not set"]),
         (None, "", {"cd": MUTE}, ["RELAY_ANSWER_SECRET is not set"]),
         ("http://127.0.0.1:8080", SECRET, {"local": LOCAL, "ci": ASKED}, ["set RELAY_PUBLIC_URL to where"]),
-        ("http://localhost", SECRET, {"x": Answering("${URL}", True), "y": Answering("https://${H}/a", True)}, []),
-        ("http://localhost", SECRET, {"x": Answering("https://ci.example/${PATH}", True)}, ["API: x"]),
+        (
+            "http://localhost",
+            SECRET,
+            {"x": AnsweringReceiver("${URL}", True), "y": AnsweringReceiver("https://${H}/a", True)},
+            [],
+        ),
+        ("http://localhost", SECRET, {"x": AnsweringReceiver("https://ci.example/${PATH}", True)}, ["API: x"]),
         ("https://relay.example", "tiny", {}, ["RELAY_ANSWER_SECRET is shorter than 16 characters"]),
     ],
 )
-def test_what_is_said(base: str | None, given: str, receivers: dict[str, Answering], said: list[str]) -> None:
+def test_what_is_said(base: str | None, given: str, receivers: dict[str, AnsweringReceiver], said: list[str]) -> None:
     known = settings(answer_secret=given)
     found = [str(finding) for finding in findings(known, AnswerUrls(answer_secrets(known), base), receivers)]
     assert len(found) == len(said)

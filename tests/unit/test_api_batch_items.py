@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from relay.api.batch_items import MAX_ITEMS, Defaults, Item, Refused, read_events, read_lines
-from relay.api.intake import Incoming
+from relay.api.intake import IncomingMessage
 from relay.api.problems import Problem
 from relay.domain.message import message_headers, parse_message
 
@@ -72,11 +72,11 @@ def test_any_bytes_are_items_or_a_problem(body: bytes) -> None:
 def test_a_payload_is_the_slice_as_it_was_written(value: object, ascii_only: bool, indent: int | str | None) -> None:
     text = json.dumps(value, ensure_ascii=ascii_only, indent=indent).encode()
     (event,) = read_events(b'[ {"id": "1", "data" :  ' + text + b" \r\n} ]", DEFAULTS)
-    assert isinstance(event, Incoming)
+    assert isinstance(event, IncomingMessage)
     assert event.message.payload == text
     if b"\n" not in text:
         (line,) = read_lines(b'\n\r\n {"payload" :\t' + text + b" }\r\n  \n", DEFAULTS)
-        assert isinstance(line, Incoming)
+        assert isinstance(line, IncomingMessage)
         assert line.message.payload == text
 
 
@@ -89,7 +89,7 @@ def test_spellings_that_a_decoder_would_change(text: bytes) -> None:
         read_events(b'[{"data": ' + text + b"}]", DEFAULTS),
     ):
         (item,) = items
-        assert isinstance(item, Incoming)
+        assert isinstance(item, IncomingMessage)
         assert item.message.payload == text
 
 
@@ -117,7 +117,7 @@ def test_spellings_that_a_decoder_would_change(text: bytes) -> None:
 )
 def test_a_bad_line_does_not_spoil_the_others(line: bytes) -> None:
     items = read_lines(b'{"payload": 1}\n' + line + b'\n{"payload": 2}', DEFAULTS)
-    good = [item.message.payload for item in items if isinstance(item, Incoming)]
+    good = [item.message.payload for item in items if isinstance(item, IncomingMessage)]
     assert good == [b"1", b"2"]
     assert [item.problem.kind.status for item in items if isinstance(item, Refused)] == ([400] if line else [])
 
@@ -126,8 +126,8 @@ def test_a_line_names_several_receivers_with_commas_as_everywhere() -> None:
     [text, listed] = read_lines(
         b'{"payload": 1, "receiver": "b, a,b"}\n{"payload": 1, "receiver": ["b,a", "c"]}', DEFAULTS
     )
-    assert isinstance(text, Incoming)
-    assert isinstance(listed, Incoming)
+    assert isinstance(text, IncomingMessage)
+    assert isinstance(listed, IncomingMessage)
     assert (text.message.receivers, listed.message.receivers) == (("b", "a"), ("b", "a", "c"))
 
 
@@ -146,7 +146,7 @@ def test_a_line_names_several_receivers_with_commas_as_everywhere() -> None:
 )
 def test_the_payload_of_an_event(event: dict[str, object], payload: bytes, content_type: str | None) -> None:
     (item,) = read_events(json.dumps([event]).encode(), DEFAULTS)
-    assert isinstance(item, Incoming)
+    assert isinstance(item, IncomingMessage)
     assert (item.message.payload, item.message.content_type) == (payload, content_type)
 
 

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from relay.control.key_service import MOST_SECRETS, TooManyKeys
-from relay.control.keys import Keys, read_keys
+from relay.control.keys import ApiKeys, read_keys
 from relay.domain.api_key import (
     CLOSED_KEY,
     Key,
@@ -125,7 +125,7 @@ def test_records_may_come_in_any_order(order: list[int]) -> None:
     secrets = [Secret(digest(str(n)), NOW + n, NOW + n + 10) for n in (1, 2)]
     records = [record(CLOSED_KEY, b"{}"), record(key_record_key("a"), encode_key(made("0")))]
     records += [record(secret_record_key("a", each.digest), encode_secret(each)) for each in secrets]
-    keys = Keys()
+    keys = ApiKeys()
     for number in order:
         keys.take(records[number])
     [key] = keys.all()
@@ -134,7 +134,7 @@ def test_records_may_come_in_any_order(order: list[int]) -> None:
 
 
 def test_a_revoked_key_is_gone_and_a_late_secret_does_not_bring_it_back() -> None:
-    keys = Keys()
+    keys = ApiKeys()
     keys.take(record(key_record_key("a"), encode_key(made())))
     keys.take(record(key_record_key("a"), None))
     keys.take(record(secret_record_key("a", "d" * 64), encode_secret(Secret("d" * 64, NOW))))
@@ -142,14 +142,14 @@ def test_a_revoked_key_is_gone_and_a_late_secret_does_not_bring_it_back() -> Non
 
 
 def test_a_record_that_cannot_be_read_ends_the_key_and_keeps_the_door_closed() -> None:
-    keys = Keys()
+    keys = ApiKeys()
     keys.take(record(key_record_key("a"), encode_key(made())))
     keys.take(record(key_record_key("a"), b"?"))
     assert (keys.get("a"), keys.closed) == (None, True)
 
 
 def test_what_a_new_reading_does_not_find_is_gone() -> None:
-    keys = Keys()
+    keys = ApiKeys()
     keys.take(record(CLOSED_KEY, b"{}"))
     for id in ("a", "b"):
         keys.take(record(key_record_key(id), encode_key(replace(made(), id=id))))

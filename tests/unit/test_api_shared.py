@@ -5,7 +5,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from relay.api.coalesce import LIMIT, Shared
+from relay.api.coalesce import LIMIT, Coalescer
 from relay.domain.errors import LogUnavailable, Unavailable
 
 
@@ -17,7 +17,7 @@ class Calls:
         self.go = asyncio.Semaphore(0)
         self.begun = asyncio.Semaphore(0)
         self.faulty: set[int] = set()
-        self.shared = Shared(self._double)
+        self.shared = Coalescer(self._double)
 
     async def _double(self, items: Sequence[int]) -> list[int]:
         self.seen.append(list(items))

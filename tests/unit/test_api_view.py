@@ -11,7 +11,7 @@ from relay.api.reading import message_location, percent_decoded
 from relay.api.view import (
     CallbackView,
     DeliveryView,
-    Found,
+    FoundDelivery,
     WaitView,
     delivery_view,
     message_view,
@@ -19,7 +19,7 @@ from relay.api.view import (
     rfc3339,
     status_of,
 )
-from relay.api.waiting import Wait
+from relay.api.waiting import DeliveryWait
 from relay.domain.dead_letter import DeadLetter, dead_letter_headers
 from relay.domain.hop import Hop, encode_hop
 from relay.domain.identity import DeliveryId, MessageId
@@ -44,10 +44,10 @@ def view(
     record: Record | None = None,
     callback: Row | None = None,
     letter: Record | None = None,
-    wait: Wait | None = None,
+    wait: DeliveryWait | None = None,
 ) -> DeliveryView:
     called = None if callback is None else Watched(callback, detail="because")
-    found = Found(DELIVERY, Watched(row, detail="what happened"), record, letter, called, letter, wait)
+    found = FoundDelivery(DELIVERY, Watched(row, detail="what happened"), record, letter, called, letter, wait)
     return delivery_view(found, source, NOW)
 
 
@@ -161,11 +161,11 @@ def test_what_went_wrong_is_told_in_words() -> None:
 
 
 def test_why_it_waits_is_told_with_times() -> None:
-    told = view(Row(Stage.ENQUEUED), wait=Wait("rate", NOW - 1, NOW + 2.5, "the receiver takes 1 in 5 s"))
+    told = view(Row(Stage.ENQUEUED), wait=DeliveryWait("rate", NOW - 1, NOW + 2.5, "the receiver takes 1 in 5 s"))
     since, until = "2023-11-14T22:13:19.000Z", "2023-11-14T22:13:22.500Z"
     assert told.waiting_for == WaitView("rate", since, until, "the receiver takes 1 in 5 s")
     assert told.next_attempt_at == until
-    assert view(Row(Stage.AWAITING), wait=Wait("answer", None, NOW, "")).next_attempt_at is None
+    assert view(Row(Stage.AWAITING), wait=DeliveryWait("answer", None, NOW, "")).next_attempt_at is None
 
 
 def test_an_empty_answer_owes_no_callback_where_only_others_are_wanted() -> None:

@@ -5,7 +5,17 @@ from math import inf
 
 import pytest
 
-from relay.api.waiting import Around, Head, Held, LaneSeen, Wait, before_routing, next_attempt, of_callback, of_delivery
+from relay.api.waiting import (
+    Around,
+    DeliveryWait,
+    Head,
+    HeldEndpoint,
+    LaneSeen,
+    before_routing,
+    next_attempt,
+    of_callback,
+    of_delivery,
+)
 from relay.domain.hold import Hold
 from relay.domain.receiver import Endpoint, Receiver
 from relay.state.port import EndpointHealth
@@ -38,11 +48,11 @@ def waits(
     openings: Openings = FREE,
     head: Head | None = None,
     receiver: Receiver = CI,
-) -> Wait | None:
-    return of_delivery(seen, Around(receiver, lane, Held(receiver.post, health, openings), head), RECEIVED, NOW)
+) -> DeliveryWait | None:
+    return of_delivery(seen, Around(receiver, lane, HeldEndpoint(receiver.post, health, openings), head), RECEIVED, NOW)
 
 
-def kind(wait: Wait | None) -> str | None:
+def kind(wait: DeliveryWait | None) -> str | None:
     return wait and wait.kind
 
 
@@ -53,7 +63,9 @@ def test_nothing_is_in_the_way_of_what_has_just_come() -> None:
 
 def test_what_nothing_is_known_to_hold_up_is_queued() -> None:
     for wait in (waits(NEW), before_routing(SERVED, RECEIVED, NOW)):
-        assert wait == Wait("queued", RECEIVED, None, "queued on to_receiver_ci/0; its worker takes it in its turn")
+        assert wait == DeliveryWait(
+            "queued", RECEIVED, None, "queued on to_receiver_ci/0; its worker takes it in its turn"
+        )
     assert waits(Watched(Row(Stage.ACCEPTED))) is None
 
 
@@ -100,13 +112,13 @@ def test_a_lane_that_was_never_served_has_waited_since_the_message_came() -> Non
 
 def test_a_retry_says_until_when_and_what_happened() -> None:
     wait = waits(FAILED)
-    assert wait == Wait("retry", NOW - 10, NOW + 50, "attempt 2 did not succeed: refused: no")
+    assert wait == DeliveryWait("retry", NOW - 10, NOW + 50, "attempt 2 did not succeed: refused: no")
     assert next_attempt(FAILED.row, wait, NOW) == NOW + 50
 
 
 def test_a_post_under_way_waits_for_its_answer() -> None:
     wait = waits(UNDER_WAY)
-    assert wait == Wait("answer", NOW - 4, NOW + 11, "attempt 2 is under way")
+    assert wait == DeliveryWait("answer", NOW - 4, NOW + 11, "attempt 2 is under way")
     assert next_attempt(UNDER_WAY.row, wait, NOW) is None
 
 
@@ -135,7 +147,7 @@ def test_a_hold_says_since_when_and_why() -> None:
     hold = Hold("gone", NOW - 500, "410 to attempt 3")
     wait = waits(NEW, health=EndpointHealth("closed", inf, 0, hold=hold))
     told = "paused, as it said that it is gone (410 to attempt 3), until somebody resumes it"
-    assert wait == Wait("paused", NOW - 500, None, told)
+    assert wait == DeliveryWait("paused", NOW - 500, None, told)
 
 
 def test_an_open_breaker_and_a_long_outage() -> None:
@@ -160,7 +172,7 @@ def test_of_its_own_wait_and_its_endpoints_the_later_end_counts() -> None:
 
 def test_a_rate_that_is_used_up() -> None:
     wait = waits(NEW, openings=Openings(3.0, 0.0))
-    assert wait == Wait("rate", RECEIVED, NOW + 3, "the receiver takes 1 in 5 s")
+    assert wait == DeliveryWait("rate", RECEIVED, NOW + 3, "the receiver takes 1 in 5 s")
     slot = waits(replace(UNDER_WAY, starts_in_s=0.5))
     assert slot is not None
     assert (slot.kind, slot.until) == ("rate", NOW + 0.5)
@@ -171,7 +183,7 @@ def test_a_rate_that_is_used_up() -> None:
 @pytest.mark.parametrize("head", [FAILED, UNDER_WAY, IN_DOUBT, NEW])
 def test_another_that_heads_the_order_key(head: Watched) -> None:
     wait = waits(NEW, head=Head("github", "m-0", head))
-    assert wait == Wait("order", RECEIVED, None, "message 'm-0' of source 'github' comes first")
+    assert wait == DeliveryWait("order", RECEIVED, None, "message 'm-0' of source 'github' comes first")
 
 
 def test_a_head_that_has_been_delivered_is_in_nobodys_way() -> None:
@@ -196,11 +208,11 @@ def test_an_answer_that_comes_later_has_a_deadline() -> None:
 
 
 def test_a_callback_says_what_keeps_it() -> None:
-    up, down = Held(POST, UP, FREE), Held(POST, EndpointHealth("closed", inf, 0), FREE)
+    up, down = HeldEndpoint(POST, UP, FREE), HeldEndpoint(POST, EndpointHealth("closed", inf, 0), FREE)
     first = of_callback(Watched(Row()), up, SERVED, NOW - 9, NOW)
-    assert first == Wait("callback", NOW - 9, None, "the result is on its way to the sender")
+    assert first == DeliveryWait("callback", NOW - 9, None, "the result is on its way to the sender")
     retry = of_callback(FAILED, up, SERVED, None, NOW)
-    assert retry == Wait("callback", NOW - 10, NOW + 50, "attempt 2 did not succeed: refused: no")
+    assert retry == DeliveryWait("callback", NOW - 10, NOW + 50, "attempt 2 did not succeed: refused: no")
     paused = of_callback(FAILED, down, SERVED, NOW - 9, NOW)
     assert (paused.kind, paused.until, paused.detail) == ("callback", None, "paused until somebody resumes it")
     assert of_callback(FAILED, up, UNSERVED, NOW - 9, NOW).kind == "no_worker"

@@ -17,7 +17,7 @@ from relay.watch.attempt_log import AT_ONCE, AWAY_S, EVERY_S, LAST_S, MOST, Atte
 from tests.fakes.log import MemoryBroker, MemoryLog
 from tests.fakes.steps import TOPICS
 from tests.fakes.virtual_time import UNIX_START, LoopClock, virtually
-from workers.journal import About, Made, attempt_of
+from workers.journal import EndedRequest, RequestPurpose, attempt_of
 
 ENDPOINT = Endpoint("https://ci.example/hooks")
 REQUEST = Request("POST", ENDPOINT.url, (("ce-id", "m"),), b"{}")
@@ -61,11 +61,13 @@ class Rig:
 
     def tell(self, first: int = 0, count: int = 1, decision: Decision | None = None) -> None:
         for number in range(first, first + count):
-            about = About("post", "r:ci", ENDPOINT, DeliveryId("ci", "github", f"m-{number}"))
+            about = RequestPurpose("post", "r:ci", ENDPOINT, DeliveryId("ci", "github", f"m-{number}"))
             self.attempts.tell(about, REQUEST, OK, decision or Done(), 0.5)
 
     def ping(self) -> None:
-        self.attempts.tell(About("ping", "r:ci", ENDPOINT), REQUEST, OK, Later(0.0, "answered", healthy=True), 0.5)
+        self.attempts.tell(
+            RequestPurpose("ping", "r:ci", ENDPOINT), REQUEST, OK, Later(0.0, "answered", healthy=True), 0.5
+        )
 
     def told(self) -> list[Attempt]:
         return [decode_attempt(record.value) for record in self.broker.records(TOPICS.delivery_attempts)]
@@ -127,7 +129,7 @@ async def test_while_the_log_takes_none_it_is_left_alone(error: Exception) -> No
 
 @virtually
 async def test_a_bug_costs_that_one_only(monkeypatch: pytest.MonkeyPatch) -> None:
-    def wrong(made: Made) -> Attempt:
+    def wrong(made: EndedRequest) -> Attempt:
         assert made.about.delivery is not None
         assert made.about.delivery.message_id != "m-1"
         return attempt_of(made)
@@ -180,7 +182,7 @@ async def test_of_a_sample_all_is_told_and_of_the_others_what_failed() -> None:
     async with Rig(share=0.1) as rig:
         rig.tell(count=1_000)
         rig.tell(first=5_000, count=20, decision=FAILED)
-        about = About("status", "r:ci", ENDPOINT, DeliveryId("ci", "github", "m-6000"))
+        about = RequestPurpose("status", "r:ci", ENDPOINT, DeliveryId("ci", "github", "m-6000"))
         assert not is_sampled("github", "m-6000", 0.1)
         rig.attempts.tell(about, REQUEST, OK, Later(5.0, "still working"), 0.5)
         rig.ping()

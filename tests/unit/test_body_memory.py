@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from relay.api.body_budget import SMALL, BodyMemory, Pool, Room
+from relay.api.body_budget import SMALL, BodyBudget, BodyMemory, BodyReservation
 
 LARGE = SMALL + 1
 
@@ -27,7 +27,7 @@ def full(memory: BodyMemory, size: int) -> bool:
 
 
 async def test_those_who_wait_come_in_turn_and_a_smaller_one_does_not_overtake() -> None:
-    pool, came = Pool(10), list[int]()
+    pool, came = BodyBudget(10), list[int]()
 
     async def one(size: int) -> None:
         await pool.take(size)
@@ -45,7 +45,7 @@ async def test_those_who_wait_come_in_turn_and_a_smaller_one_does_not_overtake()
 
 
 async def test_one_that_gives_up_leaves_its_turn_to_the_next() -> None:
-    pool = Pool(10)
+    pool = BodyBudget(10)
     assert pool.take_now(5)
     first, second = asyncio.create_task(pool.take(9)), asyncio.create_task(pool.take(3))
     await settle()
@@ -58,7 +58,7 @@ async def test_one_that_gives_up_leaves_its_turn_to_the_next() -> None:
 
 
 async def test_one_that_gives_up_at_the_very_moment_gives_back() -> None:
-    pool = Pool(10)
+    pool = BodyBudget(10)
     assert pool.take_now(10)
     waiting = asyncio.create_task(pool.take(10))
     await settle()
@@ -71,7 +71,7 @@ async def test_one_that_gives_up_at_the_very_moment_gives_back() -> None:
 
 def test_large_bodies_leave_room_for_small_ones() -> None:
     memory = BodyMemory(8 * SMALL)
-    rooms: list[Room] = []
+    rooms: list[BodyReservation] = []
     while (room := memory.room()).take_now(LARGE):
         rooms.append(room)
     assert 1 <= len(rooms) <= 5
@@ -95,7 +95,7 @@ def test_what_a_body_turned_out_not_to_need_is_given_back() -> None:
 
 @given(st.lists(st.tuples(st.booleans(), st.integers(0, 30)), max_size=60))
 async def test_never_more_is_held_than_there_is(steps: list[tuple[bool, int]]) -> None:
-    pool, held = Pool(100), list[int]()
+    pool, held = BodyBudget(100), list[int]()
     for take, size in steps:
         if take and pool.take_now(size):
             held.append(size)

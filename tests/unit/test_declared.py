@@ -4,7 +4,7 @@ from collections.abc import Mapping
 
 from relay.config.receivers_file import parse_receivers_file
 from relay.control.apply import apply_file
-from relay.control.declared import Declared, read_declared
+from relay.control.declared import DeclaredEntries, read_declared
 from relay.domain.hold import Hold, encode_hold
 from relay.domain.topics import Topics
 from relay.log.port import NewRecord
@@ -23,7 +23,7 @@ receivers:
 """
 
 
-async def _declared(text: str, more: Mapping[str, bytes] | None = None) -> Declared:
+async def _declared(text: str, more: Mapping[str, bytes] | None = None) -> DeclaredEntries:
     log = MemoryLog(MemoryBroker())
     await log.start()
     await log.create(TOPICS.fixed(), TOPICS.fixed_groups())

@@ -10,15 +10,15 @@ import pytest
 from pydantic import SecretStr
 
 from relay.api.doctor import view_of
-from relay.checks.context import Case, Known, known_to_file
+from relay.checks.context import CheckContext, KnownEntries, known_to_file
 from relay.checks.endpoints import Reached, Target, judge
 from relay.checks.entries import judge_entries, judge_history
 from relay.checks.host import Disk, judge_descriptors, judge_disk, judge_software
 from relay.checks.lazy import Opened
-from relay.checks.log import Unread, command_for, judge_lag, judge_rights
+from relay.checks.log import UnreadLag, command_for, judge_lag, judge_rights
 from relay.checks.public_url import judge as judge_public_url
 from relay.checks.registry import CHECKS, NAMES
-from relay.checks.runner import LOOKS, Look, examine
+from relay.checks.runner import LOOKS, CheckProbe, examine
 from relay.clock import SystemClock
 from relay.config.plan import ROLES
 from relay.config.settings import Settings
@@ -40,11 +40,11 @@ async def _gone() -> Any:
     raise StateUnavailable("nobody is there")
 
 
-async def _nobody() -> Known:
-    return Known({}, {})
+async def _nobody() -> KnownEntries:
+    return KnownEntries({}, {})
 
 
-def case(**changes: Any) -> Case:
+def case(**changes: Any) -> CheckContext:
     """A relay without log and state."""
     parts: dict[str, Any] = {
         "settings": Settings(),
@@ -54,17 +54,17 @@ def case(**changes: Any) -> Case:
         "state": Opened(_gone),
         "known": Opened(_nobody),
     }
-    return Case(**(parts | changes))
+    return CheckContext(**(parts | changes))
 
 
 def saying(*lines: Checked) -> Any:
-    async def look(_case: Case) -> Sequence[Checked]:
+    async def look(_case: CheckContext) -> Sequence[Checked]:
         return lines
 
     return look
 
 
-async def examined(*looks: Look, of: Case | None = None, within_s: float = 5.0) -> Diagnosis:
+async def examined(*looks: CheckProbe, of: CheckContext | None = None, within_s: float = 5.0) -> Diagnosis:
     return await examine(of or case(), within_s=within_s, looks=looks)
 
 
@@ -72,20 +72,24 @@ async def examined(*looks: Look, of: Case | None = None, within_s: float = 5.0) 
 
 
 async def test_a_check_that_crashes_is_its_own_failure_alone() -> None:
-    async def crash(_case: Case) -> Sequence[Checked]:
+    async def crash(_case: CheckContext) -> Sequence[Checked]:
         raise ZeroDivisionError("of ours")
 
-    found = await examined(Look(("topics",), crash, needs=("log",)), Look(("data",), saying(fine("data", "well"))))
+    found = await examined(
+        CheckProbe(("topics",), crash, needs=("log",)), CheckProbe(("data",), saying(fine("data", "well")))
+    )
     assert [(each.name, each.severity) for each in found.checks] == [("data", "ok"), ("topics", "error")]
     assert "ZeroDivisionError: of ours" in found.checks[1].what
 
 
 async def test_a_check_that_takes_too_long_is_given_up_and_the_others_are_not() -> None:
-    async def hang(_case: Case) -> Sequence[Checked]:
+    async def hang(_case: CheckContext) -> Sequence[Checked]:
         await asyncio.Event().wait()
         return ()
 
-    found = await examined(Look(("data",), hang), Look(("log",), saying(fine("log", "there"))), within_s=0.05)
+    found = await examined(
+        CheckProbe(("data",), hang), CheckProbe(("log",), saying(fine("log", "there"))), within_s=0.05
+    )
     assert [(each.name, each.severity) for each in found.checks] == [("data", "error"), ("log", "ok")]
     assert "no answer within 0.05 s" in found.checks[0].what
 
@@ -106,14 +110,14 @@ async def test_no_line_shows_a_secret_or_steers_a_terminal() -> None:
         api_key=SecretStr("k3y-of-the-api"), redis_url=SecretStr("redis://user:pa55-word@localhost:6379/0")
     )
     line = error("data", "k3y-of-the-api and\npa55-word \x1b[31m", "use k3y-of-the-api", "pa55-word")
-    found = await examined(Look(("data",), saying(line)), of=case(settings=settings))
+    found = await examined(CheckProbe(("data",), saying(line)), of=case(settings=settings))
     [shown] = found.checks
     assert (shown.what, shown.todo) == ("******** and ******** \\x1b[31m", "use ********")
     assert "pa55-word" not in repr(found)
 
 
 async def test_warnings_alone_are_no_failure() -> None:
-    found = await examined(Look(("data",), saying(warning("data", "nearly full"))))
+    found = await examined(CheckProbe(("data",), saying(warning("data", "nearly full"))))
     assert found.ok
     view = view_of(found)
     assert (view["ok"], view["checks"][0]["ok"], view["checks"][0]["severity"]) == (True, False, "warning")
@@ -159,14 +163,18 @@ def test_the_page_shows_the_table() -> None:
 @pytest.mark.parametrize(
     ("unread", "severity", "words"),
     [
-        (Unread("relay.from-sender", "from_sender", 5, 9, 100, oldest_s=3.0), "ok", "9 records are unread"),
-        (Unread("relay.from-sender", "from_sender", 900, 500, 400, oldest_s=300.0), "ok", "the oldest waits for 5m"),
-        (Unread("relay.from-sender", "from_sender", 500, 900, 40, oldest_s=300.0), "warning", "grows by 200 a second"),
-        (Unread("relay.from-sender", "from_sender", 500, 500, 0, oldest_s=300.0), "warning", "none was finished"),
-        (Unread("relay.from-sender", "from_sender", 5, 5, 0, 400_000.0, 604_800), "error", "deleted unread"),
+        (UnreadLag("relay.from-sender", "from_sender", 5, 9, 100, oldest_s=3.0), "ok", "9 records are unread"),
+        (UnreadLag("relay.from-sender", "from_sender", 900, 500, 400, oldest_s=300.0), "ok", "the oldest waits for 5m"),
+        (
+            UnreadLag("relay.from-sender", "from_sender", 500, 900, 40, oldest_s=300.0),
+            "warning",
+            "grows by 200 a second",
+        ),
+        (UnreadLag("relay.from-sender", "from_sender", 500, 500, 0, oldest_s=300.0), "warning", "none was finished"),
+        (UnreadLag("relay.from-sender", "from_sender", 5, 5, 0, 400_000.0, 604_800), "error", "deleted unread"),
     ],
 )
-def test_a_backlog_is_judged_by_its_age_and_where_it_goes(unread: Unread, severity: str, words: str) -> None:
+def test_a_backlog_is_judged_by_its_age_and_where_it_goes(unread: UnreadLag, severity: str, words: str) -> None:
     [line] = judge_lag([unread])
     assert line.severity == severity
     assert words in line.what
@@ -230,7 +238,7 @@ def test_the_public_url_has_to_lead_to_this_relay() -> None:
 def test_entries_and_history() -> None:
     known = known_to_file(None, {})
     assert judge_entries(known)[0].ok
-    assert judge_entries(Known({}, {}, {"receivers.ci": "no"}, refused_more=3))[1].what.startswith("3 more")
+    assert judge_entries(KnownEntries({}, {}, {"receivers.ci": "no"}, refused_more=3))[1].what.startswith("3 more")
     assert [judge_history(each).severity for each in (None, 5.0, 500.0)] == ["warning", "ok", "warning"]
 
 

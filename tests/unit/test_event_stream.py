@@ -7,15 +7,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from relay.api.tail.event import encoded_event
-from relay.cli.sse import Event, EventReader
+from relay.cli.sse import EventReader, ServerSentEvent
 
 STREAM = b"retry: 1000\n\n" + encoded_event("message", {"id": "a\n\nb"}) + b": alive\n\n" + encoded_event("away", {})
-EVENTS = [Event("message", {"id": "a\n\nb"}), Event("away", {})]
+EVENTS = [ServerSentEvent("message", {"id": "a\n\nb"}), ServerSentEvent("away", {})]
 
 
 @given(st.lists(st.integers(0, len(STREAM))))
 def test_however_they_are_cut(cuts: list[int]) -> None:
-    reader, at, found = EventReader(), 0, list[Event]()
+    reader, at, found = EventReader(), 0, list[ServerSentEvent]()
     for cut in [*sorted(cuts), len(STREAM)]:
         found += reader.feed(STREAM[at:cut])
         at = cut
@@ -38,4 +38,6 @@ def test_one_that_never_ends_is_refused() -> None:
 @given(st.text())
 def test_whatever_a_value_holds_it_comes_through(text: str) -> None:
     data = {"text": text.encode(errors="replace").decode()}
-    assert list(EventReader().feed(encoded_event("answer", data))) == [Event("answer", json.loads(json.dumps(data)))]
+    assert list(EventReader().feed(encoded_event("answer", data))) == [
+        ServerSentEvent("answer", json.loads(json.dumps(data)))
+    ]

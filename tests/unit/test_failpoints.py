@@ -12,8 +12,8 @@ import pytest
 
 import relay.delivery.egress
 import relay.run.processes
-from relay.api.peers import Member
-from relay.config.plan import Plan
+from relay.api.peers import GroupProcess
+from relay.config.plan import ProcessPlan
 from relay.config.settings import Settings
 from relay.domain.errors import LogUnavailable, StateUnavailable
 from relay.domain.exchange import Exchange, NoResponse, Request, Response
@@ -338,7 +338,7 @@ def test_the_ports_of_production_get_points_wherever_they_are_made() -> None:
 @pytest.mark.usefixtures("restored")
 def test_processes_that_it_starts_come_to_it_too() -> None:
     entry.keep_children()
-    words = relay.run.processes.command(Member(0, 2, Path("/sockets")), Plan(), None)
+    words = relay.run.processes.command(GroupProcess(0, 2, Path("/sockets")), ProcessPlan(), None)
     assert words[:4] == [sys.executable, "-m", "tests.faults.harness.entry", "run"]
 
 

@@ -15,13 +15,13 @@ from relay.log.kafka.feed import Feed
 from relay.log.kafka.fetch_loop import FetchLoop
 from relay.log.kafka.fetch_wire import FetchAsk
 from relay.log.kafka.leader_epochs import UNKNOWN, Trail
-from relay.log.kafka.settings import FETCH_BYTES, GATHER_S, Cluster, KafkaSecurity
+from relay.log.kafka.settings import FETCH_BYTES, GATHER_S, KafkaCluster, KafkaSecurity
 from relay.log.port import Record, TopicPartition
 from tests.fakes.kafka_broker import Asking, FakeBroker, FakeKafka, fake_kafka
 from tests.fakes.raw_batches import RawBatch, RawRecord
 
 A, B, C, D = (TopicPartition("topic", number) for number in range(4))
-CLUSTER = Cluster("unused", "test", KafkaSecurity(), None)
+CLUSTER = KafkaCluster("unused", "test", KafkaSecurity(), None)
 NOT_LEADER, FENCED, UNKNOWN_TOPIC, NOT_ALLOWED = 6, 74, 3, 29
 
 
@@ -72,7 +72,7 @@ class Reader:
 
 @asynccontextmanager
 async def fetching(
-    kafka: FakeKafka, held_bytes: int = 2**23, opened_bytes: int = 2**25, cluster: Cluster = CLUSTER
+    kafka: FakeKafka, held_bytes: int = 2**23, opened_bytes: int = 2**25, cluster: KafkaCluster = CLUSTER
 ) -> AsyncIterator[Reader]:
     loop = FetchLoop(cluster, kafka.layout, kafka.epoch_ends, held_bytes=held_bytes, opened_bytes=opened_bytes)
     loop.start()
@@ -546,7 +546,7 @@ async def test_a_broker_that_never_answers_holds_up_nobody_else_and_is_given_up(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(fetch_link, "LONG_WAIT_S", 0.2)
-    cluster = Cluster("unused", "test", KafkaSecurity(), None, request_timeout_ms=300)
+    cluster = KafkaCluster("unused", "test", KafkaSecurity(), None, request_timeout_ms=300)
     async with fake_kafka(2) as kafka, asyncio.timeout(60):
         good, deaf = kafka.brokers
         kafka.leaders[B] = deaf.node

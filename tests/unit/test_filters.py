@@ -17,7 +17,7 @@ from relay.config.receivers_file import parse_receivers_file, raw_entry, resolve
 from relay.config.redacted_entry import effective
 from relay.control.patch import Faulty, Rules, checked
 from relay.domain.errors import UserError
-from relay.domain.filters import Event
+from relay.domain.filters import FilterInput
 from relay.domain.json_pointer import check_pointer, pointer_steps
 from relay.domain.message import Message
 from relay.domain.secrecy import MASK
@@ -32,7 +32,7 @@ def message(payload: object = PUSH, **fields: Any) -> Message:
 
 
 def takes(declared: object, of: Message | None = None) -> bool:
-    return FilterEntry.model_validate(declared).compiled().takes(Event(of or message()))
+    return FilterEntry.model_validate(declared).compiled().takes(FilterInput(of or message()))
 
 
 @pytest.mark.parametrize(
@@ -114,7 +114,7 @@ def test_a_payload_is_decoded_at_most_once_and_only_if_asked_for(monkeypatch: py
         return real(payload)
 
     monkeypatch.setattr(msgspec.json, "decode", decode)
-    event = Event(message())
+    event = FilterInput(message())
     by_header = FilterEntry.model_validate({"header": "ce-id", "exact": "m-1"}).compiled()
     assert (by_header.takes(event), decoded) == (True, [])
     by_payload = FilterEntry.model_validate(
@@ -222,7 +222,7 @@ def naive_test(name: str, wanted: Any, value: Any) -> bool | None:
 def test_it_takes_what_a_naive_evaluator_takes(declared: dict[str, Any], document: object) -> None:
     entry = FilterEntry.model_validate(declared)
     said = naive(declared, json.loads(json.dumps(document)), {"ce-id": "m-1", "x-team": "core"})
-    assert entry.compiled().test(Event(message(document, headers=(("x-team", "core"),)))) is said
+    assert entry.compiled().test(FilterInput(message(document, headers=(("x-team", "core"),)))) is said
     assert raw_entry(entry) == declared  # what the log gets
 
 
@@ -308,7 +308,7 @@ def test_it_refers_to_the_environment_as_all_texts_do() -> None:
     )
     receiver = resolve("ci", entry, {"BRANCH": "refs/heads/main"})
     assert receiver.filter is not None
-    assert receiver.filter.takes(Event(message()))
+    assert receiver.filter.takes(FilterInput(message()))
     assert resolve("ci", entry, {"BRANCH": "refs/heads/main"}) == receiver
     assert resolve("ci", entry, {"BRANCH": "other"}) != receiver
 

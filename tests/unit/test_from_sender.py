@@ -9,10 +9,10 @@ import pytest
 from msgspec import structs
 
 from relay.config.filter_entry import FilterEntry
-from relay.control.routes import Routes
+from relay.control.routes import LaneRoutes
 from relay.domain import recipients
 from relay.domain.coordinate import Headers
-from relay.domain.directory import NobodyMoves
+from relay.domain.directory import NoMoves
 from relay.domain.errors import InvalidRecord
 from relay.domain.filters import UNDECIDED, Filter
 from relay.domain.hop import Hop
@@ -347,11 +347,11 @@ def test_a_foreign_key_is_taken_and_counted(rig: Rig, key: bytes | None, foreign
 # moves
 
 
-class Announced(NobodyMoves):
+class Announced(NoMoves):
     """One move of `ci`, and where its markers were met."""
 
     def __init__(self) -> None:
-        self.routes = Routes()
+        self.routes = LaneRoutes()
         self.routes.take(route_key("ci"), Route(1, "shared", moving=True, token="t", left=True).encode())
 
     def announced(self, marker: Marker) -> bool:

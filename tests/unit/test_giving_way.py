@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from relay.run.cpu_throttle import BURST_S, CROWDED, LEAST, LONGEST_REST_S, GivingWay, rest_s
+from relay.run.cpu_throttle import BURST_S, CROWDED, LEAST, LONGEST_REST_S, CpuThrottle, rest_s
 
 HERTZ = os.sysconf("SC_CLK_TCK")
 
@@ -26,8 +26,8 @@ class Machine:
         self._ticks[3] += round((2 * seconds - busy) * HERTZ)
         self.file.write_text(f"cpu  {' '.join(map(str, self._ticks))}\ncpu0 1 2 3\n")
 
-    def giving_way(self) -> GivingWay:
-        return GivingWay(self.file, lambda: self.own, processors=2)
+    def giving_way(self) -> CpuThrottle:
+        return CpuThrottle(self.file, lambda: self.own, processors=2)
 
 
 @pytest.fixture
@@ -79,5 +79,5 @@ def test_where_half_of_what_is_left_is_more_than_a_core_it_never_rests() -> None
 
 
 def test_where_the_system_does_not_say_it_never_rests(tmp_path: Path) -> None:
-    rest = GivingWay(tmp_path / "none")
+    rest = CpuThrottle(tmp_path / "none")
     assert rest(0) == 0

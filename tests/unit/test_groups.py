@@ -1,7 +1,7 @@
 """Sharing partitions out among members, and handing them over one holder at a time."""
 
 from relay.log.assignment import Wish
-from relay.log.groups import Group
+from relay.log.groups import ConsumerGroup
 from relay.log.port import TopicPartition
 
 PARTITIONS = [TopicPartition(topic, n) for topic in ("a", "b") for n in range(4)]
@@ -16,7 +16,7 @@ class Sleeper:
 
 
 def test_a_new_owner_waits_until_the_old_one_has_given_up() -> None:
-    group, old, new = Group("group"), Sleeper(), Sleeper()
+    group, old, new = ConsumerGroup("group"), Sleeper(), Sleeper()
     both = frozenset(PARTITIONS[:2])
     group.join(old, Wish(both))
     assert group.claim(old) == sorted(both)
@@ -34,7 +34,7 @@ def test_a_new_owner_waits_until_the_old_one_has_given_up() -> None:
 
 
 def test_who_leaves_without_a_word_holds_nothing() -> None:
-    group, gone, left = Group("group"), Sleeper(), Sleeper()
+    group, gone, left = ConsumerGroup("group"), Sleeper(), Sleeper()
     group.join(gone, Wish(frozenset(PARTITIONS)))
     group.claim(gone)
     group.join(left, Wish(frozenset(PARTITIONS)))

@@ -11,9 +11,9 @@ from relay.domain.identity import DeliveryId
 from relay.domain.message import Message, message_headers
 from relay.domain.progress import Status
 from relay.domain.topics import Topics
-from relay.history.port import Arrival, Ending
+from relay.history.port import ArrivalFact, EndingFact
 from relay.log.port import Coordinate, Headers, Record
-from workers.history_facts import LATEST, Facts
+from workers.history_facts import LATEST, FactReader
 from workers.results import FOR_CONSUMER
 
 TOPICS = Topics("p.")
@@ -25,7 +25,7 @@ def record(topic: str, value: bytes | None, headers: Headers = (), *, ms: int = 
 
 
 def fact(of: Record, keep: int = 0) -> Any:
-    return Facts(TOPICS, keep).of(of)
+    return FactReader(TOPICS, keep).of(of)
 
 
 def letter(stage: str, **more: Any) -> DeadLetter:
@@ -38,7 +38,7 @@ def test_a_message_with_its_body_where_bodies_are_kept() -> None:
     came = record("p.from_sender", b"12345", message_headers(message))
     at = Coordinate("p.from_sender", 2, 7)
 
-    assert fact(came) == Arrival(message.id, at, 5.0, "order.paid", "text/plain", 5, {}, None, ("ci", "cd"))
+    assert fact(came) == ArrivalFact(message.id, at, 5.0, "order.paid", "text/plain", 5, {}, None, ("ci", "cd"))
     kept = fact(came, keep=3)
     assert kept.body == b"123"
     expected = {"x-a": "1", "ce-id": "m", "ce-source": "shop", "ce-type": "order.paid", "content-type": "text/plain"}
@@ -61,7 +61,7 @@ def test_a_clock_that_is_wrong_makes_a_moment_that_can_be() -> None:
 )
 def test_an_answer(more: Headers, status: Status) -> None:
     hop = Hop(HOP.delivery, attempt=3, generation=1, outcome="answered", answer_status=201)
-    assert fact(record("p.to_sender", b"ok", (*result_headers(hop), *more))) == Ending(
+    assert fact(record("p.to_sender", b"ok", (*result_headers(hop), *more))) == EndingFact(
         HOP.delivery,
         1,
         Coordinate("p.to_sender", 2, 7),
@@ -79,7 +79,7 @@ def test_a_notice_says_nothing_that_its_dead_letter_does_not() -> None:
 
 def test_a_dead_letter_of_a_delivery() -> None:
     dead = dead_letter_headers(encode_hop(HOP), letter("p.to_receiver_shared"))
-    assert fact(record("p.failed_messages", b"x", dead)) == Ending(
+    assert fact(record("p.failed_messages", b"x", dead)) == EndingFact(
         HOP.delivery, 1, Coordinate("p.failed_messages", 2, 7), 9.0, "failed", 3, 410, "gone", "why"
     )
 

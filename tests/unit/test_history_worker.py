@@ -17,13 +17,13 @@ from relay.domain.message import Message, message_headers
 from relay.domain.topics import Topics
 from relay.engine.observer import Observer
 from relay.engine.supervision import Patience
-from relay.history.port import Batch
+from relay.history.port import FactBatch
 from relay.log.port import Coordinate, NewRecord, TopicPartition
 from tests.contract.history_contract import everything
 from tests.contract.history_facts import attempt
 from tests.fakes.history import MemoryHistory
 from tests.fakes.log import MemoryBroker, MemoryLog
-from workers.history import HistoryWorker, Watcher, stand_firm
+from workers.history import HistoryWorker, Watcher, never_throttle
 
 TOPICS = Topics()
 
@@ -72,7 +72,7 @@ class World:
         await self.log.create(TOPICS.fixed(), TOPICS.told_groups())
 
     def worker(
-        self, log: MemoryLog | None = None, *, at_once: int = 1_000, give_way: Callable[[float], float] = stand_firm
+        self, log: MemoryLog | None = None, *, at_once: int = 1_000, give_way: Callable[[float], float] = never_throttle
     ) -> HistoryWorker:
         log, clock = log or self.log, SystemClock()
         return HistoryWorker(
@@ -300,7 +300,7 @@ async def test_what_retention_removed_is_skipped_and_told() -> None:
 async def test_topics_that_were_made_anew_under_it_are_told() -> None:
     world = await built()
     at = TopicPartition(TOPICS.from_sender, 0)
-    await world.history.write(Batch(), {at: 1_000}, {})
+    await world.history.write(FactBatch(), {at: 1_000}, {})
 
     async with world.working():
         await world.send(1)

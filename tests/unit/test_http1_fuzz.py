@@ -10,8 +10,8 @@ from typing import Any
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from relay.delivery.calls import Calls
-from relay.delivery.connection import Connection
+from relay.delivery.calls import OpenRequests
+from relay.delivery.connection import ClientConnection
 from relay.domain.exchange import Exchange, NoResponse, Response
 
 BODY_CAP = 50
@@ -52,12 +52,12 @@ class Home:
     def __init__(self) -> None:
         self.kept = 0
 
-    def opened(self, connection: Connection) -> None: ...
+    def opened(self, connection: ClientConnection) -> None: ...
 
-    def keep(self, connection: Connection) -> None:
+    def keep(self, connection: ClientConnection) -> None:
         self.kept += 1
 
-    def lost(self, connection: Connection) -> None: ...
+    def lost(self, connection: ClientConnection) -> None: ...
 
 
 class Rig:
@@ -67,8 +67,8 @@ class Rig:
         self._loop = loop
         self.told: list[Exchange] = []
         self.home = Home()
-        calls = Calls(loop)
-        self.connection = Connection(("http", "ci.example", 80, None, None), self.home, calls, BODY_CAP)
+        calls = OpenRequests(loop)
+        self.connection = ClientConnection(("http", "ci.example", 80, None, None), self.home, calls, BODY_CAP)
         self.wire = Wire(sock)
         self.connection.connection_made(self.wire)
         self.connection.ask(calls.begin(self.told.append, 5.0, loop.time()), b"head", b"body")

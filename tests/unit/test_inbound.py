@@ -18,7 +18,7 @@ from relay import samples
 from relay.domain import inbound_event
 from relay.domain.errors import InvalidRecord
 from relay.domain.inbound import standard_headers, verify
-from relay.domain.inbound_event import Challenge, Event, read_event
+from relay.domain.inbound_event import Challenge, InboundEvent, read_event
 from relay.domain.receiver import Inbound, InboundKind, SigningPolicy
 from relay.domain.signing import sign
 
@@ -234,7 +234,7 @@ def test_what_this_relay_signs_as_others_do_is_taken(body: bytes, secret: str) -
 # --- what it is as a message ------------------------------------------------------------------------------------
 
 
-def read(kind: InboundKind, headers: Mapping[str, str], body: bytes) -> Event | Challenge:
+def read(kind: InboundKind, headers: Mapping[str, str], body: bytes) -> InboundEvent | Challenge:
     return read_event(Inbound(kind, ("s",)), headers, body)
 
 
@@ -242,7 +242,9 @@ def read(kind: InboundKind, headers: Mapping[str, str], body: bytes) -> Event | 
 def test_each_event_of_github_has_its_type(name: str) -> None:
     sample = samples.load(name)
     headers = {"x-github-event": sample.event_type.partition(".")[0], "x-github-delivery": "d-1"}
-    assert read("github", headers, sample.payload) == Event("d-1", sample.event_type, is_probe=name == "github.ping")
+    assert read("github", headers, sample.payload) == InboundEvent(
+        "d-1", sample.event_type, is_probe=name == "github.ping"
+    )
 
 
 def test_github_may_send_forms() -> None:
@@ -251,14 +253,16 @@ def test_github_may_send_forms() -> None:
         "x-github-delivery": "d-1",
         "content-type": "application/x-www-form-urlencoded",
     }
-    assert read("github", headers, b"payload=%7B%22action%22%3A+%22opened%22%7D") == Event("d-1", "issues.opened")
-    assert read("github", headers, b"\xff&payload=1") == Event("d-1", "issues")
+    assert read("github", headers, b"payload=%7B%22action%22%3A+%22opened%22%7D") == InboundEvent(
+        "d-1", "issues.opened"
+    )
+    assert read("github", headers, b"\xff&payload=1") == InboundEvent("d-1", "issues")
 
 
 def test_what_github_does_not_say_is_left_out() -> None:
     headers = {"x-github-event": "push", "x-github-delivery": "d-1"}
     for body in (b"", b"[]", b'{"action": 3}', b'{"action": null}', b"\xff", b"[" * 100_000, b'{"action": "\\ud800"}'):
-        assert read("github", headers, body) == Event("d-1", "push")
+        assert read("github", headers, body) == InboundEvent("d-1", "push")
 
 
 @pytest.mark.parametrize(
@@ -284,23 +288,23 @@ def test_what_cannot_be_a_message_says_why(kind: InboundKind, headers: dict[str,
 
 
 def test_the_events_of_the_others() -> None:
-    assert read("stripe", {}, b'{"id": "evt_1", "type": "charge.failed"}') == Event("evt_1", "charge.failed")
+    assert read("stripe", {}, b'{"id": "evt_1", "type": "charge.failed"}') == InboundEvent("evt_1", "charge.failed")
     callback = {"type": "event_callback", "event_id": "Ev1", "event": {"type": "message"}}
-    assert read("slack", {}, json.dumps(callback).encode()) == Event("Ev1", "message")
-    assert read("slack", {}, b'{"type": "app_rate_limited"}') == Event(None, "app_rate_limited")
+    assert read("slack", {}, json.dumps(callback).encode()) == InboundEvent("Ev1", "message")
+    assert read("slack", {}, b'{"type": "app_rate_limited"}') == InboundEvent(None, "app_rate_limited")
     assert read("slack", {}, b'{"type": "url_verification", "challenge": "3eZ"}') == Challenge("3eZ")
     for named in (standard(WHSEC, BODY, NOW), svix(WHSEC, BODY, NOW)):
-        assert read("standard", named, b'{"type": "user.created"}') == Event("msg_1", "user.created")
-        assert read("standard", named, b"no JSON") == Event("msg_1", None)
+        assert read("standard", named, b'{"type": "user.created"}') == InboundEvent("msg_1", "user.created")
+        assert read("standard", named, b"no JSON") == InboundEvent("msg_1", None)
 
 
 def test_generic_has_id_and_type_where_its_settings_say() -> None:
     policy = Inbound("generic", ("s",), header="x-sig", id_header="X-Id", type_header="X-Type")
-    assert read_event(policy, {"x-id": "1", "x-type": "t"}, BODY) == Event("1", "t")
-    assert read_event(policy, {"x-id": "1"}, BODY) == Event("1", None)
+    assert read_event(policy, {"x-id": "1", "x-type": "t"}, BODY) == InboundEvent("1", "t")
+    assert read_event(policy, {"x-id": "1"}, BODY) == InboundEvent("1", None)
     with pytest.raises(InvalidRecord, match="X-Id is missing"):
         read_event(policy, {"x-type": "t"}, BODY)
-    assert read_event(replace(policy, id_header=None), {"x-id": "1"}, BODY) == Event(None, None)
+    assert read_event(replace(policy, id_header=None), {"x-id": "1"}, BODY) == InboundEvent(None, None)
 
 
 SPLIT: Final = st.text("ab1.", min_size=1, max_size=6)

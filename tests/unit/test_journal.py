@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from msgspec import structs
 
-from relay.domain.attempt import SHOWN_BODY, Attempt, Missed, Told, decode_attempt, encode_attempt
+from relay.domain.attempt import SHOWN_BODY, Attempt, AttemptFailure, AttemptResponse, decode_attempt, encode_attempt
 from relay.domain.exchange import Exchange, NoResponse, Request, Response
 from relay.domain.receiver import CodeClasses, Endpoint, Receiver
 from relay.engine.work import Dead, Decision, Done, Later, W, Worker
@@ -19,7 +19,7 @@ from tests.unit.test_from_receiver_async import PENDING
 from tests.unit.test_to_receiver import ASKED, HOP, PLAIN, POST, TO_CI
 from tests.unit.test_to_sender import ANSWERED, CALLED
 from workers.from_receiver_async import FromReceiverAsync
-from workers.journal import LOOKED_AT, About, attempt_of, made_of
+from workers.journal import LOOKED_AT, RequestPurpose, attempt_of, made_of
 from workers.to_receiver import ToReceiver
 from workers.to_sender import ToSender
 
@@ -83,7 +83,7 @@ async def test_a_post(rig: Rig) -> None:
     assert (attempt.method, attempt.url, list(attempt.headers)) == ("POST", POST, [name for name, _ in request.headers])
     assert attempt.headers["relay-attempt"] == "3"
     assert attempt.headers["relay-answer-url"] == "https://us/********"
-    assert attempt.response == Told(200, {"content-type": "text/plain"}, "built")
+    assert attempt.response == AttemptResponse(200, {"content-type": "text/plain"}, "built")
     rest = facts(attempt, "outcome", "error", "reason", "detail", "next_attempt_at", "code_class", "failed")
     assert rest == dict.fromkeys(("error", "reason", "detail", "next_attempt_at")) | {
         "outcome": "done",
@@ -106,7 +106,7 @@ async def test_a_post_that_is_made_again_says_when(rig: Rig) -> None:
 
 async def test_a_post_without_a_response(rig: Rig) -> None:
     attempt = await told(rig, *to_receiver(rig, ASKED), NoResponse("timeout", "no answer", sent=True), attempt=1)
-    assert (attempt.response, attempt.error) == (None, Missed("timeout", "no answer", sent=True))
+    assert (attempt.response, attempt.error) == (None, AttemptFailure("timeout", "no answer", sent=True))
     assert (attempt.outcome, attempt.code_class) == ("doubt", "ambiguous")
 
 
@@ -211,7 +211,7 @@ def attempt(
     exchange: Exchange = OK, decision: Decision = DELIVERED, endpoint: Endpoint = WARY, **request: Any
 ) -> Attempt:
     asked = Request(**{"method": "POST", "url": endpoint.url, "headers": (), "body": b"{}"} | request)
-    about = About("post", "r:ci", endpoint, DELIVERY)
+    about = RequestPurpose("post", "r:ci", endpoint, DELIVERY)
     return attempt_of(made_of(about, asked, exchange, decision, started_at=NOW, seconds=1.0))
 
 
@@ -226,13 +226,15 @@ def test_no_secret_is_told() -> None:
     assert SECRET not in str(found)
     assert found[0].url == "https://ci.example/hooks?key=********"
     assert set(found[0].headers.values()) == {"********", "it is ********"}
-    assert found[0].response == Told(500, {"set-cookie": "********", "x-echo": "********"}, "unknown key ********")
+    assert found[0].response == AttemptResponse(
+        500, {"set-cookie": "********", "x-echo": "********"}, "unknown key ********"
+    )
 
 
 def test_of_a_large_body_little_is_kept_and_less_is_told() -> None:
     body = b"x" * 100_000
     made = made_of(
-        About("post", "r:ci", WARY, DELIVERY),
+        RequestPurpose("post", "r:ci", WARY, DELIVERY),
         Request("POST", "u", (), body),
         Response(200, {}, body),
         DELIVERED,

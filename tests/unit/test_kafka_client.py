@@ -7,9 +7,9 @@ import pytest
 
 from relay.domain.errors import LogUnavailable
 from relay.log.kafka.client import KafkaClient
-from relay.log.kafka.settings import Cluster, KafkaSecurity
+from relay.log.kafka.settings import KafkaCluster, KafkaSecurity
 
-CLUSTER = replace(Cluster("unused", "test", KafkaSecurity(), None), repeat_s=0.0)
+CLUSTER = replace(KafkaCluster("unused", "test", KafkaSecurity(), None), repeat_s=0.0)
 
 
 class Gone:

@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 
 from relay.config.encryption import KeyRing
 from relay.config.receivers_file import parse_receivers_file
-from relay.control.records import Declared
+from relay.control.records import EntryRecord
 from relay.control.resolve import receiver_of, unusable_receiver
 from relay.delivery import tls as tls_module
 from relay.domain import key_material
@@ -73,7 +73,7 @@ def test_what_an_older_release_has_stored_waits_for_other_settings() -> None:
         "post_endpoint": "https://ci.example/",
         "tls": {"client_certificate": LONG_CERTIFICATE, "client_key": LONG_KEY},
     }
-    stored = Declared("api", entry).encode()
+    stored = EntryRecord("api", entry).encode()
     with pytest.raises(UserError) as caught:
         receiver_of("ci", stored, {}, KeyRing([]))
     assert TOO_LONG in str(caught.value)

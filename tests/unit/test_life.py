@@ -2,7 +2,7 @@
 
 import pytest
 
-from relay.control.records import Declared, decode
+from relay.control.records import EntryRecord, decode
 from relay.domain.coordinate import Coordinate
 from relay.domain.hop import Hop, decode_hop, encode_hop
 from relay.domain.identity import DeliveryId
@@ -39,9 +39,9 @@ def test_a_record_is_of_the_life_that_it_says_or_else_of_the_one_that_its_messag
 def test_it_is_on_hop_records_and_in_the_entrys_record_where_there_is_one() -> None:
     assert decode_hop(encode_hop(Hop(DELIVERY, life="7-1"))).life == "7-1"
     assert encode_hop(Hop(DELIVERY, life="")) == encode_hop(Hop(DELIVERY))
-    declared = Declared("api", {"post_endpoint": "https://ci.example/"}, LIFE)
+    declared = EntryRecord("api", {"post_endpoint": "https://ci.example/"}, LIFE)
     assert decode(declared.encode()) == declared
-    assert b"life" not in Declared("file", {}).encode()
+    assert b"life" not in EntryRecord("file", {}).encode()
 
 
 def test_what_was_routed_to_a_former_receiver_of_the_name_ends_as_to_one_that_is_no_more() -> None:

@@ -139,7 +139,7 @@ def test_those_that_are_sent_most_have_series_of_their_own(monkeypatch: pytest.M
 
 def test_who_was_busy_once_gives_way(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(series, "MAX_RECEIVERS", 1)
-    receivers = series.Receivers()
+    receivers = series.ReceiverLabels()
     assert receivers.label("once") == "once"
     receivers.weigh({"once": 1000})
     turns = 0
@@ -151,8 +151,8 @@ def test_who_was_busy_once_gives_way(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_volumes_are_remembered_of_so_many_only(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(series.Receivers, "MOST", 10)
-    receivers = series.Receivers()
+    monkeypatch.setattr(series.ReceiverLabels, "MOST", 10)
+    receivers = series.ReceiverLabels()
     receivers.weigh({f"r-{number}": 2 + number for number in range(50)})
     assert len(receivers._volume) == 10
     assert min(receivers._volume.values()) == 42

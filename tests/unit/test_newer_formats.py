@@ -9,7 +9,7 @@ from relay.domain.errors import InvalidRecord, LogUnavailable, UserError
 from relay.domain.hop import FORM as HOP_FORM
 from relay.domain.hop import FORM_HEADER, Hop, decode_hop, encode_hop
 from relay.domain.identity import DeliveryId
-from relay.domain.replay_job import Progress, decode_progress
+from relay.domain.replay_job import ReplayProgress, decode_progress
 from relay.domain.route import Route, decode_route
 from relay.embedded.directory import FORM as DIRECTORY_FORM
 from relay.embedded.directory import check_form
@@ -24,7 +24,7 @@ HOP = Hop(DELIVERY)
 
 
 def test_more_fields_of_a_route_and_of_a_jobs_progress_are_ignored() -> None:
-    route, progress = Route(version=3, lane="shared"), Progress("running", sent=7, positions=(1, 2))
+    route, progress = Route(version=3, lane="shared"), ReplayProgress("running", sent=7, positions=(1, 2))
     assert decode_route(json.dumps(json.loads(route.encode()) | {"newer": 1}).encode()) == route
     assert decode_progress(json.dumps(json.loads(progress.encode()) | {"newer": 1}).encode()) == progress
 

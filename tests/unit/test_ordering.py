@@ -6,13 +6,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from relay.domain.filters import Event
+from relay.domain.filters import FilterInput
 from relay.domain.message import Message
 from relay.domain.ordering import order_digest
 
 
-def event(payload: bytes, **headers: str) -> Event:
-    return Event(Message("github", "m-1", ("ci",), event_type="push", payload=payload, headers=tuple(headers.items())))
+def event(payload: bytes, **headers: str) -> FilterInput:
+    return FilterInput(
+        Message("github", "m-1", ("ci",), event_type="push", payload=payload, headers=tuple(headers.items()))
+    )
 
 
 PUSH = event(b'{"repository": {"full_name": "a/b", "id": 7}, "forced": false, "commits": []}', tenant="t1")

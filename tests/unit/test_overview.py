@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from relay.api.overview.alerts import MANY_FAILED, MOST, EndpointNow, FailedNow, Item, Seen, attention
+from relay.api.overview.alerts import MANY_FAILED, MOST, AlertInput, EndpointNow, FailedNow, Item, attention
 from relay.api.overview.head_of_line import StuckLine, why_stuck
 from relay.api.overview.snapshot import Passed, counted, passed, rates
 from relay.domain.coordinate import Coordinate
@@ -29,7 +29,7 @@ def kinds(items: list[Item]) -> list[str]:
 
 
 def test_nothing_needs_anybody_where_all_is_well() -> None:
-    assert attention(Seen(NOW, [lane()])) == []
+    assert attention(AlertInput(NOW, [lane()])) == []
 
 
 def test_the_most_urgent_comes_first() -> None:
@@ -38,7 +38,7 @@ def test_the_most_urgent_comes_first() -> None:
         EndpointNow("failing", False, "failing", NOW - 5, "its breaker is open"),
         EndpointNow("gone", False, "paused", NOW - 5, "it said 410", gone=True),
     ]
-    seen = Seen(
+    seen = AlertInput(
         NOW,
         [lane(seen_s=None)],
         endpoints,
@@ -54,21 +54,21 @@ def test_the_most_urgent_comes_first() -> None:
 
 def test_a_topic_that_nobody_serves_is_one_item_that_says_what_to_do() -> None:
     lanes = [lane(partition=number, seen_s=UNSERVED_S + 50 + number) for number in range(3)]
-    [item] = attention(Seen(NOW, lanes))
+    [item] = attention(AlertInput(NOW, lanes))
     assert (item.subject, item.since) == ("t-to_receiver_ci", NOW - UNSERVED_S - 52)
     assert item.detail.startswith("nobody serves it; 18 records wait.")
     assert "relay run --roles to-receiver" in item.detail
-    [item] = attention(Seen(NOW, [*lanes, lane(partition=3)]))
+    [item] = attention(AlertInput(NOW, [*lanes, lane(partition=3)]))
     assert item.detail.startswith("3 of its partitions:")
 
 
 def test_what_may_help_is_a_call_of_the_api() -> None:
     callback = EndpointNow("a/b", True, "paused", None, "paused")
-    [item] = attention(Seen(NOW, endpoints=[callback]))
+    [item] = attention(AlertInput(NOW, endpoints=[callback]))
     assert item.subject == "a/b/callback"
     assert item.action is not None
     assert item.action[:3] == ("Resume", "POST", "/v1/sources/a%2Fb/callback/resume")
-    [item] = attention(Seen(NOW, failed=[FailedNow("ci", "exhausted", 9, NOW)], since="2026-01-01T00:00:00Z"))
+    [item] = attention(AlertInput(NOW, failed=[FailedNow("ci", "exhausted", 9, NOW)], since="2026-01-01T00:00:00Z"))
     assert item.action is not None
     assert item.action.body == {"receiver": "ci", "reason": "exhausted", "since": "2026-01-01T00:00:00Z"}
 
@@ -78,19 +78,19 @@ def test_what_may_help_is_a_call_of_the_api() -> None:
     [("exhausted", 4, False), ("exhausted", 5, True), ("poison", 1, True)],
 )
 def test_dead_letters_are_told_of_when_they_are_many_or_ours(reason: str, count: int, told: bool) -> None:
-    assert bool(attention(Seen(NOW, failed=[FailedNow("ci", reason, count, NOW)]))) == told
+    assert bool(attention(AlertInput(NOW, failed=[FailedNow("ci", reason, count, NOW)]))) == told
 
 
 def test_records_that_were_deleted_unread_are_told_of() -> None:
     gone = replace(lane(), backlog=lane().backlog._replace(first=7))
-    assert kinds(attention(Seen(NOW, [gone]))) == ["unread_lost"]
+    assert kinds(attention(AlertInput(NOW, [gone]))) == ["unread_lost"]
 
 
 STUCK = StuckLine("ci", "a/b", "m 1", 3, "attempt 4 did not succeed: 500")
 
 
 def test_a_message_that_holds_others_up_is_named_with_what_came_of_it() -> None:
-    [item] = attention(Seen(NOW, stuck=[STUCK]))
+    [item] = attention(AlertInput(NOW, stuck=[STUCK]))
     assert (item.kind, item.severity, item.subject, item.message) == ("held_up", "warning", "ci", ("a/b", "m 1"))
     assert item.detail == "3 messages wait behind 'm 1' of source 'a/b': attempt 4 did not succeed: 500"
     assert item.action is not None
@@ -99,9 +99,9 @@ def test_a_message_that_holds_others_up_is_named_with_what_came_of_it() -> None:
 
 def test_where_a_receiver_takes_nothing_its_heads_are_no_matter_of_their_own() -> None:
     down = EndpointNow("ci", False, "failing", NOW, "its breaker is open")
-    assert kinds(attention(Seen(NOW, endpoints=[down], stuck=[STUCK]))) == ["failing"]
+    assert kinds(attention(AlertInput(NOW, endpoints=[down], stuck=[STUCK]))) == ["failing"]
     callback = EndpointNow("ci", True, "paused", NOW, "paused")
-    assert kinds(attention(Seen(NOW, endpoints=[callback], stuck=[STUCK]))) == ["held_up", "paused"]
+    assert kinds(attention(AlertInput(NOW, endpoints=[callback], stuck=[STUCK]))) == ["held_up", "paused"]
 
 
 @pytest.mark.parametrize(
@@ -132,7 +132,7 @@ def test_who_serves_a_lane_and_what_is_in_flight_is_as_of_a_sign_that_is_fresh()
 
 def test_there_is_an_end_to_it_and_nothing_steers_a_terminal() -> None:
     endpoints = [EndpointNow(f"r{n}", False, "paused", NOW, "\x1b[2J") for n in range(MOST + 20)]
-    found = attention(Seen(NOW, endpoints=endpoints))
+    found = attention(AlertInput(NOW, endpoints=endpoints))
     assert len(found) == MOST
     assert found[0].detail == "\\x1b[2J"
 

@@ -12,11 +12,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from relay.api.peers import Member
+from relay.api.peers import GroupProcess
 from relay.cli.cores import available_cores, within_limit
-from relay.config.plan import API, ROLES, Plan
+from relay.config.plan import API, ROLES, ProcessPlan
 from relay.run import autoscale, processes
-from relay.run.autoscale import BUSY_CORES, BUSY_S, SETTLE_S, Demand, cpu_seconds
+from relay.run.autoscale import BUSY_CORES, BUSY_S, SETTLE_S, Autoscale, cpu_seconds
 from relay.run.processes import (
     FIRST_PAUSE_S,
     LONGEST_PAUSE_S,
@@ -47,21 +47,21 @@ def test_a_containers_limit_counts(cores: int, cpu_max: str, allowed: int) -> No
 
 
 def test_all_serve_the_api_on_a_port_with_a_number_and_one_on_a_free_one() -> None:
-    assert [API in plan_of(index, Plan(), 8080).roles for index in range(3)] == [True, True, True]
-    assert [API in plan_of(index, Plan(), 0).roles for index in range(3)] == [True, False, False]
-    assert plan_of(1, Plan(), 0).roles == set(ROLES) - {API}
+    assert [API in plan_of(index, ProcessPlan(), 8080).roles for index in range(3)] == [True, True, True]
+    assert [API in plan_of(index, ProcessPlan(), 0).roles for index in range(3)] == [True, False, False]
+    assert plan_of(1, ProcessPlan(), 0).roles == set(ROLES) - {API}
 
 
 def test_nobody_is_started_who_has_nothing_to_do() -> None:
-    only_api = Plan(frozenset({API}))
+    only_api = ProcessPlan(frozenset({API}))
     assert group_size(4, only_api, 8080) == 4
     assert group_size(4, only_api, 0) == 1
-    assert group_size(4, Plan(), 0) == 4
+    assert group_size(4, ProcessPlan(), 0) == 4
 
 
 def test_the_command_hands_on_what_was_asked_for() -> None:
-    plan = Plan(frozenset({"to-sender", API}), frozenset({"b", "a"}))
-    found = command(Member(1, 4, Path("/run/x")), plan, Path("relay.yaml"))
+    plan = ProcessPlan(frozenset({"to-sender", API}), frozenset({"b", "a"}))
+    found = command(GroupProcess(1, 4, Path("/run/x")), plan, Path("relay.yaml"))
     assert found[1:4] == ["-m", "relay", "run"]
     assert found[4:] == [
         *("--member", "1", "4", "/run/x"),
@@ -89,30 +89,30 @@ WAITS = "import sys; print('begun', sys.argv[1], flush=True); sys.stdin.read()"
 Capture = pytest.CaptureFixture[str]
 
 
-def load(judge: Demand, cores: float, seconds: int, start: float = 0.0) -> list[int]:
+def load(judge: Autoscale, cores: float, seconds: int, start: float = 0.0) -> list[int]:
     """How many processes are wanted in each second, when those that run take `cores` in all."""
     return [judge.look(start + second, cores * (start + second)) for second in range(seconds)]
 
 
 def test_one_process_is_enough_until_it_is_busy_for_seconds() -> None:
     settled = SETTLE_S + 1
-    assert set(load(Demand(4, 0.0), BUSY_CORES - 0.05, 600)) == {1}
-    counts = load(Demand(4, 0.0), 1.0, 600)
+    assert set(load(Autoscale(4, 0.0), BUSY_CORES - 0.05, 600)) == {1}
+    counts = load(Autoscale(4, 0.0), 1.0, 600)
     first = counts.index(2)
     assert settled + BUSY_S - 2 <= first <= settled + BUSY_S + 1
     assert max(counts) == 2  # two that share one core's work are not busy
 
 
 def test_processes_are_added_up_to_what_there_may_be() -> None:
-    judge = Demand(3, 0.0)
+    judge = Autoscale(3, 0.0)
     for second in range(100):
         judge.look(second, 3.0 * second)
     assert (judge.count, judge.met) == (3, True)
-    assert Demand(1, 0.0).met
+    assert Autoscale(1, 0.0).met
 
 
 def test_a_burst_and_a_start_are_not_worth_a_process() -> None:
-    judge, spent = Demand(4, 0.0), 0.0
+    judge, spent = Autoscale(4, 0.0), 0.0
     for second in range(300):
         starting, bursting = second < SETTLE_S, second % 10 < 2
         spent += 1.0 if starting or bursting else 0.1
@@ -120,7 +120,7 @@ def test_a_burst_and_a_start_are_not_worth_a_process() -> None:
 
 
 def test_a_process_that_died_takes_its_cpu_seconds_with_it() -> None:
-    judge = Demand(4, 0.0)
+    judge = Autoscale(4, 0.0)
     assert load(judge, 0.5, 100)[-1] == 1
     assert judge.look(101, 0.0) == 1
     assert judge.look(102, 0.9) == 1
@@ -142,7 +142,7 @@ async def test_another_is_started_when_those_that_run_are_busy(monkeypatch: pyte
     monkeypatch.setattr(processes, "LOOK_EVERY_S", 0.001)
     monkeypatch.setattr(autoscale, "SETTLE_S", 0.0)
     monkeypatch.setattr(autoscale, "BUSY_S", 0.0)
-    running = asyncio.ensure_future(run_processes(3, Plan(), None, by_demand=True, api_port=8080, grace_s=5.0))
+    running = asyncio.ensure_future(run_processes(3, ProcessPlan(), None, by_demand=True, api_port=8080, grace_s=5.0))
     said = ""
     async with asyncio.timeout(60):
         while said.count("begun") < 3:

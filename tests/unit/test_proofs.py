@@ -6,7 +6,7 @@ from itertools import permutations
 import pytest
 
 from relay.control.record_header import glance
-from relay.control.verification_results import Proofs
+from relay.control.verification_results import VerificationResults
 from relay.domain.receiver import Endpoint, Receiver
 from relay.domain.verification import HandshakeResult, failed, handshake_of, verification_key
 from relay.log.port import Record
@@ -19,12 +19,12 @@ REFUSAL = failed(OF, "404", NOW, None)
 CI = Receiver("ci", Endpoint(URL), verification="challenge", verified=False)
 
 
-def tell(proofs: Proofs, result: HandshakeResult | None, name: str = "ci") -> bool:
+def tell(proofs: VerificationResults, result: HandshakeResult | None, name: str = "ci") -> bool:
     value = None if result is None else result.encode()
     return proofs.take(Record("receiver_config", 0, 0, verification_key(name), value, (), 0))
 
 
-def declare(proofs: Proofs, name: str = "ci", **entry: object) -> None:
+def declare(proofs: VerificationResults, name: str = "ci", **entry: object) -> None:
     value = {"declared_by": "file", "entry": {"post_endpoint": URL, "verification": "challenge"} | entry}
     proofs.declared(name, glance(json.dumps(value).encode()))
 
@@ -34,7 +34,7 @@ def declare(proofs: Proofs, name: str = "ci", **entry: object) -> None:
 def test_the_order_in_which_it_is_told_is_of_no_matter(
     order: tuple[int, ...], result: HandshakeResult, due_at: float | None
 ) -> None:
-    proofs = Proofs()
+    proofs = VerificationResults()
     told = (lambda: declare(proofs), lambda: tell(proofs, result))
     for number in order:
         told[number]()
@@ -44,7 +44,7 @@ def test_the_order_in_which_it_is_told_is_of_no_matter(
 
 
 def test_who_is_declared_otherwise_is_due_at_once() -> None:
-    proofs = Proofs()
+    proofs = VerificationResults()
     assert tell(proofs, PROOF)
     for entry, due in (({}, []), ({"post_endpoint": f"{URL}/2"}, ["ci"]), ({"verification": "none"}, [])):
         declare(proofs, **entry)
@@ -55,7 +55,7 @@ def test_who_is_declared_otherwise_is_due_at_once() -> None:
 
 
 def test_of_a_url_that_refers_to_something_only_who_resolves_it_can_tell() -> None:
-    proofs = Proofs()
+    proofs = VerificationResults()
     tell(proofs, PROOF)
     declare(proofs, post_endpoint="https://${HOST}/hooks")
     assert proofs.due(NOW, 9) == ["ci"]
@@ -67,14 +67,14 @@ def test_of_a_url_that_refers_to_something_only_who_resolves_it_can_tell() -> No
 
 
 def test_what_is_no_url_disturbs_nobody() -> None:
-    proofs = Proofs()
+    proofs = VerificationResults()
     for url in ("https://ci.example:99999/", "https://[ci/", ""):
         declare(proofs, post_endpoint=url)
     assert proofs.due(NOW, 9) == ["ci"]
 
 
 def test_what_does_not_come_again_is_forgotten_when_the_topic_is_read_anew() -> None:
-    proofs = Proofs()
+    proofs = VerificationResults()
     for name in ("ci", "cd"):
         declare(proofs, name)
         tell(proofs, PROOF, name)
@@ -86,7 +86,7 @@ def test_what_does_not_come_again_is_forgotten_when_the_topic_is_read_anew() -> 
 
 
 def test_a_proof_that_is_taken_back_is_none() -> None:
-    proofs = Proofs()
+    proofs = VerificationResults()
     tell(proofs, PROOF)
     assert not tell(proofs, None)
     declare(proofs)
@@ -95,7 +95,7 @@ def test_a_proof_that_is_taken_back_is_none() -> None:
 
 
 def test_some_are_looked_at_at_a_time() -> None:
-    proofs = Proofs()
+    proofs = VerificationResults()
     for number in range(5):
         declare(proofs, f"r-{number}")
     assert proofs.due(NOW, 2) == ["r-0", "r-1"]

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from relay.log.kafka import record_batches, salvage
 from relay.log.kafka.codecs import decompressed, may_exceed
-from relay.log.kafka.record_batches import Chunk, Unpacking, decode, offset_behind
+from relay.log.kafka.record_batches import FetchedRecords, Unpacking, decode, offset_behind
 from relay.log.port import Record, TopicPartition
 from tests.fakes.raw_batches import ENCODERS, RawBatch, RawRecord
 
@@ -23,15 +23,15 @@ codecs = pytest.mark.parametrize("codec", sorted(ENCODERS))
 END = 2**40
 
 
-def read(data: bytes, start: int = 0, end: int = END, max_bytes: int = 10_000) -> Chunk:
+def read(data: bytes, start: int = 0, end: int = END, max_bytes: int = 10_000) -> FetchedRecords:
     return decode(AT, data, start=start, end=end, max_bytes=max_bytes)
 
 
-def good(chunk: Chunk) -> dict[int, bytes | None]:
+def good(chunk: FetchedRecords) -> dict[int, bytes | None]:
     return {record.offset: record.value for record in chunk.records if record.flaw is None}
 
 
-def flaws(chunk: Chunk) -> list[tuple[int | None, int, str]]:
+def flaws(chunk: FetchedRecords) -> list[tuple[int | None, int, str]]:
     """(first offset of a gap, offset, detail)."""
     return [(record.flaw.first_offset, record.offset, record.flaw.detail) for record in chunk.records if record.flaw]
 
@@ -55,13 +55,13 @@ def test_a_batch_that_is_cut_short_comes_again() -> None:
 
 
 def test_nothing_is_nothing() -> None:
-    assert read(b"", start=5) == Chunk([], 5, END)
+    assert read(b"", start=5) == FetchedRecords([], 5, END)
 
 
 def test_offsets_that_are_gone_are_no_flaw() -> None:
     chunk = read(RawBatch(GOOD[:2], base=5, deltas=[1, 4], last_delta=9).encoded(), start=5)
     assert (sorted(good(chunk)), flaws(chunk), chunk.next_offset) == ([6, 9], [], 15)
-    assert read(RawBatch([], base=5, last_delta=3).encoded(), start=5) == Chunk([], 9, END)
+    assert read(RawBatch([], base=5, last_delta=3).encoded(), start=5) == FetchedRecords([], 9, END)
 
 
 @pytest.mark.parametrize("end", [5, 7, 9, 10])
@@ -74,7 +74,7 @@ def test_what_was_appended_after_the_broker_looked_for_the_end_is_read(end: int)
 
 
 def test_markers_of_transactions_are_left_out() -> None:
-    assert read(RawBatch(GOOD[:1], attributes=0x20).encoded()) == Chunk([], 1, END)
+    assert read(RawBatch(GOOD[:1], attributes=0x20).encoded()) == FetchedRecords([], 1, END)
 
 
 # one record
@@ -299,7 +299,7 @@ def stream(parts: Sequence[RawBatch]) -> tuple[bytes, int]:
     return data, offset
 
 
-def accounted(chunk: Chunk) -> list[int]:
+def accounted(chunk: FetchedRecords) -> list[int]:
     """Every offset that a record or a flaw stands for."""
     found: list[int] = []
     for record in chunk.records:
@@ -357,7 +357,7 @@ def test_any_bytes_at_all(data: bytes, start: int) -> None:
 # a few records at a time
 
 
-def sliced(data: bytes, start: int, end: int, counts: Sequence[int], *, fold: bool) -> Chunk:
+def sliced(data: bytes, start: int, end: int, counts: Sequence[int], *, fold: bool) -> FetchedRecords:
     """Taken so many at a time, in a circle; with `fold`, every batch is unpacked again each time."""
     unpacking, found = Unpacking(AT, data, start=start, end=end, max_bytes=10_000), list[Record]()
     for count in itertools.cycle(counts):
@@ -368,7 +368,7 @@ def sliced(data: bytes, start: int, end: int, counts: Sequence[int], *, fold: bo
             assert unpacking.take(1) == []
             unpacking.unpack()
         if unpacking.done:
-            return Chunk(found, unpacking.position, end)
+            return FetchedRecords(found, unpacking.position, end)
         if fold:
             unpacking.fold()
     raise AssertionError("unreachable")

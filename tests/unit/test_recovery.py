@@ -10,7 +10,7 @@ from msgspec import structs
 from relay.domain.errors import LogUnavailable
 from relay.domain.identity import DeliveryId
 from relay.domain.topics import Topics, TopicSpec
-from relay.engine.observer import Memory, Observer, Recovered
+from relay.engine.observer import Observer, Recovered, StateMemory
 from relay.engine.parking import FORM, LIFE_KEY, wrap
 from relay.engine.recovery import LEASE, Holding, Recovery
 from relay.engine.supervision import Patience
@@ -129,7 +129,7 @@ async def test_a_loss_is_told_from_its_beginning_to_its_end() -> None:
         ("not ready", 0, 0),
     ]
     (done,) = rig.told.done
-    assert (done.tags, done.memory, done.doubt_until) == (ALL, Memory.LOST, begun + WINDOW_S)
+    assert (done.tags, done.memory, done.doubt_until) == (ALL, StateMemory.LOST, begun + WINDOW_S)
     assert done.owners == {"r:ci": Counter({Restored.PUT_BACK: 2}), "r:other": Counter({Restored.PUT_BACK: 1})}
     assert (done.count(), done.count(Restored.PUT_BACK), done.count(Restored.FINISHED)) == (3, 3, 0)
 
@@ -141,7 +141,7 @@ async def test_a_new_installation_has_lost_nothing() -> None:
     await rig.log.create([PARKED], {})
     await rig.recovery.heal()
     (done,) = rig.told.done
-    assert (done.memory, done.doubt_until) == (Memory.NEW, None)
+    assert (done.memory, done.doubt_until) == (StateMemory.NEW, None)
     assert await rig.parked_keys() == {LIFE_KEY}
 
 
@@ -152,7 +152,7 @@ async def test_neither_has_one_that_was_restarted() -> None:
     await rig.alive()
     await rig.recovery.heal()
     (done,) = rig.told.done
-    assert (done.tags, done.memory, done.doubt_until) == (ALL, Memory.KEPT, None)
+    assert (done.tags, done.memory, done.doubt_until) == (ALL, StateMemory.KEPT, None)
 
 
 @virtually
@@ -187,7 +187,7 @@ async def test_a_preview_of_a_loss_makes_nothing_ready() -> None:
     await rig.fill()
     await rig.alive()
     previewed = await rig.recovery.preview()
-    assert (previewed.tags, previewed.memory, previewed.count(Restored.PUT_BACK)) == (ALL, Memory.LOST, 3)
+    assert (previewed.tags, previewed.memory, previewed.count(Restored.PUT_BACK)) == (ALL, StateMemory.LOST, 3)
     assert await rig.state.lost() == ALL
 
 

@@ -11,7 +11,7 @@ import yaml
 from relay.config.differences import FieldChange
 from relay.config.receivers_file import ReceiversFile, parse_receivers_file
 from relay.control.apply import Diff, apply_file, awaited, preview_file, refusal_of
-from relay.control.records import Declared
+from relay.control.records import EntryRecord
 from relay.control.registry import Registry
 from relay.domain.errors import LogUnavailable, UserError
 from relay.domain.hold import Hold, encode_hold
@@ -188,13 +188,13 @@ async def test_an_entry_that_cannot_be_used_here_leaves_the_former_one_in_force(
         (b"not JSON", "receiver_config: a record that is not JSON of declared_by and entry"),
         (b"[]", "receiver_config: a record that is not JSON of declared_by and entry"),
         (b"[" * 100_000, "receiver_config: a record that is not JSON of declared_by and entry"),
-        (Declared("api", {"new_field": 1, "post_endpoint": "https://ci.example/"}).encode(), "receiver_config: "
+        (EntryRecord("api", {"new_field": 1, "post_endpoint": "https://ci.example/"}).encode(), "receiver_config: "
          "receivers.ci.new_field: unknown field; known: "),
     ],
 )  # fmt: skip
 async def test_a_record_nobody_understands_stops_nothing(log: _TopicLog, value: bytes, problem: str) -> None:
     await log.declare("ci", value)
-    await log.declare("other", Declared("api", {"post_endpoint": "https://other.example/"}).encode())
+    await log.declare("other", EntryRecord("api", {"post_endpoint": "https://other.example/"}).encode())
     registry = Registry(TOPICS, {})
     async with _following(registry, log):
         assert [name for name, each in registry.receivers().items() if each.unusable is None] == ["other"]
@@ -210,7 +210,7 @@ async def test_a_process_may_ping_what_is_offline_more_often(log: _TopicLog) -> 
         "source:s": {"callback": {"url": "https://sender.example/"}},
     }
     for key, entry in entries.items():
-        await log.declare(key, Declared("api", entry).encode())
+        await log.declare(key, EntryRecord("api", entry).encode())
     registry = Registry(TOPICS, {}, ping_every=2.0)
     async with _following(registry, log):
         posts = [one.post for name in ("usual", "often", "many") if (one := registry.receiver(name)) is not None]
@@ -309,7 +309,7 @@ async def test_a_preview_works_before_there_is_a_topic(log: _TopicLog) -> None:
 
 
 async def test_what_the_api_declared_stays_and_the_file_cannot_declare_it_too(log: _TopicLog) -> None:
-    theirs = Declared("api", {"post_endpoint": "https://ci.example/"}).encode()
+    theirs = EntryRecord("api", {"post_endpoint": "https://ci.example/"}).encode()
     await log.declare("ci", theirs)
     await log.declare("theirs", theirs)
     await log.declare("broken", b"?")

@@ -5,12 +5,12 @@ from dataclasses import replace
 import pytest
 
 from relay.control.records import key_of
-from relay.control.replay_jobs import Job, Jobs
+from relay.control.replay_jobs import Jobs, ReplayJob
 from relay.domain.errors import InvalidRecord
 from relay.domain.replay_job import (
-    Order,
-    Progress,
-    Span,
+    OffsetSpan,
+    ReplayOrder,
+    ReplayProgress,
     decode_order,
     decode_progress,
     eta_s,
@@ -19,13 +19,15 @@ from relay.domain.replay_job import (
     progress_key,
     stop_key,
 )
-from relay.domain.selection import Facts, Selection
+from relay.domain.selection import LetterFacts, Selection
 from relay.log.port import Record
 from relay.replay.runner import next_of
 
 CHOSEN = Selection(frozenset({"ci"}), statuses=frozenset({500, 502}), since_ms=5, until_ms=9)
-ORDER = Order("ab12", "discard", CHOSEN, 1_700_000_000.5, (Span("f", 0, 1, 2),), (Span("l", 3, 4, 5),), 2.5)
-PROGRESS = Progress("running", 10, 3, {"replayed": 2}, 1, (4, 5), (6, 7), 1_700_000_001.0)
+ORDER = ReplayOrder(
+    "ab12", "discard", CHOSEN, 1_700_000_000.5, (OffsetSpan("f", 0, 1, 2),), (OffsetSpan("l", 3, 4, 5),), 2.5
+)
+PROGRESS = ReplayProgress("running", 10, 3, {"replayed": 2}, 1, (4, 5), (6, 7), 1_700_000_001.0)
 
 
 def record(key: bytes, value: bytes | None) -> Record:
@@ -79,12 +81,12 @@ def test_what_is_known_does_not_depend_on_the_order_of_the_records() -> None:
 
 def test_the_end_is_as_far_as_the_pace_so_far_says() -> None:
     assert eta_s(PROGRESS, 1_700_000_011.0) == pytest.approx(10.0)
-    assert eta_s(Progress("running", 5, 5, begun_at=1.0), 2.0) == 0.0
-    assert eta_s(Progress("running", 5, 0, begun_at=1.0), 2.0) is None
-    assert eta_s(Progress("counting"), 2.0) is None
+    assert eta_s(ReplayProgress("running", 5, 5, begun_at=1.0), 2.0) == 0.0
+    assert eta_s(ReplayProgress("running", 5, 0, begun_at=1.0), 2.0) is None
+    assert eta_s(ReplayProgress("counting"), 2.0) is None
 
 
-FACTS = Facts("ci", "github", "m-1", "rejected", 422, "to_receiver", 100)
+FACTS = LetterFacts("ci", "github", "m-1", "rejected", 422, "to_receiver", 100)
 
 
 @pytest.mark.parametrize(
@@ -112,10 +114,10 @@ def test_what_was_discarded_has_to_be_asked_for() -> None:
 
 
 def test_jobs_of_one_caller_leave_a_place_for_another() -> None:
-    def jobs(by: str, count: int) -> list[Job]:
-        return [Job(replace(ORDER, id=f"{by}{number}", by=by)) for number in range(count)]
+    def jobs(by: str, count: int) -> list[ReplayJob]:
+        return [ReplayJob(replace(ORDER, id=f"{by}{number}", by=by)) for number in range(count)]
 
-    def ids(found: list[Job]) -> list[str]:
+    def ids(found: list[ReplayJob]) -> list[str]:
         return [job.order.id for job in found]
 
     assert ids(next_of(jobs("a", 9), [])) == ["a0", "a1", "a2"]

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from relay.domain.dead_letter import DeadLetter, dead_letter_headers
-from relay.domain.directory import NobodyMoves
+from relay.domain.directory import NoMoves
 from relay.domain.errors import LogUnavailable
 from relay.domain.hop import Hop, decode_hop, encode_hop
 from relay.domain.identity import DeliveryId
@@ -16,9 +16,9 @@ from relay.domain.reasons import REASON_CODES, REASONS
 from relay.domain.receiver import Endpoint, Receiver
 from relay.domain.topics import Topics
 from relay.log.port import Coordinate, NewRecord, Record
-from relay.replay.executor import Hands
+from relay.replay.executor import ReplayExecutor
 from relay.replay.letter import Letter, read_letter
-from relay.replay.plan import HERE, Out, Plan, Planner, is_open, next_life
+from relay.replay.plan import HERE, Out, Planner, ReplayPlan, is_open, next_life
 from relay.state.rows import Mark, Row, Stage, delivery_row
 from tests.fakes.virtual_time import LoopClock
 from tests.fakes.world import Known
@@ -179,11 +179,11 @@ async def test_what_is_carried_out_is_marked_slice_by_slice() -> None:
     deliveries = [DeliveryId("ci", "github", f"m-{number}") for number in range(9)]
     marks = [Mark(delivery_row(one), 1, Stage.AWAITING, HERE) for one in deliveries]
     plans = [
-        Plan((Out(NewRecord("t", b"k", b"%d" % n + bytes(1_000_000)), one, 1, (mark,)),))
+        ReplayPlan((Out(NewRecord("t", b"k", b"%d" % n + bytes(1_000_000)), one, 1, (mark,)),))
         for n, (one, mark) in enumerate(zip(deliveries, marks, strict=True))
     ]
     took: Any = _Took(fails_at=2)
-    hands = Hands(took, took, TOPICS, Known([], []), NobodyMoves(), LoopClock(), max_payload_bytes=100)
+    hands = ReplayExecutor(took, took, TOPICS, Known([], []), NoMoves(), LoopClock(), max_payload_bytes=100)
     with pytest.raises(LogUnavailable):
         await hands.carry_out(plans)
     assert [len(call) for call in took.calls] == [4, 4]

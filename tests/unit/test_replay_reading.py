@@ -2,13 +2,13 @@
 
 import pytest
 
-from relay.domain.replay_job import Order, Span
+from relay.domain.replay_job import OffsetSpan, ReplayOrder
 from relay.domain.selection import Selection
 from relay.domain.topics import Topics, TopicSpec
 from relay.log.port import Coordinate, NewRecord
 from relay.replay import partition_merge, scanner
 from relay.replay.partition_merge import merged, start_at
-from relay.replay.scanner import Walk
+from relay.replay.scanner import ReplayScanner
 from tests.fakes.log import MemoryBroker, MemoryLog
 
 TOPIC = Topics().failed_messages
@@ -28,8 +28,8 @@ async def written(*turns: int) -> MemoryLog:
     return log
 
 
-def spans(first: int, second: int) -> list[Span]:
-    return [Span(TOPIC, 0, 0, first), Span(TOPIC, 1, 0, second)]
+def spans(first: int, second: int) -> list[OffsetSpan]:
+    return [OffsetSpan(TOPIC, 0, 0, first), OffsetSpan(TOPIC, 1, 0, second)]
 
 
 async def test_the_oldest_comes_first() -> None:
@@ -44,7 +44,7 @@ async def test_the_oldest_comes_first() -> None:
 async def test_it_begins_not_behind_the_moment(moment_ms: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(partition_merge, "NEAR", 1)
     log = await written(*[0] * 20)
-    span = await start_at(log, Span(TOPIC, 0, 0, 20), moment_ms)
+    span = await start_at(log, OffsetSpan(TOPIC, 0, 0, 20), moment_ms)
     left_out = range(span.start)
     assert all(offset * 1_000 < moment_ms for offset in left_out)
     assert span.start >= min(19, moment_ms // 1_000 - 1), "and not much is read in vain"
@@ -54,19 +54,19 @@ async def test_a_gap_in_the_offsets_is_no_obstacle(monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr(partition_merge, "NEAR", 1)
     log = await written(*[0] * 20)
     log._broker.drop_before(Coordinate(TOPIC, 0, 15))
-    assert (await start_at(log, Span(TOPIC, 0, 0, 20), 19_000)).start == 0
+    assert (await start_at(log, OffsetSpan(TOPIC, 0, 0, 20), 19_000)).start == 0
 
 
 @pytest.mark.parametrize("size", [1, 2, 3, 100])
 async def test_chunks_go_on_where_the_last_one_ended(size: int) -> None:
     log = await written(0, 1, 1, 0, 1)
-    order = Order("1", "replay", Selection(), 0.0, tuple(spans(2, 3)))
-    whole = [chunk async for chunk in Walk(log, Topics(), order).chunks(size=size)]
+    order = ReplayOrder("1", "replay", Selection(), 0.0, tuple(spans(2, 3)))
+    whole = [chunk async for chunk in ReplayScanner(log, Topics(), order).chunks(size=size)]
     read = [record.timestamp_ms for chunk in whole for record in chunk.records]
     assert read == [0, 1_000, 2_000, 3_000, 4_000]
     assert all(len(chunk) <= size for chunk in whole)
     first = whole[0]
-    rest = [chunk async for chunk in Walk(log, Topics(), order).chunks(0, first.positions, size=size)]
+    rest = [chunk async for chunk in ReplayScanner(log, Topics(), order).chunks(0, first.positions, size=size)]
     assert [record.timestamp_ms for chunk in rest for record in chunk.records] == read[len(first) :]
 
 
@@ -77,7 +77,7 @@ async def test_a_chunk_of_large_letters_is_small(monkeypatch: pytest.MonkeyPatch
     await log.start()
     await log.create([TopicSpec(TOPIC, 2)], {})
     await log.append([NewRecord(TOPIC, KEYS[0], b" " * 400) for _ in range(10)])
-    order = Order("job", "replay", Selection(), 0.0, (Span(TOPIC, 0, 0, 10),))
-    chunks = [chunk async for chunk in Walk(log, Topics(), order).chunks(size=100)]
+    order = ReplayOrder("job", "replay", Selection(), 0.0, (OffsetSpan(TOPIC, 0, 0, 10),))
+    chunks = [chunk async for chunk in ReplayScanner(log, Topics(), order).chunks(size=100)]
     assert [len(chunk) for chunk in chunks] == [3, 3, 3, 1]
     assert [chunk.positions for chunk in chunks] == [(3,), (6,), (9,), (10,)]

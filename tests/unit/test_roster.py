@@ -11,7 +11,7 @@ from relay.engine.work import Work
 from relay.log.port import Record, TopicPartition
 from relay.state.read_model import UNSERVED_S, LineHead, ParkedLine, Served, Sign
 from relay.state.rows import delivery_row
-from relay.watch.heartbeats import SIGN_EVERY_S, Roster
+from relay.watch.heartbeats import SIGN_EVERY_S, Heartbeats
 from tests.fakes.state import MemoryState
 from tests.fakes.virtual_time import LoopClock, run_virtually
 
@@ -46,7 +46,7 @@ class World:
     partition = LANE
 
     def __init__(self) -> None:
-        self.roster = Roster("host-1-a")
+        self.roster = Heartbeats("host-1-a")
         self.order: Order[Work] = Order()
         self.left = asyncio.Event()
         self.in_flight = 0
@@ -125,7 +125,7 @@ def test_a_state_that_is_away_is_signed_in_later() -> None:
     async def main() -> None:
         world = World()
         away = AwayState(world.state)
-        roster = Roster()
+        roster = Heartbeats()
         running = asyncio.create_task(roster.run(away, LoopClock()))
         roster.enter(world)
         await asyncio.sleep(1)

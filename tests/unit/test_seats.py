@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from relay.api.connection_limiter import Seated, Seats
+from relay.api.connection_limiter import ConnectionLimiter, Seated
 
 ADDRESSES = ("a", "b", "c", None)
 steps = st.lists(
@@ -68,7 +68,10 @@ class Naive:
 def test_the_one_that_has_waited_longest_gives_way(
     steps: list[tuple[str, int]], most: int, per_address: int, reserve: int
 ) -> None:
-    seats, naive = Seats[int](most=most, per_address=per_address, reserve=reserve), Naive(most, per_address, reserve)
+    seats, naive = (
+        ConnectionLimiter[int](most=most, per_address=per_address, reserve=reserve),
+        Naive(most, per_address, reserve),
+    )
     for number, (step, argument) in enumerate(steps):
         if step == "enter":
             assert seats.enter(number, argument) == naive.enter(number, argument)  # type: ignore[arg-type]
@@ -80,14 +83,14 @@ def test_the_one_that_has_waited_longest_gives_way(
 
 
 def test_nobody_is_refused_while_another_one_only_waits() -> None:
-    seats = Seats[int](most=3, per_address=3, reserve=1)
+    seats = ConnectionLimiter[int](most=3, per_address=3, reserve=1)
     for number in range(50):
         seated = seats.enter(number, "a")
         assert seated == Seated(number - 3 if number >= 3 else None)
 
 
 def test_when_all_work_one_may_still_look_and_the_next_is_refused() -> None:
-    seats = Seats[int](most=2, per_address=2, reserve=1)
+    seats = ConnectionLimiter[int](most=2, per_address=2, reserve=1)
     for number in (1, 2):
         seats.enter(number, "a")
         seats.works(number)

@@ -20,10 +20,10 @@ from relay.domain.errors import InvalidRecord, UserError
 from relay.domain.identity import DeliveryId
 from relay.domain.session import (
     MOST_RECEIVERS,
-    End,
-    Maker,
     Session,
+    SessionEnd,
     SessionInvalid,
+    SessionIssuer,
     SessionOver,
     decode_end,
     derived_secret,
@@ -39,12 +39,12 @@ from tests.fakes.log import MemoryBroker, MemoryLog
 
 SECRET, OTHER = b"k" * 32, b"o" * 32
 EXPIRES = 1_700_000_000
-SESSION = Session("session", "5e55", Maker("key", "proof"), EXPIRES)
-PORTAL = Session("portal", "90a1", Maker("api", "proof"), EXPIRES, "acme", frozenset({"ci", "cd"}))
+SESSION = Session("session", "5e55", SessionIssuer("key", "proof"), EXPIRES)
+PORTAL = Session("portal", "90a1", SessionIssuer("api", "proof"), EXPIRES, "acme", frozenset({"ci", "cd"}))
 
 ids = st.text(st.characters(exclude_categories=["Cc", "Cs"]), min_size=1, max_size=60)
 names = st.from_regex(r"[a-z0-9][a-z0-9-]{0,62}", fullmatch=True)
-makers = st.builds(Maker, st.text("abc234", max_size=16), st.text("0123456789abcdef", max_size=16))
+makers = st.builds(SessionIssuer, st.text("abc234", max_size=16), st.text("0123456789abcdef", max_size=16))
 sessions = st.builds(Session, st.just("session"), st.text("0123456789abcdef"), makers, st.integers(1, 2**53))
 portals = st.builds(
     Session,
@@ -185,12 +185,12 @@ async def test_an_end_is_known_until_the_session_would_have_been_over() -> None:
     keys = MemoryKeys(log, topics.receiver_config)
     await keys.end(SESSION, EXPIRES - 10)
     again = await read_keys(log, topics.receiver_config)
-    assert dict(again.ended) == dict(keys.keys.ended) == {SESSION.id: End(EXPIRES, "key")}
+    assert dict(again.ended) == dict(keys.keys.ended) == {SESSION.id: SessionEnd(EXPIRES, "key")}
     assert not again.closed  # nobody has made a key
     later = replace(SESSION, id="1a7e", expires=EXPIRES + 100)
     await keys.end(later, EXPIRES)
     again = await read_keys(log, topics.receiver_config)
-    assert dict(keys.keys.ended) == dict(again.ended) == {"1a7e": End(later.expires, "key")}
+    assert dict(keys.keys.ended) == dict(again.ended) == {"1a7e": SessionEnd(later.expires, "key")}
 
 
 async def test_ends_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -225,9 +225,9 @@ async def test_one_key_takes_no_ends_from_the_others(monkeypatch: pytest.MonkeyP
 
 
 def test_an_end_is_read_as_it_was_written() -> None:
-    end = End(EXPIRES, "key")
+    end = SessionEnd(EXPIRES, "key")
     assert decode_end(encode_end(end)) == end
-    assert decode_end(b'{"expires": 7}') == End(7, "")  # of a release before
+    assert decode_end(b'{"expires": 7}') == SessionEnd(7, "")  # of a release before
     for rubbish in (b"", b"{}", b'{"expires": Infinity}', b"[]", b"\xff", b'{"expires": null}', b"[" * 100_000):
         with pytest.raises(InvalidRecord):
             decode_end(rubbish)

@@ -16,7 +16,7 @@ from relay.config.receivers_file import ReceiversFile, parse_receivers_file
 from relay.control import shared_index, shared_receivers
 from relay.control.apply import Diff, apply_file
 from relay.control.record_header import glance, lacks
-from relay.control.records import Declared
+from relay.control.records import EntryRecord
 from relay.control.registry import Registry
 from relay.domain.errors import InvalidRecord, LogUnavailable
 from relay.domain.filters import UNDECIDED
@@ -32,7 +32,7 @@ Values = Mapping[str, bytes | None]
 
 
 def entry(*, lane: str = "shared", **fields: object) -> bytes:
-    return Declared("api", {"post_endpoint": "https://ci.example/", "lane": lane, **fields}).encode()
+    return EntryRecord("api", {"post_endpoint": "https://ci.example/", "lane": lane, **fields}).encode()
 
 
 class _Log(MemoryLog):
@@ -412,7 +412,7 @@ def _file(count: int, **fields: object) -> ReceiversFile:
 
 
 async def test_a_file_is_compared_with_what_the_registry_knows(log: _Log) -> None:
-    former = Declared("file", {"post_endpoint": "https://ci.example/", "lane": "shared", "timeout": 7}).encode()
+    former = EntryRecord("file", {"post_endpoint": "https://ci.example/", "lane": "shared", "timeout": 7}).encode()
     await log.say({"theirs": entry(), "f-0": former})
     async with following(log) as registry:
         first = await apply_file(log, _file(1_000), TOPICS, there=registry.topic())

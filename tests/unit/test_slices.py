@@ -6,7 +6,7 @@ from itertools import pairwise
 from hypothesis import given
 from hypothesis import strategies as st
 
-from relay.engine.commands import Ask, Asks
+from relay.engine.commands import CallQueue, Commands
 from relay.engine.slices import LEAST_BYTES, SLICE_BYTES, SLICE_RECORDS, Slices, measured, slices, weight_of
 from relay.log.port import Coordinate, NewRecord, size_of
 
@@ -77,7 +77,7 @@ def test_what_is_acknowledged_never_goes_again(sizes: list[int], data: st.DataOb
         assert rest.all_places() == [at(index) for index in range(len(made))]
 
 
-def _taken(asks: Asks) -> list[Sequence[int]]:
+def _taken(asks: Commands) -> list[Sequence[int]]:
     found = []
     while commands := asks.commands():
         found += [command.items for command in commands]
@@ -88,9 +88,9 @@ def _taken(asks: Asks) -> list[Sequence[int]]:
 
 @given(WEIGHTS)
 def test_a_call_takes_a_slice_of_what_waits(weights: list[int]) -> None:
-    asks = Asks({Ask.PARK: lambda weight: weight})
+    asks = Commands({CallQueue.PARK: lambda weight: weight})
     for weight in weights:
-        asks.put(Ask.PARK, weight)
+        asks.put(CallQueue.PARK, weight)
     taken = _taken(asks)
     assert [weight for some in taken for weight in some] == weights
     assert all(len(some) == 1 or sum(some) <= SLICE_BYTES for some in taken)

@@ -18,7 +18,7 @@ from relay.domain.status import (
     StatusGone,
     StatusReading,
     StatusTemplateError,
-    Working,
+    StillRunning,
     check_template,
     location_url,
     read_status,
@@ -281,8 +281,8 @@ def read(exchange: Exchange, status_map: StatusMap | None = None) -> StatusReadi
 @pytest.mark.parametrize(
     ("exchange", "reading"),
     [
-        (response(202, retry_after="9"), Working(9.0)),
-        (response(204), Working(None)),
+        (response(202, retry_after="9"), StillRunning(9.0)),
+        (response(204), StillRunning(None)),
         (response(404), NeverSeen()),
         (response(410), StatusGone()),
         (response(429, retry_after="9"), AskLater(9.0, whole=True, kind="not_now")),
@@ -311,7 +311,7 @@ def test_200_is_the_answer() -> None:
 @pytest.mark.parametrize(
     ("body", "reading"),
     [
-        (b'{"status": "pending"}', Working(9.0)),
+        (b'{"status": "pending"}', StillRunning(9.0)),
         (b'{"status": "exploded"}', AskLater(9.0, whole=False, kind="unknown_word")),
         (b'{"status": null}', AskLater(9.0, whole=False, kind="no_word")),
         (b'{"status": ["success"]}', AskLater(9.0, whole=False, kind="no_word")),

@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 
-from relay.api.tail.event import AnswerItem, Happening
+from relay.api.tail.event import AnswerItem, TailedEvent
 from relay.api.tail.order import InOrder
 
 VIEW: AnswerItem = {
@@ -14,10 +14,10 @@ VIEW: AnswerItem = {
     "content_type": None,
     "body": "",
 }
-ONE = Happening("answer", 0, "s", (), None, False, VIEW)
+ONE = TailedEvent("answer", 0, "s", (), None, False, VIEW)
 
 
-def at(*moments: int) -> list[Happening]:
+def at(*moments: int) -> list[TailedEvent]:
     return [replace(ONE, at_ms=moment) for moment in moments]
 
 

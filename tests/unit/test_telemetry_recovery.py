@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from relay.engine.observer import Memory, Recovered
+from relay.engine.observer import Recovered, StateMemory
 from relay.state.port import Restored
 from relay.state.rows import TAGS
 from relay.telemetry.logging import configure
@@ -38,7 +38,7 @@ def rig() -> _Rig:
     return _Rig()
 
 
-def recovered(memory: Memory, tags: frozenset[int] = ALL, doubt_until: float | None = None) -> Recovered:
+def recovered(memory: StateMemory, tags: frozenset[int] = ALL, doubt_until: float | None = None) -> Recovered:
     found = {"r:ci": Counter({Restored.PUT_BACK: 3, Restored.FINISHED: 1, Restored.THERE: 2})}
     return Recovered(tags, memory, found, 1.25, doubt_until)
 
@@ -49,7 +49,7 @@ def test_a_loss_in_the_middle_of_work(rig: _Rig) -> None:
         rig.observer.not_ready(ALL, ALL)
     assert rig.value("relay_state_tags_not_ready") == 64
     rig.observer.recovery_begun(ALL, ALL)
-    rig.observer.recovered(recovered(Memory.LOST, doubt_until=1_700_000_000.0))
+    rig.observer.recovered(recovered(StateMemory.LOST, doubt_until=1_700_000_000.0))
     assert [(line["level"], line["event"]) for line in rig.lines()] == [
         ("warning", "state_not_ready"),
         ("info", "recovery_begun"),
@@ -67,7 +67,7 @@ def test_a_loss_in_the_middle_of_work(rig: _Rig) -> None:
 
 def test_the_first_start_and_a_restart_are_no_warning(rig: _Rig) -> None:
     rig.observer.not_ready(frozenset({3, 1}), NONE)
-    rig.observer.recovered(recovered(Memory.KEPT, frozenset({3, 1})))
+    rig.observer.recovered(recovered(StateMemory.KEPT, frozenset({3, 1})))
     (line,) = rig.lines()
     assert (line["level"], line["tags"], line["memory"], line["after_loss"]) == ("info", "1,3", "kept", False)
     assert line["in_doubt_until"] is None
@@ -76,7 +76,7 @@ def test_the_first_start_and_a_restart_are_no_warning(rig: _Rig) -> None:
 def test_the_very_first_start_is_no_news_at_all(rig: _Rig) -> None:
     rig.observer.not_ready(ALL, ALL)
     rig.observer.recovery_begun(ALL, ALL)
-    rig.observer.recovered(recovered(Memory.NEW))
+    rig.observer.recovered(recovered(StateMemory.NEW))
     assert rig.lines() == []
 
 
@@ -89,9 +89,9 @@ def test_a_loss_that_another_process_heals_ends_here_too(rig: _Rig) -> None:
 
 
 def test_a_check_speaks_only_of_what_was_wrong(rig: _Rig) -> None:
-    rig.observer.recovered(Recovered(NONE, Memory.KEPT, {"r:ci": Counter({Restored.THERE: 9})}, 0.1, None))
+    rig.observer.recovered(Recovered(NONE, StateMemory.KEPT, {"r:ci": Counter({Restored.THERE: 9})}, 0.1, None))
     assert rig.lines() == []
-    rig.observer.recovered(recovered(Memory.KEPT, NONE))
+    rig.observer.recovered(recovered(StateMemory.KEPT, NONE))
     (line,) = rig.lines()
     assert (line["level"], line["event"], line["put_back"]) == ("warning", "parked_references_missing", 3)
     assert rig.value("relay_state_recoveries_total") == 0

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import ByteSize
 
-from relay.checks.topics import LaneChecks, needs_of, needs_of_entry, refuse, tell
+from relay.checks.topics import LaneChecks, log_findings, needs_of, needs_of_entry, refuse
 from relay.config.receivers_file import parse_receivers_file, resolve
 from relay.config.settings import Settings
 from relay.control.registry import Registry
@@ -140,7 +140,7 @@ def test_a_line_for_each_problem_and_not_for_each_topic() -> None:
     assert line.startswith("topic t0, t1, t2, t3, t4 and 4 more: cleanup.policy is compact: ")
     out = io.StringIO()
     configure("json", stream=out)
-    tell(all_found)
+    log_findings(all_found)
     told = [json.loads(text) for text in out.getvalue().splitlines()]
     assert [(line["level"], line["topics"]) for line in told] == [("error", names), ("warning", names)]
     refuse([finding for finding in all_found if finding.grade is Grade.WARN])

@@ -5,7 +5,7 @@ from collections.abc import Awaitable, Callable
 
 import pytest
 
-from relay.cli.cluster_wait import patiently
+from relay.cli.cluster_wait import wait_for_cluster
 from relay.domain.errors import LogUnavailable, UserError
 
 
@@ -31,7 +31,7 @@ def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
 
 async def test_it_waits_and_says_each_reason_once(capsys: pytest.CaptureFixture[str]) -> None:
     calls, call = failing("no coordinator", "no coordinator", "no leader")
-    assert await patiently(lambda: call(), 60.0) == "done"
+    assert await wait_for_cluster(lambda: call(), 60.0) == "done"
     assert calls == [4]
     said = capsys.readouterr().err.splitlines()
     assert said == [f"waiting, for up to 1m (RELAY_KAFKA_WAIT): {reason}" for reason in ("no coordinator", "no leader")]
@@ -40,13 +40,13 @@ async def test_it_waits_and_says_each_reason_once(capsys: pytest.CaptureFixture[
 async def test_at_the_limit_it_says_how_long_it_waited() -> None:
     _, call = failing(*["no coordinator"] * 1000)
     with pytest.raises(LogUnavailable, match=r"no coordinator; waited 50ms for it \(RELAY_KAFKA_WAIT\)"):
-        await patiently(call, 0.05)
+        await wait_for_cluster(call, 0.05)
 
 
 async def test_without_a_limit_to_wait_for_it_fails_at_once(capsys: pytest.CaptureFixture[str]) -> None:
     calls, call = failing("no coordinator", "no coordinator")
     with pytest.raises(LogUnavailable, match=r"^no coordinator$"):
-        await patiently(call, 0.0)
+        await wait_for_cluster(call, 0.0)
     assert calls == [1]
     assert capsys.readouterr().err == ""
 
@@ -54,5 +54,5 @@ async def test_without_a_limit_to_wait_for_it_fails_at_once(capsys: pytest.Captu
 async def test_what_no_wait_helps_against_is_raised_at_once() -> None:
     calls, call = failing("no such right", error=UserError)
     with pytest.raises(UserError):
-        await patiently(call, 60.0)
+        await wait_for_cluster(call, 60.0)
     assert calls == [1]

@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final, Literal, NamedTuple
 
 from relay import __version__
-from relay.api.asyncapi.headers import ENVELOPE, EVENT, HOP, LETTER, RESULT, Header, schema_of
+from relay.api.asyncapi.headers import ENVELOPE, EVENT, HOP, LETTER, RESULT, HeaderSpec, schema_of
 from relay.api.openapi.schemas import Schemas
 from relay.domain.attempt import Attempt
 from relay.domain.audit import AuditLine
@@ -30,7 +30,7 @@ class _Message(NamedTuple):
 
     title: str
     summary: str
-    headers: Sequence[Header]
+    headers: Sequence[HeaderSpec]
     payload: Any
     key: str
     content_type: str | None = None

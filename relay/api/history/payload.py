@@ -5,7 +5,7 @@ from typing import Final
 
 from aiohttp import web
 
-from relay.api.history.visibility import Seen
+from relay.api.history.visibility import VisibleMessage
 from relay.api.problems import PAYLOAD_GONE, Problem
 from relay.api.untrusted_body import foreign_response
 from relay.domain.coordinate import Coordinate
@@ -13,7 +13,7 @@ from relay.domain.errors import InvalidRecord
 from relay.domain.identity import MessageId, webhook_id
 from relay.domain.message import Message, parse_message
 from relay.domain.requests import DEFAULT_CONTENT_TYPE
-from relay.history.port import Arrival
+from relay.history.port import ArrivalFact
 from relay.log.port import LogReader
 
 TRUNCATED: Final = "relay-payload-truncated"
@@ -23,7 +23,7 @@ _SAYABLE: Final = re.compile(r"[\t\x20-\x7e]+")
 _UNKNOWN_TYPE: Final = "application/octet-stream"
 
 
-async def payload_response(log: LogReader, identity: MessageId, seen: Seen) -> web.Response:
+async def payload_response(log: LogReader, identity: MessageId, seen: VisibleMessage) -> web.Response:
     """Of a message that the caller may see. Raises a Problem where it is gone."""
     if seen.known is not None:
         return _response(identity, seen.known.message)
@@ -42,7 +42,7 @@ async def _read(log: LogReader, identity: MessageId, at: Coordinate) -> Message 
     return message if message is not None and message.id == identity else None
 
 
-def _kept(identity: MessageId, arrival: Arrival | None) -> web.Response:
+def _kept(identity: MessageId, arrival: ArrivalFact | None) -> web.Response:
     """What the history has of it."""
     if arrival is None or arrival.body is None:
         size = "" if arrival is None else f"It had {arrival.size} bytes. "

@@ -34,7 +34,7 @@ from relay.api.history.shapes import (
     message_item,
     of_receiver,
 )
-from relay.api.history.visibility import Sight
+from relay.api.history.visibility import Visibility
 from relay.api.json_body import json_response
 from relay.api.paging import limit_in
 from relay.api.problems import NO_HISTORY, NOT_FOUND, Problem, invalid
@@ -43,7 +43,7 @@ from relay.api.shares import Shares, caller_of
 from relay.api.status import StatusReader
 from relay.domain.attempt import AttemptKind
 from relay.history.lag import Behind
-from relay.history.port import AttemptFound, AttemptQuery, HistoryReader, MessageFound, Page, Visible
+from relay.history.port import AttemptFound, AttemptQuery, HistoryPage, HistoryReader, MessageFound, Visible
 
 AT_RECEIVERS: Final[tuple[AttemptKind, ...]] = ("post", "status", "ping")
 """What is a matter of the receiver; how an answer comes back is one of its sender."""
@@ -87,7 +87,7 @@ class HistoryResource:
         self._context = context
         self._reader = reader
         self.searches = Shares("search", "places for searches", MOST_SEARCHES, context.meter)
-        self._sight = Sight(context, reader, context.history)
+        self._sight = Visibility(context, reader, context.history)
         history = context.history
         self._behind = None if history is None else Behind(history, context.log, context.topics, context.clock)
 
@@ -206,7 +206,7 @@ class HistoryResource:
 
 async def _page(
     query: Query,
-    ask: Callable[[int, str | None], Awaitable[Page[T]]],
+    ask: Callable[[int, str | None], Awaitable[HistoryPage[T]]],
     made: Callable[[list[T]], Awaitable[list[Item]]],
 ) -> tuple[list[Item], str | None]:
     """What `made` shows of a page, and the cursor of the next one. A few are asked for at a time, as they may be large

@@ -13,7 +13,7 @@ from relay.domain.progress import Status, least_advanced
 from relay.domain.reasons import is_of_callback
 from relay.domain.statistics import Counted, sum_of
 from relay.domain.timestamps import rfc3339
-from relay.history.port import Arrival, AttemptFound, By, DeliveryFound, SpanCount
+from relay.history.port import ArrivalFact, AttemptFound, By, DeliveryFound, SpanCount
 
 SHOWN_HEADERS: Final = 2_048
 """Characters of the headers of a request, or a response, in a list."""
@@ -153,7 +153,7 @@ class CountsView(TypedDict):
     series: list[SeriesItem]
 
 
-def message_item(arrival: Arrival, deliveries: Iterable[DeliveryFound]) -> MessageItem:
+def message_item(arrival: ArrivalFact, deliveries: Iterable[DeliveryFound]) -> MessageItem:
     """`deliveries`: those that may be shown."""
     shown = [delivery_item(each) for each in deliveries]
     return {

@@ -28,7 +28,7 @@ MOST_OWNED: Final = 10_000
 """Receivers that one look may be about."""
 
 
-class Seen(NamedTuple):
+class VisibleMessage(NamedTuple):
     """A message that the caller may see something of, as state and log know it, and as the history does. `receivers`
     None: all of it; else its deliveries to these, as far as they are of the lives that their names have now."""
 
@@ -37,7 +37,7 @@ class Seen(NamedTuple):
     receivers: list[str] | None
 
 
-class Sight:
+class Visibility:
     """Judges what may be seen. `history` None: there is none to look at."""
 
     def __init__(self, context: ApiContext, reader: StatusReader, history: HistoryReader | None) -> None:
@@ -87,14 +87,14 @@ class Sight:
             raise forbidden(READ)
         return Visible(visible.sources, ())
 
-    async def of_message(self, request: web.Request, identity: MessageId) -> Seen:
+    async def of_message(self, request: web.Request, identity: MessageId) -> VisibleMessage:
         """Raises a Problem: the same whether or not there is what the caller may not see."""
         known = await self._reader.find(identity)
         found = None if self._history is None else await self._history.message(identity)
         whole = may_read(request, identity.source_id)
         own = [] if whole else self._names(request, known, found)
         if (known or found) is not None and (whole or own):
-            return Seen(known, found, None if whole else own)
+            return VisibleMessage(known, found, None if whole else own)
         raise await unseen(self._reader, identity, whole=whole)
 
     def _names(self, request: web.Request, known: KnownMessage | None, found: MessageFound | None) -> list[str]:

@@ -16,7 +16,7 @@ _WIDTH: Final = 100
 Node = Mapping[str, Any]
 
 
-class Call(NamedTuple):
+class ExampleCall(NamedTuple):
     """`url`: without the query. `has_key`: it proves who it is. `body`: a JSON value, or text as it is sent."""
 
     method: str
@@ -28,7 +28,7 @@ class Call(NamedTuple):
     media_type: str | None
 
 
-def call_of(method: str, path: str, found: Node) -> Call:
+def call_of(method: str, path: str, found: Node) -> ExampleCall:
     """`found`: the operation in the document."""
     target, query, headers = path, [], {}
     for one in (one for one in found["parameters"] if "example" in one):
@@ -41,10 +41,10 @@ def call_of(method: str, path: str, found: Node) -> Call:
             case _:
                 headers[one["name"]] = str(value)
     body, media_type = _body(found)
-    return Call(method.upper(), BASE + target, query, headers, bool(found["security"]), body, media_type)
+    return ExampleCall(method.upper(), BASE + target, query, headers, bool(found["security"]), body, media_type)
 
 
-def curl(call: Call) -> str:
+def curl(call: ExampleCall) -> str:
     """A line for a shell."""
     words = ["curl", "-i", *(() if call.method == "GET" else ("-X", call.method))]
     words.append(shlex.quote(call.url + ("?" + urlencode(call.query) if call.query else "")))
@@ -59,7 +59,7 @@ def curl(call: Call) -> str:
     return " \\\n  ".join(lines)
 
 
-def python(call: Call) -> str:
+def python(call: ExampleCall) -> str:
     """A program; it needs the package `requests`."""
     method = call.method.lower()
     arguments = [_text(call.url)]

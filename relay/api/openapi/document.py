@@ -32,7 +32,7 @@ from relay.api.problems import (
     UNAVAILABLE,
     UNKNOWN_HOST,
     UNSUPPORTED,
-    Kind,
+    ProblemKind,
     ProblemView,
 )
 
@@ -60,7 +60,7 @@ _OF_STATUS: Final[Mapping[int, Sequence[str]]] = {401: ["WWW-Authenticate"], 429
 
 
 def document(
-    routes: Iterable[tuple[str, str]], known: Routes, sent: Sequence[Sent], failures: Sequence[Kind]
+    routes: Iterable[tuple[str, str]], known: Routes, sent: Sequence[Sent], failures: Sequence[ProblemKind]
 ) -> dict[str, Any]:
     """Of those of `routes` (method and path) that are `known`. `failures`: why a delivery may have failed."""
     there = set(routes)
@@ -104,7 +104,7 @@ def routes_of(router: web.UrlDispatcher) -> Iterator[tuple[str, str]]:
             yield route.method, resource.canonical
 
 
-def problems_of(operation: Operation) -> list[Kind]:
+def problems_of(operation: Operation) -> list[ProblemKind]:
     """All that it may be answered with, by status."""
     found = [*operation.problems, HEADERS_TOO_LARGE, INTERNAL, UNAVAILABLE]
     if operation.path not in _OPEN:
@@ -205,14 +205,14 @@ def _answers(operation: Operation, schemas: Schemas) -> dict[str, Any]:
 
 
 def _problems(operation: Operation) -> dict[str, Any]:
-    by_status: dict[int, list[Kind]] = defaultdict(list)
+    by_status: dict[int, list[ProblemKind]] = defaultdict(list)
     for kind in problems_of(operation):
         by_status[kind.status].append(kind)
     taken = {answer.status for answer in operation.answers}
     return {str(status): _problem(status, kinds) for status, kinds in by_status.items() if status not in taken}
 
 
-def _problem(status: int, kinds: Sequence[Kind]) -> dict[str, Any]:
+def _problem(status: int, kinds: Sequence[ProblemKind]) -> dict[str, Any]:
     types = [f"/problems/{kind.name}" for kind in kinds]
     told = {name: _header(_TOLD[name]) for name in _OF_STATUS.get(status, ())}
     schema = {
@@ -227,7 +227,7 @@ def _problem(status: int, kinds: Sequence[Kind]) -> dict[str, Any]:
     }
 
 
-def _shown(kind: Kind) -> ProblemView:
+def _shown(kind: ProblemKind) -> ProblemView:
     return {
         "type": f"/problems/{kind.name}",
         "title": kind.title,

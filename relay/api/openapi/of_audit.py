@@ -5,7 +5,7 @@ from typing import Annotated, Final
 from msgspec import Meta
 
 from relay.api.audit import CURSOR, AuditPage
-from relay.api.openapi.operation import Answer, Example, Limit, Operation, Parameter, json_of
+from relay.api.openapi.operation import DocumentedResponse, Example, Limit, Operation, Parameter, json_of
 
 _Cursor = Annotated[str, Meta(pattern=f"^{CURSOR}$")]
 
@@ -22,7 +22,7 @@ OPERATIONS: Final = (
             Parameter("limit", "query", Limit, "So many at most; usually 50."),
             Parameter("cursor", "query", _Cursor, "Of the page before: what follows it."),
         ),
-        answers=(Answer(200, "The newest first.", json_of(AuditPage)),),
+        answers=(DocumentedResponse(200, "The newest first.", json_of(AuditPage)),),
         example=Example(200, query={"limit": "10"}),
     ),
 )

@@ -4,7 +4,7 @@ from typing import Final
 
 from relay.api.doctor import DoctorView
 from relay.api.landing import DOCTOR
-from relay.api.openapi.operation import Answer, Example, Operation, Parameter, ReceiverName, json_of
+from relay.api.openapi.operation import DocumentedResponse, Example, Operation, Parameter, ReceiverName, json_of
 
 OPERATIONS: Final = (
     Operation(
@@ -17,7 +17,7 @@ OPERATIONS: Final = (
         "seconds, and also while Kafka or Redis are away. It looks once within 10 seconds at most. docs/doctor.md says "
         "what each check means.",
         parameters=(Parameter("receiver", "query", ReceiverName, "Only what is about this receiver."),),
-        answers=(Answer(200, "What was found, by check.", json_of(DoctorView)),),
+        answers=(DocumentedResponse(200, "What was found, by check.", json_of(DoctorView)),),
         example=Example(200),
     ),
 )

@@ -6,7 +6,7 @@ from msgspec import Meta
 
 from relay.api.answers import Recorded
 from relay.api.inbound import BatchTaken, Probed, WebhookView
-from relay.api.openapi.operation import SOURCE, Answer, Body, Example, Operation, Parameter, json_of
+from relay.api.openapi.operation import SOURCE, Body, DocumentedResponse, Example, Operation, Parameter, json_of
 from relay.api.problems import (
     ANSWER_CLOSED,
     BAD_SIGNATURE,
@@ -37,10 +37,10 @@ OPERATIONS: Final = (
         parameters=(SOURCE, *_OF_GITHUB),
         body=Body(_ANY, required=False),
         answers=(
-            Answer(
+            DocumentedResponse(
                 202, "It is on the log.", json_of((WebhookView, BatchTaken)), {"Location": "The path of the message."}
             ),
-            Answer(
+            DocumentedResponse(
                 200,
                 "Not a message: a challenge of the sender is answered, or a probe taken.",
                 Body({"text/plain": str, "application/json": Probed}),
@@ -69,7 +69,7 @@ OPERATIONS: Final = (
             Parameter("WebHook-Request-Origin", "header", str, "Who asks to send events here."),
         ),
         answers=(
-            Answer(
+            DocumentedResponse(
                 200,
                 "What may be sent, if the source takes CloudEvents.",
                 None,
@@ -99,7 +99,9 @@ OPERATIONS: Final = (
             ),
         ),
         body=Body(_ANY, required=False),
-        answers=(Answer(200, "It is on its way to the sender; or another one was before it.", json_of(Recorded)),),
+        answers=(
+            DocumentedResponse(200, "It is on its way to the sender; or another one was before it.", json_of(Recorded)),
+        ),
         problems=(ANSWER_CLOSED,),
         example=Example(
             200, path={"token": "wC7uUWCB--mHirAVG3IKkzAAMTcwMDAwMDA2MABjaQBnaXRodWIAc2VudC0x"}, body={"passed": True}

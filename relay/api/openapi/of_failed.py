@@ -11,7 +11,7 @@ from relay.api.openapi.operation import (
     MESSAGE,
     RECEIVER,
     SOURCE,
-    Answer,
+    DocumentedResponse,
     Example,
     Limit,
     Operation,
@@ -34,14 +34,14 @@ _PLACE: Final = (
 _AT: Final = {"partition": "6", "offset": "0"}
 _LIMIT: Final = Parameter("limit", "query", Limit, "So many at most; usually 50.")
 _ID: Final = Parameter("id", "path", Annotated[str, Meta(pattern="^[0-9a-f]{1,32}$")], "Of the job.")
-_DONE: Final = (Answer(202, "It is on its way.", json_of(OneView)),)
+_DONE: Final = (DocumentedResponse(202, "It is on its way.", json_of(OneView)),)
 _NOTHING: Final = json_of(Nothing, required=False)
 _OF_ONE: Final = "/v1/sources/{source_id}/messages/{message_id}/deliveries/{receiver}"
 _OF_LETTER: Final = "/v1/failed/{partition}/{offset}"
 _FAILED_ONE: Final = {"source_id": "github", "message_id": "failed-1", "receiver": "ci"}
 _JOB_ANSWERS: Final = (
-    Answer(202, "The job, once it is on the log.", json_of(JobView), {"Location": "The path of the job."}),
-    Answer(200, "With `dry_run`: what it would do.", json_of(PreviewView)),
+    DocumentedResponse(202, "The job, once it is on the log.", json_of(JobView), {"Location": "The path of the job."}),
+    DocumentedResponse(200, "With `dry_run`: what it would do.", json_of(PreviewView)),
 )
 
 OPERATIONS: Final = (
@@ -56,7 +56,7 @@ OPERATIONS: Final = (
             _LIMIT,
             cursor_of(FAILED_PAGES),
         ),
-        answers=(Answer(200, "The newest first.", json_of(LetterPage)),),
+        answers=(DocumentedResponse(200, "The newest first.", json_of(LetterPage)),),
         example=Example(200, query={"receiver": "ci", "limit": "10"}),
     ),
     Operation(
@@ -66,7 +66,7 @@ OPERATIONS: Final = (
         noun=_FAILED,
         summary="One dead letter, with headers and payload",
         parameters=_PLACE,
-        answers=(Answer(200, "The dead letter.", json_of(WholeLetter)),),
+        answers=(DocumentedResponse(200, "The dead letter.", json_of(WholeLetter)),),
         example=Example(200, path=_AT),
     ),
     Operation(
@@ -147,7 +147,7 @@ OPERATIONS: Final = (
         noun=_REPLAYS,
         summary="Jobs that replay or discard",
         parameters=(_LIMIT, cursor_of(PAGES)),
-        answers=(Answer(200, "The newest first.", json_of(JobPage)),),
+        answers=(DocumentedResponse(200, "The newest first.", json_of(JobPage)),),
         example=Example(200, query={"limit": "10"}),
     ),
     Operation(
@@ -157,7 +157,7 @@ OPERATIONS: Final = (
         noun=_REPLAYS,
         summary="How far a job is",
         parameters=(_ID,),
-        answers=(Answer(200, "The job.", json_of(JobView)),),
+        answers=(DocumentedResponse(200, "The job.", json_of(JobView)),),
         example=Example(200, path={"id": "5f0c2ba7d1e94c36"}),
     ),
     Operation(
@@ -170,8 +170,8 @@ OPERATIONS: Final = (
         parameters=(_ID,),
         body=None,
         answers=(
-            Answer(202, "It stops.", json_of(JobView)),
-            Answer(200, "It was over already.", json_of(JobView)),
+            DocumentedResponse(202, "It stops.", json_of(JobView)),
+            DocumentedResponse(200, "It was over already.", json_of(JobView)),
         ),
         example=Example(202, path={"id": "5f0c2ba7d1e94c36"}),
     ),

@@ -9,8 +9,8 @@ from relay.api.batch_items import MAX_ITEMS, BatchLine, CloudEvent
 from relay.api.openapi.operation import (
     MESSAGE,
     SOURCE,
-    Answer,
     Body,
+    DocumentedResponse,
     Example,
     MessageIdText,
     Operation,
@@ -54,7 +54,7 @@ _RESULT: Final = {
     "relay-outcome": "`answered` or `delivered`.",
     "relay-answer-status": "The status that the receiver answered with.",
 }
-ANSWERED: Final = Answer(
+ANSWERED: Final = DocumentedResponse(
     200,
     "With `wait`: the receiver's answer, its body and content type as they are.",
     Body({"*/*": None}),
@@ -89,7 +89,7 @@ OPERATIONS: Final = (
         ),
         body=Body({"application/json": None, "text/plain": str, "application/octet-stream": None}, required=False),
         answers=(
-            Answer(
+            DocumentedResponse(
                 202,
                 "It is on the log.",
                 json_of(MessageView),
@@ -127,7 +127,7 @@ OPERATIONS: Final = (
             },
             items={"application/x-ndjson": BatchLine},
         ),
-        answers=(Answer(200, "What became of each.", json_of(BatchView), _RATE),),
+        answers=(DocumentedResponse(200, "What became of each.", json_of(BatchView), _RATE),),
         problems=(OVER_QUOTA,),
         example=Example(
             200,
@@ -151,13 +151,13 @@ OPERATIONS: Final = (
             PREFER,
         ),
         answers=(
-            Answer(
+            DocumentedResponse(
                 200,
                 "The message and its deliveries; with `wait`, the receiver's answer as it is.",
                 Body({"application/json": _VIEW_OR_ANSWER, "*/*": None}),
                 _RESULT,
             ),
-            Answer(
+            DocumentedResponse(
                 202,
                 "With `wait`: the answer takes longer.",
                 json_of(MessageView),

@@ -6,7 +6,7 @@ from msgspec import Meta
 
 from relay.api.health import Version
 from relay.api.landing import ASYNCAPI, DOCS, INDEX, OPENAPI, PROBLEM, PROBLEMS, Front
-from relay.api.openapi.operation import Answer, Body, Example, Operation, Parameter, json_of
+from relay.api.openapi.operation import Body, DocumentedResponse, Example, Operation, Parameter, json_of
 
 _MONITORING: Final = "monitoring"
 _PAGES: Final = "pages"
@@ -20,7 +20,7 @@ OPERATIONS: Final = (
         id="isAlive",
         noun=_MONITORING,
         summary="Whether the process lives",
-        answers=(Answer(200, "It does.", _TEXT),),
+        answers=(DocumentedResponse(200, "It does.", _TEXT),),
         example=Example(200),
     ),
     Operation(
@@ -31,7 +31,7 @@ OPERATIONS: Final = (
         summary="Whether it can work",
         description="Of all processes that share the port. 503 in plain text, with a line for each part.",
         parameters=(Parameter("verbose", "query", str, "Also on 200 a line for each part."),),
-        answers=(Answer(200, "It can.", _TEXT), Answer(503, "A part is away.", _TEXT)),
+        answers=(DocumentedResponse(200, "It can.", _TEXT), DocumentedResponse(503, "A part is away.", _TEXT)),
         example=Example(200, query={"verbose": ""}),
     ),
     Operation(
@@ -41,7 +41,7 @@ OPERATIONS: Final = (
         noun=_MONITORING,
         summary="Metrics for Prometheus",
         description="Of all processes that share the port.",
-        answers=(Answer(200, "The text format.", _TEXT),),
+        answers=(DocumentedResponse(200, "The text format.", _TEXT),),
         example=Example(200),
     ),
     Operation(
@@ -50,7 +50,7 @@ OPERATIONS: Final = (
         id="getVersion",
         noun=_MONITORING,
         summary="Which version it is",
-        answers=(Answer(200, "The version.", json_of(Version)),),
+        answers=(DocumentedResponse(200, "The version.", json_of(Version)),),
         example=Example(200),
     ),
     Operation(
@@ -60,7 +60,7 @@ OPERATIONS: Final = (
         noun=_PAGES,
         summary="What there is",
         description="A page, or JSON where `Accept` asks for that.",
-        answers=(Answer(200, "What there is.", Body({"text/html": str, "application/json": Front})),),
+        answers=(DocumentedResponse(200, "What there is.", Body({"text/html": str, "application/json": Front})),),
         example=Example(200, headers={"Accept": "application/json"}),
     ),
     Operation(
@@ -69,7 +69,7 @@ OPERATIONS: Final = (
         id="getOpenApi",
         noun=_PAGES,
         summary="This document",
-        answers=(Answer(200, "OpenAPI 3.1.", json_of(dict[str, object])),),
+        answers=(DocumentedResponse(200, "OpenAPI 3.1.", json_of(dict[str, object])),),
         example=Example(200),
     ),
     Operation(
@@ -79,7 +79,7 @@ OPERATIONS: Final = (
         noun=_PAGES,
         summary="What is on the topics",
         description="For who writes or reads them on Kafka. `relay config asyncapi` prints it, too.",
-        answers=(Answer(200, "AsyncAPI 3.0.", json_of(dict[str, object])),),
+        answers=(DocumentedResponse(200, "AsyncAPI 3.0.", json_of(dict[str, object])),),
         example=Example(200),
     ),
     Operation(
@@ -88,7 +88,7 @@ OPERATIONS: Final = (
         id="getDocs",
         noun=_PAGES,
         summary="This document as a page",
-        answers=(Answer(200, "The page.", _HTML),),
+        answers=(DocumentedResponse(200, "The page.", _HTML),),
         example=Example(200),
     ),
     Operation(
@@ -97,7 +97,7 @@ OPERATIONS: Final = (
         id="listProblems",
         noun=_PAGES,
         summary="What can go wrong",
-        answers=(Answer(200, "The page.", _HTML),),
+        answers=(DocumentedResponse(200, "The page.", _HTML),),
         example=Example(200),
     ),
     Operation(
@@ -109,7 +109,7 @@ OPERATIONS: Final = (
         parameters=(
             Parameter("name", "path", Annotated[str, Meta(pattern="^[a-z0-9-]{1,60}$")], "Last in its `type`."),
         ),
-        answers=(Answer(200, "The page.", _HTML),),
+        answers=(DocumentedResponse(200, "The page.", _HTML),),
         example=Example(200, path={"name": "unknown-receiver"}),
     ),
 )

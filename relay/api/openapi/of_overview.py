@@ -4,7 +4,7 @@ from typing import Annotated, Final, Literal
 
 from msgspec import Meta
 
-from relay.api.openapi.operation import Answer, Example, Operation, Parameter, ReceiverName, json_of
+from relay.api.openapi.operation import DocumentedResponse, Example, Operation, Parameter, ReceiverName, json_of
 from relay.api.overview.resource import LanePage, OverviewView
 from relay.api.paging import MOST
 from relay.api.settings import SettingsView
@@ -22,7 +22,7 @@ OPERATIONS: Final = (
         description="For people who look after the relay. It is made anew a second after the last one at the earliest, "
         "for all who ask. Of very many receivers or dead letters some are looked at. `attention` has what needs "
         "somebody, the most urgent first, where there is one with a call of this API that may help.",
-        answers=(Answer(200, "How it is.", json_of(OverviewView)),),
+        answers=(DocumentedResponse(200, "How it is.", json_of(OverviewView)),),
         example=Example(200),
     ),
     Operation(
@@ -33,7 +33,7 @@ OPERATIONS: Final = (
         summary="The settings in force, and where each comes from",
         description="Of the process that is asked; another one may have others. Secrets are masked. It is what `relay "
         "config show` prints of the settings of a shell.",
-        answers=(Answer(200, "The settings.", json_of(SettingsView)),),
+        answers=(DocumentedResponse(200, "The settings.", json_of(SettingsView)),),
         example=Example(200),
     ),
     Operation(
@@ -50,7 +50,7 @@ OPERATIONS: Final = (
             Parameter("limit", "query", Annotated[int, Meta(ge=1, le=MOST)], "So many at most."),
             Parameter("cursor", "query", str, "Where to go on, from an answer."),
         ),
-        answers=(Answer(200, "The lanes.", json_of(LanePage)),),
+        answers=(DocumentedResponse(200, "The lanes.", json_of(LanePage)),),
         example=Example(200, query={"served": "false"}),
     ),
 )

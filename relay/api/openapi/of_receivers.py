@@ -7,8 +7,8 @@ from msgspec import Meta
 
 from relay.api.openapi.operation import (
     SOURCE,
-    Answer,
     Body,
+    DocumentedResponse,
     Example,
     Limit,
     Operation,
@@ -41,7 +41,7 @@ _WHY: Final = json_of(Why, required=False)
 
 
 def _of_endpoint(path: str, of: Parameter, word: str, name: str, example: str, view: type[Any]) -> Iterator[Operation]:
-    health = (Answer(200, "How it is now.", json_of(view)),)
+    health = (DocumentedResponse(200, "How it is now.", json_of(view)),)
     at = {of.name: example}
     noun = f"{word}s"
     yield Operation(
@@ -96,7 +96,7 @@ _REGISTRATION: Final = (
         "theirs, in the shared lane, and subscribes to sources that the key may read.",
         body=json_of(NewReceiver),
         answers=(
-            Answer(
+            DocumentedResponse(
                 201,
                 "It is in force here, and everywhere within 2 s.",
                 json_of(NewReceiverView),
@@ -133,7 +133,7 @@ _REGISTRATION: Final = (
             Parameter("limit", "query", Limit, "So many at most; usually 50."),
             Parameter("cursor", "query", str, "Of the page before: what follows it."),
         ),
-        answers=(Answer(200, "In the order of their names.", json_of(ReceiverPage)),),
+        answers=(DocumentedResponse(200, "In the order of their names.", json_of(ReceiverPage)),),
         example=Example(200, query={"declared_by": "api", "limit": "10"}),
     ),
     Operation(
@@ -146,7 +146,7 @@ _REGISTRATION: Final = (
         "Credentials stay with their origin: a URL of another one needs them anew.",
         parameters=(_NAME, _IF_MATCH),
         body=Body({"application/json": dict[str, Any], "application/merge-patch+json": dict[str, Any]}),
-        answers=(Answer(200, "As it is now.", json_of(ReceiverView), _ETAG),),
+        answers=(DocumentedResponse(200, "As it is now.", json_of(ReceiverView), _ETAG),),
         problems=(INVALID_RECEIVER, NO_SECRETS_KEY, CREDENTIALS_NEEDED, *_CHANGE),
         example=Example(200, path={"name": "made"}, body={"rate_limit": 100, "retry": {"max_attempts": 5}}),
     ),
@@ -160,7 +160,11 @@ _REGISTRATION: Final = (
         "one signature (`github`) the new one signs alone.",
         parameters=(_NAME, _IF_MATCH),
         body=json_of(SecretRotation, required=False),
-        answers=(Answer(200, "The new secret signs here, and everywhere within 2 s.", json_of(RotatedView), _ETAG),),
+        answers=(
+            DocumentedResponse(
+                200, "The new secret signs here, and everywhere within 2 s.", json_of(RotatedView), _ETAG
+            ),
+        ),
         problems=(INVALID_RECEIVER, NO_SECRETS_KEY, *_CHANGE),
         example=Example(200, path={"name": "made"}, body={"grace": "1d", "secret": "${DEPLOY_SECRET}"}),
     ),
@@ -176,7 +180,7 @@ _REGISTRATION: Final = (
             _IF_MATCH,
             Parameter("dry_run", "query", bool, "Only tell what becomes of its messages."),
         ),
-        answers=(Answer(200, "What becomes of its messages.", json_of(RemovalView)),),
+        answers=(DocumentedResponse(200, "What becomes of its messages.", json_of(RemovalView)),),
         problems=_CHANGE,
         example=Example(200, path={"name": "made"}, query={"dry_run": "true"}),
     ),
@@ -190,7 +194,7 @@ _TRIAL: Final = Operation(
     description="A `relay.ping`, sent as deliveries are, also to one that is paused or offline; it counts for nothing. "
     "One at a time, and one a second; else 429.",
     parameters=(_NAME,),
-    answers=(Answer(200, "What was sent, and what came of it.", json_of(TrialView)),),
+    answers=(DocumentedResponse(200, "What was sent, and what came of it.", json_of(TrialView)),),
     problems=(INVALID_RECEIVER, UNVERIFIED),
     example=Example(200, path={"name": "ci"}),
 )
@@ -203,7 +207,7 @@ _VERIFICATION: Final = Operation(
     description="At once, by the handshake that its `verification` says. One at a time: while one is under way the "
     "answer is 429. Of a receiver with `verification: none` none is made.",
     parameters=(_NAME,),
-    answers=(Answer(200, "What came of it.", json_of(TriedView)),),
+    answers=(DocumentedResponse(200, "What came of it.", json_of(TriedView)),),
     example=Example(200, path={"name": "ci"}),
 )
 _STATS: Final = Operation(
@@ -214,7 +218,7 @@ _STATS: Final = Operation(
     summary="What became of the attempts at a receiver within a day",
     description="Over all processes, some seconds late. Status GETs, pings and tests do not count.",
     parameters=(_NAME,),
-    answers=(Answer(200, "Of 24 hours of the clock, the present one among them.", json_of(StatsView)),),
+    answers=(DocumentedResponse(200, "Of 24 hours of the clock, the present one among them.", json_of(StatsView)),),
     example=Example(200, path={"name": "ci"}),
 )
 OPERATIONS: Final = (

@@ -2,7 +2,7 @@
 
 from typing import Final
 
-from relay.api.openapi.operation import Answer, Example, Limit, Operation, Parameter, json_of
+from relay.api.openapi.operation import DocumentedResponse, Example, Limit, Operation, Parameter, json_of
 from relay.api.problems import NO_SECRETS_KEY
 from relay.api.reencryption import ReencryptionPage
 
@@ -21,7 +21,7 @@ OPERATIONS: Final = (
             Parameter("cursor", "query", str, "Of the page before: what follows it."),
             Parameter("dry_run", "query", bool, "Only count what would be."),
         ),
-        answers=(Answer(200, "The page is in force, and on the log.", json_of(ReencryptionPage)),),
+        answers=(DocumentedResponse(200, "The page is in force, and on the log.", json_of(ReencryptionPage)),),
         problems=(NO_SECRETS_KEY,),
         example=Example(200, query={"dry_run": "true"}),
     ),

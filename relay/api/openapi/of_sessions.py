@@ -2,7 +2,7 @@
 
 from typing import Final
 
-from relay.api.openapi.operation import Answer, Example, Operation, json_of
+from relay.api.openapi.operation import DocumentedResponse, Example, Operation, json_of
 from relay.api.problems import FORBIDDEN, TOO_MANY, TOO_MANY_KEYS, UNAUTHORIZED, UNKNOWN_RECEIVER
 from relay.api.sessions import EndedSession, NewLink, NewSession, SessionView, WantedLink, WantedSession
 
@@ -20,7 +20,9 @@ OPERATIONS: Final = (
             "While no key was made, none is needed."
         ),
         body=json_of(WantedSession, required=False),
-        answers=(Answer(201, "It is good from now on; send `token` as a key is sent.", json_of(NewSession)),),
+        answers=(
+            DocumentedResponse(201, "It is good from now on; send `token` as a key is sent.", json_of(NewSession)),
+        ),
         problems=(UNAUTHORIZED, FORBIDDEN, TOO_MANY),
         example=Example(201, body={"key": "the key of the examples", "expires_in": "12h"}),
     ),
@@ -30,7 +32,7 @@ OPERATIONS: Final = (
         id="getSession",
         noun=_NOUN,
         summary="Who am I",
-        answers=(Answer(200, "Who calls, and what they may do.", json_of(SessionView)),),
+        answers=(DocumentedResponse(200, "Who calls, and what they may do.", json_of(SessionView)),),
         example=Example(200),
     ),
     Operation(
@@ -40,7 +42,7 @@ OPERATIONS: Final = (
         noun=_NOUN,
         summary="End the session",
         description="The one that the request comes with. In force here with the answer, and everywhere within 2 s.",
-        answers=(Answer(200, "Whether it has ended: a key, or a link, does not.", json_of(EndedSession)),),
+        answers=(DocumentedResponse(200, "Whether it has ended: a key, or a link, does not.", json_of(EndedSession)),),
         problems=(TOO_MANY_KEYS, TOO_MANY),
         example=Example(200),
     ),
@@ -55,7 +57,7 @@ OPERATIONS: Final = (
             "revoked. With `owner:<id>` one makes links for oneself."
         ),
         body=json_of(WantedLink),
-        answers=(Answer(201, "The link.", json_of(NewLink)),),
+        answers=(DocumentedResponse(201, "The link.", json_of(NewLink)),),
         problems=(UNKNOWN_RECEIVER,),
         example=Example(201, body={"owner": "team-42", "hours": 24}),
     ),

@@ -3,7 +3,7 @@
 from typing import Any, Final, Literal
 
 from relay.api.openapi.of_receivers import ETag
-from relay.api.openapi.operation import SOURCE, Answer, Body, Example, Limit, Operation, Parameter, json_of
+from relay.api.openapi.operation import SOURCE, Body, DocumentedResponse, Example, Limit, Operation, Parameter, json_of
 from relay.api.problems import (
     CHANGED_MEANWHILE,
     CREDENTIALS_NEEDED,
@@ -30,7 +30,7 @@ OPERATIONS: Final = (
         "one is made, which the answer tells, this once.",
         body=json_of(NewSource),
         answers=(
-            Answer(
+            DocumentedResponse(
                 201,
                 "It is in force here, and everywhere within 2 s.",
                 json_of(NewSourceView),
@@ -59,7 +59,7 @@ OPERATIONS: Final = (
             Parameter("limit", "query", Limit, "So many at most; usually 50."),
             Parameter("cursor", "query", str, "Of the page before: what follows it."),
         ),
-        answers=(Answer(200, "In the order of their ids.", json_of(SourcePage)),),
+        answers=(DocumentedResponse(200, "In the order of their ids.", json_of(SourcePage)),),
         example=Example(200, query={"declared_by": "api", "limit": "10"}),
     ),
     Operation(
@@ -69,7 +69,7 @@ OPERATIONS: Final = (
         noun="sources",
         summary="What is declared of a source",
         parameters=(SOURCE,),
-        answers=(Answer(200, "As it is now.", json_of(SourceView), _ETAG),),
+        answers=(DocumentedResponse(200, "As it is now.", json_of(SourceView), _ETAG),),
         example=Example(200, path=_AT),
     ),
     Operation(
@@ -81,7 +81,7 @@ OPERATIONS: Final = (
         description="A JSON merge patch (RFC 7396): what it does not name stays, `null` brings the default back.",
         parameters=(SOURCE, _IF_MATCH),
         body=Body({"application/json": dict[str, Any], "application/merge-patch+json": dict[str, Any]}),
-        answers=(Answer(200, "As it is now.", json_of(SourceView), _ETAG),),
+        answers=(DocumentedResponse(200, "As it is now.", json_of(SourceView), _ETAG),),
         problems=(INVALID_SOURCE, NO_SECRETS_KEY, CREDENTIALS_NEEDED, *_CHANGE),
         example=Example(200, path=_AT, body={"failures": False}),
     ),
@@ -97,7 +97,7 @@ OPERATIONS: Final = (
             _IF_MATCH,
             Parameter("dry_run", "query", bool, "Only tell what becomes of its results."),
         ),
-        answers=(Answer(200, "What becomes of its results.", json_of(SourceRemovalView)),),
+        answers=(DocumentedResponse(200, "What becomes of its results.", json_of(SourceRemovalView)),),
         problems=_CHANGE,
         example=Example(200, path=_AT, query={"dry_run": "true"}),
     ),

@@ -4,7 +4,7 @@ from typing import Annotated, Final
 
 from msgspec import Meta
 
-from relay.api.openapi.operation import Answer, Body, Example, Operation, Parameter
+from relay.api.openapi.operation import Body, DocumentedResponse, Example, Operation, Parameter
 from relay.api.tail.resource import EVENT_STREAM, TailEvent
 from relay.domain.identity import MAX_ID_BYTES
 
@@ -32,7 +32,7 @@ OPERATIONS: Final = (
             Parameter("type", "query", list[str], "Of these types; a trailing `*` stands for any rest."),
             Parameter("failed", "query", bool, "Only what went wrong."),
         ),
-        answers=(Answer(200, "The events.", Body({EVENT_STREAM: TailEvent})),),
+        answers=(DocumentedResponse(200, "The events.", Body({EVENT_STREAM: TailEvent})),),
         example=Example(200, query={"source": "github"}),
     ),
 )

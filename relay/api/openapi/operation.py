@@ -6,8 +6,8 @@ from typing import Annotated, Any, Final, Literal
 
 from msgspec import Meta
 
-from relay.api.paging import MOST, NewestFirst
-from relay.api.problems import Kind
+from relay.api.paging import MOST, NewestFirstPages
+from relay.api.problems import ProblemKind
 from relay.domain.identity import MAX_ID_BYTES
 
 JSON: Final = "application/json"
@@ -43,7 +43,7 @@ class Body:
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class DocumentedResponse:
     """An answer that is no problem. `headers`: name to what it says."""
 
     status: int
@@ -78,12 +78,12 @@ class Operation:
     description: str = ""
     parameters: tuple[Parameter, ...] = ()
     body: Body | None = None
-    answers: tuple[Answer, ...]
-    problems: tuple[Kind, ...] = ()
+    answers: tuple[DocumentedResponse, ...]
+    problems: tuple[ProblemKind, ...] = ()
     example: Example
 
 
-def cursor_of(pages: NewestFirst) -> Parameter:
+def cursor_of(pages: NewestFirstPages) -> Parameter:
     cursor = Annotated[str, Meta(pattern=f"^{pages.cursor.pattern}$")]
     return Parameter("cursor", "query", cursor, "Of the page before: what follows it.")
 

@@ -9,7 +9,7 @@ from relay.domain.own_events import FAILED, MessagesFailed, ReceiverEvent, Turn
 
 
 @dataclass(frozen=True, slots=True)
-class Header:
+class SentHeader:
     """`always`: each request of this kind has it."""
 
     name: str
@@ -24,7 +24,7 @@ class Sent:
     name: str
     summary: str
     description: str
-    headers: Sequence[Header]
+    headers: Sequence[SentHeader]
     answers: Mapping[str, str]
     media: Sequence[str]
     body: Any = None
@@ -46,21 +46,21 @@ class Ping(TypedDict):
 
 
 _SIGNED: Final = (
-    Header("webhook-timestamp", "Unix seconds of this attempt."),
-    Header(
+    SentHeader("webhook-timestamp", "Unix seconds of this attempt."),
+    SentHeader(
         "webhook-signature",
         "`signature: standard`, as usual: Standard Webhooks 1.0 (`v1`, `v1a`), one for each secret.",
         always=False,
     ),
-    Header("x-hub-signature-256", "`signature: github`; with SHA-512 it is `x-hub-signature`.", always=False),
-    Header("stripe-signature", "`signature: stripe`.", always=False),
+    SentHeader("x-hub-signature-256", "`signature: github`; with SHA-512 it is `x-hub-signature`.", always=False),
+    SentHeader("stripe-signature", "`signature: stripe`.", always=False),
 )
 _TRACE: Final = (
-    Header("traceparent", "W3C Trace Context: of the message, or of our own span in its trace.", always=False),
-    Header("tracestate", "Likewise: the sender's own.", always=False),
+    SentHeader("traceparent", "W3C Trace Context: of the message, or of our own span in its trace.", always=False),
+    SentHeader("tracestate", "Likewise: the sender's own.", always=False),
 )
-_AGENT: Final = Header("user-agent", "`relay/` and its version.")
-_TYPE: Final = Header("content-type", "Of the body.")
+_AGENT: Final = SentHeader("user-agent", "`relay/` and its version.")
+_TYPE: Final = SentHeader("content-type", "Of the body.")
 _REFUSED: Final = "Refused: it fails for good at once."
 _LEFT_ALONE: Final = "Nothing is sent there for as long as `Retry-After` says; then again."
 _RETRIED: Final = {
@@ -77,23 +77,23 @@ DELIVERY: Final = Sent(
     "POSTed to the receiver's `post_endpoint` until it is accepted, at least once: `webhook-id` is the same on every "
     "attempt. Its payload is passed on byte for byte, with the headers of its own that `forward_headers` lets by.",
     (
-        Header("webhook-id", "`msg_` and 26 characters, made of source and message id: to tell repeats by."),
+        SentHeader("webhook-id", "`msg_` and 26 characters, made of source and message id: to tell repeats by."),
         *_SIGNED,
-        Header("ce-specversion", "1.0: CloudEvents, binary mode."),
-        Header("ce-id", "The message id, percent-encoded where CloudEvents has it so."),
-        Header("ce-source", "The source."),
-        Header("ce-type", "The type of the message, if it has one.", always=False),
-        Header("ce-time", "When it happened, if the sender said so.", always=False),
-        Header("relay-attempt", "1 for the first POST of this life of the delivery."),
-        Header("relay-generation", "The delivery's life: 0, and one more for each replay."),
-        Header("relay-deadline", "Unix seconds at which it is given up.", always=False),
-        Header("relay-sequence", "Grows along what is kept in order.", always=False),
-        Header(
+        SentHeader("ce-specversion", "1.0: CloudEvents, binary mode."),
+        SentHeader("ce-id", "The message id, percent-encoded where CloudEvents has it so."),
+        SentHeader("ce-source", "The source."),
+        SentHeader("ce-type", "The type of the message, if it has one.", always=False),
+        SentHeader("ce-time", "When it happened, if the sender said so.", always=False),
+        SentHeader("relay-attempt", "1 for the first POST of this life of the delivery."),
+        SentHeader("relay-generation", "The delivery's life: 0, and one more for each replay."),
+        SentHeader("relay-deadline", "Unix seconds at which it is given up.", always=False),
+        SentHeader("relay-sequence", "Grows along what is kept in order.", always=False),
+        SentHeader(
             "relay-out-of-order",
             "`true`: it failed for longer than `ordering.patience`; later ones came.",
             always=False,
         ),
-        Header("relay-answer-url", "Where the answer may be POSTed to, where it comes later.", always=False),
+        SentHeader("relay-answer-url", "Where the answer may be POSTed to, where it comes later.", always=False),
         *_TRACE,
         _AGENT,
         _TYPE,
@@ -110,18 +110,18 @@ RESULT: Final = Sent(
     "A receiver's answer, to the sender's callback",
     "POSTed to the source's `callback` until it is taken: the bytes of the receiver's answer.",
     (
-        Header("webhook-id", "`ans_`, 26 characters, the receiver, and the generation."),
+        SentHeader("webhook-id", "`ans_`, 26 characters, the receiver, and the generation."),
         *_SIGNED,
-        Header("relay-source", "The source, percent-encoded."),
-        Header("relay-message-id", "The message id, percent-encoded."),
-        Header("relay-receiver", "Whose answer it is."),
-        Header("relay-attempt", "1 for the first POST of this result."),
-        Header("relay-outcome", "`answered`, or `delivered`: accepted without an answer.", always=False),
-        Header("relay-answer-status", "The status of the answer.", always=False),
-        Header("relay-answer-truncated", "`true`: the answer was longer than is kept.", always=False),
+        SentHeader("relay-source", "The source, percent-encoded."),
+        SentHeader("relay-message-id", "The message id, percent-encoded."),
+        SentHeader("relay-receiver", "Whose answer it is."),
+        SentHeader("relay-attempt", "1 for the first POST of this result."),
+        SentHeader("relay-outcome", "`answered`, or `delivered`: accepted without an answer.", always=False),
+        SentHeader("relay-answer-status", "The status of the answer.", always=False),
+        SentHeader("relay-answer-truncated", "`true`: the answer was longer than is kept.", always=False),
         *_TRACE,
         _AGENT,
-        Header("content-type", "Of the answer, if it had one.", always=False),
+        SentHeader("content-type", "Of the answer, if it had one.", always=False),
     ),
     _RETRIED,
     ("*/*",),
@@ -131,14 +131,14 @@ FAILURE: Final = Sent(
     "A delivery failed for good, to the sender's callback",
     "POSTed to the source's `callback`, unless it has `failures: false`.",
     (
-        Header("webhook-id", "`fail_`, 26 characters, the receiver, and the generation."),
+        SentHeader("webhook-id", "`fail_`, 26 characters, the receiver, and the generation."),
         *_SIGNED,
-        Header("relay-source", "The source, percent-encoded."),
-        Header("relay-message-id", "The message id, percent-encoded."),
-        Header("relay-receiver", "Which delivery failed; `-` where the message never had a receiver."),
-        Header("relay-attempt", "1 for the first POST of this notice."),
-        Header("relay-outcome", "`failed`."),
-        Header("relay-reason", "Why, as one word of a closed list."),
+        SentHeader("relay-source", "The source, percent-encoded."),
+        SentHeader("relay-message-id", "The message id, percent-encoded."),
+        SentHeader("relay-receiver", "Which delivery failed; `-` where the message never had a receiver."),
+        SentHeader("relay-attempt", "1 for the first POST of this notice."),
+        SentHeader("relay-outcome", "`failed`."),
+        SentHeader("relay-reason", "Why, as one word of a closed list."),
         *_TRACE,
         _AGENT,
         _TYPE,
@@ -152,12 +152,12 @@ PING: Final = Sent(
     "Are you back?, to an endpoint that was down",
     "A throw-away event in place of messages, until one is answered with 2xx; or a test. Ignore it.",
     (
-        Header("webhook-id", "`ping_`, and what is of no meaning."),
+        SentHeader("webhook-id", "`ping_`, and what is of no meaning."),
         *_SIGNED,
-        Header("ce-specversion", "1.0."),
-        Header("ce-id", "As `webhook-id`."),
-        Header("ce-source", "`relay`."),
-        Header("ce-type", "`relay.ping`."),
+        SentHeader("ce-specversion", "1.0."),
+        SentHeader("ce-id", "As `webhook-id`."),
+        SentHeader("ce-source", "`relay`."),
+        SentHeader("ce-type", "`relay.ping`."),
         _AGENT,
         _TYPE,
     ),
@@ -171,12 +171,12 @@ VERIFICATION: Final = Sent(
     "Before anything else is sent. Check its signature; answer with a nonce of your own and the signature of both, as "
     "docs/verification.md says.",
     (
-        Header("webhook-id", "`verify_` and the nonce."),
+        SentHeader("webhook-id", "`verify_` and the nonce."),
         *_SIGNED,
-        Header("ce-specversion", "1.0."),
-        Header("ce-id", "As `webhook-id`."),
-        Header("ce-source", "`relay`."),
-        Header("ce-type", "`relay.verification`."),
+        SentHeader("ce-specversion", "1.0."),
+        SentHeader("ce-id", "As `webhook-id`."),
+        SentHeader("ce-source", "`relay`."),
+        SentHeader("ce-type", "`relay.verification`."),
         _AGENT,
         _TYPE,
     ),
@@ -216,10 +216,10 @@ def _own_event(name: Turn | Literal["message.failed"]) -> Sent:
 _OF_OWN_EVENTS: Final = {
     header.name: header
     for header in (
-        Header("ce-id", "Made of the type, the receiver, and what tells it from others."),
-        Header("ce-source", "`relay`."),
-        Header("ce-type", "The name of this event."),
-        Header("ce-time", "When it was noticed."),
+        SentHeader("ce-id", "Made of the type, the receiver, and what tells it from others."),
+        SentHeader("ce-source", "`relay`."),
+        SentHeader("ce-type", "The name of this event."),
+        SentHeader("ce-time", "When it was noticed."),
     )
 }
 SENT: Final = (DELIVERY, RESULT, FAILURE, PING, VERIFICATION, *map(_own_event, _OWN_EVENTS))

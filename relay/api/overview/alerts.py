@@ -85,7 +85,7 @@ class FailedNow(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Seen:
+class AlertInput:
     """`away`: part -> what is wrong; `warnings`: likewise, of what works all the same. `refused`: entry -> why.
     `since`: when the hour of `failed` began, as RFC 3339."""
 
@@ -100,7 +100,7 @@ class Seen:
     stuck: Sequence[StuckLine] = ()
 
 
-def attention(seen: Seen) -> list[Item]:
+def attention(seen: AlertInput) -> list[Item]:
     """At most `MOST`."""
     items = [
         *(Item("part_away", part, None, _told(why)) for part, why in seen.away.items()),
@@ -115,7 +115,7 @@ def attention(seen: Seen) -> list[Item]:
     return items[:MOST]
 
 
-def _of_lanes(seen: Seen) -> Iterator[Item]:
+def _of_lanes(seen: AlertInput) -> Iterator[Item]:
     unserved: dict[tuple[str, str], list[LaneNow]] = {}
     for lane in seen.lanes:
         if lane.is_broken:
@@ -127,7 +127,7 @@ def _of_lanes(seen: Seen) -> Iterator[Item]:
         yield _unserved(role, topic, lanes, seen)
 
 
-def _unserved(role: str, topic: str, lanes: Sequence[LaneNow], seen: Seen) -> Item:
+def _unserved(role: str, topic: str, lanes: Sequence[LaneNow], seen: AlertInput) -> Item:
     all_of_it = len(lanes) == sum(lane.key.topic == topic for lane in seen.lanes)
     which = "" if all_of_it else f" {len(lanes)} of its partitions:"
     lag = sum(lane.lag for lane in lanes)
@@ -154,7 +154,7 @@ def _of_endpoint(one: EndpointNow) -> Item:
     return Item(kind, subject, one.since, _told(one.detail), action)
 
 
-def _of_stuck(seen: Seen) -> Iterable[Item]:
+def _of_stuck(seen: AlertInput) -> Iterable[Item]:
     """Of receivers that take something: of the others it is told that they do not."""
     held = {one.name for one in seen.endpoints if not one.is_source}
     for one in seen.stuck:
@@ -166,7 +166,7 @@ def _of_stuck(seen: Seen) -> Iterable[Item]:
             yield Item("held_up", one.receiver, None, _told(detail), discard, (one.source_id, one.message_id))
 
 
-def _of_failed(seen: Seen) -> Iterable[Item]:
+def _of_failed(seen: AlertInput) -> Iterable[Item]:
     for one in seen.failed:
         if one.letters >= (1 if reason_class(one.reason) == "system" else MANY_FAILED):
             body = {"receiver": one.receiver, "reason": one.reason, "since": seen.since}

@@ -7,8 +7,8 @@ from aiohttp import web
 
 from relay.api.context import ApiContext
 from relay.api.json_body import json_response
-from relay.api.overview.alerts import FailedNow, Item, Kind, Seen, attention
-from relay.api.overview.snapshot import FAILED_SPAN_S, Look, Looker
+from relay.api.overview.alerts import AlertInput, FailedNow, Item, Kind, attention
+from relay.api.overview.snapshot import FAILED_SPAN_S, Looker, OverviewSnapshot
 from relay.api.paging import cursor_behind, key_behind, limit_in
 from relay.api.problems import invalid
 from relay.api.reading import query_of
@@ -51,7 +51,7 @@ class RatesView(TypedDict):
     failed: float
 
 
-class FailureView(TypedDict):
+class ReasonCountView(TypedDict):
     """Dead letters of a receiver (`-`: none that is known) and a reason."""
 
     receiver: str
@@ -66,7 +66,7 @@ class FailuresView(TypedDict):
     since: str | None
     count: int
     more: bool
-    by: list[FailureView]
+    by: list[ReasonCountView]
 
 
 class ActionView(TypedDict):
@@ -164,7 +164,7 @@ class OverviewResource:
         look = await self._looker.look()
         history = await self._history()
         since = rfc3339(look.now - FAILED_SPAN_S)
-        seen = Seen(
+        seen = AlertInput(
             now=look.now,
             lanes=look.lanes,
             endpoints=look.endpoints,
@@ -254,14 +254,14 @@ def _wrong(parts: Mapping[str, str | None]) -> dict[str, str]:
     return {name: text for name, text in parts.items() if text is not None}
 
 
-def _stages(look: Look) -> list[StageView]:
+def _stages(look: OverviewSnapshot) -> list[StageView]:
     parked = {"to_receiver": look.parked.retries, "pending": look.parked.polls}
     return [
         _stage(stage, [lane for lane in look.lanes if lane.stage == stage], look, parked) for stage in STAGES.values()
     ]
 
 
-def _stage(stage: StageName, lanes: list[LaneNow], look: Look, parked: Mapping[str, int]) -> StageView:
+def _stage(stage: StageName, lanes: list[LaneNow], look: OverviewSnapshot, parked: Mapping[str, int]) -> StageView:
     return {
         "name": stage,
         "topics": len({lane.key.topic for lane in lanes}),
@@ -275,7 +275,7 @@ def _stage(stage: StageName, lanes: list[LaneNow], look: Look, parked: Mapping[s
     }
 
 
-def _rates(look: Look) -> RatesView | None:
+def _rates(look: OverviewSnapshot) -> RatesView | None:
     if look.rates is None:
         return None
     come = look.rates.come
@@ -288,7 +288,7 @@ def _rates(look: Look) -> RatesView | None:
     }
 
 
-def _failure(one: FailedNow) -> FailureView:
+def _failure(one: FailedNow) -> ReasonCountView:
     return {"receiver": one.receiver, "reason": one.reason, "count": one.letters, "newest": rfc3339(one.newest)}
 
 
@@ -309,7 +309,7 @@ def _item(item: Item) -> AttentionView:
     }
 
 
-def _lane(lane: LaneNow, look: Look) -> LaneItem:
+def _lane(lane: LaneNow, look: OverviewSnapshot) -> LaneItem:
     counts = look.parked_of.get(lane.receiver) if lane.receiver is not None else None
     parked = None if counts is None else counts.polls if lane.stage == "pending" else counts.retries
     return {

@@ -55,7 +55,7 @@ class Rates:
 
 
 @dataclass(frozen=True, slots=True)
-class Look:
+class OverviewSnapshot:
     """What was seen at `now` (Unix seconds). `rates` None: there was no look before. `failed_more`: there are more dead
     letters than were looked at."""
 
@@ -102,11 +102,11 @@ class Looker:
     def __init__(self, context: ApiContext) -> None:
         self._context = context
         self._turn = asyncio.Lock()
-        self._last: Look | None = None
+        self._last: OverviewSnapshot | None = None
         self._good_until = 0.0
         self._before: list[Passed] = []
 
-    async def look(self) -> Look:
+    async def look(self) -> OverviewSnapshot:
         """One that is fresh. Raises what the two ports do."""
         clock = self._context.clock
         async with self._turn:
@@ -117,7 +117,7 @@ class Looker:
                 self._good_until = begun + max(FRESH_S, COST * took_s)
             return self._last
 
-    async def _look(self) -> Look:
+    async def _look(self) -> OverviewSnapshot:
         context, now = self._context, self._context.clock.time()
         backlogs = await context.log.backlogs(context.topics.groups(context.lanes()))
         signs = await context.state.signs([backlog.partition for backlog in backlogs])
@@ -131,7 +131,7 @@ class Looker:
         )
         lanes = [replace(lane, oldest_s=ages.get(lane.key)) for lane in lanes]
         counted = await self._parked_of({lane.receiver for lane in lanes if lane.receiver is not None})
-        return Look(now, lanes, endpoints, parked, counted, failed, more, stuck, self._rates(lanes))
+        return OverviewSnapshot(now, lanes, endpoints, parked, counted, failed, more, stuck, self._rates(lanes))
 
     def _rates(self, lanes: Sequence[LaneNow]) -> Rates | None:
         now = passed(lanes, self._context.clock.monotonic())

@@ -54,7 +54,7 @@ View = MessageItem | AttemptItem | AnswerItem | LetterView
 
 
 @dataclass(frozen=True, slots=True)
-class Happening:
+class TailedEvent:
     """`source_id` None: nobody knows of which source. `receivers`: whom it is about. `failed`: it went wrong.
     `of_sender`: it is a matter of its sender alone, whose receivers are told nothing of it. `life`, `origin`: of the
     receiver's name, and of the message, as `Life.has` takes them."""
@@ -75,7 +75,7 @@ class Happening:
         """Sorts events: by time, and those of one millisecond as one leads to the other."""
         return self.at_ms, _LEADS_TO.index(self.kind) + 2 * (self.kind == "attempt" and self.of_sender)
 
-    def only_for(self, receivers: Collection[str]) -> "Happening":
+    def only_for(self, receivers: Collection[str]) -> "TailedEvent":
         """As those see it who may see what is about `receivers`."""
         if self.kind != "message":
             return self
@@ -94,7 +94,7 @@ def encoded_event(name: str, data: object) -> bytes:
     return b"event: %b\ndata: %b\n\n" % (name.encode(), msgspec.json.encode(data))
 
 
-Read = Callable[[Record], Happening | None]
+Read = Callable[[Record], TailedEvent | None]
 
 
 def readers(topics: Topics, directory: Directory) -> Mapping[str, Read]:
@@ -114,7 +114,7 @@ class _Types:
     def __init__(self) -> None:
         self._known: OrderedDict[MessageId, str | None] = OrderedDict()
 
-    def noted(self, happening: Happening | None) -> Happening | None:
+    def noted(self, happening: TailedEvent | None) -> TailedEvent | None:
         """As it is given; a message's type is known from now on."""
         if happening is not None and happening.kind == "message":
             item = cast(MessageItem, happening.view)
@@ -127,7 +127,7 @@ class _Types:
         return None if message is None else self._known.get(message)
 
 
-def _attempt(record: Record, types: _Types) -> Happening | None:
+def _attempt(record: Record, types: _Types) -> TailedEvent | None:
     try:
         attempt = decode_attempt(record.value)
     except InvalidRecord:
@@ -138,7 +138,7 @@ def _attempt(record: Record, types: _Types) -> Happening | None:
     view, source_id = attempt_item(AttemptFound(record.coordinate, attempt)), attempt.source_id
     # Its record is written some time later. Rounded down, as the log's timestamps are: what it led to comes behind it.
     ended_ms = int(attempt.started_at * 1000 + attempt.duration_ms)
-    return Happening("attempt", ended_ms, source_id, about, event_type, failed, view, of_sender, attempt.life)
+    return TailedEvent("attempt", ended_ms, source_id, about, event_type, failed, view, of_sender, attempt.life)
 
 
 def has_failed(attempt: Attempt) -> bool:
@@ -148,7 +148,7 @@ def has_failed(attempt: Attempt) -> bool:
     return attempt.outcome != "done"
 
 
-def _message(record: Record, directory: Directory) -> Happening | None:
+def _message(record: Record, directory: Directory) -> TailedEvent | None:
     try:
         message = parse_message(record.value, record.headers)
     except InvalidRecord:
@@ -166,7 +166,7 @@ def _message(record: Record, directory: Directory) -> Happening | None:
         "deliveries": _deliveries(to, record.timestamp_ms),
     }
     at_ms, origin = record.timestamp_ms, record.coordinate
-    return Happening("message", at_ms, message.source_id, to, message.event_type, False, view, origin=origin)
+    return TailedEvent("message", at_ms, message.source_id, to, message.event_type, False, view, origin=origin)
 
 
 def _recipients(directory: Directory, message: Message) -> tuple[str, ...]:
@@ -194,7 +194,7 @@ def _arrived(receiver: str, moment: str | None) -> DeliveryItem:
     }
 
 
-def _answer(record: Record) -> Happening | None:
+def _answer(record: Record) -> TailedEvent | None:
     """A failure notice is none: it is told as the dead letter that it is about."""
     try:
         hop = decode_hop(record.headers)
@@ -213,17 +213,17 @@ def _answer(record: Record) -> Happening | None:
         "body": (record.value or b"")[:SHOWN_BODY].decode(errors="replace"),
     }
     at_ms, own = record.timestamp_ms, (receiver,)
-    return Happening("answer", at_ms, source_id, own, hop.event_type, False, view, life=hop.life, origin=hop.origin)
+    return TailedEvent("answer", at_ms, source_id, own, hop.event_type, False, view, life=hop.life, origin=hop.origin)
 
 
-def _letter(record: Record, topics: Topics) -> Happening:
+def _letter(record: Record, topics: Topics) -> TailedEvent:
     view, letter = letter_view(record), read_letter(record, topics)
     about = (view["receiver"],) if view["receiver"] != NO_RECEIVER else ()
     source_id, event_type = view["source_id"], _type_of(record.headers)
     failed_at = view["failed_at"]
     at_ms = record.timestamp_ms if failed_at is None else round(datetime.fromisoformat(failed_at).timestamp() * 1000)
     origin = letter.dead.origin
-    return Happening(
+    return TailedEvent(
         "failed", at_ms, source_id, about, event_type, True, view, letter.is_of_sender, letter.life, origin
     )
 

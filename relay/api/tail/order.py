@@ -6,7 +6,7 @@ Attempts are written some at a time, after the answers and dead letters that the
 from collections.abc import Iterable
 from typing import Final
 
-from relay.api.tail.event import Happening
+from relay.api.tail.event import TailedEvent
 
 HOLD_S: Final = 0.4
 """Attempts are written each quarter of a second."""
@@ -17,14 +17,14 @@ class InOrder:
 
     def __init__(self, hold_s: float = HOLD_S) -> None:
         self._hold_s = hold_s
-        self._held: list[tuple[Happening, float]] = []
+        self._held: list[tuple[TailedEvent, float]] = []
 
-    def put(self, found: Iterable[Happening], now: float) -> None:
+    def put(self, found: Iterable[TailedEvent], now: float) -> None:
         """What was seen at `now`, in seconds of a clock that only goes on."""
         self._held += [(happening, now) for happening in found]
         self._held.sort(key=lambda held: held[0].place)
 
-    def due(self, now: float) -> list[Happening]:
+    def due(self, now: float) -> list[TailedEvent]:
         """What is to be told now: what was held long enough, and whatever happened before that."""
         last = max((n for n, (_, seen) in enumerate(self._held) if seen <= now - self._hold_s), default=-1)
         told, self._held = self._held[: last + 1], self._held[last + 1 :]

@@ -6,16 +6,16 @@ from collections import deque
 from collections.abc import Callable
 from typing import Final
 
-from relay.api.tail.event import Happening, encoded_event
+from relay.api.tail.event import TailedEvent, encoded_event
 
 MOST_BYTES: Final = 1024**2
 """That wait for one listener; what comes beyond them is left out."""
 
-Shown = Callable[[Happening], Happening | None]
+Shown = Callable[[TailedEvent], TailedEvent | None]
 """What a listener gets to see of it; None: nothing."""
 
 
-class Place:
+class TailQueue:
     """Only `close` wakes one who waits for what never comes."""
 
     def __init__(self, shown: Shown, most_bytes: int = MOST_BYTES) -> None:
@@ -27,7 +27,7 @@ class Place:
         self._missed = 0
         self._wake = asyncio.Event()
 
-    def tell(self, happening: Happening) -> None:
+    def tell(self, happening: TailedEvent) -> None:
         """Of what this listener may and wants to see."""
         shown = self.shown(happening)
         if shown is not None:

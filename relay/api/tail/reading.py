@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from typing import Final
 
-from relay.api.tail.event import Happening, Read
+from relay.api.tail.event import Read, TailedEvent
 from relay.log.port import Log, Record, TopicPartition
 
 MOST_AT_ONCE: Final = 1_000
@@ -25,7 +25,7 @@ class Reading:
         self._look_at_topics = 0.0
         self._next: dict[TopicPartition, int] | None = None
 
-    async def look(self, now: float) -> tuple[Sequence[Happening], int]:
+    async def look(self, now: float) -> tuple[Sequence[TailedEvent], int]:
         """What happened since the last look, in order, and how many older records were passed over. `now`: of a
         monotonic clock. Raises LogUnavailable."""
         if now >= self._look_at_topics:
@@ -50,11 +50,11 @@ class Reading:
 
     async def _up_to(
         self, ends: Mapping[TopicPartition, int], following: dict[TopicPartition, int]
-    ) -> tuple[Sequence[Happening], int]:
+    ) -> tuple[Sequence[TailedEvent], int]:
         """`following`: of each partition the next offset to read; moves on, also past what was passed over."""
         grown = {at: end for at, end in ends.items() if end > following.get(at, 0)}
         share, passed = _share([end - following.get(at, 0) for at, end in grown.items()], self._most), 0
-        found: list[Happening] = []
+        found: list[TailedEvent] = []
         for at, end in reversed(grown.items()):  # as a message passes them
             start = max(following.get(at, 0), end - share)
             passed += start - following.get(at, 0)
@@ -63,7 +63,7 @@ class Reading:
         following |= ends  # a topic that was made anew begins anew
         return sorted(found, key=lambda happening: happening.place), passed
 
-    async def _between(self, at: TopicPartition, start: int, end: int) -> list[Happening]:
+    async def _between(self, at: TopicPartition, start: int, end: int) -> list[TailedEvent]:
         read = self._readers[at.topic]
         told = [
             read(record)

@@ -9,13 +9,13 @@ from aiohttp import web
 
 from relay.api.access import LETTERS, access_of, check_own, forbidden, may_read, may_see_of
 from relay.api.authentication import Callers, bearer_in
-from relay.api.connection import Connection
+from relay.api.connection import ApiConnection
 from relay.api.context import ApiContext
 from relay.api.problems import Problem, invalid
 from relay.api.reading import flag_in, query_of
 from relay.api.shares import caller_of
-from relay.api.tail.event import Happening, encoded_event
-from relay.api.tail.place import Place
+from relay.api.tail.event import TailedEvent, encoded_event
+from relay.api.tail.place import TailQueue
 from relay.api.tail.tail import Tail
 from relay.domain.errors import LogUnavailable
 from relay.domain.hop import NO_RECEIVER
@@ -48,7 +48,7 @@ class Wanted:
     types: Sequence[str] = ()
     failed: bool = False
 
-    def takes(self, happening: Happening) -> bool:
+    def takes(self, happening: TailedEvent) -> bool:
         return (
             (not self.sources or happening.source_id in self.sources)
             and (not self.receivers or not set(self.receivers).isdisjoint(happening.receivers or (NO_RECEIVER,)))
@@ -80,14 +80,14 @@ class TailResource:
         if request.method == "HEAD":
             return web.Response(headers=_HEADERS)
 
-        def shown(happening: Happening) -> Happening | None:
+        def shown(happening: TailedEvent) -> TailedEvent | None:
             seen = _seen(request, happening)
             return seen if seen is not None and wanted.takes(seen) else None
 
         with self._tail.listen(caller_of(request), shown) as place:
             response = web.StreamResponse(headers=_HEADERS)
             connection = request.protocol
-            if isinstance(connection, Connection):
+            if isinstance(connection, ApiConnection):
                 connection.when_lost = place.close
             try:
                 await response.prepare(request)
@@ -95,11 +95,11 @@ class TailResource:
             except ConnectionError:
                 pass  # it has hung up, or took nothing for too long
             finally:
-                if isinstance(connection, Connection):
+                if isinstance(connection, ApiConnection):
                     connection.when_lost = None
         return response
 
-    async def _write(self, response: web.StreamResponse, place: Place, ended: Callable[[], str | None]) -> None:
+    async def _write(self, response: web.StreamResponse, place: TailQueue, ended: Callable[[], str | None]) -> None:
         """`ended`: asked every few seconds, before anything more is written."""
         clock = asyncio.get_running_loop().time
         now = clock()
@@ -145,7 +145,7 @@ def _wanted(request: web.Request, query: Mapping[str, list[str]]) -> Wanted:
     return Wanted(sources, receivers, query.get("type", []), flag_in(query, "failed"))
 
 
-def _seen(request: web.Request, happening: Happening) -> Happening | None:
+def _seen(request: web.Request, happening: TailedEvent) -> TailedEvent | None:
     """As far as the caller may see it: all of it who reads its source, else what is about receivers of theirs."""
     if may_read(request, happening.source_id):
         return happening

@@ -14,9 +14,9 @@ from aiohttp import web
 from relay.api.limits import ApiLimits
 from relay.api.problems import RETRY_AFTER_S, UNAVAILABLE, Problem
 from relay.api.shares import Sharer, Shares
-from relay.api.tail.event import Happening, encoded_event, readers
+from relay.api.tail.event import TailedEvent, encoded_event, readers
 from relay.api.tail.order import InOrder
-from relay.api.tail.place import Place, Shown
+from relay.api.tail.place import Shown, TailQueue
 from relay.api.tail.reading import Reading
 from relay.domain.directory import Directory
 from relay.domain.errors import Unavailable
@@ -48,17 +48,17 @@ class Tail:
         self._log = log
         self._readers = readers(topics, directory)
         self._shares = Shares("tail", "places of the live tail", limits.listeners, meter, UNAVAILABLE)
-        self._places: set[Place] = set()
+        self._places: set[TailQueue] = set()
         self._reading: asyncio.Task[None] | None = None
         self._listening = False
         self._closed = False
 
     @contextmanager
-    def listen(self, caller: Sharer, shown: Shown) -> Iterator[Place]:
+    def listen(self, caller: Sharer, shown: Shown) -> Iterator[TailQueue]:
         """A place, as long as it is used. Raises a Problem where there is none."""
         if self._closed:
             raise _full("The live tail ends: the process stops.")
-        leave, place = self._shares.take(caller), Place(shown)
+        leave, place = self._shares.take(caller), TailQueue(shown)
         self._places.add(place)
         if self._listening:
             place.put(LISTENING)
@@ -106,7 +106,7 @@ class Tail:
             self._tell(held.due(began), passed)
             await asyncio.sleep(max(LOOK_S, min(REST * (clock() - began), LONGEST_REST_S)))
 
-    def _tell(self, found: Sequence[Happening], passed: int) -> None:
+    def _tell(self, found: Sequence[TailedEvent], passed: int) -> None:
         for place in self._places:
             if passed:
                 place.miss(passed)

@@ -25,7 +25,7 @@ def reasons() -> str:
 
 
 def kinds() -> str:
-    found = {kind.name: kind for kind in vars(problems).values() if isinstance(kind, problems.Kind)}
+    found = {kind.name: kind for kind in vars(problems).values() if isinstance(kind, problems.ProblemKind)}
     ordered = sorted(found.values(), key=lambda kind: (kind.status, kind.name))
     rows = [(code(kind.name), str(kind.status), kind.title, ADVICE.get(kind.name, "")) for kind in ordered]
     return titled("Problems", OF_PROBLEMS, table(("type", "status", "title", "what to do"), rows))

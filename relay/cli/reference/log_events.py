@@ -21,7 +21,7 @@ _NAMED: Final = {level: level for level in LEVELS} | {"exception": "error"}
 
 
 @dataclass
-class Told:
+class EventUse:
     """How an event is told: by all places together."""
 
     levels: set[str] = field(default_factory=set)
@@ -34,14 +34,14 @@ def page() -> str:
     return titled("Log events", ABOUT, table(("event", "level", "fields", "what it means"), rows))
 
 
-def _levels(told: Told) -> str:
+def _levels(told: EventUse) -> str:
     return ", ".join(level for level in LEVELS if level in told.levels)
 
 
-def found() -> dict[str, Told]:
+def found() -> dict[str, EventUse]:
     """Of all events that the code of the package tells, or has a word for."""
     package = Path(relay.__file__).parent
-    events: dict[str, Told] = defaultdict(Told)
+    events: dict[str, EventUse] = defaultdict(EventUse)
     for file in sorted(package.rglob("*.py")):
         if "log" in (text := file.read_text()) and file.name != "events.py":
             tree = ast.parse(text)
@@ -53,7 +53,7 @@ def found() -> dict[str, Told]:
 
 
 def _look_at(
-    function: ast.FunctionDef | ast.AsyncFunctionDef, of_names: dict[str, set[str]], events: dict[str, Told]
+    function: ast.FunctionDef | ast.AsyncFunctionDef, of_names: dict[str, set[str]], events: dict[str, EventUse]
 ) -> None:
     """`of_names`: the levels at which functions of the same file tell something: they may be given an event."""
     around = _levels_in(function)

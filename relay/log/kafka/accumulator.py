@@ -105,7 +105,7 @@ class Batch:
         return True
 
 
-class Lane:
+class PartitionQueue:
     """A partition: the batch that is `sent` and not acknowledged, and those `waiting` behind it, in order.
 
     `newest` is the one that may take more records: the last of them, or none.
@@ -134,11 +134,11 @@ class Accumulator:
         self._patience_s = patience_s
         self._max_record_bytes = max_record_bytes
         self._loop = asyncio.get_running_loop()
-        self._lanes: dict[TopicPartition, Lane] = {}
-        self._topics: dict[str, list[Lane]] = {}
+        self._lanes: dict[TopicPartition, PartitionQueue] = {}
+        self._topics: dict[str, list[PartitionQueue]] = {}
         self._looked_for: dict[str, int] = {}
         self._calls: dict[Append, None] = {}
-        self._ready: list[Lane] = []
+        self._ready: list[PartitionQueue] = []
         self._flushing: asyncio.Handle | None = None
         self._expiring: asyncio.TimerHandle | None = None
 
@@ -197,9 +197,9 @@ class Accumulator:
         for lane in self._lanes.values():
             lane.waiting.clear()
 
-    def _learn(self, topic: str) -> list[Lane]:
+    def _learn(self, topic: str) -> list[PartitionQueue]:
         places = [TopicPartition(topic, number) for number in range(self._sender.partitions(topic))]
-        lanes = [self._lanes.setdefault(place, Lane(place)) for place in places]
+        lanes = [self._lanes.setdefault(place, PartitionQueue(place)) for place in places]
         if lanes:
             self._topics[topic] = lanes
         return lanes
@@ -223,7 +223,7 @@ class Accumulator:
                 lane.waiting.append(batch)
                 self._make_ready(lane)
 
-    def _make_ready(self, lane: Lane) -> None:
+    def _make_ready(self, lane: PartitionQueue) -> None:
         if lane.sent is None and not lane.is_ready:
             lane.is_ready = True
             self._ready.append(lane)
@@ -240,7 +240,7 @@ class Accumulator:
             lane.is_ready = False
             self._send_next(lane)
 
-    def _send_next(self, lane: Lane) -> None:
+    def _send_next(self, lane: PartitionQueue) -> None:
         while lane.waiting and lane.sent is None:
             batch = self._living(lane, lane.waiting.popleft())
             if not batch.shares:
@@ -253,7 +253,7 @@ class Accumulator:
             lane.sent = batch
             delivery.add_done_callback(partial(self._delivered, lane, batch))
 
-    def _living(self, lane: Lane, batch: Batch) -> Batch:
+    def _living(self, lane: PartitionQueue, batch: Batch) -> Batch:
         """`batch` without the records of calls that have failed meanwhile: these will be appended again."""
         if all(call.error is None for call, _ in batch.shares):
             return batch
@@ -267,7 +267,7 @@ class Accumulator:
             lane.newest = living if living.shares else None
         return living
 
-    def _delivered(self, lane: Lane, batch: Batch, delivery: asyncio.Future[Any]) -> None:
+    def _delivered(self, lane: PartitionQueue, batch: Batch, delivery: asyncio.Future[Any]) -> None:
         lane.sent = None
         error = delivery.exception()
         if error is None:
@@ -278,7 +278,7 @@ class Accumulator:
             self._make_ready(lane)
             self._schedule()
 
-    def _acknowledged(self, lane: Lane, batch: Batch, offset: int) -> None:
+    def _acknowledged(self, lane: PartitionQueue, batch: Batch, offset: int) -> None:
         lane.retire(batch)
         topic, partition = lane.place
         for call, indexes in batch.shares:
@@ -287,7 +287,7 @@ class Accumulator:
                 offset += 1
             self._release(call)
 
-    def _failed(self, lane: Lane, batch: Batch, error: BaseException) -> None:
+    def _failed(self, lane: PartitionQueue, batch: Batch, error: BaseException) -> None:
         lane.retire(batch)
         if isinstance(error, _TOO_LARGE) and batch.builder.record_count() > 1:
             lane.waiting.extendleft(reversed(self._split(batch)))  # the topic takes less than we thought: who is it?

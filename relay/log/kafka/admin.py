@@ -30,7 +30,7 @@ from relay.domain.topics import TopicSpec
 from relay.log.kafka.client import KafkaClient, Replicas, kafka_errors, no_topic
 from relay.log.kafka.closing import ends_within
 from relay.log.kafka.offsets import Committed, GroupOffsets
-from relay.log.kafka.settings import Cluster
+from relay.log.kafka.settings import KafkaCluster
 from relay.log.port import Backlog, TopicPartition, TopicState
 
 _VISIBLE_S: Final = 15.0
@@ -75,7 +75,7 @@ class KafkaAdmin:
     """As the port says. `replication_factor` None: the broker's default. `max_record_bytes`: for topics it creates."""
 
     def __init__(
-        self, cluster: Cluster, client: KafkaClient, replication_factor: int | None, max_record_bytes: int
+        self, cluster: KafkaCluster, client: KafkaClient, replication_factor: int | None, max_record_bytes: int
     ) -> None:
         self._cluster = cluster
         self._client = client

@@ -34,8 +34,8 @@ from relay.log.kafka.fetch_wire import Asked, FetchAnswer, FetchAsk
 from relay.log.kafka.leader_epochs import EpochAsked, EpochEnd, Trail
 from relay.log.kafka.metadata import Layout, LayoutAsk, layout_of
 from relay.log.kafka.offset_wire import EpochEndAsk
-from relay.log.kafka.record_batches import Chunk, decode, whole_size
-from relay.log.kafka.settings import Cluster, Isolation
+from relay.log.kafka.record_batches import FetchedRecords, decode, whole_size
+from relay.log.kafka.settings import Isolation, KafkaCluster
 from relay.log.port import TopicPartition
 
 _RETRY_S: Final = 0.1
@@ -103,7 +103,7 @@ class KafkaClient:
     request starts from the bootstrap servers: the cluster may have moved to other addresses.
     """
 
-    def __init__(self, cluster: Cluster) -> None:
+    def __init__(self, cluster: KafkaCluster) -> None:
         self._cluster = cluster
         self._client: AIOKafkaClient | None = None
         self._connecting = asyncio.Lock()
@@ -150,7 +150,7 @@ class KafkaClient:
         max_bytes: int,
         max_wait_ms: int = 0,
         trail: Trail | None = None,
-    ) -> Chunk:
+    ) -> FetchedRecords:
         """Records from `offset` on: at least one if there is any, else none after `max_wait_ms`. What cannot be read
         comes as a record with a flaw, and never stops whoever reads. `trail`: notes leader epochs.
 
@@ -319,7 +319,7 @@ class KafkaClient:
 
     async def _fetch(
         self, client: AIOKafkaClient, partition: TopicPartition, asked: Asked, max_wait_ms: int, trail: Trail | None
-    ) -> Chunk:
+    ) -> FetchedRecords:
         isolation, most = self._cluster.isolation, self._cluster.max_record_bytes
         request = FetchAsk({partition: asked}, max_wait_ms=max_wait_ms, max_bytes=asked.max_bytes, isolation=isolation)
         while True:

@@ -12,14 +12,14 @@ from aiokafka.errors import (
     UnsupportedSaslMechanismError,
 )
 
-from relay.log.kafka.settings import Cluster
+from relay.log.kafka.settings import KafkaCluster
 
 _LOOK_S: Final = 5.0
 _LOST: Final = (KafkaError, OSError, TimeoutError)
 _LOGIN: Final = "RELAY_KAFKA_SASL_USERNAME and RELAY_KAFKA_SASL_PASSWORD"
 
 
-async def refusal(cluster: Cluster) -> str | None:
+async def refusal(cluster: KafkaCluster) -> str | None:
     """What no repeat cures, in a line: who we are, or how the connection is protected, has to change. None: a broker
     lets us in, or nobody is there."""
     for host, port, _ in collect_hosts(cluster.servers):
@@ -35,13 +35,13 @@ async def refusal(cluster: Cluster) -> str | None:
     return None
 
 
-async def _connected(cluster: Cluster, host: str, port: int) -> AIOKafkaConnection:
+async def _connected(cluster: KafkaCluster, host: str, port: int) -> AIOKafkaConnection:
     arguments = dict(cluster.arguments())
     del arguments["bootstrap_servers"]
     return await create_conn(host, port, **arguments, request_timeout_ms=round(_LOOK_S * 1000))
 
 
-def _why(cluster: Cluster, error: BaseException) -> str | None:
+def _why(cluster: KafkaCluster, error: BaseException) -> str | None:
     match error:
         case SaslAuthenticationFailed() | AuthenticationFailedError():
             return f"it does not let user {cluster.security.user} in with this password; see {_LOGIN}"

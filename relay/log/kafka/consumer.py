@@ -13,11 +13,11 @@ from relay.domain.errors import ConsumerClosed, LogUnavailable, OffsetMissing, P
 from relay.log.kafka.client import KafkaClient
 from relay.log.kafka.closing import ends_within
 from relay.log.kafka.fetch_loop import FetchLoop
-from relay.log.kafka.held_partitions import Held, Holdings
+from relay.log.kafka.held_partitions import HeldPartition, Holdings
 from relay.log.kafka.member_metadata import Vocabulary
 from relay.log.kafka.membership import GroupMember
 from relay.log.kafka.offsets import Committed, GroupOffsets
-from relay.log.kafka.settings import Cluster, GroupTiming
+from relay.log.kafka.settings import GroupTiming, KafkaCluster
 from relay.log.kafka.subscribed_topics import WantedTopics
 from relay.log.kafka.watchdog import Watchdog
 from relay.log.port import (
@@ -56,7 +56,7 @@ class KafkaConsumer:
 
     def __init__(
         self,
-        cluster: Cluster,
+        cluster: KafkaCluster,
         timing: GroupTiming,
         group: str,
         topics: Collection[str],
@@ -309,11 +309,11 @@ class KafkaConsumer:
 
     # giving up
 
-    def _leave(self, gone: Mapping[TopicPartition, Held]) -> None:
+    def _leave(self, gone: Mapping[TopicPartition, HeldPartition]) -> None:
         self._holdings.leave(gone)
         self._shut(gone)
 
-    async def _give_up(self, gone: Mapping[TopicPartition, Held], *, again: bool) -> None:
+    async def _give_up(self, gone: Mapping[TopicPartition, HeldPartition], *, again: bool) -> None:
         """`again`: to begin it anew. Else the group waits for it, and is told."""
         if opened := sorted(partition for partition, held in gone.items() if held.is_open):
             await self._told(self._on_revoked(opened))

@@ -9,9 +9,9 @@ from aiokafka.conn import AIOKafkaConnection, create_conn
 from aiokafka.errors import KafkaConnectionError, KafkaError, for_code
 
 from relay.log.kafka.closing import ends_within
-from relay.log.kafka.fetch_session import Session, most_bytes
-from relay.log.kafka.fetch_wire import Asked, FetchAnswer, FetchAsk, Part
-from relay.log.kafka.settings import GATHER_S, Cluster
+from relay.log.kafka.fetch_session import FetchSession, most_bytes
+from relay.log.kafka.fetch_wire import Asked, FetchAnswer, FetchAsk, FetchedPartition
+from relay.log.kafka.settings import GATHER_S, KafkaCluster
 from relay.log.port import TopicPartition
 
 LONG_WAIT_S: Final = 5.0
@@ -35,7 +35,7 @@ library, which reads, has not seen that yet."""
 _IDLE_MS: Final = 540_000
 
 
-class Address(NamedTuple):
+class BrokerAddress(NamedTuple):
     host: str
     port: int
 
@@ -46,7 +46,7 @@ class Address(NamedTuple):
 class Owner(Protocol):
     """Of all links."""
 
-    def arrived(self, at: TopicPartition, part: Part) -> None:
+    def arrived(self, at: TopicPartition, part: FetchedPartition) -> None:
         """There is an answer to what was wanted of a partition."""
 
     def told(self) -> None:
@@ -71,9 +71,9 @@ class Link:
     `busy_since`: when the present turn began, on `clock`; None while there is nothing to ask for, or no room.
     """
 
-    def __init__(self, address: Address, cluster: Cluster, owner: Owner, clock: Callable[[], float]) -> None:
+    def __init__(self, address: BrokerAddress, cluster: KafkaCluster, owner: Owner, clock: Callable[[], float]) -> None:
         self.address = address
-        self.session = Session()
+        self.session = FetchSession()
         self.busy_since: float | None = None
         self._cluster = cluster
         self._owner = owner
@@ -95,7 +95,7 @@ class Link:
         if late and self._polling_until is not None:
             self._late.set()
 
-    def move(self, address: Address) -> None:
+    def move(self, address: BrokerAddress) -> None:
         """The broker has another address now."""
         if address != self.address:
             self.address = address

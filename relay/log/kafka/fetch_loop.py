@@ -16,11 +16,11 @@ from relay.domain.errors import ConsumerBroken, ConsumerClosed, LogUnavailable, 
 from relay.log.kafka.client import LEADER_CHANGES, described
 from relay.log.kafka.closing import ends_within
 from relay.log.kafka.feed import Feed
-from relay.log.kafka.fetch_link import Address, Link
-from relay.log.kafka.fetch_wire import Part
+from relay.log.kafka.fetch_link import BrokerAddress, Link
+from relay.log.kafka.fetch_wire import FetchedPartition
 from relay.log.kafka.leader_epochs import UNKNOWN, EpochAsked, EpochEnd, Trail
 from relay.log.kafka.metadata import Layout
-from relay.log.kafka.settings import Cluster
+from relay.log.kafka.settings import KafkaCluster
 from relay.log.port import Record, TopicPartition
 
 HELD_BYTES: Final = 8 * 1024**2
@@ -54,7 +54,7 @@ class FetchLoop:
 
     def __init__(
         self,
-        cluster: Cluster,
+        cluster: KafkaCluster,
         layout: Callable[[Sequence[str]], Awaitable[Layout]],
         epoch_ends: Callable[[Mapping[TopicPartition, EpochAsked]], Awaitable[Mapping[TopicPartition, EpochEnd]]],
         *,
@@ -227,7 +227,7 @@ class FetchLoop:
 
     # what a link tells
 
-    def arrived(self, at: TopicPartition, part: Part) -> None:
+    def arrived(self, at: TopicPartition, part: FetchedPartition) -> None:
         feed = self._feeds[at]
         if part.error == 0:
             feed.strikes = 0
@@ -329,7 +329,7 @@ class FetchLoop:
             if node in layout.brokers and epoch >= feed.leader_epoch:  # else it is news of yesterday
                 del self._homeless[at]
                 feed.leader_epoch = epoch
-                link = self._link(node, Address(*layout.brokers[node]))
+                link = self._link(node, BrokerAddress(*layout.brokers[node]))
                 if feed.proved == epoch or feed.trail.epoch_before(feed.position) == UNKNOWN:
                     self._move_in(feed, link)
                 else:
@@ -379,7 +379,7 @@ class FetchLoop:
             self._ready[at] = feed
             feed.on_arrival()
 
-    def _link(self, node: int, address: Address) -> Link:
+    def _link(self, node: int, address: BrokerAddress) -> Link:
         if (link := self._links.get(node)) is None:
             link = self._links[node] = Link(address, self._cluster, self, _now)
             if self._tasks is not None:

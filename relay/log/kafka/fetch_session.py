@@ -17,7 +17,7 @@ SESSION_ID_NOT_FOUND: Final = 70
 INVALID_SESSION_EPOCH: Final = 71
 
 
-class Session:
+class FetchSession:
     """The partitions of one broker. `feeds`: all that it leads; `asked`: what it has been asked for and will be again
     with every request, until that changes."""
 

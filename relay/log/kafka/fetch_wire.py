@@ -39,7 +39,7 @@ class Aborted(NamedTuple):
     first_offset: int
 
 
-class Part(NamedTuple):
+class FetchedPartition(NamedTuple):
     """What an answer says of one partition. `error`: a code, 0 for none. `aborted`: transactions that reach into `data`
     and were aborted; none where the request asked for all records. `stable`: where open transactions begin; -1 where it
     does not say."""
@@ -63,7 +63,7 @@ class Asked(NamedTuple):
 class FetchAnswer(FetchResponse_v11):  # type: ignore[misc]  # the library is untyped
     """`error`: a code that concerns the whole request."""
 
-    def __init__(self, throttle_ms: int, error: int, session: int, parts: Sequence[Part]) -> None:
+    def __init__(self, throttle_ms: int, error: int, session: int, parts: Sequence[FetchedPartition]) -> None:
         self.throttle_ms = throttle_ms
         self.error = error
         self.session = session
@@ -81,7 +81,7 @@ class FetchAnswer(FetchResponse_v11):  # type: ignore[misc]  # the library is un
     def _decoded(cls, buffer: memoryview, place: int) -> "FetchAnswer":
         throttle, error, session, topics = _ANSWER.unpack_from(buffer, place)
         place += _ANSWER.size
-        parts: list[Part] = []
+        parts: list[FetchedPartition] = []
         for _ in range(topics):
             [size] = _SHORT.unpack_from(buffer, place)
             place += _SHORT.size + size
@@ -99,11 +99,11 @@ class FetchAnswer(FetchResponse_v11):  # type: ignore[misc]  # the library is un
                 place += len(found)
                 if len(found) < size:
                     raise ValueError(f"{topic}/{number} has {len(found)} of its {size} bytes")
-                parts.append(Part(TopicPartition(topic, number), code, high, found, aborted, stable))
+                parts.append(FetchedPartition(TopicPartition(topic, number), code, high, found, aborted, stable))
         return cls(throttle, error, session, parts)
 
 
-class _Struct(FetchRequest_v11):  # type: ignore[misc]  # the library is untyped
+class _FetchStruct(FetchRequest_v11):  # type: ignore[misc]  # the library is untyped
     RESPONSE_TYPE = FetchAnswer
 
     def __init__(self, encoded: bytes) -> None:
@@ -116,7 +116,7 @@ class _Struct(FetchRequest_v11):  # type: ignore[misc]  # the library is untyped
         return f"a fetch request of {len(self._encoded)} bytes"
 
 
-class FetchAsk(Request[_Struct]):  # type: ignore[misc]  # the library is untyped
+class FetchAsk(Request[_FetchStruct]):  # type: ignore[misc]  # the library is untyped
     """A request for `wanted`, in this order; `forgotten`: of its session's partitions those that are left out now.
 
     It is answered after `max_wait_ms`, or as soon as there are `min_bytes` of records, or an error. `isolation`: a
@@ -143,7 +143,7 @@ class FetchAsk(Request[_Struct]):  # type: ignore[misc]  # the library is untype
         out.append(_SHORT.pack(0))  # no rack
         self._encoded = b"".join(out)
 
-    def build(self, request_struct_class: type[_Struct]) -> _Struct:
+    def build(self, request_struct_class: type[_FetchStruct]) -> _FetchStruct:
         return request_struct_class(self._encoded)
 
 

@@ -9,7 +9,7 @@ from relay.log.port import TopicPartition
 
 
 @dataclass(slots=True)
-class Held:
+class HeldPartition:
     """`generation`: of the group, in which it was dealt. `opening`: how often it was begun anew since. `offset`: the
     last one that is known to be committed."""
 
@@ -45,7 +45,7 @@ class Holdings:
     missing; keeps up with each change."""
 
     def __init__(self) -> None:
-        self._held: dict[TopicPartition, Held] = {}
+        self._held: dict[TopicPartition, HeldPartition] = {}
         self._lost: set[TopicPartition] = set()
         self.generation = -1
         self.readable: set[TopicPartition] = set()
@@ -55,14 +55,14 @@ class Holdings:
         """All that nobody else may be dealt."""
         return self._held.keys()
 
-    def get(self, partition: TopicPartition) -> Held | None:
+    def get(self, partition: TopicPartition) -> HeldPartition | None:
         return self._held.get(partition)
 
-    def of(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, Held]:
+    def of(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, HeldPartition]:
         """Those of them that are held."""
         return {p: held for p in partitions if (held := self._held.get(p)) is not None}
 
-    def deal(self, generation: int, meant: Collection[TopicPartition]) -> dict[TopicPartition, Held]:
+    def deal(self, generation: int, meant: Collection[TopicPartition]) -> dict[TopicPartition, HeldPartition]:
         """The group has dealt: what has to be given up now, which is leaving from here on."""
         self.generation = generation
         for partition, held in self._held.items():
@@ -70,26 +70,26 @@ class Holdings:
         gone = {p: held for p, held in self._held.items() if not (held.is_meant or held.is_leaving)}
         for partition in meant:
             if partition not in self._held:
-                self._held[partition] = Held(generation)
+                self._held[partition] = HeldPartition(generation)
         self.leave(gone)
         return gone
 
-    def leave(self, gone: Mapping[TopicPartition, Held]) -> None:
+    def leave(self, gone: Mapping[TopicPartition, HeldPartition]) -> None:
         for held in gone.values():
             held.is_leaving = True
         self.readable -= gone.keys()
 
-    def left(self, gone: Mapping[TopicPartition, Held], *, again: bool) -> None:
+    def left(self, gone: Mapping[TopicPartition, HeldPartition], *, again: bool) -> None:
         """It is given up: to the group, or (`again`) to be begun anew here, if it is still meant to be here."""
         self._lost -= gone.keys()
         for partition, held in gone.items():
             if self._held.get(partition) is held:
                 if again and held.is_meant:
-                    self._held[partition] = Held(held.generation, held.opening + 1)
+                    self._held[partition] = HeldPartition(held.generation, held.opening + 1)
                 else:
                     del self._held[partition]
 
-    def to_open(self) -> dict[TopicPartition, Held]:
+    def to_open(self) -> dict[TopicPartition, HeldPartition]:
         """What was dealt and not begun."""
         return {p: each for p, each in self._held.items() if not (each.is_open or each.is_leaving or each.is_missing)}
 

@@ -23,7 +23,7 @@ from relay.log.kafka.leader_epochs import Trail
 from relay.log.kafka.producer import KafkaProducer
 from relay.log.kafka.reader import KafkaReader
 from relay.log.kafka.rights import lacking
-from relay.log.kafka.settings import Cluster, GroupTiming, Isolation, KafkaSecurity
+from relay.log.kafka.settings import GroupTiming, Isolation, KafkaCluster, KafkaSecurity
 from relay.log.port import (
     Backlog,
     Coordinate,
@@ -74,7 +74,7 @@ class KafkaLog:
     ) -> None:
         security = security or KafkaSecurity()
         self.max_record_bytes = max_message_bytes + HEADROOM_BYTES
-        self._cluster = Cluster(
+        self._cluster = KafkaCluster(
             bootstrap_servers,
             client_id,
             security,

@@ -27,7 +27,7 @@ from relay.log.kafka.client import described, kafka_errors
 from relay.log.kafka.closing import ends_within
 from relay.log.kafka.member_metadata import PROTOCOL, decode_application, encode_dealt
 from relay.log.kafka.offsets import Committed, Generation, GroupOffsets
-from relay.log.kafka.settings import Cluster, GroupTiming
+from relay.log.kafka.settings import GroupTiming, KafkaCluster
 from relay.log.port import TopicPartition
 
 _START_S: Final = 30.0
@@ -64,7 +64,7 @@ class GroupMember:
     """One membership. `offsets`: of its group, over connections on which no request waits for other members."""
 
     def __init__(
-        self, cluster: Cluster, timing: GroupTiming, offsets: GroupOffsets, group: str, holder: Holder
+        self, cluster: KafkaCluster, timing: GroupTiming, offsets: GroupOffsets, group: str, holder: Holder
     ) -> None:
         self._cluster = cluster
         self._timing = timing

@@ -58,20 +58,20 @@ class _Answer(MetadataResponse_v5):  # type: ignore[misc]  # the library is unty
     )
 
 
-class _Struct(MetadataRequest_v5):  # type: ignore[misc]  # the library is untyped
+class _MetadataStruct(MetadataRequest_v5):  # type: ignore[misc]  # the library is untyped
     API_VERSION = 7
     RESPONSE_TYPE = _Answer
 
 
-class LayoutAsk(Request[_Struct]):  # type: ignore[misc]  # the library is untyped
+class LayoutAsk(Request[_MetadataStruct]):  # type: ignore[misc]  # the library is untyped
     """Asks for `topics`, and creates none."""
 
-    API_KEY = _Struct.API_KEY
+    API_KEY = _MetadataStruct.API_KEY
 
     def __init__(self, topics: Sequence[str]) -> None:
         self._topics = list(topics)
 
-    def build(self, request_struct_class: type[_Struct]) -> _Struct:
+    def build(self, request_struct_class: type[_MetadataStruct]) -> _MetadataStruct:
         return request_struct_class(self._topics, False)
 
 

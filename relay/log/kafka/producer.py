@@ -13,7 +13,7 @@ from relay.domain.errors import LogUnavailable
 from relay.log.kafka.accumulator import Accumulator
 from relay.log.kafka.client import kafka_errors
 from relay.log.kafka.closing import ends_within
-from relay.log.kafka.settings import Cluster
+from relay.log.kafka.settings import KafkaCluster
 from relay.log.port import Coordinate, NewRecord, TopicPartition
 
 _MARGIN_S: Final = 5.0
@@ -65,7 +65,7 @@ class _LibrarySender:
         return len(self._producer.client.cluster.partitions_for_topic(topic) or ())
 
 
-class _Running(NamedTuple):
+class _RunningProducer(NamedTuple):
     """A producer of the library, and the accumulator that feeds it."""
 
     producer: AIOKafkaProducer
@@ -79,12 +79,12 @@ class KafkaProducer:
     `ensure_topic` raises LogUnavailable for a topic that is missing; the library would create it, or wait for it.
     """
 
-    def __init__(self, cluster: Cluster, max_record_bytes: int, ensure_topic: EnsureTopic) -> None:
+    def __init__(self, cluster: KafkaCluster, max_record_bytes: int, ensure_topic: EnsureTopic) -> None:
         self._cluster = cluster
         self._max_record_bytes = max_record_bytes
         self._ensure_topic = ensure_topic
         self._patience_s = cluster.request_timeout_s + _MARGIN_S
-        self._running: _Running | None = None
+        self._running: _RunningProducer | None = None
         self._starting = asyncio.Lock()
         self._failing_since: float | None = None
         self._closed = False
@@ -141,7 +141,7 @@ class KafkaProducer:
                 else:
                     await asyncio.sleep(_LOOK_S if looks > 1 else 0)
 
-    async def _started(self) -> _Running:
+    async def _started(self) -> _RunningProducer:
         async with self._starting:
             if self._closed:
                 raise LogUnavailable("Kafka: this log is closed")
@@ -152,13 +152,13 @@ class KafkaProducer:
                 self._running = await self._new()
             return self._running
 
-    def _is_spent(self, running: _Running) -> bool:
+    def _is_spent(self, running: _RunningProducer) -> bool:
         """Whether it will never send again: its background task died, or it may be talking to nobody."""
         if running.producer._sender.sender_task.done():
             return True
         return self._failing_since is not None and asyncio.get_running_loop().time() - self._failing_since > _STALE_S
 
-    async def _new(self) -> _Running:
+    async def _new(self) -> _RunningProducer:
         producer = AIOKafkaProducer(
             **self._cluster.arguments(),
             acks="all",
@@ -175,10 +175,10 @@ class KafkaProducer:
             raise
         accumulator = Accumulator(_LibrarySender(producer), self._max_record_bytes, self._patience_s)
         producer.client.cluster.add_listener(lambda _: accumulator.forget_topics())
-        return _Running(producer, accumulator)
+        return _RunningProducer(producer, accumulator)
 
 
-async def _stop(running: _Running) -> None:
+async def _stop(running: _RunningProducer) -> None:
     """Send what is pending, if that goes quickly; else fail it, so that nobody waits for it."""
     await running.accumulator.flush(_FLUSH_S)
     running.accumulator.close()

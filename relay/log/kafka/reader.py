@@ -10,7 +10,7 @@ from aiokafka.errors import OffsetOutOfRangeError
 from relay.domain.errors import LogUnavailable, OffsetMissing
 from relay.log.kafka.client import KafkaClient
 from relay.log.kafka.leader_epochs import UNKNOWN, EpochAsked, Trail
-from relay.log.kafka.record_batches import Chunk
+from relay.log.kafka.record_batches import FetchedRecords
 from relay.log.kafka.settings import FETCH_BYTES
 from relay.log.port import Coordinate, Record, TopicPartition
 
@@ -124,7 +124,7 @@ class KafkaReader:
             else:
                 position = await self._behind(place, end, chunk)
 
-    async def _behind(self, place: TopicPartition, end: int, empty: Chunk) -> int:
+    async def _behind(self, place: TopicPartition, end: int, empty: FetchedRecords) -> int:
         """Where to go on after an answer without records, on the way to `end`: what is between has been compacted away,
         or is not told yet: the end that a new leader knows may grow for a moment."""
         if empty.end >= end:
@@ -150,7 +150,7 @@ class KafkaReader:
 
     async def _next(
         self, place: TopicPartition, position: int, *, max_wait_ms: int = 0, trail: Trail | None = None
-    ) -> Chunk:
+    ) -> FetchedRecords:
         try:
             return await self._fetch(place, position, max_bytes=_FOLLOWED_BYTES, max_wait_ms=max_wait_ms, trail=trail)
         except OffsetOutOfRangeError as error:
@@ -165,7 +165,7 @@ class KafkaReader:
         max_bytes: int,
         max_wait_ms: int = 0,
         trail: Trail | None = None,
-    ) -> Chunk:
+    ) -> FetchedRecords:
         """Without those offsets of which nothing can be read; these are told, once."""
         chunk = await self._client.fetch(place, offset, max_bytes=max_bytes, max_wait_ms=max_wait_ms, trail=trail)
         gaps = [record for record in chunk.records if record.is_gap]
@@ -202,7 +202,7 @@ class KafkaReader:
         return [entry for entry in entries if first <= entry[0].offset < end]
 
 
-def _matching(chunk: Chunk, entries: Sequence[Wanted], *, newest_counts: bool) -> dict[Wanted, Record]:
+def _matching(chunk: FetchedRecords, entries: Sequence[Wanted], *, newest_counts: bool) -> dict[Wanted, Record]:
     at = {record.offset: record for record in chunk.records}
     if newest_counts:
         newest = {record.key: record for record in chunk.records}

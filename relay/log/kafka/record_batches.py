@@ -16,7 +16,7 @@ from relay.log.kafka import codecs, salvage
 from relay.log.kafka.codecs import TooMuch
 from relay.log.kafka.fetch_wire import Aborted
 from relay.log.kafka.leader_epochs import Trail
-from relay.log.kafka.salvage import CODEC, FORMAT, HEADER, MAGIC_AT, Header, Unreadable, gap, header_of, oversized
+from relay.log.kafka.salvage import CODEC, FORMAT, HEADER, MAGIC_AT, BatchHeader, Unreadable, gap, header_of, oversized
 from relay.log.port import Record, TopicPartition, size_of
 
 UNPACKED_AT_ONCE: Final = 4 * 1024**2
@@ -30,7 +30,7 @@ _LEAST_BYTES: Final = MAGIC_AT + 1
 _ALL: Final = 2**62
 
 
-class Chunk(NamedTuple):
+class FetchedRecords(NamedTuple):
     """What one fetch gave. `next_offset`: where to go on; offsets below it that are not here are gone. `end`: before
     which the broker would have given records, had there been any."""
 
@@ -53,7 +53,7 @@ def decode(
     max_bytes: int,
     aborted: Sequence[Aborted] = (),
     trail: Trail | None = None,
-) -> Chunk:
+) -> FetchedRecords:
     """All records in `data`, and where to go on: as `Unpacking`."""
     unpacking = Unpacking(at, data, start=start, end=end, max_bytes=max_bytes, aborted=aborted, trail=trail)
     records: list[Record] = []
@@ -61,7 +61,7 @@ def decode(
         records += unpacking.take(_ALL)
         if unpacking.is_large:
             unpacking.unpack()
-    return Chunk(records, unpacking.position, end)
+    return FetchedRecords(records, unpacking.position, end)
 
 
 def offset_behind(data: bytes, start: int, end: int) -> int | None:
@@ -69,7 +69,7 @@ def offset_behind(data: bytes, start: int, end: int) -> int | None:
     no whole one. None: the batches do not say it credibly, and it shows only when they are unpacked."""
     position, following, size = 0, start, len(data)
     while size - position >= HEADER.size:
-        header = Header(*HEADER.unpack_from(data, position))
+        header = BatchHeader(*HEADER.unpack_from(data, position))
         position += _FRAME.size + header.length
         if position > size:
             break
@@ -86,7 +86,7 @@ def _aborted_batches(data: bytes, aborted: Sequence[Aborted]) -> frozenset[int]:
     coming, open_ = sorted(aborted, key=lambda each: each.first_offset, reverse=True), set[int]()
     place = 0
     while len(data) - place >= HEADER.size:
-        header = Header(*HEADER.unpack_from(data, place))
+        header = BatchHeader(*HEADER.unpack_from(data, place))
         while coming and coming[-1].first_offset <= header.base_offset:
             open_.add(coming.pop().producer_id)
         if header.is_control:
@@ -139,7 +139,7 @@ class Unpacking:
         self._trail = trail
         self._place = 0
         self._last = start
-        self._packed: tuple[Header, bytes] | None = None
+        self._packed: tuple[BatchHeader, bytes] | None = None
         self._unpacked: bytes | Unreadable = b""
         self._coming = self._records()
 
@@ -233,7 +233,7 @@ class Unpacking:
             yield from self._parsed(header, plain)
         self.position = following
 
-    def _parsed(self, header: Header, plain: bytes) -> Iterator[Record]:
+    def _parsed(self, header: BatchHeader, plain: bytes) -> Iterator[Record]:
         """The records of a batch that is not compressed. Its checksum is right, so what is wrong was written so."""
         at, max_bytes, start = self._at, self._max_bytes, self.position
         previous, last, dense = header.base_offset - 1, header.last_offset, header.is_dense
@@ -273,7 +273,7 @@ class Unpacking:
         self.position = following
 
 
-def _plain(header: Header, batch: bytes, limit: int) -> bytes | Unreadable:
+def _plain(header: BatchHeader, batch: bytes, limit: int) -> bytes | Unreadable:
     """The batch without its compression, or why it cannot be had. Raises TooMuch above `limit`."""
     if header.codec == codecs.NONE and DefaultRecordBatch(batch).validate_crc() and header.records >= 0:
         return batch
@@ -283,7 +283,7 @@ def _plain(header: Header, batch: bytes, limit: int) -> bytes | Unreadable:
         return error
 
 
-def _as_plain(header: Header, batch: bytes, data: bytes) -> bytes:
+def _as_plain(header: BatchHeader, batch: bytes, data: bytes) -> bytes:
     attributes = _ATTRIBUTES.pack(header.attributes & ~CODEC)
     behind = _ATTRIBUTES_AT + _ATTRIBUTES.size
     return b"".join((batch[:_ATTRIBUTES_AT], attributes, batch[behind : HEADER.size], data))

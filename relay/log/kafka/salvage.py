@@ -30,7 +30,7 @@ _CHECKED_FROM: Final = 21  # the checksum covers what is behind it
 _APPEND_TIME: Final = 0x08
 
 
-class Header(NamedTuple):
+class BatchHeader(NamedTuple):
     """Of a batch, as it says of itself."""
 
     base_offset: int
@@ -86,20 +86,20 @@ class Unreadable(Exception):
         self.reason = reason
 
 
-def header_of(batch: bytes, start: int, end: int) -> Header:
+def header_of(batch: bytes, start: int, end: int) -> BatchHeader:
     """Of a batch in format 2 whose offsets can be: those of a damaged header would skip what is well. Raises Unreadable
     for others."""
     if batch[MAGIC_AT] != FORMAT:
         raise Unreadable(f"a batch in format {batch[MAGIC_AT]} cannot be read")
     if len(batch) < HEADER.size:
         raise Unreadable("a batch is shorter than its header")
-    header = Header(*HEADER.unpack_from(batch))
+    header = BatchHeader(*HEADER.unpack_from(batch))
     if not header.fits(start, end):
         raise Unreadable("a batch tells offsets that cannot be")
     return header
 
 
-def unpacked(header: Header, batch: bytes, limit: int) -> bytes:
+def unpacked(header: BatchHeader, batch: bytes, limit: int) -> bytes:
     """The records of a batch, uncompressed, as bytes. Raises Unreadable; TooMuch above `limit`, if that is less than
     what a batch may ever have."""
     if calc_crc32c(batch[_CHECKED_FROM:]) != header.checksum:
@@ -127,7 +127,7 @@ def oversized(size: int, max_bytes: int) -> Flaw:
     return Flaw("too_large", f"the record has {size} bytes; {max_bytes} are allowed", omitted=f"value={size}")
 
 
-def salvaged(at: TopicPartition, header: Header, data: bytes, start: int, max_bytes: int) -> Iterator[Record]:
+def salvaged(at: TopicPartition, header: BatchHeader, data: bytes, start: int, max_bytes: int) -> Iterator[Record]:
     """The records in `data`, uncompressed, from offset `start` on.
 
     Each record stands in a frame of its own, so that the next one can be found behind it, whatever is in it. Where
@@ -170,7 +170,7 @@ class _Parser:
         self._value: bytes | None = None
         self._flaw: Flaw | None = None
 
-    def record(self, at: TopicPartition, header: Header, previous: int, max_bytes: int, *, dense: bool) -> Record:
+    def record(self, at: TopicPartition, header: BatchHeader, previous: int, max_bytes: int, *, dense: bool) -> Record:
         """`previous`: the offset before; a record that tells none that can be is taken for the one behind it. `dense`:
         so is every one."""
         offset, timestamp = previous + 1, header.max_timestamp

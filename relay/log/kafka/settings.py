@@ -16,7 +16,7 @@ FETCH_ALL_BYTES: Final = 1_048_576
 """Of all partitions of a broker, in one fetch."""
 
 GATHER_S: Final = 0.25
-"""For which a broker gathers `Cluster.gather_bytes`, at most."""
+"""For which a broker gathers `KafkaCluster.gather_bytes`, at most."""
 
 
 class Isolation(IntEnum):
@@ -87,7 +87,7 @@ class ClientArguments(TypedDict):
 
 
 @dataclass(frozen=True, slots=True)
-class Cluster:
+class KafkaCluster:
     """A cluster and how we name ourselves there. `servers`: "host:port", comma-separated.
 
     `request_timeout_ms`: for one request, and for a request with its repetitions; a member's own are in GroupTiming.

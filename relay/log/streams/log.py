@@ -16,7 +16,7 @@ from relay.domain.errors import OffsetMissing, RecordTooLarge
 from relay.domain.rights import Right
 from relay.domain.topics import TopicSpec
 from relay.log.group_consumer import GroupConsumer
-from relay.log.groups import Group
+from relay.log.groups import ConsumerGroup
 from relay.log.partitioner import place_of
 from relay.log.port import (
     Backlog,
@@ -33,7 +33,7 @@ from relay.log.port import (
 )
 from relay.log.streams.group_commit import GroupCommit, Prepared
 from relay.log.streams.records import pack
-from relay.log.streams.store import Slice, Span, StreamStore
+from relay.log.streams.store import PartitionSpan, Slice, StreamStore
 from relay.log.watchers import Watchers
 
 MAX_MESSAGE_BYTES: Final = 2 * 1024**2
@@ -65,7 +65,7 @@ class StreamsLog:
         self._passed = tuple(passed)
         self._writer = GroupCommit(self._write)
         self._watchers = Watchers()
-        self._groups: dict[str, Group] = {}
+        self._groups: dict[str, ConsumerGroup] = {}
         self._followers: dict[TopicPartition, list[_Follower]] = defaultdict(list)
         self._trim_at: dict[TopicPartition, float] = {}
 
@@ -146,7 +146,7 @@ class StreamsLog:
         named: bool = False,
         former: FormerGroup = no_former_group,
     ) -> Consumer:
-        members = self._groups.setdefault(group, Group(group))
+        members = self._groups.setdefault(group, ConsumerGroup(group))
         return GroupConsumer(
             self._store,
             self._watchers,
@@ -188,7 +188,9 @@ class StreamsLog:
             yield _readable(fetched)
             position += len(fetched)
 
-    async def _compacted(self, at: TopicPartition, start: int, end: int, span: Span) -> AsyncIterator[Sequence[Record]]:
+    async def _compacted(
+        self, at: TopicPartition, start: int, end: int, span: PartitionSpan
+    ) -> AsyncIterator[Sequence[Record]]:
         """The records of a compacted partition from `start` to `end`, in order, some at a time; from its changes, where
         they are kept: these are fewer."""
         if at.partition != 0 or start < span.first:  # only the first one has its changes beside it

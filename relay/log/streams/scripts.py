@@ -23,7 +23,7 @@ CHANGES_KEPT: Final = 4096
 """Changes that stay for followers that are just starting; those known to be behind keep more."""
 
 
-class Keys:
+class StreamKeys:
     """Names of keys and fields."""
 
     def __init__(self, prefix: str) -> None:

@@ -17,11 +17,11 @@ from redis.exceptions import TimeoutError as RedisTimeoutError
 
 from relay.domain.errors import LogUnavailable, OffsetMissing, PartitionLost
 from relay.domain.topics import TopicSpec
-from relay.log.group_consumer import Commit, Fetched, Position, Taken
+from relay.log.group_consumer import Commit, Fetched, Position, TakenPartition
 from relay.log.port import Coordinate, Record, TopicPartition
 from relay.log.streams import scripts
 from relay.log.streams.records import Entry, from_entry, from_value, from_values, tombstone
-from relay.log.streams.scripts import FIXED_DIGITS, Keys, end_field, group_field
+from relay.log.streams.scripts import FIXED_DIGITS, StreamKeys, end_field, group_field
 
 _FETCH_BYTES: Final = 8 * 1024**2
 _READ_AT_ONCE: Final = 100
@@ -47,7 +47,7 @@ class Slice(NamedTuple):
     floor: int | None
 
 
-class Span(NamedTuple):
+class PartitionSpan(NamedTuple):
     """The offsets of a partition: the first one still there, and the one behind the last."""
 
     first: int
@@ -58,7 +58,7 @@ class StreamStore:
     """Raises LogUnavailable whenever the server does not answer, or refuses to write."""
 
     def __init__(self, url: str, prefix: str) -> None:
-        self.keys = Keys(prefix)
+        self.keys = StreamKeys(prefix)
         self._specs: dict[str, TopicSpec] = {}
         self._closed = False
         # No retries: a repeated append leaves a second copy, and the caller knows better when to repeat.
@@ -255,24 +255,24 @@ class StreamStore:
             for offset, at_ms, key, value in found
         ]
 
-    async def span(self, partition: TopicPartition) -> Span:
+    async def span(self, partition: TopicPartition) -> PartitionSpan:
         """Of a partition that is not compacted; of a compacted one only `end` means something."""
         return (await self.spans([partition]))[partition]
 
-    async def spans(self, partitions: Sequence[TopicPartition]) -> dict[TopicPartition, Span]:
+    async def spans(self, partitions: Sequence[TopicPartition]) -> dict[TopicPartition, PartitionSpan]:
         """As `span`, in the order of `partitions`."""
-        found: dict[TopicPartition, Span] = {}
+        found: dict[TopicPartition, PartitionSpan] = {}
         for start in range(0, len(partitions), _SPANS_AT_ONCE):
             found |= await self._some_spans(partitions[start : start + _SPANS_AT_ONCE])
         return found
 
-    async def _some_spans(self, partitions: Sequence[TopicPartition]) -> dict[TopicPartition, Span]:
+    async def _some_spans(self, partitions: Sequence[TopicPartition]) -> dict[TopicPartition, PartitionSpan]:
         keys = [self.keys.ends]
         for partition in partitions:
             compact = (await self.spec(partition.topic)).cleanup == "compact"
             keys.append(self.keys.changes(partition) if compact else self.keys.records(partition))
         found = cast(list[list[int]], await self._call(self._spans, keys, [end_field(each) for each in partitions]))
-        return {partition: Span(*span) for partition, span in zip(partitions, found, strict=True)}
+        return {partition: PartitionSpan(*span) for partition, span in zip(partitions, found, strict=True)}
 
     async def ends(self, partitions: Sequence[TopicPartition]) -> dict[TopicPartition, int]:
         """The offset behind the newest record of each, as of one moment."""
@@ -296,7 +296,9 @@ class StreamStore:
     async def there(self, topics: Collection[str]) -> dict[str, int]:
         return {topic: spec.partitions for topic, spec in (await self.describe(list(topics))).items()}
 
-    async def take(self, group: str, partitions: Mapping[TopicPartition, str | None]) -> dict[TopicPartition, Taken]:
+    async def take(
+        self, group: str, partitions: Mapping[TopicPartition, str | None]
+    ) -> dict[TopicPartition, TakenPartition]:
         args = list[Argument]()
         for partition, former in partitions.items():
             field = group_field(partition.partition, group)
@@ -304,7 +306,7 @@ class StreamStore:
         reply = await self._call(self._take, self._group_keys(list(partitions)), args)
         taken = cast(list[tuple[int, bytes | None]], reply)
         return {
-            partition: Taken(epoch, None if next_offset is None else Position(int(next_offset)))
+            partition: TakenPartition(epoch, None if next_offset is None else Position(int(next_offset)))
             for partition, (epoch, next_offset) in zip(partitions, taken, strict=True)
         }
 

@@ -11,12 +11,12 @@ W = TypeVar("W")
 K = TypeVar("K", bound=Hashable)
 
 
-def same(item: T) -> T:
+def identity(item: T) -> T:
     """The translation of what needs none."""
     return item
 
 
-class Batch(Generic[K, W]):
+class TagBatch(Generic[K, W]):
     """`items`, and the key of each. Where all have the same key, as of one lane and receiver, nothing is copied."""
 
     def __init__(self, items: Sequence[W], keys: list[K]) -> None:

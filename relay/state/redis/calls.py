@@ -33,7 +33,7 @@ _NEWER: Final = (
 )
 
 
-class Calls:
+class ScriptCalls:
     """Runs scripts. `clock`: Unix seconds; None, as in production, stands for the server's own clock.
 
     `prefix` goes before every key. The hash tag keeps all keys of a tag in one slot of a cluster.

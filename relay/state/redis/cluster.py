@@ -10,7 +10,7 @@ from redis.crc import key_slot
 from redis.exceptions import ConnectionError, MovedError, RedisError, ResponseError
 
 from relay.domain.errors import StateUnavailable
-from relay.state.redis.connection import Address, IdentifiedConnection, Maker
+from relay.state.redis.connection import ConnectionFactory, IdentifiedConnection, ServerAddress
 from relay.state.redis.shared import Ask, Connections, Part, SharedConnection, unavailable
 from relay.state.rows import TAGS
 
@@ -22,7 +22,7 @@ _MOVES: Final = 2
 """How often a call follows its tag to another server."""
 
 
-class Cluster:
+class RedisCluster:
     """One shared connection to each master. A server that is away concerns nobody but those who ask about its tags.
 
     A slot that is being moved is away until it has arrived: its rows lie on two servers then, and no script could
@@ -32,11 +32,11 @@ class Cluster:
     apart: Final = True
     replicated: Final = True
 
-    def __init__(self, maker: Maker, seeds: Iterable[Address]) -> None:
+    def __init__(self, maker: ConnectionFactory, seeds: Iterable[ServerAddress]) -> None:
         self._maker = maker
         self._seeds = list(seeds)
-        self._servers: dict[Address, Connections] = {}
-        self._masters: dict[int, Address] = {}  # by tag
+        self._servers: dict[ServerAddress, Connections] = {}
+        self._masters: dict[int, ServerAddress] = {}  # by tag
         self._looking: asyncio.Task[None] | None = None
         self._looks = 0
 
@@ -58,7 +58,7 @@ class Cluster:
     async def each(self, work: Callable[[SharedConnection], Awaitable[T]]) -> Mapping[str, T]:
         await self._found()
         masters = sorted(set(self._masters.values()))
-        return {f"{host}:{port}": await self._server(Address(host, port)).use(work) for host, port in masters}
+        return {f"{host}:{port}": await self._server(ServerAddress(host, port)).use(work) for host, port in masters}
 
     async def connected(self) -> IdentifiedConnection:
         await self._found()
@@ -73,7 +73,7 @@ class Cluster:
 
     async def _round(self, parts: Sequence[Part], numbers: Iterable[int], ask: Ask) -> dict[int, Any]:
         """Ask each tag's server once about those parts, all at the same time; replies by number."""
-        of_servers: dict[Address, list[int]] = {}
+        of_servers: dict[ServerAddress, list[int]] = {}
         replies: dict[int, Any] = {}
         for n in numbers:
             tag, _ = parts[n]
@@ -92,17 +92,17 @@ class Cluster:
             self._look()
         return replies
 
-    async def _from(self, address: Address, parts: Sequence[Part], ask: Ask) -> list[Any]:
+    async def _from(self, address: ServerAddress, parts: Sequence[Part], ask: Ask) -> list[Any]:
         try:
             replies = await ask(self._server(address), parts)
         except StateUnavailable as error:
             return [error] * len(parts)
         for (tag, _), reply in zip(parts, replies, strict=True):
             if isinstance(reply, MovedError):
-                self._masters[tag] = Address(reply.host or address.host, reply.port)
+                self._masters[tag] = ServerAddress(reply.host or address.host, reply.port)
         return replies
 
-    def _server(self, address: Address) -> Connections:
+    def _server(self, address: ServerAddress) -> Connections:
         server = self._servers.get(address)
         if server is None:
             connect = partial(self._maker.connected, address)
@@ -151,7 +151,7 @@ async def _slots(shared: SharedConnection) -> list[list[Any]]:
     return cast(list[list[Any]], reply)
 
 
-def _masters(slots: list[list[Any]], asked: Address) -> Iterator[tuple[int, Address]]:
+def _masters(slots: list[list[Any]], asked: ServerAddress) -> Iterator[tuple[int, ServerAddress]]:
     """Who serves each tag, from CLUSTER SLOTS: {first, last, {host, port, ...} of the master, ... of replicas}, ...
 
     An empty host is the one that was asked.
@@ -159,4 +159,4 @@ def _masters(slots: list[list[Any]], asked: Address) -> Iterator[tuple[int, Addr
     for tag, slot in enumerate(_SLOTS):
         for first, last, (host, port, *_), *_ in slots:
             if first <= slot <= last:
-                yield tag, Address(host.decode() if host else asked.host, port)
+                yield tag, ServerAddress(host.decode() if host else asked.host, port)

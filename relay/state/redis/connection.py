@@ -127,7 +127,7 @@ class _Unix(IdentifiedConnection, UnixDomainSocketConnection):
 _KINDS = {Connection: _Tcp, SSLConnection: _Tls, UnixDomainSocketConnection: _Unix}
 
 
-class Address(NamedTuple):
+class ServerAddress(NamedTuple):
     host: str
     port: int
 
@@ -136,23 +136,23 @@ Connect = Callable[[], Awaitable[IdentifiedConnection]]
 """Gives a connection to whichever server is the right one now. Raises the client library's errors."""
 
 
-class Maker(NamedTuple):
+class ConnectionFactory(NamedTuple):
     """How to connect. `kind`: of transport. `options`: of redis-py's connections, from the URL."""
 
     kind: type[AbstractConnection]
     options: dict[str, Any]
 
-    def with_options(self, **options: Any) -> "Maker":
-        return Maker(self.kind, {**self.options, **options})
+    def with_options(self, **options: Any) -> "ConnectionFactory":
+        return ConnectionFactory(self.kind, {**self.options, **options})
 
-    def without_options(self, *names: str) -> "Maker":
-        return Maker(self.kind, {name: value for name, value in self.options.items() if name not in names})
+    def without_options(self, *names: str) -> "ConnectionFactory":
+        return ConnectionFactory(self.kind, {name: value for name, value in self.options.items() if name not in names})
 
-    def plain(self, address: Address) -> AbstractConnection:
+    def plain(self, address: ServerAddress) -> AbstractConnection:
         """A connection that asks nobody who he is."""
         return self.kind(**{**self.options, **address._asdict()})
 
-    async def connected(self, address: Address | None = None) -> IdentifiedConnection:
+    async def connected(self, address: ServerAddress | None = None) -> IdentifiedConnection:
         """A connection to the server of the URL, or in the same manner to another one."""
         elsewhere = address._asdict() if address else {}
         connection: IdentifiedConnection = _KINDS[self.kind](**{**self.options, **elsewhere})
@@ -164,7 +164,7 @@ class Maker(NamedTuple):
         return connection
 
 
-def maker_of(url: str) -> Maker:
+def maker_of(url: str) -> ConnectionFactory:
     """Makes connections to the server at `url`. Raises UserError."""
     try:
         options: dict[str, Any] = dict(parse_url(url))
@@ -182,4 +182,4 @@ def maker_of(url: str) -> Maker:
     kind = options.pop("connection_class", Connection)
     for of_a_pool in ("max_connections", "timeout"):
         options.pop(of_a_pool, None)
-    return Maker(kind, {**defaults, **options})
+    return ConnectionFactory(kind, {**defaults, **options})

@@ -22,7 +22,7 @@ NEARLY_FULL: Final = 0.9
 _MIB: Final = 1024**2
 
 
-class Facts(NamedTuple):
+class ServerInfo(NamedTuple):
     """What a server says of itself. `info`: its INFO. `save`, `full_coverage`: settings; None: not shown to us.
     `ahead_s`: of our clock."""
 
@@ -80,7 +80,7 @@ async def about_servers(servers: Servers) -> str:
     return "; ".join(f"{name}: {_about(facts)}" if name else _about(facts) for name, facts in found.items())
 
 
-def _about(facts: Facts) -> str:
+def _about(facts: ServerInfo) -> str:
     valkey = facts.text("valkey_version")
     version = f"Valkey {valkey}" if valkey else f"Redis {facts.text('redis_version')}"
     used, most = facts.number("used_memory"), facts.number("maxmemory") or facts.number("total_system_memory")
@@ -88,7 +88,7 @@ def _about(facts: Facts) -> str:
     return f"{version}, {facts.mode}; {used / _MIB:.0f} MiB used of {most / _MIB:.0f} MiB ({whole})"
 
 
-def judged(facts: Facts, *, replicated: bool) -> Iterator[str]:
+def judged(facts: ServerInfo, *, replicated: bool) -> Iterator[str]:
     """`replicated`: a replica is meant to stand in for the server."""
     yield from _memory_problems(facts)
     if facts.number("aof_enabled") == 0:
@@ -110,7 +110,7 @@ def judged(facts: Facts, *, replicated: bool) -> Iterator[str]:
         yield f"version {version} is too old for our scripts; {'.'.join(map(str, OLDEST))} is the oldest that will do"
 
 
-def _memory_problems(facts: Facts) -> Iterator[str]:
+def _memory_problems(facts: ServerInfo) -> Iterator[str]:
     policy, used, most = facts.text("maxmemory_policy"), facts.number("used_memory"), facts.number("maxmemory")
     if policy != "noeviction":
         yield f"maxmemory-policy is {policy}: it may drop what keeps messages from being delivered twice"
@@ -132,7 +132,7 @@ async def _each(servers: Servers, ask: Callable[[SharedConnection], Awaitable[T]
         raise
 
 
-async def _facts(shared: SharedConnection) -> Facts:
+async def _facts(shared: SharedConnection) -> ServerInfo:
     info, clock, save, full_coverage = await shared.exchange(
         [
             (b"INFO",),
@@ -143,7 +143,7 @@ async def _facts(shared: SharedConnection) -> Facts:
     )
     if isinstance(info, ResponseError):
         raise info
-    return Facts(cast(bytes, info), _setting(save), _setting(full_coverage), _ahead_s(clock))
+    return ServerInfo(cast(bytes, info), _setting(save), _setting(full_coverage), _ahead_s(clock))
 
 
 def _ahead_s(clock: object) -> float:

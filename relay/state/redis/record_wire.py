@@ -12,14 +12,14 @@ import msgspec
 
 from relay.log.port import Coordinate
 from relay.state.attempts import (
-    Ambiguous,
+    AmbiguousAttempt,
     BeginAsk,
+    CallKind,
     Change,
     Go,
     Have,
-    Kind,
     LookedUp,
-    Ping,
+    PingDue,
     Settlement,
     Stale,
     Verdict,
@@ -112,11 +112,11 @@ class WireVerdict(msgspec.Struct, array_like=True):
             case 2:
                 return Wait(seconds(self.first), _WAITS[self.second], self.row == 1)
             case 3:
-                return Ambiguous(self.first, self.second, self.row == 1)
+                return AmbiguousAttempt(self.first, self.second, self.row == 1)
             case 4:
                 return Have(row_of(self.row))
             case 6:
-                return Ping(seconds(self.first), seconds(self.second))
+                return PingDue(seconds(self.first), seconds(self.second))
             case 7:
                 return LookedUp(row_of(self.row))
             case _:
@@ -152,7 +152,7 @@ _NUMBER: Final = struct.Struct(">Q").pack
 def pack_begin(ask: BeginAsk, limits_index: int) -> bytes:
     resolved, recorded, offset, queue = ask.resolved, ask.recorded_ms, ask.offset, ask.queue or b""
     flags = (
-        (ask.kind is Kind.POLL)
+        (ask.kind is CallKind.POLL)
         + 2 * (resolved is not None)
         + 4 * ask.ask_first
         + 8 * (recorded is not None)

@@ -10,8 +10,8 @@ from relay.domain.identity import MessageId, digest12
 from relay.state.attempts import BeginAsk, Settlement, Verdict
 from relay.state.port import Counts, Due, DueAsk, IntakeAsk, Lane, Parked, ParkedLife
 from relay.state.redis import record_wire as wire
-from relay.state.redis.batch import Batch, same
-from relay.state.redis.calls import Calls, Decode
+from relay.state.redis.batch import TagBatch, identity
+from relay.state.redis.calls import Decode, ScriptCalls
 from relay.state.redis.servers import servers_of
 from relay.state.redis.shared import Part
 from relay.state.redis.values import lane_key, raw, tag_of
@@ -43,7 +43,7 @@ class Records:
         clock: Callable[[], float] | None = None,
     ) -> None:
         self._servers = servers_of(url)
-        self._calls = Calls(self._servers, prefix, dedup_window_s, clock)
+        self._calls = ScriptCalls(self._servers, prefix, dedup_window_s, clock)
 
     async def arrive(self, arrivals: Sequence[Arrival]) -> list[MessageRow | Refusal | None]:
         batch = _of_messages(arrivals, _id_of)
@@ -62,7 +62,7 @@ class Records:
         return await self._look(batch, [(tag, "", part) for tag, part in batch.parts()])
 
     async def _look(
-        self, batch: Batch[Any, IntakeAsk], asked: list[tuple[int, str, Sequence[IntakeAsk]]]
+        self, batch: TagBatch[Any, IntakeAsk], asked: list[tuple[int, str, Sequence[IntakeAsk]]]
     ) -> list[Row | Refusal]:
         parts = [
             (
@@ -96,7 +96,7 @@ class Records:
         return batch.done(await self._calls.tell("mark", _packed_marks(batch), numbers))
 
     async def forget(self, rows: Sequence[RowKey]) -> list[Refusal | None]:
-        batch = Batch(rows, [tag_of(row.owner) for row in rows])
+        batch = TagBatch(rows, [tag_of(row.owner) for row in rows])
         parts = [(tag, b"".join(row.digest for row in part)) for tag, part in batch.parts()]
         return batch.done(await self._calls.tell("forget", parts, numbers))
 
@@ -114,7 +114,7 @@ class Records:
             (tag, encode((lane_key(lane), lane.epoch, digests(part), list(map(wire.encode_parked, part)))))
             for (lane, tag), part in batch.parts()
         ]
-        return batch.join_told(await self._calls.tell("park", parts, bools), same)
+        return batch.join_told(await self._calls.tell("park", parts, bools), identity)
 
     async def next_due(self, tags: Sequence[tuple[Lane, int]]) -> list[float | Refusal | None]:
         parts = [(tag, encode((lane_key(lane), lane.epoch))) for lane, tag in tags]
@@ -135,16 +135,16 @@ class Records:
             (tag, encode((lane_key(lane), lane.epoch, list(map(wire.encode_life, part)))))
             for (lane, tag), part in batch.parts()
         ]
-        return batch.join_told(await self._calls.tell("unpark", parts, bools), same)
+        return batch.join_told(await self._calls.tell("unpark", parts, bools), identity)
 
     async def parked(self, owners: Sequence[str]) -> list[Counts | Refusal]:
-        batch = Batch(owners, [tag_of(owner) for owner in owners])
+        batch = TagBatch(owners, [tag_of(owner) for owner in owners])
         parts = [(tag, encode(part)) for tag, part in batch.parts()]
-        return batch.join_told(await self._calls.tell("parked", parts, counts), same)
+        return batch.join_told(await self._calls.tell("parked", parts, counts), identity)
 
     # messages and rows for others
     async def messages(self, ids: Sequence[MessageId]) -> list[MessageRow | None]:
-        batch = _of_messages(ids, same)
+        batch = _of_messages(ids, identity)
         parts = [(tag, b"".join(map(_message_digest, part))) for tag, part in batch.parts()]
         return batch.join(await self._calls.run("messages", parts, wire.decode_messages), wire.message_of)
 
@@ -160,12 +160,12 @@ class _OfRow(Protocol):
 R = TypeVar("R", bound=_OfRow)
 
 
-def of_rows(items: Sequence[R]) -> Batch[int, R]:
-    return Batch(items, [tag_of(item.row.owner) for item in items])
+def of_rows(items: Sequence[R]) -> TagBatch[int, R]:
+    return TagBatch(items, [tag_of(item.row.owner) for item in items])
 
 
-def _of_lanes(items: Sequence[tuple[Lane, W]], tag: Callable[[W], int]) -> Batch[tuple[Lane, int], W]:
-    return Batch([item for _, item in items], [(lane, tag(item)) for lane, item in items])
+def _of_lanes(items: Sequence[tuple[Lane, W]], tag: Callable[[W], int]) -> TagBatch[tuple[Lane, int], W]:
+    return TagBatch([item for _, item in items], [(lane, tag(item)) for lane, item in items])
 
 
 def _tag_of_item(item: _OfRow) -> int:
@@ -184,22 +184,22 @@ def _joined(packed: Sequence[bytes]) -> msgspec.Raw:
     return raw(b"".join(packed))
 
 
-def _of_messages(items: Sequence[W], identity: Callable[[W], MessageId]) -> Batch[int, W]:
-    return Batch(items, [tag_of(f"s:{identity(item).source_id}") for item in items])
+def _of_messages(items: Sequence[W], identity: Callable[[W], MessageId]) -> TagBatch[int, W]:
+    return TagBatch(items, [tag_of(f"s:{identity(item).source_id}") for item in items])
 
 
 def _id_of(arrival: Arrival) -> MessageId:
     return arrival.id
 
 
-def _packed(batch: Batch[int, Arrival]) -> list[Part]:
+def _packed(batch: TagBatch[int, Arrival]) -> list[Part]:
     return [
         (tag, b"".join([wire.pack_arrival(arrival, _message_digest(arrival.id)) for arrival in part]))
         for tag, part in batch.parts()
     ]
 
 
-def _packed_marks(batch: Batch[int, Mark]) -> list[Part]:
+def _packed_marks(batch: TagBatch[int, Mark]) -> list[Part]:
     parts = []
     for tag, part in batch.parts():
         owners, places = _shared(part, lambda mark: mark.row.owner, lambda mark: mark.row.owner)

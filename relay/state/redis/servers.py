@@ -5,8 +5,8 @@ from typing import Any, Final, NamedTuple, Protocol, TypeVar
 from urllib.parse import SplitResult, unquote, urlsplit
 
 from relay.domain.errors import UserError
-from relay.state.redis.cluster import Cluster
-from relay.state.redis.connection import Address, IdentifiedConnection, Maker, maker_of
+from relay.state.redis.cluster import RedisCluster
+from relay.state.redis.connection import ConnectionFactory, IdentifiedConnection, ServerAddress, maker_of
 from relay.state.redis.sentinel import Sentinels
 from relay.state.redis.shared import Ask, Connections, Part, SharedConnection
 
@@ -56,7 +56,7 @@ def servers_of(url: str) -> Servers:
     if kind == "cluster":
         if group.path not in ("", "/", "/0"):
             raise UserError(f"Redis URL: a cluster has one database only; write {_FORMS[kind]}")
-        return Cluster(group.maker, group.addresses)
+        return RedisCluster(group.maker, group.addresses)
     name, _, db = group.path.removeprefix("/").partition("/")
     if not name or not (db or "0").isdecimal():
         raise UserError(f"Redis URL: it has to name the master; write {_FORMS[kind]}")
@@ -64,15 +64,15 @@ def servers_of(url: str) -> Servers:
     return Connections(Sentinels(maker, group.addresses, unquote(name)).connected, replicated=True)
 
 
-class _Group(NamedTuple):
+class _ServerGroup(NamedTuple):
     """What a URL of several hosts says. `maker`: how to connect to any of them."""
 
-    maker: Maker
-    addresses: list[Address]
+    maker: ConnectionFactory
+    addresses: list[ServerAddress]
     path: str
 
 
-def _group_of(url: str, security: str, kind: str) -> _Group:
+def _group_of(url: str, security: str, kind: str) -> _ServerGroup:
     try:
         parts = urlsplit(url)
         login, at, hosts = parts.netloc.rpartition("@")
@@ -82,11 +82,11 @@ def _group_of(url: str, security: str, kind: str) -> _Group:
     except ValueError as error:
         raise UserError(f"Redis URL: {error}; write {_FORMS[kind]}") from error
     plain = SplitResult(security, f"{login}{at}{hosts.partition(',')[0]}", "", parts.query, "")
-    return _Group(maker_of(plain.geturl()), addresses, parts.path)
+    return _ServerGroup(maker_of(plain.geturl()), addresses, parts.path)
 
 
-def _address(host: str, default_port: int) -> Address:
+def _address(host: str, default_port: int) -> ServerAddress:
     parts = urlsplit(f"//{host}")
     if not parts.hostname:
         raise ValueError("a host is missing")
-    return Address(parts.hostname, parts.port or default_port)
+    return ServerAddress(parts.hostname, parts.port or default_port)

@@ -22,7 +22,7 @@ from relay.state.port import (
 from relay.state.quotas import Balance, Charge
 from relay.state.read_model import Openings, ParkedHead, Served, Sign, Watched
 from relay.state.redis import wire
-from relay.state.redis.batch import Batch
+from relay.state.redis.batch import TagBatch
 from relay.state.redis.calls import Decode
 from relay.state.redis.hints import hints
 from relay.state.redis.problems import about_servers, check, problems_of
@@ -148,7 +148,7 @@ class RedisState(Records):
 
     # endpoints
     async def endpoints(self, owners: Sequence[str]) -> list[EndpointHealth]:
-        batch = Batch(owners, [tag_of(owner) for owner in owners])
+        batch = TagBatch(owners, [tag_of(owner) for owner in owners])
         parts = [(tag, encode(part)) for tag, part in batch.parts()]
         return batch.join(await self._calls.run("endpoints", parts, wire.decode_health), wire.WireHealth.health)
 
@@ -161,7 +161,7 @@ class RedisState(Records):
         await self._calls.run("hold", [(tag_of(owner), arguments)], numbers)
 
     async def hold_again(self, holds: Mapping[str, Hold], *, tags: Collection[int] = (), before: float = 0.0) -> None:
-        parts = dict(Batch(list(holds.items()), [tag_of(owner) for owner in holds]).parts())
+        parts = dict(TagBatch(list(holds.items()), [tag_of(owner) for owner in holds]).parts())
         concerned = sorted({*parts, *tags})
         told = [
             ([wire.encode_hold(owner, hold) for owner, hold in parts.get(tag, ())], 1, ms(before) * (tag in tags))
@@ -173,35 +173,35 @@ class RedisState(Records):
         await self._calls.run("resume", [(tag_of(owner), owner.encode())], numbers)
 
     async def probe_soon(self, owners: Sequence[str]) -> None:
-        parts = Batch(owners, [tag_of(owner) for owner in owners]).parts()
+        parts = TagBatch(owners, [tag_of(owner) for owner in owners]).parts()
         await self._calls.run("probe_soon", [(tag, encode(part)) for tag, part in parts], numbers)
 
     # what comes in
     async def charge(self, charges: Sequence[Charge]) -> list[Balance]:
-        batch = Batch(charges, [tag_of(one.name) for one in charges])
+        batch = TagBatch(charges, [tag_of(one.name) for one in charges])
         parts = [(tag, encode(list(map(wire.encode_charge, part)))) for tag, part in batch.parts()]
         return batch.join(await self._calls.run("charge", parts, wire.decode_balances), wire.WireBalance.balance)
 
     # keys of the API
     async def use_keys(self, used: Mapping[str, float]) -> None:
-        parts = Batch(list(used.items()), [_tag_of_key(id) for id in used]).parts()
+        parts = TagBatch(list(used.items()), [_tag_of_key(id) for id in used]).parts()
         told = [(tag, encode([(id, round(ago_s * 1000)) for id, ago_s in part])) for tag, part in parts]
         await self._calls.run("use_keys", told, numbers)
 
     async def keys_used(self, ids: Sequence[str]) -> list[float | None]:
-        batch = Batch(ids, [_tag_of_key(id) for id in ids])
+        batch = TagBatch(ids, [_tag_of_key(id) for id in ids])
         parts = [(tag, encode(part)) for tag, part in batch.parts()]
         found = await self._calls.run("keys_used", parts, numbers)
         return batch.join(found, lambda ago_ms: None if ago_ms < 0 else ago_ms / 1000)
 
     # what became of attempts, for people
     async def tally(self, teller: str, number: int, tallies: Sequence[Tally]) -> None:
-        parts = Batch(tallies, [tag_of(one.owner) for one in tallies]).parts()
+        parts = TagBatch(tallies, [tag_of(one.owner) for one in tallies]).parts()
         told = [(tag, encode((teller, number, list(map(wire.encode_tally, part))))) for tag, part in parts]
         await self._calls.run("tally", told, numbers)
 
     async def statistics(self, owners: Sequence[str]) -> list[Statistics]:
-        batch = Batch(owners, [tag_of(owner) for owner in owners])
+        batch = TagBatch(owners, [tag_of(owner) for owner in owners])
         parts = [(tag, encode(part)) for tag, part in batch.parts()]
         found = await self._calls.run("statistics", parts, wire.decode_statistics)
         return batch.join(found, wire.WireStatistics.statistics)
@@ -211,28 +211,28 @@ class RedisState(Records):
         return hints(self._servers, self._calls.channels(about))
 
     async def watch(self, rows: Sequence[RowKey]) -> list[Watched]:
-        batch = Batch(rows, [tag_of(row.owner) for row in rows])
+        batch = TagBatch(rows, [tag_of(row.owner) for row in rows])
         parts = [(tag, b"".join(row.digest for row in part)) for tag, part in batch.parts()]
         return batch.join(await self._calls.run("watch", parts, wire.decode_watched), wire.WireWatched.watched)
 
     async def openings(self, owners: Sequence[str]) -> list[Openings]:
-        batch = Batch(owners, [tag_of(owner) for owner in owners])
+        batch = TagBatch(owners, [tag_of(owner) for owner in owners])
         parts = [(tag, encode(part)) for tag, part in batch.parts()]
         return batch.join(await self._calls.run("openings", parts, wire.decode_openings), wire.WireOpenings.openings)
 
     async def sign(self, signs: Sequence[Sign]) -> None:
-        parts = Batch(signs, [_tag_of_lane(sign.topic, sign.partition) for sign in signs]).parts()
+        parts = TagBatch(signs, [_tag_of_lane(sign.topic, sign.partition) for sign in signs]).parts()
         await self._calls.run(
             "sign", [(tag, encode(list(map(wire.encode_sign, part)))) for tag, part in parts], numbers
         )
 
     async def signs(self, lanes: Sequence[TopicPartition]) -> list[Served | None]:
-        batch = Batch(lanes, [_tag_of_lane(*lane) for lane in lanes])
+        batch = TagBatch(lanes, [_tag_of_lane(*lane) for lane in lanes])
         parts = [(tag, encode([f"{lane.topic}/{lane.partition}" for lane in part])) for tag, part in batch.parts()]
         return batch.join(await self._calls.run("signs", parts, wire.decode_served), wire.served_of)
 
     async def parked_heads(self, lane: TopicPartition, queues: Sequence[tuple[str, bytes]]) -> list[ParkedHead | None]:
-        batch = Batch(queues, [tag_of(owner) for owner, _ in queues])
+        batch = TagBatch(queues, [tag_of(owner) for owner, _ in queues])
         key = f"{lane.topic}/{lane.partition}"
         parts = [(tag, encode((key, [raw(queue) for _, queue in part]))) for tag, part in batch.parts()]
         found = await self._calls.run("parked_heads", parts, wire.decode_parked_heads)
@@ -270,5 +270,5 @@ def _to_each(tags: Iterable[int], told: bytes) -> list[Part]:
     return [(tag, told) for tag in tags]
 
 
-def _of_failed(entries: Sequence[FailedEntry]) -> Batch[int, FailedEntry]:
-    return Batch(entries, [tag_of(f"r:{entry.receiver}") for entry in entries])
+def _of_failed(entries: Sequence[FailedEntry]) -> TagBatch[int, FailedEntry]:
+    return TagBatch(entries, [tag_of(f"r:{entry.receiver}") for entry in entries])

@@ -17,9 +17,9 @@ from typing import Final, TypeVar
 import relay.delivery.egress
 import relay.run.composition
 import relay.run.processes
-from relay.api.peers import Member
+from relay.api.peers import GroupProcess
 from relay.cli.main import main as relay_main
-from relay.config.plan import Plan
+from relay.config.plan import ProcessPlan
 from relay.config.settings import Settings
 from relay.delivery.port import Transport
 from relay.log.port import Log
@@ -85,7 +85,7 @@ def keep_children() -> None:
     """Processes that this one starts come here, too, instead of to the plain command."""
     plain = relay.run.processes.command
 
-    def command(member: Member, plan: Plan, config_file: Path | None) -> list[str]:
+    def command(member: GroupProcess, plan: ProcessPlan, config_file: Path | None) -> list[str]:
         return [__spec__.name if word == "relay" else word for word in plain(member, plan, config_file)]
 
     replace(plain, command)

@@ -35,7 +35,7 @@ from relay.engine.settling import ToSettle
 from relay.engine.work import Dead, Done, Outcome, Seen, row_of
 from relay.log.partitioner import partition_of
 from relay.log.port import Coordinate, NewRecord
-from relay.state.attempts import BeginAsk, Go, Kind, Limits, Verdict
+from relay.state.attempts import BeginAsk, CallKind, Go, Limits, Verdict
 from relay.state.port import Lane as LaneId
 from relay.state.port import Parked as Reference
 from relay.state.port import ParkedLife
@@ -248,7 +248,7 @@ def index_before_park() -> Iterator[None]:
 
     async def store(self: Effects, lane: AnyLane, works: Sequence[AnyWork]) -> list[Became]:
         state, owned, stage, topic = self._state, lane.setting.lane, lane.worker.stage, self._parked.name
-        until_done, poll = self._patience.until_done, lane.worker.kind is Kind.POLL
+        until_done, poll = self._patience.until_done, lane.worker.kind is CallKind.POLL
         rows = of(owned, map(row_of, works))
         await until_done("mark the intent to park", lambda: answered(state.intend_to_park(rows)))
         now, wall = self._clock.monotonic(), self._clock.time()
@@ -316,7 +316,7 @@ def begin_at_intake() -> Iterator[None]:
 
     async def look_up(self: Effects, lane: AnyLane, works: Sequence[AnyWork]) -> Sequence[Seen]:
         seen = await look_up_rightly(self, lane, works)
-        if lane.worker.kind is Kind.POST:
+        if lane.worker.kind is CallKind.POST:
             fresh = [work for work, what in zip(works, seen, strict=True) if what is Seen.READY]
             await begin(self, lane, [work for work in fresh if work.rules is not None])
         return seen

@@ -9,7 +9,7 @@ import relay.log.kafka.record_batches
 import tests.fakes.log
 from relay.engine.effects import Effects
 from relay.log.group_consumer import GroupConsumer
-from relay.log.kafka.held_partitions import Held
+from relay.log.kafka.held_partitions import HeldPartition
 from relay.log.kafka.leader_epochs import Trail
 from relay.log.kafka.offsets import Committed
 from relay.log.port import TopicPartition
@@ -38,11 +38,11 @@ def unfinished_skipped() -> Iterator[None]:
             self._owned[at] = self._owned[at].__class__(self._owned[at].epoch, self._owned[at].position, 2**40)
         await rightly(self, error)
 
-    def begun_at(self: Held, offset: int) -> Committed:
+    def begun_at(self: HeldPartition, offset: int) -> Committed:
         return begun_rightly(self, max(offset, self.trail.position - 1) if self.trail.position else offset)
 
-    rightly, begun_rightly = GroupConsumer._commit_first, Held.begun_at
-    with patch.object(GroupConsumer, "_commit_first", commit_first), patch.object(Held, "begun_at", begun_at):
+    rightly, begun_rightly = GroupConsumer._commit_first, HeldPartition.begun_at
+    with patch.object(GroupConsumer, "_commit_first", commit_first), patch.object(HeldPartition, "begun_at", begun_at):
         yield
 
 

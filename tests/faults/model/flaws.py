@@ -11,7 +11,7 @@ from msgspec import structs
 import workers.delivery
 import workers.from_sender
 from relay.engine.attempting import Attempting
-from relay.engine.commands import Ask
+from relay.engine.commands import CallQueue
 from relay.engine.core import Lane
 from relay.engine.order import Twins
 from relay.engine.phases import TRANSITIONS, Event, Phase
@@ -58,7 +58,7 @@ def commit_before_mark() -> Iterator[None]:
         return unfinished[0] if unfinished else self._watermark._seen_next
 
     def asks(lane: Lane[AnyWork]) -> Any:
-        return lane._asks._queues[Ask.MARK]
+        return lane._asks._queues[CallQueue.MARK]
 
     with patch.object(Lane, "next_offset", property(next_offset)):
         yield

@@ -15,7 +15,7 @@ from relay.domain.topics import Topics
 from relay.engine.effects import Effects
 from relay.engine.observer import Observer
 from relay.engine.recovery import Holding
-from relay.engine.request_limiter import Turnstile
+from relay.engine.request_limiter import RequestLimiter
 from relay.engine.supervision import Patience
 from relay.engine.work import Later, Worker
 from relay.log.partitioner import place_of
@@ -173,7 +173,7 @@ class _Requests(Transport):
         self.put.append(request)
 
 
-class _NeverShort(Turnstile):
+class _NeverShort(RequestLimiter):
     """Of a process that has all that it needs: it remembers nothing from one world to the next."""
 
     def heard(self, party: str, url: str, exchange: Exchange) -> Later | None:

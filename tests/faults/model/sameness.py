@@ -8,8 +8,8 @@ from collections.abc import Callable, Hashable, Mapping
 from enum import Enum
 from typing import Any, Final
 
-from relay.engine.commands import Asks
-from relay.engine.ending import Setting
+from relay.engine.commands import Commands
+from relay.engine.ending import LaneSetup
 from relay.engine.order import Gate, Order
 from relay.engine.phases import Phase
 from relay.engine.work import Later, Work
@@ -164,7 +164,7 @@ def _gate(seen: _Seen, gate: Gate[Any]) -> Hashable:
     return gate.in_flight, seen.moment(gate.closed_until) if gate.closed_until > seen.now else 0, tuple(ready)
 
 
-def _asks(seen: _Seen, asks: Asks) -> Hashable:
+def _asks(seen: _Seen, asks: Commands) -> Hashable:
     if seen.known(asks) is not None:
         return "asks"
     busy = [(ask, queue) for ask, queue in asks._queues.items() if queue.waiting or queue.under_way]
@@ -263,8 +263,8 @@ _FORMS: Final[dict[type[Any], Form]] = {
     Record: _record,
     Later: lambda seen, value: ("later", value.due_in_s),
     MessageRow: lambda seen, value: value.stage,
-    Setting: lambda seen, value: value.lane.epoch,
+    LaneSetup: lambda seen, value: value.lane.epoch,
     Settlement: lambda seen, value: (seen.one(value.token), value.change, value.due_in_s, value.result is not None),
     StoredRow: _row,
-    Asks: _asks,
+    Commands: _asks,
 }

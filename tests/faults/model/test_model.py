@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 import pytest
 
-from relay.engine.commands import Ask
+from relay.engine.commands import CallQueue
 from tests.faults.model.events import after, events, happen
 from tests.faults.model.here import Cast
 from tests.faults.model.search import Found, search
@@ -160,7 +160,7 @@ def in_removal() -> World:
     world = beginning(PARKED, Faults(refused=2, rejected=1, zombies=1, replays=1), to_receiver=ONE)
     _until(world, "is refused")
     _until(world, "is rejected")
-    while not any(each.command.ask is Ask.RETIRE for each in world.owners["to_receiver"].under_way):
+    while not any(each.command.ask is CallQueue.RETIRE for each in world.owners["to_receiver"].under_way):
         happen(world, events(world)[0])
     after(world, "freezes")
     while own := [event for event in events(world) if event.of[:1] == ("to_receiver",) and event.progress]:

@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 
 from relay.domain.errors import PartitionLost
 from relay.domain.exchange import Exchange, Response
-from relay.engine.commands import STILL_COUNT, Ask, Command
+from relay.engine.commands import STILL_COUNT, CallQueue, Command
 from relay.engine.policy import Bounds
 from relay.engine.work import Call, Work
 from tests.faults.model.here import CALLS, REQUESTS, Died, NextCall, effects, finished
@@ -58,15 +58,15 @@ def leave(owner: Owner) -> None:
 
 
 def _is_at_once(world: World, command: Command) -> bool:
-    if command.ask is Ask.TAKE_DUE:
+    if command.ask is CallQueue.TAKE_DUE:
         return not world.state.has_parked
-    return command.ask in (Ask.RESERVE, Ask.ALONE)
+    return command.ask in (CallQueue.RESERVE, CallQueue.ALONE)
 
 
 def _carry_out_whole(world: World, owner: Owner, command: Command) -> None:
     core = owner.core
     try:
-        if command.ask is Ask.ALONE:
+        if command.ask is CallQueue.ALONE:
             reply = at_once(effects().run_alone(core, command.items[0], partial(_ask, world, owner)))
         else:
             reply = at_once(_carried_out(owner, command))
@@ -101,7 +101,7 @@ def carry_on(world: World, owner: Owner, number: int, *, times: int = 1, part: i
         core.lost(each.command, world.now)
     else:
         del owner.under_way[number]
-        if each.command.ask is Ask.BEGIN:
+        if each.command.ask is CallQueue.BEGIN:
             owner.verdicts.append((each.command, reply))
             return
         core.carried_out(each.command, reply, world.now)

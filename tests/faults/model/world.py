@@ -18,12 +18,12 @@ from relay.domain.identity import DeliveryId, MessageId
 from relay.domain.message import Message, message_headers
 from relay.domain.receiver import BreakerPolicy, Receiver, Source
 from relay.engine import ending
-from relay.engine.commands import Ask, Command
+from relay.engine.commands import CallQueue, Command
 from relay.engine.core import Lane
 from relay.engine.observer import Observer
 from relay.engine.parking import LIFE_KEY
 from relay.engine.phases import Phase
-from relay.engine.policy import Bounds, Dedicated, Policy, Shared
+from relay.engine.policy import Bounds, Dedicated, Policy, SharedLanePolicy
 from relay.engine.work import Call, Dead, Done, GateRules, Later, Work
 from relay.log.port import NewRecord, Record, TopicPartition
 from relay.state.attempts import Change, Limits, Settlement
@@ -225,9 +225,9 @@ class World:
         """A new owner, which begins where was committed."""
         worker = self.cast.workers[role]
         own = role == "to_receiver"
-        kind = (Dedicated if own else Shared) if worker.parks else Policy
+        kind = (Dedicated if own else SharedLanePolicy) if worker.parks else Policy
         tags = (tag_of("r:r"),) if own else tuple(sorted(_MINE)) if worker.parks else ()
-        setting = ending.Setting(
+        setting = ending.LaneSetup(
             lane=LaneId(*LANES[role], epoch),
             tags=tags,
             policy=kind(HOLD_S, capped=worker.capped),
@@ -364,7 +364,19 @@ def _reduced(broker: MemoryBroker) -> tuple[Any, ...]:
 VALUES: Final[tuple[type[Any], ...]] = (
     *(Arrival, Bounds, BreakerPolicy, Cast, Change, Dead, Dedicated, Done, FromSender, GateRules, Here, Hop, Later),
     *(Limits, Message, MessageRow, MessageStage, NewRecord, Outside, Phase, Policy, Receiver, Record, Request, Result),
-    *(RowKey, Settlement, Shared, Observer, Source, Stage, ToReceiver, ToSender, _FreeSeats, ending.Setting, Ask),
+    *(
+        RowKey,
+        Settlement,
+        SharedLanePolicy,
+        Observer,
+        Source,
+        Stage,
+        ToReceiver,
+        ToSender,
+        _FreeSeats,
+        ending.LaneSetup,
+        CallQueue,
+    ),
 )
 """What never changes is not copied."""
 

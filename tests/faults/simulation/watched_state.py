@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from relay.state.attempts import BeginAsk, Go, Kind, Settlement, Verdict
+from relay.state.attempts import BeginAsk, CallKind, Go, Settlement, Verdict
 from relay.state.port import Lane
 from relay.state.replies import REFUSALS, Refusal
 from relay.state.rows import Mark, Row, RowKey, Stage, tag_of
@@ -42,7 +42,7 @@ class WatchedState(MemoryState):
     async def begin(self, asks: Sequence[tuple[Lane, BeginAsk]]) -> list[Verdict | Refusal]:
         verdicts = await super().begin(asks)
         for (lane, ask), verdict in zip(asks, verdicts, strict=True):
-            if isinstance(verdict, Go) and ask.kind is Kind.POST:
+            if isinstance(verdict, Go) and ask.kind is CallKind.POST:
                 self._watch_attempt(ask)
             if not isinstance(verdict, REFUSALS):
                 self._watch_owner(lane, ask)
