@@ -63,7 +63,8 @@ class Attempting(Settling[W]):
         self._seating = 0
         self._room = setting.bounds.parked_per_owner if setting.policy.capped else None
         self._room_to_retry = self._room if setting.policy.retries_need_room else None
-        self._asked_at = self._first_asked_at = -inf
+        self._asked_at = -inf
+        self._opened_at = inf
         self._took: deque[float] = deque(maxlen=CALLS_KEPT)
         self._delayed: list[tuple[float, int, W]] = []
         self._numbers = count()
@@ -107,14 +108,12 @@ class Attempting(Settling[W]):
 
     def begin_asks(self, works: Sequence[W], now: float) -> list[BeginAsk]:
         self._asked_at = now
-        if self._first_asked_at == -inf:
-            self._first_asked_at = now
         random = self._setting.random(TOKEN_BYTES * len(works))
         for n, work in enumerate(works):
             work.token = random[TOKEN_BYTES * n : TOKEN_BYTES * (n + 1)]
         kind, room, to_retry = self._worker.kind, self._room, self._room_to_retry
-        counted_s = now - self._first_asked_at
-        return [asked_for(work, kind, room=room, room_to_retry=to_retry, counted_s=counted_s) for work in works]
+        open_s = now - self._opened_at
+        return [asked_for(work, kind, room=room, room_to_retry=to_retry, open_s=open_s) for work in works]
 
     def _begun(self, works: Sequence[W], verdicts: Sequence[Verdict], now: float) -> None:
         """A bug that one of them brings out is raised when each was told: what was begun, and is not released by the
@@ -320,9 +319,7 @@ class Attempting(Settling[W]):
         return Later(CRASH_PAUSE_S, "step crashed", Change.DOUBT)
 
 
-def asked_for(
-    work: Work, kind: CallKind, *, room: int | None, room_to_retry: int | None, counted_s: float = 0.0
-) -> BeginAsk:
+def asked_for(work: Work, kind: CallKind, *, room: int | None, room_to_retry: int | None, open_s: float) -> BeginAsk:
     rules = rules_of(work)
     return BeginAsk(
         row_of(work),
@@ -339,5 +336,6 @@ def asked_for(
         room_to_retry=room_to_retry,
         unseen=work.unseen,
         queue=work.queue,
-        counted_s=counted_s if rules.has_share else 0.0,
+        counted_s=open_s if rules.has_share else 0.0,
+        open_s=open_s,
     )

@@ -240,6 +240,7 @@ class Lane(Attempting[W]):
 
     def take_up(self, now: float) -> None:
         """Read what came, start what may start."""
+        self._opened_at = min(self._opened_at, now)
         self._start_delayed(now)
         self._mark_in_time(now)
         self.has_more = False

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 from enum import Enum
-from typing import Literal, NamedTuple
+from typing import Final, Literal, NamedTuple
 
 from msgspec import Struct
 
@@ -33,6 +33,10 @@ class Limits:
     max_in_flight: int | None = None
 
 
+LONG_S: Final = 86_400.0
+"""Of a lane that was opened before anything that counts."""
+
+
 class BeginAsk(Struct, frozen=True, gc=False):
     """Ask to start an attempt. `token`: unique per attempt, so that a repeated call gets the same verdict.
 
@@ -56,6 +60,8 @@ class BeginAsk(Struct, frozen=True, gc=False):
     `counted_s`: for so long, the lane's owner has counted its own POSTs, and kept them to its share of `max_in_flight`;
     0 where it has none. If that is not since `probe_s` before a loss of memory, nothing is begun until `probe_s` after
     it: until then what was under way, and was forgotten, may still be.
+    `open_s`: for so long, the owner has had the lane. An offline endpoint that has failed last before that is pinged at
+    once: a process that has just started, or has taken the lane over, does not know how it is.
     """
 
     row: RowKey
@@ -73,6 +79,7 @@ class BeginAsk(Struct, frozen=True, gc=False):
     unseen: bool = False
     queue: bytes | None = None
     counted_s: float = 0.0
+    open_s: float = LONG_S
 
 
 class Go(NamedTuple):

@@ -13,7 +13,7 @@ from relay.domain.errors import PartitionLost
 from relay.domain.hold import Hold
 from relay.log.port import Coordinate
 from relay.state.attempts import CallKind, Change, Go, PingDue, Wait
-from relay.state.port import EndpointHealth, FailedEntry, Lane
+from relay.state.port import EndpointHealth, FailedEntry
 from relay.state.replies import answered, of
 from relay.state.rows import Row, tag_of
 from tests.contract.state_contract import ANSWER, LANE, LIMITS, Rig, ask, begun, outcome, peeked, row, settled
@@ -269,19 +269,15 @@ class EndpointsContract:
         await self.long_outage(rig)
         await self.ping(rig, 9, healthy=False)
         assert await begun(rig.state, row(9), b"new") == Wait(60.0, "offline")
-        newer, older = LANE._replace(epoch=LANE.epoch + 3), LANE._replace(partition=1, epoch=LANE.epoch + 1)
-
-        async def begun_by(lane: Lane, token: bytes) -> object:
-            [verdict] = await answered(rig.state.begin(of(lane, [ask(row(9), token)])))
-            return verdict
-
-        assert isinstance(await begun_by(newer, b"at once"), PingDue)
-        assert await begun_by(newer, b"another") == Wait(1.0, "offline"), "while one is under way"
+        await rig.elapse(10)
+        assert await begun(rig.state, row(9), b"here", open_s=10.5) == Wait(50.0, "offline"), "it was there before"
+        assert isinstance(await begun(rig.state, row(9), b"at once", open_s=5.0), PingDue)
+        assert await begun(rig.state, row(9), b"another", open_s=5.0) == Wait(1.0, "offline"), "while one is under way"
         await settled(rig.state, row(9), Change.RELEASED, b"at once", healthy=False)
-        for lane in (newer, older):
-            assert await begun_by(lane, b"later") == Wait(60.0, "offline")
+        for open_s in (5.0, 10.5):
+            assert await begun(rig.state, row(9), b"later", open_s=open_s) == Wait(60.0, "offline")
         await rig.elapse(60)
-        assert isinstance(await begun_by(older, b"in time"), PingDue)
+        assert isinstance(await begun(rig.state, row(9), b"in time", open_s=70.0), PingDue)
 
     async def test_what_there_is_reason_to_ask_is_pinged_at_the_next_attempt_and_once(self, rig: Rig) -> None:
         await rig.state.probe_soon(["r:ci", "r:other"])

@@ -98,6 +98,7 @@ asks = st.builds(
     unseen=st.booleans(),
     queue=queues,
     counted_s=st.sampled_from([0.0, 5.0, 1e6]),
+    open_s=st.sampled_from([5.0, 1e6]),
     offset=st.sampled_from([None, 4, 5]),
 )
 results = st.sampled_from([None, Result("answered", 200, "a/b", b"\xfe" * 40)])

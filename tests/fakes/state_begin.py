@@ -25,7 +25,6 @@ class Beginning:
 
     lane: str
     rows: Rows
-    epoch: int
     now: float
     doubt_until: float
     lost_at: float
@@ -83,7 +82,7 @@ class Beginning:
         hindrance = self._unresolved(ask, row) or self._paused(endpoint)
         if hindrance is not None:
             return hindrance
-        hindrance = endpoint.hindrance(self.now, ask.token, ask.limits, self.epoch) or self._crowded(ask, row)
+        hindrance = endpoint.hindrance(self.now, ask.token, ask.limits, ask.open_s) or self._crowded(ask, row)
         if hindrance is not None:
             return hindrance
         slot = max(self.now, endpoint.slot) if ask.limits.interval_s > 0 else self.now
@@ -94,7 +93,7 @@ class Beginning:
             return Wait(min(unknown_s, LONGEST_UNKNOWN_WAIT_S), "max_in_flight")
         if not endpoint.take_place(self.now, self.lane, ask.token, ask.limits):
             return Wait(FULL_WAIT_S, "max_in_flight")
-        _reserve(endpoint, slot, self.now, ask, self.epoch)
+        _reserve(endpoint, slot, self.now, ask)
         if ask.room is not None:
             self.rows.room(ask.row.owner).add(ask.row.digest)
         return self._go(ask, row, slot)
@@ -164,7 +163,7 @@ class Beginning:
         return Go(row.polls, 0.0)
 
 
-def _reserve(endpoint: Endpoint, slot: float, now: float, ask: BeginAsk, epoch: int) -> None:
+def _reserve(endpoint: Endpoint, slot: float, now: float, ask: BeginAsk) -> None:
     if ask.limits.interval_s > 0:
         endpoint.slot = slot + ask.limits.interval_s
-    endpoint.take_probe(now, ask.token, ask.limits, epoch)
+    endpoint.take_probe(now, ask.token, ask.limits)

@@ -29,9 +29,9 @@ class Place:
 
 @dataclass(slots=True)
 class Endpoint:
-    """Rate, pause, breaker, and what is in flight. `probe`: token of the one under way; `prober`: epoch of the newest
-    lane that has sent one; `early_at`: when one was allowed early, as it was up otherwise. `decided_at`: when it was
-    held or resumed last. `in_flight`: tokens, each until its POST cannot be under way any more. `line`: lanes."""
+    """Rate, pause, breaker, and what is in flight. `probe`: token of the one under way; `early_at`: when one was
+    allowed early, as it was up otherwise. `decided_at`: when it was held or resumed last. `in_flight`: tokens, each
+    until its POST cannot be under way any more. `line`: lanes."""
 
     slot: float = 0.0
     paused_until: float = 0.0
@@ -39,7 +39,6 @@ class Endpoint:
     decided_at: float = -math.inf
     breaker: Breaker = Closed()
     probe: bytes | None = None
-    prober: int | None = None
     early_at: float = -math.inf
     in_flight: dict[bytes, float] = field(default_factory=dict)
     line: dict[str, Place] = field(default_factory=dict)
@@ -78,7 +77,7 @@ class Endpoint:
 
     def resume(self, now: float) -> None:
         self.hold, self.paused_until, self.decided_at = None, 0.0, now
-        self.breaker, self.probe, self.prober, self.early_at = Closed(), None, None, -math.inf
+        self.breaker, self.probe, self.early_at = Closed(), None, -math.inf
 
     def probe_soon(self, now: float) -> None:
         if isinstance(self.breaker, Open):
@@ -91,9 +90,10 @@ class Endpoint:
             self.probe_soon(now)
             self.early_at = now
 
-    def hindrance(self, now: float, token: bytes, limits: Limits, epoch: int) -> Wait | PingDue | None:
+    def hindrance(self, now: float, token: bytes, limits: Limits, open_s: float) -> Wait | PingDue | None:
         """What the breaker says to an attempt of a lane; None: it may go, and is the probe where one is needed."""
-        is_new = self.probe is None and self.prober is not None and self.prober < epoch
+        outage = self.breaker.outage
+        is_new = self.probe is None and outage is not None and outage.last < now - open_s
         if is_new and self._is_offline(now, limits.breaker):
             self.probe_soon(now)
         after, verdict = ask(self.breaker, now, limits.breaker, limits.probe_s)
@@ -107,17 +107,14 @@ class Endpoint:
             return Wait(min(verdict, PROBE_WAIT_S) if self.probe else verdict, "offline" if offline else "breaker")
         if verdict == "ping":
             self.breaker = after
-            self._probed_by(token, epoch)
+            self.probe = token
             return PingDue(down_for_s, since)
         return None
 
-    def take_probe(self, now: float, token: bytes, limits: Limits, epoch: int) -> None:
+    def take_probe(self, now: float, token: bytes, limits: Limits) -> None:
         if not isinstance(self.breaker, Closed):
             self.breaker, _ = ask(self.breaker, now, limits.breaker, limits.probe_s)
-            self._probed_by(token, epoch)
-
-    def _probed_by(self, token: bytes, epoch: int) -> None:
-        self.probe, self.prober = token, max(self.prober or 0, epoch)
+            self.probe = token
 
     def _is_offline(self, now: float, policy: BreakerPolicy) -> bool:
         outage = self.breaker.outage
@@ -131,7 +128,7 @@ class Endpoint:
         if is_probe:
             self.probe = None
         if isinstance(self.breaker, Closed):
-            self.prober, self.early_at = None, -math.inf
+            self.early_at = -math.inf
 
     @property
     def opening(self) -> float:

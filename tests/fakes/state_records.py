@@ -80,7 +80,6 @@ class Records(Memory):
         return Beginning(
             lane=f"{lane.topic}/{lane.partition}",
             rows=tag.rows,
-            epoch=lane.epoch,
             now=self.now,
             doubt_until=tag.doubt_until,
             lost_at=tag.lost_at,

@@ -138,7 +138,7 @@ def limits_of(ask: BeginAsk) -> tuple[object, ...]:
     interval_us = math.ceil(limits.interval_s * 1e6 - 1e-3)  # the tolerance: 0.01 s must not become 10,001 us
     times = ms(limits.settle_s), ms(limits.probe_s), ms(limits.breaker.offline.after)
     counts = _count(ask.room), _count(ask.room_to_retry), _count(limits.max_in_flight)
-    return ask.row.owner, interval_us, *times, *counts, ms(ask.counted_s)
+    return ask.row.owner, interval_us, *times, *counts, ms(ask.counted_s), ms(ask.open_s)
 
 
 def _count(most: int | None) -> int:

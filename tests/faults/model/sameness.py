@@ -36,7 +36,7 @@ _NO_MATTER: Final = frozenset({
     *("_setting", "_worker", "_policy", "_bounds", "_observer", "_seats", "_partition", "_tags", "role"),
     *("_asked_at", "_wary_until"),  # see `_owner`; how long a lane is wary, which harms nobody
     *("window_s", "there_at", "counted_at", "before_until", "failed"),
-    *("in_flight", "line", "_took", "_first_asked_at"),  # more may be in flight than there are; none is paced
+    *("in_flight", "line", "_took", "_opened_at"),  # more may be in flight than there are; none is paced
 })  # fmt: skip
 _OF_RECORDS: Final = frozenset({
     *("record", "row", "hop", "receiver", "rules", "queue", "gate", "message", "arrival", "source", "delivery_key"),

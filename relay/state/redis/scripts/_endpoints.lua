@@ -4,7 +4,7 @@
 --   c length of the current run of failures, f its begin (ms), o when an open breaker may be probed (ms),
 --   s since when it fails without any success between (ms), m how often since, l when it did last (ms),
 --   z absence (ms) that there had been when it began to,
---   k token of the probe under way, q when another may be sent (ms), g epoch of the newest lane that has sent one,
+--   k token of the probe under way, q when another may be sent (ms),
 --   y when one was allowed early (ms), as the endpoint was up otherwise,
 --   j lanes that wait for a place in flight (_in_line.lua)
 -- `held` is the set of those that are held.
@@ -51,7 +51,7 @@ local function paused(e)
 end
 
 local function close_breaker(e)
-  e.c, e.f, e.o, e.k, e.q, e.s, e.m, e.l, e.z, e.g, e.y = 0, nil, nil, nil, nil, nil, nil, nil, nil, nil, nil
+  e.c, e.f, e.o, e.k, e.q, e.s, e.m, e.l, e.z, e.y = 0, nil, nil, nil, nil, nil, nil, nil, nil, nil
 end
 
 -- ms in which nobody was there to make attempts, in all. `there`: {when somebody was there last, absence until then}.

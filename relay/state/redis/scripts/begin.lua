@@ -1,11 +1,10 @@
 --include _life _memory _fence _tables _usual _forms _room _in_flight
 -- Arguments: MessagePack of {lane, its epoch, limits {{owner, interval us, settle ms, probe ms, offline after ms,
 -- how many may wait for an answer or -1, how many for a retry or -1, how many may be in flight or -1, for how long (ms)
--- the lane has counted its own}, ...}, row digests, asks}, the last two one after the other; an ask: flags, generation,
--- attempts, index into limits, lengths of the order key's digest (0: none) and of the token, the token, the digest, with
--- RESOLVED the doubt, with AT_MOST_ONCE when it was recorded (ms), with AT its
--- offset. Reply: verdicts: the number of the attempt that may
--- start at once, or {code, number, number, row}.
+-- the lane has counted its own, and has been open}, ...}, row digests, asks}, the last two one after the other; an ask:
+-- flags, generation, attempts, index into limits, lengths of the order key's digest (0: none) and of the token, the
+-- token, the digest, with RESOLVED the doubt, with AT_MOST_ONCE when it was recorded (ms), with AT its offset. Reply:
+-- verdicts: the number of the attempt that may start at once, or {code, number, number, row}.
 local ASK, NUMBER = '>BI8I8I2BI2', '>I8'
 local GO, WAIT, AMBIGUOUS, HAVE, STALE, PING, LOOKED_UP = 1, 2, 3, 4, 5, 6, 7
 local POLL, RESOLVED, ASK_FIRST, AT_MOST_ONCE, UNSEEN, AT = 1, 2, 4, 8, 16, 32
@@ -187,7 +186,7 @@ local function general()
   end
 
   local function take_probe(ask, e)
-    e.k, e.q, e.g = ask.token, now + ask.limits[4], math.max(e.g or 0, T.epoch)
+    e.k, e.q = ask.token, now + ask.limits[4]
     touch(ask.limits[1])
   end
 
@@ -198,7 +197,7 @@ local function general()
     end
     local left, down = (e.k and e.q or e.o) - now, outage(e)
     local offline = down >= ask.limits[5]
-    if offline and not e.k and e.g and e.g < T.epoch then
+    if offline and not e.k and e.l and e.l < now - ask.limits[10] then
       left = 0 -- a process that has just taken the lane over, as after a start, asks at once
     end
     if left > 0 then
@@ -330,7 +329,6 @@ return serve_ready(function(arguments)
   if not holds(lane, epoch) then
     return FENCED
   end
-  T.epoch = epoch
   local said = usual(lane, limits, list, asks)
   if not said then
     otherwise = otherwise or general()
