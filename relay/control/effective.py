@@ -76,7 +76,7 @@ class InForce:
         self.subscribers = Subscribers(lambda: self.subscriptions, self.shared, self.receiver)
         self.changes = Changes()
         self.lane_changes = Changes()
-        """Those of `changes` that may make or end a lane."""
+        """Those of `changes` that may make or end a lane, or have one served elsewhere."""
         self.problems: dict[str, str] = {}
 
     # asked, by `Registry`
@@ -207,7 +207,7 @@ class InForce:
             self.lane_changes.tell()
 
     def _apply(self, record: Record, key: str) -> bool:
-        """Whether it may make or end a lane."""
+        """Whether it may make or end a lane, or have one served elsewhere."""
         value = record.value
         if key.startswith(SOURCE_PREFIX) or is_of_route(key):
             self._hold(key, value)
@@ -215,6 +215,7 @@ class InForce:
         seen = None if value is None else glance(value)
         self.proofs.declared(key, seen)
         was_own = key in self.values
+        refused = self.shared.refused
         is_shared = seen.is_shared if seen else not was_own and self.shared.value(key) is not None
         if value is not None and is_shared and key not in self.routes.all():
             self._drop(key)
@@ -223,7 +224,7 @@ class InForce:
             self.shared.drop(key)
             self._hold(key, value)
         self._see_gone(key)
-        return was_own or key in self.values
+        return was_own or key in self.values or self.shared.refused != refused
 
     def _take_out(self, name: str) -> None:
         """Who has a route is in memory."""

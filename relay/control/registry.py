@@ -17,7 +17,7 @@ from relay.control.subscriptions import Subscriptions
 from relay.control.topic_follower import Following
 from relay.domain.life import NO_LIFE, Life
 from relay.domain.receiver import LaneKind, Receiver, Source
-from relay.domain.route import Cut, Marker, Route
+from relay.domain.route import Cut, Marker, Route, is_in_shared
 from relay.domain.topics import SHARED, Topics
 from relay.log.port import LogReader
 
@@ -70,6 +70,11 @@ class Registry:
     def receivers(self) -> Mapping[str, Receiver]:
         """By name, all that are not in `shared`. The mapping is live: copy it to keep it across an await."""
         return self._in_force.receivers
+
+    def unusable_in_shared(self, most: int) -> list[str]:
+        """Receivers with messages in the shared lane that cannot be used here: at most `most`."""
+        own = [one.name for one in self.receivers().values() if one.unusable is not None and is_in_shared(one)]
+        return [*own[:most], *self.shared.unusable(most - len(own[:most]))]
 
     def removed(self, name: str) -> Receiver | None:
         """The last settings of a receiver that was removed. Where a secret is not known any more it goes without."""

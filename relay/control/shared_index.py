@@ -200,6 +200,12 @@ class SharedIndex:
         with index_errors():
             return [name for (name,) in self._db.execute("SELECT name FROM entries WHERE by = ?", (who,))]
 
+    def unusable(self, most: int) -> list[str]:
+        """Names of those that are refused, and have no former record in force."""
+        with index_errors():
+            found = self._db.execute("SELECT name FROM entries WHERE refused AND former IS NULL LIMIT ?", (most,))
+            return [name for (name,) in found]
+
     def longest_waits(self, most: int) -> dict[str, float]:
         """By name, the longest first: how long one of its messages may be worked on, in seconds. One stands for all
         whose settings are the usual."""

@@ -99,6 +99,10 @@ class SharedReceivers:
         """As `SharedIndex.names`."""
         return self._index.names(after, most, owner)
 
+    def unusable(self, most: int) -> list[str]:
+        """As `SharedIndex.unusable`."""
+        return self._index.unusable(most)
+
     def longest_waits(self, most: int) -> dict[str, float]:
         """As `SharedIndex.longest_waits`."""
         return self._index.longest_waits(most)

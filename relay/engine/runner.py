@@ -16,7 +16,7 @@ from relay.engine.observer import Observer
 from relay.engine.policy import CROWDED, ByteBudget
 from relay.engine.pump import LINGER_S, OpenLane
 from relay.engine.supervision import Broken, Patience, Restarts, Standstill, begin_anew, end, never_in_silence
-from relay.log.port import Assignment, Consumer, OnAssigned, OnRevoked, Record, TopicPartition
+from relay.log.port import Assignment, Consumer, OnAssigned, OnRevoked, Record, TopicPartition, Unable
 
 POLL_S = 1.0
 POLL_RECORDS = 100
@@ -122,9 +122,9 @@ class Runner:
                 for each in self._lanes.values():  # where all of it breaks off
                     each.lane.close()
 
-    def subscribe(self, topics: Collection[str]) -> None:
-        """Read these topics from now on, and no others."""
-        self._consumer.subscribe(topics)
+    def subscribe(self, topics: Collection[str], unable: Unable) -> None:
+        """As `Consumer.subscribe`."""
+        self._consumer.subscribe(topics, unable)
 
     async def _stopped(self, polling: asyncio.Task[None], stop: asyncio.Event) -> None:
         """Lanes stop at once, although a poll that is under way cannot be ended."""

@@ -19,11 +19,13 @@ P = TypeVar("P", bound=tuple[Any, int])
 @dataclass(frozen=True, slots=True)
 class Wish(Generic[P]):
     """What a member would read. `named`: somebody chose these for it; it goes before members who take what there is,
-    and they have its partitions back once it is gone. `rank`: of equals, the lower are dealt to first."""
+    and they have its partitions back once it is gone. `rank`: of equals, the lower are dealt to first. `unable`:
+    what it cannot finish all records of; where another one can, it is as if it did not want these."""
 
     wants: frozenset[P]
     named: bool = False
     rank: int = 0
+    unable: frozenset[P] = frozenset()
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +66,7 @@ def _claims(applications: Mapping[M, Application[P]]) -> tuple[dict[P, M], froze
 
 def balance(wishes: Mapping[M, Wish[P]], before: Mapping[P, M]) -> dict[P, M]:
     """Give each wanted partition to one of those who may have it, evenly, moving few away from `before`. Those who
-    may: members that name it, or else all that want it.
+    may: members that are able to serve it and name it, or else all that are able to, or else as if all were.
 
     No owner of a partition then has two or more partitions beyond another member who may have it. Partitions of one
     topic, which are about as busy as each other, are spread first.
@@ -152,8 +154,10 @@ class _Deck(Generic[M, P]):
 def _who_may_have(wishes: Sequence[tuple[M, Wish[P]]]) -> dict[P, tuple[M, ...]]:
     """By partition, in the order of `wishes`. Members who want the same share one tuple."""
     by_wants: dict[tuple[bool, frozenset[P]], list[M]] = {}
+    unable = frozenset[P]().union(*(wish.unable for _, wish in wishes))
+    able = frozenset[P]().union(*((unable & wish.wants) - wish.unable for _, wish in wishes))
     for member, wish in wishes:
-        by_wants.setdefault((wish.named, wish.wants), []).append(member)
+        by_wants.setdefault((wish.named, wish.wants - (wish.unable & able)), []).append(member)
     named = _by_partition((members, wants) for (is_named, wants), members in by_wants.items() if is_named)
     others = _by_partition((members, wants) for (is_named, wants), members in by_wants.items() if not is_named)
     return others | named

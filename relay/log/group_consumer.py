@@ -13,7 +13,9 @@ from typing import Final, NamedTuple, Protocol
 from relay.domain.errors import ConsumerClosed, OffsetMissing, PartitionLost
 from relay.log.assignment import Wish
 from relay.log.groups import ConsumerGroup
+from relay.log.partitioner import partitions_of
 from relay.log.port import (
+    NONE_UNABLE,
     Assignment,
     FormerGroup,
     MaxBytes,
@@ -21,6 +23,7 @@ from relay.log.port import (
     OnRevoked,
     Record,
     TopicPartition,
+    Unable,
     no_former_group,
     no_limit,
     size_of,
@@ -131,8 +134,8 @@ class GroupConsumer:
         self._look_at = 0.0
         """When to look again for topics that are missing: asked and waited for as one number, or they may disagree."""
         self._watched: tuple[str, ...] = ()
-        self._rank = rank
-        self._named = named
+        self._wish: Wish[TopicPartition] = Wish(frozenset(), named, rank)
+        self._unable = NONE_UNABLE
         self._former = former
         self._on_assigned = on_assigned
         self._on_revoked = on_revoked
@@ -159,9 +162,9 @@ class GroupConsumer:
                 self._leave()
                 raise
 
-    def subscribe(self, topics: Collection[str]) -> None:
-        if frozenset(topics) != self._topics:
-            self._topics, self._there = frozenset(topics), None
+    def subscribe(self, topics: Collection[str], unable: Unable = NONE_UNABLE) -> None:
+        if (frozenset(topics), unable) != (self._topics, self._unable):
+            self._topics, self._unable, self._there = frozenset(topics), unable, None
             self.wake()
 
     async def poll(
@@ -282,7 +285,7 @@ class GroupConsumer:
             is_news = False
         if self._there is not None and (is_news or self not in self._group):
             wants = frozenset(TopicPartition(name, n) for name, count in self._there.items() for n in range(count))
-            self._group.join(self, Wish(wants, self._named, self._rank))
+            self._group.join(self, replace(self._wish, wants=wants, unable=partitions_of(self._unable, self._there)))
         return None
 
     @property

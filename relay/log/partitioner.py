@@ -1,8 +1,11 @@
 """Which partition a key belongs to: murmur2 as in Kafka's default partitioner, so that every log places keys alike."""
 
+from collections.abc import Mapping
 from functools import lru_cache
 from struct import unpack_from
 from typing import Final
+
+from relay.log.port import TopicPartition, Unable
 
 _SEED: Final = 0x9747B28C
 _M: Final = 0x5BD1E995
@@ -31,6 +34,15 @@ def partition_of(key: bytes | None, partitions: int) -> int:
     if key is None:
         return 0
     return (murmur2(key) & 0x7FFFFFFF) % partitions
+
+
+def partitions_of(keys: Unable, counts: Mapping[str, int]) -> frozenset[TopicPartition]:
+    """Those of records with such keys, by topic; `counts`: how many partitions each topic has."""
+    return frozenset(
+        TopicPartition(topic, partition_of(key, counts[topic]))
+        for topic in keys.keys() & counts.keys()
+        for key in keys[topic]
+    )
 
 
 def place_of(key: bytes | None, spread: int, partitions: int) -> int:

@@ -7,7 +7,8 @@ leave a second copy; readers absorb it). Records are opaque bytes: nothing here 
 import sys
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Mapping, Sequence
 from itertools import chain
-from typing import NamedTuple, Protocol
+from types import MappingProxyType
+from typing import Final, NamedTuple, Protocol
 
 from msgspec import Struct
 
@@ -102,6 +103,12 @@ def no_limit() -> int:
     return sys.maxsize
 
 
+Unable = Mapping[str, frozenset[bytes]]
+"""By topic, keys of records that a member cannot finish."""
+
+NONE_UNABLE: Final[Unable] = MappingProxyType({})
+
+
 class Consumer(Protocol):
     """A member of a consumer group. Records come per partition in order, from the committed offset on.
 
@@ -113,9 +120,10 @@ class Consumer(Protocol):
 
     async def start(self) -> None: ...
 
-    def subscribe(self, topics: Collection[str]) -> None:
+    def subscribe(self, topics: Collection[str], unable: Unable = NONE_UNABLE) -> None:
         """Read these topics from now on, and no others, also while it runs: what is not among them any more is
-        revoked. A topic that does not exist is looked for again and again; `waits_for` says so."""
+        revoked. A topic that does not exist is looked for again and again; `waits_for` says so. Partitions with keys
+        of `unable` go to members that can finish all that is in them, where there are any."""
         ...
 
     async def poll(

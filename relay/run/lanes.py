@@ -1,7 +1,8 @@
 """Which lanes a process runs, and how each is made: a consumer, a worker, and the surroundings of its partitions."""
 
 import secrets
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
+from contextlib import suppress
 from functools import partial
 from typing import Any, Final, Protocol
 
@@ -9,6 +10,7 @@ from relay.config.limits import lanes_budget
 from relay.config.plan import ProcessPlan
 from relay.config.settings import Settings
 from relay.domain.directory import Directory, Moves
+from relay.domain.errors import LogUnavailable
 from relay.domain.receiver import Receiver
 from relay.domain.route import OwnLanes, is_in_shared, own_lanes
 from relay.domain.topics import SHARED, Topics
@@ -23,7 +25,7 @@ from relay.engine.recovery import Holding
 from relay.engine.runner import Runner
 from relay.engine.supervision import OpenService, Patience
 from relay.engine.work import Worker
-from relay.log.port import Assignment, Log
+from relay.log.port import NONE_UNABLE, Assignment, Log, Unable
 from relay.state.port import Lane as LaneId
 from relay.state.port import State
 from relay.state.rows import TAGS, tag_of
@@ -40,6 +42,9 @@ ALL_TAGS = tuple(range(TAGS))
 _OF_RECEIVERS: Final = ("to-receiver", "from-receiver-async")
 """Roles that read a topic for each receiver that has its own."""
 
+_UNABLE: Final = 1_000
+"""Receivers; the partitions of so many are about all."""
+
 _ALL_TAGS_OF: Final = dict.fromkeys(("to-sender", *_OF_RECEIVERS), ALL_TAGS)
 """Roles whose lanes park what belongs to many."""
 
@@ -49,12 +54,17 @@ class _Reading:
 
     def __init__(self) -> None:
         self.topics: frozenset[str] = frozenset()
-        self.reader: Runner | None = None
+        self._unable = NONE_UNABLE
+        self._reader: Runner | None = None
 
-    def change(self, topics: Iterable[str]) -> None:
-        self.topics = frozenset(topics)
-        if self.reader is not None:
-            self.reader.subscribe(self.topics)
+    def change(self, topics: Iterable[str], unable: Unable) -> None:
+        self.topics, self._unable = frozenset(topics), {each: keys for each, keys in unable.items() if each in topics}
+        if self._reader is not None:
+            self._reader.subscribe(self.topics, self._unable)
+
+    def read_by(self, reader: Runner) -> None:
+        self._reader = reader
+        reader.subscribe(self.topics, self._unable)
 
 
 class LaneDirectory(Directory, Moves, Protocol):
@@ -62,6 +72,11 @@ class LaneDirectory(Directory, Moves, Protocol):
 
     def receivers(self) -> Mapping[str, Receiver]:
         """Of those in the shared lane only some."""
+        ...
+
+    def unusable_in_shared(self, most: int) -> Collection[str]:
+        """Receivers with messages in the shared lane whose settings cannot be used here, at most `most`. Raises
+        LogUnavailable."""
         ...
 
     def left_lanes(self) -> frozenset[str]:
@@ -118,13 +133,14 @@ class Lanes:
         self._breaks = Breaks()
         self.memory = ByteBudget(lanes_budget(settings))
         """What the lanes hold."""
+        self._unable_names: frozenset[bytes] = frozenset()
         self._reading = {role: _Reading() for role in self._workers if role in plan.roles}
 
     def wanted(self) -> Mapping[str, OpenService]:
         """A service for each role of the plan, by its name. What they read follows the receivers, with each call."""
-        topics = self._topics_read()
+        topics, unable = self._topics_read(), self._unable_in_shared()
         for role, reading in self._reading.items():
-            reading.change(topics[role])
+            reading.change(topics[role], unable)
         return {role: partial(self._runner, role) for role in self._reading}
 
     def _topics_read(self) -> dict[str, list[str]]:
@@ -149,6 +165,12 @@ class Lanes:
         if not self._reading.keys() & set(_OF_RECEIVERS):
             return []
         return [f"r:{lane}" for lane in self._lanes_of_receivers(self._own()) if not self._can_serve(lane)]
+
+    def _unable_in_shared(self) -> Unable:
+        """Partitions of the shared lane go to processes that can use the settings of all that have messages there."""
+        with suppress(LogUnavailable):  # the index of receivers is made anew, which is a change: it is asked again then
+            self._unable_names = frozenset(name.encode() for name in self._known.unusable_in_shared(_UNABLE))
+        return dict.fromkeys((self._topics.to_receiver(SHARED), self._topics.pending(SHARED)), self._unable_names)
 
     def own(self) -> frozenset[str]:
         """Receivers whose own topics have to be read by somebody."""
@@ -194,7 +216,7 @@ class Lanes:
             role,
             self.memory,
         )
-        reading.reader = runner
+        reading.read_by(runner)
         return runner
 
     def _open_lane(self, role: str, assignment: Assignment) -> OpenLane:

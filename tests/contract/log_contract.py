@@ -661,6 +661,28 @@ class LogContract:
         await member.consumer.close()
         await other.consumer.close()
 
+    async def test_a_partition_that_one_cannot_serve_goes_to_another_until_it_can(self, rig: LogRig) -> None:
+        group = unique("group")
+        topic = await topic_for(rig.log, group, partitions=2)
+        key = next(key for key in (b"a", b"b", b"c", b"d") if partition_of(key, 2) == 1)
+        one = await started(Member(rig.log, group, topic, commit_on_revoke=True))
+        two = await started(Member(rig.log, group, topic, commit_on_revoke=True))
+        await settle([one, two], lambda: len(one.owned) == len(two.owned) == 1)
+        place = TopicPartition(topic, 1)
+        has, other = (one, two) if place in one.owned else (two, one)
+
+        has.consumer.subscribe([topic], {topic: frozenset({key})})
+        await settle([one, two], lambda: place in other.owned and len(has.owned) == 1)
+        await rig.log.append([NewRecord(topic, key, b"v")])
+        assert values(await other.take(1)) == [b"v"]
+
+        other.consumer.subscribe([topic], {topic: frozenset({key})})
+        has.consumer.subscribe([topic])
+        await settle([one, two], lambda: place in has.owned and len(other.owned) == 1)
+        assert has.consumer.waits_for() is None
+        for member in (one, two):
+            await member.consumer.close()
+
     async def test_a_topic_that_is_missing_keeps_nobody_waiting_and_is_read_once_it_is_there(self, rig: LogRig) -> None:
         group, late = unique("group"), unique("late")
         there = await topic_for(rig.log, group)

@@ -57,6 +57,9 @@ class Known(NoMoves):
     def removed(self, name: str) -> Receiver | None:
         return None
 
+    def unusable_in_shared(self, most: int) -> list[str]:
+        return []
+
     def left_lanes(self) -> frozenset[str]:
         return frozenset()
 

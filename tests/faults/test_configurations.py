@@ -7,7 +7,8 @@ import yaml
 
 from relay.config.receivers_file import parse_receivers_file
 from relay.domain.topics import SHARED
-from tests.fakes.moving import MovingProcess, MovingWorld
+from relay.log.partitioner import partition_of
+from tests.fakes.moving import FEW, MovingProcess, MovingWorld
 from tests.fakes.strikes import STRIKES, Fuse, Strikes
 from tests.fakes.virtual_time import run_virtually
 from tests.fakes.world import message
@@ -55,12 +56,13 @@ def test_without_the_secret_messages_wait_unparked_until_the_file_is_read_and_th
     run_virtually(story())
 
 
+@LANES
 @pytest.mark.parametrize("able_first", [True, False])
-def test_a_lane_is_served_by_the_process_that_can(able_first: bool) -> None:
+def test_a_lane_is_served_by_the_process_that_can(able_first: bool, lane: str) -> None:
     async def story() -> None:
         world = MovingWorld()
         await world.create()
-        await world.declare("r", **SIGNED)
+        await world.declare("r", lane=lane, **SIGNED)
         environs = [SECRET, {}] if able_first else [{}, SECRET]
         processes = []
         for environ in environs:
@@ -73,6 +75,33 @@ def test_a_lane_is_served_by_the_process_that_can(able_first: bool) -> None:
         _judge(world, MANY)
 
     run_virtually(story())
+
+
+def test_a_partition_of_the_shared_lane_is_left_to_a_process_that_can_as_soon_as_it_matters() -> None:
+    """Only the one that has the receiver's messages; and each process has as many as before."""
+
+    async def story() -> None:
+        world = MovingWorld()
+        await world.create()
+        await world.declare("other", lane=SHARED)
+        processes = {True: MovingProcess(world, environ=SECRET), False: MovingProcess(world)}
+        await processes[True].ended(10)
+        await world.declare("r", lane=SHARED, **SIGNED)
+        await _send(world, 0)
+        await until(world.is_at_rest)
+        topic, own = world.topics.to_receiver(SHARED), partition_of(b"r", FEW)
+        assert _served(processes[True]) & {(topic, 0), (topic, 1)} == {(topic, own)}
+        assert _served(processes[False]) & {(topic, 0), (topic, 1)} == {(topic, 1 - own)}
+        for process in processes.values():
+            await process.stop()
+        _judge(world, MANY)
+
+    run_virtually(story())
+
+
+def _served(process: MovingProcess) -> set[tuple[str, int]]:
+    assert process.lanes is not None
+    return {(lane.partition.topic, lane.partition.partition) for lane in process.lanes.pump.lanes()}
 
 
 @LANES
@@ -140,3 +169,28 @@ def test_a_crash_while_it_waits_loses_nothing(lane: str, strikes: Strikes) -> No
     run_virtually(_struck(counted, lane))
     for blow_at in strikes(counted):
         _judge(run_virtually(_struck(Fuse(blow_at), lane)), 3, f"call {blow_at}")
+
+
+async def _handed_over(fuse: Fuse) -> MovingWorld:
+    """One that has the partition, and cannot serve the receiver, leaves it to one that can."""
+    world = MovingWorld()
+    await world.create()
+    await world.declare("other", lane=SHARED)
+    process = MovingProcess(world, environ=SECRET)
+    await process.ended(3)
+    without = MovingProcess(world, fuse)
+    await without.ended(5)
+    await world.declare("r", lane=SHARED, **SIGNED)
+    await _send(world, 0, 3)
+    await until(world.is_at_rest)
+    for each in (without, process):
+        await each.stop()
+    return world
+
+
+@STRIKES
+def test_a_crash_while_a_shared_partition_is_left_to_another_process_loses_nothing(strikes: Strikes) -> None:
+    counted = Fuse()
+    run_virtually(_handed_over(counted))
+    for blow_at in strikes(counted):
+        _judge(run_virtually(_handed_over(Fuse(blow_at))), 3, f"call {blow_at}")

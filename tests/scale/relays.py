@@ -71,6 +71,9 @@ class Directory(NoMoves):
     def removed(self, name: str) -> Receiver | None:
         return None
 
+    def unusable_in_shared(self, most: int) -> list[str]:
+        return []
+
     def left_lanes(self) -> frozenset[str]:
         return frozenset()
 

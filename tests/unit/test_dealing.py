@@ -13,11 +13,12 @@ from relay.log.port import TopicPartition
 PARTITIONS = [TopicPartition(topic, n) for topic in ("a", "b") for n in range(4)]
 members = st.sampled_from("uvwxyz")
 some = st.frozensets(st.sampled_from(PARTITIONS))
-wishes = st.dictionaries(members, st.builds(Wish, some, st.booleans(), st.integers(0, 2)), max_size=6)
+wish = st.builds(Wish, some, st.booleans(), st.integers(0, 2), some)
+wishes = st.dictionaries(members, wish, max_size=6)
 owners = st.dictionaries(st.sampled_from(PARTITIONS), members)
 applications = st.dictionaries(
     members,
-    st.builds(Application, st.builds(Wish, some, st.booleans(), st.integers(0, 2)), some, st.integers(-1, 3)),
+    st.builds(Application, wish, some, st.integers(-1, 3)),
     min_size=1,
     max_size=6,
 )
@@ -28,6 +29,7 @@ Applications = Mapping[str, Application[TopicPartition]]
 
 def may_have(wishes: Wishes, partition: TopicPartition) -> set[str]:
     all_of_them = {member for member, wish in wishes.items() if partition in wish.wants}
+    all_of_them = {member for member in all_of_them if partition not in wishes[member].unable} or all_of_them
     return {member for member in all_of_them if wishes[member].named} or all_of_them
 
 
@@ -74,6 +76,28 @@ def test_one_who_joins_takes_no_more_than_its_share_and_of_each_topic() -> None:
 def test_ranks_decide_who_gets_the_odd_one() -> None:
     only = frozenset(PARTITIONS[:1])
     assert balance({"one": Wish(only, rank=1), "two": Wish(only, rank=0)}, {}) == {PARTITIONS[0]: "two"}
+
+
+def test_what_one_cannot_serve_goes_to_another_and_each_has_as_many_as_before() -> None:
+    everything = frozenset(PARTITIONS)
+    able, unable = Wish(everything), Wish(everything, unable=frozenset(PARTITIONS[:1]))
+    before = balance({"unable": able, "able": able}, {})
+    assert before[PARTITIONS[0]] == "unable"
+
+    after = balance({"unable": unable, "able": able}, before)
+
+    assert after[PARTITIONS[0]] == "able"
+    assert Counter(after.values()) == Counter(before.values())
+    moved = [partition for partition in PARTITIONS if after[partition] != before[partition]]
+    assert len(moved) == 2, "that one, and one in its place"
+
+
+def test_where_none_can_serve_it_nothing_changes() -> None:
+    everything = frozenset(PARTITIONS)
+    before = balance({"one": Wish(everything), "two": Wish(everything)}, {})
+    neither = Wish(everything, unable=frozenset(PARTITIONS[:3]))
+
+    assert balance({"one": neither, "two": neither}, before) == before
 
 
 # handing over

@@ -10,7 +10,17 @@ from relay.engine.observer import Observer
 from relay.engine.pump import OpenLane
 from relay.engine.runner import Runner
 from relay.engine.supervision import FIRST_PAUSE_S, CallCancelled, Patience
-from relay.log.port import Assignment, MaxBytes, OnAssigned, OnRevoked, Record, TopicPartition, no_limit
+from relay.log.port import (
+    NONE_UNABLE,
+    Assignment,
+    MaxBytes,
+    OnAssigned,
+    OnRevoked,
+    Record,
+    TopicPartition,
+    Unable,
+    no_limit,
+)
 from tests.fakes.virtual_time import LoopClock, virtually
 
 
@@ -47,7 +57,7 @@ class _Consumer:
             self._under_way -= 1
         return {}
 
-    def subscribe(self, topics: Collection[str]) -> None:
+    def subscribe(self, topics: Collection[str], unable: Unable = NONE_UNABLE) -> None:
         self.topics = frozenset(topics)
 
     async def restart(self, partitions: Collection[TopicPartition]) -> None:

@@ -179,6 +179,25 @@ async def test_one_that_cannot_be_used_here_leaves_the_former_one_in_force(log: 
         assert (registry.refused, registry.refusal("ci")) == (0, None)
 
 
+async def test_those_that_cannot_be_used_here_are_known_and_the_lanes_hear_of_each(log: _Log) -> None:
+    await log.say({"ci": entry(secret="${THERE}"), "other": entry(secret="${ABSENT}"), "fine": entry()})
+    await log.say({"own": entry(lane="dedicated", secret="${ABSENT}")})
+    async with following(log, {"THERE": "a secret long enough"}) as registry:
+        lanes = registry.lane_changes()
+        await anext(lanes)
+        assert registry.unusable_in_shared(9) == ["other"]
+        await log.say({"ci": entry(secret="${ABSENT}")})
+        await anext(lanes)
+        assert registry.unusable_in_shared(9) == ["other"], "a former entry is in force"
+        await log.say({"new": entry(secret="${ABSENT}")})
+        await anext(lanes)
+        assert sorted(registry.unusable_in_shared(9)) == ["new", "other"]
+        assert len(registry.unusable_in_shared(1)) == 1
+        await log.say({"other": entry(), "new": None})
+        await until(lambda: registry.unusable_in_shared(9) == [])
+        await anext(lanes)
+
+
 async def test_what_only_a_full_check_finds_is_said_when_it_is_asked_for(log: _Log) -> None:
     await log.say({"ci": entry(timeout=1)})
     async with following(log) as registry:

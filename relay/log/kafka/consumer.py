@@ -21,6 +21,7 @@ from relay.log.kafka.settings import GroupTiming, KafkaCluster
 from relay.log.kafka.subscribed_topics import WantedTopics
 from relay.log.kafka.watchdog import Watchdog
 from relay.log.port import (
+    NONE_UNABLE,
     Assignment,
     FormerGroup,
     MaxBytes,
@@ -28,6 +29,7 @@ from relay.log.port import (
     OnRevoked,
     Record,
     TopicPartition,
+    Unable,
     no_former_group,
     no_limit,
 )
@@ -108,8 +110,8 @@ class KafkaConsumer:
         self._committed_at = _now()
         self._steward = asyncio.create_task(self._look_after())
 
-    def subscribe(self, topics: Collection[str]) -> None:
-        if self._wanted.change(topics):
+    def subscribe(self, topics: Collection[str], unable: Unable = NONE_UNABLE) -> None:
+        if self._wanted.change(topics, unable):
             self._stir.set()
 
     async def poll(

@@ -29,7 +29,8 @@ Place = tuple[bytes, int]
 
 
 class _Applied(msgspec.Struct, array_like=True, frozen=True, gc=False):
-    """`topics`: as `_packed`. `several`: by fingerprint the partitions of topics that do not have just one."""
+    """`topics`: as `_packed`. `several`: by fingerprint the partitions of topics that do not have just one. Without
+    `unable` where it would be empty."""
 
     named: bool
     rank: int
@@ -37,15 +38,18 @@ class _Applied(msgspec.Struct, array_like=True, frozen=True, gc=False):
     topics: bytes
     several: dict[bytes, int]
     claims: bytes
+    unable: bytes = zlib.compress(b"")
 
 
 _decoder: Final = msgspec.msgpack.Decoder(_Applied)
 
 
 class Vocabulary:
-    """The topics that a member wants, by fingerprint. `topics`: name -> number of partitions."""
+    """The topics that a member wants, by fingerprint. `topics`: name -> number of partitions.
+    `unable`: as in `Wish`."""
 
-    def __init__(self, topics: Mapping[str, int]) -> None:
+    def __init__(self, topics: Mapping[str, int], unable: Collection[TopicPartition] = frozenset()) -> None:
+        self.unable = unable
         self._names: dict[bytes, list[str]] = {}
         for name in topics:
             self._names.setdefault(fingerprint(name), []).append(name)
@@ -56,8 +60,9 @@ class Vocabulary:
     def application(
         self, claims: Collection[TopicPartition], generation: int, *, named: bool = False, rank: int = 0
     ) -> bytes:
-        held = zlib.compress(b"".join(_PLACE.pack(fingerprint(topic), n) for topic, n in sorted(claims)), 1)
-        return msgspec.msgpack.encode(_Applied(named, rank, generation, self._wanted, self._several, held))
+        applied = (named, rank, generation, self._wanted, self._several, _packed_places(claims))
+        unable = (_packed_places(self.unable),) if self.unable else ()  # which a former release passes over
+        return msgspec.msgpack.encode(applied + unable)
 
     def partitions(self, dealt: bytes) -> frozenset[TopicPartition]:
         """What of it this member knows and wants."""
@@ -78,7 +83,8 @@ def decode_application(data: bytes) -> Application[Place]:
     """Raises msgspec.DecodeError, zlib.error or struct.error for what is none."""
     applied = _decoder.decode(data)
     wants = _wanted(applied.topics, tuple(sorted(applied.several.items())))
-    return Application(Wish(wants, applied.named, applied.rank), frozenset(_places(applied.claims)), applied.generation)
+    wish = Wish(wants, applied.named, applied.rank, frozenset(_places(applied.unable)))
+    return Application(wish, frozenset(_places(applied.claims)), applied.generation)
 
 
 def encode_dealt(places: Collection[Place]) -> bytes:
@@ -90,6 +96,10 @@ def _wanted(topics: bytes, several: tuple[tuple[bytes, int], ...]) -> frozenset[
     """Members of a pool say the same: it is read once."""
     counts = dict(several)
     return frozenset((topic, n) for topic in _unpacked(topics) for n in range(counts.get(topic, 1)))
+
+
+def _packed_places(partitions: Collection[TopicPartition]) -> bytes:
+    return encode_dealt([(fingerprint(topic), n) for topic, n in sorted(partitions)])
 
 
 def _places(data: bytes) -> Iterator[Place]:

@@ -6,6 +6,8 @@ from typing import Final
 
 from relay.log.kafka.client import KafkaClient
 from relay.log.kafka.member_metadata import Vocabulary
+from relay.log.partitioner import partitions_of
+from relay.log.port import NONE_UNABLE, Unable
 
 _LOOK_S: Final = 300.0
 """They may get more partitions."""
@@ -20,16 +22,17 @@ class WantedTopics:
     def __init__(self, client: KafkaClient, topics: Collection[str]) -> None:
         self._client = client
         self._topics = frozenset(topics)
+        self._unable = NONE_UNABLE
         self._counts: dict[str, int] = {}
         self._looked_at = float("-inf")
         self.vocabulary = Vocabulary({})
 
-    def change(self, topics: Collection[str]) -> bool:
-        """Whether that is news; then somebody has to look."""
+    def change(self, topics: Collection[str], unable: Unable) -> bool:
+        """Whether that is news; then `look` has to be called."""
         wanted = frozenset(topics)
-        if wanted == self._topics:
+        if (wanted, unable) == (self._topics, self._unable):
             return False
-        self._topics = wanted
+        self._topics, self._unable = wanted, unable
         return True
 
     @property
@@ -53,8 +56,9 @@ class WantedTopics:
             counts |= {name: len(partitions) for name, partitions in there.items()}
         if all_of_them:
             self._looked_at = now
-        if counts == self._counts:
+        unable = partitions_of(self._unable, counts)
+        if (counts, unable) == (self._counts, self.vocabulary.unable):
             return False
         self._counts = counts
-        self.vocabulary = Vocabulary(counts)
+        self.vocabulary = Vocabulary(counts, unable)
         return True
