@@ -5,6 +5,7 @@ BIN    := $(VENV)/bin
 PIP    := $(BIN)/python -m pip --disable-pip-version-check --quiet
 # Most tests wait for servers rather than for the CPU; tests/file_order.py has both kinds run side by side.
 JOBS   ?= 4
+PYTEST := $(BIN)/pytest --numprocesses $(JOBS) --dist loadfile --no-loadscope-reorder
 
 # What is installed is told by stamps inside the environment: `runnable` has what the relay needs, `ready` the tools to
 # develop it on top of that. Both come from hash-locked files.
@@ -13,7 +14,7 @@ READY    := $(VENV)/.ready
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help setup demo dev test test-full speed bench faults lint format clean screenshots reference site wheel sbom licences audit
+.PHONY: help setup demo dev quick test test-faults test-full speed bench faults lint format clean screenshots reference site wheel sbom licences audit
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-11s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -26,11 +27,18 @@ demo: $(RUNNABLE) ## Send sample events through a relay of your own and watch th
 dev: $(RUNNABLE) ## Run a whole relay on this machine, without Kafka and Redis
 	$(BIN)/relay dev
 
-test: $(READY) ## Run the tests, JOBS files at a time (4)
-	$(BIN)/pytest --numprocesses $(JOBS) --dist loadfile --no-loadscope-reorder
+quick: $(READY) ## Check and test what needs no server, in less than a minute
+	$(BIN)/ruff check && $(BIN)/ruff format --check && $(BIN)/mypy
+	$(PYTEST) --numprocesses 2 -m 'not slow and not thorough' tests/unit tests/contract/test_log_memory.py tests/contract/test_history_memory.py
 
-test-full: $(READY) ## Run the slow ones, too, whose shorter forms are in `make test`
-	$(BIN)/pytest --numprocesses $(JOBS) --dist loadfile --no-loadscope-reorder -m ''
+test: $(READY) ## Run the tests, JOBS files at a time (4)
+	$(PYTEST) tests/unit tests/contract tests/integration tests/browser
+
+test-faults: $(READY) ## Run what proves the guarantees: crashes, outages, interleavings
+	$(PYTEST) tests/faults tests/scale
+
+test-full: $(READY) ## Run all tests, with the slow forms and those of the tools (harness, benchmark, chart, image)
+	$(PYTEST) -m ''
 
 speed: $(READY) ## Check what a message may cost in our own Python; on a quiet machine
 	$(BIN)/pytest tests/speed

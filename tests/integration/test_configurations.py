@@ -8,8 +8,8 @@ from urllib.parse import quote
 import pytest
 from aiohttp import ClientSession
 
+from tests.faults.servers.test_holds import ask, sent_to, started
 from tests.integration.production import Rig
-from tests.integration.test_holds import ask, sent_to, started
 
 
 @pytest.mark.kafka

@@ -13,6 +13,8 @@ from relay.cli.receivers import receivers
 from relay.domain.errors import UserError
 from tests.servers.forking import run
 
+pytestmark = pytest.mark.thorough
+
 GOOD = """
 receivers:
   ci: {post_endpoint: "https://ci.example/", secret: hunter2, bearer_token: "${TOKEN}", retry_after: 10m}

@@ -20,6 +20,8 @@ from relay.log.port import Record, TopicPartition
 from tests.fakes.kafka_broker import Asking, FakeBroker, FakeKafka, fake_kafka
 from tests.fakes.raw_batches import RawBatch, RawRecord
 
+pytestmark = pytest.mark.thorough
+
 A, B, C, D = (TopicPartition("topic", number) for number in range(4))
 CLUSTER = KafkaCluster("unused", "test", KafkaSecurity(), None)
 NOT_LEADER, FENCED, UNKNOWN_TOPIC, NOT_ALLOWED = 6, 74, 3, 29

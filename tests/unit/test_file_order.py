@@ -5,7 +5,7 @@ from tests.file_order import between_each_other
 
 def test_each_folder_is_spread_over_the_whole_run() -> None:
     waiting = [f"tests/integration/test_{letter}.py" for letter in "abcd"]
-    computing = ["tests/browser/test_x.py", "tests/browser/deeper/test_y.py"]
+    computing = ["tests/browser/test_x.py", "tests/browser/test_y.py"]
     a, b, c, d = waiting
     y, x = sorted(computing)
     assert between_each_other([*computing, *waiting]) == [a, y, b, c, x, d]

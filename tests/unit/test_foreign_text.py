@@ -39,6 +39,8 @@ from relay.domain.trace import parse_traceparent
 from relay.telemetry.redaction import escape_control, escape_in_json, public_url
 from tests.patterns import retries
 
+pytestmark = pytest.mark.thorough
+
 HERE: Final = Endpoint("https://ci.example/hooks", secrets=("s3cret-token",))
 SIZE: Final = 64 * 1024
 MOST_CPU_S: Final = 20.0

@@ -14,6 +14,8 @@ from tests.fakes.strikes import Fuse
 from tests.fakes.virtual_time import virtually
 from tests.fakes.world import World, message, receiver
 
+pytestmark = pytest.mark.thorough
+
 looks = st.lists(st.tuples(st.sampled_from([None, 1, 2]), st.booleans()), min_size=1, max_size=200)
 
 

@@ -30,6 +30,8 @@ from workers.journal import all_of
 from workers.to_receiver import ToReceiver
 from workers.to_sender import ToSender
 
+pytestmark = pytest.mark.thorough
+
 TRACE_ID = "4bf92f3577b34da6a3ce929d0e0e4736"
 THEIRS = "00f067aa0ba902b7"
 SENT = f"00-{TRACE_ID}-{THEIRS}-01"

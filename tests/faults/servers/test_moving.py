@@ -19,7 +19,7 @@ from tests.servers.process import RelayProcess
 
 pytestmark = pytest.mark.kafka
 
-PAGE = Path(__file__).parents[2] / "docs" / "moving.md"
+PAGE = Path(__file__).parents[3] / "docs" / "moving.md"
 ENDED = "nostatus"
 """The receiver that rejects."""
 
@@ -227,7 +227,7 @@ async def test_an_import_that_is_killed_goes_on_where_it_was(rig: Rig) -> None:
     killed = await asyncio.create_subprocess_exec(
         *(sys.executable, "-m", "relay", "import", "-"),
         cwd=rig.cwd,
-        env={"PATH": "", "PYTHONPATH": str(Path(__file__).parents[2])} | rig.environ,
+        env={"PATH": "", "PYTHONPATH": str(Path(__file__).parents[3])} | rig.environ,
         stdin=asyncio.subprocess.PIPE,
     )
     assert killed.stdin is not None

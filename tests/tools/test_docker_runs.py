@@ -21,12 +21,12 @@ import asyncpg
 import pytest
 
 from bench.kafka_parts import free_ports
-from tests.integration.test_docker import CONFIGURED, DOCKER, OURS, ROOT, SECRETS, SERVICES, interpolated, stage
 from tests.servers.installed import build, install
 from tests.servers.kafka import Broker
 from tests.servers.postgres import PostgresServer
 from tests.servers.process import RelayProcess
 from tests.servers.valkey import ValkeyServer
+from tests.tools.test_docker import CONFIGURED, DOCKER, OURS, ROOT, SECRETS, SERVICES, interpolated, stage
 
 pytestmark = [pytest.mark.kafka, pytest.mark.timeout(300)]
 

@@ -25,7 +25,7 @@ from relay.config.settings import ALSO_FROM, Settings, env_name, load_settings
 from relay.domain.errors import UserError
 from relay.domain.identity import is_receiver_name
 from relay.domain.topics import SHARED, Topics
-from tests.integration.test_docker import parse
+from tests.tools.test_docker import parse
 
 CHART = Path(__file__).parents[2] / "charts" / "webhook-relay"
 VALUES: dict[str, Any] = yaml.safe_load((CHART / "values.yaml").read_text())
