@@ -1,21 +1,28 @@
 """Logs that lose their end: in memory, and on a real broker that is killed and loses the end of a segment."""
 
 from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
 
 import pytest
 import pytest_asyncio
+from redis.asyncio import Redis
 
+from relay.embedded.valkey import ValkeyServer
 from relay.log.kafka.leader_epochs import Trail
 from relay.log.kafka.log import KafkaLog
 from relay.log.port import Coordinate, TopicPartition
+from relay.log.streams.log import StreamsLog
+from relay.log.streams.scripts import FIXED_DIGITS, StreamKeys, end_field
 from tests.contract.cut_contract import CutContract, append, missing, reading
 from tests.contract.log_contract import topic_for, unique, values
 from tests.contract.test_log_kafka import opened
+from tests.contract.test_log_streams import directory, server
 from tests.fakes.log import MemoryBroker, MemoryLog
 from tests.servers.kafka import KafkaBroker, own_broker
 from tests.servers.kafka_cut import cut_log
 
-__all__ = ["own_broker"]
+__all__ = ["directory", "own_broker", "server"]
 
 
 class MemoryRig:
@@ -34,6 +41,70 @@ class TestMemoryLogCut(CutContract):
         await rig.log.start()
         yield rig
         await rig.log.close()
+
+
+class StreamsRig:
+    """What else the server has stays: more than a file that lost its end would leave."""
+
+    def __init__(self, server: ValkeyServer) -> None:
+        self._server = server
+        self.log = StreamsLog(server.url(0))
+
+    async def cut(self, at: Coordinate) -> None:
+        self._server.kill()
+        await self._server.exited.wait()
+        await self._server.start()
+        place = TopicPartition(at.topic, at.partition)
+        keys = StreamKeys("")
+        async with Redis.from_url(self._server.url(0)) as redis:
+            for stream in (keys.records(place), keys.changes(place)):
+                if await redis.type(stream) == b"stream":
+                    kept: Any = await redis.xrange(stream, max=f"{at.offset}-0")
+                    await redis.delete(stream)  # which would remember the ids that it had
+                    for number, fields in kept:
+                        await redis.xadd(stream, fields, id=number)
+                else:
+                    values = await redis.hgetall(stream)
+                    for key in (key for key, value in values.items() if int(value[:FIXED_DIGITS]) >= at.offset):
+                        await redis.hdel(stream, key)
+            await redis.hset(keys.ends, end_field(place), at.offset)
+
+
+class TestStreamsLogCut(CutContract):
+    @pytest_asyncio.fixture
+    async def rig(self, server: ValkeyServer) -> AsyncIterator[StreamsRig]:
+        rig = StreamsRig(server)
+        await rig.log.start()
+        yield rig
+        await rig.log.close()
+
+
+def cut_before(directory: Path, record: bytes) -> None:
+    """The file that the server writes loses the call that wrote this record, and all calls since."""
+    [file] = directory.glob("**/*.incr.aof")
+    written = file.read_bytes()
+    file.write_bytes(written[: written.rindex(b"*1\r\n$5\r\nMULTI", 0, written.index(record))])
+
+
+async def test_a_file_of_the_embedded_log_that_lost_its_end_is_noticed(server: ValkeyServer, directory: Path) -> None:
+    log = StreamsLog(server.url(0))
+    await log.start()
+    topic = await topic_for(log, "group")
+    at = TopicPartition(topic, 0)
+    async with reading(log, "group", topic) as member:
+        await append(log, topic, 10, "old ")
+        await member.take(10)
+        await member.consumer.commit({at: 3})  # which is lost, too, as it came last
+        server.kill()
+        await server.exited.wait()
+        cut_before(directory, b"old 5")
+        await server.start()
+        await append(log, topic, 6, "new ")
+
+        assert (await missing(member)).lost == {at: (5, 10)}
+        await member.consumer.restart([at])
+        assert values(await member.take(8)) == [b"old 3", b"old 4", *(b"new %d" % n for n in range(6))]
+    await log.close()
 
 
 class KafkaRig:

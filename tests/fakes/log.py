@@ -10,6 +10,7 @@ from itertools import islice
 from relay.domain.errors import LogUnavailable, OffsetMissing, PartitionLost, RecordTooLarge
 from relay.domain.rights import Right
 from relay.domain.topics import TopicSpec
+from relay.log.cuts import Cuts
 from relay.log.group_consumer import Commit, Fetched, GroupConsumer, Position, TakenPartition
 from relay.log.groups import ConsumerGroup
 from relay.log.partitioner import place_of
@@ -43,7 +44,7 @@ class _Partition:
         self.hidden: set[int] = set()
         self.open: set[int] = set()
         """First offsets of transactions that have not ended."""
-        self.cuts: list[int] = []
+        self.cuts = Cuts()
 
     @property
     def end(self) -> int:
@@ -64,16 +65,15 @@ class _Partition:
         del self.records[end:]
         self.hidden = {offset for offset in self.hidden if offset < end}
         self.open = {offset for offset in self.open if offset < end}
-        self.cuts.append(end)
+        self.cuts.cut(end)
 
     @property
     def history(self) -> int:
-        return len(self.cuts)
+        return self.cuts.history
 
     def divergence(self, position: Position) -> int | None:
         """Where it parts from what was read up to `position`; None: it does not."""
-        end = min(self.cuts[position.history :], default=position.offset)
-        return end if end < position.offset else None
+        return self.cuts.divergence(position)
 
     def behind_hidden(self, offset: int) -> int:
         """The next offset from `offset` on that can be read, now or once it is written."""

@@ -10,12 +10,13 @@ from collections import defaultdict
 from collections.abc import AsyncIterator, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from functools import partial
 from typing import Final
 
 from relay.domain.errors import OffsetMissing, RecordTooLarge
 from relay.domain.rights import Right
 from relay.domain.topics import TopicSpec
-from relay.log.group_consumer import GroupConsumer
+from relay.log.group_consumer import Fetched, GroupConsumer, Position
 from relay.log.groups import ConsumerGroup
 from relay.log.partitioner import place_of
 from relay.log.port import (
@@ -67,6 +68,8 @@ class StreamsLog:
         self._watchers = Watchers()
         self._groups: dict[str, ConsumerGroup] = {}
         self._followers: dict[TopicPartition, list[_Follower]] = defaultdict(list)
+        self._followed: dict[str, int] = {}
+        """Of topics that were followed, the history of the log that was read."""
         self._trim_at: dict[TopicPartition, float] = {}
 
     async def start(self) -> None:
@@ -198,14 +201,18 @@ class StreamsLog:
                 yield _readable(found)
             return
         with self._following(at) as follower:  # so that the changes that are still to be read stay
-            follower.position = start
+            follower.position, follower.history = start, self._store.histories.of(at)
             while follower.position < end:
                 yield [record for record in await self._after(follower, at, compact=True) if record.offset < end]
 
     async def follow(self, topic: str, *, start: int | None = None) -> AsyncIterator[Record | None]:
         at, compact = TopicPartition(topic, 0), (await self._store.spec(topic)).cleanup == "compact"
         with self._watchers.watching(topic) as wake, self._following(at) as follower:
-            span = await self._store.span(at)  # of a compacted one: of its changes
+            histories = self._store.histories
+            self._followed[topic] = histories.of(at) if start is None else self._followed.get(topic, 0)
+            span = await histories.read({}, partial(self._store.span, at))  # of a compacted one: of its changes
+            histories.has_read(at, span.end if start is None else start)
+            follower.history = self._followed[topic]
             if start is not None and not span.first <= start <= span.end:
                 raise OffsetMissing(f"{topic} does not hold what came since offset {start}", [at])
             follower.position = span.first if start is None else start
@@ -224,17 +231,21 @@ class StreamsLog:
                 before = follower.position
                 for record in await self._after(follower, at, compact=compact):
                     yield record
+                self._followed[topic] = follower.history
                 if follower.position == before:
                     await _wait(wake, _LOOK_AGAIN_S)
 
     async def _after(self, follower: "_Follower", at: TopicPartition, *, compact: bool) -> Sequence[Record]:
         """The records from the follower's position on, a batch of them; the position moves behind them."""
+        before = Position(follower.position, follower.history)
         if compact:
-            follower.position, records = await self._store.changes(at, follower.position)
-            return _readable(records)
-        fetched = await self._store.fetch_from({at: follower.position}, _FOLLOW_AT_ONCE)
-        records = fetched.get(at, [])
-        follower.position += len(records)
+            changes = partial(self._store.changes, at, before.offset)
+            follower.position, records = await self._store.histories.read({at: before}, changes)
+        else:
+            records = (await self._store.fetch({at: before}, _FOLLOW_AT_ONCE)).get(at, Fetched([])).records
+            follower.position += len(records)
+        follower.history = self._store.histories.of(at)
+        self._store.histories.has_read(at, follower.position)
         return _readable(records)
 
     @contextmanager
@@ -287,9 +298,10 @@ class StreamsLog:
 
 @dataclass(slots=True, eq=False)  # two at the same position are not the same
 class _Follower:
-    """`position`: offset of the next record that it has not seen."""
+    """`position`: offset of the next record that it has not seen. `history`: of the log that it read before."""
 
     position: int = 0
+    history: int = 0
 
 
 def _readable(records: Sequence[Record]) -> list[Record]:

@@ -48,6 +48,11 @@ def end_field(partition: TopicPartition) -> str:
     return f"{partition.topic}/{partition.partition}"
 
 
+def partition_of_field(field: bytes) -> TopicPartition:
+    topic, _, number = field.decode().rpartition("/")
+    return TopicPartition(topic, int(number))
+
+
 def group_field(partition: int, group: str) -> str:
     return f"{partition}/{group}"
 

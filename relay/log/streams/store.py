@@ -8,6 +8,7 @@ from typing import Final, NamedTuple, cast
 
 import msgspec
 from redis.asyncio import BlockingConnectionPool, Redis
+from redis.asyncio.connection import AbstractConnection
 from redis.asyncio.retry import Retry
 from redis.backoff import NoBackoff
 from redis.commands.core import AsyncScript
@@ -20,8 +21,9 @@ from relay.domain.topics import TopicSpec
 from relay.log.group_consumer import Commit, Fetched, Position, TakenPartition
 from relay.log.port import Coordinate, Record, TopicPartition
 from relay.log.streams import scripts
+from relay.log.streams.histories import Histories
 from relay.log.streams.records import Entry, from_entry, from_value, from_values, tombstone
-from relay.log.streams.scripts import FIXED_DIGITS, StreamKeys, end_field, group_field
+from relay.log.streams.scripts import FIXED_DIGITS, StreamKeys, end_field, group_field, partition_of_field
 
 _FETCH_BYTES: Final = 8 * 1024**2
 _READ_AT_ONCE: Final = 100
@@ -61,6 +63,9 @@ class StreamStore:
         self.keys = StreamKeys(prefix)
         self._specs: dict[str, TopicSpec] = {}
         self._closed = False
+        self.histories = Histories()
+        self._committed: dict[tuple[str, TopicPartition], int] = {}
+        """History of what a group has committed from here."""
         # No retries: a repeated append leaves a second copy, and the caller knows better when to repeat.
         self._pool = BlockingConnectionPool.from_url(
             url,
@@ -69,6 +74,8 @@ class StreamStore:
             socket_timeout=_TIMEOUT_S,
             socket_connect_timeout=_TIMEOUT_S,
             retry=Retry(NoBackoff(), 0),
+            protocol=3,
+            redis_connect_func=self._connected,
         )
         self._redis = Redis(connection_pool=self._pool)
         self._grow_topic = self._redis.register_script(scripts.GROW_TOPIC)
@@ -157,12 +164,13 @@ class StreamStore:
         return cast(list[int], await self._call(self._append, keys, args))
 
     async def fetch(
-        self, positions: Mapping[TopicPartition, Position], max_records: int, max_bytes: int
+        self, positions: Mapping[TopicPartition, Position], max_records: int, max_bytes: int = _FETCH_BYTES
     ) -> dict[TopicPartition, Fetched]:
-        """Offsets of groups and records are on one disk, in the order in which they were written: both lose their end,
-        or neither does."""
         offsets = {at: position.offset for at, position in positions.items()}
-        return {at: Fetched(found) for at, found in (await self.fetch_from(offsets, max_records, max_bytes)).items()}
+        found = await self.histories.read(positions, lambda: self.fetch_from(offsets, max_records, max_bytes))
+        for at, records in found.items():
+            self.histories.has_read(at, records[-1].offset + 1)
+        return {at: Fetched(records, self.histories.of(at)) for at, records in found.items()}
 
     async def fetch_from(
         self, positions: Mapping[TopicPartition, int], max_records: int, max_bytes: int = _FETCH_BYTES
@@ -303,12 +311,14 @@ class StreamStore:
         for partition, former in partitions.items():
             field = group_field(partition.partition, group)
             args += [field, field if former is None else group_field(partition.partition, former)]
+        history = {at: self._committed.get((group, at), self.histories.of(at)) for at in partitions}
         reply = await self._call(self._take, self._group_keys(list(partitions)), args)
-        taken = cast(list[tuple[int, bytes | None]], reply)
-        return {
-            partition: TakenPartition(epoch, None if next_offset is None else Position(int(next_offset)))
-            for partition, (epoch, next_offset) in zip(partitions, taken, strict=True)
-        }
+        taken: dict[TopicPartition, TakenPartition] = {}
+        for at, (epoch, found) in zip(partitions, cast(list[tuple[int, bytes | None]], reply), strict=True):
+            position = None if found is None else Position(int(found), history[at])
+            self.histories.has_read(at, 0 if position is None else position.offset)
+            taken[at] = TakenPartition(epoch, position)
+        return taken
 
     async def commit(self, group: str, commits: Mapping[TopicPartition, Commit]) -> None:
         partitions, args = list(commits), list[Argument]()
@@ -318,6 +328,7 @@ class StreamStore:
         if lost:
             partition = partitions[lost - 1]
             raise PartitionLost(f"{group} has a newer owner of {partition.topic}/{partition.partition}")
+        self._committed.update({(group, at): commit.position.history for at, commit in commits.items()})
 
     async def confirm(self, group: str, epochs: Mapping[TopicPartition, int]) -> None:
         for partition, epoch in epochs.items():
@@ -343,6 +354,19 @@ class StreamStore:
 
     # calls
 
+    async def _connected(self, connection: AbstractConnection) -> None:
+        """Before a connection is used: has the server been started since the last one, and where does its log end?"""
+        try:
+            await connection.on_connect()
+            info = cast(bytes, await _asked(connection, "INFO", "server"))
+            run = info.partition(b"run_id:")[2].split()[0].decode()
+            if run != self.histories.run:
+                ends = cast(dict[bytes, bytes], await _asked(connection, "HGETALL", self.keys.ends))
+                self.histories.begin(run, {partition_of_field(field): int(end) for field, end in ends.items()})
+        except BaseException:  # else what it was asked would be taken for the answer to what comes next
+            await connection.disconnect(nowait=True)
+            raise
+
     async def _call(self, script: AsyncScript, keys: Sequence[str], args: Sequence[Argument]) -> object:
         with self._errors():
             return cast(object, await script(keys=keys, args=args))
@@ -363,6 +387,11 @@ class StreamStore:
         # asyncio.wait_for, which the Redis client sends with, may swallow a cancellation on Python 3.11.
         if _cancels() > before:
             raise asyncio.CancelledError
+
+
+async def _asked(connection: AbstractConnection, *command: str) -> object:
+    await connection.send_command(*command)
+    return cast(object, await connection.read_response())
 
 
 def _cancels() -> int:

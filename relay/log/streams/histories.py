@@ -1,0 +1,70 @@
+"""Notices that the server of the embedded log was started again, and came back without the end of what was read.
+
+The server writes records, offsets and epochs of groups to one file, one after the other: of what it loses, it loses the
+newest of all of them. So only what this process remembers can be beyond the end: positions in its memory, which would
+go on in records that took the place of those that they stand for.
+"""
+
+from collections import defaultdict
+from collections.abc import Awaitable, Callable, Mapping
+from typing import TypeVar
+
+from relay.domain.errors import OffsetMissing
+from relay.log.cuts import Cuts
+from relay.log.group_consumer import Position
+from relay.log.port import TopicPartition
+
+T = TypeVar("T")
+
+
+class Histories:
+    """`run`: names the start of the server that answers."""
+
+    def __init__(self) -> None:
+        self.run = ""
+        self._read_to: dict[TopicPartition, int] = {}
+        self._cuts: dict[TopicPartition, Cuts] = defaultdict(Cuts)
+
+    def of(self, partition: TopicPartition) -> int:
+        return self._cuts[partition].history if partition in self._cuts else 0
+
+    def has_read(self, partition: TopicPartition, end: int) -> None:
+        """A position in this process's memory is `end`, or was."""
+        self._read_to[partition] = max(end, self._read_to.get(partition, 0))
+
+    def begin(self, run: str, ends: Mapping[TopicPartition, int]) -> None:
+        """A server has been started that has these ends. Called before anything is written to it; repeatable."""
+        if run == self.run:
+            return
+        for partition, read_to in self._read_to.items() if self.run else ():
+            if (end := ends.get(partition, 0)) < read_to:
+                self._cuts[partition].cut(end)
+                self._read_to[partition] = end
+        self.run = run
+
+    async def read(self, positions: Mapping[TopicPartition, Position], call: Callable[[], Awaitable[T]]) -> T:
+        """What `call` reads on from these positions, all of it from one server. Raises OffsetMissing where what was
+        read before is lost, and what `call` raises."""
+        while True:
+            self._check(positions)
+            run = self.run
+            try:
+                found = await call()
+            except OffsetMissing:
+                if run == self.run:
+                    raise
+                continue
+            if run == self.run:
+                return found
+
+    def _check(self, positions: Mapping[TopicPartition, Position]) -> None:
+        if not self._cuts:
+            return
+        lost: dict[tuple[str, int], tuple[int, int]] = {}
+        for partition, position in positions.items():
+            cuts = self._cuts.get(partition)
+            if cuts is not None and (end := cuts.divergence(position)) is not None:
+                lost[partition] = end, position.offset
+        if lost:
+            names = ", ".join(f"{topic}/{number} from offset {end} on" for (topic, number), (end, _) in lost.items())
+            raise OffsetMissing(f"the log lost the end of {names}", lost, lost)
