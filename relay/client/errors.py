@@ -1,0 +1,46 @@
+"""Errors of the client: one tree, below `ClientError`."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+
+class ClientError(Exception):
+    """The relay did not do what it was asked to do; the message says why."""
+
+
+class RelayUnreachable(ClientError):
+    """No relay answers at that address, or the connection broke, also after several tries."""
+
+
+class WaitTimeout(ClientError):
+    """The answer did not arrive in time. The delivery goes on, and can be waited for again."""
+
+
+class ApiError(ClientError):
+    """The API refused the request: problem details (RFC 9457).
+
+    `kind`: the last part of the problem's `type`, for example `not-found`; see docs/reference/problems.md.
+    `errors`: what is wrong, and where, for each mistake. `document`: the whole problem.
+    """
+
+    def __init__(self, status: int, document: Mapping[str, Any]) -> None:
+        title, detail = str(document.get("title", "")), str(document.get("detail", ""))
+        super().__init__(f"{status} {title}: {detail}")
+        self.status = status
+        self.kind = str(document.get("type", "")).rpartition("/")[2]
+        self.title = title
+        self.detail = detail
+        self.errors: Sequence[Mapping[str, str]] = document.get("errors") or ()
+        self.document = document
+
+
+class DeliveryFailed(ApiError):
+    """The relay gave the delivery up. `reason`: as in docs/reference/reasons.md. `dead_letter`: its path in the API, or
+    None if it is not kept."""
+
+    def __init__(self, status: int, document: Mapping[str, Any]) -> None:
+        super().__init__(status, document)
+        self.reason: str | None = document.get("reason")
+        self.attempts: int | None = document.get("attempts")
+        self.last_status: int | None = document.get("last_status")
+        self.dead_letter: str | None = document.get("dead_letter")

@@ -1,0 +1,16 @@
+"""Flask: `hook = webhook(SECRET)` in a view."""
+
+from collections.abc import Sequence
+
+from flask import request
+from werkzeug.exceptions import Unauthorized
+
+from relay.receiver.webhook import InvalidSignature, Webhook, verify
+
+
+def webhook(secret: str | Sequence[str]) -> Webhook:
+    """The verified delivery of the request that is being served; 401 if the signature does not match."""
+    try:
+        return verify(secret, dict(request.headers), request.get_data())
+    except InvalidSignature as error:
+        raise Unauthorized(str(error)) from error

@@ -1,0 +1,20 @@
+"""Starlette and FastAPI: `hook: Annotated[Webhook, Depends(webhook(SECRET))]`, or `await webhook(SECRET)(request)`."""
+
+from collections.abc import Awaitable, Callable, Sequence
+
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+
+from relay.receiver.webhook import InvalidSignature, Webhook, verify
+
+
+def webhook(secret: str | Sequence[str]) -> Callable[[Request], Awaitable[Webhook]]:
+    """Makes the verified delivery of a request; 401 if the signature does not match."""
+
+    async def verified(request: Request) -> Webhook:
+        try:
+            return verify(secret, request.headers, await request.body())
+        except InvalidSignature as error:
+            raise HTTPException(401, str(error)) from error
+
+    return verified

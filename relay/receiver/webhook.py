@@ -1,0 +1,66 @@
+"""A delivery as its receiver sees it, with its signature checked (Standard Webhooks 1.0)."""
+
+import json
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+from urllib.parse import unquote
+
+from relay.domain.requests import ANSWER_URL_HEADER
+from relay.domain.signing import verify_standard
+
+
+class InvalidSignature(ValueError):
+    """The request is not signed with the secret, or its timestamp is too old: respond with 401."""
+
+
+@dataclass(frozen=True, slots=True)
+class Webhook:
+    """A verified delivery.
+
+    `webhook_id`: the same for each attempt of a delivery; use it to process it once. `source`, `message_id`, `type`: of
+    the message; None in a ping. `attempt`: from 1 on. `answer_url`: where to answer later; None if the relay has no
+    answer secret, or there is nobody to answer to.
+    """
+
+    webhook_id: str
+    source: str | None
+    message_id: str | None
+    type: str | None
+    attempt: int
+    answer_url: str | None = field(repr=False)
+    body: bytes = field(repr=False)
+
+    def json(self) -> Any:
+        """The payload, decoded. Raises ValueError if it is not JSON."""
+        return json.loads(self.body)
+
+
+def verify(
+    secret: str | Sequence[str], headers: Mapping[str, str], body: bytes, *, tolerance_s: float = 300.0
+) -> Webhook:
+    """The delivery, if one of the secrets signed it within `tolerance_s` of now. Raises InvalidSignature.
+
+    `secret`: `whsec_...`, plain text, or the public key `whpk_...` of an Ed25519 key; several while one is rotated.
+    `body`: the bytes as they were received, before anything parsed them.
+    """
+    secrets = [secret] if isinstance(secret, str) else list(secret)
+    if not verify_standard(secrets, headers, body, time.time(), tolerance_s):
+        raise InvalidSignature("the signature does not match, or its timestamp is too old")
+    named = {name.lower(): value for name, value in headers.items()}
+    attempt = named.get("relay-attempt", "")
+    return Webhook(
+        named["webhook-id"],
+        _attribute(named, "ce-source"),
+        _attribute(named, "ce-id"),
+        _attribute(named, "ce-type"),
+        int(attempt) if attempt.isascii() and attempt.isdigit() else 1,
+        named.get(ANSWER_URL_HEADER),
+        body,
+    )
+
+
+def _attribute(named: Mapping[str, str], name: str) -> str | None:
+    """CloudEvents attributes are percent-encoded in headers."""
+    return unquote(named[name]) if name in named else None

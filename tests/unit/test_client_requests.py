@@ -1,0 +1,115 @@
+"""When the client repeats a request, and which errors it raises: against an API that says what the test wants."""
+
+from collections.abc import AsyncIterator
+
+import pytest
+from aiohttp import web
+from aiohttp.test_utils import TestServer
+
+from relay.client import ApiError, AsyncRelay, DeliveryFailed, RelayUnreachable
+from relay.client.http import parameters, path
+
+PROBLEM = {"type": "/problems/unavailable", "title": "Away", "status": 503, "detail": "later", "errors": []}
+
+
+class Api:
+    """Gives its `responses` in turn, the last one again and again."""
+
+    def __init__(self) -> None:
+        self.responses: list[web.Response] = []
+        self.requests: list[tuple[str, str]] = []
+
+    async def handle(self, request: web.Request) -> web.Response:
+        self.requests.append((request.method, request.headers.get("ce-id", "")))
+        await request.read()
+        found = self.responses.pop(0) if len(self.responses) > 1 else self.responses[0]
+        return found.clone() if hasattr(found, "clone") else _copy(found)
+
+    def says(self, status: int, document: object = PROBLEM, **headers: str) -> None:
+        named = {name.replace("_", "-"): value for name, value in headers.items()}
+        self.responses.append(web.json_response(document, status=status, headers=named))
+
+
+def _copy(response: web.Response) -> web.Response:
+    return web.Response(status=response.status, body=response.body, headers=response.headers)
+
+
+@pytest.fixture
+def api() -> Api:
+    return Api()
+
+
+@pytest.fixture
+async def relay(api: Api) -> AsyncIterator[AsyncRelay]:
+    app = web.Application()
+    app.router.add_route("*", "/{tail:.*}", api.handle)
+    async with TestServer(app) as server, AsyncRelay(str(server.make_url("")), tries=3) as relay:
+        yield relay
+
+
+async def test_a_busy_relay_is_asked_again_after_its_retry_after(api: Api, relay: AsyncRelay) -> None:
+    api.says(503, retry_after="0")
+    api.says(429, retry_after="0")
+    api.says(200, {"items": [], "cursor": None})
+    assert [item async for item in relay.receivers.list()] == []
+    assert len(api.requests) == 3
+
+
+async def test_it_gives_up_with_the_last_error(api: Api, relay: AsyncRelay) -> None:
+    api.says(503, retry_after="0")
+    with pytest.raises(ApiError, match="503 Away: later") as raised:
+        await relay.receivers.get("ci")
+    assert (raised.value.status, raised.value.kind, len(api.requests)) == (503, "unavailable", 3)
+
+
+async def test_a_message_keeps_its_id_when_it_is_sent_again(api: Api, relay: AsyncRelay) -> None:
+    api.says(502)
+    with pytest.raises(ApiError):
+        await relay.send("app", {"n": 1})
+    ids = {id for _method, id in api.requests}
+    assert len(api.requests) == 3
+    assert len(ids) == 1
+
+
+async def test_what_may_have_been_done_is_not_done_twice(api: Api, relay: AsyncRelay) -> None:
+    api.says(502)
+    with pytest.raises(ApiError):
+        await relay.replays.create(receiver="ci")
+    assert len(api.requests) == 1
+
+
+async def test_a_refusal_is_raised_at_once(api: Api, relay: AsyncRelay) -> None:
+    api.says(400, PROBLEM | {"type": "/problems/invalid", "errors": [{"detail": "no", "pointer": "/a"}]})
+    with pytest.raises(ApiError) as raised:
+        await relay.receivers.create("ci", "nonsense")
+    assert (raised.value.kind, len(raised.value.errors), len(api.requests)) == ("invalid", 1, 1)
+
+
+async def test_a_delivery_that_failed_says_why(api: Api, relay: AsyncRelay) -> None:
+    failed = PROBLEM | {"status": 502, "reason": "rejected", "attempts": 1, "last_status": 400, "dead_letter": "/v1/x"}
+    api.says(502, failed, relay_outcome="failed")
+    with pytest.raises(DeliveryFailed) as raised:
+        await relay.wait("app", "m-1")
+    assert (raised.value.reason, raised.value.last_status, len(api.requests)) == ("rejected", 400, 1)
+
+
+async def test_something_else_that_answers_is_named(api: Api, relay: AsyncRelay) -> None:
+    api.responses.append(web.Response(status=200, text="<html>", content_type="text/html"))
+    with pytest.raises(RelayUnreachable, match="no relay"):
+        await relay.receivers.get("ci")
+
+
+async def test_nobody_answers() -> None:
+    async with AsyncRelay("http://127.0.0.1:9", tries=1) as relay:
+        with pytest.raises(RelayUnreachable, match="no relay answers at"):
+            await relay.receivers.get("ci")
+
+
+def test_what_goes_into_a_url() -> None:
+    assert path("/v1/sources/{}/messages/{}", "a/b", "ü ?") == "/v1/sources/a%2Fb/messages/%C3%BC%20%3F"
+    assert parameters({"receiver": ["a", "b"], "type": None, "failed": True, "dry_run": False, "limit": 5}) == [
+        ("receiver", "a"),
+        ("receiver", "b"),
+        ("failed", "true"),
+        ("limit", "5"),
+    ]
