@@ -1,4 +1,4 @@
-"""Tokens of answer URLs: they name a delivery, its generation and an expiry, and nobody else can make one."""
+"""Signed tokens in answer URLs. A token carries a delivery, its generation and an expiry."""
 
 import base64
 import hmac
@@ -8,7 +8,7 @@ from typing import Final
 from relay.domain.errors import RelayError
 from relay.domain.identity import DeliveryId
 
-_CONTEXT: Final = b"relay answer token 1\0"  # a signature made for anything else with this key is none here
+_CONTEXT: Final = b"relay answer token 1\0"  # so that no signature made for another purpose with this key is valid here
 _MAC_BYTES: Final = 16  # half a SHA-256: 2**128 guesses, and a shorter URL
 _MAX_LENGTH: Final = 2_048  # the longest ids make about 850
 
@@ -18,24 +18,24 @@ class TokenInvalid(RelayError):
 
 
 class TokenExpired(RelayError):
-    """The token was good until its expiry, which has passed."""
+    """The token is genuine, but its expiry has passed."""
 
 
 def issue(secret: bytes, delivery: DeliveryId, generation: int, expires: int) -> str:
-    """A token for URLs (`A-Za-z0-9_-`). `expires`: Unix seconds from which on it is refused."""
+    """A token for URLs (`A-Za-z0-9_-`). `expires`: Unix seconds; the token is rejected from then on."""
     text = "\0".join((str(generation), str(expires), *delivery)).encode()  # names and ids have no NUL
     return base64.urlsafe_b64encode(_mac(secret, text) + text).rstrip(b"=").decode()
 
 
 def read(secrets: Sequence[bytes], token: str, now: float) -> tuple[DeliveryId, int]:
-    """(delivery, generation) of a token that was issued with any of `secrets`, as while one takes another's place.
+    """(delivery, generation) of a token that was issued with any of `secrets` (several during a rotation).
 
-    Raises TokenInvalid or TokenExpired; compares in constant time.
+    Raises TokenInvalid or TokenExpired. Compares in constant time.
     """
     raw = _decode(token)
     mac, text = raw[:_MAC_BYTES], raw[_MAC_BYTES:]
     if not any(hmac.compare_digest(mac, _mac(secret, text)) for secret in secrets):
-        raise TokenInvalid("this answer URL is not one of ours")
+        raise TokenInvalid("this answer URL was not issued by this relay")
     generation, expires, receiver, source_id, message_id = text.decode().split("\0")
     if now >= int(expires):
         raise TokenExpired("the time to answer is over")

@@ -1,13 +1,14 @@
-"""Keys of the API, and how they are kept: pure.
+"""API keys and their stored records. Pure.
 
-A key is written `rk_<id>_<secret>`: the id finds it, and the secret, 32 random bytes, proves it. What is kept of it is
-a SHA-256. Nobody guesses 256 random bits, so there is nothing that a slow hash or a salt would make harder, and with a
-fast one each request can prove itself anew.
+A key is written `rk_<id>_<secret>`: the id finds it, and the secret, 32 random bytes, proves it. Only a SHA-256 of it
+is stored. 256 random bits cannot be guessed, so a slow hash or a salt would add nothing, and a fast hash can be checked
+on every request.
 
-The records are on `receiver_config`. Each is written once and never changed, so that no two processes undo each other's
-word, in whichever order they come: `key:<id>` makes a key with its first secret, and its tombstone revokes it for good,
-for nobody writes it again; `key-secret:<id>:<n>` adds a secret, and says until when those before it are good.
-`keys:closed` says that there ever was a key: that the last one is gone must not open the API to everybody.
+The records are on `receiver_config`. Each is written once and never changed, so that no two processes overwrite each
+other's records, whatever their order: `key:<id>` creates a key with its first secret, and its tombstone revokes it
+permanently, because the record is never written again; `key-secret:<id>:<n>` adds a secret and sets the time until
+which earlier secrets stay valid. `keys:closed` records that a key once existed: removing the last key must not open the
+API to everybody.
 """
 
 import base64
@@ -32,7 +33,7 @@ _SECRET_BYTES: Final = 32
 
 @dataclass(frozen=True, slots=True)
 class Secret:
-    """`digest`: SHA-256 of the key's text, hex. `others_until`: of those before it; Unix seconds, as `made_at`."""
+    """`digest`: SHA-256 of the key's text, in hex. `others_until`: when earlier secrets expire. Times: Unix seconds."""
 
     digest: str
     made_at: float
@@ -41,7 +42,7 @@ class Secret:
 
 @dataclass(frozen=True, slots=True)
 class Key:
-    """A key and its secrets, oldest first. Times are Unix seconds; `expires_at` None: never."""
+    """A key and its secrets, oldest first. Times are Unix seconds; `expires_at` is None if the key never expires."""
 
     id: str
     name: str
@@ -59,27 +60,27 @@ class Key:
         return self.expires_at is not None and now >= self.expires_at
 
     def until(self, secret: Secret) -> float | None:
-        """When a newer secret ends this one; None: there is no newer one."""
+        """When a newer secret ends this one; None if there is no newer one."""
         newer = self.secrets[self.secrets.index(secret) + 1 :]
         return min((each.others_until for each in newer), default=None)
 
     def proves(self, text: str, now: float) -> bool:
-        """Whether `text` is this key with a secret that is good at `now`; it may be over all the same."""
+        """Whether `text` is this key with a secret that is valid at `now`. The key itself may have expired."""
         return self.secret_of(text, now) is not None
 
     def secret_of(self, text: str, now: float) -> Secret | None:
-        """The one that is in `text`, if it is good at `now`."""
+        """The secret in `text`, if it is valid at `now`."""
         given = digest_of(text)
         found = [each for each in self.secrets if _is_good(self.until(each), now) and _equal(given, each.digest)]
         return found[0] if found else None
 
     def has_good(self, proof: str, now: float) -> bool:
-        """Whether a session that was made with the secret of this `proof` can go on: that one is good at `now`."""
+        """Whether a session made with the secret of this `proof` is still valid at `now`."""
         good = [each for each in self.secrets if _is_good(self.until(each), now)]
         return not self.is_over(now) and any(_equal(proof, proof_of_digest(each.digest)) for each in good)
 
     def old_until(self, now: float) -> float | None:
-        """Until when a former secret is good as well; None: there is none."""
+        """Until when an earlier secret is valid as well; None if there is no such secret."""
         ends = [end for each in self.secrets if (end := self.until(each)) is not None and end > now]
         return max(ends, default=None)
 
@@ -96,7 +97,7 @@ def _equal(one: str, other: str) -> bool:
 
 
 class Fresh(NamedTuple):
-    """A key's text that was just made, which nobody keeps, and what is kept of it."""
+    """The text of a newly created key, which is not stored, and its digest, which is."""
 
     id: str
     text: str
@@ -104,14 +105,14 @@ class Fresh(NamedTuple):
 
 
 def fresh_key(random: Callable[[int], bytes], id: str | None = None) -> Fresh:
-    """A new key, or a new secret of key `id`. `random`: so many random bytes."""
+    """A new key, or a new secret of key `id`. `random` returns the given number of random bytes."""
     known = id or _written(random(_ID_BYTES))
     text = f"{MARK}_{known}_{_written(random(_SECRET_BYTES))}"
     return Fresh(known, text, digest_of(text))
 
 
 def id_of(text: str) -> str | None:
-    """The id in a key's text; None where it has not the form of one."""
+    """The id in a key's text; None if the text does not have the form of a key."""
     mark, _, rest = text.partition("_")
     id, _, secret = rest.partition("_")
     return id if mark == MARK and id and secret else None
@@ -122,7 +123,7 @@ def digest_of(text: str) -> str:
 
 
 def _written(raw: bytes) -> str:
-    """Letters and digits alone: a double click selects all of it."""
+    """`raw` in letters and digits only, so that a double click selects all of it."""
     return base64.b32encode(raw).decode().rstrip("=").lower()
 
 
@@ -130,7 +131,7 @@ def _written(raw: bytes) -> str:
 
 
 def is_of_key(key: bytes) -> bool:
-    """Whether a record of `receiver_config` with this key is about keys of the API, or sessions made with them."""
+    """Whether a record of `receiver_config` with this key is about API keys, or about sessions made with them."""
     return key.startswith((KEY_PREFIX, SECRET_PREFIX, ENDED_PREFIX)) or key == CLOSED_KEY
 
 
@@ -143,13 +144,13 @@ def secret_record_key(id: str, digest: str) -> bytes:
 
 
 def place_of_secret(key: bytes) -> tuple[str, str]:
-    """Of a record that adds a secret: the id of its key, and which secret it is."""
+    """(API key id, secret number) in the key of a record that adds a secret."""
     id, _, which = key.removeprefix(SECRET_PREFIX).decode(errors="replace").partition(":")
     return id, which
 
 
 def encode_key(key: Key) -> bytes:
-    """Of one that was just made: with its first secret."""
+    """The record of a newly created key, with its first secret."""
     [first] = key.secrets
     known = {
         "name": key.name,
@@ -163,7 +164,7 @@ def encode_key(key: Key) -> bytes:
 
 
 def decode_key(id: str, value: bytes) -> Key:
-    """Raises InvalidRecord unless `value` is what `encode_key` makes. A scope of a newer version's allows nothing."""
+    """The reverse of `encode_key`. Raises InvalidRecord. A scope that only a newer version knows grants nothing."""
     try:
         known = json.loads(value)
         made_at, expires_at = float(known["made_at"]), known["expires_at"]
@@ -177,7 +178,7 @@ def decode_key(id: str, value: bytes) -> Key:
             (Secret(str(known["digest"]), made_at),),
         )
     except (ValueError, KeyError, TypeError, RecursionError) as error:
-        raise InvalidRecord("invalid", "a key that is none of ours") from error
+        raise InvalidRecord("invalid", "not a valid record of an API key") from error
 
 
 def _scopes(texts: Iterable[Any]) -> frozenset[Scope]:
@@ -200,9 +201,9 @@ def encode_secret(secret: Secret) -> bytes:
 
 
 def decode_secret(value: bytes) -> Secret:
-    """Raises InvalidRecord unless `value` is what `encode_secret` makes."""
+    """The reverse of `encode_secret`. Raises InvalidRecord."""
     try:
         known = json.loads(value)
         return Secret(str(known["digest"]), float(known["made_at"]), float(known["others_until"]))
     except (ValueError, KeyError, TypeError, RecursionError) as error:
-        raise InvalidRecord("invalid", "a secret that is none of ours") from error
+        raise InvalidRecord("invalid", "not a valid record of an API key's secret") from error

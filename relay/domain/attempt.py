@@ -1,4 +1,4 @@
-"""One HTTP exchange on a message's way, as it is told on `delivery_attempts` and shown to people. Pure."""
+"""Attempts: records of single HTTP exchanges, as published on `delivery_attempts` and shown to users. Pure."""
 
 from typing import Final, Literal
 from zlib import crc32
@@ -10,22 +10,23 @@ from relay.domain.identity import MessageId
 from relay.domain.outcome import CodeClass
 
 AttemptKind = Literal["post", "status", "callback", "ping"]
-"""A POST to the receiver; a status GET; a POST to the sender's callback; a throw-away POST to one that was offline."""
+"""A POST to the receiver; a status GET; a POST to the sender's callback; a probe POST to an offline endpoint."""
 
 AttemptOutcome = Literal["done", "working", "retry", "doubt", "released", "dead"]
-"""What follows: nothing, as all went well; a status GET finds no answer yet, and asks again later; another attempt;
-nobody knows whether it arrived, which is found out first; it counts as none; a dead letter, or for a ping the end."""
+"""`done`: succeeded. `working`: a status GET found no answer yet and is repeated later. `retry`: another attempt
+follows. `doubt`: it is unknown whether it arrived, which is resolved first. `released`: it does not count as an
+attempt. `dead`: a dead letter follows, or for a ping nothing."""
 
 FINE: Final = frozenset[AttemptOutcome]({"done", "working"})
 """All other outcomes are failures."""
 
 SHOWN_BODY: Final = 1_024
-"""Bytes of a response's body that are told, at most."""
+"""Bytes of a response's body that are recorded, at most."""
 
 
 class AttemptResponse(Struct, frozen=True, gc=False):
-    """What came back. `headers` with lower-case names; `body`: its beginning as text, secrets masked; `truncated`:
-    there was more."""
+    """The response. `headers` have lower-case names; `body`: its beginning as text, secrets masked; `truncated`: there
+    was more."""
 
     status: int
     headers: dict[str, str]
@@ -34,7 +35,7 @@ class AttemptResponse(Struct, frozen=True, gc=False):
 
 
 class AttemptFailure(Struct, frozen=True, gc=False):
-    """Why nothing came back: `kind` as in `NoResponse`; `sent`: a part of the request went out."""
+    """Why there was no response: `kind` as in `NoResponse`; `sent`: at least a part of the request was written."""
 
     kind: str
     detail: str
@@ -42,12 +43,13 @@ class AttemptFailure(Struct, frozen=True, gc=False):
 
 
 class Attempt(Struct, frozen=True, gc=False, omit_defaults=True):
-    """`started_at`, `next_attempt_at`: Unix seconds. `attempt`: 1-based, counted per kind. `message_id` None: a ping,
-    which is about no message; it has a `receiver`, or, where it went to a callback, a `source_id`.
+    """`started_at`, `next_attempt_at`: Unix seconds. `attempt`: 1-based, counted per kind. `message_id` is None for a
+    ping, which belongs to no message; a ping has a `receiver`, or a `source_id` if it went to a callback.
 
-    `headers`: of the request, in the order they were sent, secrets masked. One of `response` and `error` is there.
-    `code_class`: of a POST to a receiver, what it came to. `reason`: why not `done`. `next_attempt_at`: when it goes on
-    at the earliest; None: it is over, or went on at once. `life`: of the receiver's name (see `relay/domain/life.py`).
+    `headers`: of the request, in the order they were sent, secrets masked. Either `response` or `error` is set.
+    `code_class`: the result of a POST to a receiver. `reason`: why not `done`. `next_attempt_at`: the earliest time of
+    the next step; None if there is none, or if it followed at once. `life`: of the receiver's name (see
+    `relay/domain/life.py`).
     """
 
     kind: AttemptKind
@@ -76,22 +78,22 @@ class Attempt(Struct, frozen=True, gc=False, omit_defaults=True):
 
     @property
     def identity(self) -> MessageId | None:
-        """Of the message that it is about, if it is about one."""
+        """The message's identity; None for a ping."""
         if self.source_id is None or self.message_id is None:
             return None
         return MessageId(self.source_id, self.message_id)
 
 
 def key_of(attempt: Attempt) -> bytes:
-    """Of its record: attempts of one message, whoever they were made to, are in one partition, and those of one source
-    are spread over all of them. (Ids have no line feed.)"""
+    """The key of its record. All attempts of one message, to any endpoint, are in one partition; those of one source
+    are spread over all partitions. (Ids have no line feed.)"""
     if attempt.message_id is None:
         return (attempt.receiver or attempt.source_id or "").encode()
     return f"{attempt.source_id}\n{attempt.message_id}".encode()
 
 
 def is_sampled(source_id: str, message_id: str, share: float) -> bool:
-    """Whether the message is among a `share` of all, in [0, 1]: every process says the same of it, always."""
+    """Whether the message is in a sample of `share` of all messages, in [0, 1]. Every process decides the same."""
     return crc32(f"{source_id}\n{message_id}".encode()) < share * 2**32
 
 
@@ -108,4 +110,4 @@ def decode_attempt(value: bytes | None) -> Attempt:
     try:
         return _decoder.decode(value or b"")
     except (DecodeError, UnicodeDecodeError) as error:
-        raise InvalidRecord("invalid", f"an attempt that is none of ours: {error}") from error
+        raise InvalidRecord("invalid", f"not a valid record of an attempt: {error}") from error

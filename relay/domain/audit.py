@@ -1,6 +1,6 @@
-"""Lines of the audit: who changed what, whom that was about, and what came of it. Pure.
+"""Audit lines: who changed what, of which resource, and with which outcome. Pure.
 
-They are on the topic `audit`, each written once. No line has a secret, and each has a bounded size.
+They are on the topic `audit`, each written once. No line contains a secret, and each has a bounded size.
 """
 
 from collections.abc import Mapping, Sequence
@@ -14,15 +14,15 @@ Outcome = Literal["done", "refused", "unknown"]
 Fact = str | int | float | bool | list[str]
 
 MOST_TEXT: Final = 300
-"""Characters of a text; what is longer ends with an ellipsis."""
+"""Characters of a text; a longer one is cut and ends with an ellipsis."""
 MOST_ITEMS: Final = 20
 
 
 class AuditLine(msgspec.Struct, frozen=True, rename={"remote": "from"}):
     """`at`: RFC 3339. `who`: `key:<id>` with its `who_name`, `RELAY_API_KEY`, or `anybody` while there are no keys.
-    `what`: a verb, such as `receiver.paused`. `whom`: a name, an id, or ids as in the path. `from`: the address that
-    the request came from. `outcome`: `done`; `refused`: the key lacks the scope; `unknown`: the relay failed, and
-    nobody knows whether it was done. `status`: of the answer, null where none was given. `facts`: more about it."""
+    `what`: a verb, such as `receiver.paused`. `whom`: a name, an id, or ids as in the path. `from`: the client's
+    address. `outcome`: `done`; `refused`: the key lacks the scope; `unknown`: the relay failed, and the change may or
+    may not have been made. `status`: of the response, null if there was none. `facts`: further details."""
 
     id: str
     at: str
@@ -40,7 +40,7 @@ _decode = msgspec.json.Decoder(AuditLine).decode
 
 
 def bounded(line: AuditLine) -> AuditLine:
-    """`line` with each of its texts cut to what it may have."""
+    """`line` with each of its texts cut to its limit."""
     return msgspec.structs.replace(
         line,
         who_name=None if line.who_name is None else _cut(line.who_name),
@@ -58,11 +58,11 @@ def encode_line(line: AuditLine) -> bytes:
 
 
 def decode_line(value: bytes | None) -> AuditLine:
-    """Raises InvalidRecord unless it is one."""
+    """The reverse of `encode_line`. Raises InvalidRecord."""
     try:
         return _decode(value or b"")
     except (msgspec.MsgspecError, UnicodeDecodeError) as error:
-        raise InvalidRecord("invalid", "no line of the audit") from error
+        raise InvalidRecord("invalid", "not a valid audit line") from error
 
 
 def _fact(value: Fact) -> Fact:

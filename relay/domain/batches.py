@@ -1,4 +1,4 @@
-"""Long sequences, a bounded number of items at a time."""
+"""Splits sequences into batches."""
 
 from collections.abc import Iterator, Sequence
 from typing import TypeVar

@@ -1,4 +1,4 @@
-"""Where a record is, how that is written as text, and what a record carries beside its value."""
+"""Coordinates of records (topic, partition, offset), their text form, and the type of record headers."""
 
 import re
 from typing import Final, NamedTuple
@@ -10,7 +10,7 @@ _COORDINATE: Final = re.compile("([^/]+)/([0-9]{1,18})/([0-9]{1,18})")
 
 
 class Coordinate(NamedTuple):
-    """Where a record is. Offsets grow along a partition; nothing else may be read into them."""
+    """The place of a record. Offsets grow along a partition but may have gaps."""
 
     topic: str
     partition: int
@@ -23,7 +23,7 @@ def coordinate_text(at: Coordinate) -> str:
 
 
 def parse_coordinate(text: str) -> Coordinate:
-    """The reverse of `coordinate_text`. Raises ValueError that says what was expected."""
+    """The reverse of `coordinate_text`. Raises ValueError that names the expected form."""
     match = _COORDINATE.fullmatch(text)
     if match is None:
         raise ValueError("expected topic/partition/offset")

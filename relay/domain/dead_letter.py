@@ -1,4 +1,4 @@
-"""Dead letters: the record of the stage that failed, plus headers that say why, where and how often."""
+"""Dead letters: the record whose processing failed, plus headers with the reason, the stage and the attempts."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -16,12 +16,13 @@ _T = TypeVar("_T")
 MAX_DETAIL_BYTES: Final = 8_192
 
 OMITTED: Final = "relay-omitted"
-"""Tells, where a dead letter would have been too large for the log, what it lacks: "value=62914560, headers=1"."""
+"""Lists what was left out of a dead letter that would have been too large for the log: "value=62914560, headers=1"."""
 CUT: Final = "cut="
-"""Before the names of headers of which only the beginning is there."""
+"""Precedes the names of truncated headers."""
 
 MOVED: Final = ("relay-moved", b"true")
-"""Header of a dead letter that was made known before it was moved here: it is listed, and nobody is told again."""
+"""Header of a dead letter that was already published before it was moved here: it is listed, but not published
+again."""
 
 OURS: Final = frozenset(
     {
@@ -39,7 +40,7 @@ OURS: Final = frozenset(
     }
 )
 # A failure notice that could not be delivered has a relay-reason of its own, and any hop record its relay-origin.
-# They are kept under these names, so that a replay can put back what the stage was given.
+# They are kept under these names, so that a replay can restore the original record.
 _KEPT: Final = {"relay-reason": "relay-original-reason", "relay-origin": "relay-original-origin"}
 _RESTORED: Final = {kept: name for name, kept in _KEPT.items()}
 _decode_fields = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
@@ -49,11 +50,10 @@ _decode_fields = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
 class DeadLetter:
     """Why a record was given up. `reason`: one of `relay.domain.reasons.REASONS`; `detail`: for people.
 
-    `stage`: the topic whose step failed. `origin`: where the message first was on the log. `attempts`: how often it
-    was tried. `first_failed_ms`: Unix ms, 0 if not known: when it was given up, its first failure for good; rows keep
-    no times of attempts before that. `last_status`: of the last HTTP response, if any.
-    `omitted`: what the dead letter lacks of the record (see OMITTED); None: nothing, so it can be replayed.
-    `former_reason`: of one that was discarded: why it had failed before.
+    `stage`: the topic whose step failed. `origin`: the message's first record. `attempts`: the number of attempts.
+    `first_failed_ms`: when it was first given up (Unix ms, 0 if not known); rows keep no times of earlier attempts.
+    `last_status`: of the last HTTP response, if any. `omitted`: the parts of the record that the dead letter lacks (see
+    OMITTED); None if it is complete and can be replayed. `former_reason`: why a discarded delivery had failed before.
     """
 
     reason: str
@@ -70,8 +70,8 @@ class DeadLetter:
 def dead_letter_headers(original: Headers, letter: DeadLetter) -> Headers:
     """Headers of the dead letter: those of the failed record, byte for byte, and `letter`'s.
 
-    A header of `original` that has the name of one of ours is renamed or dropped; `original_headers` undoes it. Of
-    a dead letter that fails again, the first failure's headers are replaced, but for what it lacks.
+    A header of `original` that has the name of one of ours is renamed or dropped; `original_headers` undoes it. When a
+    dead letter fails again, the first failure's headers are replaced, except for the list of omitted parts.
     """
     ours = [
         ("relay-reason", _bytes(letter.reason)),
@@ -93,9 +93,9 @@ def dead_letter_headers(original: Headers, letter: DeadLetter) -> Headers:
 
 
 def original_headers(headers: Headers) -> Headers:
-    """The headers that the failed record had, from those of its dead letter: what a replay sends again.
+    """The headers of the failed record, from those of its dead letter; a replay sends them again.
 
-    Headers of a record that is no dead letter are returned as they are.
+    Headers of a record that is not a dead letter are returned unchanged.
     """
     if not is_letter(headers):
         return headers
@@ -103,7 +103,7 @@ def original_headers(headers: Headers) -> Headers:
 
 
 def parse_dead_letter(headers: Headers) -> DeadLetter:
-    """What a dead letter says. Never raises: what is missing or wrong becomes `poison`, empty, 0 or None."""
+    """The dead letter in `headers`. Never raises: a missing or invalid header becomes `poison`, empty, 0 or None."""
     named = dict(headers)
     return DeadLetter(
         reason=_text(named, "relay-reason") or "poison",
@@ -119,9 +119,9 @@ def parse_dead_letter(headers: Headers) -> DeadLetter:
 
 
 def identity_of(value: bytes | None, headers: Headers) -> tuple[str | None, str | None, str | None]:
-    """(receiver, source_id, message_id) of a record that may be invalid, as far as it can be told. Never raises.
+    """(receiver, source_id, message_id) of a record that may be invalid; None for parts that are missing or invalid.
 
-    Only what would be valid is told. The receiver is None where the message has several or goes to subscribers.
+    Never raises. The receiver is also None if the message has several or goes to subscribers.
     """
     named = _whole(headers)
     if any(name.startswith("ce_") for name in named):
@@ -133,7 +133,7 @@ def identity_of(value: bytes | None, headers: Headers) -> tuple[str | None, str 
 
 
 def _omitted_before(headers: Headers) -> str | None:
-    """What a dead letter that fails again lacked already; of other records nobody's word counts."""
+    """The parts that a dead letter lacked before it failed again. In other records the header is not trusted."""
     return _text(dict(headers), OMITTED) if is_letter(headers) else None
 
 
@@ -143,7 +143,7 @@ def is_letter(headers: Headers) -> bool:
 
 
 def _whole(headers: Headers) -> dict[str, bytes]:
-    """Headers by name, without those that a dead letter has the beginning of: that may be the id of another message."""
+    """Headers by name, without truncated ones: a truncated id may be the id of another message."""
     named = dict(headers)
     for part in (_text(named, OMITTED) or "").split(", "):
         if part.startswith(CUT):
@@ -206,7 +206,7 @@ def _field(fields: Mapping[str, msgspec.Raw], name: str, kind: type[_T]) -> _T |
 
 
 def _if_name(text: str | None) -> str | None:
-    """A list of names is no name, as there is a comma in it."""
+    """None for a list of names, too: it contains a comma."""
     return text if text is not None and is_receiver_name(text) else None
 
 

@@ -1,20 +1,20 @@
-"""What a look at a relay has found: a line for each thing that was looked at. Pure."""
+"""Diagnosis: the findings of `relay doctor`, one line for each check. Pure."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final, Literal
 
 Severity = Literal["ok", "warning", "error", "skipped"]
-"""`error`: messages are lost, late or refused as things are. `warning`: they may be, together with something else, or
-soon. `skipped`: it could not be looked at, because of something that another line tells."""
+"""`error`: messages are being lost, delayed or rejected. `warning`: they may be soon, or together with another failure.
+`skipped`: the check could not run, for a reason that another line gives."""
 
 URGENCY: Final[tuple[Severity, ...]] = ("error", "warning", "skipped", "ok")
 
 
 @dataclass(frozen=True, slots=True)
 class Checked:
-    """What came of a check. `name`: which, of `relay/checks/registry.py`; `subject`: of what, as a receiver or a topic;
-    `what`: what is there, or what is wrong; `todo`: what to do about it, as a command or a setting. One line each."""
+    """The finding of a check. `name`: the check's, in `relay/checks/registry.py`; `subject`: the receiver or topic that
+    was checked; `what`: the finding; `todo`: what to do about it, as a command or a setting. One line each."""
 
     name: str
     severity: Severity
@@ -29,14 +29,14 @@ class Checked:
 
 @dataclass(frozen=True, slots=True)
 class Diagnosis:
-    """All that was found, and when: Unix seconds."""
+    """All findings, and when they were made (Unix seconds)."""
 
     at: float
     checks: Sequence[Checked]
 
     @property
     def ok(self) -> bool:
-        """Whether nothing is wrong as things are: there may be warnings."""
+        """Whether there are no errors; there may be warnings."""
         return not self.count("error")
 
     def count(self, severity: Severity) -> int:

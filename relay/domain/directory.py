@@ -1,4 +1,4 @@
-"""Who the receivers and sources are, as a process knows them now."""
+"""Interfaces to the receivers, sources and lane moves that this process knows."""
 
 from collections.abc import Collection
 from typing import Protocol
@@ -8,57 +8,58 @@ from relay.domain.route import Cut, Marker
 
 
 class Directory(Protocol):
-    """Looked up per message, in memory."""
+    """Receivers and sources in effect, looked up in memory for each message."""
 
     def receiver(self, name: str) -> Receiver | None: ...
 
     def removed(self, name: str) -> Receiver | None:
-        """The last settings of a receiver that was removed, while something of it is left."""
+        """The last settings of a removed receiver, until its last deliveries have ended."""
         ...
 
     def refusal(self, name: str) -> str | None:
-        """Why the receiver's newest entry is not in force in this process; None: it is, or there is none."""
+        """Why the receiver's newest entry is not in effect in this process; None if it is, or if there is none."""
         ...
 
     def source(self, source_id: str) -> Source:
-        """Settings of a source; those of `*` where it has none of its own, else the defaults."""
+        """Settings of a source: its own, or those of `*`, or the defaults."""
         ...
 
     def subscribers(self, source_id: str, event_type: str | None) -> tuple[str, ...]:
-        """Names of the receivers that subscribe to such messages. Raises InvalidRecord where there are too many."""
+        """Names of the receivers that subscribe to such messages. Raises InvalidRecord if there are too many."""
         ...
 
     def filtered(self, source_id: str, event_type: str | None) -> Collection[str]:
-        """Those of `subscribers` that have a filter besides. Raises InvalidRecord as that does."""
+        """Those of `subscribers` that also have a filter. Raises InvalidRecord like `subscribers`."""
         ...
 
 
 class Moves(Protocol):
-    """Receivers that change their lane, as this process knows them now (see `relay/domain/route.py`)."""
+    """Moves of receivers between lanes that this process knows (see `relay/domain/route.py`)."""
 
     async def catch_up(self) -> None:
-        """Return when every move that was announced before this call is known here. Raises LogUnavailable."""
+        """Return once every move announced before this call is known in this process. Raises LogUnavailable."""
         ...
 
     def announced(self, marker: Marker) -> bool:
-        """Whether it is a marker of a move that was announced, also of one that is over."""
+        """Whether the marker belongs to an announced move, including one that has ended."""
         ...
 
     def is_under_way(self, marker: Marker) -> bool:
-        """Whether its move is. A sender can make a marker of one that is over: it must not have any effect."""
+        """Whether its move is still in progress. A sender can forge a marker of an ended move; it must have no
+        effect."""
         ...
 
     def cut(self, name: str, version: int, partition: int) -> int | None:
-        """The offset in that partition of `from_sender` where the move takes effect, if that is known."""
+        """The offset in that partition of `from_sender` where the move takes effect, if known."""
         ...
 
     def note(self, cut: Cut) -> None:
-        """A marker was met there. The first one counts."""
+        """Record where a marker was read. The first one counts."""
         ...
 
 
 class NoMoves:
-    """`Moves` where no receiver ever changes its lane."""
+    """`Moves` for processes without lane moves."""
 
     async def catch_up(self) -> None:
         return

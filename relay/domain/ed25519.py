@@ -1,5 +1,5 @@
-"""Ed25519 keys and signatures, as Standard Webhooks 1.0 has them (`v1a`): `whsk_` and the base64 of a private key, of
-which the receiver needs only the public half, `whpk_`. The cryptography itself is the library's."""
+"""Ed25519 keys and signatures of Standard Webhooks 1.0 (`v1a`). A private key is `whsk_` and base64; the receiver needs
+only the public key, `whpk_` and base64. The cryptography itself is the library's."""
 
 import base64
 import binascii
@@ -7,7 +7,7 @@ from functools import lru_cache
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
-    # imported where it is used: it costs memory that most processes can do without
+    # imported where it is used, because most processes do not need it and it takes memory
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
 
 PRIVATE: Final = "whsk_"
@@ -24,23 +24,23 @@ def is_public_key(text: str) -> bool:
 
 
 def public_key(private_key: str) -> str:
-    """What verifies the signatures of `private_key`: `whpk_` and base64. Raises ValueError, without the key in it."""
+    """The public key of `private_key`: `whpk_` and base64. Raises ValueError, without the key in it."""
     return PUBLIC + base64.b64encode(_private(private_key).public_key().public_bytes_raw()).decode()
 
 
 def check_public_key(key: str) -> None:
-    """Raises ValueError unless `key` is one."""
+    """Raises ValueError unless `key` is a public key."""
     _public(key)
 
 
 def signature_of(private_key: str, content: bytes) -> bytes:
-    """64 bytes, the same each time. Raises ValueError for what is no private key, without the key in it."""
+    """64 bytes, deterministic. Raises ValueError for an invalid private key, without the key in it."""
     signature: bytes = _private(private_key).sign(content)
     return signature
 
 
 def is_signature(key: str, signature: bytes, content: bytes) -> bool:
-    """Whether the owner of the public `key` made `signature` of `content`. Raises ValueError for what is no key."""
+    """Whether `signature` is valid for `content` and the public `key`. Raises ValueError for an invalid key."""
     from cryptography.exceptions import InvalidSignature
 
     try:

@@ -1,4 +1,4 @@
-"""How an endpoint is reached that has settings of its own for that; those without are all reached alike."""
+"""Settings of an endpoint's outgoing connections: TLS, proxy and OAuth 2. Pure."""
 
 from dataclasses import dataclass, field
 from typing import Literal
@@ -8,10 +8,10 @@ from relay.domain.proxy_address import ProxyAddress
 
 @dataclass(frozen=True, slots=True)
 class Tls:
-    """Whom we trust, and who we are. Certificates and the key are PEM.
+    """Trusted authorities and the client certificate. Certificates and the key are PEM.
 
-    `ca`: the only authorities that are trusted; None: those of all endpoints. `pinned`: SHA-256 digests, one of which
-    has to be that of the server's certificate, or of its public key; empty: any will do.
+    `ca`: the only trusted authorities; None for those of all endpoints. `pinned`: SHA-256 digests, one of which must be
+    that of the server's certificate or public key; empty if any certificate is accepted.
     """
 
     ca: str | None = None
@@ -22,9 +22,9 @@ class Tls:
 
 @dataclass(frozen=True, slots=True)
 class OAuth2:
-    """Where a token comes from that stands in the header `Authorization` (client credentials: RFC 6749, section 4.4).
+    """The source of the token in the header `Authorization` (client credentials: RFC 6749, section 4.4).
 
-    `auth`: how we prove there who we are: in a header, or in the body.
+    `auth`: how the client authenticates at the token endpoint: in a header, or in the body.
     """
 
     token_url: str
@@ -40,8 +40,8 @@ ProxyChoice = ProxyAddress | Literal["none"]
 
 @dataclass(frozen=True, slots=True)
 class Egress:
-    """Also a key: connections that were made with one are used for no other. `proxy`: what it is reached through,
-    whatever holds for all; `none`: nothing."""
+    """Settings of one endpoint; None for the process's defaults. Also a pool key: a connection is reused only for equal
+    settings. `proxy`: overrides the process's proxy; `none` for a direct connection."""
 
     tls: Tls | None = None
     proxy: ProxyChoice | None = None

@@ -1,4 +1,4 @@
-"""One tree of errors. A class exists only where some caller acts differently on it."""
+"""The exceptions of this project, in one tree. A class exists only where a caller handles it differently."""
 
 from collections.abc import Iterable, Mapping
 
@@ -14,7 +14,7 @@ class UserError(RelayError):
 
 
 class NotYet(RelayError):
-    """What was asked for is right, but something has to end first: the message says what. Exit code 1."""
+    """The request is valid, but something has to end first; the message says what. Exit code 1."""
 
 
 class Unavailable(RelayError):
@@ -26,7 +26,7 @@ class LogUnavailable(Unavailable):
 
 
 class PartlyAppended(LogUnavailable):
-    """An append failed, and some of its records are acknowledged: `places`, by their index. Only the others are to be
+    """An append failed after some of its records were acknowledged: `places`, by their index. Only the others are to be
     appended again."""
 
     def __init__(self, message: str, places: Mapping[int, Coordinate]) -> None:
@@ -39,15 +39,15 @@ class StateUnavailable(Unavailable):
 
 
 class HistoryUnavailable(Unavailable):
-    """The store of the history does not answer, or cannot take or give anything now."""
+    """The history store does not answer, or can neither store nor return anything now."""
 
 
 class HistoryMoved(RelayError):
-    """The store of the history has less than it had: somebody cleared it, or put back a copy of before."""
+    """The history store has fewer rows than before: it was cleared, or restored from an older backup."""
 
 
 class StateRecovering(Unavailable):
-    """The state lost its memory, or may have; it answers again when a recovery pass has marked it ready.
+    """The state lost its data, or may have. It is available again once a recovery pass has marked it ready.
 
     `tags`: the hash tags concerned.
     """
@@ -66,18 +66,18 @@ class RecordTooLarge(RelayError):
 
 
 class ConsumerBroken(RelayError):
-    """A consumer has stopped working without saying why; a new one in its place may do better."""
+    """A consumer has stopped working for an unknown reason; replacing it may help."""
 
 
 class ConsumerClosed(RelayError):
-    """A consumer was asked for records after it was closed: there is nothing to wait for any more."""
+    """A caller polled a consumer after it was closed."""
 
 
 class OffsetMissing(RelayError):
-    """The log does not hold the offset to read next, or the group never committed one: an alarm. Never "latest".
+    """The log does not hold the offset to read next, or the group never committed one: an alarm, never "latest".
 
-    `partitions`: (topic, partition) of those concerned. `lost`: of those whose log has lost its end the offsets that
-    were read and are gone: the first, and the one behind the last.
+    `partitions`: (topic, partition) of those concerned. `lost`: for partitions that lost their end, the offsets that
+    were read and no longer exist: the first, and the one after the last.
     """
 
     def __init__(

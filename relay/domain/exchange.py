@@ -1,4 +1,4 @@
-"""What came of one HTTP exchange, as far as the core needs to know."""
+"""Values of one HTTP exchange: the request, and its response or the reason for having none."""
 
 from collections.abc import Mapping
 from math import inf
@@ -13,9 +13,9 @@ LATE: Final = "late"
 
 
 class Request(Struct, frozen=True, gc=False):
-    """One request. `headers` in the order they are sent; `timeout_s` covers everything from connect to last byte.
-    `egress` None: its endpoint is reached like all others. `start_within_s`: it is not sent where it has to wait for a
-    connection, or an access token, for longer: the next one finds what this one has waited for."""
+    """`headers` in the order they are sent; `timeout_s` covers everything from connect to last byte. `egress` is None
+    if the endpoint has no settings of its own. `start_within_s`: the request is not sent if it waits longer than this
+    for a connection or an access token; the connection or token is then ready for the next request."""
 
     method: Literal["GET", "POST", "OPTIONS"]
     url: str
@@ -27,7 +27,7 @@ class Request(Struct, frozen=True, gc=False):
 
 
 class Response(Struct, frozen=True):
-    """A status line came. `headers` have lower-case names (of repeated ones the last).
+    """A status line was received. `headers` have lower-case names; the last of repeated ones counts.
 
     `truncated`: the body was cut: by the byte cap, by a broken connection, or because it could not be read in time.
     """
@@ -39,14 +39,14 @@ class Response(Struct, frozen=True):
 
 
 class NoResponse(Struct, frozen=True, gc=False):
-    """No status line came. `sent`: whether a byte of the request was written; then the receiver may have acted on it.
+    """No status line was received. `sent`: a byte of the request was written, so the receiver may have acted on it.
 
-    `kind` says what happened: `blocked` (address guard), `dns`, `refused`, `tls`, `connect_timeout`, `timeout`,
+    `kind`: `blocked` (address guard), `dns`, `refused`, `tls`, `connect_timeout`, `timeout`,
     `disconnected`, `protocol` (not HTTP), `invalid_url`, `invalid_header`, `failed` (a bug of ours), `late` (not sent
     within `Request.start_within_s`).
-    Of endpoints with OAuth 2: `no_token` (the token endpoint gave none), `unauthorized` (a 401, which was the token's
-    fault: the same request is worth another try at once, and none of this counts).
-    What may be our own doing (`relay.domain.resource_exhaustion`): `no_resources` (descriptors, memory),
+    For endpoints with OAuth 2: `no_token` (the token endpoint returned none), `unauthorized` (a 401 because of the
+    token: the request is worth repeating at once with a new one, and does not count as an attempt).
+    Possible faults on our side (`relay.domain.resource_exhaustion`): `no_resources` (descriptors, memory),
     `no_local_address`, `no_proxy`, `unreachable` (no route), `dns_silent` (no name server answers).
     """
 

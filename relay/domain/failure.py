@@ -1,6 +1,6 @@
-"""What went wrong with a request, in words for the people who run the other side: where it went, and what came back.
+"""Descriptions of failed requests, for the operators of the receiver: the URL and the response or error.
 
-Made for failures only. Secrets of the endpoint are masked, also where the other side repeats them.
+Secrets of the endpoint are masked, also where the response repeats them.
 """
 
 from typing import Final
@@ -12,21 +12,21 @@ from relay.domain.secrecy import masked_url, redacted
 SHOWN_BYTES: Final = 256
 """Of a response's body."""
 _LOOKED_AT: Final = 4096
-"""A secret that begins in what is shown is found whole."""
+"""More than is shown, so that a secret that begins in the shown part is masked whole."""
 
 
 _NO_TLS: Final = ("wrong version number", "http request", "record layer failure", "packet length too long")
-"""What OpenSSL says of a server whose first bytes are no TLS."""
+"""OpenSSL's errors for a server whose first bytes are not TLS."""
 
 
 def tls_failure(reason: str) -> str:
-    """Why a TLS handshake failed. `reason`: what the TLS library says of it."""
+    """Why a TLS handshake failed. `reason`: the TLS library's message."""
     plain = any(words in reason.lower().replace("_", " ") for words in _NO_TLS)
     return f"the server does not speak TLS there; is it an http:// URL? ({reason})" if plain else reason
 
 
 def failure_detail(exchange: Exchange, endpoint: Endpoint, *, url: str | None = None, method: str = "POST") -> str:
-    """One line. `url`: where it went, if not to the endpoint's own URL."""
+    """One line. `url`: the requested URL, if it was not the endpoint's own."""
     where = f"{method} {masked_url(url or endpoint.url)}"
     match exchange:
         case NoResponse(kind, detail):
@@ -52,5 +52,5 @@ def _body(exchange: Exchange, endpoint: Endpoint) -> str:
 
 
 def _one_line(text: str) -> str:
-    """Without what a terminal would interpret."""
+    """`text` without control characters, which a terminal would interpret."""
     return " ".join("".join(char if char.isprintable() else " " for char in text).split())

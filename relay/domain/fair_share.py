@@ -1,9 +1,9 @@
-"""Seats for a bounded number of requests, fair over those who make them. Pure.
+"""Fair limiter of concurrent requests: a bounded number of seats, shared by parties. Pure.
 
-Half of the seats are for parties that have none. Of the others a party may take one while it has fewer than are free:
-one alone gets half of these, and n that want all they can get come to 1/(n+1) of them each (dynamic thresholds,
-Choudhury and Hahne, 1998). So as many parties as half of the seats may hang, whatever they got hold of before, and
-whoever comes next still finds a seat.
+Half of the seats are for parties that have none. A party may take one of the other seats while it has fewer than are
+free: a single party gets half of these, and n parties that take all they can get 1/(n+1) of them each (dynamic
+thresholds, Choudhury and Hahne, 1998). So as many parties as half of the seats may hang, however many seats they had
+taken before, and the next party still finds a seat.
 """
 
 from collections import deque
@@ -11,21 +11,21 @@ from collections.abc import Callable
 from typing import Final
 
 OF_RESERVE: Final = 8
-"""Where administrators have a reserve, it is one in so many seats."""
+"""Where administrators have a reserve, it is one seat out of this many."""
 
 Sit = Callable[[], bool]
-"""Called when there is a seat; False: it is not wanted any more."""
+"""Called when there is a seat; returns False if it is no longer wanted."""
 
 
 class FairShare:
-    """`most`: how many seats there are."""
+    """`most`: the number of seats."""
 
     def __init__(self, most: int) -> None:
         self._free = most
         self._reserved = most // 2
         self._seated: dict[str, int] = {}
         self._waiting: dict[str, deque[Sit]] = {}
-        self._by_seats: dict[int, dict[str, None]] = {}  # those who wait, by what they have; in their turns
+        self._by_seats: dict[int, dict[str, None]] = {}  # waiting parties by their seats, in order of arrival
 
     @property
     def waiting(self) -> bool:
@@ -39,7 +39,7 @@ class FairShare:
         return party in self._seated
 
     def take(self, party: str) -> bool:
-        """Whether there is a seat for `party` now; then it has it."""
+        """Take a seat for `party` if it may have one now; returns whether it did."""
         seats = self._seated.get(party, 0)
         if party in self._waiting or not self._may_have_more(seats):
             return False
@@ -56,12 +56,12 @@ class FairShare:
         line.append(sit)
 
     def leave(self, party: str) -> None:
-        """One seat of `party` is free again."""
+        """Release one seat of `party`."""
         self._free += 1
         self._has(party, self._seated[party] - 1)
 
     def call_up(self, most: int | None = None) -> None:
-        """Give seats to those who wait and may have one: who has the fewest comes first. `most`: so many, at most."""
+        """Give seats to waiting parties that may have one, those with the fewest first; at most `most` seats."""
         given = 0
         while self._by_seats and given != most:
             seats = min(self._by_seats)
@@ -105,5 +105,6 @@ class FairShare:
 
 
 def may_have_one_more(seats: int, free: int, reserved: int) -> bool:
-    """Whether a party that has `seats` may take one of the `free` ones, `reserved` of which are for those with none."""
+    """Whether a party with `seats` may take one of the `free` seats, `reserved` of which are for parties without
+    one."""
     return free > 0 if seats == 0 else seats < free - reserved

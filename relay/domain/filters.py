@@ -1,8 +1,8 @@
-"""Which messages a subscriber wants, by their headers and payload: tests, made once of what is declared.
+"""Subscription filters: tests on a message's headers and payload, compiled once from their declaration.
 
-A test says True, False, or None: it does not apply, as where the payload is no JSON, has nothing at that place, or
-something that cannot be compared so. Combined, None stays unknown, as NULL does in SQL: what is not known to be true is
-not known to be false either. A filter that comes to None matches nothing.
+A test returns True, False, or None if it does not apply: the payload is not JSON, has no value at that place, or has
+one that cannot be compared. Combined, None stays unknown, like NULL in SQL. A filter that evaluates to None does not
+match.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -18,7 +18,7 @@ from relay.domain.message import Message
 Scalar = str | int | float | bool | None
 Order = Literal["gt", "gte", "lt", "lte"]
 Check = Callable[[object], bool | None]
-"""What a test makes of the value that it is about."""
+"""A test of a single value."""
 
 ATTRIBUTES: Final = frozenset({"ce-id", "ce-source", "ce-type", "ce-time", "content-type"})
 """Headers that a message may have besides its own (`forwarding.py`)."""
@@ -27,7 +27,7 @@ _NOT_JSON: Final = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 
 
 class FilterInput:
-    """A message as tests see it. The payload is decoded when the first of them asks for it, and once."""
+    """A message as input of tests. The payload is decoded once, when a test first needs it."""
 
     __slots__ = ("_headers", "_payload", "message")
 
@@ -37,7 +37,7 @@ class FilterInput:
         self._payload: list[object] | None = None
 
     def at(self, steps: Sequence[str]) -> object:
-        """What a JSON pointer leads to. Raises LookupError; a payload that is no JSON raises NotJson."""
+        """The value at a JSON pointer. Raises LookupError if there is none, and NotJson."""
         if self._payload is None:
             try:
                 self._payload = [msgspec.json.decode(self.message.payload)]
@@ -55,7 +55,7 @@ class FilterInput:
 
 
 class NotJson(Exception):
-    """The payload is none, or nested too deeply."""
+    """The payload is not JSON, or is nested too deeply."""
 
 
 Test = Callable[[FilterInput], bool | None]
@@ -63,18 +63,18 @@ Test = Callable[[FilterInput], bool | None]
 
 @dataclass(frozen=True, slots=True)
 class Filter:
-    """`declared`: what it was made of; two of the same are equal."""
+    """`declared`: the declaration; filters with the same declaration are equal."""
 
     declared: str
     test: Test = field(repr=False, compare=False)
 
     def takes(self, event: FilterInput) -> bool:
-        """Whether the subscriber wants it."""
+        """Whether the event matches."""
         return self.test(event) is True
 
 
 UNDECIDED: Final = Filter("undecided", lambda _event: True)
-"""Of a subscription that cannot be read here: whether it takes a message is not known yet."""
+"""Stands for a filter that this process cannot read: whether it matches is not known yet."""
 
 
 def _headers(message: Message) -> dict[str, str]:
@@ -91,7 +91,7 @@ def _headers(message: Message) -> dict[str, str]:
 
 
 def all_of(tests: Sequence[Test]) -> Test:
-    """False if one is, else None if one is."""
+    """False if a test is False, else None if one is None."""
 
     def test(event: FilterInput) -> bool | None:
         found: bool | None = True
@@ -107,7 +107,7 @@ def all_of(tests: Sequence[Test]) -> Test:
 
 
 def any_of(tests: Sequence[Test]) -> Test:
-    """True if one is, else None if one is."""
+    """True if a test is True, else None if one is None."""
 
     def test(event: FilterInput) -> bool | None:
         found: bool | None = False
@@ -123,7 +123,7 @@ def any_of(tests: Sequence[Test]) -> Test:
 
 
 def negated(inner: Test) -> Test:
-    """None stays None."""
+    """The negation of a test; None stays None."""
 
     def test(event: FilterInput) -> bool | None:
         said = inner(event)
@@ -149,7 +149,7 @@ def of_pointer(pointer: str, check: Check) -> Test:
 
 
 def pointer_exists(pointer: str, wanted: bool) -> Test:
-    """Of a payload that is no JSON nobody can say."""
+    """Whether the pointer leads to a value; None if the payload is not JSON."""
     steps = pointer_steps(pointer)
 
     def test(event: FilterInput) -> bool | None:
@@ -180,7 +180,7 @@ def header_exists(name: str, wanted: bool) -> Test:
 
 
 def one_of(values: Iterable[Scalar]) -> Check:
-    """Equal as JSON is: 1 is 1.0, and true is no number."""
+    """Equality as in JSON: 1 equals 1.0, and true is not a number."""
     wanted = frozenset((isinstance(value, bool), value) for value in values)
     return lambda value: not isinstance(value, dict | list) and (isinstance(value, bool), value) in wanted
 
@@ -194,6 +194,6 @@ def suffix(text: str) -> Check:
 
 
 def compared(order: Order, bound: float) -> Check:
-    """Exact, also beyond 2**53: whole numbers stay whole."""
+    """Exact beyond 2**53, too: integers are not converted to float."""
     holds = _ORDERS[order]
     return lambda value: holds(value, bound) if isinstance(value, int | float) and not isinstance(value, bool) else None

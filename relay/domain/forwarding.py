@@ -1,7 +1,7 @@
-"""Headers of a message's own: what a sender gives along (`relay-header-x-team: core`), and which receiver gets what.
+"""Forwarded headers: those that a sender attaches to a message (`relay-header-x-team: core`) for its receivers.
 
-A receiver gets only what its allow list has (`forward_headers`), and never what is the relay's, the connection's or a
-credential, whatever the list says: a sender must not be able to speak in the relay's name.
+A receiver gets only headers on its allow list (`forward_headers`), and never those of the relay or the connection, or
+credentials, even if the list has them: a sender must not be able to impersonate the relay.
 """
 
 from collections.abc import Iterable, Mapping
@@ -13,15 +13,15 @@ from relay.domain.errors import InvalidRecord
 from relay.domain.headers import check_header_name, check_token
 
 PREFIX: Final = "relay-header-"
-"""Begins the name of such a header, in a record and in a request to the API; what follows is its name at a receiver."""
+"""Prefix of such a header in a record and in an API request; the rest is its name at the receiver."""
 
 MAX_HEADERS: Final = 16
 MAX_HEADER_BYTES: Final = 4_096
-"""Of all names and values of a message: receivers limit the head of a request, often to 8 KiB, and there is ours."""
+"""Of all names and values of a message: receivers limit request heads, often to 8 KiB, and the relay adds its own."""
 
 Pairs = tuple[tuple[str, str], ...]
 
-# What is the connection's, a credential, or framing: others of the relay's own are in `headers.py`.
+# Headers of the connection, credentials and framing; the relay's own are in `headers.py`.
 _NEVER: Final = frozenset(
     {
         "accept-encoding",
@@ -39,33 +39,35 @@ _NEVER_WITHIN: Final = "signature"
 
 
 def check_forwardable(name: str) -> str:
-    """`name` if a sender may set the header, and a receiver may get it. Raises ValueError that says why not."""
+    """`name`, if a header of this name may be forwarded. Raises ValueError that says why not."""
     check_header_name(name)
     lower = name.lower()
     if lower in _NEVER or lower.startswith(_NEVER_PREFIXES) or _NEVER_WITHIN in lower:
-        raise ValueError(f"{name!r} is never passed on: it is the connection's own, a credential or a signature")
+        raise ValueError(
+            f"{name!r} is never forwarded: it belongs to the connection, or is a credential or a signature"
+        )
     return name
 
 
 def check_pattern(pattern: str) -> str:
-    """`pattern` in lower case, if it can stand in an allow list: a name, or a beginning and `*`. Raises ValueError."""
+    """`pattern` in lower case, if it is valid in an allow list: a name, or a prefix and `*`. Raises ValueError."""
     beginning = pattern.removesuffix("*")
     if "*" in beginning or not pattern:
-        raise ValueError(f"{pattern!r} is not a header, or the beginning of one and a * at the end")
+        raise ValueError(f"{pattern!r} is neither a header name nor a prefix followed by *")
     if beginning == pattern:
         check_forwardable(pattern)
     elif beginning:
         check_token(beginning)
-        # no name with this beginning could be passed on
+        # no header with this prefix can be forwarded
         if beginning.lower().startswith(("ce-", "relay-", "webhook-", *_NEVER_PREFIXES)):
-            raise ValueError(f"{pattern!r} would match nothing: such headers are never passed on")
+            raise ValueError(f"{pattern!r} would match nothing: such headers are never forwarded")
     return pattern.lower()
 
 
 def read_headers(given: Mapping[str, str]) -> Pairs:
-    """Headers by their name at a receiver, as a message has them: names in lower case, of a repeated one the last.
+    """Forwarded headers of a message: names in lower case, the last of repeated ones. `given`: by name at the receiver.
 
-    Raises InvalidRecord for what can never be passed on, and for too much.
+    Raises InvalidRecord for headers that can never be forwarded, and for too many or too large ones.
     """
     found: dict[str, str] = {}
     size = 0
@@ -85,7 +87,7 @@ def read_headers(given: Mapping[str, str]) -> Pairs:
 
 
 def in_record(named: Mapping[str, bytes]) -> dict[str, str]:
-    """Those in the headers of a record, by their name at a receiver. Raises UnicodeDecodeError."""
+    """Forwarded headers among those of a record, by their name at the receiver. Raises UnicodeDecodeError."""
     return {name[len(PREFIX) :]: value.decode() for name, value in named.items() if name.startswith(PREFIX)}
 
 
@@ -94,7 +96,8 @@ def as_record_headers(headers: Pairs) -> Headers:
 
 
 def wanted(headers: Pairs, allowed: tuple[str, ...], own: Iterable[str]) -> Pairs:
-    """Those of `headers` that a receiver with this allow list gets. `own`: names that it sets itself, which count."""
+    """Those of `headers` that a receiver with this allow list gets. `own`: names that the receiver's settings set,
+    which take precedence."""
     taken = {name.lower() for name in own}
     return tuple(pair for pair in headers if pair[0] not in taken and _is_wanted(pair[0], allowed))
 

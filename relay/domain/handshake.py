@@ -1,8 +1,9 @@
-"""The handshakes by which a receiver's URL proves that it wants what is sent there: what is asked, and what is a proof.
+"""Verification handshakes: a receiver's URL proves that it wants the relay's requests. Builds requests, judges
+responses.
 
-`challenge`: it echoes what it cannot know. `hmac`: it shows, besides, that it has the receiver's secret.
-`cloudevents`: it agrees by its headers, as "HTTP 1.1 Web Hooks for Event Delivery" of CloudEvents 1.0 has it, without
-the agreement by callback.
+`challenge`: the URL echoes an unpredictable value. `hmac`: it also proves that it has the receiver's secret.
+`cloudevents`: it consents by response headers, as in "HTTP 1.1 Web Hooks for Event Delivery" of CloudEvents 1.0,
+without the callback variant.
 """
 
 import base64
@@ -26,14 +27,14 @@ TIMEOUT_S: Final = 10.0
 MOST_BYTES: Final = 4_096
 """Of a response's body."""
 _ANSWER: Final = "relay-verification-answer"
-"""Begins what an answer signs: no message that is signed with the same secret begins so, as its id comes first, and no
-id has a line break."""
+"""Prefix of the signed text of an answer. No signed message begins with it: its id comes first, and no id has a line
+break."""
 _NONCE: Final = re.compile(r"[A-Za-z0-9_-]{16,128}")
 _RATE: Final = re.compile(r"[1-9][0-9]{0,8}")
 
 
 class Verdict(NamedTuple):
-    """`fault`: why the response proves nothing; None: it is a proof. `allowed_rate`: see `HandshakeResult`."""
+    """`fault`: why the response is no proof; None if it is one. `allowed_rate`: see `HandshakeResult`."""
 
     fault: str | None
     allowed_rate: int | None = None
@@ -48,8 +49,8 @@ class Handshake(NamedTuple):
 
 
 def handshake(receiver: Receiver, nonce: str, *, now: float, user_agent: str, origin: str) -> Handshake:
-    """What to send to the receiver. `nonce`: unpredictable text of a URL's characters, never used before. `now`: Unix
-    seconds. `origin`: a DNS name for the relay. Raises ValueError where its secret cannot sign."""
+    """The handshake for a receiver. `nonce`: unpredictable, of URL-safe characters, never used before. `now`: Unix
+    seconds. `origin`: a DNS name for the relay. Raises ValueError if the receiver's secret cannot sign."""
     post, kind = receiver.post, receiver.verification
     judge: Callable[[Response], Verdict]
     match kind:
@@ -65,14 +66,14 @@ def handshake(receiver: Receiver, nonce: str, *, now: float, user_agent: str, or
             asked = consent_request(post, origin, rate, user_agent=user_agent, timeout_s=TIMEOUT_S)
             judge = partial(_consent, origin=origin)
         case "none":
-            raise ValueError("nothing is asked of it")
+            raise ValueError("the receiver has no verification")
         case _:
             assert_never(kind)
     return Handshake(asked, partial(_judged, receiver, asked.method, judge))
 
 
 def answer_signature(secret: str, nonce: str, own_nonce: str) -> bytes:
-    """What a receiver signs the two nonces with: the sender's, and its own."""
+    """The receiver's signature of both nonces: the relay's and its own."""
     return keyed_sha256(secret, f"{_ANSWER}\n{nonce}\n{own_nonce}".encode())
 
 
@@ -83,7 +84,7 @@ def _judged(receiver: Receiver, method: str, judge: Callable[[Response], Verdict
 
 
 def _unreadable(response: Response) -> str | None:
-    """Why no proof can be read from its body."""
+    """Why the body cannot be read as a proof; None if it can."""
     if response.status != 200:
         return f"it answered {response.status}; 200 is needed"
     if response.truncated or len(response.body) > MOST_BYTES:
@@ -114,7 +115,7 @@ def _signed(response: Response, secrets: Sequence[str], nonce: str) -> Verdict:
     if not isinstance(own, str) or not isinstance(signature, str):
         return Verdict('its answer is not JSON of "nonce" and "signature"')
     if not _NONCE.fullmatch(own) or own == nonce:
-        return Verdict("its nonce is not one of its own: 16 to 128 of A-Z, a-z, 0-9, - and _")
+        return Verdict("its nonce is ours, or not 16 to 128 of A-Z, a-z, 0-9, - and _")
     given = _bytes(signature)
     expected = [answer_signature(secret, nonce, own) for secret in secrets]
     if not any(_same(each, given) for each in expected):
@@ -136,7 +137,7 @@ def _consent(response: Response, origin: str) -> Verdict:
 
 
 def _object(body: bytes) -> dict[str, Any]:
-    """Empty where it is none."""
+    """The JSON object in `body`; empty if it is not one."""
     try:
         found = json.loads(body)
     except (ValueError, RecursionError):
@@ -145,7 +146,7 @@ def _object(body: bytes) -> dict[str, Any]:
 
 
 def _bytes(signature: str) -> bytes:
-    """Of hex or base64; empty where it is neither."""
+    """Decodes hex or base64; empty if it is neither."""
     try:
         if len(signature) == 64:
             return bytes.fromhex(signature)
@@ -155,5 +156,5 @@ def _bytes(signature: str) -> bytes:
 
 
 def _same(one: bytes, other: bytes) -> bool:
-    """Takes the same time whichever byte differs."""
+    """Compares in constant time."""
     return hmac.compare_digest(one, other)

@@ -1,5 +1,5 @@
-"""A hold: an endpoint is sent nothing until somebody resumes it. What a person decided, or a 410 said, is no hint that
-may be lost: it is a record of its own on `receiver_config`, and the state has a copy of it."""
+"""Holds: an endpoint is sent nothing until an operator resumes it. An operator's decision, or a 410, must not be lost,
+so a hold is a record on `receiver_config`, and the state has a copy of it."""
 
 import json
 from dataclasses import dataclass
@@ -8,10 +8,10 @@ from typing import Final, Literal, get_args
 from relay.domain.errors import InvalidRecord
 
 HoldReason = Literal["paused", "gone", "disabled"]
-"""By hand; because it said 410; because it was down for too long."""
+"""`paused`: by an operator. `gone`: it returned 410. `disabled`: it was down for too long."""
 
 HOLD_PREFIX: Final = "hold:"
-"""Keys of receivers have no colon, and those of sources begin with another word."""
+"""Unique: keys of receivers have no colon, and those of sources have another prefix."""
 MAX_DETAIL: Final = 200
 """Characters."""
 
@@ -26,7 +26,7 @@ class Hold:
 
 
 def hold(reason: HoldReason, now: float, detail: str) -> Hold:
-    """Begun at `now` (Unix seconds)."""
+    """A hold that begins at `now` (Unix seconds)."""
     return Hold(reason, round(now, 3), detail[:MAX_DETAIL])
 
 
@@ -36,7 +36,7 @@ def hold_key(owner: str) -> bytes:
 
 
 def held_owner(key: bytes) -> str | None:
-    """The owner that a record of `receiver_config` with this key is about; None where it is no hold."""
+    """The owner in the key of a hold's record; None if the key is not one of a hold."""
     text = key.decode(errors="replace")
     return text.removeprefix(HOLD_PREFIX) if text.startswith(HOLD_PREFIX) else None
 
@@ -46,12 +46,12 @@ def encode_hold(held: Hold) -> bytes:
 
 
 def decode_hold(value: bytes) -> Hold:
-    """Raises InvalidRecord unless `value` is what `encode_hold` makes; fields that a newer version adds are ignored."""
+    """The reverse of `encode_hold`; unknown fields, of a newer version, are ignored. Raises InvalidRecord."""
     try:
         known = json.loads(value)
         reason, since, detail = known["hold"], float(known["since"]), str(known.get("detail", ""))
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise InvalidRecord("invalid", "a hold that is not JSON of hold and since") from error
     if reason not in get_args(HoldReason):
-        reason = "paused"  # a newer version's: whatever it means, nothing may be sent
+        reason = "paused"  # a newer version's reason: nothing may be sent in any case
     return hold(reason, since, detail)

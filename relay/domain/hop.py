@@ -1,4 +1,4 @@
-"""Hop metadata: the headers of every record behind `from_sender`, read and written."""
+"""Hop metadata: encodes and decodes the headers of every record after `from_sender`."""
 
 from collections.abc import Callable, Mapping
 from functools import lru_cache
@@ -16,10 +16,10 @@ from relay.domain.trace import read_tracestate
 Outcome = Literal["answered", "delivered", "failed"]
 
 NO_RECEIVER: Final = "-"
-"""Stands for the receiver in a failure notice of a message that never got one; no receiver can have this name."""
+"""The receiver in a failure notice of a message that had none; no receiver can have this name."""
 
 FORM: Final = 1
-"""Of the hop headers; FORM_HEADER says which one a record has, and a record without it has form 1."""
+"""Version of the hop headers. FORM_HEADER carries it; a record without that header has form 1."""
 FORM_HEADER: Final = "relay-form"
 LIFE_HEADER: Final = "relay-receiver-life"
 
@@ -28,17 +28,16 @@ _MAX_DIGITS: Final = 18  # fits 64 bits; int() is slow, and then refuses, on ver
 
 
 class Hop(Struct, frozen=True, gc=False):
-    """What a hop record says about its delivery; its value is the payload, or on `to_sender` the answer.
+    """Metadata of a delivery in a hop record, whose value is the payload, or on `to_sender` the answer.
 
-    `content_type`: of the value. `attempt`: POSTs so far. `sequence`: grows along the order key. `origin`: where the
-    message first was on `from_sender`, `accepted_ms` when (Unix ms; 0: not known). `reason`: why it failed.
-    `status_url`: where to ask for the answer, `ask_after_s`: how long to wait first (seconds); or why nobody may be
-    asked (`not_asked`). `move`: by which of its receiver's moves it was routed (see `relay/domain/route.py`).
-    `ask_first`: of a replay, where an attempt in its former life may have arrived: see `ToReceiver`.
-    `wait_s`: seconds for which a request waits for the answer; 0: none does.
-    `headers`: the message's own, where its receiver wants any. `order`: digest of the value that it is in order by.
-    `headers`: the message's own, where its receiver wants any.
-    `life`: the id of the life of its receiver's name that it was routed in (see `relay/domain/life.py`).
+    `content_type`: of the value. `attempt`: POSTs so far. `sequence`: grows along the order key. `origin`: the
+    message's record on `from_sender`; `accepted_ms`: its time (Unix ms, 0 if not known). `reason`: why it failed.
+    `status_url`: where to poll for the answer; `ask_after_s`: seconds to wait first; `not_asked`: why polling is not
+    possible. `move`: the move of its receiver by which it was routed (see `relay/domain/route.py`). `ask_first`: of a
+    replay, if an attempt of an earlier generation may have arrived: see `ToReceiver`. `wait_s`: seconds for which a
+    client's request waits for the answer; 0 if none waits. `headers`: the message's forwarded headers, if its receiver
+    wants any. `order`: digest of the order key. `life`: the life of its receiver's name in which it was routed (see
+    `relay/domain/life.py`).
     """
 
     delivery: DeliveryId
@@ -68,7 +67,7 @@ class Hop(Struct, frozen=True, gc=False):
 
 
 def encode_hop(hop: Hop) -> Headers:
-    """The headers that say `hop`; what is None, False or unknown is left out."""
+    """The headers for `hop`, without fields that are None, False or unknown."""
     receiver, source_id, message_id = hop.delivery
     headers = [
         ("ce_specversion", b"1.0"),
@@ -78,8 +77,7 @@ def encode_hop(hop: Hop) -> Headers:
         ("relay-attempt", b"%d" % hop.attempt),
         ("relay-generation", b"%d" % hop.generation),
     ]
-    # Not a loop: this runs for every record. Some of these come from a receiver's response, which may hold what UTF-8
-    # cannot say.
+    # Not a loop, because this runs for every record. Values from a receiver's response may not be encodable as UTF-8.
     if hop.event_type is not None:
         headers.append(("ce_type", hop.event_type.encode(errors="replace")))
     if hop.time is not None:
@@ -126,8 +124,8 @@ def encode_hop(hop: Hop) -> Headers:
 
 
 def result_headers(hop: Hop) -> Headers:
-    """The headers of a record on `to_sender`: those that say `hop`, and those that a callback with it has as well, so
-    that a sender's own consumer tells repeats by the same `webhook-id`."""
+    """The headers of a record on `to_sender`: those for `hop`, and those of a callback, so that a sender's own consumer
+    recognizes duplicates by the same `webhook-id`."""
     _, source_id, message_id = hop.delivery
     return (
         *encode_hop(hop),
@@ -145,7 +143,7 @@ def decode_hop(headers: Headers) -> Hop:
     fields: dict[str, Any] = {}
     named, has_own = dict(headers), False
     if (form := named.get(FORM_HEADER)) is not None and form != b"%d" % FORM:
-        raise _wrong(FORM_HEADER, f"is none that is known here ({FORM}): a newer release wrote this record")
+        raise _wrong(FORM_HEADER, f"is unknown to this release, which knows {FORM}: a newer release wrote this record")
     for name, value in named.items():
         reader = _READERS.get(name)
         if reader is not None:
@@ -184,7 +182,7 @@ def _missing(field: str) -> InvalidRecord:
     return _wrong(name, "is missing" if field == "receiver" else "is missing or empty")
 
 
-# Readers of values. They raise ValueError that says what a value is not.
+# Readers of header values. They raise ValueError that says what is wrong.
 
 
 @lru_cache(maxsize=16_384)
@@ -258,4 +256,4 @@ _READERS: Final[dict[str, tuple[str, Callable[[bytes], object]]]] = {
     "relay-order-key": ("order", bytes.decode),
     LIFE_HEADER: ("life", bytes.decode),
 }
-"""Which field of a hop a header is, and how it is read."""
+"""Field and reader of each header."""

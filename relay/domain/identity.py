@@ -1,4 +1,4 @@
-"""Who is who: message and delivery identities, receiver names, and the ids derived from them."""
+"""Identities of messages and deliveries, receiver names, and the ids derived from them."""
 
 import hashlib
 import re
@@ -9,7 +9,7 @@ from relay.domain.errors import InvalidRecord
 
 MAX_ID_BYTES: Final = 256
 OWN_SOURCE: Final = "relay"
-"""The source of what the relay itself has to say; nobody else sends as it."""
+"""The source of the relay's own events; no sender may use it."""
 _RECEIVER_NAME = re.compile(r"[a-z0-9][a-z0-9-]{0,62}")
 _CONTROL = re.compile("[\x00-\x1f\x7f-\x9f]")
 
@@ -57,18 +57,18 @@ def read_message_id(value: bytes) -> str:
 
 @lru_cache(maxsize=16_384)
 def read_source_id(value: bytes) -> str:
-    """The source_id in a header `ce_source`; the same ones come again and again. Raises as `read_message_id` does."""
+    """The source_id in a header `ce_source`, cached because sources repeat. Raises as `read_message_id` does."""
     return check_id(value.decode(), "header ce_source")
 
 
 def is_receiver_name(name: str) -> bool:
-    """Whether `name` may name a receiver: it becomes part of topic and group names."""
+    """Whether `name` is valid for a receiver: it becomes part of topic and group names."""
     return _RECEIVER_NAME.fullmatch(name) is not None
 
 
 _BASE32: Final = "abcdefghijklmnopqrstuvwxyz234567"
 _PAIRS: Final = [first + second for first in _BASE32 for second in _BASE32]
-"""Two characters for each 10 bits: the library's base32 takes longer than the hash that it shows."""
+"""Two characters for each 10 bits: the standard library's base32 takes longer than the hash itself."""
 
 
 def _id26(source_id: str, message_id: str) -> str:
@@ -90,5 +90,5 @@ def callback_id(delivery: DeliveryId, generation: int, *, failed: bool) -> str:
 
 
 def digest12(*parts: str) -> bytes:
-    """12 bytes of SHA-256 that stand for `parts`: how rows are named in the state (parts cannot contain NUL)."""
+    """12 bytes of SHA-256 of `parts`, which cannot contain NUL: the names of rows in the state."""
     return hashlib.sha256("\0".join(parts).encode()).digest()[:12]

@@ -1,9 +1,9 @@
-"""Whether a webhook comes from the sender that it says: the check of signatures as others make them. Pure.
+"""Signature verification of inbound webhooks, one function per scheme. Pure.
 
-One function per scheme. Sources: the manuals of GitHub ("Validating webhook deliveries"), Stripe ("Verify webhook
-signatures manually") and Slack ("Verifying requests from Slack"); Standard Webhooks 1.0; CloudEvents, "HTTP 1.1 Web
-Hooks for Event Delivery", 3.1. The schemes without a signed time cannot tell a request that somebody has captured and
-sends again; the message id does, unless it stands in a header that is not signed either, and is changed.
+Sources: the manuals of GitHub ("Validating webhook deliveries"), Stripe ("Verify webhook signatures manually") and
+Slack ("Verifying requests from Slack"); Standard Webhooks 1.0; CloudEvents, "HTTP 1.1 Web Hooks for Event Delivery",
+3.1. Schemes without a signed time do not detect replayed requests. Deduplication by message id does, unless the id is
+in an unsigned header that the attacker changes.
 """
 
 import binascii
@@ -16,22 +16,22 @@ from relay.domain.receiver import Inbound, InboundKind
 from relay.domain.signing import verify_standard
 
 Headers = Mapping[str, str]
-"""Of a request. They are looked up by names in lower case: either the mapping has such, or it does not mind."""
+"""Headers of a request, looked up by lower-case names; the mapping has such names or ignores case."""
 Refusal = Literal["missing", "wrong", "old"]
-"""Why a webhook is not believed. `old`: its signature is right, and the time that was signed too far from now."""
+"""Why a webhook is rejected. `old`: its signature is valid, but the signed time is too far from now."""
 
 TIMED: Final[frozenset[InboundKind]] = frozenset({"stripe", "slack", "standard"})
 """Kinds that sign the time."""
 _MOST_SIGNATURES: Final = 16
-"""Of one request: senders give one per secret while they rotate."""
+"""Signatures checked per request: senders give one per secret while they rotate."""
 _Check = Callable[[Inbound, Headers, bytes, float], Refusal | None]
 
 
 def verify(policy: Inbound, headers: Headers, body: bytes, now: float) -> Refusal | None:
-    """Why the webhook is refused; None: it was made with one of `policy.secrets`. `body`: as it came. `now`: Unix
+    """Why the webhook is rejected; None if it was signed with one of `policy.secrets`. `body`: as received. `now`: Unix
     seconds.
 
-    Takes the same time whichever byte of a signature differs. Never raises for what a request may hold.
+    Compares signatures in constant time. Never raises, whatever the request contains.
     """
     return _CHECKS[policy.kind](policy, headers, body, now)
 
@@ -49,7 +49,7 @@ def _stripe(policy: Inbound, headers: Headers, body: bytes, now: float) -> Refus
         return "missing"
     pairs = [item.strip().partition("=") for item in given.split(",")]
     stamp = next((value for name, _, value in pairs if name == "t"), "")
-    signatures = [value for name, _, value in pairs if name == "v1"]  # v0 is that of test events, and proves nothing
+    signatures = [value for name, _, value in pairs if name == "v1"]  # v0 is for test events and proves nothing
     content = b"%b.%b" % (_bytes(stamp), body)
     if not _matches(signatures, (_hex(key, content) for key in _keys(policy))):
         return "wrong"
@@ -76,8 +76,7 @@ def _standard(policy: Inbound, headers: Headers, body: bytes, now: float) -> Ref
 
 
 def standard_headers(headers: Headers) -> Headers | None:
-    """The three headers of Standard Webhooks, under its names also where a sender has the older ones of Svix. None
-    where one is missing."""
+    """The three headers of Standard Webhooks, also if a sender uses Svix's older names. None if one is missing."""
     for prefix in ("webhook-", "svix-"):
         found = [headers.get(prefix + part) for part in ("id", "timestamp", "signature")]
         webhook_id, stamp, signature = found
@@ -87,7 +86,7 @@ def standard_headers(headers: Headers) -> Headers | None:
 
 
 def _cloudevents(policy: Inbound, headers: Headers, body: bytes, now: float) -> Refusal | None:
-    """CloudEvents know no signature: a bearer token, or what somebody in between has added, as with `generic`."""
+    """CloudEvents defines no signature: checks a bearer token, or a header that a gateway added, as with `generic`."""
     if policy.header is not None:
         return _generic(policy, headers, body, now)
     given = headers.get("authorization")
@@ -122,7 +121,7 @@ _CHECKS: Final[Mapping[InboundKind, _Check]] = {
 
 
 def _keys(policy: Inbound) -> Iterable[bytes]:
-    """Verbatim, also with `whsec_`: so GitHub, Stripe and Slack use theirs."""
+    """The secrets verbatim, also with `whsec_`, as GitHub, Stripe and Slack use them."""
     return (secret.encode() for secret in policy.secrets)
 
 
@@ -141,11 +140,11 @@ def _matches(given: list[str], expected: Iterable[str]) -> bool:
 
 
 def _age(stamp: str, policy: Inbound, now: float) -> Refusal | None:
-    """Of a time that was signed; who holds the secret may still write nonsense there."""
+    """Checks a signed time; a sender with the secret may still have written an invalid one."""
     if not (stamp.isascii() and stamp.isdigit() and len(stamp) <= 18):
         return "wrong"
     return None if abs(now - int(stamp)) <= policy.tolerance_s else "old"
 
 
 def _bytes(text: str) -> bytes:
-    return text.encode(errors="surrogatepass")  # what a server could not decode must fail the check, not raise
+    return text.encode(errors="surrogatepass")  # undecodable bytes must fail the check, not raise

@@ -1,6 +1,6 @@
-"""What a webhook of others is as a message: its id and its type, from where each kind of sender puts them. Pure.
+"""Reads the message id and event type of an inbound webhook, from where each kind of sender puts them. Pure.
 
-Only these two are looked for; the payload goes on as it came. To be asked only once the signature was found right.
+The payload is forwarded as received. Callers verify the signature first.
 """
 
 from collections.abc import Callable, Mapping
@@ -23,7 +23,7 @@ _NOT_JSON: Final = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)
 
 @dataclass(frozen=True, slots=True)
 class InboundEvent:
-    """`message_id` None: the sender gave none. `is_probe`: it only asks whether anybody is there."""
+    """`message_id` is None if the sender gave none. `is_probe`: a connection test, not an event."""
 
     message_id: str | None
     event_type: str | None
@@ -32,7 +32,7 @@ class InboundEvent:
 
 @dataclass(frozen=True, slots=True)
 class Challenge:
-    """No event: the sender wants to get `text` back, which shows that the URL is ours."""
+    """Not an event: the sender expects `text` in the response, as proof that the URL is ours."""
 
     text: str
 
@@ -91,7 +91,7 @@ def _action(payload: bytes) -> str | None:
 
 
 def _form_payload(body: bytes) -> bytes:
-    """GitHub's own default: JSON in a field of a form."""
+    """The JSON in a form field, which is GitHub's default."""
     try:
         return dict(parse_qsl(body.decode(), max_num_fields=_MOST_FIELDS)).get("payload", "").encode()
     except ValueError:
@@ -119,8 +119,8 @@ def _slack(policy: Inbound, headers: Headers, body: bytes) -> InboundEvent | Cha
 
 def _standard(policy: Inbound, headers: Headers, body: bytes) -> InboundEvent:
     webhook_id = (standard_headers(headers) or {}).get("webhook-id", "")
-    if "." in webhook_id:  # `id.timestamp.body` is signed: with a dot in the id the same signature is good for others
-        raise InvalidRecord("invalid", "the message id in header webhook-id has a dot, which Standard Webhooks has not")
+    if "." in webhook_id:  # `id.timestamp.body` is signed: with a dot in the id, the signature would fit other splits
+        raise InvalidRecord("invalid", "the message id in header webhook-id has a dot, which Standard Webhooks forbids")
     try:
         event_type = _decode_typed(body).type
     except _NOT_JSON:
@@ -169,4 +169,4 @@ def _text(headers: Headers, name: str) -> str | None:
 
 def _unreadable(what: str, error: Exception) -> InvalidRecord:
     said = "it is nested too deeply" if isinstance(error, RecursionError) else str(error)
-    return InvalidRecord("invalid", f"the body is no {what}: {said}")
+    return InvalidRecord("invalid", f"the body is not a valid {what}: {said}")

@@ -1,4 +1,4 @@
-"""JSON pointers (RFC 6901): into which part of a document one leads."""
+"""JSON pointers (RFC 6901): validation and lookup."""
 
 import re
 from collections.abc import Sequence
@@ -9,7 +9,7 @@ _STRAY: Final = re.compile(r"~(?![01])")
 
 
 def check_pointer(text: str) -> str:
-    """`text` if it is a pointer. Raises ValueError."""
+    """`text`, if it is a valid pointer. Raises ValueError."""
     if text and not text.startswith("/"):
         raise ValueError(f"{text[:80]!r} is not a JSON pointer; it begins with /")
     if _STRAY.search(text):
@@ -18,17 +18,17 @@ def check_pointer(text: str) -> str:
 
 
 def pointer_steps(pointer: str) -> tuple[str, ...]:
-    """The names and indexes that it takes, unescaped."""
+    """The pointer's names and indexes, unescaped."""
     return tuple(step.replace("~1", "/").replace("~0", "~") for step in pointer.split("/")[1:])
 
 
 def is_index(step: str) -> bool:
-    """Whether a step leads to a member of an array."""
+    """Whether a step can be an array index."""
     return _INDEX.fullmatch(step) is not None
 
 
 def value_at(document: object, steps: Sequence[str]) -> object:
-    """What they lead to in a decoded document. Raises LookupError."""
+    """The value at `steps` in a decoded document. Raises LookupError."""
     here = document
     for step in steps:
         if isinstance(here, dict):

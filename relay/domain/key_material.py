@@ -1,7 +1,7 @@
-"""Certificates and private keys in PEM as others give them, bounded before a library of cryptography reads them. Pure.
+"""Size checks of untrusted certificates and private keys (PEM), before a cryptography library reads them. Pure.
 
-What such a library does with a key takes time that grows with the third power of its length: to check an RSA key of
-12,287 bits took 40 s, in which nothing else ran. So the length of each number is read here, without any arithmetic.
+The time such a library takes grows with the third power of the key length: checking an RSA key of 12,287 bits took 40 s
+and blocked the process. So this module first reads the length of each number, without arithmetic on it.
 """
 
 import base64
@@ -29,7 +29,7 @@ _INTEGER, _BIT_STRING, _OCTET_STRING, _SEQUENCE, _CONSTRUCTED, _LONG_TAG = 0x02,
 
 
 class _Block(NamedTuple):
-    """`body`: base64, and before it the headers that an old kind of encryption needs."""
+    """`body`: base64, after the headers of legacy PEM encryption, if any."""
 
     label: str
     body: str
@@ -39,11 +39,11 @@ class _DerSpan(NamedTuple):
     start: int
     end: int
     is_guess: bool
-    """A string that looks as if it had more in it: it may be none of that."""
+    """A string that may contain nested DER, or not."""
 
 
 def clean_certificates(pem: str) -> str:
-    """The same certificates, without what stands around them. Raises ValueError."""
+    """The same certificates, without surrounding text. Raises ValueError."""
     blocks = [block for block in _blocks(pem, NO_CERTIFICATES) if block.label in _CERTIFICATES]
     if not blocks:
         raise ValueError(NO_CERTIFICATES)
@@ -53,7 +53,7 @@ def clean_certificates(pem: str) -> str:
 
 
 def clean_private_key(pem: str) -> str:
-    """The same key, without what stands around it. Raises ValueError."""
+    """The same key, without surrounding text. Raises ValueError."""
     blocks = [block for block in _blocks(pem, NO_KEY) if block.label.endswith(_PRIVATE_KEY)]
     if len(blocks) != 1:
         raise ValueError(f"has {len(blocks)} private keys; write one" if blocks else NO_KEY)
@@ -64,13 +64,13 @@ def clean_private_key(pem: str) -> str:
 
 
 def check_bits(bits: int) -> None:
-    """Raises ValueError for a key that is longer than is allowed."""
+    """Raises ValueError for a key that is too long."""
     if bits > MOST_BITS:
         raise ValueError(f"has a key of {bits} bits; at most {MOST_BITS} are allowed")
 
 
 def _blocks(pem: str, wrong: str) -> Iterator[_Block]:
-    """What is between a line that begins, and the line that ends it. Raises ValueError with `wrong`."""
+    """The PEM blocks between BEGIN and END lines. Raises ValueError with `wrong`."""
     label, body = None, list[str]()
     for line in map(str.strip, pem.splitlines()):
         if line.startswith(_BEGIN) and line.endswith(_DASHES) and label is None:
@@ -99,8 +99,8 @@ def _clean(block: _Block, wrong: str) -> str:
 
 
 def _lengths(der: bytes) -> Iterator[int]:
-    """Bits of each number in it, also of those in a string that is DER itself, as that of PKCS #8. Raises ValueError or
-    IndexError for what is no DER: no length that is not the shortest, or not known at the beginning."""
+    """Bits of each integer in `der`, including those in strings that contain DER, as in PKCS #8. Raises ValueError or
+    IndexError for invalid DER, such as indefinite lengths."""
     spans = [_DerSpan(0, len(der), is_guess=False)]
     while spans:
         at, end, is_guess = spans.pop()
@@ -113,7 +113,7 @@ def _lengths(der: bytes) -> Iterator[int]:
                 elif tag & _CONSTRUCTED:
                     spans.append(_DerSpan(start, following, is_guess))
                 elif tag in (_BIT_STRING, _OCTET_STRING):
-                    start += tag == _BIT_STRING  # the first byte says how many bits are left over
+                    start += tag == _BIT_STRING  # the first byte counts the unused bits
                     if start < following and der[start] == _SEQUENCE:
                         spans.append(_DerSpan(start, following, is_guess=True))
                 at = following
@@ -123,15 +123,15 @@ def _lengths(der: bytes) -> Iterator[int]:
 
 
 def _head(der: bytes, at: int, end: int) -> tuple[int, int, int]:
-    """The tag there, where its content begins, and where it ends."""
+    """(tag, start of its content, end of its content) at offset `at`."""
     tag, length, start = der[at], der[at + 1], at + 2
     if tag & _LONG_TAG == _LONG_TAG:
-        raise ValueError("a tag of more than one byte")
+        raise ValueError("a tag with more than one byte")
     if length >= 0x80:
         size = length & 0x7F
         if not 0 < size <= 4:
-            raise ValueError("a length that is not known at the beginning, or of gigabytes")
+            raise ValueError("an indefinite length, or one of gigabytes")
         length, start = int.from_bytes(der[start : start + size]), start + size
     if start + length > end:
-        raise ValueError("longer than what it is in")
+        raise ValueError("an element that is longer than its parent")
     return tag, start, start + length

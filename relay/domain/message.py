@@ -1,4 +1,4 @@
-"""A message as the sender gives it: its two wire forms on `from_sender`, read and written."""
+"""Messages: parses and writes both wire forms on `from_sender`, the JSON envelope and CloudEvents headers."""
 
 import hashlib
 import re
@@ -16,25 +16,25 @@ from relay.domain.identity import OWN_SOURCE, MessageId, check_id, is_receiver_n
 from relay.domain.trace import read_tracestate
 
 MAX_RECEIVERS: Final = 1_000
-"""Receivers that one message may go to."""
+"""Receivers that one message may name."""
 
 MAX_TEXT_BYTES: Final = 1_024
 """Bytes of a type, time, content type or trace header: they become HTTP headers, which receivers limit too."""
 
 _STRUCTURED: Final = b"application/cloudevents"
 _RAW: Final = "relay-raw-"
-"""Begins the name of a sender's header that nobody can read (see the log port)."""
+"""Prefix of a header whose name or value cannot be decoded (see the log port)."""
 _WAIT_DIGITS: Final = 9
 _SHOWN: Final = 5
-"""Misspelt headers that are named."""
+"""Misspelt headers that an error lists."""
 
 
 class Message(Struct, frozen=True, gc=False):
-    """One webhook event. `receivers` None: whoever subscribes; else unique names in the sender's order.
+    """One webhook event. `receivers`: unique names in the sender's order; None for all subscribers.
 
-    `payload` is exactly what the sender gave. `time`: the sender's own word (RFC 3339). `wait_s`: seconds
-    for which whoever sent it over HTTP waits for the answer; 0: nobody does. `headers`: its own, for the receivers that
-    want them (`forwarding.py`).
+    `payload`: exactly as the sender gave it. `time`: as given by the sender (RFC 3339). `wait_s`: seconds for which the
+    HTTP client waits for the answer; 0 if it does not wait. `headers`: forwarded to receivers that want them
+    (`forwarding.py`).
     """
 
     source_id: str
@@ -57,7 +57,7 @@ class Message(Struct, frozen=True, gc=False):
 class Envelope(Struct):
     source_id: str
     message_id: str
-    payload: msgspec.Raw  # a slice of the input: nothing decodes and re-encodes a payload
+    payload: msgspec.Raw  # a slice of the input, so that no payload is decoded and re-encoded
     receiver: str | list[str] | None = None
     event_type: str | None = None
     headers: dict[str, str] | None = None
@@ -70,9 +70,9 @@ _JSON_TYPE: Final = re.compile(r"(?:application|text)/(?:json|[^/+;]+\+json)", r
 
 
 def parse_message(value: bytes | None, headers: Headers) -> Message:
-    """The message in a record of `from_sender`: header form if any `ce_*` header is there, else a JSON envelope.
+    """The message in a record of `from_sender`: header form if it has any `ce_*` header, else a JSON envelope.
 
-    Of a repeated header the last counts. Raises InvalidRecord (reason `invalid`) with what is wrong and where.
+    The last of repeated headers counts. Raises InvalidRecord (reason `invalid`), which says what is wrong and where.
     """
     if value is None:
         raise InvalidRecord("invalid", "the record has no value (null); a message needs a payload")
@@ -93,9 +93,9 @@ def parse_message(value: bytes | None, headers: Headers) -> Message:
 
 
 def json_fault(message: Message) -> str | None:
-    """What is wrong with a payload whose content type says that it is JSON; None: nothing, or it is no JSON.
+    """Why a payload with a JSON content type is not valid JSON; None if it is valid, or has another content type.
 
-    The payload goes on as it is all the same. One that is nested too deeply to be checked counts as right.
+    The payload is forwarded in any case. One that is nested too deeply to be checked counts as valid.
     """
     if message.content_type is None or not _JSON_TYPE.fullmatch(message.content_type.partition(";")[0].strip()):
         return None
@@ -103,7 +103,7 @@ def json_fault(message: Message) -> str | None:
         _any_json.decode(message.payload)
         message.payload.decode()
     except msgspec.DecodeError as error:
-        return f"the content type is {message.content_type}, but the payload is no JSON: {error}"
+        return f"the content type is {message.content_type}, but the payload is not JSON: {error}"
     except UnicodeDecodeError:
         return f"the content type is {message.content_type}, but the payload is not UTF-8"
     except RecursionError:
@@ -112,10 +112,10 @@ def json_fault(message: Message) -> str | None:
 
 
 def message_digest(message: Message) -> bytes:
-    """6 bytes of SHA-256 over payload, receivers and type: tells a repeated message from a reused id.
+    """6 bytes of SHA-256 over payload, receivers and type: distinguishes a repeated message from a reused id.
 
-    The order of the receivers does not count, nor does the wire form, nor do the message's own headers. Of an event of
-    our own the id says all: two processes that notice the same thing put it in slightly different words.
+    The order of the receivers, the wire form and forwarded headers do not count. For the relay's own events only the id
+    counts: two processes that notice the same event may describe it slightly differently.
     """
     if message.source_id == OWN_SOURCE:
         return hashlib.sha256(message.message_id.encode()).digest()[:6]
@@ -123,12 +123,12 @@ def message_digest(message: Message) -> bytes:
     if receivers is not None and len(receivers) > 1:
         receivers = tuple(sorted(receivers))
     head = _encode_json((message.event_type, receivers))
-    # a JSON array says itself where it ends, so head and payload cannot run into each other
+    # a JSON array is self-delimiting, so the boundary between head and payload is unambiguous
     return hashlib.sha256(head + message.payload).digest()[:6]
 
 
 def message_headers(message: Message) -> Headers:
-    """The header form; the record's value is `message.payload`, its key the source_id."""
+    """The headers of the header form; the record's value is `message.payload`, its key the source_id."""
     optional = (
         ("ce_type", message.event_type),
         ("ce_time", message.time),
@@ -148,9 +148,9 @@ def message_headers(message: Message) -> Headers:
 
 
 def sender_headers(headers: Headers) -> Headers:
-    """Those headers of a `from_sender` record that count there: hop metadata is nobody's word yet, so it is left out.
+    """The headers of a `from_sender` record without hop metadata, which only the relay sets.
 
-    A dead letter of that stage carries these, or a sender could name any receiver in `relay-receiver`.
+    A dead letter of that stage carries only these; otherwise a sender could set any receiver in `relay-receiver`.
     """
     return tuple(pair for pair in headers if not pair[0].startswith("relay-") or pair[0].startswith((_RAW, PREFIX)))
 
@@ -163,7 +163,7 @@ def _from_headers(value: bytes, named: Mapping[str, bytes]) -> Message:
     for name, given in named.items():
         reader = _READERS.get(name)
         if reader is None:
-            others = others or name != "ce_specversion"  # its own may be among them; most messages have none
+            others = others or name != "ce_specversion"  # forwarded headers may be among them; most messages have none
             continue
         try:
             fields[reader[0]] = reader[1](given)
@@ -187,7 +187,7 @@ def _from_envelope(value: bytes, named: Mapping[str, bytes]) -> Message:
     except msgspec.ValidationError as error:
         raise InvalidRecord("invalid", f"JSON envelope: {error}") from error
     except msgspec.DecodeError as error:
-        raise InvalidRecord("invalid", f"the record has no ce_* headers and is no JSON envelope: {error}") from error
+        raise InvalidRecord("invalid", f"the record has no ce_* headers and is not a JSON envelope: {error}") from error
     names = envelope.receiver
     if isinstance(names, str):
         names = [names]
@@ -208,7 +208,7 @@ def _from_envelope(value: bytes, named: Mapping[str, bytes]) -> Message:
 
 
 def _own_headers(named: Mapping[str, bytes], said: Mapping[str, str] | None = None) -> Pairs:
-    """Those of a message's own: of its record, and what its envelope has `said`, which counts more."""
+    """Forwarded headers of a message: those of its record, overridden by those in its envelope (`said`)."""
     try:
         return read_headers(in_record(named) | dict(said or {}))
     except UnicodeDecodeError:
@@ -216,7 +216,7 @@ def _own_headers(named: Mapping[str, bytes], said: Mapping[str, str] | None = No
 
 
 def _spelling_hint(named: Mapping[str, bytes]) -> str | None:
-    """What to do about attributes that are spelt as HTTP spells them; None where there are none."""
+    """Names the correct spelling of attributes that are spelt as in HTTP; None if there are none."""
     right = {name: name.lower().replace("-", "_") for name in sorted(named)}
     wrong = [name for name, spelt in right.items() if spelt.startswith("ce_") and name != spelt][:_SHOWN]
     if not wrong:
@@ -235,7 +235,7 @@ def _text(named: Mapping[str, bytes], name: str) -> str | None:
 
 
 def short_text(text: str | None, name: str) -> str | None:
-    """`text` if it may become an HTTP header; an empty one says nothing, so it counts as absent."""
+    """`text`, if it may become an HTTP header. An empty text counts as absent."""
     if not text:
         return None
     if len(text) > MAX_TEXT_BYTES or (not text.isascii() and len(text.encode()) > MAX_TEXT_BYTES):
@@ -251,7 +251,7 @@ def _receivers(name: str, given: Iterable[str]) -> tuple[str, ...]:
                 "invalid", f"{name}: {receiver[:80]!r} is not a receiver name ([a-z0-9][a-z0-9-]*, <= 63)"
             )
     if not names:
-        raise InvalidRecord("invalid", f"{name} is empty; leave it out to reach whoever subscribes")
+        raise InvalidRecord("invalid", f"{name} is empty; leave it out to reach all subscribers")
     if len(names) > MAX_RECEIVERS:
         raise InvalidRecord("invalid", f"{name} has {len(names)} names; {MAX_RECEIVERS} are allowed")
     return names
@@ -263,7 +263,7 @@ def _read_receivers(value: bytes) -> tuple[str, ...]:
 
 
 def _read_wait(value: bytes) -> int:
-    """What is no number of seconds is no fault: a hint more or less is all that hangs on it."""
+    """Seconds; 0 for an invalid value, which is no error because the header is only a hint."""
     return int(value) if value.isdigit() and len(value) <= _WAIT_DIGITS else 0
 
 
@@ -272,7 +272,7 @@ def _reader_of_short(name: str) -> Callable[[bytes], str | None]:
 
 
 def _reader_of_few(name: str) -> Callable[[bytes], str | None]:
-    """As `_reader_of_short`, where the same texts come again and again."""
+    """`_reader_of_short` with a cache, for headers with few distinct values."""
     return lru_cache(maxsize=1_024)(_reader_of_short(name))
 
 
@@ -287,4 +287,4 @@ _READERS: Final[dict[str, tuple[str, Callable[[bytes], object]]]] = {
     "tracestate": ("tracestate", read_tracestate),
     "relay-wait": ("wait_s", _read_wait),
 }
-"""Which field of a message a header is, and how it is read."""
+"""Field and reader of each header."""

@@ -1,4 +1,4 @@
-"""Failure notices: what a sender is told in place of an answer, as problem details (RFC 9457)."""
+"""Failure notices, which a sender gets instead of an answer, as problem details (RFC 9457)."""
 
 from typing import Final, TypedDict
 
@@ -18,22 +18,22 @@ TITLES: Final = {
     "gone": "The receiver is gone",
     "exhausted": "Every attempt to deliver the message failed",
     "expired": "The message could not be delivered in time",
-    "ambiguous": "Nobody knows whether the receiver has the message",
+    "ambiguous": "The message may or may not have reached the receiver",
     "backlog_full": "Too many messages wait for the receiver",
     "answer_timeout": "The receiver did not answer in time",
     "receiver_forgot": "The receiver accepted the message, and then forgot it",
-    "callback_rejected": "The sender refused the result",
-    "callback_exhausted": "Every attempt to bring the result to the sender failed",
+    "callback_rejected": "The sender rejected the result",
+    "callback_exhausted": "Every attempt to deliver the result to the sender failed",
     "poison": "The message could not be processed",
     "lost": "The log lost the message while it waited",
     "discarded": "The message was discarded",
 }
-"""For people, by reason."""
+"""Titles by reason."""
 _UNTITLED: Final = "The message could not be delivered"
 
 
 class Notice(TypedDict):
-    """A failure notice. `receiver`: null where the message never had one. `attempts`: POSTs that were made."""
+    """A failure notice. `receiver`: null if the message never had one. `attempts`: the number of POSTs."""
 
     type: str
     title: str
@@ -51,8 +51,7 @@ class Notice(TypedDict):
 def notice_body(
     delivery: DeliveryId, generation: int, *, reason: str, detail: str, attempts: int, last_status: int | None
 ) -> bytes:
-    """JSON that says how `delivery` failed. `type` is `/problems/<reason>`, as in the API's own problems; `receiver` is
-    null where the message never had one."""
+    """The notice of a failed `delivery` as JSON. `type` is `/problems/<reason>`, as in the API's own problems."""
     title = TITLES.get(reason, _UNTITLED)
     notice: Notice = {
         "type": f"/problems/{reason.replace('_', '-')}",

@@ -1,4 +1,4 @@
-"""What keeps a receiver's deliveries in order: the setting `ordering`, and the value that it reads from a message."""
+"""Order keys: the setting `ordering` of a receiver, and the value that it reads from a message."""
 
 from collections.abc import Callable
 from functools import lru_cache
@@ -9,19 +9,19 @@ from relay.domain.identity import digest12
 from relay.domain.json_pointer import pointer_steps
 
 KINDS: Final = ("source", "receiver", "none")
-"""Orders that need nothing of the message but its ids. Any other is by a value: `/json/pointer` or `header:NAME`."""
+"""Orderings that need only the message's ids. Any other is by a value: `/json/pointer` or `header:NAME`."""
 HEADER: Final = "header:"
 
 
 def is_by_value(by: str) -> bool:
-    """Whether messages of a source are in order only with those that have the same value."""
+    """Whether only messages of a source with the same value are kept in order."""
     return by not in KINDS
 
 
 def order_digest(by: str, event: FilterInput) -> str | None:
-    """Digest of the value, in hex, as it travels with the delivery.
+    """Digest of the value in hex, which the delivery's records carry.
 
-    None: the order needs no value, or the message has none there (no JSON, nothing at that place, null, a list or an
+    None if the ordering needs no value, or the message has none (not JSON, nothing at that place, null, a list or an
     object). Messages of a source without a value are in order with each other.
     """
     if not is_by_value(by):
@@ -29,7 +29,7 @@ def order_digest(by: str, event: FilterInput) -> str | None:
     value = _reader(by)(event)
     if value is None or isinstance(value, dict | list):
         return None
-    text = str(value).encode(errors="replace").decode()  # JSON may have halves of surrogate pairs
+    text = str(value).encode(errors="replace").decode()  # JSON may contain lone surrogates
     return digest12("order", text).hex()
 
 

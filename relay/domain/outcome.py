@@ -1,4 +1,4 @@
-"""What came of a POST: the meaning of each response, for the delivery and for the receiver's health."""
+"""Classifies the response to a POST, for the delivery and for the receiver's health."""
 
 from typing import Final, Literal, assert_never
 
@@ -28,11 +28,11 @@ _TABLE: Final[dict[int, CodeClass]] = {
 _OURS: Final = frozenset(
     {"blocked", "invalid_url", "invalid_header", "failed", "no_resources", "no_local_address", "no_proxy"}
 )
-"""Kinds of NoResponse that say nothing about the receiver: we refused to ask it, or could not."""
+"""Kinds of NoResponse that say nothing about the receiver: the relay did not, or could not, send the request."""
 
 
 class Answered(Struct, frozen=True, gc=False):
-    """Delivered, and the body is the answer. `truncated`: only the start of it came."""
+    """Delivered, and the body is the answer. `truncated`: only its beginning was received."""
 
     status: int
     content_type: str | None
@@ -47,7 +47,7 @@ class Delivered(Struct, frozen=True, gc=False):
 
 
 class Accepted(Struct, frozen=True, gc=False):
-    """The answer comes later. `ask_after_s`: wish for the first status GET; `location`: as it was sent."""
+    """The answer follows later. `ask_after_s`: requested delay of the first status GET; `location`: as received."""
 
     status: int
     body: bytes
@@ -56,7 +56,7 @@ class Accepted(Struct, frozen=True, gc=False):
 
 
 class NotNow(Struct, frozen=True, gc=False):
-    """The whole receiver wants to be left alone for a while. `counted`: whether this used up an attempt."""
+    """The receiver wants no requests for a while. `counted`: whether this used up an attempt."""
 
     retry_after_s: float | None
     status: int
@@ -72,8 +72,8 @@ class Ambiguous(Struct, frozen=True, gc=False):
 
 
 class NotProcessed(Struct, frozen=True, gc=False):
-    """The receiver surely has not processed the message. `kind`: of the NoResponse, `redirect`, `client_error`,
-    `server_error`, or `unwanted` (a success that this receiver does not count as one)."""
+    """The receiver certainly has not processed the message. `kind`: of the NoResponse, `redirect`, `client_error`,
+    `server_error`, or `unwanted` (a 2xx that this receiver's settings do not count as success)."""
 
     retry_after_s: float | None
     status: int | None
@@ -81,13 +81,13 @@ class NotProcessed(Struct, frozen=True, gc=False):
 
 
 class Gone(Struct, frozen=True, gc=False):
-    """The endpoint is no more: pause the receiver."""
+    """The endpoint no longer exists: pause the receiver."""
 
     status: int
 
 
 class Rejected(Struct, frozen=True, gc=False):
-    """The receiver will never take this message."""
+    """The receiver will never accept this message."""
 
     status: int
 
@@ -96,9 +96,9 @@ Outcome = Answered | Delivered | Accepted | NotNow | Ambiguous | NotProcessed | 
 
 
 def classify(exchange: Exchange, *, codes: CodeClasses, now: float) -> Outcome:
-    """What `exchange`, of a POST, means. `now`: Unix seconds, for the date form of `Retry-After`.
+    """The outcome of a POST. `now`: Unix seconds, for the date form of `Retry-After`.
 
-    A status line counts, whatever became of the body after it.
+    The status line counts, even if the body was cut off.
     """
     if isinstance(exchange, NoResponse):
         if exchange.sent:
@@ -148,11 +148,11 @@ def class_of(status: int, codes: CodeClasses) -> CodeClass:
         return "delivered"
     if 300 <= status < 600:
         return "not_processed"
-    return "ambiguous"  # outside of HTTP: RFC 9110, section 15, says to take it for a 500
+    return "ambiguous"  # not an HTTP status: RFC 9110, section 15, says to treat it as a 500
 
 
 def healthy(outcome: Outcome) -> bool | None:
-    """What `outcome` says about the receiver, for its breaker; None: nothing."""
+    """Whether `outcome` counts as success or failure for the receiver's breaker; None if it counts as neither."""
     match outcome:
         case Answered() | Delivered() | Accepted() | Rejected() | Gone():
             return True

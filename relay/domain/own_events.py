@@ -1,11 +1,12 @@
-"""What the relay tells about itself: messages of a source of its own, for receivers that subscribe to it by name. Pure.
+"""The relay's own events: messages of the source `relay`, for receivers that subscribe to it by name. Pure.
 
-Each owner's events are a feed of its own: a receiver that has an owner hears of receivers of the same owner only, one
-without hears of all.
+Each owner has a feed of its own: a receiver with an owner gets events about receivers of the same owner, a receiver
+without an owner gets all events.
 
-No event brings about another one, round after round: a failed delivery of an event is no event; nobody hears of itself;
-and that a receiver which hears of others went offline, or came back, is told upwards only, from one that has an owner
-to those that have none. Its equals hear what ends until a person resumes it.
+Events must not cause each other in a loop. A failed delivery of an event is not an event, and no receiver gets events
+about itself. If a subscriber of these events goes offline or comes back, only receivers without an owner get that
+event, and only if the subscriber has an owner. Subscribers of the same feed get only the events that end when an
+operator resumes the receiver.
 """
 
 from collections.abc import Iterable, Iterator
@@ -24,14 +25,14 @@ from relay.domain.receiver import Receiver
 Turn = Literal["receiver.offline", "receiver.back", "receiver.disabled", "receiver.gone"]
 FAILED: Final = "message.failed"
 _BY_ITSELF: Final = frozenset({"receiver.offline", "receiver.back"})
-"""They come and go without a person."""
+"""Types of events that occur and end without an operator."""
 _TYPES: Final = frozenset({*get_args(Turn), FAILED})
 _CONTENT_TYPE: Final = "application/json"
 
 
 class ReceiverEvent(TypedDict):
-    """A receiver is another one than before. `since`: when its outage began, or since when it is held; `at`: when that
-    was noticed. `path`: of the API, where to look; `page`: of the pages for people, likewise."""
+    """A receiver's state has changed. `since`: when its outage or hold began; `at`: when that was noticed. `path`: the
+    receiver in the API; `page`: the receiver in the web UI."""
 
     type: Turn
     receiver: str
@@ -44,8 +45,8 @@ class ReceiverEvent(TypedDict):
 
 
 class FailedExample(TypedDict):
-    """One of the messages that failed. `attempts`: that it took. `path`: of the API, its dead letter; `page`: of the
-    pages for people, its way."""
+    """One of the failed messages. `attempts`: the number made. `path`: its dead letter in the API; `page`: the message
+    in the web UI."""
 
     source_id: str
     message_id: str
@@ -56,7 +57,7 @@ class FailedExample(TypedDict):
 
 
 class MessagesFailed(TypedDict):
-    """Messages that failed for good, as one process gathered them. `receiver` null: nobody that is known."""
+    """Messages that failed permanently, aggregated by one process. `receiver`: null if not known."""
 
     type: Literal["message.failed"]
     receiver: str | None
@@ -70,15 +71,15 @@ class MessagesFailed(TypedDict):
 
 
 _DETAILS: Final[dict[Turn, str]] = {
-    "receiver.offline": "It takes no requests. It is sent nothing but a ping from time to time, until it answers one.",
-    "receiver.back": "It has answered a ping; what was waiting for it follows.",
-    "receiver.disabled": "It was down for too long, and is sent nothing until somebody resumes it.",
-    "receiver.gone": "It has said that it is gone, and is sent nothing until somebody resumes it.",
+    "receiver.offline": "It does not answer. The relay sends it only a ping from time to time, until it answers one.",
+    "receiver.back": "It has answered a ping; waiting messages are now sent.",
+    "receiver.disabled": "It was down for too long. Nothing is sent to it until an operator resumes it.",
+    "receiver.gone": "It has returned 410 Gone. Nothing is sent to it until an operator resumes it.",
 }
 
 
 def turn_of(turn: Turn, name: str, owner: str | None, since: str | None, at: str | None) -> ReceiverEvent:
-    """What is told of a receiver."""
+    """The event about a change of a receiver."""
     return {
         "type": turn,
         "receiver": name,
@@ -92,7 +93,8 @@ def turn_of(turn: Turn, name: str, owner: str | None, since: str | None, at: str
 
 
 def example_of(source_id: str, message_id: str, reason: str, attempts: int, at: Coordinate) -> FailedExample:
-    """What is told of a message that failed. `at`: of its dead letter. Without ids it has no page but the list's."""
+    """An example in an event about failed messages. `at`: of its dead letter. Without ids, `page` is that of the
+    list."""
     known = source_id and message_id
     return {
         "source_id": source_id,
@@ -105,28 +107,28 @@ def example_of(source_id: str, message_id: str, reason: str, attempts: int, at: 
 
 
 def message_of(event: ReceiverEvent | MessagesFailed, mark: str) -> Message:
-    """The event as a message. `mark`: tells it from all others of its type and receiver; the same wherever it is
-    noticed, so that it is told once."""
+    """The event as a message. `mark`: unique among events of its type and receiver, and the same in every process that
+    notices it, so that it is published once."""
     id = f"{event['type']}:{event['receiver'] or '-'}:{mark}"
     body = msgspec.json.encode(event)
     return Message(OWN_SOURCE, id, None, event["type"], event["at"], _CONTENT_TYPE, body)
 
 
-# who hears them
+# subscribers of the events
 
 
 def feed(owner: str | None) -> str:
-    """What stands for our source in an index of subscriptions. No id has a NUL in it."""
+    """The relay's own source in an index of subscriptions. No sender's id contains a NUL."""
     return f"{OWN_SOURCE}\0{owner or ''}"
 
 
 def is_feed(source_id: str) -> bool:
-    """Whether it is one: no pattern matches it, it has to be named."""
+    """Whether it is a feed: no pattern matches a feed, a subscription has to name it."""
     return "\0" in source_id
 
 
 def subscribed(sources: Iterable[str], owner: str | None) -> Iterator[str]:
-    """The patterns of a receiver for an index: in place of our source's name the owner's feed."""
+    """A receiver's source patterns for an index, with the owner's feed instead of the name of our source."""
     for source in sources:
         if source == OWN_SOURCE:
             yield feed(owner)
@@ -135,8 +137,8 @@ def subscribed(sources: Iterable[str], owner: str | None) -> Iterator[str]:
 
 
 def hearers(directory: Directory, event_type: str, name: str | None) -> tuple[str, ...]:
-    """Names of the receivers that an event about the receiver `name` goes to. Raises InvalidRecord where there are too
-    many, and what the directory does."""
+    """Names of the receivers that get an event about the receiver `name`. Raises InvalidRecord if there are too many,
+    and the directory's errors."""
     about = None if name is None else _receiver(directory, name)
     owner = None if about is None else about.owner
     equals = feed(owner)
@@ -148,15 +150,15 @@ def hearers(directory: Directory, event_type: str, name: str | None) -> tuple[st
 
 
 def hearers_of(directory: Directory, message: Message) -> tuple[str, ...]:
-    """As `hearers`, of what came as a message of our source. Raises InvalidRecord for what we cannot have said."""
+    """As `hearers`, for a message of our source. Raises InvalidRecord if it cannot be one of our events."""
     if message.receivers is not None or message.event_type not in _TYPES:
-        raise _not_ours("its events name no receiver, and are of types of its own")
+        raise _not_ours("its events name no receiver, and have types of their own")
     try:
         said = _decode(message.payload)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-        raise _not_ours("this is none of its events") from None
+        raise _not_ours("this is not one of its events") from None
     if said.type != message.event_type or not (said.receiver is None or is_receiver_name(said.receiver)):
-        raise _not_ours("this is none of its events")
+        raise _not_ours("this is not one of its events")
     return hearers(directory, said.type, said.receiver)
 
 

@@ -1,5 +1,4 @@
-"""How far a message is: the words for it, in order, and when nothing more will happen. The same for the API that says
-them and for whoever reads them."""
+"""Progress of a message: its statuses in order, and when it is over. Shared by the API and its clients."""
 
 from collections.abc import Iterable
 from typing import Final, Literal, NamedTuple
@@ -13,7 +12,7 @@ Status = Literal[
     "done",
 ]
 CallbackStatus = Literal["pending", "retrying", "delivered", "failed"]
-"""How a result's way to the sender's callback is going."""
+"""State of a result's delivery to the sender's callback."""
 WaitKind = Literal[
     "retry",
     "rate",
@@ -31,7 +30,7 @@ WaitKind = Literal[
     "verification",
     "queued",
 ]
-"""What a delivery waits for, or its result."""
+"""What a delivery, or its result, waits for."""
 
 PROGRESS: Final[tuple[Status, ...]] = (
     "arrived",
@@ -41,45 +40,45 @@ PROGRESS: Final[tuple[Status, ...]] = (
     "response_delivered_to_sender",
     "done",
 )
-"""Least advanced first. A failed delivery stopped before its answer: so a message of several counts as failed once
-none of its deliveries still waits for its receiver, and one failed among answered ones is not hidden by them."""
+"""Least advanced first. A failed delivery stopped before its answer. So a message with several deliveries counts as
+failed once no delivery waits for its receiver any more, and answered deliveries do not hide a failed one."""
 ON_RECORD: Final = tuple(status for status in PROGRESS if status != "done")
-"""What a history can tell apart: that no answer is wanted stands in no record."""
+"""Statuses that the history can distinguish: no record says that no answer is wanted."""
 
 _UNFINISHED: Final = frozenset({"arrived", "delivered_to_receiver"})
 _OVER_FOR_NOBODY: Final = frozenset({"failed", "done"})
-"""Of a message without deliveries, once it was routed: nobody subscribes, or the filters of all who do left it out."""
+"""Of a routed message without deliveries: it has no subscriber, or no subscriber's filter matches."""
 _UNDER_WAY: Final = frozenset({"pending", "retrying"})
 
 
 class DeliveryProgress(NamedTuple):
-    """Where a delivery is. `callback`: how its result's way to the sender is going; None: there is none to go (any
-    more), or nothing to bring yet."""
+    """Status of a delivery. `callback`: state of its result's delivery to the sender; None if there is no result yet,
+    or if none is (or is no longer) to be delivered."""
 
     status: str
     callback: str | None
 
 
 def least_advanced(statuses: Iterable[Status]) -> Status:
-    """The status of a message with deliveries of these; there is one at least."""
+    """The status of a message whose deliveries have these statuses, of which there is at least one."""
     return min(statuses, key=PROGRESS.index)
 
 
 def was_answered(message_status: str, deliveries: Iterable[DeliveryProgress]) -> bool:
-    """Whether each delivery of a message has ended, wherever its result is on its way to the sender."""
+    """Whether each delivery of a message has ended, even if its result has not reached the sender yet."""
     each = list(deliveries)
     return all(one.status not in _UNFINISHED for one in each) if each else message_status in _OVER_FOR_NOBODY
 
 
 def is_over(message_status: str, deliveries: Iterable[DeliveryProgress]) -> bool:
-    """Whether nothing more will happen to a message: each of its deliveries has ended, and each result that the
-    sender is owed (an answer, or a failure notice) was taken or given up."""
+    """Whether a message is over: each of its deliveries has ended, and each result for the sender (an answer, or a
+    failure notice) was delivered or given up."""
     each = list(deliveries)
     return all(_is_over(one) for one in each) if each else message_status in _OVER_FOR_NOBODY
 
 
 def has_failed(message_status: str, deliveries: Iterable[DeliveryProgress]) -> bool:
-    """Whether anything went wrong for good: a delivery, or the way of its result to the sender."""
+    """Whether a delivery, or the delivery of its result to the sender, has failed permanently."""
     return message_status == "failed" or any("failed" in one for one in deliveries)
 
 

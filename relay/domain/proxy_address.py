@@ -1,4 +1,4 @@
-"""The URL of an egress proxy, read."""
+"""Parses the URL of an egress proxy."""
 
 import base64
 from dataclasses import dataclass, field

@@ -1,4 +1,4 @@
-"""How much may come in of one source, or with one key. Pure."""
+"""Quotas of messages from one source, or with one API key. Pure."""
 
 from dataclasses import dataclass
 from typing import Final
@@ -9,8 +9,9 @@ MOST_MESSAGES: Final = 1_000_000_000
 
 @dataclass(frozen=True, slots=True)
 class Quota:
-    """So many `messages`, 1 to MOST_MESSAGES, within `window_s` seconds from the first of them; then a window begins
-    anew with the next. Whole seconds, 1 to LONGEST_WINDOW_S: header fields that tell of quotas know no others."""
+    """At most `messages` (1 to MOST_MESSAGES) in a window of `window_s` seconds, which begins with its first message;
+    the next message after it begins a new window. Whole seconds, 1 to LONGEST_WINDOW_S: quota header fields allow no
+    others."""
 
     messages: int
     window_s: int

@@ -1,4 +1,4 @@
-"""Why a delivery failed: the closed list of reasons of a dead letter, who has to act on each, and its code in a row."""
+"""Reasons of dead letters: a closed list, with the party that has to act on each, and its code in a row."""
 
 from typing import Final, Literal
 
@@ -23,10 +23,10 @@ REASONS: Final[dict[str, ReasonClass]] = {
     "lost": "system",
     "discarded": "system",
 }
-"""Reason -> class. Only `system` pages a person. Source: design, section 9."""
+"""Reason -> class. Only `system` pages an operator. Source: design, section 9."""
 
 DISCARDED: Final = "discarded"
-"""Somebody decided that it ends: nobody has to look at it."""
+"""An operator discarded the delivery; it needs no attention."""
 
 REASON_CODES: Final[dict[str, int]] = {
     "invalid": 1,
@@ -47,14 +47,14 @@ REASON_CODES: Final[dict[str, int]] = {
     "discarded": 16,
     "lost": 17,
 }
-"""How a finished row remembers its reason, in one byte. Rows live for days: a code is never given to another reason."""
+"""One-byte codes of reasons in finished rows. Rows live for days, so a code is never reused for another reason."""
 
 
 def is_of_callback(reason: str | None) -> bool:
-    """Whether it was the sender's callback that failed."""
+    """Whether the sender's callback failed, not the receiver."""
     return reason is not None and reason.startswith("callback_")
 
 
 def reason_class(reason: str) -> ReasonClass:
-    """The class of `reason`; an unknown reason (a newer writer) counts as `system`, so that a person looks at it."""
+    """The class of `reason`. An unknown reason, of a newer release, counts as `system`, so that an operator sees it."""
     return REASONS.get(reason, "system")

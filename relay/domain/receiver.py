@@ -1,4 +1,4 @@
-"""Receivers and sources as the workers see them: frozen values, durations in seconds, secrets resolved."""
+"""Receivers and sources with their settings in effect: frozen, durations in seconds, secrets resolved."""
 
 from dataclasses import dataclass, field, replace
 from typing import Literal
@@ -11,12 +11,12 @@ from relay.domain.quota import Quota
 LaneKind = Literal["dedicated", "shared"]
 SignatureStyle = Literal["standard", "github", "stripe"]
 Verification = Literal["none", "challenge", "hmac", "cloudevents"]
-"""How a receiver proves that its URL wants what is sent there (`relay/domain/handshake.py`)."""
+"""How a receiver proves that its URL wants the relay's requests (`relay/domain/handshake.py`)."""
 
 
 @dataclass(frozen=True, slots=True)
 class RetryPolicy:
-    """When to try again; the first limit reached ends the delivery. `max_age` counts from acceptance, in seconds."""
+    """When to retry; the first limit reached ends the delivery. `max_age` counts from acceptance, in seconds."""
 
     base: float = 5.0
     factor: float = 2.0
@@ -24,13 +24,13 @@ class RetryPolicy:
     max_attempts: int = 20
     max_age: float = 172_800.0
     jitter: bool = True
-    """Full jitter over [0, delay). Off for the short form `retry_after: N`, which promises a fixed wait."""
+    """Full jitter over [0, delay). False for the short form `retry_after: N`, which promises a fixed wait."""
 
 
 @dataclass(frozen=True, slots=True)
 class OfflinePolicy:
-    """After an outage of `after` seconds an endpoint is sent nothing but a throw-away ping every `ping_every` seconds,
-    until it answers one. After `disable_after` seconds it is paused until somebody resumes it."""
+    """After an outage of `after` seconds the relay sends an endpoint only a ping every `ping_every` seconds, until it
+    answers one. After `disable_after` seconds the endpoint is paused until an operator resumes it."""
 
     after: float = 600.0
     ping_every: float = 60.0
@@ -39,8 +39,8 @@ class OfflinePolicy:
 
 @dataclass(frozen=True, slots=True)
 class BreakerPolicy:
-    """`failures` in a row within `window` seconds open the breaker for `open_for` seconds; an endpoint that has done
-    nothing but fail for `offline.after` needs no such haste: then any so many in a row open it."""
+    """`failures` in a row within `window` seconds open the breaker for `open_for` seconds. For an endpoint that has
+    only failed for `offline.after` seconds, the window does not apply."""
 
     failures: int = 10
     window: float = 60.0
@@ -59,10 +59,10 @@ class PollPolicy:
 
 @dataclass(frozen=True, slots=True)
 class StatusMap:
-    """How to read a status API that always says 200: `pointer` (JSON pointer) leads to a word.
+    """How to read a status endpoint that always returns 200: `pointer` (JSON pointer) leads to a status word.
 
-    A word in `done` means finished, one in `running` still working, one in `unknown` that it never saw the message;
-    `result` points at the answer (absent: the whole body).
+    A word in `done` means finished, one in `running` still working, one in `unknown` that it never received the
+    message. `result`: JSON pointer to the answer; None if the answer is the whole body.
     """
 
     pointer: str
@@ -74,7 +74,7 @@ class StatusMap:
 
 @dataclass(frozen=True, slots=True)
 class FormerSecret:
-    """A secret that was replaced, and signs along before `until` (Unix seconds)."""
+    """A replaced secret, which also signs until `until` (Unix seconds)."""
 
     secret: str = field(repr=False)
     until: float
@@ -82,9 +82,9 @@ class FormerSecret:
 
 @dataclass(frozen=True, slots=True)
 class SigningPolicy:
-    """How POSTs are signed: in each of `styles`, as while a receiver changes from one to another. `secrets`: newest
-    first; during rotation each of them signs. `digest`: of the HMAC. `private_keys`: of Ed25519 (`whsk_`); each of them
-    signs, too, in the style `standard`. `former`: of either kind; only beside present ones."""
+    """How POSTs are signed: in each of `styles` (several while a receiver migrates). `secrets`: newest first; during
+    rotation each of them signs. `digest`: of the HMAC. `private_keys`: Ed25519 keys (`whsk_`), each of which also signs
+    in the style `standard`. `former`: replaced secrets of either kind; only beside current ones."""
 
     styles: tuple[SignatureStyle, ...] = ("standard",)
     secrets: tuple[str, ...] = field(default=(), repr=False, compare=False)
@@ -95,7 +95,7 @@ class SigningPolicy:
 
 @dataclass(frozen=True, slots=True)
 class CodeClasses:
-    """Status codes that this receiver moves to another class than the table of the design says."""
+    """Status codes that this receiver assigns to another class than the default table (`outcome.py`)."""
 
     delivered: frozenset[int] = frozenset()
     not_now: frozenset[int] = frozenset()
@@ -107,11 +107,11 @@ class CodeClasses:
 
 @dataclass(frozen=True, slots=True)
 class Endpoint:
-    """What it takes to POST somewhere: a receiver's endpoint, or a source's callback.
+    """Settings for POSTs to a receiver's endpoint, or to a source's callback.
 
-    `rate_limit`: POST starts in any sliding `window_size` seconds; None: unlimited. `timeout`: seconds in all.
-    `secrets`: all that is secret about it, to be masked in what it says before people see that. `egress`: how it is
-    reached, if not like all others.
+    `rate_limit`: POST starts in any sliding `window_size` seconds; None if unlimited. `timeout`: seconds in total.
+    `secrets`: all its secrets, to be masked wherever its responses are shown. `egress`: its own connection settings;
+    None for the defaults.
     """
 
     url: str
@@ -129,11 +129,11 @@ class Endpoint:
 
     @property
     def settle_s(self) -> float:
-        """How long after its begin a POST may still arrive: then only is a 404 of the status endpoint conclusive."""
+        """How long after its start a POST may still arrive. Only then is a 404 of the status endpoint conclusive."""
         return self.timeout + 10.0
 
     def pinged(self, every: float) -> "Endpoint":
-        """The same, pinged no less often than `every` seconds while it is offline."""
+        """The same endpoint, pinged at least every `every` seconds while it is offline."""
         offline = self.breaker.offline
         if offline.ping_every <= every:
             return self
@@ -142,16 +142,15 @@ class Endpoint:
 
 @dataclass(frozen=True, slots=True)
 class Receiver:
-    """A receiver and its effective settings.
+    """A receiver and its settings in effect.
 
-    `enabled` False: it subscribes to nothing and is sent nothing; what names it waits, as in a pause, and grows old.
-    `answer`: whether one has to come after a 202; it counts without a `status_endpoint` only.
-    `forward_headers`: which headers of a message's own it gets, in lower case; exact, or with a trailing `*`.
-    `owner`: an opaque id of whom it belongs to; nothing that is sent depends on it, nor on `labels`.
-    `verified` False: its URL has yet to prove what `verification` asks for, and is sent nothing before; what is for it
-    waits, as in a pause.
-    `unusable`: why this process cannot send to it, as where it lacks a secret; None: it can. Messages are routed to it
-    all the same, and wait; its URLs and limits may be missing here, and its secrets are.
+    `enabled`: if False, it has no subscriptions and gets no requests; messages that name it wait, as in a pause, and
+    can expire. `answer`: whether an answer must follow a 202; only used without a `status_endpoint`. `forward_headers`:
+    the forwarded headers it gets, in lower case; exact, or with a trailing `*`. `owner`: opaque id of its owner;
+    requests depend neither on it nor on `labels`. `verified`: if False, its URL has not passed `verification` yet, and
+    its messages wait, as in a pause. `unusable`: why this process cannot send to it, for example a missing secret; None
+    if it can. Messages are still routed to an unusable receiver, and wait; its URLs and limits may be missing here, and
+    its secrets are.
     """
 
     name: str
@@ -165,16 +164,17 @@ class Receiver:
     ordering: str = "source"
     """`source`, `receiver`, `none`, a JSON pointer, or `header:NAME` (`relay/domain/ordering.py`)."""
     patience: float | None = None
-    """Seconds after which a message that fails holds up no others any more; None: it does until it ends."""
+    """Seconds after which a failing message no longer blocks others of its order key; None if it blocks until it
+    ends."""
     lane: LaneKind = "dedicated"
     partitions: int = 1
     sources: tuple[str, ...] = ()
     senders: tuple[str, ...] | None = None
-    """Sources whose messages may name it, as `sources` has them; None: any, but where it has an owner and subscribes
-    to something those."""
+    """Sources whose messages may name it, in the form of `sources`. None for any; but for those in `sources` if it has
+    an owner and subscribes to any."""
     event_types: tuple[str, ...] = ()
     filter: Filter | None = None
-    """Of what it subscribes to, what it wants; None: all."""
+    """Selects among the messages it subscribes to; None for all."""
     enabled: bool = True
     forward_headers: tuple[str, ...] = ()
     owner: str | None = None
@@ -183,9 +183,9 @@ class Receiver:
     verified: bool = True
     unusable: str | None = None
     move: int = 0
-    """How often it has changed its lane: `lane` is what the last move led to."""
+    """The number of lane moves so far; `lane` is the target of the last one."""
     moving: bool = False
-    """Its other lane has to finish first; until then this one only gathers (see `relay/domain/route.py`)."""
+    """The former lane has to finish first; until then the new one only collects (see `relay/domain/route.py`)."""
     life: Life = NO_LIFE
 
 
@@ -195,13 +195,12 @@ InboundKind = Literal["github", "stripe", "slack", "standard", "cloudevents", "g
 
 @dataclass(frozen=True, slots=True)
 class Inbound:
-    """How a source's webhooks come in as others send them, and how they prove that they are its own.
+    """How a third-party source's webhooks are received and authenticated.
 
-    `secrets`: any of them will do, as while rotating. `receivers` None: whoever subscribes. `tolerance_s`: how far a
-    signed time may be from now. `redelivery`: of an id that came before, what is sent once more: deliveries that have
-    failed, all that are over, or none. The rest is of `generic`, and of `cloudevents` where `header` is given: the
-    header with the HMAC over the body (`prefix` stands before it, as `sha256=`), and those with the message id and the
-    type.
+    `secrets`: any of them is accepted (several during rotation). `receivers`: None for all subscribers. `tolerance_s`:
+    maximum distance of a signed time from now. `redelivery`: what to resend when a message id arrives again: failed
+    deliveries, all ended ones, or none. The other fields are for `generic`, and for `cloudevents` with a `header`: the
+    header with the HMAC of the body (after `prefix`, such as `sha256=`), and those with the message id and the type.
     """
 
     kind: InboundKind
@@ -219,9 +218,9 @@ class Inbound:
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """A source and how results come back to it. `callback` None: it asks the API, or reads `to_sender` itself.
-    `inbound` None: it sends nothing but messages in our own form. `quota`: of what comes in over HTTP; None: the one
-    that is usual. `unusable`: as of a receiver; `callback` then says only whether there is one."""
+    """A source, and how results are returned to it. `callback`: None if it queries the API or reads `to_sender` itself.
+    `inbound`: None if it sends messages only in the relay's own form. `quota`: for messages over HTTP; None for the
+    default. `unusable`: as for a receiver; `callback` then only says whether there is one."""
 
     source_id: str
     callback: Endpoint | None = None

@@ -1,4 +1,4 @@
-"""Whom a message goes to: the same wherever that is asked."""
+"""Selects the receivers of a message: those that it names, or its subscribers."""
 
 from collections.abc import Collection
 
@@ -12,9 +12,9 @@ from relay.domain.receiver import Receiver
 
 
 def recipients(directory: Directory, message: Message) -> tuple[str, ...]:
-    """Names of the receivers that it names, or else of those that subscribe, and whose filters take it.
+    """The receivers that the message names, or else the subscribers whose filters match.
 
-    Raises InvalidRecord where too many subscribe, and for what claims to be an event of our own and is none.
+    Raises InvalidRecord if too many subscribe, and for a forged event of the relay's own source.
     """
     if message.source_id == OWN_SOURCE:
         names = hearers_of(directory, message)
@@ -31,7 +31,7 @@ def recipients(directory: Directory, message: Message) -> tuple[str, ...]:
 
 
 def may_name(receiver: Receiver, source_id: str) -> bool:
-    """Whether messages of a source may name the receiver; else it is to them as if there were none."""
+    """Whether messages of a source may name the receiver; otherwise they are handled as if it did not exist."""
     if receiver.senders is None and (receiver.owner is None or not receiver.sources):
         return True
     patterns = receiver.sources if receiver.senders is None else receiver.senders
@@ -39,8 +39,8 @@ def may_name(receiver: Receiver, source_id: str) -> bool:
 
 
 def may_have_none(directory: Directory, message: Message) -> bool:
-    """Of a message without recipients: whether that is no failure. Some subscribe, and their filters leave it out; or
-    it is an event of our own."""
+    """Whether it is no failure that a message has no recipients: the subscribers' filters excluded it, or it is an
+    event of our own."""
     if message.source_id == OWN_SOURCE:
         return True
     try:

@@ -1,6 +1,6 @@
-"""What was sent and what came back, as people may see it: secrets are masked, and all of it is bounded.
+"""Masks secrets in recorded requests and responses, and bounds their size.
 
-Made for each request, so it searches once for what is hardly ever there, and keeps what is the same for many.
+Runs for each request, so it searches all headers together for rare matches, and caches results that repeat.
 """
 
 from collections.abc import Iterable, Mapping
@@ -18,19 +18,19 @@ MOST_VALUE: Final = 1_024
 """Characters of a header's value."""
 
 _KEPT_URL: Final = 1_024
-"""Characters of the longest URL whose masked form is kept: the text comes from others."""
+"""Characters of the longest URL whose masked form is cached; URLs come from outside."""
 _known_url: Final = lru_cache(maxsize=2_048)(masked_url)
 _KEPT_NAME: Final = 128
 
 
 def shown_url(url: str, endpoint: Endpoint) -> str:
-    """`url`: the endpoint's, or another one of the same receiver."""
+    """`url` with secrets masked; the endpoint's URL, or another one of the same receiver."""
     return redacted(_masked(url) if url == endpoint.url else masked_url(url), endpoint.secrets)
 
 
 def shown_request_headers(headers: Iterable[tuple[str, str]], endpoint: Endpoint) -> dict[str, str]:
-    """In the order they were sent. The values of headers that the endpoint's settings add are masked, as they are
-    there; an answer URL is shown without its token, with which anybody could answer."""
+    """Headers in the order they were sent. Values from the endpoint's settings are masked, and so is the token in an
+    answer URL, which would allow anybody to answer."""
     own = _names(endpoint.headers)
     shown = {name: MASK if name in own or _may_be_secret(name) else value for name, value in headers}
     if ANSWER_URL_HEADER in shown:
@@ -44,8 +44,8 @@ def shown_response_headers(headers: Mapping[str, str], endpoint: Endpoint) -> di
 
 
 def shown_body(response: Response, endpoint: Endpoint, most: int) -> tuple[str, bool]:
-    """The beginning of the body as text, of `most` bytes at most, and whether there is more."""
-    looked_at = 2 * most  # a secret that begins in what is shown is found whole
+    """The first `most` bytes of the body as text, and whether there is more."""
+    looked_at = 2 * most  # so that a secret that begins in the shown part is masked whole
     text = redacted(response.body[:looked_at].decode(errors="replace"), endpoint.secrets)
     known = text.encode()
     if len(known) <= most:
@@ -55,12 +55,12 @@ def shown_body(response: Response, endpoint: Endpoint, most: int) -> tuple[str, 
 
 @lru_cache(maxsize=1_024)
 def _names(headers: tuple[tuple[str, str], ...]) -> frozenset[str]:
-    """As they are sent, and in lower case."""
+    """Header names as sent, and in lower case."""
     return frozenset(spelling for name, _ in headers for spelling in (name, name.lower()))
 
 
 def _may_be_secret(name: str) -> bool:
-    """Of a header that a message brought along. A signature is not: it proves one body, for minutes."""
+    """Whether a forwarded header may be secret. Our signatures are not: they prove one body, for minutes."""
     return _known_to_be_secret(name) if len(name) <= _KEPT_NAME else _is_secret(name)
 
 
@@ -72,7 +72,7 @@ _known_to_be_secret: Final = lru_cache(maxsize=1_024)(_is_secret)
 
 
 def _masked(url: str) -> str:
-    """For URLs that come again and again."""
+    """`masked_url` with a cache for short URLs."""
     return _known_url(url) if len(url) <= _KEPT_URL else masked_url(url)
 
 

@@ -1,9 +1,10 @@
-"""A job that replays or discards many: its records on `receiver_config`, which whoever goes on with it reads.
+"""Replay jobs, which replay or discard many deliveries: their records on `receiver_config`.
 
-Three keys, each with one writer, so that nobody's word overwrites another's: the order (whoever asked for it), how far
-it is (whoever has the lease), and that it is to stop. What it is about is fixed when it is made: a dead letter says
-which life of its delivery failed, replayed it begins the one after that, and only letters before `ends` count. So
-whoever does part of it again sends the same records again, which the rows of the deliveries absorb.
+A job has three keys with one writer each, so that no process overwrites another's record: the order (the process that
+accepted the request), the progress (the process with the lease), and the request to stop. Its scope is fixed when it is
+created: a dead letter names the generation that failed, a replay begins the next one, and only dead letters before the
+ends of the job's spans count. So a process that repeats a part of it sends the same records again, which the rows of
+the deliveries deduplicate.
 """
 
 import json
@@ -25,7 +26,7 @@ OVER: Final = frozenset({"done", "stopped", "failed"})
 
 
 class OffsetSpan(NamedTuple):
-    """Offsets from `start` to before `end` of a partition."""
+    """Offsets of a partition from `start`, inclusive, to `end`, exclusive."""
 
     topic: str
     partition: int
@@ -35,11 +36,10 @@ class OffsetSpan(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class ReplayOrder:
-    """What was asked for. `rate`: deliveries a second at most; None: as fast as the lanes take them. `made_at`: Unix
-    seconds.
+    """The request. `rate`: deliveries per second at most; None for as fast as the lanes allow. `made_at`: Unix seconds.
 
-    `letters`: the spans of `failed_messages`. `lanes`: those of `to_receiver_*`, where deliveries that did not fail are
-    replayed, too. `by`: whose share of the jobs it takes; empty: one that an older release has made.
+    `letters`: spans of `failed_messages`. `lanes`: spans of `to_receiver_*`, if deliveries that did not fail are
+    replayed, too. `by`: the party on whose share of the jobs it counts; empty if an older release created it.
     """
 
     id: str
@@ -70,11 +70,11 @@ class ReplayOrder:
 
 @dataclass(frozen=True, slots=True)
 class ReplayProgress:
-    """How far it is. `counted`: what is meant, once that is known. `skipped`: how many were not sent, by why.
+    """Progress of a job. `counted`: selected deliveries, once known. `skipped`: the number not sent, by cause.
 
-    `group`: of what it reads: 0 is all of `letters`, each of `lanes` is one more. `positions`: the next offset in each
-    partition of the group; `upto`: what lies before these, from `positions` on, may have been sent already.
-    `begun_at`, `ended_at`: Unix seconds. `detail`: why it failed.
+    `group`: the group of spans that it reads: 0 is all of `letters`, then one for each of `lanes`. `positions`: the
+    next offset in each partition of the group; `upto`: deliveries from `positions` up to these offsets may already have
+    been sent. `begun_at`, `ended_at`: Unix seconds. `detail`: why it failed.
     """
 
     state: JobState = "waiting"
@@ -96,7 +96,7 @@ class ReplayProgress:
         return json.dumps(asdict(self), sort_keys=True).encode()
 
     def after(self, sent: int, skipped: Mapping[str, int]) -> "ReplayProgress":
-        """So many more."""
+        """The progress with these numbers added."""
         total = dict(self.skipped)
         for why, count in skipped.items():
             total[why] = total.get(why, 0) + count
@@ -104,7 +104,7 @@ class ReplayProgress:
 
 
 def eta_s(progress: ReplayProgress, now: float) -> float | None:
-    """Seconds until it is over, if it goes on as fast as it has so far. `now`: Unix seconds. None: nobody can tell."""
+    """Estimated seconds until it is done, at its average speed so far; None if unknown. `now`: Unix seconds."""
     if progress.state != "running" or progress.counted is None or progress.begun_at is None:
         return None
     rest, elapsed_s = max(0, progress.counted - progress.done), now - progress.begun_at
@@ -126,18 +126,19 @@ def stop_key(id: str) -> bytes:
 
 
 def is_of_job(key: bytes) -> bool:
-    """Whether a key of `receiver_config` is one of these: a receiver's has no colon, a source's another word."""
+    """Whether a key of `receiver_config` belongs to a job. Keys of receivers have no colon, others have other
+    prefixes."""
     return key.startswith(b"replay") and key.startswith(tuple(prefix.encode() for prefix in _PREFIXES))
 
 
 def job_of(key: bytes) -> tuple[str, str]:
-    """(Prefix, id) of a key that `is_of_job`."""
+    """(prefix, job id) of a key for which `is_of_job` is true."""
     prefix, _, id = key.decode(errors="replace").partition(":")
     return f"{prefix}:", id
 
 
 def decode_order(value: bytes) -> ReplayOrder:
-    """Raises InvalidRecord unless `value` is what `ReplayOrder.encode` makes."""
+    """The reverse of `ReplayOrder.encode`. Raises InvalidRecord."""
     try:
         known: dict[str, Any] = json.loads(value)
         if known["action"] not in get_args(Action):
@@ -153,15 +154,14 @@ def decode_order(value: bytes) -> ReplayOrder:
             str(known.get("by", "")),
         )
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
-        raise InvalidRecord("invalid", "a job's order that is none of ours") from error
+        raise InvalidRecord("invalid", "not a valid record of a replay job's order") from error
 
 
 def decode_progress(value: bytes) -> ReplayProgress:
-    """Raises InvalidRecord unless `value` is what `ReplayProgress.encode` makes; fields that a newer version adds are
-    ignored."""
+    """The reverse of `ReplayProgress.encode`; unknown fields, of a newer version, are ignored. Raises InvalidRecord."""
     try:
         known: dict[str, Any] = json.loads(value)
         known["positions"], known["upto"] = tuple(known["positions"]), tuple(known["upto"])
         return ReplayProgress(**{name: known[name] for name in ReplayProgress.__dataclass_fields__ if name in known})
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
-        raise InvalidRecord("invalid", "a job's progress that is none of ours") from error
+        raise InvalidRecord("invalid", "not a valid record of a replay job's progress") from error

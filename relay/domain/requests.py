@@ -1,5 +1,5 @@
-"""The HTTP requests that the relay makes: POST to a receiver, status GET, callback to a sender, ping to either, and the
-handshakes with a receiver."""
+"""Builds the relay's HTTP requests: POST to a receiver, status GET, callback to a sender, ping to either, and the
+verification handshakes."""
 
 import json
 import re
@@ -34,7 +34,7 @@ _IN_ATTRIBUTE: Final = re.compile(r'[^\x21-\x7e]|["%]')
 
 
 def attribute_value(text: str) -> str:
-    """An id or other text of the sender as a header value: percent-encoded as CloudEvents has it; reversible."""
+    """An id or other text of the sender as a header value: percent-encoded as in CloudEvents; reversible."""
     if text.isalnum() and text.isascii():
         return text
     if _IN_ATTRIBUTE.search(text):
@@ -43,7 +43,7 @@ def attribute_value(text: str) -> str:
 
 
 _repeated = lru_cache(maxsize=16_384)(attribute_value)
-"""The same, for texts that come again and again: sources and types."""
+"""`attribute_value` with a cache, for sources and types."""
 
 
 def post_request(
@@ -58,10 +58,10 @@ def post_request(
     answer_url: str | None,
     user_agent: str,
 ) -> Request:
-    """The POST of a delivery. `attempt`: 1-based. `sequence` None: order does not matter. `now`: Unix seconds.
-    `out_of_order`: later ones of its order key may have arrived before.
+    """The POST of a delivery. `attempt`: 1-based. `sequence`: None if order does not matter. `now`: Unix seconds.
+    `out_of_order`: later messages of its order key may have arrived before it.
 
-    Raises ValueError where a secret of the receiver cannot sign.
+    Raises ValueError if a secret of the receiver cannot sign.
     """
     delivery = hop.delivery
     headers = [
@@ -94,14 +94,14 @@ def post_request(
 
 
 def trial_body(receiver: str) -> bytes:
-    """Of a ping that somebody asked for, to see what becomes of it."""
+    """The body of a test ping, sent on an operator's request."""
     return b'{"type":"relay.ping","test":true,"receiver":"%b"}' % receiver.encode()
 
 
 def ping_request(endpoint: Endpoint, ping_id: str, *, now: float, user_agent: str, body: bytes = PING_BODY) -> Request:
-    """A throw-away event of type `relay.ping`, as for an endpoint that is offline: like any POST to it, but of nobody.
+    """A ping of type `relay.ping`, for example to an offline endpoint: like any POST to it, but without a message.
 
-    `ping_id`: unique, made of what a header may hold. Raises ValueError where a secret of the endpoint cannot sign.
+    `ping_id`: unique, of characters that a header may have. Raises ValueError if a secret of the endpoint cannot sign.
     """
     identity = f"ping_{ping_id}"
     headers = [
@@ -116,15 +116,15 @@ def ping_request(endpoint: Endpoint, ping_id: str, *, now: float, user_agent: st
 
 
 def challenge_request(endpoint: Endpoint, challenge: str, *, user_agent: str, timeout_s: float) -> Request:
-    """The GET that asks for `challenge` to be echoed; what the URL has of a query stays. `challenge`: of characters
-    that a query may have."""
+    """The GET with a `challenge` to be echoed, added to the URL's query. `challenge`: of characters that a query may
+    have."""
     url = f"{endpoint.url}{'&' if '?' in endpoint.url else '?'}challenge={challenge}"
     return _plain("GET", endpoint, url, (), user_agent, timeout_s)
 
 
 def nonce_request(endpoint: Endpoint, nonce: str, *, now: float, user_agent: str, timeout_s: float) -> Request:
-    """The POST of `relay.verification`, signed as messages are, to be answered with a signature of the nonces of both
-    sides. Raises ValueError where a secret of the endpoint cannot sign."""
+    """The POST of `relay.verification`, signed like messages, to be answered with a signature over both sides' nonces.
+    Raises ValueError if a secret of the endpoint cannot sign."""
     identity, body = f"verify_{nonce}", json.dumps({"type": VERIFICATION_TYPE, "nonce": nonce}).encode()
     headers = [
         ("content-type", DEFAULT_CONTENT_TYPE),
@@ -138,8 +138,8 @@ def nonce_request(endpoint: Endpoint, nonce: str, *, now: float, user_agent: str
 
 
 def consent_request(endpoint: Endpoint, origin: str, rate: int | None, *, user_agent: str, timeout_s: float) -> Request:
-    """The OPTIONS that asks whether the endpoint takes webhooks of `origin`, a DNS name. `rate`: requests a minute;
-    None: there is no number to ask for."""
+    """The OPTIONS request that asks whether the endpoint accepts webhooks from `origin`, a DNS name. `rate`: requested
+    number of requests per minute; None to request no number."""
     asked: _Pairs = ((ORIGIN_HEADER, origin),)
     if rate is not None:
         asked += (("webhook-request-rate", str(rate)),)
@@ -147,7 +147,7 @@ def consent_request(endpoint: Endpoint, origin: str, rate: int | None, *, user_a
 
 
 def is_of_receiver(url: str, receiver: Receiver) -> bool:
-    """Whether `url` is on an origin that is configured for the receiver: others must not get its credentials."""
+    """Whether `url` is on an origin configured for the receiver. Other origins must not get its credentials."""
     configured = (receiver.post.url, receiver.status_endpoint)
     return any(endpoint is not None and same_origin(url, endpoint) for endpoint in configured)
 
@@ -155,10 +155,9 @@ def is_of_receiver(url: str, receiver: Receiver) -> bool:
 def status_request(
     url: str, receiver: Receiver, *, user_agent: str, timeout_s: float, hop: Hop | None = None
 ) -> Request:
-    """The GET that asks `receiver` at `url` what became of a delivery; with the receiver's own static headers, and in
-    the trace of `hop`.
+    """The status GET of a delivery, with the receiver's own static headers, and in the trace of `hop`.
 
-    Raises ValueError for a URL that is not the receiver's, wherever it came from: nobody else gets its credentials.
+    Raises ValueError for a URL that is not the receiver's, because no other server may get its credentials.
     """
     if not is_of_receiver(url, receiver):
         raise ValueError("the status URL is on an origin that is not the receiver's")
@@ -170,9 +169,9 @@ def status_request(
 def callback_request(
     source_callback: Endpoint, hop: Hop, body: bytes, *, now: float, user_agent: str, attempt: int
 ) -> Request:
-    """The POST that brings an answer, or a failure notice, back to the sender. `hop`: of the `to_sender` record.
+    """The POST of an answer, or a failure notice, to the sender's callback. `hop`: of the `to_sender` record.
 
-    Raises ValueError where a secret of the callback cannot sign.
+    Raises ValueError if a secret of the callback cannot sign.
     """
     failed = hop.outcome == "failed"
     headers = [
@@ -214,7 +213,7 @@ def _post(endpoint: Endpoint, headers: list[tuple[str, str]], body: bytes, user_
 def _plain(
     method: Literal["GET", "OPTIONS"], endpoint: Endpoint, url: str, headers: _Pairs, user_agent: str, timeout_s: float
 ) -> Request:
-    """Without a body, with the endpoint's own headers; not twice, where it goes by one of `headers` already."""
+    """A request without a body. The endpoint's own headers are added unless `headers` already has one of that name."""
     agent, taken = ("user-agent", header_value(user_agent)), {name for name, _ in headers}
     own = (each for each in _own_headers(endpoint.headers) if each[0].lower() not in taken)
     return Request(method, url, (*headers, agent, *own), timeout_s=timeout_s, egress=endpoint.egress)
@@ -222,7 +221,7 @@ def _plain(
 
 @lru_cache(maxsize=1024)
 def _own_headers(headers: _Pairs) -> _Pairs:
-    """An endpoint's static headers; none that would override ours or could not be sent, wherever it came from."""
+    """An endpoint's static headers, without those that would override ours or could not be sent."""
     return tuple((name, header_value(value)) for name, value in headers if _may_own(name))
 
 

@@ -1,8 +1,8 @@
-"""Whose fault it is that a request could not be made, and when a process sends nothing at all for a while. Pure.
+"""Detects local resource exhaustion: failures of requests that are the process's own fault, and its pauses. Pure.
 
-Descriptors, memory, local addresses and the way out are ours: that they are missing is nobody's attempt. Some failures
-look the same whether the network is away or one receiver's host is; these are ours only when everything that was tried
-lately failed so, at two receivers and two hosts or more, so that one receiver alone can never stop the others.
+Missing descriptors, memory, local ports or network are local failures and do not count as attempts. Some failures look
+the same whether the local network or one receiver's host is down. They count as local only if every recent request
+failed this way, to at least two receivers and two hosts, so that a single receiver can never stop the others.
 """
 
 from typing import Final, Literal
@@ -11,27 +11,27 @@ from urllib.parse import urlsplit
 from relay.domain.exchange import Exchange, NoResponse
 
 LATELY_S: Final = 10.0
-"""A destination that was heard of longer ago says nothing about now. After so long without a shortage it is over."""
+"""Seconds for which a result counts as recent, and without a local failure after which the shortage is over."""
 FIRST_PAUSE_S: Final = 0.25
 LONGEST_PAUSE_S: Final = 5.0
 HOLD_S: Final = 1.0
-"""How long an endpoint is left alone that could not be tried, as far as the whole process need not pause."""
+"""Pause of a single endpoint after a local failure, if the whole process need not pause."""
 _MOST_SUSPECTS: Final = 64
 
 _OF_THE_PROCESS: Final = frozenset({"no_resources"})
-"""Kinds of NoResponse that stop every request."""
+"""Kinds of NoResponse that affect every request."""
 _OURS: Final = frozenset({"no_local_address", "no_proxy"})
-"""Ours whatever happens to others, but others may get through."""
+"""Always local failures, but requests to other endpoints may succeed."""
 _PERHAPS_OURS: Final = frozenset({"unreachable", "dns_silent"})
 _UNTRIED: Final = frozenset({"blocked", "invalid_url", "invalid_header", "failed", "no_token"})
-"""Nothing was tried, so these say nothing about the way out."""
+"""Nothing was sent, so these say nothing about the network."""
 
 Gate = Literal["open", "ajar", "shut"]
-"""`ajar`: after a pause, one request finds out whether the others may follow."""
+"""`ajar`: after a pause, a single request probes whether the others may follow."""
 
 
 class Shortage:
-    """One for all requests of a process. Times are monotonic seconds."""
+    """State for all requests of a process. Times are monotonic seconds."""
 
     def __init__(self) -> None:
         self._well_at = float("-inf")
@@ -41,12 +41,12 @@ class Shortage:
         self._shut_until = float("-inf")
         self._ajar_until = float("-inf")
         self.since: float | None = None
-        """When the present shortage was first met; None: there is none."""
+        """When the current shortage began; None if there is none."""
 
     def is_ours(self, party: str, url: str, exchange: Exchange, now: float) -> bool:
-        """Whether that `exchange` failed is our own doing; then the process pauses, or may have to.
+        """Whether `exchange` failed because of a local fault; the process may then pause.
 
-        `party`: whose endpoint it is. Every exchange has to be told: what others heard decides.
+        `party`: the owner of the endpoint. Every exchange has to be reported, because the decision depends on others.
         """
         if not isinstance(exchange, NoResponse) or exchange.sent:
             self._well(now)
@@ -70,18 +70,18 @@ class Shortage:
         return False
 
     def gate(self, now: float) -> Gate:
-        """What may be sent now."""
+        """Whether requests may be sent now."""
         if now < self._shut_until:
             return "shut"
         return "ajar" if now < self._ajar_until else "open"
 
     def changes_in(self, now: float) -> float:
-        """Seconds until the gate opens further by itself; 0: it is open."""
+        """Seconds until the gate opens further; 0 if it is open."""
         until = self._shut_until if now < self._shut_until else self._ajar_until
         return max(0.0, until - now)
 
     def over(self, now: float) -> float | None:
-        """How long the shortage lasted that is over now; None: there is none, or it goes on. Told once."""
+        """Duration of a shortage that has ended, returned once; None if there is none, or if it continues."""
         if self.since is None or now - self._hit_at < LATELY_S or self.gate(now) != "open":
             return None
         lasted_s, self.since = self._hit_at - self.since, None
@@ -93,7 +93,7 @@ class Shortage:
             self.since = now
 
     def _well(self, now: float) -> None:
-        """Something got out: the way is there."""
+        """A request left this machine, so the network is up."""
         self._well_at = now
         if self._suspects:
             self._suspects.clear()
@@ -114,7 +114,7 @@ class Shortage:
         return len(hosts) > 1 and len(set(hosts)) > 1
 
     def _pause(self, now: float) -> None:
-        """What was under way may fail during a pause, and makes it no longer."""
+        """Begins a pause. Requests in flight may fail during a pause and do not extend it."""
         if now >= self._shut_until:
             self._pause_s = min(LONGEST_PAUSE_S, max(FIRST_PAUSE_S, 2 * self._pause_s))
             self._shut_until = now + self._pause_s

@@ -1,5 +1,5 @@
-"""The way of a result to its sender: what a source wants done with it, and how that ended, in the one byte that a
-finished delivery keeps of it."""
+"""Delivery of a result to its sender: how a source wants it, and how it ended, in the one byte that a finished row
+keeps."""
 
 from enum import IntEnum
 from typing import NamedTuple
@@ -10,8 +10,8 @@ _MOST_ATTEMPTS = 63
 
 
 class Handover(IntEnum):
-    """DELIVERED: the callback took it, or it was left on `to_sender` for a Kafka consumer. UNWANTED: the source wants
-    no such answers. KEPT: the source has no callback and asks for it. FAILED: the callback was given up."""
+    """DELIVERED: the callback accepted it, or a Kafka consumer reads it from `to_sender`. UNWANTED: the source wants no
+    such results. KEPT: the source has no callback and queries the API. FAILED: the callback was given up."""
 
     DELIVERED = 0
     UNWANTED = 1
@@ -20,7 +20,7 @@ class Handover(IntEnum):
 
 
 class Handed(NamedTuple):
-    """`attempts`: callbacks made, at most 63 are counted."""
+    """`attempts`: callback requests made, counted up to 63."""
 
     how: Handover
     attempts: int
@@ -36,7 +36,7 @@ def from_code(code: int) -> Handed:
 
 
 def handover(source: Source, *, failed: bool, empty: bool) -> Handover:
-    """What a source wants done with an answer, or with the notice of a failure."""
+    """How a source wants an answer, or a failure notice, to be delivered."""
     answers_wanted = source.answers == "all" or (source.answers == "non_empty" and not empty)
     if not (source.failures if failed else answers_wanted):
         return Handover.UNWANTED

@@ -1,5 +1,5 @@
-"""What each role needs to be allowed on Kafka and Redis: the one truth for the check at the start, for `relay rights`,
-and for docs/least-rights.md."""
+"""Permissions that each role needs on Kafka and Redis: the single source for the startup check, `relay rights`, and
+docs/least-rights.md."""
 
 from collections.abc import Iterable, Mapping
 from typing import Final, Literal, NamedTuple
@@ -11,25 +11,25 @@ Kind = Literal["topic", "group"]
 
 API: Final = "api"
 OPERATOR: Final = "operator"
-"""Who runs the commands that go to Kafka and Redis themselves: `relay topics apply`, `relay recover` and the like."""
+"""The user of commands that access Kafka and Redis directly, such as `relay topics apply` and `relay recover`."""
 SENDER: Final = "sender"
-"""Who puts messages on `from_sender`. No role of the relay."""
+"""A producer of messages on `from_sender`. Not a role of the relay."""
 RESULTS: Final = "results"
-"""A sender who takes its results from `to_sender` (`callback: kafka`). No role of the relay."""
+"""A sender that reads its results from `to_sender` (`callback: kafka`). Not a role of the relay."""
 
 ORDER: Final[tuple[Operation, ...]] = ("Read", "Write", "Create", "Alter", "Describe", "DescribeConfigs")
 _IMPLY_DESCRIBE: Final = frozenset({"Read", "Write", "Alter"})
-"""Kafka gives Describe to whoever has one of these."""
+"""Kafka implies Describe for users with any of these."""
 
 
 _LATER: Final = frozenset({"Create", "Alter"})
-"""Somebody else may create topics, and give them partitions."""
+"""An operator may create topics, and add partitions, instead."""
 
 
 class Right(NamedTuple):
-    """Operations on a topic or group of this name, or `prefixed`: on all whose names begin so.
+    """Operations on a topic or group of this name, or if `prefixed` on all with this prefix.
 
-    `probe`: a name that shows whether it was given; None where that is not looked at.
+    `probe`: a name to check whether the permission was granted; None if that is not checked.
     """
 
     kind: Kind
@@ -42,13 +42,13 @@ class Right(NamedTuple):
         return self._replace(operations=operations)
 
     def without_implied(self) -> "Right":
-        """Fewer words that say the same."""
+        """The same permission, without an implied Describe."""
         if not _IMPLY_DESCRIBE & set(self.operations):
             return self
         return self.only(tuple(each for each in self.operations if each != "Describe"))
 
     def at_once(self, topics: Topics) -> "Right | None":
-        """What of it no process can do without; None: it is all for things that may never come."""
+        """The part that every process needs at startup; None if there is none."""
         operations = tuple(each for each in self.operations if each not in _LATER)
         return self.only(operations) if operations and self.name not in topics.only_told else None
 
@@ -66,16 +66,16 @@ _TOPICS: Final = (
 )
 _LOOK: Final[tuple[Operation, ...]] = ("Describe", "DescribeConfigs")
 _EVERY_PROCESS: Final[Mapping[str, tuple[Operation, ...]]] = {
-    **dict.fromkeys(_TOPICS, _LOOK),  # it looks at the topics before it uses them
-    "parked_messages": (*_LOOK, "Read", "Write"),  # whichever process puts back what Redis has lost
+    **dict.fromkeys(_TOPICS, _LOOK),  # it checks the topics before it uses them
+    "parked_messages": (*_LOOK, "Read", "Write"),  # any process may restore data that Redis has lost
     "receiver_config": (*_LOOK, "Read"),
 }
 _HOLDS: Final[Mapping[str, tuple[Operation, ...]]] = {"receiver_config": ("Write",)}
-"""Those that send to somebody pause who is gone, or down for days; and have receivers verified."""
+"""Roles that send requests pause endpoints that are gone or down for days, and verify receivers."""
 _TELLS: Final[Mapping[str, tuple[Operation, ...]]] = {"from_sender": ("Write",)}
-"""Those that see what becomes of receivers and messages tell of it: as messages, to receivers that subscribe."""
+"""Roles that observe receivers and messages publish the relay's own events."""
 _CALLS: Final[Mapping[str, tuple[Operation, ...]]] = {"delivery_attempts": ("Write",)}
-"""Those that make requests tell of each, for the history."""
+"""Roles that send requests record each of them, for the history."""
 
 _OF_ROLE: Final[Mapping[str, Mapping[str, tuple[Operation, ...]]]] = {
     OPERATOR: dict.fromkeys(_TOPICS, ("Read", "Write", "Create", "Alter")),
@@ -119,11 +119,11 @@ REDIS_COMMANDS: Final = (
     *("SADD", "SCARD", "SISMEMBER", "SMEMBERS", "SREM"),
     *("ZADD", "ZCARD", "ZRANGE", "ZRANGEBYSCORE", "ZREM", "ZREVRANGE", "ZSCORE"),
 )
-"""What the relay's processes call, and its scripts, of whom a server asks the same rights."""
+"""Redis commands of the relay's processes and of its scripts, which need the same permissions."""
 
 
 def rights_of(topics: Topics, roles: Iterable[str]) -> list[Right]:
-    """Of one user, for a process with these roles, or for SENDER or RESULTS."""
+    """Permissions of one user, for a process with these roles, or for SENDER or RESULTS."""
     needs: dict[str, set[Operation]] = {}
     groups: list[Right] = []
     for role in roles:
@@ -144,15 +144,15 @@ def rights_of(topics: Topics, roles: Iterable[str]) -> list[Right]:
 
 def _groups(topics: Topics, role: str) -> list[Right]:
     if role in _OF_OTHERS:
-        return []  # it has a group of its own name
-    if role in (API, OPERATOR):  # gives each group its first offsets, and sees how far they are
+        return []  # its group's name is its own choice
+    if role in (API, OPERATOR):  # commits each group's first offsets, and reads their lag
         return [Right("group", topics.group(""), True, ("Read",), None)]
-    group = topics.group(role)  # with those beside it for topics that are new, and for lanes of older releases
+    group = topics.group(role)  # a prefix: also for the groups of new topics, and of lanes of older releases
     return [Right("group", group, True, ("Read",), group)]
 
 
 def kafka_commands(rights: Iterable[Right], principal: str) -> list[str]:
-    """A command of Kafka's own tool for each kind of right; topics with the same rights share one."""
+    """Commands of `kafka-acls.sh`, one for each kind of permission; topics with the same permissions share one."""
     together: dict[tuple[Kind, bool, tuple[Operation, ...]], list[str]] = {}
     for right in rights:
         together.setdefault((right.kind, right.prefixed, right.operations), []).append(right.name)
@@ -166,7 +166,7 @@ def kafka_commands(rights: Iterable[Right], principal: str) -> list[str]:
 
 
 def redis_rule(topics: Topics, user: str) -> list[str]:
-    """The words behind ACL SETUSER for a user with what the relay needs: every role the same, for they share rows."""
+    """Arguments of ACL SETUSER for the relay's user; the same for every role, because roles share rows."""
     names = f"{topics.prefix}relay:*"
     return [
         user,

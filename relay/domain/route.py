@@ -1,25 +1,26 @@
-"""Which lane takes a receiver's messages, and how that changes while messages are under way.
+"""Routes: the lane of a receiver's messages, and the protocol that moves a receiver to another lane while it has
+messages.
 
-The lane in force is a record of its own, which follows the entry in the receivers file. A receiver in lane A moves to
-lane B (its own, or the shared one) in these steps. `relay/watch/lane_migration.py` takes them in the process that holds
-the lease; if that process dies, the next one repeats the step or continues.
+The lane in effect is a record of its own, which follows the entry in the receivers file. A receiver moves from lane A
+to lane B (its own, or the shared one) in these steps. `relay/watch/lane_migration.py` performs them in the process that
+holds the lease; if that process dies, the next one repeats the step or continues.
 
 1. *Announced*: a record on `receiver_config` says version v, lane B, moving.
-2. *Cut*: a marker goes into each partition of `from_sender`. It says where the old lane ends: a message before the
-   first marker of v goes to A, one behind it to B, whoever routes it and whatever else it knows. So all readers of a
-   partition agree, also one that repeats what a dead one had done, or wakes up late. Each owner tells on
-   `receiver_config` where the marker was, before its offset is committed; an owner that starts behind it has read
-   `receiver_config` to its end first, so it knows.
-3. *Drained*: when the markers are committed, all that A will ever get of this receiver is on its topic. B holds what it
-   has of v (which its records say themselves) until A has finished that, parked messages included.
-4. *Settled*: a record says that v moves no more. B begins; in the order of the log, behind all of A.
+2. *Cut*: a marker is appended to each partition of `from_sender`. It says where the old lane ends: a message before the
+   first marker of v is routed to A, one after it to B, by every process and whatever else it knows. So all readers of a
+   partition agree, including one that repeats a dead process's work, or resumes late. Each partition's owner publishes
+   the marker's offset on `receiver_config` before it commits past the marker. An owner that starts after the marker has
+   read `receiver_config` to its end first, so it knows the offset.
+3. *Drained*: once the markers are committed, the topic of A has all records it will ever get for this receiver. B holds
+   its records of v (each record carries its version) until A has finished, including parked messages.
+4. *Settled*: a record says that v is no longer moving. B starts, in the order of the log, after all of A.
 
 The next move begins when the last one is settled, so a move that is reversed half way is two moves. Lanes of
-`pending_*` need no order: both are served, the old one until nothing is left in it. Redis has no part in this but that
-rows and references say what is finished; while it is recovering the move waits.
+`pending_*` need no order: both are served, the old one until it is empty. Redis only provides the rows and references
+that say which deliveries are finished; while Redis is recovering, the move waits.
 
-More partitions of its own topics are two such moves: with more partitions its keys go elsewhere, so the topics grow
-while nobody reads or writes them, and the receiver is in the shared lane.
+Adding partitions to a receiver's own topics takes two such moves: more partitions map keys to other partitions, so the
+topics grow while the receiver is in the shared lane and no process reads or writes them.
 """
 
 import json
@@ -35,19 +36,19 @@ from relay.domain.topics import SHARED, lane_of
 ROUTE_PREFIX: Final = "route:"
 CUT_PREFIX: Final = "cut:"
 REMOVED_PREFIX: Final = "removed:"
-"""Its value is the last entry of a receiver that was removed, in the form of its own record."""
+"""The value is the last entry of a removed receiver, in the form of its own record."""
 MARKER_HEADER: Final = "relay-move-marker"
-"""Of a marker on `from_sender`; it counts only with the token that the announcement has."""
+"""Header of a marker on `from_sender`; valid only with the token of the announcement."""
 
 
 @dataclass(frozen=True, slots=True)
 class Route:
-    """`version` counts moves. `lane` None: as the entry says, for it has never moved, or nothing is left of it.
-    `partitions`: of its own topics, also while it is in the shared lane. `life`: how often it was declared again while
-    something was left of it; what was said about an earlier life does not count.
+    """`version`: the number of moves. `lane`: None if it is the entry's lane, because the receiver has never moved or
+    has no records left. `partitions`: of its own topics, also while it is in the shared lane. `life`: how often it was
+    declared again while records were left; records about an earlier life do not count.
 
-    `moving`: the other lane has to finish first. `token`: of this move's markers, by which they are known also when it
-    is over. `left`: its own topics may hold something although no new message takes them.
+    `moving`: the other lane has to finish first. `token`: of this move's markers, which identifies them also after the
+    move. `left`: its own topics may still hold records, although new messages use another lane.
     """
 
     version: int = 0
@@ -63,28 +64,28 @@ class Route:
         return json.dumps(known, sort_keys=True).encode()
 
     def applied_to(self, receiver: Receiver) -> Receiver:
-        """The receiver with the lane that is in force."""
+        """The receiver with the lane in effect."""
         lane, partitions = (self.lane, self.partitions) if self.lane else (receiver.lane, receiver.partitions)
         return replace(receiver, lane=lane, partitions=partitions, move=self.version, moving=self.moving)
 
     @property
     def has_own_lane(self) -> bool:
-        """Whether its own topics may hold something."""
+        """Whether its own topics may hold records."""
         return self.left or self.lane == "dedicated"
 
     @property
     def rank(self) -> tuple[int, int, bool]:
-        """Rises with each step of a move. A record of a lower rank is a late one, and does not count."""
+        """Rises with each step of a move. A record of a lower rank is outdated and ignored."""
         return self.life, self.version, not self.moving
 
 
 def decode_route(value: bytes) -> Route:
-    """Raises InvalidRecord unless `value` is what `Route.encode` makes; what a newer version adds is ignored."""
+    """The reverse of `Route.encode`; unknown fields, of a newer version, are ignored. Raises InvalidRecord."""
     try:
         known = json.loads(value).items()
         return Route(**{name: each for name, each in known if name in Route.__dataclass_fields__})
     except (ValueError, TypeError, AttributeError, RecursionError) as error:
-        raise InvalidRecord("invalid", "a route that is none of ours") from error
+        raise InvalidRecord("invalid", "not a valid record of a route") from error
 
 
 def route_key(name: str) -> str:
@@ -93,19 +94,19 @@ def route_key(name: str) -> str:
 
 
 def removed_key(name: str) -> str:
-    """Key of what is kept of a removed receiver."""
+    """Key of a removed receiver's last entry on `receiver_config`."""
     return REMOVED_PREFIX + name
 
 
 def former_lane(name: str, lane: LaneKind | None) -> str:
-    """The lane that a receiver comes from which moves to `lane`: its own, or SHARED."""
+    """The lane from which a receiver moves to `lane`: its own, or SHARED."""
     return name if lane == SHARED else SHARED
 
 
 def next_move(route: Route, lane: LaneKind, partitions: int) -> tuple[LaneKind, int] | None:
-    """Lane, and partitions of its own topics, where a receiver goes next whose entry says `lane` and `partitions`.
+    """The receiver's next (lane, partitions of its own topics), if its entry says `lane` and `partitions`.
 
-    None: it stays. Nothing is known of a route without a lane; fewer partitions are none of a move's business.
+    None if it does not move: a route without a lane has nothing to move from, and partitions are never removed.
     """
     if lane == SHARED:
         return ("shared", route.partitions) if route.lane == "dedicated" else None
@@ -115,9 +116,9 @@ def next_move(route: Route, lane: LaneKind, partitions: int) -> tuple[LaneKind, 
 
 
 def lane_at(receiver: Receiver, cut: int | None, offset: int) -> tuple[str, int]:
-    """The lane for a message at `offset` of a partition of `from_sender`, and the move that led there.
+    """The lane for a message at `offset` of a partition of `from_sender`, and the version of the move that decided it.
 
-    `cut`: where the receiver's present move takes effect in that partition; None: no marker was met.
+    `cut`: where the receiver's current move takes effect in that partition; None if no marker was read yet.
     """
     if not receiver.moving or (cut is not None and offset > cut):
         return lane_of(receiver), receiver.move
@@ -125,25 +126,26 @@ def lane_at(receiver: Receiver, cut: int | None, offset: int) -> tuple[str, int]
 
 
 def waits(receiver: Receiver, move: int) -> bool:
-    """Whether what was routed by `move` has to wait until the receiver's other lane has finished."""
+    """Whether messages routed by `move` have to wait until the receiver's other lane has finished."""
     return receiver.moving and move == receiver.move
 
 
 def is_in_shared(receiver: Receiver) -> bool:
-    """Whether the shared lane has, or may have, messages of it."""
+    """Whether the shared lane may have messages of it."""
     return receiver.lane == SHARED or receiver.moving
 
 
 @dataclass(frozen=True, slots=True)
 class OwnLanes:
-    """Receivers whose own topics have to be read. `gathering`: but not to send, as another lane has to finish first."""
+    """Receivers whose own topics have to be read. `gathering`: those that may not send yet, because the shared lane has
+    to finish first."""
 
     all: frozenset[str]
     gathering: frozenset[str]
 
 
 def own_lanes(receivers: Iterable[Receiver], left: frozenset[str]) -> OwnLanes:
-    """Which lanes there are beside the shared one. `left`: whose topics are not in use, but may hold something."""
+    """The lanes beside the shared one. `left`: receivers whose topics are not in use but may still hold records."""
     dedicated = [receiver for receiver in receivers if receiver.lane != SHARED]
     names = {receiver.name for receiver in dedicated}
     return OwnLanes(left | names, frozenset(receiver.name for receiver in dedicated if receiver.moving))
@@ -151,7 +153,7 @@ def own_lanes(receivers: Iterable[Receiver], left: frozenset[str]) -> OwnLanes:
 
 @dataclass(frozen=True, slots=True)
 class Cut:
-    """Where in a partition of `from_sender` a move takes effect: at the messages behind `offset`."""
+    """Where in a partition of `from_sender` a move takes effect: for the messages after `offset`."""
 
     name: str
     version: int
@@ -171,17 +173,17 @@ def cut_key(name: str, partition: int) -> str:
 
 
 def decode_cut(value: bytes) -> Cut:
-    """Raises InvalidRecord unless `value` is what `Cut.encode` makes."""
+    """The reverse of `Cut.encode`. Raises InvalidRecord."""
     try:
         name, version, partition, offset = json.loads(value)
         return Cut(str(name), int(version), int(partition), int(offset))
     except (ValueError, TypeError, RecursionError) as error:
-        raise InvalidRecord("invalid", "a cut that is none of ours") from error
+        raise InvalidRecord("invalid", "not a valid record of a cut") from error
 
 
 @dataclass(frozen=True, slots=True)
 class Marker:
-    """What a marker on `from_sender` says. A sender could write such a header, but knows no token."""
+    """A marker on `from_sender`. A sender could write such a header, but does not know the token."""
 
     name: str
     version: int
@@ -192,7 +194,7 @@ class Marker:
 
 
 def marker_in(headers: Headers) -> Marker | None:
-    """The marker that a record claims to be."""
+    """The marker in a record's headers, whose token is not checked yet; None if there is none."""
     for name, value in headers:
         if name == MARKER_HEADER:
             parts = value.decode(errors="replace").split("/")

@@ -1,4 +1,4 @@
-"""When to try again: backoff between attempts, waits between status GETs, and what `Retry-After` says."""
+"""Retry schedule: backoff between attempts, waits between status GETs, and `Retry-After`."""
 
 import re
 from collections.abc import Callable
@@ -10,7 +10,7 @@ from typing import Final, Literal
 from relay.domain.receiver import PollPolicy, RetryPolicy
 
 RETRY_AFTER_CAP_S: Final = 86_400.0
-"""Longest wait that a receiver can ask for: a typo in its header must not hold messages for weeks."""
+"""Longest wait that a receiver can request: a typo in its header must not delay messages for weeks."""
 
 Jitter = Callable[[], float]
 """A uniform sample of [0, 1)."""
@@ -21,7 +21,7 @@ _SECONDS = re.compile(r"[+-]?[0-9]+(\.[0-9]*)?")
 
 @dataclass(frozen=True, slots=True)
 class RetryAgain:
-    """Try again in `delay_s` seconds."""
+    """Retry in `delay_s` seconds."""
 
     delay_s: float
 
@@ -34,9 +34,9 @@ class GiveUp:
 
 
 def parse_retry_after(value: str | None, now: float) -> float | None:
-    """Seconds that a `Retry-After` header asks to wait, in [0, RETRY_AFTER_CAP_S]; None if absent or nonsense.
+    """Seconds in a `Retry-After` header, in [0, RETRY_AFTER_CAP_S]; None if absent or invalid.
 
-    `now`: Unix seconds, for the date form. A moment in the past is 0. Source: RFC 9110, section 10.2.3.
+    `now`: Unix seconds, for the date form. A date in the past is 0. Source: RFC 9110, section 10.2.3.
     """
     if value is None:
         return None
@@ -48,7 +48,7 @@ def parse_retry_after(value: str | None, now: float) -> float | None:
         if moment.tzinfo is None:  # "-0000", and the asctime form: both are UTC
             moment = moment.replace(tzinfo=UTC)
         return _within_cap(moment.timestamp() - now)
-    except (ValueError, OverflowError, IndexError, TypeError):  # the parser of dates is not tidy about nonsense
+    except (ValueError, OverflowError, IndexError, TypeError):  # the date parser raises any of these for invalid text
         return None
 
 
@@ -67,14 +67,14 @@ def backoff(attempt: int, policy: RetryPolicy, jitter: Jitter) -> float:
 
 
 def poll_delay(polls: int, policy: PollPolicy) -> float:
-    """Seconds until the next status GET when `polls` of them (0: none yet) were made; at most `policy.cap`."""
+    """Seconds until the next status GET after `polls` of them; at most `policy.cap`."""
     return _grown(policy.base, policy.factor, policy.cap, polls)
 
 
 def _grown(base: float, factor: float, cap: float, times: int) -> float:
     """min(cap, base * factor**times), for any `times`."""
     try:
-        return min(cap, base * float(factor) ** max(times, 0))  # an int would grow to a billion digits instead
+        return min(cap, base * float(factor) ** max(times, 0))  # an int would grow to a billion digits
     except OverflowError:
         return cap if base > 0 else 0.0
 
@@ -82,11 +82,11 @@ def _grown(base: float, factor: float, cap: float, times: int) -> float:
 def next_attempt(
     *, attempts: int, age_s: float, policy: RetryPolicy, retry_after_s: float | None, jitter: Jitter
 ) -> RetryAgain | GiveUp:
-    """What follows after a failed attempt, the last of `attempts` so far, `age_s` seconds after acceptance.
+    """The next step after failed attempt number `attempts`, `age_s` seconds after acceptance.
 
-    The first limit reached ends it. `retry_after_s` lengthens the wait and never shortens it: a receiver that fails
-    with `Retry-After: 0` would otherwise use up all attempts within a second. A wait that would end beyond
-    `max_age` is cut to it, so that a last attempt is made right at the end instead of giving up early.
+    The first limit reached ends the delivery. `retry_after_s` lengthens the wait and never shortens it: a receiver that
+    fails with `Retry-After: 0` would otherwise use up all attempts within a second. A wait beyond `max_age` is cut to
+    it, so that a last attempt is made at the end instead of giving up early.
     """
     if attempts >= policy.max_attempts:
         return GiveUp("exhausted")

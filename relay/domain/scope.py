@@ -1,7 +1,7 @@
-"""What a caller of the API may do: its scopes. Pure.
+"""Scopes: the permissions of an API client. Pure.
 
-`ingest:<source>` and `read:<source>` name a source, or with a trailing `*` all that begin so; `receiver:<name>` and
-`owner:<id>` name one exactly. `metrics` and `admin` name nothing; `admin` may do everything.
+`ingest:<source>` and `read:<source>` name a source, or with a trailing `*` all with that prefix; `receiver:<name>` and
+`owner:<id>` name one exactly. `metrics` and `admin` have no name; `admin` allows everything.
 """
 
 from collections.abc import Iterable
@@ -20,7 +20,7 @@ _ALLOWED: Final = "ingest:<source>, read:<source>, receiver:<name>, owner:<id>, 
 
 @dataclass(frozen=True, slots=True, order=True)
 class Scope:
-    """`name`: of whom; empty for what names nobody."""
+    """`name`: of the source, receiver or owner; empty for scopes without a name."""
 
     kind: ScopeKind
     name: str = ""
@@ -29,7 +29,7 @@ class Scope:
         return self.kind if self.kind in _BARE else f"{self.kind}:{self.name}"
 
     def covers(self, kind: ScopeKind, name: str) -> bool:
-        """Whether it lets its bearer do what takes a scope of `kind` about `name`."""
+        """Whether it permits an operation that needs the scope `kind` for `name`."""
         if self.kind == "admin":
             return True
         if self.kind != kind:
@@ -40,15 +40,15 @@ class Scope:
 
 
 def parse_scope(text: str) -> Scope:
-    """The scope that `text` writes. Raises ValueError that says what is allowed."""
+    """The scope in `text`. Raises ValueError that lists the allowed scopes."""
     word, colon, name = text.partition(":")
     if word not in get_args(ScopeKind) or bool(colon) == (word in _BARE):
-        raise ValueError(f"{text[:80]!r} is no scope: {_ALLOWED}")
+        raise ValueError(f"{text[:80]!r} is not a scope: {_ALLOWED}")
     kind = cast(ScopeKind, word)
     if kind in _BARE:
         return Scope(kind)
     if kind == "receiver" and not is_receiver_name(name):
-        raise ValueError(f"{text[:80]!r} is no scope: {name[:80]!r} is not a receiver name")
+        raise ValueError(f"{text[:80]!r} is not a scope: {name[:80]!r} is not a receiver name")
     try:
         return Scope(kind, check_id(name, f"the name in the scope {text[:80]!r}"))
     except InvalidRecord as error:
@@ -57,11 +57,11 @@ def parse_scope(text: str) -> Scope:
 
 @dataclass(frozen=True, slots=True)
 class Access:
-    """Who calls, and what they may do. `who`, for people and records: `key:<id>`, `RELAY_API_KEY`, or `anybody`; or in
-    front of one of these `session of`, `portal for <owner> of`.
+    """An API client and its permissions. `who`, for display and audit: `key:<id>`, `RELAY_API_KEY` or `anybody`, with
+    the prefix `session of` or `portal for <owner> of` if it applies.
 
-    `key`: the id of their key, `api` for the one of the settings; None: they have none. `only`: of the receivers of
-    owners, those with these names alone; None: all.
+    `key`: the id of its key, `api` for the key in the settings; None without a key. `only`: names to which access to
+    the owners' receivers is limited; None for all.
     """
 
     who: str
@@ -74,15 +74,15 @@ class Access:
 
     @property
     def owners(self) -> frozenset[str]:
-        """Whose receivers are named by its scopes."""
+        """The owners in its scopes."""
         return self.named("owner")
 
     def named(self, kind: ScopeKind) -> frozenset[str]:
-        """What its scopes of `kind` name."""
+        """The names in its scopes of `kind`."""
         return frozenset(scope.name for scope in self.scopes if scope.kind == kind)
 
     def has_some(self, *kinds: ScopeKind) -> bool:
-        """Whether there is anything of one of these kinds that they may do."""
+        """Whether it has a scope of one of these kinds, or `admin`."""
         return any(scope.kind in kinds or scope.kind == "admin" for scope in self.scopes)
 
 
@@ -92,5 +92,5 @@ def may_do_everything(who: str, key: str | None = None) -> Access:
 
 
 def in_text(scopes: Iterable[Scope]) -> list[str]:
-    """Sorted, as they are written."""
+    """The scopes as sorted text."""
     return [str(scope) for scope in sorted(scopes)]

@@ -1,4 +1,4 @@
-"""What is secret: by its name, as part of a URL, or known, in what others say."""
+"""Recognizes and masks secrets: by field name, in URLs, and known secrets in any text."""
 
 import re
 from collections.abc import Iterable, Iterator
@@ -14,7 +14,7 @@ _SECRET_NAME: Final = re.compile(
     r"|(^|_)(auth|dsn)(_|$)"
 )
 _SECRET_PARAMETERS: Final = frozenset({"key", "sig", "pw", "pwd", "code"})
-"""In a query these are secrets; elsewhere the words mean other things, too."""
+"""Query parameters that hold secrets; elsewhere these words have other meanings, too."""
 _URL: Final = re.compile(r"(?P<scheme>[a-z][a-z0-9+.-]*://)?(?P<authority>[^/?#]*)(?P<path>[^?#]*)(?P<rest>.*)", re.S)
 _SEGMENT: Final = re.compile(r"[^/]+")
 _FIELD: Final = re.compile(r"[^&#]+")
@@ -23,9 +23,9 @@ _LETTER_NEXT_TO_DIGIT: Final = re.compile(r"(?<=[A-Za-z])(?=[0-9])|(?<=[0-9])(?=
 _RANDOM_LENGTH: Final = 16
 _RANDOM_CHANGES: Final = 3
 _LONGEST_KEPT: Final = 128
-"""Names come from others: a longer one is judged each time, so that what is kept is bounded in bytes."""
+"""Longest name in the cache. Names come from outside, so this bounds the cache's bytes."""
 _SHORTEST: Final = 4
-"""A known secret that is shorter is not searched for: it would be found in any text."""
+"""A shorter known secret is not searched for: it would be found in any text."""
 
 
 def is_secret_name(name: str) -> bool:
@@ -45,18 +45,18 @@ def _is_secret_parameter(name: str) -> bool:
 
 
 def looks_random(text: str) -> bool:
-    """Whether `text` looks like a generated key rather than words: long, with letters and digits in turns.
+    """Whether `text` looks like a generated key rather than words: long, with letters and digits alternating.
 
-    Placeholders and references in it do not count. Names as `ci-hooks-2024-v2` do not look random.
+    Placeholders and references in it do not count. Names such as `ci-hooks-2024-v2` do not look random.
     """
     rest = _PLACEHOLDER.sub("", unquote(text))
     return len(rest) >= _RANDOM_LENGTH and len(_LETTER_NEXT_TO_DIGIT.findall(rest)) >= _RANDOM_CHANGES
 
 
 def secret_spans(url: str) -> Iterator[tuple[int, int]]:
-    """Start and end of each part of `url` that is, or may be, secret, in order: user and password, path segments that
-    look random, and query values that look random or whose name is that of a secret. `url` may be a template: what is
-    nothing but a placeholder or a `${NAME}` is no secret."""
+    """Start and end of each part of `url` that may be secret, in order: user and password, path segments that look
+    random, and query values that look random or have the name of a secret. `url` may be a template: a value that is
+    only a placeholder or a `${NAME}` is not secret."""
     parts = _URL.fullmatch(url)
     if parts is None:
         raise AssertionError("matches any text")
@@ -74,7 +74,7 @@ def secret_spans(url: str) -> Iterator[tuple[int, int]]:
 
 
 def masked_url(url: str) -> str:
-    """`url` for people: its secret parts are masked."""
+    """`url` with its secret parts masked."""
     shown, end = [], 0
     for start, stop in secret_spans(url):
         shown += [url[end:start], MASK]
@@ -83,7 +83,7 @@ def masked_url(url: str) -> str:
 
 
 def redacted(text: str, secrets: Iterable[str]) -> str:
-    """`text` with each of `secrets` masked, also where it is percent-encoded or decoded."""
+    """`text` with each of `secrets` masked, also in percent-encoded or decoded form."""
     for spelling in _spellings(tuple(secrets)):
         text = text.replace(spelling, MASK)
     return text
@@ -91,6 +91,6 @@ def redacted(text: str, secrets: Iterable[str]) -> str:
 
 @lru_cache(maxsize=1024)
 def _spellings(secrets: tuple[str, ...]) -> tuple[str, ...]:
-    """What to search for, the longest first: one may be a part of another."""
+    """The texts to search for, longest first, because one may be part of another."""
     found = {spelling for secret in secrets for spelling in (secret, quote(secret, safe=""), unquote(secret))}
     return tuple(sorted((each for each in found if len(each) >= _SHORTEST), key=len, reverse=True))

@@ -1,4 +1,4 @@
-"""Which dead letters, or deliveries, a replay or a discard is about. Pure."""
+"""Selects the dead letters or deliveries of a replay or discard. Pure."""
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, fields
@@ -9,12 +9,12 @@ from relay.domain.reasons import DISCARDED
 from relay.domain.scope import Scope
 
 Stage = Literal["from_sender", "to_receiver", "pending", "to_sender"]
-"""Of the steps that give something up, by the topic that each reads."""
+"""Steps that create dead letters, by the topic that each reads."""
 
 
 class LetterFacts(NamedTuple):
-    """What a dead letter is chosen by. `receiver` None: the message never got one. `failed_ms`: Unix ms. `life`: of the
-    receiver's name."""
+    """Properties by which dead letters are selected. `receiver`: None if the message never had one. `failed_ms`: Unix
+    ms. `life`: of the receiver's name."""
 
     receiver: str | None
     source_id: str | None
@@ -28,12 +28,12 @@ class LetterFacts(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Selection:
-    """What is empty or None chooses nothing by it. The receiver of who never got one is `-`. `since_ms`, `until_ms`:
-    Unix ms, the first included, the second not.
+    """An empty or None field does not restrict. The receiver of messages that never had one is `-`. `since_ms`
+    (inclusive), `until_ms` (exclusive): Unix ms.
 
-    Who was discarded is chosen only where its reason is named. `lives`: of the names in `receivers`, as `name=id`, for
-    those that are not empty. `only_own`: asked for with a key that may see these receivers alone: then only what is of
-    these lives is meant, and of what was on its way back to a sender, only what is of a source in `reads`.
+    Discarded deliveries are selected only if `reasons` names that reason. `lives`: of the names in `receivers`, as
+    `name=id`, without empty ones. `only_own`: requested with a key that may see only these receivers; then only
+    deliveries of these lives are selected, and results for a sender only if `reads` covers their source.
     """
 
     receivers: frozenset[str] = frozenset()
@@ -49,7 +49,7 @@ class Selection:
     reads: frozenset[str] = frozenset()
 
     def has_life(self, receiver: str, life: str) -> bool:
-        """Whether it was made while the receiver's name had this life."""
+        """Whether the receiver's name had this life when the selection was made."""
         if life:
             return f"{receiver}={life}" in self.lives
         return not any(each.startswith(f"{receiver}=") for each in self.lives)
@@ -60,7 +60,7 @@ class Selection:
         )
 
     def takes(self, facts: LetterFacts) -> bool:
-        """Whether a dead letter with these facts is meant."""
+        """Whether a dead letter with these properties is selected."""
         return (
             self.takes_delivery(facts.receiver, facts.source_id, facts.message_id, facts.failed_ms, facts.life)
             and (not self.only_own or self._may_take(facts))
@@ -72,7 +72,7 @@ class Selection:
     def takes_delivery(
         self, receiver: str | None, source_id: str | None, message_id: str | None, moment_ms: int, life: str
     ) -> bool:
-        """Whether a delivery is meant, as far as it can be told by who, and when (Unix ms)."""
+        """Whether a delivery is selected by its ids and time (Unix ms); other restrictions are not checked."""
         return (
             (not self.receivers or (receiver or NO_RECEIVER) in self.receivers)
             and (not self.sources or source_id in self.sources)
@@ -84,7 +84,7 @@ class Selection:
 
 
 def as_fields(selection: Selection) -> dict[str, Any]:
-    """For JSON; what chooses nothing is left out."""
+    """The fields that restrict, for JSON."""
     said = {each.name: getattr(selection, each.name) for each in fields(selection)}
     return {
         name: sorted(value) if isinstance(value, frozenset) else value
@@ -94,7 +94,7 @@ def as_fields(selection: Selection) -> dict[str, Any]:
 
 
 def from_fields(known: Mapping[str, Any]) -> Selection:
-    """The reverse of `as_fields`; of a newer version's fields, those that are known here. Raises TypeError."""
+    """The reverse of `as_fields`; unknown fields, of a newer version, are ignored. Raises TypeError."""
     names = {each.name for each in fields(Selection)}
     return Selection(**{name: _read(value) for name, value in known.items() if name in names})
 

@@ -1,11 +1,11 @@
-"""Signed tokens in place of a key: a session, and a link into the portal. Pure.
+"""Session and portal tokens: signed substitutes for an API key. Pure.
 
-A *session* (`rs_...`) may what the key may that it was made with. A *portal* token (`rp_...`) has rights of its own: an
-owner, and of their receivers all or some. Both name the key, and the secret of it, that they were made with, and are
-good no longer than that. The token carries all of it, signed, so no process has to remember any; only those that were
-ended before their time are on `receiver_config`.
+A *session* (`rs_...`) has the permissions of the key it was created with. A *portal* token (`rp_...`) has permissions
+of its own: an owner, and all or some of the owner's receivers. Both name the key and the secret that created them, and
+are valid no longer than these. Tokens are self-contained and signed, so processes store nothing about them; only tokens
+that were ended early are on `receiver_config`.
 
-A token is `<mark>_` and base64url of one byte of version, 32 bytes of HMAC-SHA-256, and JSON.
+A token is `<mark>_` and base64url of one version byte, 32 bytes of HMAC-SHA-256, and JSON.
 """
 
 import base64
@@ -22,7 +22,7 @@ Kind = Literal["session", "portal"]
 MARKS: Final[dict[str, Kind]] = {"rs": "session", "rp": "portal"}
 LONGEST_S: Final = 7 * 86_400.0
 MOST_RECEIVERS: Final = 20
-"""That a link into the portal may name: a cookie has 4,096 bytes."""
+"""Receivers that a portal link may name: a cookie has at most 4,096 bytes."""
 ENDED_PREFIX: Final = b"session-end:"
 _MARK_OF: Final[dict[Kind, str]] = {kind: mark for mark, kind in MARKS.items()}
 _VERSION: Final = b"\x01"
@@ -36,13 +36,13 @@ class SessionInvalid(RelayError):
 
 
 class SessionOver(RelayError):
-    """It was good until its expiry, which has passed."""
+    """The token is genuine, but its expiry has passed."""
 
 
 @dataclass(frozen=True, slots=True)
 class SessionIssuer:
-    """With what it was made. `key`: the id of a key that was made, `api` for the one of the settings, `own` for the
-    one of the process; empty: with none, while there was none. `proof`: which of its secrets."""
+    """The key that created the session. `key`: the id of a created key, `api` for the key in the settings, `own` for
+    the process's own; empty if no key existed. `proof`: identifies the key's secret."""
 
     key: str
     proof: str = ""
@@ -53,8 +53,8 @@ NOBODY: Final = SessionIssuer("")
 
 @dataclass(frozen=True, slots=True)
 class Session:
-    """`expires`: Unix seconds from which on it is refused. `owner`: of a portal; `receivers`: of theirs these alone,
-    None: all."""
+    """`expires`: Unix seconds; it is rejected from then on. `owner`: of a portal; `receivers`: limits it to these
+    receivers of the owner; None for all."""
 
     kind: Kind
     id: str
@@ -65,12 +65,12 @@ class Session:
 
 
 def kind_of(token: str) -> Kind | None:
-    """None: it has not the form of one."""
+    """The kind of a token; None if it does not have the form of one."""
     return MARKS.get(token.partition("_")[0])
 
 
 def issue(secret: bytes, session: Session) -> str:
-    """Its token, of letters, digits, `-` and `_`."""
+    """The session's token, of letters, digits, `-` and `_`."""
     known: dict[str, Any] = {
         "id": session.id,
         "key": session.maker.key,
@@ -89,17 +89,17 @@ def issue(secret: bytes, session: Session) -> str:
 def read(secrets: Sequence[bytes], token: str, now: float) -> Session:
     """The session of a token that was issued with any of `secrets`. `now`: Unix seconds.
 
-    Raises SessionInvalid or SessionOver; compares in constant time.
+    Raises SessionInvalid or SessionOver. Compares in constant time.
     """
     mark, _, body = token.partition("_")
     kind = MARKS.get(mark)
     raw = _decoded(body)
     given, text = raw[1 : 1 + _MAC_BYTES], raw[1 + _MAC_BYTES :]
     if kind is None or raw[:1] != _VERSION:
-        raise SessionInvalid("this token is of no kind that is known here")
+        raise SessionInvalid("this token is of an unknown kind")
     proofs = [hmac.compare_digest(given, _mac(secret, kind, text)) for secret in secrets]
     if not any(proofs):
-        raise SessionInvalid("this token is not one of ours")
+        raise SessionInvalid("this token was not issued by this relay")
     known = json.loads(text)
     only = known.get("receivers")
     session = Session(
@@ -111,27 +111,27 @@ def read(secrets: Sequence[bytes], token: str, now: float) -> Session:
         None if only is None else frozenset(only),
     )
     if now >= session.expires:
-        raise SessionOver("the time of this token is over")
+        raise SessionOver("this token has expired")
     return session
 
 
 def proof_of(secret: bytes, digest: bytes) -> str:
-    """Which key of the settings it was, for who has `secret`: nobody else can try keys on it at home."""
+    """Identifies a key of the settings; keyed with `secret`, so that nobody else can test guesses offline."""
     return hmac.digest(secret, b"relay session key 1\0" + digest, "sha256").hex()[:_PROOF_CHARACTERS]
 
 
 def proof_of_digest(digest: str) -> str:
-    """Which secret of a key that was made it was. `digest`: of its text, hex; that has 256 random bits."""
+    """Identifies a secret of a created key. `digest`: of its text in hex; the text has 256 random bits."""
     return digest[:_PROOF_CHARACTERS]
 
 
 def derived_secret(secret: bytes, label: bytes) -> bytes:
-    """32 bytes for one use, from a secret that has another (HKDF with SHA-256, RFC 5869)."""
+    """32 bytes for one purpose, derived from a secret for another (HKDF with SHA-256, RFC 5869)."""
     pseudorandom = hmac.digest(bytes(32), secret, "sha256")
     return hmac.digest(pseudorandom, label + b"\x01", "sha256")
 
 
-# those that were ended before their time
+# sessions that were ended early
 
 
 def ended_record_key(id: str) -> bytes:
@@ -140,7 +140,7 @@ def ended_record_key(id: str) -> bytes:
 
 @dataclass(frozen=True, slots=True)
 class SessionEnd:
-    """`expires`: when it would have been over by itself; from then on nobody has to know. `key`: its maker's."""
+    """`expires`: when the session would have expired; the record is not needed afterwards. `key`: its creator's."""
 
     expires: int
     key: str
@@ -151,16 +151,16 @@ def encode_end(end: SessionEnd) -> bytes:
 
 
 def decode_end(value: bytes) -> SessionEnd:
-    """Raises InvalidRecord unless `value` is what `encode_end` makes, or made when it named no key."""
+    """The reverse of `encode_end`; records of older releases have no key. Raises InvalidRecord."""
     try:
         known = json.loads(value)
         return SessionEnd(int(known["expires"]), str(known.get("key", "")))
     except (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError) as error:
-        raise InvalidRecord("invalid", "an end of a session that is none of ours") from error
+        raise InvalidRecord("invalid", "not a valid record of a session's end") from error
 
 
 def _mac(secret: bytes, kind: Kind, text: bytes) -> bytes:
-    # a signature made for anything else with this secret is none here
+    # the prefix makes signatures for other purposes with this secret invalid here
     return hmac.digest(secret, b"relay %s token 1\0" % kind.encode() + text, "sha256")
 
 

@@ -1,8 +1,8 @@
-"""Signatures of outgoing webhooks, and the check of them.
+"""Signs outgoing webhooks, and verifies such signatures.
 
 Sources: Standard Webhooks 1.0, HMAC (`v1`) and Ed25519 (`v1a`); GitHub and Stripe manuals; W3C WebSub, 7.1, for SHA-512
-in the style of GitHub. The other two styles know no SHA-512: there it has a scheme name of its own, which a check for
-`v1` skips.
+in the style of GitHub. The other two styles do not define SHA-512: there it has a scheme name of its own, which a
+verifier of `v1` skips.
 """
 
 import base64
@@ -34,8 +34,8 @@ _NEW_SECRET_BYTES: Final = 32
 def sign(policy: SigningPolicy, *, webhook_id: str, timestamp: int, body: bytes) -> tuple[tuple[str, str], ...]:
     """`webhook-id`, `webhook-timestamp` (Unix seconds of the attempt), and the signature header of each style.
 
-    Every secret signs, so that receivers may rotate, and former ones until their time is over; only `github` has room
-    for one, the newest. Without secrets nothing is signed. Raises ValueError for a secret that `check_secret` refuses.
+    Every secret signs, and former ones until they expire, so that receivers can rotate; only `github` has room for just
+    one, the newest. Without secrets nothing is signed. Raises ValueError for a secret that `check_secret` rejects.
     """
     if policy.former:
         policy = _with_former(policy, timestamp)
@@ -50,7 +50,7 @@ def check_secret(secret: str) -> None:
     """Raises ValueError, without the secret in it, unless `secret` can sign: `whsec_` and base64 of 24-64 bytes,
     `whsk_` and base64 of an Ed25519 key, or plain text."""
     if is_public_key(secret):
-        raise ValueError("a public key (whpk_) cannot sign; what signs is its private key, whsk_")
+        raise ValueError("a public key (whpk_) cannot sign; use its private key, whsk_")
     if is_private_key(secret):
         public_key(secret)
     else:
@@ -58,10 +58,10 @@ def check_secret(secret: str) -> None:
 
 
 def check_verifier(secret: str) -> None:
-    """Raises ValueError, without the secret in it, unless `verify_standard` can use it: as `check_secret`, but with the
-    public key of Ed25519, `whpk_`."""
+    """Raises ValueError, without the secret in it, unless `verify_standard` can use it: like `check_secret`, but with
+    public Ed25519 keys, `whpk_`."""
     if is_private_key(secret):
-        raise ValueError("a private key (whsk_) is the sender's alone; what verifies is its public key, whpk_")
+        raise ValueError("a private key (whsk_) belongs to the sender alone; verify with its public key, whpk_")
     if is_public_key(secret):
         check_public_key(secret)
     else:
@@ -74,23 +74,23 @@ def generate_secret(random_bytes: Callable[[int], bytes]) -> str:
 
 
 def secrets_of(policy: SigningPolicy, now: int) -> tuple[str, ...]:
-    """What signs with an HMAC at `now` (Unix seconds), former ones among them."""
+    """HMAC secrets that sign at `now` (Unix seconds), including former ones."""
     return _with_former(policy, now).secrets if policy.former else policy.secrets
 
 
 def keyed_sha256(secret: str, content: bytes) -> bytes:
-    """HMAC-SHA-256, keyed as for `webhook-signature`. Raises ValueError for a secret that `check_secret` refuses."""
+    """HMAC-SHA-256, keyed as for `webhook-signature`. Raises ValueError for a secret that `check_secret` rejects."""
     return _mac(_key(secret), content, "sha256")
 
 
 def verify_standard(
     secrets: Sequence[str], headers: Mapping[str, str], body: bytes, now: float, tolerance_s: float = 300
 ) -> bool:
-    """Whether one of `secrets` made a `v1` signature of `headers` over `body`, within `tolerance_s` of `now`; or, where
-    it is a public key, its owner a `v1a` signature.
+    """Whether `headers` have a valid signature of `body` (`v1` for a secret, `v1a` for a public key), with a timestamp
+    within `tolerance_s` of `now`.
 
-    Names of headers may be in any case. Takes the same time whichever byte differs. Raises ValueError for a secret
-    that `check_verifier` refuses.
+    Header names may be in any case. Compares in constant time. Raises ValueError for a secret that `check_verifier`
+    rejects.
     """
     named = {name.lower(): value for name, value in headers.items()}
     webhook_id, stamp = named.get("webhook-id", ""), named.get("webhook-timestamp", "")
@@ -106,7 +106,7 @@ def verify_standard(
 
 
 def _with_former(policy: SigningPolicy, now: int) -> SigningPolicy:
-    """`policy` with the former secrets that still sign, behind the present ones."""
+    """`policy` with the former secrets that still sign, after the current ones."""
     signing = [former.secret for former in policy.former if now < former.until]
     return replace(
         policy,
@@ -151,7 +151,7 @@ def _v1a(signature: bytes) -> str:
 
 
 def _asymmetric(given: Sequence[bytes]) -> Iterator[bytes]:
-    """The `v1a` signatures among them."""
+    """The decoded `v1a` signatures among `given`."""
     for signature in given:
         if signature.startswith(_V1A):
             with suppress(ValueError):
@@ -166,12 +166,12 @@ def _mac(key: bytes, content: bytes, digest: _Digest) -> bytes:
 
 @lru_cache(maxsize=4096)
 def _keyed(key: bytes, digest: _Digest) -> hmac.HMAC:
-    """Remembered, and copied for each body: keying takes longer than hashing a small one."""
+    """A cached HMAC, copied for each body: keying takes longer than hashing a small body."""
     return hmac.new(key, digestmod=digest)
 
 
 def _hex(secret: str, content: bytes, digest: _Digest) -> str:
-    # verbatim also with `whsec_`: that is how receivers that check these two styles use their secret
+    # verbatim, also with `whsec_`, because receivers that verify these two styles use their secret this way
     return _mac(secret.encode(), content, digest).hex()
 
 
@@ -192,7 +192,7 @@ def _key(secret: str) -> bytes:
 
 
 def _bytes(text: str) -> bytes:
-    return text.encode(errors="surrogatepass")  # what a server could not decode must fail the check, not raise
+    return text.encode(errors="surrogatepass")  # undecodable bytes must fail the check, not raise
 
 
 def _is_recent(stamp: str, now: float, tolerance_s: float) -> bool:

@@ -1,4 +1,4 @@
-"""What is counted of the POSTs to a receiver: what came of them, and how long its responses took."""
+"""Statistics of the POSTs to a receiver: counts by outcome, and a histogram of response times."""
 
 from bisect import bisect_left
 from collections.abc import Iterable, Sequence
@@ -23,11 +23,11 @@ from relay.domain.outcome import (
 
 OUTCOMES: Final[tuple[CodeClass, ...]] = get_args(CodeClass)
 BOUNDS_S: Final = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 15.0, 30.0, 60.0)
-"""Upper ends of the buckets of response times, in seconds; there is one more, for what takes longer."""
+"""Upper bounds of the response time buckets, in seconds; one more bucket is for longer times."""
 NUMBERS: Final = len(OUTCOMES) + len(BOUNDS_S) + 1
-"""How many there are of an hour: attempts by outcome, then responses by bucket."""
+"""Numbers stored per hour: attempts by outcome, then responses by bucket."""
 HOURS: Final = 24
-"""Hours of the clock that are kept, the present one among them."""
+"""Clock hours that are kept, including the current one."""
 
 _CLASSES: Final[dict[type[Outcome], CodeClass]] = {
     Accepted: "accepted",
@@ -44,7 +44,7 @@ _GOOD: Final = (OUTCOMES.index("accepted"), OUTCOMES.index("delivered"))
 
 
 def count_in(numbers: list[int], exchange: Exchange, outcome: Outcome, seconds: float) -> None:
-    """Add one attempt to `numbers`. It has a response time only if a status line came."""
+    """Add one attempt to `numbers`. It has a response time only if a status line was received."""
     numbers[_PLACE[type(outcome)]] += 1
     if type(exchange) is Response:
         numbers[len(OUTCOMES) + bisect_left(BOUNDS_S, seconds)] += 1
@@ -52,13 +52,13 @@ def count_in(numbers: list[int], exchange: Exchange, outcome: Outcome, seconds: 
 
 @dataclass(frozen=True, slots=True)
 class Counted:
-    """`numbers`: NUMBERS of them."""
+    """Counts; `numbers` has NUMBERS items."""
 
     numbers: tuple[int, ...]
 
     @property
     def outcomes(self) -> Sequence[int]:
-        """As OUTCOMES."""
+        """Attempts by outcome, in the order of OUTCOMES."""
         return self.numbers[: len(OUTCOMES)]
 
     @property
@@ -67,7 +67,7 @@ class Counted:
 
     @property
     def success_rate(self) -> float | None:
-        """Share of the attempts that were accepted or delivered; None: there were none."""
+        """Share of the attempts that were accepted or delivered; None without attempts."""
         return self.successes / self.attempts if self.attempts else None
 
     @property
@@ -76,8 +76,8 @@ class Counted:
         return sum(self.numbers[place] for place in _GOOD)
 
     def quantile_s(self, share: float) -> float | None:
-        """So many seconds at most took this share (0 to 1) of the responses, as far as the buckets tell: the upper end
-        of one; inf beyond the last. None: there were no responses."""
+        """Quantile of response times: the upper bound, in seconds, of the bucket that reaches `share` (0 to 1) of the
+        responses; inf for the last bucket, None without responses."""
         sums = list(accumulate(self.numbers[len(OUTCOMES) :]))
         if not sums[-1]:
             return None
@@ -85,7 +85,7 @@ class Counted:
         return (*BOUNDS_S, inf)[place]
 
     def quantile_ms(self, share: float) -> float | None:
-        """As `quantile_s`, in milliseconds; None also beyond the last bucket: there is no number for that in JSON."""
+        """As `quantile_s`, in milliseconds; also None for the last bucket, because JSON has no infinity."""
         seconds = self.quantile_s(share)
         return None if seconds is None or isinf(seconds) else seconds * 1000
 

@@ -1,4 +1,4 @@
-"""The status GET: where to ask for a delivery's answer, and what the response means."""
+"""Status GETs: the URL to poll for a delivery's answer, and the meaning of the response."""
 
 import re
 from collections.abc import Mapping
@@ -22,18 +22,18 @@ _IDS: Final = ("message_id", "source_id", "webhook_id")
 _RESPONSE: Final = "response."
 _PLACEHOLDER = re.compile(r"\{([^{}]*)\}")
 _URL_CHARS: Final = "%/:?#[]@!$&'()*+,;=~"
-"""Reserved characters that stay as they are when a URL from outside is made ASCII."""
+"""Reserved characters that are kept when a URL from outside is made ASCII."""
 _DEFAULT_PORTS: Final = {"https": 443, "http": 80}
 
 
 class StatusTemplateError(RelayError):
-    """A placeholder of the status endpoint has no value in the POST's answer, or one that must not go into the path:
-    this delivery cannot be asked about."""
+    """A placeholder of the status endpoint has no value in the POST's response, or one that must not be part of a path:
+    this delivery cannot be polled."""
 
 
 @dataclass(frozen=True, slots=True)
 class AnswerReady:
-    """The receiver is done, and this is its answer. `truncated`: only the start of it came."""
+    """The receiver is done, and this is its answer. `truncated`: only its beginning was received."""
 
     status: int
     content_type: str | None
@@ -43,25 +43,26 @@ class AnswerReady:
 
 @dataclass(frozen=True, slots=True)
 class StillRunning:
-    """It has the message and is still at it. `ask_after_s`: when it wants to be asked again, if it said so."""
+    """The receiver has the message and is still processing it. `ask_after_s`: requested delay of the next poll, if
+    any."""
 
     ask_after_s: float | None
 
 
 @dataclass(frozen=True, slots=True)
 class NeverSeen:
-    """It does not know the message."""
+    """The receiver does not know the message."""
 
 
 @dataclass(frozen=True, slots=True)
 class StatusGone:
-    """The endpoint is no more."""
+    """The endpoint no longer exists."""
 
 
 @dataclass(frozen=True, slots=True)
 class AskLater:
-    """No news. `whole`: the whole receiver is to be left alone. `kind`: of the NoResponse, or `not_now`, `status`,
-    `not_json`, `no_word`, `unknown_word`. `detail`: what came back, in words."""
+    """The response says nothing about the delivery. `whole`: all requests to the receiver have to wait. `kind`: of the
+    NoResponse, or `not_now`, `status`, `not_json`, `no_word`, `unknown_word`. `detail`: the response, described."""
 
     retry_after_s: float | None
     whole: bool
@@ -73,7 +74,7 @@ StatusReading = AnswerReady | StillRunning | NeverSeen | StatusGone | AskLater
 
 
 def check_template(template: str) -> None:
-    """Raise ValueError, with a text for the user, unless `template` can be a status endpoint."""
+    """Raises ValueError, with a text for the user, unless `template` can be a status endpoint."""
     if not template.isascii() or not template.isprintable() or " " in template:
         raise ValueError("status endpoint must be ASCII without spaces; percent-encode everything else")
     if "#" in template:
@@ -90,15 +91,15 @@ def check_template(template: str) -> None:
         raise ValueError("status endpoint has a brace without its partner")
     origin = re.match(r"[^/?]*//[^/?]*", template)
     if origin and "{" in origin.group():
-        raise ValueError("placeholders of the status endpoint belong behind the host, not into it")
+        raise ValueError("placeholders of the status endpoint belong after the host, not into it")
 
 
 def status_url(template: str, delivery: DeliveryId, *, webhook_id: str, response_body: bytes) -> str:
-    """Where to GET the state of `delivery`. Values are percent-encoded; without placeholders the ids become query
-    parameters. `response_body`: of the POST's response, for `{response.<field>}` (dots lead into nested objects).
+    """The URL to poll for `delivery`. Values are percent-encoded; without placeholders the ids become query parameters.
+    `response_body`: of the POST's response, for `{response.<field>}` (dots lead into nested objects).
 
-    Raises StatusTemplateError when the body does not hold such a field as a non-empty string or an integer, or when
-    it or an id must not go into the path.
+    Raises StatusTemplateError if the body does not have such a field as a non-empty string or an integer, or if it or
+    an id must not be part of a path.
     """
     ids = _ids(delivery, webhook_id)
     if not _PLACEHOLDER.search(template):
@@ -120,7 +121,7 @@ def status_url(template: str, delivery: DeliveryId, *, webhook_id: str, response
 
 
 def unaskable(template: str, delivery: DeliveryId) -> str | None:
-    """Why `delivery` must not be asked about at a status endpoint of this template, as far as its ids say so."""
+    """Why `delivery` cannot be polled at a status endpoint with this template, judged by its ids; None if it can."""
     if not _segments_of_ids(template):
         return None
     ids = _ids(delivery, "")
@@ -132,19 +133,19 @@ def _ids(delivery: DeliveryId, webhook_id: str) -> dict[str, str]:
 
 
 def _segments(path: str) -> list[str]:
-    """Those of a template's path that hold placeholders."""
+    """The segments of a template's path that have placeholders."""
     return [segment for segment in path.split("/") if "{" in segment]
 
 
 @lru_cache(maxsize=4096)
 def _segments_of_ids(template: str) -> tuple[str, ...]:
-    """Those that hold the sender's ids. Others that stand beside them are not known before the POST."""
+    """The segments that have the sender's ids. Other values in them are not known before the POST."""
     path = template.partition("?")[0]
     return tuple(segment for segment in _segments(path) if "{message_id}" in segment or "{source_id}" in segment)
 
 
 def _segment_fault(segment: str, values: Mapping[str, str]) -> str | None:
-    """What is wrong with putting `values` into `segment`. A placeholder without a value is taken for a letter."""
+    """Why `values` must not be put into `segment`. A placeholder without a value counts as a letter."""
     whole = _PLACEHOLDER.sub(lambda match: values.get(match[1], "x"), segment)
     for name in _PLACEHOLDER.findall(segment):
         value = values.get(name)
@@ -174,16 +175,16 @@ def same_origin(a: str, b: str) -> bool:
 
 
 def origin_of(url: str) -> tuple[str, str | None, int | None]:
-    """Scheme, host and port of an absolute URL. Raises ValueError for what is none."""
+    """Scheme, host and port of an absolute URL. Raises ValueError for an invalid one."""
     parts = urlsplit(url)
     return parts.scheme, parts.hostname, parts.port or _DEFAULT_PORTS.get(parts.scheme)
 
 
 def location_url(post_url: str, location: str) -> str | None:
-    """The absolute URL that a `Location` header in the response of `post_url` means, without its fragment.
+    """The absolute URL of a `Location` header in the response of `post_url`, without its fragment.
 
-    None unless it is on the same origin, of a URL's length, and without user name or anything that clients read
-    differently.
+    None unless it is on the same origin, at most MOST_URL characters long, and without a user name or characters that
+    clients interpret differently.
     """
     if len(location) > MOST_URL or "\\" in location or any(ord(char) < 0x21 or ord(char) == 0x7F for char in location):
         return None
@@ -197,9 +198,9 @@ def location_url(post_url: str, location: str) -> str | None:
 
 
 def read_status(exchange: Exchange, *, status_map: StatusMap | None, now: float) -> StatusReading:
-    """What the response of a status GET says. `now`: Unix seconds, for the date form of `Retry-After`.
+    """The meaning of the response to a status GET. `now`: Unix seconds, for the date form of `Retry-After`.
 
-    With `status_map`, a 200 is read through it. Whatever is not understood means: ask again.
+    With `status_map`, a 200 is read through it. Any other response means to poll again.
     """
     if isinstance(exchange, NoResponse):
         return AskLater(None, whole=False, kind=exchange.kind)
@@ -242,7 +243,7 @@ def _mapped(response: Response, status_map: StatusMap, wait_s: float | None) -> 
         return _whole_body(response)
     try:
         return AnswerReady(response.status, "application/json", _slice(response.body, status_map.result), False)
-    except _NOT_THERE:  # done, but without a result of its own, as failed jobs often are
+    except _NOT_THERE:  # done, but without a separate result, as is usual for failed jobs
         return _whole_body(response)
 
 
@@ -252,9 +253,9 @@ _NOT_THERE: Final = (msgspec.MsgspecError, LookupError, RecursionError, UnicodeD
 
 
 def _slice(document: bytes, pointer: str) -> bytes:
-    """The bytes of `document` that a JSON pointer (RFC 6901) leads to.
+    """The bytes of `document` at a JSON pointer (RFC 6901).
 
-    Raises LookupError when it leads nowhere, or another of _NOT_THERE when `document` is not JSON.
+    Raises LookupError if there is no value, or another of _NOT_THERE if `document` is not JSON.
     """
     rest = msgspec.json.decode(document, type=msgspec.Raw)
     for step in pointer_steps(pointer):
@@ -265,14 +266,14 @@ def _slice(document: bytes, pointer: str) -> bytes:
 def _child(parent: bytes, name: str) -> msgspec.Raw:
     if parent.lstrip().startswith(b"["):
         if not is_index(name):
-            raise LookupError(f"{name!r} is no index of an array")
+            raise LookupError(f"{name!r} is not an array index")
         return msgspec.json.decode(parent, type=list[msgspec.Raw])[int(name)]
     if not parent.lstrip().startswith(b"{"):
-        raise LookupError(f"{name!r} looked for in something that is no object")
+        raise LookupError(f"the parent of {name!r} is not an object")
     return msgspec.json.decode(parent, type=dict[str, msgspec.Raw])[name]
 
 
 def _word(slice_: bytes) -> str:
-    """A status word; `true`, `false` and numbers stand for themselves. Raises ValidationError for the rest."""
+    """A status word; `true`, `false` and numbers are used as text. Raises ValidationError for other values."""
     value = msgspec.json.decode(slice_, type=str | bool | int)
     return value if isinstance(value, str) else slice_.decode().strip()

@@ -1,10 +1,10 @@
-"""Moments in text, for people and documents."""
+"""Formats timestamps as text."""
 
 from datetime import UTC, datetime
 
 
 def rfc3339(seconds: float) -> str | None:
-    """Unix seconds as text, to the millisecond; None for what is no time (a producer may write any timestamp)."""
+    """Unix seconds as text, in milliseconds; None for an invalid time (a producer may write any timestamp)."""
     if seconds <= 0:
         return None
     try:

@@ -1,4 +1,4 @@
-"""Names of topics and consumer groups, and what each topic has to look like."""
+"""Names of topics and consumer groups, and each topic's required settings."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -16,7 +16,7 @@ ATTEMPTS_KEPT_S: Final = 3 * DAY_S
 
 @dataclass(frozen=True, slots=True)
 class TopicSpec:
-    """What a topic has to look like. `retention_s` is None for compacted topics."""
+    """Required settings of a topic. `retention_s` is None for compacted topics."""
 
     name: str
     partitions: int
@@ -25,7 +25,7 @@ class TopicSpec:
 
 
 class Topics:
-    """Names of everything on the log, with `prefix` before topics and groups."""
+    """Names of all topics and groups, with `prefix` before each."""
 
     def __init__(self, prefix: str = "") -> None:
         self.prefix = prefix
@@ -37,33 +37,33 @@ class Topics:
         self.delivery_attempts = f"{prefix}delivery_attempts"
         self.audit = f"{prefix}audit"
         self.only_told = frozenset({self.delivery_attempts, self.audit})
-        """Topics that no message depends on: they are for people, who may do without."""
+        """Topics that no delivery depends on: they only inform operators."""
 
     def to_receiver(self, lane: str) -> str:
         """`lane`: a receiver's name, or SHARED."""
         return f"{self.prefix}to_receiver_{lane}"
 
     def pending(self, lane: str) -> str:
-        """Topic of deliveries whose answer comes later."""
+        """Topic of deliveries whose answer follows later."""
         return f"{self.prefix}pending_from_receiver_{lane}"
 
     def group(self, role: str) -> str:
-        """Consumer group of a role, e.g. `relay.to-receiver`: one for all topics that are read in it."""
+        """Consumer group of a role, e.g. `relay.to-receiver`, for all topics that the role reads."""
         return f"{self.prefix}relay.{role}"
 
     def former_group(self, topic: str) -> str | None:
-        """The group that read `topic` while each lane had one of its own, e.g. `relay.to-receiver.circleci`."""
+        """The group that read `topic` in releases with one group per lane, e.g. `relay.to-receiver.circleci`."""
         for role, topics_of_role in (("to-receiver", self.to_receiver("")), ("from-receiver-async", self.pending(""))):
             if topic.startswith(topics_of_role):
                 return f"{self.group(role)}.{topic.removeprefix(topics_of_role)}"
         return None
 
     def lane_of(self, topic: str) -> str:
-        """The lane whose topic of either kind `topic` is: a receiver's name, or SHARED."""
+        """The lane of a `to_receiver` or `pending` topic: a receiver's name, or SHARED."""
         return topic.removeprefix(self.to_receiver("")).removeprefix(self.pending(""))
 
     def fixed(self) -> tuple[TopicSpec, ...]:
-        """The topics that exist whatever receivers there are."""
+        """The topics that exist independently of receivers."""
         return (
             TopicSpec(self.from_sender, 10),
             TopicSpec(self.to_receiver(SHARED), 32),
@@ -77,12 +77,12 @@ class Topics:
         )
 
     def parked(self) -> TopicSpec:
-        """The topic of parked records, which a recovery pass reads whole."""
+        """The topic of parked records, which a recovery pass reads completely."""
         return TopicSpec(self.parked_messages, 10, "compact", None)
 
     def fixed_groups(self) -> dict[str, str]:
-        """Topic -> consumer group, of the fixed topics on which obligations are: what such a group leaves unread for
-        too long is lost."""
+        """Topic -> consumer group, for the fixed topics whose records must be processed: records that such a group does
+        not read before they expire are lost."""
         return {
             self.from_sender: self.group("from-sender"),
             self.to_sender: self.group("to-sender"),
@@ -91,8 +91,8 @@ class Topics:
         }
 
     def told_groups(self) -> dict[str, str]:
-        """Topic -> consumer group that may read it some day, of what is only told: it has its offsets from the
-        beginning, so that it then begins with the oldest record. That it is behind is no loss."""
+        """Topic -> consumer group, for informational topics, which may be read later. The group's offsets are committed
+        at the beginning, so that it starts with the oldest record. Its lag is not a loss."""
         return {self.delivery_attempts: self.group("history")}
 
     def lane_groups(self, lane: str) -> dict[str, str]:
@@ -103,7 +103,8 @@ class Topics:
         }
 
     def groups(self, lanes: Iterable[str]) -> dict[str, str]:
-        """Topic -> consumer group of all that is read, with receivers in `lanes` (their own, or the shared one)."""
+        """Topic -> consumer group of all topics that are read, with receivers in `lanes` (their own, or the shared
+        one)."""
         found = self.fixed_groups()
         for lane in lanes:
             found |= self.lane_groups(lane)

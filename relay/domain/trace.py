@@ -1,7 +1,7 @@
-"""Traces: the context that goes along with a message, the ids of its spans, and a span as it is told. Pure.
+"""Traces: the context that a message carries, the ids of its spans, and spans to be exported. Pure.
 
-Ids are derived from what is traced: so every process of a relay gives a message the same trace, and names a span that
-another one tells of, with nothing kept for it.
+Ids are derived from the message's identity. So every process gives a message the same trace, and can refer to another
+process's span, without stored state.
 """
 
 import re
@@ -16,12 +16,12 @@ from relay.domain.identity import DeliveryId, MessageId
 MOST_STATE: Final = 512
 """Characters of a `tracestate`; a longer one is left out (https://www.w3.org/TR/trace-context/#tracestate-limits)."""
 
-# https://www.w3.org/TR/trace-context/#traceparent-header: what is not of this form is no trace, and ends here
+# https://www.w3.org/TR/trace-context/#traceparent-header: a header of another form is dropped
 _TRACEPARENT: Final = re.compile(r"(?!ff)[0-9a-f]{2}-(?!0{32})([0-9a-f]{32})-(?!0{16})([0-9a-f]{16})-([0-9a-f]{2})")
 _STATE: Final = re.compile(rf"[\x20-\x7e]{{1,{MOST_STATE}}}")
 _SAMPLED: Final = 1
 _RANDOM: Final = 2
-"""The other flag that is defined: the trace id is a random one."""
+"""The other defined flag: the trace id is random."""
 _TRACE_BYTES: Final = 16
 _SPAN_BYTES: Final = 8
 
@@ -30,7 +30,8 @@ Value = str | int | float | bool
 
 
 class TraceContext(NamedTuple):
-    """A span to others: ids in lower-case hex, and whether it is told. `is_random`: of the trace id."""
+    """The propagated context of a span: ids in lower-case hex, and whether it is sampled. `is_random`: the trace id is
+    random."""
 
     trace_id: str
     span_id: str
@@ -44,8 +45,8 @@ class TraceContext(NamedTuple):
 
 
 class Span(Struct, frozen=True, gc=False):
-    """What happened, from `start` to `end` (Unix seconds). `parent` None: the trace begins with it. `links`: spans of
-    the same trace that it came after. `error`: what went wrong, in a word. `event`: something that follows it."""
+    """An operation from `start` to `end` (Unix seconds). `parent`: None for the first span of a trace. `links`: earlier
+    spans of the same trace. `error`: the kind of failure, in a word. `event`: a subsequent event."""
 
     name: str
     kind: SpanKind
@@ -61,7 +62,7 @@ class Span(Struct, frozen=True, gc=False):
 
 
 def parse_traceparent(text: str | None) -> TraceContext | None:
-    """None: it is none, or of a form that is not known."""
+    """The context in a `traceparent`; None if there is none, or its form is unknown."""
     found = None if text is None else _TRACEPARENT.fullmatch(text)
     if found is None:
         return None
@@ -70,7 +71,7 @@ def parse_traceparent(text: str | None) -> TraceContext | None:
 
 
 def fit_tracestate(text: str | None) -> str | None:
-    """`text` if it may go on. What may not is left out: no message fails because of it."""
+    """`text`, if it may be forwarded. An invalid one is dropped; no message fails because of it."""
     return text if text is not None and _STATE.fullmatch(text) else None
 
 
@@ -79,7 +80,7 @@ def read_tracestate(value: bytes) -> str | None:
 
 
 def trace_headers(traceparent: str | None, tracestate: str | None) -> tuple[tuple[str, str], ...]:
-    """Of a request, so that whoever gets it can be found in the trace."""
+    """Trace headers of a request, so that the receiver's spans join the trace."""
     if traceparent is None or not _TRACEPARENT.fullmatch(traceparent):
         return ()
     state = fit_tracestate(tracestate)
@@ -87,20 +88,20 @@ def trace_headers(traceparent: str | None, tracestate: str | None) -> tuple[tupl
 
 
 def trace_id_of(message: MessageId) -> str:
-    """The trace of a message whose sender has begun none."""
+    """The trace id of a message whose sender has not started a trace."""
     return _digest(_TRACE_BYTES, "trace", message.source_id, message.message_id)
 
 
 def message_span_id(trace_id: str, message: MessageId) -> str:
-    """Of the span of its routing, under which all the others are."""
+    """The id of the routing span, which is the parent of all others."""
     return _digest(_SPAN_BYTES, "message", trace_id, message.source_id, message.message_id)
 
 
 def request_span_id(trace_id: str, kind: str, delivery: DeliveryId, generation: int, attempt: int) -> str:
-    """Of a POST to a receiver, or a callback. `attempt`: 1-based."""
+    """The id of the span of a POST to a receiver, or of a callback. `attempt`: 1-based."""
     return _digest(_SPAN_BYTES, kind, trace_id, *delivery, str(generation), str(attempt))
 
 
 def _digest(size: int, *parts: str) -> str:
-    # no id has a NUL in it; that all of a digest's bytes are zero, which would be no id, has never been seen
+    # no id contains a NUL; an all-zero digest, which would be an invalid id, is practically impossible
     return sha256("\0".join(parts).encode()).digest()[:size].hex()

@@ -1,4 +1,4 @@
-"""Smaller forms of a dead letter, for a log that takes it no more: which part of a failed record is given up first."""
+"""Truncates dead letters that are too large for the log, dropping the least important parts first."""
 
 from collections.abc import Iterator
 from typing import Final, NamedTuple
@@ -9,7 +9,7 @@ from relay.domain.dead_letter import CUT, OMITTED, OURS, identity_of
 _ID_BYTES: Final = 256
 """Of a key, or of an id of the message: no valid one is longer."""
 _BOUNDED: Final = ((_ID_BYTES, 1_024), (_ID_BYTES, 128), (32, 0))
-"""Bytes of a key or id, and of the detail, of one form after another."""
+"""(Bytes of a key or id, bytes of the detail) of successive forms."""
 _ESSENTIAL: Final = ("ce_id", "ce_source", "ce_receiver")
 _BARE: Final = ("relay-reason", "relay-origin")
 
@@ -21,12 +21,11 @@ class Form(NamedTuple):
 
 
 def smaller_forms(key: bytes | None, value: bytes | None, headers: Headers) -> Iterator[Form]:
-    """Ever smaller forms of a dead letter; `relay-omitted` tells what each leaves out.
+    """Successively smaller forms of a dead letter; `relay-omitted` lists the parts that each leaves out.
 
-    First without the value, which its origin still has for a while. Then also without the headers of the failed
-    record, but for the ids of the message; then with less and less of these and of the detail. However large the
-    record was, the forms behind the first are smaller than 4 KiB, 3 KiB, 2 KiB and 500 bytes, with a topic's longest
-    name in them.
+    The first lacks the value, which the origin keeps for a while. The next also lacks the failed record's headers,
+    except for the message's ids; the following ones shorten these and the detail. However large the record was, the
+    forms after the first are smaller than 4 KiB, 3 KiB, 2 KiB and 500 bytes, even with the longest topic name.
     """
     told = [text.decode(errors="replace")[:_ID_BYTES] for name, text in headers if name == OMITTED]
     original = tuple(pair for pair in headers if pair[0] not in OURS)
@@ -68,7 +67,7 @@ def _bounded(
 
 
 def _essential(original: Headers) -> Headers:
-    """The ids of the message, the last of a repeated one; a hop names its receiver in a header of its own."""
+    """The ids of the message, the last of repeated ones; a hop has its receiver in a header of its own."""
     named = dict(original)
     if "relay-receiver" in named:
         named["ce_receiver"] = named["relay-receiver"]
@@ -76,7 +75,7 @@ def _essential(original: Headers) -> Headers:
 
 
 def _ids_in(value: bytes, headers: Headers) -> Headers:
-    """What the value alone would have told: the ids in an envelope."""
+    """The ids in an envelope, which only the value has."""
     if any(name.startswith("ce_") for name, _ in headers):
         return ()
     receiver, source_id, message_id = identity_of(value, headers)

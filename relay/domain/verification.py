@@ -1,7 +1,7 @@
-"""Whether a receiver's URL has proved that it wants what is sent there: what `receiver_config` keeps of that.
+"""Verification results of receivers' URLs, and their records on `receiver_config`.
 
-A proof is one of a kind of handshake and of a URL. So whoever changes either has nothing to revoke: the proof there is
-does not fit any more, in every process, from the moment that it knows of the change.
+A proof is valid for one kind of handshake and one URL. So a change of either needs no revocation: the proof no longer
+matches, in every process, as soon as it knows of the change.
 """
 
 import hashlib
@@ -16,11 +16,11 @@ from relay.domain.receiver import Receiver, Verification
 from relay.domain.requests import ORIGIN_HEADER
 
 VERIFICATION_PREFIX: Final = "verification:"
-"""Keys of receivers have no colon, and others begin with other words."""
+"""Unique: keys of receivers have no colon, and others have other prefixes."""
 FIRST_WAIT_S: Final = 1.0
 LONGEST_WAIT_S: Final = 600.0
 GIVEN_UP_S: Final = 3 * 86_400.0
-"""After so many days of failures nobody tries by himself any more."""
+"""After this long with failures only, the relay no longer retries on its own."""
 MAX_DETAIL: Final = 600
 """Characters."""
 _DEFAULT_PORTS: Final = {"http": 80, "https": 443}
@@ -29,10 +29,10 @@ _MINUTE_S: Final = 60.0
 
 @dataclass(frozen=True, slots=True)
 class HandshakeResult:
-    """What came of the newest handshake. `of`: which (`handshake_of`). Moments are Unix seconds; `verified_at` None: it
-    failed. `failures`: in a row, since `failing_since`. `detail`: for people, without secrets. `allowed_rate`: requests
-    a minute that the URL has agreed to; None: any number. `origin`: the name under which the relay asked, which it then
-    goes by in each POST; None: this kind has none."""
+    """Result of the newest handshake. `of`: digest of the kind and URL (`handshake_of`). Times are Unix seconds;
+    `verified_at` is None if it failed. `failures`: in a row, since `failing_since`. `detail`: for display, without
+    secrets. `allowed_rate`: requests per minute that the URL has agreed to; None if unlimited. `origin`: the name that
+    the relay gave in the handshake, which each POST then carries; None if this kind has none."""
 
     of: str
     tried_at: float
@@ -58,7 +58,7 @@ class HandshakeResult:
 
 
 def decode_result(value: bytes) -> HandshakeResult:
-    """Raises InvalidRecord unless it is what `encode` makes; fields that a newer version adds are ignored."""
+    """The reverse of `encode`; unknown fields, of a newer version, are ignored. Raises InvalidRecord."""
     try:
         known: dict[str, Any] = json.loads(value)
         return HandshakeResult(
@@ -72,7 +72,7 @@ def decode_result(value: bytes) -> HandshakeResult:
             origin=None if known.get("origin") is None else str(known["origin"]),
         )
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
-        raise InvalidRecord("invalid", "a verification that is not JSON of what it is of, and when") from error
+        raise InvalidRecord("invalid", "not a valid record of a verification") from error
 
 
 def verification_key(name: str) -> bytes:
@@ -80,13 +80,13 @@ def verification_key(name: str) -> bytes:
 
 
 def verified_receiver(key: bytes) -> str | None:
-    """The receiver that a record of `receiver_config` with this key is about; None where it is no verification."""
+    """The receiver in the key of a verification's record; None if the key is not one of a verification."""
     text = key.decode(errors="replace")
     return text.removeprefix(VERIFICATION_PREFIX) if text.startswith(VERIFICATION_PREFIX) else None
 
 
 def handshake_of(kind: Verification, url: str) -> str:
-    """Digest of what a proof is of: the kind of handshake; scheme, host, port and path of the URL."""
+    """Digest of the kind of handshake and the URL's scheme, host, port and path, for which a proof is valid."""
     parts = urlsplit(url)
     port = parts.port or _DEFAULT_PORTS.get(parts.scheme, 0)
     place = (kind, parts.scheme, (parts.hostname or "").rstrip("."), str(port), parts.path or "/")
@@ -94,7 +94,7 @@ def handshake_of(kind: Verification, url: str) -> str:
 
 
 def failed(of: str, detail: str, now: float, before: HandshakeResult | None) -> HandshakeResult:
-    """`before`: what was known of the receiver until then."""
+    """The result of a failed handshake. `before`: the previous result."""
     same = before is not None and before.of == of and before.verified_at is None
     since = before.failing_since if before is not None and same else None
     failures = before.failures + 1 if before is not None and same else 1
@@ -102,7 +102,7 @@ def failed(of: str, detail: str, now: float, before: HandshakeResult | None) -> 
 
 
 def next_try(result: HandshakeResult) -> float:
-    """When the handshake that failed is to be tried again (Unix seconds); inf: when somebody says so."""
+    """When to retry a failed handshake (Unix seconds); inf if only an operator may start it."""
     if result.failing_since is not None and result.tried_at - result.failing_since >= GIVEN_UP_S:
         return inf
     doublings = min(max(result.failures - 1, 0), 30)
@@ -110,7 +110,7 @@ def next_try(result: HandshakeResult) -> float:
 
 
 def is_proof(result: HandshakeResult | None, receiver: Receiver) -> bool:
-    """Whether it proves what is asked of the receiver as it is now."""
+    """Whether the result is a proof for the receiver's current URL and kind of handshake."""
     return (
         result is not None
         and result.verified_at is not None
@@ -119,7 +119,7 @@ def is_proof(result: HandshakeResult | None, receiver: Receiver) -> bool:
 
 
 def with_proof(receiver: Receiver, result: HandshakeResult | None) -> Receiver:
-    """The receiver as it may be sent to: not at all, or at the pace and under the name that its URL has agreed to."""
+    """The receiver with the result applied: unverified, or with the rate and origin that its URL has agreed to."""
     if receiver.verification == "none":
         return receiver
     if result is None or not is_proof(result, receiver):
@@ -133,7 +133,7 @@ def with_proof(receiver: Receiver, result: HandshakeResult | None) -> Receiver:
 
 
 def per_minute(receiver: Receiver) -> float:
-    """POSTs a minute that its settings allow; inf: any number."""
+    """POSTs per minute that its settings allow; inf if unlimited."""
     post = receiver.post
     return inf if post.rate_limit is None else post.rate_limit * _MINUTE_S / post.window_size
 
@@ -141,5 +141,5 @@ def per_minute(receiver: Receiver) -> float:
 def _number(value: object) -> float | None:
     found = None if value is None else float(value)  # type: ignore[arg-type]
     if found is not None and not isfinite(found):
-        raise ValueError("no moment")
+        raise ValueError("not a finite time")
     return found

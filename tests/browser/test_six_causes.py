@@ -123,7 +123,7 @@ async def test_a_wrong_secret_is_rotated(dev: DevRelay, visiting: Visiting) -> N
         await dev.until_status("shop", "m-1", "failed")
         page = visitor.page
         await see_dead_letters(page, dev.url, "exhausted")
-        await expect(page.get_by_role("main")).to_contain_text("does not accept who we are")
+        await expect(page.get_by_role("main")).to_contain_text("rejected the relay's credentials")
         await page.get_by_role("table").get_by_role("link", name="m-1").click()
         await expect(page.get_by_role("region", name="Delivery to ci")).to_contain_text("401 Unauthorized")
         await page.get_by_role("link", name="Settings of ci").click()

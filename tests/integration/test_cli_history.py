@@ -174,7 +174,7 @@ async def test_a_status_tells_how_the_message_got_there() -> None:
         assert any("Attempt 1: 503 Service Unavailable" in line for line in found)
         assert "POST: 503: too busy" in found
         assert any("No worker serves its lane" in line for line in found)
-        assert any(line.startswith("What to do: Nobody reads the topic") for line in found)
+        assert any(line.startswith("What to do: No worker reads the topic") for line in found)
 
 
 async def test_without_a_history_a_status_is_what_it_was_and_says_how_to_get_one() -> None:

@@ -112,7 +112,7 @@ def test_an_old_signature_is_refused() -> None:
         ("whsk_AAAA", "the key has 3 bytes after whsk_; it is 32, or 64 with its public half"),
         ("whsk_!!", "the key begins with whsk_, but base64 does not follow"),
         (PRIVATE.replace("R", "S"), "the halves of the key after whsk_ do not belong together"),
-        (PUBLIC, "a public key (whpk_) cannot sign; what signs is its private key, whsk_"),
+        (PUBLIC, "a public key (whpk_) cannot sign; use its private key, whsk_"),
     ],
 )
 def test_what_cannot_sign_is_refused_without_being_repeated(key: str, said: str) -> None:
@@ -124,7 +124,7 @@ def test_what_cannot_sign_is_refused_without_being_repeated(key: str, said: str)
 @pytest.mark.parametrize(
     ("key", "said"),
     [
-        (PRIVATE, "a private key (whsk_) is the sender's alone; what verifies is its public key, whpk_"),
+        (PRIVATE, "a private key (whsk_) belongs to the sender alone; verify with its public key, whpk_"),
         ("whpk_AAAA", "the key has 3 bytes after whpk_; it is 32"),
         ("whpk_!", "the key begins with whpk_, but base64 does not follow"),
     ],

@@ -145,10 +145,10 @@ def _reflected() -> str:
 @pytest.mark.parametrize(
     ("body", "why"),
     [
-        (_reflected(), "not one of its own"),
-        (answered(NONCE, NONCE), "not one of its own"),
-        (answered(NONCE, "short"), "not one of its own"),
-        (answered(NONCE, "with a line\nbreak-0123456789"), "not one of its own"),
+        (_reflected(), "its nonce is ours, or not 16"),
+        (answered(NONCE, NONCE), "its nonce is ours, or not 16"),
+        (answered(NONCE, "short"), "its nonce is ours, or not 16"),
+        (answered(NONCE, "with a line\nbreak-0123456789"), "its nonce is ours, or not 16"),
         (answered(NONCE, secret="another"), "its signature"),
         (answered("another-nonce-0123456789"), "its signature"),
         (json.dumps({"nonce": THEIRS, "signature": "zz" * 32}), "its signature"),

@@ -246,7 +246,7 @@ RECEIVER_MISTAKES: list[tuple[dict[str, object], str]] = [
     ({"post_endpoint": "https://ci.example/#a"}, "post_endpoint: a URL must not have a fragment (#...)"),
     (
         {"status_endpoint": "https://{response.host}/x"},
-        "status_endpoint: placeholders of the status endpoint belong behind the host, not into it",
+        "status_endpoint: placeholders of the status endpoint belong after the host, not into it",
     ),
     (
         {"status_endpoint": "https://ci.example/{id}"},

@@ -71,7 +71,7 @@ def test_a_star_is_no_wildcard_where_names_are_exact() -> None:
     ],
 )
 def test_what_is_no_scope_is_refused(text: str) -> None:
-    with pytest.raises(ValueError, match=r"is no scope|missing|control|bytes|UTF-8"):
+    with pytest.raises(ValueError, match=r"is not a scope|missing|control|bytes|UTF-8"):
         parse_scope(text)
 
 

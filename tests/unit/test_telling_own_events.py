@@ -96,7 +96,7 @@ async def test_an_outage_is_told_once_however_often_it_is_noticed_and_its_end() 
             "owner": "acme",
             "since": "2023-11-14T22:13:20.000Z",
             "at": offline["at"],
-            "detail": "It takes no requests. It is sent nothing but a ping from time to time, until it answers one.",
+            "detail": "It does not answer. The relay sends it only a ping from time to time, until it answers one.",
             "path": "/v1/receivers/ci",
             "page": "/ui/receivers/ci",
         }

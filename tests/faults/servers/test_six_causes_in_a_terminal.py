@@ -70,7 +70,7 @@ async def test_a_wrong_secret_is_rotated(tmp_path: Path) -> None:
         await terminal.until("failed", "list", says="401")
         said = await terminal.run("status", "shop", "m-1")
         assert "401" in said
-        assert "It does not accept who we are" in said
+        assert "It rejected the relay's credentials" in said
         rotated = await terminal.run("receivers", "rotate", "ci", "--grace", "0", "-o", "json")
         receiver.secret = json.loads(rotated)["secret"]
         await terminal.run("replay", "--receiver", "ci", "--yes")
@@ -127,7 +127,7 @@ async def test_a_callback_that_refuses_is_mended(tmp_path: Path) -> None:
         await terminal.send("m-1")
         await callback.wait_for(1)
         await terminal.until("failed", "list", says="callback_rejected")
-        assert "callback refused the result for good" in await terminal.run("status", "shop", "m-1")
+        assert "callback permanently rejected the result" in await terminal.run("status", "shop", "m-1")
         callback.become("answer")  # whoever runs the callback mends it
         await terminal.run("replay", "--source", "shop", "--yes")
         await terminal.until("status", "shop", "m-1", says="response_delivered_to_sender")
