@@ -3,7 +3,7 @@
 from typing import Any, TypedDict
 
 from relay.api.registrar import Written, readable
-from relay.config.entries import ReceiverEntry
+from relay.config.receiver_entry import ReceiverEntry
 from relay.config.receivers_file import check_entry
 from relay.config.redacted_entry import effective
 from relay.control.records import ORIGIN

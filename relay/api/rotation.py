@@ -16,8 +16,8 @@ from relay.api.registrar import Registrar
 from relay.api.registration import answer_of, tag_in, told
 from relay.api.view import rfc3339
 from relay.config.durations import parse_duration
+from relay.config.entry_types import has_only_private_keys
 from relay.config.receivers_file import Raw
-from relay.config.signature_entry import has_only_private_keys
 from relay.control.rotation import as_private_key, former_until, present_secrets, rotated
 from relay.domain.ed25519 import is_private_key, public_key
 

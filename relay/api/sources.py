@@ -14,9 +14,9 @@ from relay.api.reading import flag_in, query_of, source_in_path, source_location
 from relay.api.receivers import ParkedView
 from relay.api.registrar import Registrar, Unknown, Written, readable
 from relay.api.registration import MOST_BODY, answer_of, tag_in, told
-from relay.config.entries import CallbackEntry, SourceEntry
 from relay.config.receivers_file import check_entry
 from relay.config.redacted_entry import effective_source, shown_url
+from relay.config.source_entry import CallbackEntry, SourceEntry
 from relay.control.apply import API, FILE
 from relay.control.entry_kinds import SOURCE
 from relay.control.records import ORIGIN

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from relay.clock import Clock
-from relay.config.entries import ReceiverEntry
+from relay.config.receiver_entry import ReceiverEntry
 from relay.config.settings import Settings
 from relay.domain.errors import UserError
 from relay.domain.receiver import Receiver

@@ -11,9 +11,9 @@ import aiohttp
 
 from relay import __version__
 from relay.cli.response import Reply, told
+from relay.config.entry_types import check_url
 from relay.config.own_address import own_url
 from relay.config.settings import Settings
-from relay.config.url_text import check_url
 from relay.domain.errors import RelayError, UserError
 from relay.domain.failure import tls_failure
 from relay.domain.forwarding import PREFIX

@@ -10,10 +10,10 @@ from relay.cli.paths import FILE
 from relay.cli.startup import refusals_at_start, roles_of
 from relay.cli.table import output_option, print_json, print_table
 from relay.config.answer_urls import AnsweringReceiver, AnswerUrls, answer_secrets, findings
-from relay.config.entries import ReceiverEntry
 from relay.config.own_address import own_url
 from relay.config.plan import ROLES
 from relay.config.problems import raise_all
+from relay.config.receiver_entry import ReceiverEntry
 from relay.config.receivers_file import ReceiversFile, load_receivers_file, receivers_schema
 from relay.config.references import usable_variables
 from relay.config.settings import CONFIG_FILE, Settings, load_settings, sources_of

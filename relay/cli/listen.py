@@ -19,9 +19,9 @@ from relay.cli.config import api_option, config_option, settings_from
 from relay.cli.events import came_line, went_back_line
 from relay.cli.listener import Came, Listener, WentBack
 from relay.cli.screen import Screen
+from relay.config.entry_types import check_url
 from relay.config.own_address import is_loopback
 from relay.config.settings import Settings
-from relay.config.url_text import check_url
 from relay.domain.errors import UserError
 from relay.run.event_loop import run_until_signalled
 from relay.telemetry.redaction import escape_control

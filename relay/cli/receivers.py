@@ -24,8 +24,9 @@ from relay.cli.receivers_verify import verify
 from relay.cli.stats import stats
 from relay.cli.table import output_option, print_json, print_table
 from relay.config.durations import format_duration
-from relay.config.entries import EndpointEntry, ReceiverEntry
-from relay.config.ordering_entry import order_by
+from relay.config.endpoint_entry import EndpointEntry
+from relay.config.filter_entry import order_by
+from relay.config.receiver_entry import ReceiverEntry
 from relay.config.receivers_file import ReceiversFile, load_receivers_file
 from relay.config.redacted_entry import effective, shown_url
 from relay.config.references import usable_variables

@@ -6,21 +6,33 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Final, TypeVar
+from typing import Annotated, Final, TypeVar
 
-from pydantic import BaseModel, ValidationError
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    Field,
+    ValidationError,
+    field_validator,
+)
 
-from relay.config.egress_entry import egress_of
 from relay.config.encryption import NO_KEYS, KeyRing, open_all, secrets_of
-from relay.config.entries import CallbackEntry, EndpointEntry, ReceiverEntry, ReceiversModel, SourceEntry
-from relay.config.inbound_entry import InboundEntry
-from relay.config.ordering_entry import order_by, patience_of
+from relay.config.endpoint_entry import EndpointEntry, egress_of
+from relay.config.entry_types import (
+    Entry,
+    ReceiverName,
+)
+from relay.config.filter_entry import order_by, patience_of
 from relay.config.problems import SECRET_FIELDS, Place, dotted, explain, raise_all
 from relay.config.quota_text import quota_of
+from relay.config.receiver_entry import ReceiverEntry
 from relay.config.references import SEALED_PREFIX, is_public, references_in, substitute, texts_in
+from relay.config.source_entry import CallbackEntry, InboundEntry, SourceEntry
 from relay.config.strict_yaml import parse_mapping, read_mapping
 from relay.domain.ed25519 import public_key
-from relay.domain.errors import UserError
+from relay.domain.errors import InvalidRecord, UserError
+from relay.domain.identity import OWN_SOURCE, check_id
 from relay.domain.receiver import (
     BreakerPolicy,
     CodeClasses,
@@ -35,6 +47,43 @@ from relay.domain.receiver import (
     StatusMap,
 )
 from relay.domain.secrecy import secret_spans
+
+
+def _source_id(value: str) -> str:
+    if value == OWN_SOURCE:
+        raise ValueError(f"{OWN_SOURCE!r} is the source of the relay's own events; no other can have this id")
+    try:
+        return check_id(value, "source_id")
+    except InvalidRecord as error:
+        raise ValueError(error.detail) from error
+
+
+def _empty_if_none(value: object) -> object:
+    return {} if value is None else value  # `receivers:` with nothing but comments below it
+
+
+SourceId = Annotated[str, AfterValidator(_source_id)]
+
+
+class ReceiversModel(Entry):
+    """receivers.yaml as a whole."""
+
+    sources: Annotated[
+        dict[SourceId, Annotated[SourceEntry, BeforeValidator(_empty_if_none)]], BeforeValidator(_empty_if_none)
+    ] = Field(default_factory=dict)
+    """Senders by their source id; `*` stands for all others."""
+    receivers: Annotated[dict[ReceiverName, ReceiverEntry], BeforeValidator(_empty_if_none)] = Field(
+        default_factory=dict
+    )
+    """Receivers by name."""
+
+    @field_validator("sources")
+    @classmethod
+    def _inbound_of_one(cls, sources: dict[str, SourceEntry]) -> dict[str, SourceEntry]:
+        if "*" in sources and sources["*"].inbound is not None:
+            raise ValueError("'*' cannot have inbound: its secret would speak for every source; name the source")
+        return sources
+
 
 ANY_SOURCE: Final = "*"
 """The entry under `sources` that stands for every source without one of its own."""

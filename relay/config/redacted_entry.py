@@ -4,9 +4,10 @@ from dataclasses import asdict
 from typing import Final
 
 from relay.config.encryption import has_encrypted, without_encrypted
-from relay.config.entries import CallbackEntry, EndpointEntry, SourceEntry
+from relay.config.endpoint_entry import EndpointEntry
 from relay.config.problems import SECRET_FIELDS
 from relay.config.references import is_public
+from relay.config.source_entry import CallbackEntry, SourceEntry
 from relay.domain.secrecy import MASK, masked_url
 
 _NOT_SETTINGS: Final = frozenset({"retry", "retry_after"})

@@ -5,12 +5,12 @@ import binascii
 import re
 from ipaddress import IPv4Network, IPv6Network, ip_network
 from typing import Annotated, Final
-from urllib.parse import urlsplit
+from urllib.parse import parse_qs, urlsplit
 
 from pydantic import AfterValidator, BeforeValidator, ByteSize, Field, SecretStr
 
 from relay.config.encryption import KEY_BYTES
-from relay.config.url_text import check_url
+from relay.config.entry_types import check_url
 
 SHORTEST_SESSION_SECRET: Final = 16
 """Characters."""
@@ -117,6 +117,29 @@ def check_redis_url(value: SecretStr) -> SecretStr:
         raise ValueError(
             "not the URL of a Redis; write redis://host:6379/0, rediss://... (TLS), unix:///path,"
             " redis+sentinel://host1:26379,host2:26379/<name of the master> or redis+cluster://host1:6379,host2:6379"
+        )
+    return value
+
+
+def none_if_said(value: object) -> object:
+    """The word `none`: there is to be no history, not even by default."""
+    said = value.get_secret_value() if isinstance(value, SecretStr) else value
+    return None if said == "none" else value
+
+
+def check_history_url(value: SecretStr) -> SecretStr:
+    try:
+        parts = urlsplit(value.get_secret_value())
+        is_file = parts.scheme == "sqlite" and not parts.netloc and len(parts.path) > 1
+        is_server = parts.scheme in ("postgresql", "postgres") and bool(
+            parts.hostname or "host" in parse_qs(parts.query)
+        )
+    except ValueError:
+        is_file = is_server = False
+    if not is_file and not is_server:
+        raise ValueError(
+            "not the URL of a history; write sqlite:///absolute/path/history.db"
+            " or postgresql://user:password@host:5432/database"
         )
     return value
 

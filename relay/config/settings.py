@@ -19,7 +19,6 @@ from pydantic import (
 from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict
 
 from relay.config.durations import Duration, PositiveDuration
-from relay.config.history_url import check_history_url, none_if_said
 from relay.config.problems import explain, raise_all, unknown
 from relay.config.quota_text import QuotaSetting
 from relay.config.setting_text import SECRET_SETTINGS, shown_value
@@ -38,10 +37,12 @@ from relay.config.setting_values import (
     Size,
     VariableNames,
     check_brokers,
+    check_history_url,
     check_redis_url,
     check_topic_prefix,
     hosts_and_networks,
     lowered,
+    none_if_said,
     url_without_slash,
 )
 from relay.config.strict_yaml import read_mapping

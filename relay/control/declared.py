@@ -3,8 +3,9 @@
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 
-from relay.config.entries import ReceiverEntry, SourceEntry
+from relay.config.receiver_entry import ReceiverEntry
 from relay.config.receivers_file import ANY_SOURCE, Raw, check_entry
+from relay.config.source_entry import SourceEntry
 from relay.control.records import ORIGIN, SOURCE_PREFIX, read_topic
 from relay.control.sources import OWN
 from relay.domain.errors import UserError

@@ -6,9 +6,10 @@ from typing import Annotated, Final, Generic, TypeVar
 
 from pydantic import AfterValidator, TypeAdapter
 
-from relay.config.entries import ReceiverEntry, SourceEntry, SourceId
-from relay.config.entry import Entry, ReceiverName
-from relay.config.receivers_file import ANY_SOURCE
+from relay.config.entry_types import Entry, ReceiverName
+from relay.config.receiver_entry import ReceiverEntry
+from relay.config.receivers_file import ANY_SOURCE, SourceId
+from relay.config.source_entry import SourceEntry
 from relay.control.records import source_key
 
 E = TypeVar("E", bound=Entry)

@@ -8,7 +8,7 @@ have others' secrets sent there.
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 
-from relay.config.entries import ReceiverEntry
+from relay.config.receiver_entry import ReceiverEntry
 from relay.config.receivers_file import Raw, raw_entry
 from relay.control.patch import Fault, Faulty
 from relay.domain.errors import RelayError

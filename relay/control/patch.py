@@ -7,13 +7,14 @@ from typing import Any, Final, NamedTuple
 
 from pydantic import ValidationError
 
-from relay.config.egress_entry import FILE_ONLY
 from relay.config.encryption import ENCRYPTED, KeyRing, open_some
-from relay.config.entries import ReceiverEntry, SourceEntry
-from relay.config.entry import Entry, ReceiverName
+from relay.config.endpoint_entry import FILE_ONLY
+from relay.config.entry_types import Entry, ReceiverName
 from relay.config.problems import Place, explain
+from relay.config.receiver_entry import ReceiverEntry
 from relay.config.receivers_file import Raw, raw_entry, with_secrets_replaced
 from relay.config.references import SEALED_PREFIX, references_in, substitute, texts_in
+from relay.config.source_entry import SourceEntry
 from relay.control.entry_kinds import RECEIVER, E, EntryKind, OwnSourceId
 from relay.domain.errors import UserError
 from relay.domain.receiver import Verification

@@ -5,10 +5,11 @@ from dataclasses import replace
 from typing import Final
 
 from relay.config.encryption import KeyRing
-from relay.config.entries import ReceiverEntry, SourceEntry
 from relay.config.problems import SECRET_FIELDS
+from relay.config.receiver_entry import ReceiverEntry
 from relay.config.receivers_file import Raw, check_entry, resolve, resolve_source
 from relay.config.references import references_in
+from relay.config.source_entry import SourceEntry
 from relay.control.records import ORIGIN, decode
 from relay.domain.errors import UserError
 from relay.domain.filters import UNDECIDED

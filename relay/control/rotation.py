@@ -5,8 +5,8 @@ from math import ceil
 from typing import Any, Final
 
 from relay.config.encryption import has_encrypted
+from relay.config.entry_types import MAX_FORMER
 from relay.config.receivers_file import Raw
-from relay.config.signature_entry import MAX_FORMER
 from relay.control.patch import Fault, Faulty
 from relay.domain.ed25519 import PRIVATE, is_private_key
 from relay.domain.signing import WHSEC

@@ -9,7 +9,7 @@ from relay.history.sqlite import SqliteHistory
 
 
 def open_history(url: str) -> History:
-    """Not yet started. `url`: one that `relay.config.history_url` has checked. Raises UserError where PostgreSQL is
+    """Not yet started. `url`: one that `relay.config.setting_values` has checked. Raises UserError where PostgreSQL is
     asked for and its driver is not installed."""
     if url.startswith("sqlite:"):
         return SqliteHistory(Path(unquote(urlsplit(url).path)))

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from typing import Final, TypeVar
 
 from relay.clock import Clock
-from relay.config.entries import ReceiverEntry
+from relay.config.receiver_entry import ReceiverEntry
 from relay.config.receivers_file import check_entry
 from relay.control.records import ORIGIN, SOURCE_PREFIX, decode, lane_of_entry, read_topic
 from relay.domain.coordinate import Coordinate

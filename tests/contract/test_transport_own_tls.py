@@ -32,7 +32,7 @@ EXPIRED = issued(OURS, "relay.example", days=-1)
 
 
 def pinned(digest: str) -> tuple[bytes, ...]:
-    from relay.config.tls_entry import TlsEntry, tls_of
+    from relay.config.endpoint_entry import TlsEntry, tls_of
 
     found = tls_of(TlsEntry(pinned=(digest,)))
     assert found is not None

@@ -20,8 +20,9 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from pydantic import BaseModel
 
-from relay.config.entries import ReceiverEntry, SourceEntry
 from relay.config.problems import SECRET_FIELDS
+from relay.config.receiver_entry import ReceiverEntry
+from relay.config.source_entry import SourceEntry
 from relay.domain.secrecy import is_secret_name
 from tests.integration.buggy_relay import BUGGY
 from tests.integration.test_demo import relay

@@ -16,7 +16,7 @@ from relay.config.encryption import (
     renew_all,
     secrets_of,
 )
-from relay.config.entries import ReceiverEntry
+from relay.config.receiver_entry import ReceiverEntry
 from relay.config.receivers_file import check_entry, resolve
 from relay.config.redacted_entry import effective
 from relay.config.references import check_references

@@ -11,8 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from relay.config.encryption import KeyRing
-from relay.config.entries import ReceiverEntry
 from relay.config.filter_entry import FilterEntry
+from relay.config.receiver_entry import ReceiverEntry
 from relay.config.receivers_file import parse_receivers_file, raw_entry, resolve
 from relay.config.redacted_entry import effective
 from relay.control.patch import Faulty, Rules, checked

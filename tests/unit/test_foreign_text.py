@@ -20,8 +20,8 @@ from relay.api.json_body import read_json
 from relay.api.keys import WantedKey
 from relay.config.differences import field_changes
 from relay.config.durations import parse_duration
+from relay.config.entry_types import check_url
 from relay.config.references import check_references, has_reference, is_public, references_in, with_references_replaced
-from relay.config.url_text import check_url
 from relay.delivery.guard import malformed
 from relay.delivery.http1 import MOST_HEADERS, ResponseReader
 from relay.domain import headers, redact

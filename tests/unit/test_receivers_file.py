@@ -11,10 +11,10 @@ import yaml
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from relay.config.entries import ReceiverEntry
+from relay.config.entry_types import check_url
+from relay.config.receiver_entry import ReceiverEntry
 from relay.config.receivers_file import load_receivers_file, parse_receivers_file, raw_entry, receivers_schema, resolve
 from relay.config.references import usable_variables
-from relay.config.url_text import check_url
 from relay.domain.errors import UserError
 from relay.domain.quota import Quota
 from relay.domain.receiver import (

@@ -5,7 +5,7 @@ import base64
 import pytest
 from pydantic import ValidationError
 
-from relay.config.entries import ReceiverEntry
+from relay.config.receiver_entry import ReceiverEntry
 from relay.config.receivers_file import Raw, resolve
 from relay.control.patch import Faulty
 from relay.control.rotation import as_private_key, former_until, rotated, without_expired

@@ -7,7 +7,7 @@ import pytest
 import yaml
 
 from relay.config.encryption import KeyRing
-from relay.config.entries import ReceiverEntry
+from relay.config.receiver_entry import ReceiverEntry
 from relay.config.receivers_file import parse_receivers_file, resolve
 from relay.config.redacted_entry import effective
 from relay.control.patch import Rules, checked, encrypted, opened

@@ -1,13 +1,30 @@
-"""What may be written in receivers.yaml for a source whose webhooks come in as others send them."""
+"""Entries of receivers.yaml for a source: inbound webhooks, and how results are returned."""
 
 from typing import Annotated, Literal
 
-from pydantic import AfterValidator, Field, Tag, ValidationInfo, field_validator
+from pydantic import (
+    AfterValidator,
+    BeforeValidator,
+    Discriminator,
+    Field,
+    Tag,
+    ValidationInfo,
+    field_validator,
+)
 
 from relay.config.durations import PositiveDuration
-from relay.config.entry import TEXT_OR_LIST, Entry, ReceiverName, SomeText
+from relay.config.endpoint_entry import EndpointEntry, check_https
+from relay.config.entry_types import (
+    MAX_SECRET,
+    MAX_SECRETS,
+    TEXT_OR_LIST,
+    Entry,
+    ReceiverName,
+    SomeText,
+    Url,
+)
+from relay.config.quota_text import QuotaText
 from relay.config.references import has_reference
-from relay.config.signature_entry import MAX_SECRET, MAX_SECRETS
 from relay.domain.headers import check_header_value, check_token
 from relay.domain.inbound import TIMED
 from relay.domain.message import MAX_RECEIVERS
@@ -93,3 +110,44 @@ class InboundEntry(Entry):
         if name is not None and info.data.get("kind", "generic") != "generic":
             raise ValueError(f"{info.data['kind']!r} says itself where this is; leave it out")
         return name
+
+
+def _kafka(word: str) -> str:
+    if word != "kafka":
+        raise ValueError(f"{word!r} is not allowed; write a mapping with a url, or the word kafka")
+    return word
+
+
+class CallbackEntry(EndpointEntry):
+    """Where a source wants its results POSTed."""
+
+    url: Url
+    """Where results are POSTed."""
+
+    @field_validator("url")
+    @classmethod
+    def _has_tls(cls, url: str, info: ValidationInfo) -> str:
+        return check_https(url, info.data.get("tls"))
+
+
+class SourceEntry(Entry):
+    """How results come back to a source, how its webhooks come in if they are not in our own form, and how many."""
+
+    callback: (
+        Annotated[
+            Annotated[CallbackEntry, Tag("(endpoint)")]
+            | Annotated[Literal["kafka"], BeforeValidator(_kafka), Tag("(word)")],
+            Discriminator(lambda value: "(word)" if isinstance(value, str) else "(endpoint)"),
+        ]
+        | None
+    ) = None
+    """Where results are POSTed; `kafka`: they stay on the topic `to_sender` for a consumer of the sender's own;
+    default: the sender asks the API."""
+    answers: Literal["all", "non_empty", "none"] = "all"
+    """Which answers are returned."""
+    failures: bool = True
+    """Whether failures are reported, as notices."""
+    inbound: InboundEntry | None = None
+    """Webhooks that are taken as their maker sends them."""
+    quota: QuotaText | None = None
+    """Messages over HTTP within a time, such as `6000/1m`; default RELAY_SOURCE_QUOTA."""

@@ -1,0 +1,347 @@
+"""Entry of receivers.yaml for an endpoint, a receiver's or a callback's, with its TLS, proxy and OAuth 2 settings."""
+
+import base64
+import binascii
+import re
+from typing import TYPE_CHECKING, Annotated, Final, Literal
+
+from pydantic import AfterValidator, Field, ValidationInfo, field_validator
+
+from relay.config.durations import PositiveDuration
+from relay.config.entry_types import (
+    BreakerEntry,
+    Count,
+    Entry,
+    FormerSecrets,
+    OfflineEntry,
+    RetryEntry,
+    Secrets,
+    Signature,
+    SomeText,
+    Text,
+    Url,
+    check_agreement,
+    has_only_private_keys,
+)
+from relay.config.references import has_reference
+from relay.domain.ed25519 import is_private_key
+from relay.domain.egress import Egress, OAuth2, ProxyChoice, Tls
+from relay.domain.headers import MOST_HEADER, check_header_name, check_header_value
+from relay.domain.key_material import NO_CERTIFICATES, NO_KEY, check_bits, clean_certificates, clean_private_key
+from relay.domain.proxy_address import proxy_address
+from relay.domain.receiver import RetryPolicy, SignatureStyle
+
+if TYPE_CHECKING:
+    from cryptography.x509 import Certificate
+
+# The library of certificates is imported where one is read: it costs memory that most processes can do without.
+
+_PRIVATE_KEY: Final = re.compile(r"-----BEGIN [A-Z ]*PRIVATE KEY-----")
+_PIN: Final = re.compile(r"sha256/(?:(?P<base64>[A-Za-z0-9+/]{43}=)|(?P<hex>[0-9A-Fa-f]{2}(?::?[0-9A-Fa-f]{2}){31}))")
+
+
+def _certificates(value: str) -> str:
+    if not has_reference(value):
+        if _PRIVATE_KEY.search(value):
+            raise ValueError("holds a private key, which is a secret: that belongs into client_key alone")
+        if not value.isascii():
+            raise ValueError("has characters beyond ASCII; leave out what stands around the certificates")
+        _read_certificates(value)
+    return value
+
+
+def _private_key(value: str) -> str:
+    if not has_reference(value):
+        _public_part(value)
+    return value
+
+
+def _pin(value: str) -> str:
+    if not has_reference(value):
+        _digest(value)
+    return value
+
+
+Certificates = Annotated[Text, Field(max_length=131_072), AfterValidator(_certificates)]
+PrivateKey = Annotated[Text, Field(max_length=16_384), AfterValidator(_private_key)]
+Pin = Annotated[Text, AfterValidator(_pin)]
+
+
+class TlsEntry(Entry):
+    """PEM as text; not the names of files, which other processes, and who uses the API, need not have."""
+
+    ca: Certificates | None = None
+    """Certificates (PEM) of the only authorities that are trusted here; default: the system's."""
+    client_certificate: Certificates | None = None
+    """Our certificate (PEM), with those between it and its authority."""
+    client_key: Annotated[PrivateKey | None, Field(validate_default=True)] = None
+    """Its private key (PEM), not encrypted."""
+    pinned: Annotated[tuple[Pin, ...], Field(strict=False, max_length=16)] = ()
+    """`sha256/...` of the server's certificate or public key; one of them has to match."""
+
+    @field_validator("client_key")
+    @classmethod
+    def _fits(cls, key: str | None, info: ValidationInfo) -> str | None:
+        if "client_certificate" not in info.data:  # it is wrong itself
+            return key
+        certificate = info.data["client_certificate"]
+        if (key is None) != (certificate is None):
+            raise ValueError("client_certificate and client_key go together; give both or neither")
+        if key is None or has_reference(key) or has_reference(certificate):
+            return key
+        if _public_part(key) != _public_key_of(_read_certificates(certificate)[0]):
+            raise ValueError("does not fit client_certificate (of several certificates there, the first is ours)")
+        return key
+
+
+def check_https(url: str, tls: TlsEntry | None) -> str:
+    """`url`, if `tls` is of any use for it. Raises ValueError."""
+    if tls is not None and url.lower().startswith("http:"):
+        raise ValueError("plain http has no TLS; write https, or leave tls out")
+    return url
+
+
+def tls_of(entry: TlsEntry | None) -> Tls | None:
+    """What an entry without references stands for; None: nothing of its own."""
+    if entry is None:
+        return None
+    pinned = tuple(map(_digest, entry.pinned))
+    found = Tls(entry.ca, entry.client_certificate, entry.client_key, pinned)
+    return None if found == Tls() else found
+
+
+def _read_certificates(pem: str) -> "list[Certificate]":
+    from cryptography import x509
+
+    clean = clean_certificates(pem)
+    try:
+        return x509.load_pem_x509_certificates(clean.encode())
+    except ValueError:
+        raise ValueError(NO_CERTIFICATES) from None
+
+
+def _public_part(pem: str) -> bytes:
+    """What a private key has to have in common with its certificate."""
+    from cryptography.exceptions import UnsupportedAlgorithm
+    from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat, load_pem_private_key
+
+    clean = clean_private_key(pem)
+    try:
+        # whether its numbers are primes is its owner's affair: to find out takes a second at 4,096 bits
+        key = load_pem_private_key(clean.encode(), None, unsafe_skip_rsa_key_validation=True)
+    except (ValueError, TypeError, UnsupportedAlgorithm):
+        raise ValueError(NO_KEY) from None
+    check_bits(getattr(key, "key_size", 0))
+    return key.public_key().public_bytes(Encoding.DER, PublicFormat.SubjectPublicKeyInfo)
+
+
+def _public_key_of(certificate: "Certificate") -> bytes:
+    from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
+
+    return certificate.public_key().public_bytes(Encoding.DER, PublicFormat.SubjectPublicKeyInfo)
+
+
+def _digest(pin: str) -> bytes:
+    match = _PIN.fullmatch(pin)
+    try:
+        if match is not None and match["base64"]:
+            return base64.b64decode(match["base64"], validate=True)
+    except binascii.Error:
+        match = None
+    if match is None:
+        raise ValueError(
+            "a pin is sha256/ and the SHA-256 of the server's certificate or public key, in base64 or as openssl "
+            "prints it (openssl x509 -noout -fingerprint -sha256)"
+        )
+    return bytes.fromhex(match["hex"].replace(":", ""))
+
+
+Word = Annotated[SomeText, Field(max_length=4096)]
+
+
+class OAuth2Entry(Entry):
+    """Client credentials of OAuth 2."""
+
+    token_url: Url
+    """Where access tokens are issued."""
+    client_id: Word
+    """Id of the relay at that server."""
+    client_secret: Word
+    """Secret of the relay at that server; a reference such as `${NAME}`."""
+    scope: Word | None = None
+    """Scope that is asked for; default: what the server gives."""
+    audience: Word | None = None
+    """Audience that is asked for; some servers want one."""
+    auth: Literal["basic", "body"] = "basic"
+    """How id and secret are sent: as HTTP Basic authentication, or in the body."""
+
+
+def oauth2_of(entry: OAuth2Entry | None) -> OAuth2 | None:
+    """What an entry without references stands for."""
+    return None if entry is None else OAuth2(**entry.model_dump())
+
+
+FILE_ONLY: Final = (("proxy",), ("callback", "proxy"))
+"""Places in the entries of receivers and sources of what decides where requests go, whatever the address: it is not for
+whoever may only use the API."""
+
+
+def _proxy(value: str) -> str:
+    if value != _NONE and not has_reference(value):
+        proxy_address(value)
+    return value
+
+
+_NONE: Final = "none"
+Proxy = Annotated[Text, AfterValidator(_proxy), Field(description="Only in the receivers file.")]
+
+
+class EgressEntry(Entry):
+    """Fields of every endpoint; none of them: it is reached as the settings of the relay say."""
+
+    tls: TlsEntry | None = None
+    """TLS settings of this endpoint alone: authorities, client certificate, pins."""
+    proxy: Proxy | None = None
+    """Proxy to reach it through, in place of RELAY_EGRESS_PROXY: `http://[user:password@]host[:port]`, or `none`. Only
+    in the receivers file."""
+    oauth2: OAuth2Entry | None = None
+    """Client credentials for an access token, in place of `bearer_token`."""
+
+
+def egress_of(entry: EgressEntry) -> Egress | None:
+    """What an entry without references stands for; None: nothing of its own."""
+    found = Egress(tls_of(entry.tls), _proxy_of(entry.proxy), oauth2_of(entry.oauth2))
+    return None if found == Egress() else found
+
+
+def _proxy_of(written: str | None) -> ProxyChoice | None:
+    if written is None:
+        return None
+    return "none" if written == _NONE else proxy_address(written)
+
+
+def _header_value(value: str) -> str:
+    if len(value) > MOST_HEADER:
+        raise ValueError(f"a header's value has at most {MOST_HEADER} characters; this one has {len(value)}")
+    return check_header_value(value)
+
+
+HeaderValue = Annotated[Text, AfterValidator(_header_value)]
+HeaderName = Annotated[str, AfterValidator(check_header_name)]
+
+
+class EndpointEntry(EgressEntry):
+    """What it takes to POST somewhere: a receiver's endpoint, or a source's callback."""
+
+    secret: Secrets = ()
+    """Signs what is sent; several while rotating, the newest first. `whsec_...` or any text; `whsk_...`: an Ed25519
+    key."""
+    former_secrets: FormerSecrets = ()
+    """Replaced secrets that sign along until a time."""
+    signature: Signature = "standard"
+    """Form of the signature, or several at once."""
+    signature_digest: Literal["sha256", "sha512"] = "sha256"
+    """Hash of the HMAC of `standard`."""
+    bearer_token: HeaderValue | None = None
+    """Sent as `Authorization: Bearer ...`."""
+    headers: dict[HeaderName, HeaderValue] = Field(default_factory=dict)
+    """Further headers that are sent, the same with each request."""
+    rate_limit: Count | None = None
+    """POSTs that may start within `window_size`; default: no limit."""
+    window_size: PositiveDuration = 1.0
+    """The window of `rate_limit`; it slides."""
+    max_in_flight: Count = 32
+    """POSTs that may be under way at a time."""
+    retry: RetryEntry | None = None
+    """When failed attempts are repeated, and when they end."""
+    retry_after: PositiveDuration | None = None
+    """Short form of `retry`: exactly this wait each time, without jitter."""
+    timeout: PositiveDuration = 15.0
+    """How long a response may take."""
+    breaker: BreakerEntry = BreakerEntry()
+    """When a failing endpoint is left alone for a moment."""
+    offline: OfflineEntry = OfflineEntry()
+    """What is done about an endpoint that is down for long."""
+
+    @property
+    def secrets(self) -> tuple[str, ...]:
+        """Newest first."""
+        return (self.secret,) if isinstance(self.secret, str) else self.secret
+
+    @property
+    def hmac_secrets(self) -> tuple[str, ...]:
+        return tuple(secret for secret in self.secrets if not is_private_key(secret))
+
+    @property
+    def private_keys(self) -> tuple[str, ...]:
+        return tuple(secret for secret in self.secrets if is_private_key(secret))
+
+    @property
+    def signature_styles(self) -> tuple[SignatureStyle, ...]:
+        """Those that sign, each with a header of its own."""
+        if isinstance(self.signature, tuple):
+            return self.signature
+        return () if self.signature == "none" else (self.signature,)
+
+    def retry_policy(self) -> RetryPolicy:
+        """That of `retry`, or of its short form."""
+        if self.retry_after is not None:
+            return RetryPolicy(base=self.retry_after, factor=1.0, cap=self.retry_after, jitter=False)
+        return RetryPolicy(**self.retry.model_dump()) if self.retry else RetryPolicy()
+
+    @field_validator("former_secrets")
+    @classmethod
+    def _beside_a_present_one(cls, former: FormerSecrets, info: ValidationInfo) -> FormerSecrets:
+        if former and secrets_in(info) == ():
+            raise ValueError("former secrets sign along with a present one: give a secret, or leave these out")
+        return former
+
+    @field_validator("signature")
+    @classmethod
+    def _agrees_with_secret(cls, signature: str | tuple[str, ...], info: ValidationInfo) -> str | tuple[str, ...]:
+        secrets = secrets_in(info)
+        if secrets is not None:
+            check_agreement((signature,) if isinstance(signature, str) else signature, secrets)
+        return signature
+
+    @field_validator("signature_digest")
+    @classmethod
+    def _of_a_signature(cls, digest: str, info: ValidationInfo) -> str:
+        secrets = secrets_in(info)
+        if info.data.get("signature") == "none" or secrets == ():
+            raise ValueError("there is no signature: it needs a secret, and a style other than 'none'")
+        if has_only_private_keys(secrets or ()):
+            raise ValueError("is of an HMAC, and the only secrets are private keys (whsk_), which sign without one")
+        return digest
+
+    @field_validator("bearer_token")
+    @classmethod
+    def _only_credential(cls, token: str | None, info: ValidationInfo) -> str | None:
+        if token is not None and info.data.get("oauth2") is not None:
+            raise ValueError("contradicts oauth2, which sets the same header; leave one of the two out")
+        return token
+
+    @field_validator("headers")
+    @classmethod
+    def _named_once(cls, headers: dict[str, str], info: ValidationInfo) -> dict[str, str]:
+        names = [name.lower() for name in headers]
+        if len(set(names)) < len(names):
+            raise ValueError("a header is given twice; upper and lower case are the same")
+        if "authorization" in names and info.data.get("bearer_token"):
+            raise ValueError("'authorization' contradicts bearer_token; leave one of the two out")
+        if "authorization" in names and info.data.get("oauth2") is not None:
+            raise ValueError("'authorization' contradicts oauth2; leave one of the two out")
+        return headers
+
+    @field_validator("retry_after")
+    @classmethod
+    def _excludes_retry(cls, value: float | None, info: ValidationInfo) -> float | None:
+        if value is not None and info.data.get("retry") is not None:
+            raise ValueError("short form of retry; leave one of the two out")
+        return value
+
+
+def secrets_in(info: ValidationInfo) -> tuple[str, ...] | None:
+    """None where they are wrong themselves."""
+    secret: str | tuple[str, ...] | None = info.data.get("secret")
+    return (secret,) if isinstance(secret, str) else secret

@@ -1,0 +1,244 @@
+"""Types shared by the entries of receivers.yaml: texts, names, URLs, secrets, retry and breaker settings."""
+
+import re
+from typing import Annotated, Final, Literal
+from urllib.parse import urlsplit
+
+from pydantic import AfterValidator, BaseModel, ConfigDict, Discriminator, Field, Tag, ValidationInfo, field_validator
+
+from relay.config.durations import PositiveDuration
+from relay.config.problems import SECRET_FIELDS
+from relay.config.references import check_references, has_reference
+from relay.config.timestamps import Moment
+from relay.domain.ed25519 import is_private_key
+from relay.domain.headers import MOST_URL
+from relay.domain.identity import is_receiver_name
+from relay.domain.receiver import SignatureStyle
+from relay.domain.signing import check_secret
+from relay.domain.topics import SHARED
+
+MAX_LABELS: Final = 16
+_OWNER: Final = re.compile(r"[A-Za-z0-9._:@|/+=~-]{1,64}")
+_LABEL_NAME: Final = re.compile(r"[A-Za-z0-9._/-]{1,64}")
+_LABEL_VALUE: Final = re.compile(r"[A-Za-z0-9._:@|/+=~ -]{0,64}")
+
+
+class Entry(BaseModel):
+    """A mapping with fixed fields."""
+
+    # strict: `rate_limit: "100"` or `enabled: 1` is a slip of the pen, and says so
+    model_config = ConfigDict(
+        extra="forbid", frozen=True, strict=True, hide_input_in_errors=True, use_attribute_docstrings=True
+    )
+
+
+def _text(value: str) -> str:
+    check_references(value)
+    return value
+
+
+def _receiver_name(name: str) -> str:
+    if name == SHARED:
+        raise ValueError(f"{SHARED!r} is the name of the shared lane; no receiver can have it")
+    if not is_receiver_name(name):
+        raise ValueError("a receiver's name has 1 to 63 of a-z, 0-9 and -, and does not begin with -")
+    return name
+
+
+def _owner(value: str) -> str:
+    if not _OWNER.fullmatch(value):
+        raise ValueError("an owner is an id of 1 to 64 of a-z, A-Z, 0-9 and . _ : @ | / + = ~ -")
+    return value
+
+
+def _label_name(name: str) -> str:
+    if not _LABEL_NAME.fullmatch(name):
+        raise ValueError("a label's name has 1 to 64 of a-z, A-Z, 0-9 and . _ / -")
+    if name in SECRET_FIELDS:
+        raise ValueError(f"{name!r} is what secrets are called here, and a label is none")
+    return name
+
+
+def _label_value(value: str) -> str:
+    if not _LABEL_VALUE.fullmatch(value):
+        raise ValueError("a label's value has at most 64 of a-z, A-Z, 0-9, space and . _ : @ | / + = ~ -")
+    return value
+
+
+def _few(labels: dict[str, str]) -> dict[str, str]:
+    if len(labels) > MAX_LABELS:
+        raise ValueError(f"{len(labels)} labels; at most {MAX_LABELS}")
+    return labels
+
+
+Text = Annotated[str, AfterValidator(_text)]
+SomeText = Annotated[str, Field(min_length=1), AfterValidator(_text)]
+ReceiverName = Annotated[str, AfterValidator(_receiver_name)]
+OwnerId = Annotated[str, AfterValidator(_owner)]
+"""Opaque: whoever it means is somebody else's business."""
+Labels = Annotated[
+    dict[Annotated[str, AfterValidator(_label_name)], Annotated[str, AfterValidator(_label_value)]],
+    AfterValidator(_few),
+]
+TEXT_OR_LIST: Final = Discriminator(lambda value: "(list)" if isinstance(value, list | tuple) else "(text)")
+"""Of a union of the two, so that mistakes are told of the one that was written."""
+
+
+def check_url(url: str) -> str:
+    """`url` if it may be POSTed to: http(s), with a host, without user name and fragment. Raises ValueError."""
+    if len(url) > MOST_URL:
+        raise ValueError(f"a URL has at most {MOST_URL} characters; this one has {len(url)}")
+    if not url.isascii() or not url.isprintable() or " " in url:
+        raise ValueError("a URL is ASCII without spaces; percent-encode everything else")
+    try:
+        parts = urlsplit(url)
+        valid = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
+    except ValueError:
+        valid = False
+    if not valid:
+        raise ValueError("not a URL; write it as https://host/path")
+    if "@" in parts.netloc:
+        raise ValueError("a URL must not hold a user name or password; use bearer_token or headers")
+    if "#" in url:
+        raise ValueError("a URL must not have a fragment (#...)")
+    return url
+
+
+def _url(value: str) -> str:
+    return value if has_reference(value) else check_url(value)
+
+
+Url = Annotated[Text, AfterValidator(_url)]
+
+
+def _secret(value: str) -> str:
+    if not has_reference(value):
+        check_secret(value)
+    return value
+
+
+MAX_SECRETS: Final = 16
+"""Each signs, or is tried, on its own."""
+MAX_SECRET: Final = 4_096
+Secret = Annotated[Text, Field(max_length=MAX_SECRET), AfterValidator(_secret)]
+Secrets = Annotated[
+    Annotated[Secret, Tag("(text)")]
+    | Annotated[tuple[Secret, ...], Field(strict=False, max_length=MAX_SECRETS), Tag("(list)")],
+    TEXT_OR_LIST,
+]
+MAX_FORMER: Final = 3
+
+
+class FormerSecretEntry(Entry):
+    """A secret that was replaced: it signs along until that moment."""
+
+    secret: Secret
+    """The replaced secret."""
+    until: Moment
+    """When it stops signing (RFC 3339)."""
+
+
+FormerSecrets = Annotated[tuple[FormerSecretEntry, ...], Field(strict=False, max_length=MAX_FORMER)]
+Signature = Annotated[
+    Annotated[Literal["standard", "github", "stripe", "none"], Tag("(text)")]
+    | Annotated[tuple[SignatureStyle, ...], Field(strict=False, min_length=1), Tag("(list)")],
+    TEXT_OR_LIST,
+]
+
+
+def check_agreement(styles: tuple[str, ...], secrets: tuple[str, ...]) -> None:
+    """Raises ValueError unless each of `styles` can sign with `secrets`, and each secret is of use."""
+    for style in styles:
+        if styles.count(style) > 1:
+            raise ValueError(f"{style!r} is listed twice: it would sign one header twice")
+        if style != "none" and not secrets:
+            raise ValueError(f"{style!r} needs a secret to sign with")
+        if style == "none" and secrets:
+            raise ValueError("'none' contradicts the secret; leave one of the two out")
+        if style != "standard" and has_only_private_keys(secrets):
+            raise ValueError(f"{style!r} signs with an HMAC: it needs a secret that is no private key (whsk_)")
+    if "standard" not in styles and any(map(is_private_key, secrets)):
+        raise ValueError("a private key (whsk_) signs in the style 'standard' alone; list that, or leave the key out")
+
+
+def has_only_private_keys(secrets: tuple[str, ...]) -> bool:
+    """Whether there is none that an HMAC could use."""
+    return bool(secrets) and all(map(is_private_key, secrets))
+
+
+Count = Annotated[int, Field(ge=1)]
+Factor = Annotated[float, Field(ge=1, le=1000)]
+
+
+class RetryEntry(Entry):
+    """When to try again; the first limit reached ends the delivery."""
+
+    base: PositiveDuration = 5.0
+    """Longest wait after the first attempt."""
+    factor: Factor = 2.0
+    """By how much the longest wait grows with each attempt."""
+    cap: PositiveDuration = 3600.0
+    """Longest wait of all. The wait is drawn evenly from 0 to the longest (full jitter)."""
+    max_attempts: Count = 20
+    """Attempts, the first included; then a dead letter `exhausted`."""
+    max_age: PositiveDuration = 172_800.0
+    """Age of the message at which it is given up; then a dead letter `expired`."""
+
+    @field_validator("cap")
+    @classmethod
+    def _not_under_base(cls, cap: float, info: ValidationInfo) -> float:
+        return _at_least_base(cap, info)
+
+
+class BreakerEntry(Entry):
+    """`failures` in a row within `window` open the breaker for `open_for`."""
+
+    failures: Count = 10
+    """Failures in a row that open the breaker."""
+    window: PositiveDuration = 60.0
+    """Within which they have to come."""
+    open_for: PositiveDuration = 30.0
+    """For how long nothing is sent; then a single attempt decides."""
+
+
+class OfflineEntry(Entry):
+    """An endpoint that is down for longer than `after` gets only a throw-away ping every `ping_every`, until it answers
+    one; after `disable_after` it is paused until somebody resumes it."""
+
+    after: PositiveDuration = 600.0
+    """From when on a failing endpoint gets pings only."""
+    ping_every: Annotated[PositiveDuration, Field(ge=1, le=43_200)] = 60.0
+    """Time between pings."""
+    disable_after: PositiveDuration = 432_000.0
+    """From when on it is paused until an operator resumes it."""
+
+    @field_validator("disable_after")
+    @classmethod
+    def _beyond_after(cls, disable_after: float, info: ValidationInfo) -> float:
+        after = info.data.get("after", 0.0)
+        if disable_after <= after:
+            raise ValueError(f"{disable_after:g} s is not more than after, {after:g} s")
+        return disable_after
+
+
+class PollEntry(Entry):
+    """Waits between status GETs."""
+
+    base: PositiveDuration = 2.0
+    """Wait before the first status GET."""
+    factor: Factor = 1.5
+    """By how much the wait grows with each."""
+    cap: PositiveDuration = 60.0
+    """Longest wait between two."""
+
+    @field_validator("cap")
+    @classmethod
+    def _not_under_base(cls, cap: float, info: ValidationInfo) -> float:
+        return _at_least_base(cap, info)
+
+
+def _at_least_base(cap: float, info: ValidationInfo) -> float:
+    base = info.data.get("base", 0.0)
+    if cap < base:
+        raise ValueError(f"{cap:g} s is less than base, {base:g} s")
+    return cap
