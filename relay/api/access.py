@@ -1,16 +1,15 @@
-"""Which scope each route takes. A route that is not here takes `admin`; a test asks for an entry all the same.
+"""What a caller may do: the scopes that a route may take (its declaration says which), and the checks of handlers.
 
 What a request is about is judged here as far as its path says it, before anything is looked up: so a scope that lacks
 tells nothing of what there is. Where its query or body says it, the handler asks `access_of(request)`.
 """
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Final, NamedTuple, cast
 
 from aiohttp import web
 
-from relay.api.landing import ASYNCAPI, DOCS, INDEX, OPENAPI, PROBLEM, PROBLEMS, is_for_people
 from relay.api.problems import FORBIDDEN, Problem
 from relay.api.reading import source_in_path
 from relay.domain.coordinate import Coordinate
@@ -85,80 +84,6 @@ OWNERS: Final = Need(OWNED.scopes, lambda access, _request: access.has_some("own
 CALLER: Final = Need(("ingest:<source>", *MESSAGE.scopes, "metrics"), lambda access, _request: bool(access.scopes))
 """What is about the caller: any key will do."""
 
-_MESSAGES: Final = "/v1/sources/{source_id}/messages"
-_DELIVERY: Final = f"{_MESSAGES}/{{message_id}}/deliveries/{{receiver}}"
-_SOURCE: Final = "/v1/sources/{source_id}"
-_CALLBACK: Final = f"{_SOURCE}/callback"
-ROUTES: Final[Mapping[tuple[str, str], Need]] = {
-    ("GET", "/livez"): OPEN,
-    ("GET", "/readyz"): OPEN,
-    ("GET", "/version"): OPEN,
-    ("GET", METRICS): MONITOR,
-    ("GET", INDEX): OPEN,
-    ("GET", OPENAPI): OPEN,
-    ("GET", ASYNCAPI): OPEN,
-    ("GET", DOCS): OPEN,
-    ("GET", PROBLEMS): OPEN,
-    ("GET", PROBLEM): OPEN,
-    ("POST", INBOUND_ROUTE): OPEN,
-    ("OPTIONS", INBOUND_ROUTE): OPEN,
-    ("POST", ANSWER_PATH): OPEN,
-    ("POST", _MESSAGES): INGEST,
-    ("POST", f"{_MESSAGES}:batch"): INGEST,
-    ("GET", f"{_MESSAGES}/{{message_id}}"): MESSAGE,
-    ("GET", f"{_MESSAGES}/{{message_id}}/attempts"): MESSAGE,
-    ("GET", f"{_MESSAGES}/{{message_id}}/payload"): MESSAGE,
-    ("GET", "/v1/messages"): LETTERS,
-    ("GET", "/v1/attempts/{partition}/{offset}"): LETTERS,
-    ("GET", "/v1/stats"): LETTERS,
-    ("GET", _CALLBACK): READ,
-    ("POST", f"{_CALLBACK}/pause"): ADMIN,
-    ("POST", f"{_CALLBACK}/resume"): ADMIN,
-    ("GET", "/v1/failed"): LETTERS,
-    ("GET", "/v1/failed/{partition}/{offset}"): LETTERS,
-    ("GET", "/v1/tail"): LETTERS,
-    ("POST", "/v1/failed/{partition}/{offset}/replay"): OWN,
-    ("POST", "/v1/failed/{partition}/{offset}/discard"): OWN,
-    ("POST", f"{_DELIVERY}/replay"): DELIVERY,
-    ("POST", f"{_DELIVERY}/discard"): DELIVERY,
-    ("POST", "/v1/replays"): OWN,
-    ("POST", "/v1/discards"): OWN,
-    ("GET", "/v1/replays"): OWN,
-    ("GET", "/v1/replays/{id}"): OWN,
-    ("POST", "/v1/replays/{id}/stop"): OWN,
-    ("GET", "/v1/sources"): ADMIN,
-    ("POST", "/v1/sources"): ADMIN,
-    ("GET", _SOURCE): ADMIN,
-    ("PATCH", _SOURCE): ADMIN,
-    ("DELETE", _SOURCE): ADMIN,
-    ("GET", "/v1/receivers"): OWNERS,
-    ("POST", "/v1/receivers"): OWNERS,
-    ("PATCH", "/v1/receivers/{name}"): OWNED,
-    ("DELETE", "/v1/receivers/{name}"): OWNED,
-    ("POST", "/v1/receivers/{name}/rotate"): OWNED,
-    ("GET", "/v1/receivers/{name}"): RECEIVER,
-    ("GET", "/v1/receivers/{name}/attempts"): RECEIVER,
-    ("GET", "/v1/receivers/{name}/stats"): RECEIVER,
-    ("POST", "/v1/receivers/{name}/pause"): RECEIVER,
-    ("POST", "/v1/receivers/{name}/resume"): RECEIVER,
-    ("POST", "/v1/receivers/{name}/test"): RECEIVER,
-    ("POST", "/v1/receivers/{name}/verify"): RECEIVER,
-    ("POST", "/v1/secrets/reencrypt"): ADMIN,
-    ("GET", "/v1/keys"): ADMIN,
-    ("POST", "/v1/keys"): ADMIN,
-    ("DELETE", "/v1/keys/{id}"): ADMIN,
-    ("POST", "/v1/keys/{id}/rotate"): ADMIN,
-    ("GET", "/v1/audit"): ADMIN,
-    ("POST", SESSIONS): OPEN,
-    ("GET", SESSION): CALLER,
-    ("DELETE", SESSION): CALLER,
-    ("POST", "/v1/portal-links"): OWNERS,
-    ("GET", "/v1/doctor"): ADMIN,
-    ("GET", "/v1/settings"): ADMIN,
-    ("GET", "/v1/overview"): ADMIN,
-    ("GET", "/v1/lanes"): ADMIN,
-}
-
 
 class Tenant(NamedTuple):
     """Of a receiver's name. `owner` None: it has none, or there is no such receiver."""
@@ -178,14 +103,6 @@ def route_of(request: web.Request) -> tuple[str, str] | None:
     if resource is None:
         return None
     return ("GET" if request.method == "HEAD" else request.method), resource.canonical
-
-
-def need_of(request: web.Request) -> Need | None:
-    """What the request's route takes; None where there is no such route, and it takes a key at most."""
-    route = route_of(request)
-    if route is None:
-        return None if request.path.startswith("/v1/") else OPEN
-    return OPEN if is_for_people(route[1]) else ROUTES.get(route, ADMIN)
 
 
 def access_of(request: web.Request) -> Access:

@@ -5,16 +5,23 @@ row: after a loss of the state the answer counts all the same. Every step can be
 the last one is told to the receiver, so that it repeats the call.
 """
 
-from typing import Final, Literal, assert_never
+from typing import Annotated, Final, Literal, assert_never
 
 import msgspec
 from aiohttp import web
+from msgspec import Meta
 
-from relay.api.auth import ANSWER_PATH
+from relay.api.access import OPEN
 from relay.api.context import ApiContext
 from relay.api.json_body import json_response
-from relay.api.problems import ANSWER_CLOSED, NOT_FOUND, Problem, invalid
+from relay.api.problems import (
+    ANSWER_CLOSED,
+    NOT_FOUND,
+    Problem,
+    invalid,
+)
 from relay.api.reading import plain_header, read_body
+from relay.api.route import UNAUDITED, Body, DocumentedResponse, Example, Parameter, json_of, route
 from relay.api.status import StatusReader
 from relay.domain.answer_token import TokenExpired, TokenInvalid, read
 from relay.domain.errors import StateUnavailable
@@ -37,6 +44,9 @@ class Recorded(msgspec.Struct, frozen=True):
     duplicate: bool
 
 
+_ANY: Final = {"application/json": None, "application/octet-stream": None}
+
+
 class AnswersResource:
     """The answer URLs; without a secret for their tokens there are none."""
 
@@ -44,11 +54,36 @@ class AnswersResource:
         self._context = context
         self._reader = reader
 
-    def add_routes(self, router: web.UrlDispatcher) -> None:
-        router.add_post(ANSWER_PATH, self.post)
-
+    @route(
+        "POST",
+        "/v1/answers/{token}",
+        scope=OPEN,
+        audit=UNAUDITED,
+        id="answerDelivery",
+        noun="answers",
+        parameters=(
+            Parameter("token", "path", str, "As it came."),
+            Parameter(
+                "relay-answer-status",
+                "header",
+                Annotated[int, Meta(ge=100, le=599)],
+                "The status of the answer; 200 without it.",
+            ),
+        ),
+        body=Body(_ANY, required=False),
+        answers=(
+            DocumentedResponse(200, "It is on its way to the sender; or another one was before it.", json_of(Recorded)),
+        ),
+        problems=(ANSWER_CLOSED,),
+        example=Example(
+            200, path={"token": "wC7uUWCB--mHirAVG3IKkzAAMTcwMDAwMDA2MABjaQBnaXRodWIAc2VudC0x"}, body={"passed": True}
+        ),
+    )
     async def post(self, request: web.Request) -> web.Response:
-        """The first answer wins; a repeat, or a later other one, gets 200 as well and changes nothing."""
+        """A receiver's answer that comes later.
+
+        The URL is the delivery's `relay-answer-url`, and proves who answers. The body is the answer.
+        """
         delivery, generation = self._delivery(request.match_info["token"])
         status, content_type = _answer_status(request), _content_type(request)
         body = await read_body(request, self._context.answer_body_cap)

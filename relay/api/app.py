@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Callable
 from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any, Final, Protocol, cast
+from typing import Any, Final, cast
 
 from aiohttp import web
 from aiohttp.http_exceptions import HttpProcessingError
@@ -14,8 +14,8 @@ from aiohttp.web_protocol import RequestPayloadError
 
 from relay.api.answers import AnswersResource
 from relay.api.audit import AuditResource
+from relay.api.audit_lines import keep_audit
 from relay.api.audit_trail import AuditTrail
-from relay.api.audit_verbs import keep_audit
 from relay.api.auth import require_access, require_no_key
 from relay.api.authentication import Callers
 from relay.api.batch import BatchResource
@@ -45,8 +45,11 @@ from relay.api.redelivery import Redelivery
 from relay.api.reencryption import ReencryptionResource
 from relay.api.registration import RegistrationResource
 from relay.api.rejection_log import Refusals
+from relay.api.replay_one import ReplayResource
 from relay.api.replays import ReplaysResource
 from relay.api.rotation import RotationResource
+from relay.api.route import add_routes
+from relay.api.routes import ROUTES
 from relay.api.sessions import SessionsResource
 from relay.api.settings import SettingsResource
 from relay.api.shared_port import SUPPORTED, SharedPort, Sharing, share_port
@@ -73,10 +76,6 @@ _READ_BUFFER: Final = 64 * 1024
 """Bytes of a body that come before it is read; twice that at most."""
 
 Accept = Callable[[], asyncio.Protocol]
-
-
-class _Resource(Protocol):
-    def add_routes(self, router: web.UrlDispatcher) -> None: ...
 
 
 class _NotOurFault(logging.Filter):
@@ -117,7 +116,7 @@ def create_app(
     )
     app.on_response_prepare.append(_set_fixed_headers)
     if health_only:
-        Health(context).add_routes(app.router)
+        add_routes(app.router, Health(context))
         return app
     reader = StatusReader(context.log, context.state, context.topics, context.directory, context.clock)
     waiters = Waiters(reader, context.state, context.limits)
@@ -126,32 +125,32 @@ def create_app(
     app.on_shutdown.extend((waiters.close, tail.close))
     app.on_startup.extend((trail.start, uses.start))
     app.on_cleanup.extend((trail.close, uses.close))  # when the last request is over
-    replays = None if context.replays is None else ReplaysResource(context, context.replays, reader, waiters)
-    resources: tuple[_Resource, ...] = (
-        *_messages(context, reader, waiters, refusals, replays),
+    replay = None if context.replays is None else ReplayResource(context, context.replays, reader, waiters)
+    resources: tuple[object, ...] = (
+        *_messages(context, reader, waiters, refusals, replay),
         *_operation(context, uses, callers),
         TailResource(context, tail, None if private else callers),
         *_registration(context),
         Health(context),
-        PagesResource(app.router, context.topics, for_people=pages is not None),
-        *_actions(context, replays),
+        PagesResource(app.router, ROUTES, context.topics, for_people=pages is not None),
+        *_actions(context, replay),
     )
     for resource in resources:
-        resource.add_routes(app.router)
+        add_routes(app.router, resource)
     if pages is not None:
         app.add_subapp(PEOPLE, pages)
     return app
 
 
 def _messages(
-    context: ApiContext, reader: StatusReader, waiters: Waiters, refusals: Refusals, replays: ReplaysResource | None
-) -> list[_Resource]:
+    context: ApiContext, reader: StatusReader, waiters: Waiters, refusals: Refusals, replay: ReplayResource | None
+) -> list[object]:
     """Their ways in, and what became of them."""
     intake, quotas = Intake(context), Quotas(context, refusals)
     messages = MessagesResource(context, reader, intake, quotas, waiters)
     return [
         messages,
-        InboundResource(context, messages, intake, refusals, quotas, Redelivery(replays)),
+        InboundResource(context, messages, intake, refusals, quotas, Redelivery(replay)),
         BatchResource(context, intake, quotas),
         MessageResource(reader, waiters, context.limits.wait_s),
         HistoryResource(context, reader),
@@ -159,7 +158,7 @@ def _messages(
     ]
 
 
-def _operation(context: ApiContext, uses: KeyUse, callers: Callers) -> list[_Resource]:
+def _operation(context: ApiContext, uses: KeyUse, callers: Callers) -> list[object]:
     """What an operator looks at, and who may call."""
     return [
         FailedResource(context),
@@ -173,9 +172,11 @@ def _operation(context: ApiContext, uses: KeyUse, callers: Callers) -> list[_Res
     ]
 
 
-def _actions(context: ApiContext, replays: ReplaysResource | None) -> list[_Resource]:
+def _actions(context: ApiContext, replay: ReplayResource | None) -> list[object]:
     """What only a running process can do."""
-    found: list[_Resource] = [] if replays is None else [replays]
+    found = list[object]()
+    if context.replays is not None and replay is not None:
+        found += [ReplaysResource(context, context.replays), replay]
     if context.transport is not None:
         found.append(TrialResource(context, context.transport))
     if context.examine is not None:
@@ -183,7 +184,7 @@ def _actions(context: ApiContext, replays: ReplaysResource | None) -> list[_Reso
     return found
 
 
-def _registration(context: ApiContext) -> list[_Resource]:
+def _registration(context: ApiContext) -> list[object]:
     registrar = context.registrar
     if registrar is None:
         return []

@@ -1,14 +1,17 @@
 """The audit, read back from its topic, newest first."""
 
-from typing import Final, TypedDict
+from typing import Annotated, Final, TypedDict
 
 from aiohttp import web
+from msgspec import Meta
 
+from relay.api.access import ADMIN
 from relay.api.context import ApiContext
 from relay.api.json_body import json_response
 from relay.api.paging import limit_in
 from relay.api.problems import UNAVAILABLE, Problem, invalid
 from relay.api.reading import query_of
+from relay.api.route import DocumentedResponse, Example, Limit, Parameter, json_of, route
 from relay.domain.audit import AuditLine, decode_line
 from relay.domain.errors import InvalidRecord
 from relay.log.port import Record
@@ -25,6 +28,9 @@ class AuditPage(TypedDict):
     cursor: str | None
 
 
+_Cursor = Annotated[str, Meta(pattern=f"^{CURSOR}$")]
+
+
 class AuditResource:
     """`GET /v1/audit`, for administrators."""
 
@@ -32,11 +38,25 @@ class AuditResource:
         self._log = context.log
         self._topics = context.topics
 
-    def add_routes(self, router: web.UrlDispatcher) -> None:
-        router.add_get("/v1/audit", self.page)
-
+    @route(
+        "GET",
+        "/v1/audit",
+        scope=ADMIN,
+        id="listAudit",
+        noun="audit",
+        parameters=(
+            Parameter("limit", "query", Limit, "So many at most; usually 50."),
+            Parameter("cursor", "query", _Cursor, "Of the page before: what follows it."),
+        ),
+        answers=(DocumentedResponse(200, "The newest first.", json_of(AuditPage)),),
+        example=Example(200, query={"limit": "10"}),
+    )
     async def page(self, request: web.Request) -> web.Response:
-        """`cursor`: the offset of the last line that was seen; what comes later changes nothing about it."""
+        """Who changed what.
+
+        A line for each request that changed something, was refused for its rights, or failed in between. Lines are kept
+        on the topic `audit`, usually for 90 days.
+        """
         query = query_of(request, "limit", "cursor")
         limit, before = limit_in(query), _before(query)
         found = await self._newest(limit + 1, before)

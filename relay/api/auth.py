@@ -8,16 +8,29 @@ from typing import Final
 
 from aiohttp import web
 
+from relay.api.access import ADMIN, MONITOR, OPEN, Need, Tenant, check_access, route_of
 from relay.api.access import ANSWER_PATH as ANSWER_PATH
 from relay.api.access import INBOUND_ROUTE as INBOUND_ROUTE
-from relay.api.access import MONITOR, OPEN, Tenant, check_access, need_of
 from relay.api.authentication import MOST_FAILED as MOST_FAILED
 from relay.api.authentication import Callers, tenants_in
 from relay.api.context import ApiContext
+from relay.api.landing import is_for_people
 from relay.api.problems import Check
+from relay.api.route import declared_of
 from relay.domain.scope import Access, may_do_everything
 
 _NOBODY: Final = Access("anybody", frozenset())
+
+
+def need_of(request: web.Request) -> Need | None:
+    """What the request's route takes. None if there is no such route: then a key is all that it takes."""
+    declared = declared_of(request)
+    if declared is not None:
+        return declared.scope
+    route = route_of(request)
+    if route is None:
+        return None if request.path.startswith("/v1/") else OPEN
+    return OPEN if is_for_people(route[1]) else ADMIN
 
 
 def require_access(context: ApiContext, callers: Callers) -> Check:

@@ -8,16 +8,36 @@ from typing import Annotated, Final, assert_never
 
 import msgspec
 from aiohttp import web
+from msgspec import Meta
 
-from relay.api.batch_items import Defaults, Item, Refused, read_events, read_lines
+from relay.api.access import INGEST
+from relay.api.batch_items import MAX_ITEMS, BatchLine, CloudEvent, Defaults, Item, Refused, read_events, read_lines
 from relay.api.context import ApiContext
 from relay.api.incoming import one_type, own_headers, receivers_in, tracestate_in
 from relay.api.intake import AcceptedMessage, Fate, IncomingMessage, Intake, Repeated
 from relay.api.json_body import json_response
-from relay.api.problems import UNSUPPORTED, Problem, document_of, invalid
+from relay.api.problems import (
+    OVER_QUOTA,
+    UNSUPPORTED,
+    Problem,
+    document_of,
+    invalid,
+)
 from relay.api.quotas import Quotas
-from relay.api.reading import BATCH_PATH, plain_header, query_of, read_body, source_in_path
-from relay.domain.message import MAX_TEXT_BYTES
+from relay.api.reading import plain_header, query_of, read_body, source_in_path
+from relay.api.route import (
+    SOURCE_ID,
+    UNAUDITED,
+    Body,
+    DocumentedResponse,
+    Example,
+    Parameter,
+    ReceiverName,
+    json_of,
+    route,
+)
+from relay.domain.message import MAX_RECEIVERS, MAX_TEXT_BYTES
+from relay.domain.trace import MOST_STATE
 
 MAX_BATCH_BYTES: Final = 16 * 1024**2
 """Of a body: 1,000 items of 16 kB, some times the few kB that payloads have. All of it is held in memory."""
@@ -56,6 +76,21 @@ class BatchView(msgspec.Struct):
     duplicates: int
 
 
+_NOUN: Final = "messages"
+_TEXT: Final = Annotated[str, Meta(max_length=MAX_TEXT_BYTES)]
+_Names = Annotated[list[ReceiverName], Meta(min_length=1, max_length=MAX_RECEIVERS)]
+_RECEIVERS: Final = Parameter("receiver", "query", _Names, "Who receives it; without any: whoever subscribes.")
+_TYPE: Final = Parameter("type", "query", _TEXT, "The type of event; as `ce-type`.")
+_TRACE: Final = (
+    Parameter("traceparent", "header", _TEXT, "Goes along to receiver and callback."),
+    Parameter("tracestate", "header", str, f"Likewise; left out where it is longer than {MOST_STATE} characters."),
+)
+_RATE: Final = {
+    "RateLimit": "What is left of the quotas that hold.",
+    "RateLimit-Policy": "The quotas that hold, in messages.",
+}
+
+
 class BatchResource:
     """`POST /v1/sources/{source_id}/messages:batch`."""
 
@@ -65,15 +100,36 @@ class BatchResource:
         self._quotas = quotas
         self._body_cap = largest_body(context.max_payload_bytes)
 
-    def add_routes(self, router: web.UrlDispatcher) -> None:
-        router.add_post(BATCH_PATH, self.post)
-
+    @route(
+        "POST",
+        "/v1/sources/{source_id}/messages:batch",
+        scope=INGEST,
+        audit=UNAUDITED,
+        id="sendMessages",
+        noun=_NOUN,
+        parameters=(SOURCE_ID, _RECEIVERS, _TYPE, *_TRACE),
+        body=Body(
+            {
+                "application/x-ndjson": str,
+                "application/cloudevents-batch+json": Annotated[list[CloudEvent], Meta(max_length=MAX_ITEMS)],
+            },
+            items={"application/x-ndjson": BatchLine},
+        ),
+        answers=(DocumentedResponse(200, "What became of each.", json_of(BatchView), _RATE),),
+        problems=(OVER_QUOTA,),
+        example=Example(
+            200,
+            path={"source_id": "github"},
+            query={"receiver": "ci"},
+            body='{"message_id": "b-1", "payload": {"n": 1}}\n{"message_id": "b-2", "payload": {"n": 2}}\n',
+            content_type="application/x-ndjson",
+        ),
+    )
     async def post(self, request: web.Request) -> web.Response:
-        """200 with a result for each item, once the log has acknowledged all that are accepted.
+        """Send up to 1000 messages.
 
-        200, not 207, as the bulk calls of Elasticsearch, Amazon SQS and Segment have it: the batch was processed, and
-        its results are in the body; 207 would promise the XML of WebDAV. Any other status is about the whole batch.
-        With 503 some items may have been accepted: repeating the batch is safe for those that have an id of their own.
+        JSON lines, or a CloudEvents batch. 200 with a result for each, in their order: each is judged for itself, and
+        `status` is what it would have been answered alone. Any other answer is about all of them.
         """
         read = _READERS.get(request.content_type)
         if read is None:

@@ -11,7 +11,7 @@ from aiohttp.typedefs import Handler, Middleware
 
 from relay.api.body_budget import BodyMemory, BodyReservation
 from relay.api.connection import ApiConnection
-from relay.api.health import MONITORING
+from relay.api.landing import MONITORING
 from relay.api.limits import ApiLimits
 from relay.api.problems import HEADERS_TOO_LARGE, RETRY_AFTER_S, UNAVAILABLE, Problem
 

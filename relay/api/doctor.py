@@ -6,11 +6,12 @@ from typing import Final, TypedDict
 
 from aiohttp import web
 
+from relay.api.access import ADMIN
 from relay.api.context import ApiContext
 from relay.api.json_body import json_response
-from relay.api.landing import DOCTOR
 from relay.api.problems import invalid
 from relay.api.reading import query_of
+from relay.api.route import DocumentedResponse, Example, Parameter, ReceiverName, json_of, route
 from relay.domain.diagnosis import Checked, Diagnosis, Severity
 from relay.domain.identity import is_receiver_name
 from relay.domain.timestamps import rfc3339
@@ -51,11 +52,23 @@ class DoctorResource:
         self._looking = asyncio.Lock()
         self._last: tuple[str | None, float, Diagnosis] | None = None
 
-    def add_routes(self, router: web.UrlDispatcher) -> None:
-        router.add_get(DOCTOR, self.get)
-
+    @route(
+        "GET",
+        "/v1/doctor",
+        scope=ADMIN,
+        id="lookAtItself",
+        noun="doctor",
+        parameters=(Parameter("receiver", "query", ReceiverName, "Only what is about this receiver."),),
+        answers=(DocumentedResponse(200, "What was found, by check.", json_of(DoctorView)),),
+        example=Example(200),
+    )
     async def get(self, request: web.Request) -> web.Response:
-        """`receiver`: only what is about that one."""
+        """Whether all is right, and what to do.
+
+        The process that is asked looks at its settings, at Kafka, Redis and the receivers, within 20 seconds, and also
+        while Kafka or Redis are away. It looks once within 10 seconds at most. docs/doctor.md says what each check
+        means.
+        """
         receiver = query_of(request, "receiver").get("receiver", [None])[-1]
         if receiver is not None and not is_receiver_name(receiver):
             raise invalid(f"{receiver[:80]!r} is not a receiver name", parameter="receiver")

@@ -3,9 +3,10 @@
 import asyncio
 import base64
 from collections.abc import Sequence
-from typing import Final, TypedDict
+from typing import Annotated, Final, TypedDict
 
 from aiohttp import web
+from msgspec import Meta
 
 from relay.api.access import LETTERS, access_of, check_own, forbidden, may_read, may_see, may_see_of
 from relay.api.context import ApiContext
@@ -13,6 +14,15 @@ from relay.api.json_body import json_response
 from relay.api.paging import NewestFirstPages, Rank, cursor_at, limit_in
 from relay.api.problems import NOT_FOUND, Problem
 from relay.api.reading import query_of
+from relay.api.route import (
+    DocumentedResponse,
+    Example,
+    Limit,
+    Parameter,
+    cursor_of,
+    json_of,
+    route,
+)
 from relay.api.view import rfc3339
 from relay.domain.dead_letter import identity_of, parse_dead_letter
 from relay.domain.hop import NO_RECEIVER
@@ -32,19 +42,82 @@ MOST_BYTES: Final = 32 * 1024 * 1024
 """Of values that are read for a page, which ends early then."""
 
 
+LetterView = TypedDict(
+    "LetterView",
+    {
+        "receiver": str,
+        "source_id": str | None,
+        "message_id": str | None,
+        "reason": str,
+        "class": ReasonClass,
+        "detail": str,
+        "stage": str,
+        "attempts": int,
+        "last_status": int | None,
+        "failed_at": str | None,
+        "partition": int,
+        "offset": int,
+        "replay": str,
+    },
+)
+"""A dead letter. `receiver`: `-` where it never had one. `stage`: the topic of the step that gave it up. `partition`,
+`offset`: where it is on `failed_messages`. `replay`: where to POST, to have it sent again."""
+
+
+class PayloadView(TypedDict):
+    """`body`: where it is UTF-8; else `body_base64`."""
+
+    body: str | None
+    body_base64: str | None
+
+
+class WholeLetter(LetterView):
+    """A dead letter with the headers of its record (name and value), and its payload: `body` where that is UTF-8, else
+    `body_base64`."""
+
+    headers: list[list[str]]
+    payload: PayloadView
+
+
+class LetterPage(TypedDict):
+    """Newest first. `cursor`: for what follows; null on the last page. A page whose records are large ends early, and
+    has one."""
+
+    items: list[LetterView]
+    cursor: str | None
+
+
+DEAD_LETTERS: Final = "dead letters"
+PLACE: Final = (
+    Parameter("partition", "path", Annotated[int, Meta(ge=0, le=999_999_999)], "Of `failed_messages`."),
+    Parameter("offset", "path", Annotated[int, Meta(ge=0, lt=10**18)], "In that partition."),
+)
+AT: Final = {"partition": "6", "offset": "0"}
+_LIMIT: Final = Parameter("limit", "query", Limit, "So many at most; usually 50.")
+
+
 class FailedResource:
     """`GET /v1/failed` and `GET /v1/failed/{partition}/{offset}`."""
 
     def __init__(self, context: ApiContext) -> None:
         self._context = context
 
-    def add_routes(self, router: web.UrlDispatcher) -> None:
-        router.add_get("/v1/failed", self.list)
-        router.add_get(r"/v1/failed/{partition:\d{1,9}}/{offset:\d{1,18}}", self.get)
-
+    @route(
+        "GET",
+        "/v1/failed",
+        scope=LETTERS,
+        id="listFailed",
+        noun=DEAD_LETTERS,
+        parameters=(
+            Parameter("receiver", "query", list[str], "Of these; `-`: those that never had one."),
+            _LIMIT,
+            cursor_of(PAGES),
+        ),
+        answers=(DocumentedResponse(200, "The newest first.", json_of(LetterPage)),),
+        example=Example(200, query={"receiver": "ci", "limit": "10"}),
+    )
     async def list(self, request: web.Request) -> web.Response:
-        """The newest first; `receiver` (`-`: those that never had one) narrows it. `cursor`: behind the last one that
-        was seen, whatever came or was seen to since."""
+        """Dead letters that are still somebody's business."""
         query = query_of(request, "receiver", "limit", "cursor")
         limit, at = limit_in(query), PAGES.behind(query)
         receivers = await self._receivers(request, query.get("receiver", []))
@@ -72,7 +145,7 @@ class FailedResource:
 
     async def _open(
         self, request: web.Request, entries: Sequence[FailedEntry]
-    ) -> tuple[Sequence[tuple[Rank, "LetterView"]], int]:
+    ) -> tuple[Sequence[tuple[Rank, LetterView]], int]:
         """Those that the caller may see, and that are neither replayed nor discarded: the index forgets these, if not
         at once. And how many bytes were read; only what is listed is kept of them."""
         records = await self._context.log.read([(entry.at, None) for entry in entries])
@@ -88,8 +161,18 @@ class FailedResource:
         open_ones = [(rank, letter) for rank, letter in letters if is_open(letter, rows[letter.delivery])]
         return [(rank, letter_view(letter.record)) for rank, letter in open_ones], size
 
+    @route(
+        "GET",
+        "/v1/failed/{partition}/{offset}",
+        scope=LETTERS,
+        id="getFailed",
+        noun=DEAD_LETTERS,
+        parameters=PLACE,
+        answers=(DocumentedResponse(200, "The dead letter.", json_of(WholeLetter)),),
+        example=Example(200, path=AT),
+    )
     async def get(self, request: web.Request) -> web.Response:
-        """One dead letter, with its headers and payload."""
+        """One dead letter, with headers and payload."""
         at = Coordinate(
             self._context.topics.failed_messages,
             int(request.match_info["partition"]),
@@ -124,51 +207,6 @@ class FailedResource:
         # what is as old as the last one that was read may have neighbours in rank that were not
         oldest = max((each[-1].failed_at for each in found if len(each) == most), default=0.0)
         return [entry for entry in entries if entry.failed_at > oldest][:most], False
-
-
-LetterView = TypedDict(
-    "LetterView",
-    {
-        "receiver": str,
-        "source_id": str | None,
-        "message_id": str | None,
-        "reason": str,
-        "class": ReasonClass,
-        "detail": str,
-        "stage": str,
-        "attempts": int,
-        "last_status": int | None,
-        "failed_at": str | None,
-        "partition": int,
-        "offset": int,
-        "replay": str,
-    },
-)
-"""A dead letter. `receiver`: `-` where it never had one. `stage`: the topic of the step that gave it up. `partition`,
-`offset`: where it is on `failed_messages`. `replay`: where to POST, to have it sent again."""
-
-
-class WholeLetter(LetterView):
-    """A dead letter with the headers of its record (name and value), and its payload: `body` where that is UTF-8, else
-    `body_base64`."""
-
-    headers: list[list[str]]
-    payload: "PayloadView"
-
-
-class PayloadView(TypedDict):
-    """`body`: where it is UTF-8; else `body_base64`."""
-
-    body: str | None
-    body_base64: str | None
-
-
-class LetterPage(TypedDict):
-    """Newest first. `cursor`: for what follows; null on the last page. A page whose records are large ends early, and
-    has one."""
-
-    items: list[LetterView]
-    cursor: str | None
 
 
 def _sees(request: web.Request, receiver: str, source_id: str | None) -> bool:

@@ -7,15 +7,16 @@ import msgspec
 from aiohttp import web
 
 from relay import __version__
+from relay.api.access import MONITOR, OPEN
 from relay.api.context import ApiContext
 from relay.api.landing import DOCTOR
 from relay.api.peers import PeerResponse, Peers
 from relay.api.problems import Check
+from relay.api.route import Body, DocumentedResponse, Example, Parameter, json_of, route
 from relay.domain.errors import LogUnavailable
 from relay.telemetry.merge import merge
 from relay.telemetry.metrics import CONTENT_TYPE
 
-MONITORING: Final = frozenset({"/livez", "/readyz", "/metrics"})
 _FAILED: Final = "[-]"
 
 
@@ -24,6 +25,10 @@ class Version(msgspec.Struct, frozen=True):
 
     name: str
     version: str
+
+
+_MONITORING: Final = "monitoring"
+_TEXT: Final = Body({"text/plain": str})
 
 
 class Health:
@@ -36,19 +41,34 @@ class Health:
     def __init__(self, context: ApiContext) -> None:
         self._context = context
 
-    def add_routes(self, router: web.UrlDispatcher) -> None:
-        router.add_get("/livez", self.livez)
-        router.add_get("/readyz", self.readyz)
-        router.add_get("/metrics", self.metrics)
-        router.add_get("/version", self.version)
-
+    @route(
+        "GET",
+        "/livez",
+        scope=OPEN,
+        id="isAlive",
+        noun=_MONITORING,
+        answers=(DocumentedResponse(200, "It does.", _TEXT),),
+        example=Example(200),
+    )
     async def livez(self, request: web.Request) -> web.Response:
-        """That this is answered is the answer: the event loop turns. It never looks at what we depend on."""
+        """Whether the process lives."""
         return web.Response(text="ok")
 
+    @route(
+        "GET",
+        "/readyz",
+        scope=OPEN,
+        id="isReady",
+        noun=_MONITORING,
+        parameters=(Parameter("verbose", "query", str, "Also on 200 a line for each part."),),
+        answers=(DocumentedResponse(200, "It can.", _TEXT), DocumentedResponse(503, "A part is away.", _TEXT)),
+        example=Example(200, query={"verbose": ""}),
+    )
     async def readyz(self, request: web.Request) -> web.Response:
-        """503 while a part is away. With `?verbose`, and always on 503, a line per part, as kube-apiserver has it;
-        and one for each warning: it needs somebody's attention, and takes nobody's readiness away."""
+        """Whether it can work.
+
+        Of all processes that share the port. 503 in plain text, with a line for each part.
+        """
         parts = dict(self._context.ready())
         if self._context.siblings is not None:
             parts |= await _ready_siblings(self._context.siblings)
@@ -60,13 +80,36 @@ class Health:
         verdict = f"readyz check {'passed' if ready else 'failed'}"
         return web.Response(status=200 if ready else 503, text="\n".join((*lines, verdict, "")))
 
+    @route(
+        "GET",
+        "/metrics",
+        scope=MONITOR,
+        id="getMetrics",
+        noun=_MONITORING,
+        answers=(DocumentedResponse(200, "The text format.", _TEXT),),
+        example=Example(200),
+    )
     async def metrics(self, request: web.Request) -> web.Response:
+        """Metrics for Prometheus.
+
+        Of all processes that share the port.
+        """
         text = self._context.metrics_text()
         if self._context.siblings is not None:
             text = await _with_siblings(self._context.siblings, text)
         return web.Response(body=text, headers={"Content-Type": CONTENT_TYPE})
 
+    @route(
+        "GET",
+        "/version",
+        scope=OPEN,
+        id="getVersion",
+        noun=_MONITORING,
+        answers=(DocumentedResponse(200, "The version.", json_of(Version)),),
+        example=Example(200),
+    )
     async def version(self, request: web.Request) -> web.Response:
+        """Which version it is."""
         body = msgspec.json.encode(Version("relay", __version__))
         return web.Response(body=body, content_type="application/json")
 

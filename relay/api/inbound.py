@@ -11,6 +11,7 @@ from typing import Final
 import msgspec
 from aiohttp import web
 
+from relay.api.access import OPEN
 from relay.api.batch import largest_body
 from relay.api.batch_items import Defaults, Item, Refused, read_events
 from relay.api.batch_items import read_event as read_structured
@@ -19,11 +20,25 @@ from relay.api.incoming import as_incoming, content_type_of
 from relay.api.intake import AcceptedMessage, IncomingMessage, Intake, Repeated
 from relay.api.json_body import json_response
 from relay.api.messages import MessagesResource
-from relay.api.problems import BAD_SIGNATURE, NO_RECEIVER, NOT_FOUND, RETRY_AFTER_S, UNAVAILABLE, Problem, invalid
+from relay.api.problems import (
+    BAD_SIGNATURE,
+    ID_CONFLICT,
+    INVALID_JSON,
+    NO_RECEIVER,
+    NOT_FOUND,
+    OVER_QUOTA,
+    RETRY_AFTER_S,
+    UNAVAILABLE,
+    UNFIT_ID,
+    UNKNOWN_RECEIVER,
+    Problem,
+    invalid,
+)
 from relay.api.quotas import Quotas
-from relay.api.reading import INBOUND_PATH, attributes, message_location, query_of, read_body, source_in_path
+from relay.api.reading import attributes, message_location, query_of, read_body, source_in_path
 from relay.api.redelivery import Redelivery
 from relay.api.rejection_log import Refusals
+from relay.api.route import SOURCE_ID, UNAUDITED, Body, DocumentedResponse, Example, Parameter, json_of, route
 from relay.api.untrusted_body import foreign_response
 from relay.api.view import MessageView
 from relay.domain.errors import InvalidRecord
@@ -82,6 +97,14 @@ class Probed(msgspec.Struct, frozen=True):
     status: str
 
 
+_ANY: Final = {"application/json": None, "application/octet-stream": None}
+_OF_GITHUB: Final = (
+    Parameter("x-github-event", "header", str, "Of `github`: the type of event."),
+    Parameter("x-github-delivery", "header", str, "Of `github`: the message's id."),
+    Parameter("x-hub-signature-256", "header", str, "Of `github`: the proof."),
+)
+
+
 class InboundResource:
     """`/v1/in/{source_id}`, for sources that have `inbound`."""
 
@@ -101,12 +124,43 @@ class InboundResource:
         self._refusals = refusals
         self._quotas = quotas
 
-    def add_routes(self, router: web.UrlDispatcher) -> None:
-        router.add_post(INBOUND_PATH, self.post)
-        router.add_route("OPTIONS", INBOUND_PATH, self.options)
-
+    @route(
+        "POST",
+        "/v1/in/{source_id}",
+        scope=OPEN,
+        audit=UNAUDITED,
+        id="takeWebhook",
+        noun="webhooks in",
+        parameters=(SOURCE_ID, *_OF_GITHUB),
+        body=Body(_ANY, required=False),
+        answers=(
+            DocumentedResponse(
+                202, "It is on the log.", json_of((WebhookView, BatchTaken)), {"Location": "The path of the message."}
+            ),
+            DocumentedResponse(
+                200,
+                "Not a message: a challenge of the sender is answered, or a probe taken.",
+                Body({"text/plain": str, "application/json": Probed}),
+            ),
+        ),
+        problems=(BAD_SIGNATURE, ID_CONFLICT, INVALID_JSON, NO_RECEIVER, UNKNOWN_RECEIVER, UNFIT_ID, OVER_QUOTA),
+        example=Example(
+            202,
+            path={"source_id": "hooks"},
+            headers={
+                "x-github-event": "push",
+                "x-github-delivery": "72d3162e-cc78-11e3-81ab-4c9367dc0958",
+                "x-hub-signature-256": "sha256=7ea048cd006906cc692d743d203bc2ad000ce28dd3c5fa27d28cd05af5e4e1ab",
+            },
+            body='{"zen": "Keep it logically awesome."}',
+        ),
+    )
     async def post(self, request: web.Request) -> web.Response:
-        """202 once the log has acknowledged the message; 401 for what is not its sender's, of which nothing is kept."""
+        """Take a webhook as its sender signs it.
+
+        For sources that have `inbound`: GitHub, Stripe, Slack, Standard Webhooks, CloudEvents, or a generic HMAC. The
+        signature is looked at before anything else, in the headers that the kind has for it.
+        """
         source_id = source_in_path(request)
         policy = self._policy(source_id)
         body = await read_body(request, self._body_cap(policy, request))
@@ -124,9 +178,32 @@ class InboundResource:
             return foreign_response(event.text.encode(), "text/plain; charset=utf-8", {})
         return await self._event(request, source_id, policy, event, body)
 
+    @route(
+        "OPTIONS",
+        "/v1/in/{source_id}",
+        scope=OPEN,
+        id="askToSendWebhooks",
+        noun="webhooks in",
+        parameters=(
+            SOURCE_ID,
+            Parameter("WebHook-Request-Origin", "header", str, "Who asks to send events here."),
+        ),
+        answers=(
+            DocumentedResponse(
+                200,
+                "What may be sent, if the source takes CloudEvents.",
+                None,
+                {
+                    "Allow": "The methods of this resource.",
+                    "WebHook-Allowed-Origin": "Who asked.",
+                    "WebHook-Allowed-Rate": "Requests a minute; `*`: any number.",
+                },
+            ),
+        ),
+        example=Example(200, path={"source_id": "hooks"}, headers={"WebHook-Request-Origin": "events.example"}),
+    )
     async def options(self, request: web.Request) -> web.Response:
-        """The handshake of CloudEvents: anybody may send here, as the proof is in each request, and as much as the
-        quota allows. Source: CloudEvents, HTTP 1.1 Web Hooks for Event Delivery, 4."""
+        """The handshake of CloudEvents."""
         source_id = source_in_path(request)
         policy = self._policy(source_id)
         headers = {"Allow": "OPTIONS, POST"}

@@ -8,9 +8,10 @@ import msgspec
 from aiohttp import web
 
 from relay.api.problems import INVALID, UNSUPPORTED, Problem, invalid
-from relay.api.reading import read_body
+from relay.api.reading import query_of, read_body
 
 JSON: Final = "application/json"
+MOST_BYTES: Final = 512 * 1024
 MERGE_PATCH: Final = "application/merge-patch+json"
 _PLACE: Final = re.compile(r" - at `\$([^`]*)`$")
 _STEP: Final = re.compile(r"\.([^.\[]+)|\[([^\[\]]*)\]")
@@ -38,6 +39,12 @@ def read_json(body: bytes, kind: type[_T]) -> _T:
         raise invalid(_PLACE.sub("", text), pointer=pointer) from None
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise invalid(f"the body is not JSON: {error}") from None
+
+
+async def read_only(request: web.Request, kind: type[_T], cap: int = MOST_BYTES) -> _T:
+    """The body of a request that takes no query parameters. Raises a Problem."""
+    query_of(request)
+    return read_json(await read_body(request, cap), kind)
 
 
 async def read_object(request: web.Request, cap: int, *media_types: str) -> dict[str, Any]:

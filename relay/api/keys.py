@@ -1,18 +1,20 @@
 """The keys of the API: made, listed, rotated, revoked. A key's text is in the answer that made it, and nowhere else."""
 
-from typing import Final, Literal, TypedDict
+from typing import Annotated, Final, Literal, TypedDict
 
 import msgspec
 from aiohttp import web
+from msgspec import Meta
 
-from relay.api.access import access_of
-from relay.api.audit_verbs import record_audit
+from relay.api.access import ADMIN, access_of
+from relay.api.audit_lines import record_audit
 from relay.api.context import ApiContext
 from relay.api.json_body import json_response, read_json
 from relay.api.key_use import KeyUse
 from relay.api.paging import NewestFirstPages
 from relay.api.problems import KEY_EXPIRED, NOT_FOUND, TOO_MANY_KEYS, Problem, invalid
 from relay.api.reading import query_of, read_body
+from relay.api.route import DocumentedResponse, Example, Limit, Parameter, cursor_of, json_of, route
 from relay.api.view import rfc3339
 from relay.config.durations import parse_duration
 from relay.control.key_service import KeyService, TooManyKeys
@@ -74,6 +76,11 @@ class KeyPage(TypedDict):
     cursor: str | None
 
 
+_NOUN: Final = "keys"
+_ID: Final = Parameter("id", "path", Annotated[str, Meta(min_length=1)], "Of the key.")
+_KEY: Final = {"id": "k5examplekey"}
+
+
 class KeysResource:
     """`/v1/keys`, for administrators."""
 
@@ -81,14 +88,25 @@ class KeysResource:
         self._context = context
         self._uses = uses
 
-    def add_routes(self, router: web.UrlDispatcher) -> None:
-        router.add_post("/v1/keys", self.create)
-        router.add_get("/v1/keys", self.list)
-        router.add_delete("/v1/keys/{id:[^/]+}", self.revoke)
-        router.add_post("/v1/keys/{id:[^/]+}/rotate", self.rotate)
-
+    @route(
+        "POST",
+        "/v1/keys",
+        scope=ADMIN,
+        audit="key.created",
+        id="createKey",
+        noun=_NOUN,
+        body=json_of(WantedKey),
+        answers=(DocumentedResponse(201, "It is in force; `key` is told only now.", json_of(NewKey)),),
+        problems=(TOO_MANY_KEYS, NOT_FOUND),
+        example=Example(
+            201, body={"name": "ci server", "scopes": ["ingest:github", "read:github"], "expires_in": "90d"}
+        ),
+    )
     async def create(self, request: web.Request) -> web.Response:
-        """201 with the key, once it is in force."""
+        """Make a key.
+
+        The first one needs the scope `admin`: from then on nobody is let in without a key.
+        """
         query_of(request)
         wanted = read_json(await read_body(request, MOST_BYTES), WantedKey)
         scopes, now, who = _scopes(wanted.scopes), self._context.clock.time(), access_of(request).who
@@ -104,16 +122,44 @@ class KeysResource:
         record_audit(request, made.key.id, name=made.key.name, scopes=in_text(scopes))
         return json_response(201, NewKey(**self._view(made.key), key=made.text))
 
+    @route(
+        "GET",
+        "/v1/keys",
+        scope=ADMIN,
+        id="listKeys",
+        noun=_NOUN,
+        parameters=(
+            Parameter("limit", "query", Limit, "So many at most; usually 50."),
+            cursor_of(PAGES),
+        ),
+        answers=(DocumentedResponse(200, "The newest first.", json_of(KeyPage)),),
+        problems=(NOT_FOUND,),
+        example=Example(200, query={"limit": "10"}),
+    )
     async def list(self, request: web.Request) -> web.Response:
-        """Newest first. `cursor`: behind the last one that was seen, whatever came or went since."""
+        """The keys that there are."""
         query = query_of(request, "limit", "cursor")
         page, cursor = PAGES.page(query, self._desk.keys.all(), rank)
         used = await self._uses.last([key.id for key in page])
         views = [self._view(key, at) for key, at in zip(page, used, strict=True)]
         return json_response(200, KeyPage(items=views, cursor=cursor))
 
+    @route(
+        "DELETE",
+        "/v1/keys/{id}",
+        scope=ADMIN,
+        audit="key.revoked",
+        id="revokeKey",
+        noun=_NOUN,
+        parameters=(_ID,),
+        answers=(DocumentedResponse(200, "It was revoked.", json_of(KeyView)),),
+        example=Example(200, path=_KEY),
+    )
     async def revoke(self, request: web.Request) -> web.Response:
-        """From the answer on it is refused here, and within 2 s everywhere."""
+        """Revoke a key.
+
+        In force here with the answer, and everywhere within 2 s.
+        """
         query_of(request)
         key = self._found(request)
         await self._desk.revoke(key)
@@ -122,8 +168,21 @@ class KeysResource:
         revoked: KeyView = {**self._view(key, used), "status": "revoked"}
         return json_response(200, revoked)
 
+    @route(
+        "POST",
+        "/v1/keys/{id}/rotate",
+        scope=ADMIN,
+        audit="key.rotated",
+        id="rotateKey",
+        noun=_NOUN,
+        parameters=(_ID,),
+        body=json_of(Rotation, required=False),
+        answers=(DocumentedResponse(200, "The new secret is in force; `key` is told only now.", json_of(NewKey)),),
+        problems=(KEY_EXPIRED, TOO_MANY_KEYS),
+        example=Example(200, path=_KEY, body={"overlap": "1d"}),
+    )
     async def rotate(self, request: web.Request) -> web.Response:
-        """The same key with a new secret; the old one is good for `overlap` more."""
+        """Give a key a new secret."""
         query_of(request)
         key, now = self._found(request), self._context.clock.time()
         body = await read_body(request, MOST_BYTES)

@@ -13,6 +13,8 @@ ASYNCAPI: Final = "/asyncapi.json"
 DOCS: Final = "/docs"
 PROBLEMS: Final = "/problems"
 PROBLEM: Final = "/problems/{name}"
+MONITORING: Final = frozenset({"/livez", "/readyz", "/metrics"})
+"""What monitoring asks, at any name of the host."""
 PEOPLE: Final = "/ui"
 """What is under it are the pages that show and change what the relay does, as a client of this API."""
 

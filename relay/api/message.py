@@ -1,21 +1,46 @@
 """GET of a message: what became of it, or, with `wait`, the receiver's answer once it is there."""
 
-from typing import Final
+from typing import Annotated, Any, Final
 
 from aiohttp import web
+from msgspec import Meta
 
 from relay.api.access import MESSAGE, forbidden, may_read, may_see_of
 from relay.api.json_body import json_response
-from relay.api.problems import NOT_FOUND, RETRY_AFTER_S, UNAVAILABLE, Problem, invalid
-from relay.api.reading import MESSAGE_PATH, message_in_path, message_location
+from relay.api.problems import (
+    NOT_FOUND,
+    RETRY_AFTER_S,
+    UNAVAILABLE,
+    Problem,
+    invalid,
+)
+from relay.api.reading import message_in_path, message_location
+from relay.api.route import (
+    MESSAGE_ID,
+    SOURCE_ID,
+    Body,
+    DocumentedResponse,
+    Example,
+    Parameter,
+    ReceiverName,
+    json_of,
+    route,
+)
 from relay.api.status import KnownMessage, StatusReader
 from relay.api.view import MessageView, of_receivers
-from relay.api.wait_query import WAIT, WaitAsked, wait_asked
+from relay.api.wait_query import ANSWER_HEADERS, PREFER_PARAMETER, WAIT, WAIT_PARAMETER, WaitAsked, wait_asked
+from relay.api.wait_response import ANSWER_GONE, FAILURES
 from relay.api.waiters import ASK_AGAIN_S, Waiters
 from relay.domain.identity import DeliveryId, MessageId
 
 _UNKNOWN: Final = "No such message is known: it never came, is still on its way, or was long ago."
 _LOST: Final = "What was known of finished messages was lost, and is being read back from the log."
+
+
+_NOUN: Final = "messages"
+_VIEW_OR_ANSWER: Final = Annotated[
+    Any, Meta(extra_json_schema={"anyOf": [{"$ref": "#/components/schemas/MessageView"}, {}]})
+]
 
 
 class MessageResource:
@@ -27,10 +52,38 @@ class MessageResource:
         self._waiters = waiters
         self._longest_s = longest_s
 
-    def add_routes(self, router: web.UrlDispatcher) -> None:
-        router.add_get(MESSAGE_PATH, self.get)
-
+    @route(
+        "GET",
+        "/v1/sources/{source_id}/messages/{message_id}",
+        scope=MESSAGE,
+        id="getMessage",
+        noun=_NOUN,
+        parameters=(
+            SOURCE_ID,
+            MESSAGE_ID,
+            Parameter("receiver", "query", ReceiverName, "Only the delivery to this one."),
+            WAIT_PARAMETER,
+            PREFER_PARAMETER,
+        ),
+        answers=(
+            DocumentedResponse(
+                200,
+                "The message and its deliveries; with `wait`, the receiver's answer as it is.",
+                Body({"application/json": _VIEW_OR_ANSWER, "*/*": None}),
+                ANSWER_HEADERS,
+            ),
+            DocumentedResponse(
+                202,
+                "With `wait`: the answer takes longer.",
+                json_of(MessageView),
+                {"Location": "The path of the message.", "Retry-After": "Seconds after which to ask again."},
+            ),
+        ),
+        problems=(ANSWER_GONE, *FAILURES),
+        example=Example(200, path={"source_id": "github", "message_id": "sent-1"}),
+    )
     async def get(self, request: web.Request) -> web.Response:
+        """What became of a message."""
         asked, identity = wait_asked(request, self._longest_s), message_in_path(request)
         delivery = None if asked is None else await self._only(request, identity, asked)
         if asked is None or delivery is None:

@@ -3,25 +3,50 @@
 from contextlib import suppress
 from dataclasses import replace
 from math import ceil
-from typing import NamedTuple, assert_never
+from typing import Annotated, Final, NamedTuple, assert_never
 
 from aiohttp import web
-from msgspec import structs
+from msgspec import Meta, structs
 
+from relay.api.access import INGEST
 from relay.api.context import ApiContext
 from relay.api.incoming import read_message
 from relay.api.intake import AcceptedMessage, IncomingMessage, Intake, Repeated
 from relay.api.json_body import json_response
-from relay.api.problems import Problem, invalid
+from relay.api.problems import (
+    ID_CONFLICT,
+    INVALID_JSON,
+    NO_RECEIVER,
+    OVER_QUOTA,
+    RESERVED_SOURCE,
+    UNFIT_ID,
+    UNKNOWN_RECEIVER,
+    Problem,
+    invalid,
+)
 from relay.api.quotas import Quotas
-from relay.api.reading import SOURCE_PATH, message_location, read_body, source_in_path
+from relay.api.reading import message_location, read_body, source_in_path
+from relay.api.route import (
+    SOURCE_ID,
+    UNAUDITED,
+    Body,
+    DocumentedResponse,
+    Example,
+    MessageIdText,
+    Parameter,
+    ReceiverName,
+    json_of,
+    route,
+)
 from relay.api.status import KnownMessage, StatusReader
 from relay.api.view import MessageView
-from relay.api.wait_query import WAIT, WaitAsked, wait_asked
+from relay.api.wait_query import ANSWERED, PREFER_PARAMETER, WAIT, WAIT_PARAMETER, WaitAsked, wait_asked
+from relay.api.wait_response import ANSWER_GONE, FAILURES
 from relay.api.waiters import ASK_AGAIN_S, Waiters, WaitResult
 from relay.domain.coordinate import Coordinate
 from relay.domain.errors import Unavailable
-from relay.domain.message import Message
+from relay.domain.message import MAX_RECEIVERS, MAX_TEXT_BYTES, Message
+from relay.domain.trace import MOST_STATE
 from relay.state.rows import MessageRow, MessageStage
 
 
@@ -37,6 +62,22 @@ class _Taken(NamedTuple):
         return {"Idempotent-Replayed": "true"} if self.repeated else {}
 
 
+_NOUN: Final = "messages"
+_TEXT: Final = Annotated[str, Meta(max_length=MAX_TEXT_BYTES)]
+_Names = Annotated[list[ReceiverName], Meta(min_length=1, max_length=MAX_RECEIVERS)]
+_RECEIVERS: Final = Parameter("receiver", "query", _Names, "Who receives it; without any: whoever subscribes.")
+_TYPE: Final = Parameter("type", "query", _TEXT, "The type of event; as `ce-type`.")
+_TRACE: Final = (
+    Parameter("traceparent", "header", _TEXT, "Goes along to receiver and callback."),
+    Parameter("tracestate", "header", str, f"Likewise; left out where it is longer than {MOST_STATE} characters."),
+)
+_RATE: Final = {
+    "RateLimit": "What is left of the quotas that hold.",
+    "RateLimit-Policy": "The quotas that hold, in messages.",
+}
+_PROBLEMS: Final = (NO_RECEIVER, RESERVED_SOURCE, UNKNOWN_RECEIVER, UNFIT_ID, OVER_QUOTA)
+
+
 class MessagesResource:
     """The messages of a source."""
 
@@ -49,11 +90,56 @@ class MessagesResource:
         self._quotas = quotas
         self._waiters = waiters
 
-    def add_routes(self, router: web.UrlDispatcher) -> None:
-        router.add_post(SOURCE_PATH, self.post)
-
+    @route(
+        "POST",
+        "/v1/sources/{source_id}/messages",
+        scope=INGEST,
+        audit=UNAUDITED,
+        id="sendMessage",
+        noun=_NOUN,
+        parameters=(
+            SOURCE_ID,
+            _RECEIVERS,
+            _TYPE,
+            WAIT_PARAMETER,
+            PREFER_PARAMETER,
+            Parameter("ce-id", "header", MessageIdText, "The message's id; without one it gets one."),
+            Parameter("webhook-id", "header", MessageIdText, "As `ce-id`."),
+            Parameter("Idempotency-Key", "header", MessageIdText, "As `ce-id`."),
+            Parameter("ce-type", "header", _TEXT, "The type of event."),
+            Parameter("ce-time", "header", _TEXT, "When it happened."),
+            *_TRACE,
+        ),
+        body=Body({"application/json": None, "text/plain": str, "application/octet-stream": None}, required=False),
+        answers=(
+            DocumentedResponse(
+                202,
+                "It is on the log.",
+                json_of(MessageView),
+                {
+                    "Location": "The path of the message.",
+                    "Idempotent-Replayed": "`true`: it is a duplicate.",
+                    "Retry-After": "With `wait`: the answer takes longer.",
+                    **_RATE,
+                },
+            ),
+            ANSWERED,
+        ),
+        problems=(*_PROBLEMS, ID_CONFLICT, INVALID_JSON, ANSWER_GONE, *FAILURES),
+        example=Example(
+            202,
+            path={"source_id": "github"},
+            query={"receiver": "ci"},
+            headers={"ce-id": "my-first"},
+            body={"hello": "world"},
+        ),
+    )
     async def post(self, request: web.Request) -> web.Response:
-        """202 once the log has acknowledged the message; where `wait` is asked for, 200 once it has the answer."""
+        """Send a message.
+
+        202 once it is on the log: from then on it is not lost. The body is the payload, of any type, and is passed on
+        byte for byte. The same id again is a duplicate, and changes nothing.
+        """
         asked = wait_asked(request, self._context.limits.wait_s)
         taken = await self._posted(request, asked)
         if asked is None:

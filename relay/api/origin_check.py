@@ -10,11 +10,11 @@ from typing import Final
 from aiohttp import web
 
 from relay.api.auth import ANSWER_PATH, INBOUND_ROUTE
-from relay.api.health import MONITORING
 from relay.api.json_body import JSON, MERGE_PATCH
-from relay.api.landing import is_for_people
+from relay.api.landing import MONITORING, is_for_people
 from relay.api.problems import FOREIGN_ORIGIN, UNKNOWN_HOST, UNSUPPORTED, Check, Problem
 from relay.api.rejection_log import Refusals
+from relay.api.route import READING
 from relay.api.web_rules import WebRules
 
 PAYLOAD_ROUTES: Final = frozenset(
@@ -23,8 +23,6 @@ PAYLOAD_ROUTES: Final = frozenset(
 """Routes whose body is not ours to judge by its type, or that do so themselves."""
 _NOT_OURS: Final = "the host that it asks for is no name of this API; RELAY_ALLOWED_HOSTS says what it may be"
 _FOREIGN: Final = "a page of another origin has made a browser send it"
-READING: Final = frozenset({"GET", "HEAD", "OPTIONS"})
-"""Methods that change nothing."""
 
 
 def refuse_strangers(rules: WebRules, refusals: Refusals) -> Check:

@@ -3,35 +3,33 @@
 from collections.abc import Mapping
 from functools import cached_property
 from http import HTTPStatus
-from typing import Any, Final
+from typing import Annotated, Any, Final
 
 import msgspec
 from aiohttp import web
+from msgspec import Meta
 
 from relay import __version__
 from relay.api import problems
+from relay.api.access import OPEN
 from relay.api.asyncapi.document import asyncapi
 from relay.api.html import page, prose, table
 from relay.api.landing import (
-    ASYNCAPI,
-    DOCS,
-    INDEX,
-    OPENAPI,
     PEOPLE,
-    PROBLEM,
     PROBLEMS,
+    Front,
     front,
     front_html,
     wants_json,
     wants_page,
 )
-from relay.api.openapi.document import document, encoded, routes_of
+from relay.api.openapi.document import document, encoded, routes_in
 from relay.api.openapi.page import document_html
 from relay.api.openapi.sent import SENT
-from relay.api.openapi.tables import OPERATIONS
 from relay.api.problem_advice import ADVICE
 from relay.api.problems import NOT_FOUND, Problem, ProblemKind
 from relay.api.reading import query_of
+from relay.api.route import Body, DocumentedResponse, Example, Parameter, Route, json_of, route
 from relay.api.wait_response import ANSWER_GONE, FAILURES
 from relay.domain.topics import Topics
 
@@ -43,27 +41,31 @@ KINDS: Final[Mapping[str, ProblemKind]] = {
 _OF_HTTP: Final = {f"http-{status.value}": status for status in HTTPStatus if status >= 400}
 
 
+_PAGES: Final = "pages"
+_HTML: Final = Body({"text/html": str})
+
+
 class PagesResource:
     """`/` (it leads browsers to the pages for people, where there are some), `/docs`, `/openapi.json`,
     `/asyncapi.json`, `/problems` and what is under it."""
 
-    def __init__(self, router: web.UrlDispatcher, topics: Topics, *, for_people: bool = False) -> None:
+    def __init__(
+        self,
+        router: web.UrlDispatcher,
+        routes: Mapping[tuple[str, str], Route],
+        topics: Topics,
+        *,
+        for_people: bool = False,
+    ) -> None:
         self._router = router
+        self._routes = routes
         self._topics = topics
         self._for_people = for_people
-
-    def add_routes(self, router: web.UrlDispatcher) -> None:
-        router.add_get(INDEX, self.index)
-        router.add_get(OPENAPI, self.openapi)
-        router.add_get(ASYNCAPI, self.asyncapi)
-        router.add_get(DOCS, self.docs)
-        router.add_get(PROBLEMS, self.problems)
-        router.add_get(PROBLEM, self.problem)
 
     @cached_property
     def document(self) -> dict[str, Any]:
         """Made when somebody asks for it first: it takes some 30 ms."""
-        return document(routes_of(self._router), OPERATIONS, SENT, FAILURES)
+        return document(routes_in(self._router), self._routes, SENT, FAILURES)
 
     @cached_property
     def _encoded(self) -> bytes:
@@ -77,7 +79,20 @@ class PagesResource:
     def _docs(self) -> str:
         return document_html(self.document)
 
+    @route(
+        "GET",
+        "/",
+        scope=OPEN,
+        id="getFrontPage",
+        noun=_PAGES,
+        answers=(DocumentedResponse(200, "What there is.", Body({"text/html": str, "application/json": Front})),),
+        example=Example(200, headers={"Accept": "application/json"}),
+    )
     async def index(self, request: web.Request) -> web.Response:
+        """What there is.
+
+        A page, or JSON where `Accept` asks for that.
+        """
         query_of(request)
         if self._for_people and wants_page(request.headers.get("Accept", "")):
             return web.Response(status=302, headers={"Location": f"{PEOPLE}/", "Vary": "Accept"})
@@ -88,24 +103,80 @@ class PagesResource:
         response.headers["Vary"] = "Accept"
         return response
 
+    @route(
+        "GET",
+        "/openapi.json",
+        scope=OPEN,
+        id="getOpenApi",
+        noun=_PAGES,
+        answers=(DocumentedResponse(200, "OpenAPI 3.1.", json_of(dict[str, object])),),
+        example=Example(200),
+    )
     async def openapi(self, request: web.Request) -> web.Response:
+        """This document."""
         query_of(request)
         return web.Response(body=self._encoded, content_type="application/json")
 
+    @route(
+        "GET",
+        "/asyncapi.json",
+        scope=OPEN,
+        id="getAsyncApi",
+        noun=_PAGES,
+        answers=(DocumentedResponse(200, "AsyncAPI 3.0.", json_of(dict[str, object])),),
+        example=Example(200),
+    )
     async def asyncapi(self, request: web.Request) -> web.Response:
+        """What is on the topics.
+
+        For who writes or reads them on Kafka. `relay config asyncapi` prints it, too.
+        """
         query_of(request)
         return web.Response(body=self._asyncapi, content_type="application/json")
 
+    @route(
+        "GET",
+        "/docs",
+        scope=OPEN,
+        id="getDocs",
+        noun=_PAGES,
+        answers=(DocumentedResponse(200, "The page.", _HTML),),
+        example=Example(200),
+    )
     async def docs(self, request: web.Request) -> web.Response:
+        """This document as a page."""
         query_of(request)
         return page("Webhook relay: API", self._docs)
 
+    @route(
+        "GET",
+        "/problems",
+        scope=OPEN,
+        id="listProblems",
+        noun=_PAGES,
+        answers=(DocumentedResponse(200, "The page.", _HTML),),
+        example=Example(200),
+    )
     async def problems(self, request: web.Request) -> web.Response:
+        """What can go wrong."""
         query_of(request)
         rows = [(f'<a href="{PROBLEMS}/{name}">{name}</a>', prose(kind.title)) for name, kind in sorted(KINDS.items())]
         return page("What can go wrong", f"<h1>What can go wrong</h1>{table(('type', 'what'), rows)}")
 
+    @route(
+        "GET",
+        "/problems/{name}",
+        scope=OPEN,
+        id="getProblem",
+        noun=_PAGES,
+        parameters=(
+            Parameter("name", "path", Annotated[str, Meta(pattern="^[a-z0-9-]{1,60}$")], "Last in its `type`."),
+        ),
+        answers=(DocumentedResponse(200, "The page.", _HTML),),
+        example=Example(200, path={"name": "unknown-receiver"}),
+    )
     async def problem(self, request: web.Request) -> web.Response:
+        """What a problem means, and what to do."""
         query_of(request)
         name = request.match_info["name"]
         title, advice = _known(name)

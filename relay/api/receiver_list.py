@@ -10,11 +10,21 @@ from relay.api.access import OWNERS, access_of, forbidden
 from relay.api.context import ApiContext
 from relay.api.json_body import json_response
 from relay.api.paging import cursor_behind, key_behind, limit_in
-from relay.api.problems import invalid
+from relay.api.problems import (
+    invalid,
+)
 from relay.api.reading import flag_in, query_of
 from relay.api.receiver_view import entry_of
 from relay.api.receivers import Condition, condition
 from relay.api.registrar import Registrar, Written
+from relay.api.route import (
+    DocumentedResponse,
+    Example,
+    Limit,
+    Parameter,
+    json_of,
+    route,
+)
 from relay.api.traffic import TrafficView, traffic_of
 from relay.config.redacted_entry import shown_url
 from relay.control.apply import API, FILE
@@ -72,6 +82,9 @@ class _Filter(NamedTuple):
         )
 
 
+State = Condition | Literal["refused"]
+
+
 class ReceiverListResource:
     """`GET /v1/receivers`."""
 
@@ -79,12 +92,31 @@ class ReceiverListResource:
         self._context = context
         self._registry = registrar.registry
 
-    def add_routes(self, router: web.UrlDispatcher) -> None:
-        router.add_get("/v1/receivers", self.page)
-
+    @route(
+        "GET",
+        "/v1/receivers",
+        scope=OWNERS,
+        id="listReceivers",
+        noun="receivers",
+        parameters=(
+            Parameter("owner", "query", str, "Those of this owner."),
+            Parameter("label", "query", list[str], "Those with this label: `name`, or `name=value`; all of several."),
+            Parameter("state", "query", list[State], "Those in this condition; in one of several."),
+            Parameter("declared_by", "query", Literal["file", "api"], "Those that came from there."),
+            Parameter("prefix", "query", str, "Those whose name begins so."),
+            Parameter("lane", "query", Literal["dedicated", "shared"], "Those in such a lane."),
+            Parameter("traffic", "query", bool, "With what became of a day's attempts, and what waits."),
+            Parameter("limit", "query", Limit, "So many at most; usually 50."),
+            Parameter("cursor", "query", str, "Of the page before: what follows it."),
+        ),
+        answers=(DocumentedResponse(200, "In the order of their names.", json_of(ReceiverPage)),),
+        example=Example(200, query={"declared_by": "api", "limit": "10"}),
+    )
     async def page(self, request: web.Request) -> web.Response:
-        """`{items, cursor}`: `cursor`, if any, is that of what follows. It is a place in the order of names, and
-        good whatever comes and goes. Several `label` have to be met all, of several `state` one."""
+        """The receivers that there are.
+
+        With the key of an owner: their own.
+        """
         query = query_of(
             request, "owner", "label", "state", "declared_by", "prefix", "lane", "traffic", "limit", "cursor"
         )

@@ -1,15 +1,15 @@
 """The health of what is POSTed to, and holding it by hand: the way back for one that said 410, or was disabled."""
 
 import asyncio
-from collections.abc import Awaitable, Callable
-from functools import partial
+from collections.abc import Callable
 from math import isinf
 from typing import Final, Literal, NamedTuple, TypedDict
 
 import msgspec
 from aiohttp import web
 
-from relay.api.audit_verbs import has_changed, record_audit
+from relay.api.access import ADMIN, READ, RECEIVER
+from relay.api.audit_lines import has_changed, record_audit
 from relay.api.backlog import in_lane
 from relay.api.context import ApiContext
 from relay.api.json_body import json_response
@@ -17,6 +17,7 @@ from relay.api.problems import NOT_FOUND, Problem, invalid
 from relay.api.reading import query_of, read_body, source_in_path
 from relay.api.receiver_view import ReceiverView, described
 from relay.api.registrar import Unknown
+from relay.api.route import NAME, SOURCE_ID, DocumentedResponse, Example, json_of, route
 from relay.api.verification import VerificationView, verification_of
 from relay.api.view import rfc3339
 from relay.domain.errors import LogUnavailable
@@ -101,9 +102,14 @@ class ReceiverHealthView(ReceiverView, EndpointView):
     verification: VerificationView | None
 
 
+class Why(msgspec.Struct, forbid_unknown_fields=True):
+    """Why it is held, for people."""
+
+    reason: str = ""
+
+
 Find = Callable[[web.Request], FoundEndpoint]
-Act = Callable[[str, web.Request], Awaitable[None]]
-"""What to do with an owner."""
+_WHY: Final = json_of(Why, required=False)
 
 
 class ReceiversResource:
@@ -116,33 +122,124 @@ class ReceiversResource:
         self._context = context
         self._holding = Holding(context.log, context.state, context.topics.receiver_config)
 
-    def add_routes(self, router: web.UrlDispatcher) -> None:
-        for path, find in (
-            ("/v1/receivers/{name}", self._receiver),
-            ("/v1/sources/{source_id:[^/]+}/callback", self._callback),
-        ):
-            router.add_get(path, partial(self._handle, find, None))
-            router.add_post(f"{path}/pause", partial(self._handle, find, self._pause))
-            router.add_post(f"{path}/resume", partial(self._handle, find, self._resume))
-
-    async def _handle(self, find: Find, act: Act | None, request: web.Request) -> web.Response:
-        """Shows an endpoint's health, after `act`."""
+    @route(
+        "GET",
+        "/v1/receivers/{name}",
+        scope=RECEIVER,
+        id="getReceiver",
+        noun="receivers",
+        parameters=(NAME,),
+        answers=(DocumentedResponse(200, "How it is now.", json_of(ReceiverHealthView)),),
+        example=Example(200, path={"name": "ci"}),
+    )
+    async def receiver(self, request: web.Request) -> web.Response:
+        """How a receiver is."""
         query_of(request)
-        found = find(request)
-        if act is not None:
-            await act(found.owner, request)
-            has_changed(request)
+        return await self._health(self._receiver(request))
+
+    @route(
+        "POST",
+        "/v1/receivers/{name}/pause",
+        scope=RECEIVER,
+        audit="receiver.paused",
+        id="pauseReceiver",
+        noun="receivers",
+        parameters=(NAME,),
+        body=_WHY,
+        answers=(DocumentedResponse(200, "How it is now.", json_of(ReceiverHealthView)),),
+        example=Example(200, path={"name": "ci"}, body={"reason": "it is being moved"}),
+    )
+    async def pause_receiver(self, request: web.Request) -> web.Response:
+        """Send a receiver nothing until it is resumed.
+
+        What is for it waits, and its `max_age` goes on.
+        """
+        return await self._pause(request, self._receiver)
+
+    @route(
+        "POST",
+        "/v1/receivers/{name}/resume",
+        scope=RECEIVER,
+        audit="receiver.resumed",
+        id="resumeReceiver",
+        noun="receivers",
+        parameters=(NAME,),
+        answers=(DocumentedResponse(200, "How it is now.", json_of(ReceiverHealthView)),),
+        example=Example(200, path={"name": "ci"}),
+    )
+    async def resume_receiver(self, request: web.Request) -> web.Response:
+        """Send to a receiver again.
+
+        Its breaker is closed, and its outage forgotten.
+        """
+        return await self._resume(request, self._receiver)
+
+    @route(
+        "GET",
+        "/v1/sources/{source_id}/callback",
+        scope=READ,
+        id="getCallback",
+        noun="callbacks",
+        parameters=(SOURCE_ID,),
+        answers=(DocumentedResponse(200, "How it is now.", json_of(EndpointView)),),
+        example=Example(200, path={"source_id": "calls"}),
+    )
+    async def callback(self, request: web.Request) -> web.Response:
+        """How a callback is."""
+        query_of(request)
+        return await self._health(self._callback(request))
+
+    @route(
+        "POST",
+        "/v1/sources/{source_id}/callback/pause",
+        scope=ADMIN,
+        audit="callback.paused",
+        id="pauseCallback",
+        noun="callbacks",
+        parameters=(SOURCE_ID,),
+        body=_WHY,
+        answers=(DocumentedResponse(200, "How it is now.", json_of(EndpointView)),),
+        example=Example(200, path={"source_id": "calls"}, body={"reason": "it is being moved"}),
+    )
+    async def pause_callback(self, request: web.Request) -> web.Response:
+        """Send a callback nothing until it is resumed.
+
+        What is for it waits, and its `max_age` goes on.
+        """
+        return await self._pause(request, self._callback)
+
+    @route(
+        "POST",
+        "/v1/sources/{source_id}/callback/resume",
+        scope=ADMIN,
+        audit="callback.resumed",
+        id="resumeCallback",
+        noun="callbacks",
+        parameters=(SOURCE_ID,),
+        answers=(DocumentedResponse(200, "How it is now.", json_of(EndpointView)),),
+        example=Example(200, path={"source_id": "calls"}),
+    )
+    async def resume_callback(self, request: web.Request) -> web.Response:
+        """Send to a callback again.
+
+        Its breaker is closed, and its outage forgotten.
+        """
+        return await self._resume(request, self._callback)
+
+    async def _pause(self, request: web.Request, find: Find) -> web.Response:
+        query_of(request)
+        found, why = find(request), await _why(request)
+        await self._holding.hold(found.owner, hold("paused", self._context.clock.time(), why))
+        record_audit(request, reason=why)
+        has_changed(request)
         return await self._health(found)
 
-    async def _pause(self, owner: str, request: web.Request) -> None:
-        """Send it nothing until it is resumed; its messages wait, and their max_age goes on."""
-        why = await _why(request)
-        await self._holding.hold(owner, hold("paused", self._context.clock.time(), why))
-        record_audit(request, reason=why)
-
-    async def _resume(self, owner: str, request: web.Request) -> None:
-        """Send to it again, close its breaker, and forget its outage."""
-        await self._holding.resume(owner)
+    async def _resume(self, request: web.Request, find: Find) -> web.Response:
+        query_of(request)
+        found = find(request)
+        await self._holding.resume(found.owner)
+        has_changed(request)
+        return await self._health(found)
 
     def _receiver(self, request: web.Request) -> FoundEndpoint:
         name = request.match_info["name"]
@@ -207,12 +304,6 @@ class ReceiversResource:
 
 def _hold_view(held: Hold) -> HoldView:
     return {"reason": held.reason, "since": rfc3339(held.since), "detail": held.detail or None}
-
-
-class Why(msgspec.Struct, forbid_unknown_fields=True):
-    """Why it is held, for people."""
-
-    reason: str = ""
 
 
 async def _why(request: web.Request) -> str:

@@ -6,7 +6,7 @@ Who signs no time can be imitated by whoever has captured a request, so usually 
 from collections.abc import Mapping
 
 from relay.api.problems import NOT_FAILED, NOT_FOUND, Problem
-from relay.api.replays import ReplaysResource
+from relay.api.replay_one import ReplayResource
 from relay.api.view import MessageView
 from relay.domain.identity import DeliveryId
 from relay.domain.reasons import DISCARDED
@@ -16,7 +16,7 @@ from relay.domain.receiver import Inbound
 class Redelivery:
     """`replays` None: nothing is ever sent once more."""
 
-    def __init__(self, replays: ReplaysResource | None) -> None:
+    def __init__(self, replays: ReplayResource | None) -> None:
         self._replays = replays
 
     async def begin(self, policy: Inbound, first: MessageView) -> Mapping[str, int]:
@@ -35,7 +35,7 @@ class Redelivery:
         return begun
 
 
-async def _again(replays: ReplaysResource, delivery: DeliveryId, *, only_failed: bool) -> int | None:
+async def _again(replays: ReplayResource, delivery: DeliveryId, *, only_failed: bool) -> int | None:
     try:
         plan = await replays.again(delivery, only_failed=only_failed)
     except Problem as problem:

@@ -9,12 +9,14 @@ from typing import NamedTuple, TypedDict
 
 from aiohttp import web
 
-from relay.api.audit_verbs import changed_nothing, record_audit
+from relay.api.access import ADMIN
+from relay.api.audit_lines import changed_nothing, record_audit
 from relay.api.json_body import json_response
 from relay.api.paging import cursor_behind, key_behind, limit_in
 from relay.api.problems import NO_SECRETS_KEY, Problem
 from relay.api.reading import flag_in, query_of
 from relay.api.registrar import Registrar
+from relay.api.route import DocumentedResponse, Example, Limit, Parameter, json_of, route
 from relay.control.reencryption import is_outdated, renewed
 from relay.domain.errors import UserError
 from relay.domain.topics import Topics
@@ -48,11 +50,29 @@ class ReencryptionResource:
         self._topic = topics.receiver_config
         self._registrar = registrar
 
-    def add_routes(self, router: web.UrlDispatcher) -> None:
-        router.add_post("/v1/secrets/reencrypt", self.page)
-
+    @route(
+        "POST",
+        "/v1/secrets/reencrypt",
+        scope=ADMIN,
+        audit="secrets.reencrypted",
+        id="reencryptSecrets",
+        noun="secrets",
+        parameters=(
+            Parameter("limit", "query", Limit, "So many records at most; usually 50."),
+            Parameter("cursor", "query", str, "Of the page before: what follows it."),
+            Parameter("dry_run", "query", bool, "Only count what would be."),
+        ),
+        answers=(DocumentedResponse(200, "The page is in force, and on the log.", json_of(ReencryptionPage)),),
+        problems=(NO_SECRETS_KEY,),
+        example=Example(200, query={"dry_run": "true"}),
+    )
     async def page(self, request: web.Request) -> web.Response:
-        """200 when the page is on the log."""
+        """Encrypt secrets anew with the newest key.
+
+        A page of what is declared: each secret that was encrypted with another key than the first of
+        `RELAY_SECRETS_KEY` is encrypted with that one. Go on with `cursor` until there is none; a repetition finds
+        nothing to do.
+        """
         query = query_of(request, "limit", "cursor", "dry_run")
         limit, after, dry_run = limit_in(query), key_behind(query), flag_in(query, "dry_run")
         newest = self._registrar.ring.newest

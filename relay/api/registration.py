@@ -3,12 +3,12 @@
 import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from typing import Final, TypedDict
+from typing import Any, Final, TypedDict
 
 from aiohttp import web
 
-from relay.api.access import OWNED, check_meant, forbidden
-from relay.api.audit_verbs import changed_nothing, record_audit
+from relay.api.access import OWNED, OWNERS, check_meant, forbidden
+from relay.api.audit_lines import changed_nothing, record_audit
 from relay.api.backlog import in_lane
 from relay.api.context import ApiContext
 from relay.api.json_body import JSON, MERGE_PATCH, json_response, read_object
@@ -27,11 +27,21 @@ from relay.api.problems import (
     invalid,
 )
 from relay.api.reading import flag_in, query_of
-from relay.api.receiver_view import NewReceiverView, described
+from relay.api.receiver_view import NewReceiverView, ReceiverView, described
 from relay.api.receivers import LaneView, ParkedView
 from relay.api.registrar import ChangedMeanwhile, CredentialsNeeded, InFile, NameTaken, Registrar, Unknown, Written
+from relay.api.route import (
+    NAME,
+    Body,
+    DocumentedResponse,
+    ETag,
+    Example,
+    Parameter,
+    json_of,
+    route,
+)
 from relay.control.owned import NotTheirs, OwnerScope, TooManyReceivers
-from relay.control.patch import Faulty, NoKey
+from relay.control.patch import Faulty, NewReceiver, NoKey
 from relay.domain.topics import SHARED, lane_of
 from relay.state.replies import answered
 
@@ -56,6 +66,11 @@ class RemovalView(TypedDict):
     messages: MessagesView
 
 
+_IF_MATCH: Final = Parameter("If-Match", "header", ETag, "An `ETag`: only if the receiver is still that.")
+_ETAG: Final = {"ETag": "Changes with every change of the receiver."}
+_CHANGE: Final = (DECLARED_IN_FILE, CHANGED_MEANWHILE)
+
+
 class RegistrationResource:
     """`POST /v1/receivers`, and `PATCH` and `DELETE` of `/v1/receivers/{name}`."""
 
@@ -63,13 +78,41 @@ class RegistrationResource:
         self._context = context
         self._registrar = registrar
 
-    def add_routes(self, router: web.UrlDispatcher) -> None:
-        router.add_post("/v1/receivers", self.create)
-        router.add_patch("/v1/receivers/{name}", self.change)
-        router.add_delete("/v1/receivers/{name}", self.remove)
-
+    @route(
+        "POST",
+        "/v1/receivers",
+        scope=OWNERS,
+        audit="receiver.created",
+        id="createReceiver",
+        noun="receivers",
+        body=json_of(NewReceiver),
+        answers=(
+            DocumentedResponse(
+                201,
+                "It is in force here, and everywhere within 2 s.",
+                json_of(NewReceiverView),
+                {"Location": "Of the receiver.", **_ETAG},
+            ),
+        ),
+        problems=(INVALID_RECEIVER, RECEIVER_EXISTS, TOO_MANY_RECEIVERS, NO_SECRETS_KEY),
+        example=Example(
+            201,
+            body={
+                "name": "deploy",
+                "post_endpoint": "https://deploy.example/hooks",
+                "secret": "${DEPLOY_SECRET}",
+                "owner": "team-42",
+                "labels": {"env": "production"},
+            },
+        ),
+    )
     async def create(self, request: web.Request) -> web.Response:
-        """201 when it is in force here, and on the log for everybody."""
+        """Register a receiver.
+
+        The fields are those of `receivers.yaml`, and `name`. `lane` is `shared` unless it is given; without a `secret`
+        one is made, which the answer tells, this once. With the key of an owner it is theirs, in the shared lane, and
+        subscribes to sources that the key may read.
+        """
         query_of(request)
         body = await read_object(request, MOST_BODY, JSON)
         record_audit(request, str(body.get("name", "")), fields=sorted(body))
@@ -79,8 +122,25 @@ class RegistrationResource:
         shown: NewReceiverView = {**described(written), "secret": written.secret}
         return answer_of(written, shown, status=201, headers={"Location": f"/v1/receivers/{written.name}"})
 
+    @route(
+        "PATCH",
+        "/v1/receivers/{name}",
+        scope=OWNED,
+        audit="receiver.changed",
+        id="changeReceiver",
+        noun="receivers",
+        parameters=(NAME, _IF_MATCH),
+        body=Body({"application/json": dict[str, Any], "application/merge-patch+json": dict[str, Any]}),
+        answers=(DocumentedResponse(200, "As it is now.", json_of(ReceiverView), _ETAG),),
+        problems=(INVALID_RECEIVER, NO_SECRETS_KEY, CREDENTIALS_NEEDED, *_CHANGE),
+        example=Example(200, path={"name": "made"}, body={"rate_limit": 100, "retry": {"max_attempts": 5}}),
+    )
     async def change(self, request: web.Request) -> web.Response:
-        """A JSON merge patch (RFC 7396)."""
+        """Change some settings of a receiver.
+
+        A JSON merge patch (RFC 7396): what it does not name stays, `null` brings the default back. Credentials stay
+        with their origin: a URL of another one needs them anew.
+        """
         query_of(request)
         patch = await read_object(request, MOST_BODY, MERGE_PATCH, JSON)
         record_audit(request, fields=sorted(patch))
@@ -89,8 +149,27 @@ class RegistrationResource:
             written = await self._registrar.change(name, patch, tag_in(request), behalf)
         return answer_of(written, described(written))
 
+    @route(
+        "DELETE",
+        "/v1/receivers/{name}",
+        scope=OWNED,
+        audit="receiver.removed",
+        id="removeReceiver",
+        noun="receivers",
+        parameters=(
+            NAME,
+            _IF_MATCH,
+            Parameter("dry_run", "query", bool, "Only tell what becomes of its messages."),
+        ),
+        answers=(DocumentedResponse(200, "What becomes of its messages.", json_of(RemovalView)),),
+        problems=_CHANGE,
+        example=Example(200, path={"name": "made"}, query={"dry_run": "true"}),
+    )
     async def remove(self, request: web.Request) -> web.Response:
-        """What happens to its messages, told before it is done with `dry_run=true`, or else along with it."""
+        """Remove a receiver.
+
+        What it has accepted is finished; what it has not ends as a dead letter.
+        """
         name, dry_run = request.match_info["name"], flag_in(query_of(request, "dry_run"), "dry_run")
         behalf = self._behalf(request)
         with told():

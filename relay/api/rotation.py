@@ -5,15 +5,31 @@ from typing import Final
 import msgspec
 from aiohttp import web
 
-from relay.api.audit_verbs import record_audit
+from relay.api.access import OWNED
+from relay.api.audit_lines import record_audit
 from relay.api.context import ApiContext
 from relay.api.json_body import read_json
 from relay.api.owner import behalf_of
-from relay.api.problems import invalid
+from relay.api.problems import (
+    CHANGED_MEANWHILE,
+    DECLARED_IN_FILE,
+    INVALID_RECEIVER,
+    NO_SECRETS_KEY,
+    invalid,
+)
 from relay.api.reading import query_of, read_body
 from relay.api.receiver_view import NewReceiverView, described
 from relay.api.registrar import Registrar
 from relay.api.registration import answer_of, tag_in, told
+from relay.api.route import (
+    NAME,
+    DocumentedResponse,
+    ETag,
+    Example,
+    Parameter,
+    json_of,
+    route,
+)
 from relay.api.view import rfc3339
 from relay.config.durations import parse_duration
 from relay.config.entry_types import has_only_private_keys
@@ -43,6 +59,11 @@ class RotatedView(NewReceiverView):
     former_until: str | None
 
 
+_IF_MATCH: Final = Parameter("If-Match", "header", ETag, "An `ETag`: only if the receiver is still that.")
+_ETAG: Final = {"ETag": "Changes with every change of the receiver."}
+_CHANGE: Final = (DECLARED_IN_FILE, CHANGED_MEANWHILE)
+
+
 class RotationResource:
     """The route; see the module's first line."""
 
@@ -50,11 +71,29 @@ class RotationResource:
         self._context = context
         self._registrar = registrar
 
-    def add_routes(self, router: web.UrlDispatcher) -> None:
-        router.add_post("/v1/receivers/{name}/rotate", self.rotate)
-
+    @route(
+        "POST",
+        "/v1/receivers/{name}/rotate",
+        scope=OWNED,
+        audit="receiver.rotated",
+        id="rotateReceiverSecret",
+        noun="receivers",
+        parameters=(NAME, _IF_MATCH),
+        body=json_of(SecretRotation, required=False),
+        answers=(
+            DocumentedResponse(
+                200, "The new secret signs here, and everywhere within 2 s.", json_of(RotatedView), _ETAG
+            ),
+        ),
+        problems=(INVALID_RECEIVER, NO_SECRETS_KEY, *_CHANGE),
+        example=Example(200, path={"name": "made"}, body={"grace": "1d", "secret": "${DEPLOY_SECRET}"}),
+    )
     async def rotate(self, request: web.Request) -> web.Response:
-        """200 when the new secret is in force here, and on the log for everybody."""
+        """Give a receiver a new signing secret.
+
+        The former one signs along for the `grace` time, and then no longer. In a style that has room for one signature
+        (`github`) the new one signs alone.
+        """
         query_of(request)
         name, asked = request.match_info["name"], read_json(await read_body(request, MOST_BYTES), SecretRotation)
         turn = _Turn(asked, _grace_s(asked.grace), self._registrar)

@@ -8,13 +8,14 @@ from urllib.parse import quote
 import msgspec
 from aiohttp import web
 
-from relay.api.access import OWNERS, SESSION, SESSIONS, forbidden, owner_of
-from relay.api.audit_verbs import changed_nothing, record_audit
+from relay.api.access import CALLER, OPEN, OWNERS, forbidden, owner_of
+from relay.api.audit_lines import changed_nothing, record_audit
 from relay.api.authentication import Caller, Callers, bearer_in, caller_of, tenants_in
 from relay.api.context import ApiContext
 from relay.api.json_body import json_response, read_json
-from relay.api.problems import FORBIDDEN, TOO_MANY, TOO_MANY_KEYS, UNKNOWN_RECEIVER, Problem, invalid
+from relay.api.problems import FORBIDDEN, TOO_MANY, TOO_MANY_KEYS, UNAUTHORIZED, UNKNOWN_RECEIVER, Problem, invalid
 from relay.api.reading import query_of, read_body
+from relay.api.route import DocumentedResponse, Example, json_of, route
 from relay.api.view import rfc3339
 from relay.config.durations import parse_duration
 from relay.control.key_service import TooManyEnded, TooManyEndedOfOne
@@ -89,6 +90,9 @@ class NewLink(TypedDict):
     receivers: list[str] | None
 
 
+_NOUN: Final = "sessions"
+
+
 class SessionsResource:
     """`/v1/sessions`, `/v1/session`, `/v1/portal-links`."""
 
@@ -97,14 +101,26 @@ class SessionsResource:
         self._callers = callers
         self._tenant_of = tenants_in(context)
 
-    def add_routes(self, router: web.UrlDispatcher) -> None:
-        router.add_post(SESSIONS, self.create)
-        router.add_get(SESSION, self.show)
-        router.add_delete(SESSION, self.end)
-        router.add_post("/v1/portal-links", self.link)
-
+    @route(
+        "POST",
+        "/v1/sessions",
+        scope=OPEN,
+        audit="session.created",
+        id="createSession",
+        noun=_NOUN,
+        body=json_of(WantedSession, required=False),
+        answers=(
+            DocumentedResponse(201, "It is good from now on; send `token` as a key is sent.", json_of(NewSession)),
+        ),
+        problems=(UNAUTHORIZED, FORBIDDEN, TOO_MANY),
+        example=Example(201, body={"key": "the key of the examples", "expires_in": "12h"}),
+    )
     async def create(self, request: web.Request) -> web.Response:
-        """201 with the token. What it is made with is the request's proof, and wrong ones are counted as wrong keys."""
+        """Make a session with a key.
+
+        The key is that of the header, or `key` in the body. The session may what the key may, and ends with it. While
+        no key was made, none is needed.
+        """
         query_of(request)
         wanted = read_json(await read_body(request, MOST_BYTES), WantedSession)
         text = bearer_in(request) if wanted.key is None else wanted.key.strip()
@@ -122,8 +138,17 @@ class SessionsResource:
         record_audit(request, f"session:{made.id}")
         return self._told(201, issue(self._context.session_secrets[0], made), caller._replace(expires_at=until))
 
+    @route(
+        "GET",
+        "/v1/session",
+        scope=CALLER,
+        id="getSession",
+        noun=_NOUN,
+        answers=(DocumentedResponse(200, "Who calls, and what they may do.", json_of(SessionView)),),
+        example=Example(200),
+    )
     async def show(self, request: web.Request) -> web.Response:
-        """Who calls, and what they may do."""
+        """Who am I."""
         query_of(request)
         access, maker, session, expires_at = caller_of(request)
         proof: Literal["key", "session", "portal", "nothing"]
@@ -139,8 +164,22 @@ class SessionsResource:
         }
         return json_response(200, view)
 
+    @route(
+        "DELETE",
+        "/v1/session",
+        scope=CALLER,
+        audit="session.ended",
+        id="endSession",
+        noun=_NOUN,
+        answers=(DocumentedResponse(200, "Whether it has ended: a key, or a link, does not.", json_of(EndedSession)),),
+        problems=(TOO_MANY_KEYS, TOO_MANY),
+        example=Example(200),
+    )
     async def end(self, request: web.Request) -> web.Response:
-        """A session is over everywhere. A portal token is its link's, which others may have, and goes on."""
+        """End the session.
+
+        The one that the request comes with. In force here with the answer, and everywhere within 2 s.
+        """
         query_of(request)
         session = caller_of(request).session
         if session is None or session.kind == "portal" or self._context.keys is None:
@@ -155,8 +194,24 @@ class SessionsResource:
             raise Problem(TOO_MANY_KEYS, str(error)) from error
         return json_response(200, EndedSession(ended=True, detail="No process takes it two seconds from now."))
 
+    @route(
+        "POST",
+        "/v1/portal-links",
+        scope=OWNERS,
+        audit="portal.linked",
+        id="createPortalLink",
+        noun=_NOUN,
+        body=json_of(WantedLink),
+        answers=(DocumentedResponse(201, "The link.", json_of(NewLink)),),
+        problems=(UNKNOWN_RECEIVER,),
+        example=Example(201, body={"owner": "team-42", "hours": 24}),
+    )
     async def link(self, request: web.Request) -> web.Response:
-        """201 with a link. Who was let in by one makes no others."""
+        """Make a link into the portal.
+
+        Whoever has the link sees, and may do, what this owner may, until it is over, or the key that made it is
+        revoked. With `owner:<id>` one makes links for oneself.
+        """
         query_of(request)
         wanted = read_json(await read_body(request, MOST_BYTES), WantedLink)
         caller, owner = caller_of(request), _owner(wanted.owner)

@@ -1,12 +1,14 @@
 """`GET /v1/settings`: the settings that this process has in force, and where each comes from."""
 
-from typing import TypedDict
+from typing import Final, TypedDict
 
 from aiohttp import web
 
+from relay.api.access import ADMIN
 from relay.api.context import ApiContext
 from relay.api.json_body import json_response
 from relay.api.reading import query_of
+from relay.api.route import DocumentedResponse, Example, json_of, route
 
 SETTINGS = "/v1/settings"
 
@@ -25,17 +27,30 @@ class SettingsView(TypedDict):
     items: list[SettingItem]
 
 
+_NOUN: Final = "overview"
+
+
 class SettingsResource:
     """The route, for administrators."""
 
     def __init__(self, context: ApiContext) -> None:
         self._context = context
 
-    def add_routes(self, router: web.UrlDispatcher) -> None:
-        router.add_get(SETTINGS, self.show)
-
+    @route(
+        "GET",
+        "/v1/settings",
+        scope=ADMIN,
+        id="listSettings",
+        noun=_NOUN,
+        answers=(DocumentedResponse(200, "The settings.", json_of(SettingsView)),),
+        example=Example(200),
+    )
     async def show(self, request: web.Request) -> web.Response:
-        """Nothing in it is secret, but where things are is nobody else's business."""
+        """The settings in force, and where each comes from.
+
+        Of the process that is asked; another one may have others. Secrets are masked. It is what `relay config show`
+        prints of the settings of a shell.
+        """
         query_of(request)
         items: list[SettingItem] = [
             {"name": one.name, "value": one.value, "source": one.source} for one in self._context.settings

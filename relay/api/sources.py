@@ -5,20 +5,41 @@ from typing import Any, Final, Literal, TypedDict
 
 from aiohttp import web
 
-from relay.api.audit_verbs import changed_nothing, record_audit
+from relay.api.access import ADMIN
+from relay.api.audit_lines import changed_nothing, record_audit
 from relay.api.context import ApiContext
 from relay.api.json_body import JSON, MERGE_PATCH, json_response, read_object
 from relay.api.paging import cursor_behind, key_behind, limit_in
-from relay.api.problems import INVALID_SOURCE, SOURCE_EXISTS, invalid
+from relay.api.problems import (
+    CHANGED_MEANWHILE,
+    CREDENTIALS_NEEDED,
+    DECLARED_IN_FILE,
+    INVALID_SOURCE,
+    NO_SECRETS_KEY,
+    SOURCE_EXISTS,
+    invalid,
+)
 from relay.api.reading import flag_in, query_of, source_in_path, source_location
 from relay.api.receivers import ParkedView
 from relay.api.registrar import Registrar, Unknown, Written, readable
 from relay.api.registration import MOST_BODY, answer_of, tag_in, told
+from relay.api.route import (
+    SOURCE_ID,
+    Body,
+    DocumentedResponse,
+    ETag,
+    Example,
+    Limit,
+    Parameter,
+    json_of,
+    route,
+)
 from relay.config.receivers_file import check_entry
 from relay.config.redacted_entry import effective_source, shown_url
 from relay.config.source_entry import CallbackEntry, SourceEntry
 from relay.control.apply import API, FILE
 from relay.control.entry_kinds import SOURCE
+from relay.control.patch import NewSource
 from relay.control.records import ORIGIN
 from relay.domain.errors import UserError
 from relay.state.replies import answered
@@ -85,6 +106,12 @@ class SourceRemovalView(TypedDict):
     results: ResultsView
 
 
+_IF_MATCH: Final = Parameter("If-Match", "header", ETag, "An `ETag`: only if the source is still that.")
+_ETAG: Final = {"ETag": "Changes with every change of the source."}
+_CHANGE: Final = (DECLARED_IN_FILE, CHANGED_MEANWHILE)
+_AT: Final = {"source_id": "shop"}
+
+
 class SourcesResource:
     """`POST` and `GET` of `/v1/sources`; `GET`, `PATCH` and `DELETE` of `/v1/sources/{source_id}`."""
 
@@ -93,16 +120,38 @@ class SourcesResource:
         self._registrar = registrar
         self._registry = registrar.registry
 
-    def add_routes(self, router: web.UrlDispatcher) -> None:
-        router.add_post("/v1/sources", self.create)
-        router.add_get("/v1/sources", self.page)
-        one = "/v1/sources/{source_id:[^/]+}"
-        router.add_get(one, self.show)
-        router.add_patch(one, self.change)
-        router.add_delete(one, self.remove)
-
+    @route(
+        "POST",
+        "/v1/sources",
+        scope=ADMIN,
+        audit="source.created",
+        id="createSource",
+        noun="sources",
+        body=json_of(NewSource),
+        answers=(
+            DocumentedResponse(
+                201,
+                "It is in force here, and everywhere within 2 s.",
+                json_of(NewSourceView),
+                {"Location": "Of the source.", **_ETAG},
+            ),
+        ),
+        problems=(INVALID_SOURCE, SOURCE_EXISTS, NO_SECRETS_KEY),
+        example=Example(
+            201,
+            body={
+                "source_id": "billing",
+                "callback": {"url": "https://sender.example/results", "secret": "${DEPLOY_SECRET}"},
+                "answers": "non_empty",
+            },
+        ),
+    )
     async def create(self, request: web.Request) -> web.Response:
-        """201 when it is in force here, and on the log for everybody."""
+        """Declare a source.
+
+        The fields are those of `receivers.yaml`, and `source_id`. For a `callback` without a `secret` one is made,
+        which the answer tells, this once.
+        """
         query_of(request)
         body = await read_object(request, MOST_BODY, JSON)
         record_audit(request, str(body.get("source_id", "")), fields=sorted(body))
@@ -111,15 +160,41 @@ class SourcesResource:
         shown: NewSourceView = {**self._described(written), "secret": written.secret}
         return answer_of(written, shown, status=201, headers={"Location": source_location(written.name)})
 
+    @route(
+        "GET",
+        "/v1/sources/{source_id}",
+        scope=ADMIN,
+        id="getSource",
+        noun="sources",
+        parameters=(SOURCE_ID,),
+        answers=(DocumentedResponse(200, "As it is now.", json_of(SourceView), _ETAG),),
+        example=Example(200, path=_AT),
+    )
     async def show(self, request: web.Request) -> web.Response:
-        """What is declared of a source, by whomever."""
+        """What is declared of a source."""
         query_of(request)
         with told():
             written = self._registrar.written(source_in_path(request), kind=SOURCE)
         return answer_of(written, self._described(written))
 
+    @route(
+        "PATCH",
+        "/v1/sources/{source_id}",
+        scope=ADMIN,
+        audit="source.changed",
+        id="changeSource",
+        noun="sources",
+        parameters=(SOURCE_ID, _IF_MATCH),
+        body=Body({"application/json": dict[str, Any], "application/merge-patch+json": dict[str, Any]}),
+        answers=(DocumentedResponse(200, "As it is now.", json_of(SourceView), _ETAG),),
+        problems=(INVALID_SOURCE, NO_SECRETS_KEY, CREDENTIALS_NEEDED, *_CHANGE),
+        example=Example(200, path=_AT, body={"failures": False}),
+    )
     async def change(self, request: web.Request) -> web.Response:
-        """A JSON merge patch (RFC 7396)."""
+        """Change some settings of a source.
+
+        A JSON merge patch (RFC 7396): what it does not name stays, `null` brings the default back.
+        """
         query_of(request)
         patch = await read_object(request, MOST_BODY, MERGE_PATCH, JSON)
         record_audit(request, fields=sorted(patch))
@@ -127,8 +202,27 @@ class SourcesResource:
             written = await self._registrar.change(source_in_path(request), patch, tag_in(request), kind=SOURCE)
         return answer_of(written, self._described(written))
 
+    @route(
+        "DELETE",
+        "/v1/sources/{source_id}",
+        scope=ADMIN,
+        audit="source.removed",
+        id="removeSource",
+        noun="sources",
+        parameters=(
+            SOURCE_ID,
+            _IF_MATCH,
+            Parameter("dry_run", "query", bool, "Only tell what becomes of its results."),
+        ),
+        answers=(DocumentedResponse(200, "What becomes of its results.", json_of(SourceRemovalView)),),
+        problems=_CHANGE,
+        example=Example(200, path=_AT, query={"dry_run": "true"}),
+    )
     async def remove(self, request: web.Request) -> web.Response:
-        """What happens to its results, told before it is done with `dry_run=true`, or else along with it."""
+        """Remove what is declared of a source.
+
+        Its results are not POSTed any more; nothing of its messages is lost.
+        """
         source_id, dry_run = source_in_path(request), flag_in(query_of(request, "dry_run"), "dry_run")
         with told():
             self._registrar.own(source_id, tag_in(request), kind=SOURCE)
@@ -141,8 +235,25 @@ class SourcesResource:
         removal: SourceRemovalView = {"source_id": source_id, "removed": not dry_run, "results": results}
         return json_response(200, removal)
 
+    @route(
+        "GET",
+        "/v1/sources",
+        scope=ADMIN,
+        id="listSources",
+        noun="sources",
+        parameters=(
+            Parameter("declared_by", "query", Literal["file", "api"], "Those that came from there."),
+            Parameter("limit", "query", Limit, "So many at most; usually 50."),
+            Parameter("cursor", "query", str, "Of the page before: what follows it."),
+        ),
+        answers=(DocumentedResponse(200, "In the order of their ids.", json_of(SourcePage)),),
+        example=Example(200, query={"declared_by": "api", "limit": "10"}),
+    )
     async def page(self, request: web.Request) -> web.Response:
-        """`{items, cursor}`: the cursor is a place in the order of ids, and good whatever comes and goes."""
+        """The sources that are declared.
+
+        Others may send messages as well: what is said of `*` holds for them, or the defaults.
+        """
         query = query_of(request, "declared_by", "limit", "cursor")
         wanted, limit, after = _declarer(query), limit_in(query), key_behind(query)
         items: list[SourceItem] = []

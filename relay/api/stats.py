@@ -8,10 +8,18 @@ from typing import Final, TypedDict
 
 from aiohttp import web
 
+from relay.api.access import RECEIVER
 from relay.api.context import ApiContext
 from relay.api.json_body import json_response
 from relay.api.problems import NOT_FOUND, Problem
 from relay.api.reading import query_of
+from relay.api.route import (
+    NAME,
+    DocumentedResponse,
+    Example,
+    json_of,
+    route,
+)
 from relay.api.view import rfc3339
 from relay.domain.outcome import CodeClass
 from relay.domain.statistics import BOUNDS_S, HOURS, NUMBERS, OUTCOMES, Counted, sum_of
@@ -65,10 +73,21 @@ class StatsResource:
     def __init__(self, context: ApiContext) -> None:
         self._context = context
 
-    def add_routes(self, router: web.UrlDispatcher) -> None:
-        router.add_get("/v1/receivers/{name}/stats", self.get)
-
+    @route(
+        "GET",
+        "/v1/receivers/{name}/stats",
+        scope=RECEIVER,
+        id="getReceiverStats",
+        noun="receivers",
+        parameters=(NAME,),
+        answers=(DocumentedResponse(200, "Of 24 hours of the clock, the present one among them.", json_of(StatsView)),),
+        example=Example(200, path={"name": "ci"}),
+    )
     async def get(self, request: web.Request) -> web.Response:
+        """What became of the attempts at a receiver within a day.
+
+        Over all processes, some seconds late. Status GETs, pings and tests do not count.
+        """
         query_of(request)
         name, directory = request.match_info["name"], self._context.directory
         if directory.receiver(name) is None and directory.refusal(name) is None:

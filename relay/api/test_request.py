@@ -11,6 +11,7 @@ from typing import Final, TypedDict
 from aiohttp import web
 from msgspec import structs
 
+from relay.api.access import RECEIVER
 from relay.api.context import ApiContext
 from relay.api.exchange_view import (
     FailureView,
@@ -21,8 +22,21 @@ from relay.api.exchange_view import (
     response_view,
 )
 from relay.api.json_body import json_response
-from relay.api.problems import INVALID_RECEIVER, NOT_FOUND, TOO_MANY, UNVERIFIED, Problem
+from relay.api.problems import (
+    INVALID_RECEIVER,
+    NOT_FOUND,
+    TOO_MANY,
+    UNVERIFIED,
+    Problem,
+)
 from relay.api.reading import query_of
+from relay.api.route import (
+    NAME,
+    DocumentedResponse,
+    Example,
+    json_of,
+    route,
+)
 from relay.api.shares import Shares, caller_of
 from relay.delivery.port import Transport
 from relay.domain.errors import Unavailable
@@ -81,11 +95,24 @@ class TrialResource:
         self._turns = Turns()
         self._shares = Shares("test", "places for tests", MOST_AT_ONCE, context.meter)
 
-    def add_routes(self, router: web.UrlDispatcher) -> None:
-        router.add_post("/v1/receivers/{name}/test", self.test)
-
+    @route(
+        "POST",
+        "/v1/receivers/{name}/test",
+        scope=RECEIVER,
+        audit="receiver.tested",
+        id="testReceiver",
+        noun="receivers",
+        parameters=(NAME,),
+        answers=(DocumentedResponse(200, "What was sent, and what came of it.", json_of(TrialView)),),
+        problems=(INVALID_RECEIVER, UNVERIFIED),
+        example=Example(200, path={"name": "ci"}),
+    )
     async def test(self, request: web.Request) -> web.Response:
-        """200 whatever came of it: that it was tried is what was asked for."""
+        """Send a receiver one signed ping, and see what comes back.
+
+        A `relay.ping`, sent as deliveries are, also to one that is paused or offline; it counts for nothing. One at a
+        time, and one a second; else 429.
+        """
         query_of(request)
         receiver, clock = self._receiver(request.match_info["name"]), self._context.clock
         wait_s = self._turns.take(receiver.name, clock.monotonic())

@@ -4,12 +4,20 @@ from typing import Final, Literal, TypedDict
 
 from aiohttp import web
 
-from relay.api.audit_verbs import record_audit
+from relay.api.access import RECEIVER
+from relay.api.audit_lines import record_audit
 from relay.api.context import ApiContext
 from relay.api.json_body import json_response
 from relay.api.problems import NOT_FOUND, TOO_MANY, Problem
 from relay.api.reading import query_of
 from relay.api.registrar import Registrar
+from relay.api.route import (
+    NAME,
+    DocumentedResponse,
+    Example,
+    json_of,
+    route,
+)
 from relay.api.view import rfc3339
 from relay.control.registry import Registry
 from relay.domain.receiver import Receiver, Verification
@@ -52,11 +60,23 @@ class VerificationResource:
         self._registry = registrar.registry
         self._under_way = 0
 
-    def add_routes(self, router: web.UrlDispatcher) -> None:
-        router.add_post("/v1/receivers/{name}/verify", self.verify)
-
+    @route(
+        "POST",
+        "/v1/receivers/{name}/verify",
+        scope=RECEIVER,
+        audit="receiver.verified",
+        id="verifyReceiver",
+        noun="receivers",
+        parameters=(NAME,),
+        answers=(DocumentedResponse(200, "What came of it.", json_of(TriedView)),),
+        example=Example(200, path={"name": "ci"}),
+    )
     async def verify(self, request: web.Request) -> web.Response:
-        """One handshake, and what came of it. Of a receiver that has nothing to prove none is made."""
+        """Have a receiver's URL prove that it wants what is sent there.
+
+        At once, by the handshake that its `verification` says. One at a time: while one is under way the answer is 429.
+        Of a receiver with `verification: none` none is made.
+        """
         query_of(request)
         name = request.match_info["name"]
         receiver = self._registry.receiver(name)

@@ -7,13 +7,32 @@ or read, is left aside.
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import Annotated, Final
 
 from aiohttp import web
+from msgspec import Meta
 
 from relay.api.problems import invalid
+from relay.api.route import Body, DocumentedResponse, Parameter
 
 WAIT: Final = "wait"
+WAIT_PARAMETER: Final = Parameter(
+    "wait", "query", Annotated[float, Meta(ge=0, le=999_999_999)], "Seconds to stay open for the receiver's answer."
+)
+PREFER_PARAMETER: Final = Parameter(
+    "Prefer", "header", str, "`wait=10` (RFC 7240): as the query has it, but only a wish."
+)
+ANSWER_HEADERS: Final = {
+    "webhook-id": "`ans_...`, as a callback has it.",
+    "relay-outcome": "`answered` or `delivered`.",
+    "relay-answer-status": "The status that the receiver answered with.",
+}
+ANSWERED: Final = DocumentedResponse(
+    200,
+    "With `wait`: the receiver's answer, its body and content type as they are.",
+    Body({"*/*": None}),
+    ANSWER_HEADERS,
+)
 _SECONDS: Final = re.compile(r"[0-9]{1,9}(\.[0-9]{1,9})?")
 _PREFERENCE: Final = re.compile(r'\s*wait\s*=\s*"?([0-9]{1,9})"?\s*(;.*)?', re.IGNORECASE)
 

@@ -122,10 +122,10 @@ def openapi() -> None:
     """Print the routes of the API, as /openapi.json has them: OpenAPI 3.1."""
     from relay.api.openapi.document import document
     from relay.api.openapi.sent import SENT
-    from relay.api.openapi.tables import OPERATIONS
+    from relay.api.routes import ROUTES
     from relay.api.wait_response import FAILURES
 
-    print_json(document(OPERATIONS, OPERATIONS, SENT, FAILURES))
+    print_json(document(ROUTES, ROUTES, SENT, FAILURES))
 
 
 @config.command()

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from relay.api.openapi.calls import BASE, ExampleCall, call_of, curl, python
-from relay.api.openapi.operation import Operation
-from relay.api.openapi.tables import OPERATIONS
+from relay.api.route import Route
+from relay.api.routes import ROUTES
 from tests.integration.api_rig import document
 from tests.integration.api_world import KEY, world
 
@@ -26,8 +26,8 @@ def call(paths: Mapping[str, Any], method: str, path: str) -> ExampleCall:
     return call_of(method, path, paths[path][method])
 
 
-@pytest.mark.parametrize("operation", OPERATIONS.values(), ids=lambda operation: str(operation.id))
-async def test_a_call_with_curl(operation: Operation) -> None:
+@pytest.mark.parametrize("operation", ROUTES.values(), ids=lambda operation: str(operation.id))
+async def test_a_call_with_curl(operation: Route) -> None:
     if shutil.which("curl") is None:
         pytest.skip("there is no curl")
     async with world() as rig:
@@ -44,8 +44,8 @@ async def test_a_call_with_curl(operation: Operation) -> None:
     assert done.stdout.split()[1] == str(operation.example.status), done.stdout
 
 
-@pytest.mark.parametrize("operation", OPERATIONS.values(), ids=lambda operation: str(operation.id))
-async def test_a_call_with_python(operation: Operation, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("operation", ROUTES.values(), ids=lambda operation: str(operation.id))
+async def test_a_call_with_python(operation: Route, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("RELAY_API_KEY", KEY)
     monkeypatch.setenv("NO_PROXY", "127.0.0.1")
     async with world() as rig:
@@ -91,4 +91,4 @@ async def test_how_they_look() -> None:
 async def test_the_page_has_both_for_every_route() -> None:
     async with world() as rig:
         text = (await rig.get("/docs")).text
-    assert text.count("<h4>With curl</h4>") == text.count("<h4>With Python</h4>") == len(OPERATIONS)
+    assert text.count("<h4>With curl</h4>") == text.count("<h4>With Python</h4>") == len(ROUTES)

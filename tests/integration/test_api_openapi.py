@@ -2,7 +2,6 @@
 
 import json
 from collections.abc import Iterator, Mapping
-from pathlib import Path
 from typing import Any
 from urllib.parse import quote, urlencode
 
@@ -13,15 +12,13 @@ from msgspec import structs
 from schemathesis.specs.openapi.definitions import OPENAPI_31
 
 from relay.api import problems
-from relay.api.access import OPEN, ROUTES
 from relay.api.app import create_app
-from relay.api.audit_verbs import NOT_AUDITED, VERBS
-from relay.api.openapi.document import problems_of, routes_of
-from relay.api.openapi.operation import Operation
+from relay.api.openapi.document import problems_of, routes_in
 from relay.api.openapi.sent import DELIVERY, FAILURE, PING, RESULT, VERIFICATION, Sent
-from relay.api.openapi.tables import OPERATIONS
 from relay.api.pages import KINDS
 from relay.api.problem_advice import ADVICE
+from relay.api.route import Route
+from relay.api.routes import ROUTES
 from relay.api.wait_response import ANSWER_GONE, FAILURES
 from relay.cli.config import config
 from relay.domain.exchange import Request
@@ -54,10 +51,10 @@ def conforms(value: Any, schema: Mapping[str, Any], whole: Mapping[str, Any]) ->
 
 
 async def test_every_route_is_described_and_every_description_has_a_route() -> None:
-    """A new route needs an entry in a table of relay/api/openapi."""
+    """A new resource needs a line in relay/api/routes.py."""
     async with running_api() as rig:
-        routes = set(routes_of(create_app(rig.context).router))
-        assert routes == set(OPERATIONS)
+        routes = set(routes_in(create_app(rig.context).router))
+        assert routes == set(ROUTES)
         found = document(await rig.get("/openapi.json"))
     told = {(method.upper(), path) for path, item in found["paths"].items() for method in item}
     assert told == routes
@@ -68,35 +65,13 @@ async def test_the_command_prints_what_is_served() -> None:
     assert json.loads(printed) == await openapi()
 
 
-async def test_every_route_that_changes_something_has_a_verb() -> None:
-    """A new one needs an entry in `VERBS`, or, if it brings messages, in `NOT_AUDITED`."""
-    changing = {route for route in OPERATIONS if route[0] not in ("GET", "OPTIONS")}
-    assert changing == set(VERBS) | NOT_AUDITED
-    assert not set(VERBS) & NOT_AUDITED
-    for verb in VERBS.values():
+async def test_the_verbs_of_the_audit_are_a_noun_and_what_was_done() -> None:
+    verbs = {route.verb for route in ROUTES.values() if route.verb is not None}
+    assert len(verbs) > 20
+    for verb in verbs:
         noun, _, done = verb.partition(".")
         assert noun.isalpha(), verb
         assert done.isalpha(), verb
-
-
-async def test_the_page_on_access_says_of_each_route_what_it_takes_and_by_which_verb_it_is_audited() -> None:
-    """Its rows are in docs/access.md; for a new route add the one that is missing here."""
-    expected = [
-        f"| `{method} {path}` | {_takers(method, path)} | {VERBS.get((method, path), '-')} |" for method, path in ROUTES
-    ]
-    page = (Path(__file__).parents[2] / "docs" / "access.md").read_text().splitlines()
-    start = page.index("| route | scopes, beside `admin` | audited as |") + 2
-    assert [row for row in page[start:] if row.startswith("|")] == sorted(expected, key=_by_path)
-
-
-def _by_path(row: str) -> tuple[str, str]:
-    method, path = row.split("`")[1].split()
-    return path, method
-
-
-def _takers(method: str, path: str) -> str:
-    need = ROUTES[method, path]
-    return "everybody" if need is OPEN else ", ".join(f"`{scope}`" for scope in need.scopes) or "-"
 
 
 async def test_it_is_valid() -> None:
@@ -104,14 +79,14 @@ async def test_it_is_valid() -> None:
     Draft202012Validator(OPENAPI_31).validate(found)
     for schema in _schemas(found):
         Draft202012Validator.check_schema(schema)
-    ids = [operation.id for operation in OPERATIONS.values()]
+    ids = [operation.id for operation in ROUTES.values()]
     assert len(ids) == len(set(ids))
     for ref in _refs(found):
         assert ref.removeprefix("#/components/schemas/") in found["components"]["schemas"], ref
 
 
 async def test_parameters_in_a_path_are_those_of_its_template() -> None:
-    for operation in OPERATIONS.values():
+    for operation in ROUTES.values():
         named = {one.name for one in operation.parameters if one.place == "path"}
         assert named == {part.strip("{}") for part in operation.path.split("/") if part.startswith("{")}, operation.id
 
@@ -143,8 +118,8 @@ def _refs(node: Any) -> Iterator[str]:
 # --- its examples ---------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("operation", OPERATIONS.values(), ids=lambda operation: str(operation.id))
-async def test_an_example_is_answered_as_the_document_says(operation: Operation) -> None:
+@pytest.mark.parametrize("operation", ROUTES.values(), ids=lambda operation: str(operation.id))
+async def test_an_example_is_answered_as_the_document_says(operation: Route) -> None:
     async with world() as rig:
         whole = document(await rig.get("/openapi.json"))
         told = whole["paths"][operation.path][operation.method.lower()]
@@ -161,7 +136,7 @@ async def test_an_example_is_answered_as_the_document_says(operation: Operation)
                 conforms(document(reply), content["schema"], whole)
 
 
-async def send(rig: Rig, operation: Operation) -> Reply:
+async def send(rig: Rig, operation: Route) -> Reply:
     example, target = operation.example, operation.path
     for name, value in example.path.items():
         target = target.replace(f"{{{name}}}", quote(value, safe=""))
@@ -267,7 +242,7 @@ async def test_bodies_that_are_sent_are_as_described() -> None:
 
 def test_every_problem_has_a_page_and_every_page_a_problem() -> None:
     assert set(ADVICE) == set(KINDS)
-    told = {kind for operation in OPERATIONS.values() for kind in problems_of(operation)}
+    told = {kind for operation in ROUTES.values() for kind in problems_of(operation)}
     every = {kind for kind in vars(problems).values() if isinstance(kind, problems.ProblemKind)} | {
         ANSWER_GONE,
         *FAILURES,
@@ -319,7 +294,7 @@ async def test_the_page_of_the_document_has_every_route_and_schema() -> None:
     async with running_api() as rig:
         text = (await rig.get("/docs")).text
         found = document(await rig.get("/openapi.json"))
-    for operation in OPERATIONS.values():
+    for operation in ROUTES.values():
         assert f'id="{operation.id}"' in text
     for name in found["components"]["schemas"]:
         assert f'<details id="{name}">' in text

@@ -10,9 +10,8 @@ from urllib.parse import parse_qs, urlsplit
 
 import pytest
 
-from relay.api.access import ROUTES
 from relay.api.authentication import MOST_FAILED
-from relay.api.openapi.tables import OPERATIONS
+from relay.api.routes import ROUTES
 from relay.control.records import EntryRecord
 from relay.log.port import NewRecord
 from relay.state.port import FailedEntry
@@ -370,7 +369,7 @@ def _filled(path: str, name: str) -> str:
     filled = path
     for key, value in values.items():
         filled = filled.replace(f"{{{key}}}", value)
-    example = OPERATIONS["GET", path].example
+    example = ROUTES["GET", path].example
     query = "&".join(f"{key}={value}" for key, value in example.query.items() if key in ("by", "since"))
     return filled.replace("{offset}", str(sorted(NAMES).index(name))) + (f"?{query}" if query else "")
 

@@ -17,11 +17,12 @@ from msgspec import structs
 from structlog.testing import capture_logs
 
 from bench.kafka_parts import free_ports
-from relay.api.access import ROUTES
 from relay.api.app import create_app
 from relay.api.auth import ANSWER_PATH, INBOUND_ROUTE, MOST_FAILED
 from relay.api.limits import ApiLimits
-from relay.api.origin_check import PAYLOAD_ROUTES, READING
+from relay.api.origin_check import PAYLOAD_ROUTES
+from relay.api.route import READING
+from relay.api.routes import ROUTES
 from relay.api.web_rules import WebRules
 from relay.domain.attempt import AttemptResponse
 from relay.domain.hop import Hop, result_headers
@@ -132,7 +133,7 @@ async def test_every_route_that_changes_something_is_guarded() -> None:
         found = {(route.method, route.resource.canonical) for route in routes if route.resource is not None}
         assert {path for _, path in found} > PAYLOAD_ROUTES
         for method, path in found:
-            target = path.replace("{name}", "ci").replace("{source_id}", "calls").replace("{token}", "t")
+            target = target_of(path, name="ci", source_id="calls", partition="0", offset="0")
             response = await rig.request(method, target, b"x", {"Origin": EVIL})
             problem(response, 403, "foreign-origin")
             if path not in PAYLOAD_ROUTES:
@@ -177,8 +178,8 @@ async def test_a_foreign_page_gets_no_route_at_all() -> None:
 @pytest.mark.parametrize(
     ("name", "planted"),
     [
-        ("strangers.is_of_api", lambda _path: False),
-        ("strangers.is_of_api", lambda path: path != "/v1/attempts/{partition}/{offset}"),
+        ("origin_check.is_of_api", lambda _path: False),
+        ("origin_check.is_of_api", lambda path: path != "/v1/attempts/{partition}/{offset}"),
         ("web_rules._FROM_US", frozenset({"same-origin", "none", "same-site"})),
         ("web_rules.WebRules.is_foreign", lambda _rules, _host, _origin, site: site is not None),
         ("web_rules.WebRules.is_foreign", lambda _rules, _host, origin, _site: origin is not None),
@@ -268,8 +269,8 @@ def unguarded(body: bytes, content_type: str | None, headers: Mapping[str, str])
         ("history.payload.foreign_response", unguarded),
         ("waiters.foreign_response", unguarded),
         ("inbound.foreign_response", unguarded),
-        ("foreign_bytes._SANDBOX", "default-src 'none'"),
-        ("foreign_bytes._PLAIN", frozenset({"text/html", "text/plain"})),
+        ("untrusted_body._SANDBOX", "default-src 'none'"),
+        ("untrusted_body._PLAIN", frozenset({"text/html", "text/plain"})),
         (
             "history.resource.json_response",
             lambda status, body: web.Response(status=status, body=msgspec.json.encode(body), content_type="text/html"),

@@ -14,7 +14,7 @@ import kubernetes_validate
 import pytest
 import yaml
 
-from relay.api.access import ROUTES as ACCESS
+from relay.api.routes import ROUTES as ACCESS
 from relay.api.web_rules import WebRules
 from relay.cli.group import relay
 from relay.config.own_address import is_loopback, own_names

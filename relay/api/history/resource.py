@@ -2,15 +2,16 @@
 
 from collections.abc import Awaitable, Callable
 from functools import wraps
-from typing import Final, TypeVar
+from typing import Annotated, Final, TypeVar
 
 import msgspec
 from aiohttp import web
+from msgspec import Meta
 
-from relay.api.access import is_admin, may_read, may_see_of
+from relay.api.access import LETTERS, MESSAGE, RECEIVER, is_admin, may_read, may_see_of
 from relay.api.context import ApiContext
 from relay.api.history.live_overlay import brought_up
-from relay.api.history.payload import payload_response
+from relay.api.history.payload import TRUNCATED, payload_response
 from relay.api.history.query import (
     OF_COUNTS,
     OF_MESSAGES,
@@ -27,6 +28,7 @@ from relay.api.history.query import (
 from relay.api.history.shapes import (
     AttemptItem,
     AttemptPage,
+    CountsView,
     MessageItem,
     MessagePage,
     attempt_item,
@@ -37,13 +39,28 @@ from relay.api.history.shapes import (
 from relay.api.history.visibility import Visibility
 from relay.api.json_body import json_response
 from relay.api.paging import limit_in
-from relay.api.problems import NO_HISTORY, NOT_FOUND, Problem, invalid
-from relay.api.reading import MESSAGE_PATH, flag_in, message_in_path, query_of
+from relay.api.problems import NO_HISTORY, NOT_FOUND, PAYLOAD_GONE, Problem, invalid
+from relay.api.reading import flag_in, message_in_path, query_of
+from relay.api.route import (
+    MESSAGE_ID,
+    SOURCE_ID,
+    Body,
+    DocumentedResponse,
+    Example,
+    Limit,
+    Parameter,
+    ReceiverName,
+    SourceId,
+    json_of,
+    route,
+)
 from relay.api.shares import Shares, caller_of
 from relay.api.status import StatusReader
 from relay.domain.attempt import AttemptKind
+from relay.domain.message import MAX_TEXT_BYTES
+from relay.domain.progress import Status
 from relay.history.lag import Behind
-from relay.history.port import AttemptFound, AttemptQuery, HistoryPage, HistoryReader, MessageFound, Visible
+from relay.history.port import AttemptFound, AttemptQuery, By, HistoryPage, HistoryReader, MessageFound, Visible
 
 AT_RECEIVERS: Final[tuple[AttemptKind, ...]] = ("post", "status", "ping")
 """What is a matter of the receiver; how an answer comes back is one of its sender."""
@@ -80,6 +97,26 @@ def _in_turn(handler: Handler) -> Handler:
     return handle
 
 
+_HISTORY: Final = "history"
+_TYPE: Final = Annotated[str, Meta(min_length=1, max_length=MAX_TEXT_BYTES)]
+_Time = Annotated[str, Meta(examples=["1h", "2026-01-31T12:00:00Z"])]
+_Header = Annotated[str, Meta(pattern="^[^:]+:")]
+_Field = Annotated[str, Meta(pattern="^(/[^=]*)?=")]
+_Cursor = Annotated[str, Meta(min_length=1, max_length=500)]
+_SOURCE: Final = Parameter("source", "query", SourceId, "Of this source.")
+_RECEIVER: Final = Parameter("receiver", "query", ReceiverName, "With a delivery to this receiver.")
+_SINCE: Final = Parameter("since", "query", _Time, "From then on: RFC 3339, or how long ago.")
+_UNTIL: Final = Parameter("until", "query", _Time, "Before then: RFC 3339, or how long ago.")
+_Place = Annotated[str, Meta(pattern="^[0-9]{1,9}-[0-9]{1,18}$")]
+_BEHIND: Final = Parameter("behind", "query", _Place, "PARTITION-OFFSET of an attempt: only those recorded later.")
+_PAGE: Final = (
+    Parameter("limit", "query", Limit, "So many at most; usually 50."),
+    Parameter("cursor", "query", _Cursor, "Of the page before: what follows it."),
+)
+_AT: Final = {"source_id": "github", "message_id": "sent-1"}
+_OF_MESSAGE: Final = "/v1/sources/{source_id}/messages/{message_id}"
+
+
 class HistoryResource:
     """The routes; see the module's first lines. Without a history only payloads are shown, as the log has them."""
 
@@ -91,17 +128,38 @@ class HistoryResource:
         history = context.history
         self._behind = None if history is None else Behind(history, context.log, context.topics, context.clock)
 
-    def add_routes(self, router: web.UrlDispatcher) -> None:
-        router.add_get("/v1/messages", self.messages)
-        router.add_get(f"{MESSAGE_PATH}/attempts", self.of_message)
-        router.add_get(f"{MESSAGE_PATH}/payload", self.payload)
-        router.add_get("/v1/receivers/{name}/attempts", self.of_receiver)
-        router.add_get(r"/v1/attempts/{partition:\d{1,9}}/{offset:\d{1,18}}", self.one)
-        router.add_get("/v1/stats", self.counts)
-
     @_in_turn
+    @route(
+        "GET",
+        "/v1/messages",
+        scope=LETTERS,
+        id="listMessages",
+        noun=_HISTORY,
+        parameters=(
+            _SOURCE,
+            _RECEIVER,
+            Parameter("owner", "query", SourceId, "With a delivery to a receiver of this owner."),
+            Parameter("status", "query", Status, "With a delivery that is so far."),
+            Parameter("reason", "query", str, "With a delivery that failed for this."),
+            Parameter("type", "query", _TYPE, "Exactly, or with `*` at its end."),
+            _SINCE,
+            _UNTIL,
+            Parameter("id", "query", SourceId, "How its id, or its webhook id, begins."),
+            Parameter("header", "query", _Header, "`name:value`, of those it came with; where bodies are kept."),
+            Parameter("payload", "query", _Field, "`/pointer=value`, in a JSON payload; where bodies are kept."),
+            *_PAGE,
+        ),
+        answers=(DocumentedResponse(200, "The newest first.", json_of(MessagePage)),),
+        problems=(NO_HISTORY,),
+        example=Example(200, query={"source": "github", "since": "1h", "limit": "10"}),
+    )
     async def messages(self, request: web.Request) -> web.Response:
-        """Of each, the deliveries that the caller may see."""
+        """Messages that came, and how far their deliveries are.
+
+        All that is given has to be met; `receiver`, `status` and `reason` by one and the same delivery that the caller
+        may see. The list follows the topics: `behind_s` says how closely. Of what came more than
+        `RELAY_HISTORY_RETENTION` ago nothing is listed.
+        """
         query, history = query_of(request, *OF_MESSAGES), self._history()
         if not self._context.keeps_bodies:
             _refuse_search_in_bodies(query)
@@ -121,8 +179,28 @@ class HistoryResource:
         return json_response(200, MessagePage(items=items, cursor=cursor, behind_s=behind_s))
 
     @_in_turn
+    @route(
+        "GET",
+        "/v1/sources/{source_id}/messages/{message_id}/attempts",
+        scope=MESSAGE,
+        id="listAttempts",
+        noun=_HISTORY,
+        parameters=(
+            SOURCE_ID,
+            MESSAGE_ID,
+            Parameter("receiver", "query", ReceiverName, "About this delivery."),
+            _BEHIND,
+            *_PAGE,
+        ),
+        answers=(DocumentedResponse(200, "The newest first.", json_of(AttemptPage)),),
+        problems=(NO_HISTORY,),
+        example=Example(200, path=_AT),
+    )
     async def of_message(self, request: web.Request) -> web.Response:
-        """All exchanges about it, or those with receivers of the caller's."""
+        """Each HTTP exchange about a message.
+
+        POSTs, status GETs and, for who may read the source, callbacks.
+        """
         query, history = query_of(request, "receiver", "behind", "limit", "cursor"), self._history()
         identity, receiver, behind = message_in_path(request), receiver_in(query), place_in(query, "behind")
         if may_read(request, identity.source_id):
@@ -138,8 +216,22 @@ class HistoryResource:
         return json_response(200, await self._attempts(query, history, wanted))
 
     @_in_turn
+    @route(
+        "GET",
+        "/v1/attempts/{partition}/{offset}",
+        scope=LETTERS,
+        id="getAttempt",
+        noun=_HISTORY,
+        parameters=(
+            Parameter("partition", "path", Annotated[int, Meta(ge=0, le=999_999_999)], "Of `delivery_attempts`."),
+            Parameter("offset", "path", Annotated[int, Meta(ge=0, lt=10**18)], "In that partition."),
+        ),
+        answers=(DocumentedResponse(200, "The attempt.", json_of(AttemptItem)),),
+        problems=(NO_HISTORY,),
+        example=Example(200, path={"partition": "0", "offset": "0"}),
+    )
     async def one(self, request: web.Request) -> web.Response:
-        """An attempt that the caller may see, with all of its headers that are kept."""
+        """One HTTP exchange, with all of its headers that are kept."""
         query_of(request)
         at = int(request.match_info["partition"]), int(request.match_info["offset"])
         page = await self._history().attempts(AttemptQuery(self._sight.visible(request), at=at), limit=1)
@@ -148,8 +240,23 @@ class HistoryResource:
         return json_response(200, attempt_item(page.items[0], whole=True))
 
     @_in_turn
+    @route(
+        "GET",
+        "/v1/receivers/{name}/attempts",
+        scope=RECEIVER,
+        id="listReceiverAttempts",
+        noun=_HISTORY,
+        parameters=(
+            Parameter("name", "path", ReceiverName, "The receiver's name."),
+            Parameter("failed", "query", bool, "Only those that did not end well; `false`: only the others."),
+            *_PAGE,
+        ),
+        answers=(DocumentedResponse(200, "The newest first.", json_of(AttemptPage)),),
+        problems=(NO_HISTORY,),
+        example=Example(200, path={"name": "ci"}, query={"failed": "true", "limit": "10"}),
+    )
     async def of_receiver(self, request: web.Request) -> web.Response:
-        """All that was sent to it, and asked of it."""
+        """Each HTTP exchange with a receiver."""
         query, history = query_of(request, "failed", "limit", "cursor"), self._history()
         name, failed = request.match_info["name"], flag_in(query, "failed") if "failed" in query else None
         visible = Visible() if is_admin(request) else self._sight.of_receivers(request, {name})
@@ -160,16 +267,55 @@ class HistoryResource:
             raise Problem(NOT_FOUND, f"There is no receiver named {name[:80]!r}, and no attempt at one.")
         return json_response(200, page)
 
+    @route(
+        "GET",
+        "/v1/sources/{source_id}/messages/{message_id}/payload",
+        scope=MESSAGE,
+        id="getPayload",
+        noun=_HISTORY,
+        parameters=(SOURCE_ID, MESSAGE_ID),
+        answers=(
+            DocumentedResponse(
+                200, "The bytes.", Body({"*/*": None}), {TRUNCATED: "`true`: only the beginning is kept."}
+            ),
+        ),
+        problems=(PAYLOAD_GONE,),
+        example=Example(200, path=_AT),
+    )
     async def payload(self, request: web.Request) -> web.Response:
-        """As the sender gave it: from the log, else what the history kept of it."""
+        """A message's payload, as its sender gave it.
+
+        From the log; what is gone there, as far as the history keeps it. A history need not be set up.
+        """
         query_of(request)
         identity = message_in_path(request)
         seen = await self._sight.of_message(request, identity)
         return await payload_response(self._context.log, identity, seen)
 
     @_in_turn
+    @route(
+        "GET",
+        "/v1/stats",
+        scope=LETTERS,
+        id="getStats",
+        noun=_HISTORY,
+        parameters=(
+            Parameter("by", "query", By, "Usually `hour`."),
+            _SINCE,
+            _UNTIL,
+            Parameter("receiver", "query", ReceiverName, "At this receiver."),
+            _SOURCE,
+        ),
+        answers=(DocumentedResponse(200, "What was counted.", json_of(CountsView)),),
+        problems=(NO_HISTORY,),
+        example=Example(200, query={"by": "minute", "since": "1h"}),
+    )
     async def counts(self, request: web.Request) -> web.Response:
-        """Of POSTs, by minute or hour."""
+        """Attempts by receiver and source, over time.
+
+        By `minute` of a day at most, usually the last hour; by `hour` of 31 days at most, usually the last 24 hours. At
+        most 20,000 points.
+        """
         query, history = query_of(request, *OF_COUNTS), self._history()
         asked = counts_asked(query, self._context.clock.time())
         receiver, source_id = receiver_in(query), source_in(query)

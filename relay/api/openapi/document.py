@@ -10,10 +10,8 @@ import msgspec
 from aiohttp import web
 
 from relay import __version__
-from relay.api.access import ADMIN, MONITOR, OPEN, ROUTES, Need
-from relay.api.audit_verbs import VERBS
-from relay.api.landing import is_for_people
-from relay.api.openapi.operation import Body, Example, Operation, Parameter
+from relay.api.access import MONITOR, OPEN, Need
+from relay.api.landing import MONITORING, is_for_people
 from relay.api.openapi.schemas import Schemas, is_json
 from relay.api.openapi.sent import Sent
 from relay.api.origin_check import is_of_api
@@ -35,14 +33,9 @@ from relay.api.problems import (
     ProblemKind,
     ProblemView,
 )
-
-Routes = Mapping[tuple[str, str], Operation]
-"""Method and template to what is said of it."""
+from relay.api.route import READING, Body, Example, Parameter, Route
 
 VERSION: Final = "3.1.1"
-READING: Final = frozenset({"GET", "HEAD", "OPTIONS"})
-_OPEN: Final = frozenset({"/livez", "/readyz", "/metrics"})
-"""Served to any host."""
 _UNNAMED: Final = re.compile(r"[^a-zA-Z0-9]+")
 _ABOUT: Final = """\
 A sender puts messages in; the relay delivers each to its receivers, gets the receiver's answer, and brings it back.
@@ -60,7 +53,10 @@ _OF_STATUS: Final[Mapping[int, Sequence[str]]] = {401: ["WWW-Authenticate"], 429
 
 
 def document(
-    routes: Iterable[tuple[str, str]], known: Routes, sent: Sequence[Sent], failures: Sequence[ProblemKind]
+    routes: Iterable[tuple[str, str]],
+    known: Mapping[tuple[str, str], Route],
+    sent: Sequence[Sent],
+    failures: Sequence[ProblemKind],
 ) -> dict[str, Any]:
     """Of those of `routes` (method and path) that are `known`. `failures`: why a delivery may have failed."""
     there = set(routes)
@@ -96,7 +92,7 @@ def document(
     }
 
 
-def routes_of(router: web.UrlDispatcher) -> Iterator[tuple[str, str]]:
+def routes_in(router: web.UrlDispatcher) -> Iterator[tuple[str, str]]:
     """Method and template of each of the API, but for HEAD, which comes with GET."""
     for route in router.routes():
         resource = route.resource
@@ -104,12 +100,12 @@ def routes_of(router: web.UrlDispatcher) -> Iterator[tuple[str, str]]:
             yield route.method, resource.canonical
 
 
-def problems_of(operation: Operation) -> list[ProblemKind]:
+def problems_of(operation: Route) -> list[ProblemKind]:
     """All that it may be answered with, by status."""
     found = [*operation.problems, HEADERS_TOO_LARGE, INTERNAL, UNAVAILABLE]
-    if operation.path not in _OPEN:
+    if operation.path not in MONITORING:
         found.append(UNKNOWN_HOST)
-    if _need(operation) is not OPEN:
+    if operation.scope is not OPEN:
         found += [UNAUTHORIZED, FORBIDDEN, TOO_MANY]
     if operation.method not in READING or is_of_api(operation.path):
         found.append(FOREIGN_ORIGIN)
@@ -122,10 +118,6 @@ def problems_of(operation: Operation) -> list[ProblemKind]:
     return sorted(set(found), key=lambda kind: (kind.status, kind.name))
 
 
-def _need(operation: Operation) -> Need:
-    return ROUTES.get((operation.method, operation.path), ADMIN)
-
-
 def _security(need: Need) -> list[dict[str, list[str]]]:
     """The scopes of which a key has to have one. Metrics are closed only once there are keys."""
     if need is OPEN:
@@ -134,7 +126,7 @@ def _security(need: Need) -> list[dict[str, list[str]]]:
     return [{}, *scopes] if need is MONITOR else scopes
 
 
-def _types(operations: Iterable[Operation]) -> Iterator[Any]:
+def _types(operations: Iterable[Route]) -> Iterator[Any]:
     for operation in operations:
         yield from (parameter.of for parameter in operation.parameters)
         bodies = [operation.body, *(answer.body for answer in operation.answers)]
@@ -143,7 +135,7 @@ def _types(operations: Iterable[Operation]) -> Iterator[Any]:
                 yield from (kind for kind in (*body.content.values(), *body.items.values()) if kind is not None)
 
 
-def _operation(operation: Operation, schemas: Schemas) -> dict[str, Any]:
+def _operation(operation: Route, schemas: Schemas) -> dict[str, Any]:
     example, description = operation.example, operation.description
     found: dict[str, Any] = {
         "operationId": operation.id,
@@ -152,10 +144,10 @@ def _operation(operation: Operation, schemas: Schemas) -> dict[str, Any]:
         **({"description": description} if description else {}),
         "parameters": [_parameter(parameter, schemas, example) for parameter in operation.parameters],
         "responses": dict(sorted({**_answers(operation, schemas), **_problems(operation)}.items())),
-        "security": _security(_need(operation)),
+        "security": _security(operation.scope),
     }
-    if (verb := VERBS.get((operation.method, operation.path))) is not None:
-        found["x-audit"] = verb
+    if operation.verb is not None:
+        found["x-audit"] = operation.verb
     if operation.body is not None:
         content = _content(operation.body, schemas)
         if example.body is not None:
@@ -192,7 +184,7 @@ def _content(body: Body, schemas: Schemas) -> dict[str, Any]:
     return found
 
 
-def _answers(operation: Operation, schemas: Schemas) -> dict[str, Any]:
+def _answers(operation: Route, schemas: Schemas) -> dict[str, Any]:
     found: dict[str, Any] = {}
     for answer in operation.answers:
         one: dict[str, Any] = {"description": answer.description}
@@ -204,7 +196,7 @@ def _answers(operation: Operation, schemas: Schemas) -> dict[str, Any]:
     return found
 
 
-def _problems(operation: Operation) -> dict[str, Any]:
+def _problems(operation: Route) -> dict[str, Any]:
     by_status: dict[int, list[ProblemKind]] = defaultdict(list)
     for kind in problems_of(operation):
         by_status[kind.status].append(kind)

@@ -1,17 +1,20 @@
 """`GET /v1/overview`: what flows, what fails, and what needs somebody first. `GET /v1/lanes`: every partition."""
 
 from collections.abc import Iterable, Mapping
-from typing import Final, Literal, TypedDict
+from typing import Annotated, Final, Literal, TypedDict
 
 from aiohttp import web
+from msgspec import Meta
 
+from relay.api.access import ADMIN
 from relay.api.context import ApiContext
 from relay.api.json_body import json_response
 from relay.api.overview.alerts import AlertInput, FailedNow, Item, Kind, attention
 from relay.api.overview.snapshot import FAILED_SPAN_S, Looker, OverviewSnapshot
-from relay.api.paging import cursor_behind, key_behind, limit_in
+from relay.api.paging import MOST, cursor_behind, key_behind, limit_in
 from relay.api.problems import invalid
 from relay.api.reading import query_of
+from relay.api.route import DocumentedResponse, Example, Parameter, ReceiverName, json_of, route
 from relay.api.view import rfc3339
 from relay.domain.errors import HistoryUnavailable
 from relay.history.lag import Behind
@@ -146,6 +149,9 @@ class LanePage(TypedDict):
     cursor: str | None
 
 
+_NOUN: Final = "overview"
+
+
 class OverviewResource:
     """The two routes; see the module's first lines."""
 
@@ -155,11 +161,22 @@ class OverviewResource:
         history = context.history
         self._behind = None if history is None else Behind(history, context.log, context.topics, context.clock)
 
-    def add_routes(self, router: web.UrlDispatcher) -> None:
-        router.add_get("/v1/overview", self.overview)
-        router.add_get("/v1/lanes", self.lanes)
-
+    @route(
+        "GET",
+        "/v1/overview",
+        scope=ADMIN,
+        id="getOverview",
+        noun=_NOUN,
+        answers=(DocumentedResponse(200, "How it is.", json_of(OverviewView)),),
+        example=Example(200),
+    )
     async def overview(self, request: web.Request) -> web.Response:
+        """What flows, what fails, and what needs somebody first.
+
+        For people who look after the relay. It is made anew a second after the last one at the earliest, for all who
+        ask. Of very many receivers or dead letters some are looked at. `attention` has what needs somebody, the most
+        urgent first, where there is one with a call of this API that may help.
+        """
         query_of(request)
         look = await self._looker.look()
         history = await self._history()
@@ -199,8 +216,27 @@ class OverviewResource:
         }
         return json_response(200, body)
 
+    @route(
+        "GET",
+        "/v1/lanes",
+        scope=ADMIN,
+        id="listLanes",
+        noun=_NOUN,
+        parameters=(
+            Parameter("receiver", "query", list[ReceiverName], "Their own lanes."),
+            Parameter("role", "query", list[Literal[*STAGES]], "What these workers read."),  # type: ignore[valid-type]
+            Parameter("served", "query", bool, "Only those that somebody serves, or that nobody does."),
+            Parameter("limit", "query", Annotated[int, Meta(ge=1, le=MOST)], "So many at most."),
+            Parameter("cursor", "query", str, "Where to go on, from an answer."),
+        ),
+        answers=(DocumentedResponse(200, "The lanes.", json_of(LanePage)),),
+        example=Example(200, query={"served": "false"}),
+    )
     async def lanes(self, request: web.Request) -> web.Response:
-        """In the order of topic and partition."""
+        """Each partition: how far it is read, and whether somebody serves it.
+
+        In the order of topic and partition, as of the last look, as for the overview.
+        """
         query = query_of(request, "limit", "cursor", "receiver", "role", "served")
         limit, behind = limit_in(query), key_behind(query)
         receivers, roles, served = query.get("receiver"), query.get("role"), _served_in(query)

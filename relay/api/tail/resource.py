@@ -3,9 +3,10 @@
 import asyncio
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final, Literal, TypedDict
+from typing import Annotated, Final, Literal, TypedDict
 
 from aiohttp import web
+from msgspec import Meta
 
 from relay.api.access import LETTERS, access_of, check_own, forbidden, may_read, may_see_of
 from relay.api.authentication import Callers, bearer_in
@@ -13,6 +14,7 @@ from relay.api.connection import ApiConnection
 from relay.api.context import ApiContext
 from relay.api.problems import Problem, invalid
 from relay.api.reading import flag_in, query_of
+from relay.api.route import Body, DocumentedResponse, Example, Parameter, route
 from relay.api.shares import caller_of
 from relay.api.tail.event import TailedEvent, encoded_event
 from relay.api.tail.place import TailQueue
@@ -63,6 +65,10 @@ def _is_of(event_type: str | None, pattern: str) -> bool:
     return event_type.startswith(pattern[:-1]) if pattern.endswith("*") else event_type == pattern
 
 
+_Receiver = Annotated[str, Meta(pattern="^(-|[a-z0-9][a-z0-9-]{0,62})$")]
+_Source = Annotated[str, Meta(min_length=1, max_length=MAX_ID_BYTES)]
+
+
 class TailResource:
     """A listener is one request, which ends when they hang up, or may not go on, after `listen_s`, or when the server
     stops. `callers` None: everybody may, as nobody else reaches us."""
@@ -72,10 +78,33 @@ class TailResource:
         self._tail = tail
         self._callers = callers
 
-    def add_routes(self, router: web.UrlDispatcher) -> None:
-        router.add_get("/v1/tail", self.listen)
-
+    @route(
+        "GET",
+        "/v1/tail",
+        scope=LETTERS,
+        id="tail",
+        noun="live tail",
+        parameters=(
+            Parameter("source", "query", list[_Source], "Of these sources."),
+            Parameter("receiver", "query", list[_Receiver], "About these receivers; `-`: what never had one."),
+            Parameter("type", "query", list[str], "Of these types; a trailing `*` stands for any rest."),
+            Parameter("failed", "query", bool, "Only what went wrong."),
+        ),
+        answers=(DocumentedResponse(200, "The events.", Body({EVENT_STREAM: TailEvent})),),
+        example=Example(200, query={"source": "github"}),
+    )
     async def listen(self, request: web.Request) -> web.StreamResponse:
+        """What happens, while you listen.
+
+        Server-sent events, each with JSON as its data. `message`: a message has come, with whom it goes to. `attempt`:
+        a request was made for one, and what came back. `answer`: an answer is on its way to the sender. `failed`: a
+        dead letter, as `GET /v1/failed` has it. `listening`: from now on what happens is told; `away`: the log does not
+        answer, so nothing can be told; `skipped`: `count` records, or events, were left out as there were too many, or
+        you took them too slowly; `ended`: you may not go on, and `detail` says why. It ends seconds after the key or
+        session that you ask with, or after 15 minutes, and is to be asked for again then; nothing is told twice, and
+        nothing that happened in between. Keys of sources see all of these; keys of receivers what is about them, and no
+        request to a sender.
+        """
         wanted = _wanted(request, query_of(request, "source", "receiver", "type", "failed"))
         if request.method == "HEAD":
             return web.Response(headers=_HEADERS)

@@ -3,9 +3,9 @@
 from itertools import groupby
 from typing import Final
 
-from relay.api.access import OPEN, ROUTES
-from relay.api.openapi.operation import Operation
-from relay.api.openapi.tables import OPERATIONS
+from relay.api.access import OPEN
+from relay.api.route import Route
+from relay.api.routes import ROUTES
 from relay.cli.reference.markdown import code, codes, described, table, titled
 
 ABOUT: Final = """\
@@ -16,18 +16,19 @@ together, and [problems.md](problems.md) what is refused and why. Any request ma
 
 
 def page() -> str:
-    operations = sorted(OPERATIONS.values(), key=lambda one: one.noun)
+    operations = sorted(ROUTES.values(), key=lambda one: one.noun)
     groups = [(noun, list(some)) for noun, some in groupby(operations, lambda one: one.noun)]
     return titled("Routes", ABOUT, *("\n\n".join([f"## {noun}", *map(_section, some)]) for noun, some in groups))
 
 
-def _section(operation: Operation) -> str:
-    need = ROUTES.get((operation.method, operation.path))
-    scopes = "" if need is None or need is OPEN else f"Takes a key with {codes((*need.scopes, 'admin'))}."
+def _section(operation: Route) -> str:
+    need = operation.scope
+    scopes = "" if need is OPEN else f"Takes a key with {codes((*need.scopes, 'admin'))}."
+    audited = "" if operation.verb is None else f"Audited as {code(operation.verb)}."
     parts = [
         f"### {operation.method} {operation.path}",
         described(f"{operation.summary}. {operation.description}"),
-        scopes,
+        " ".join(filter(None, (scopes, audited))),
     ]
     if operation.parameters:
         rows = [

@@ -1,69 +1,26 @@
-"""Which routes change something, by which verb the audit tells of it, and the one place where its lines are made.
+"""Makes the audit's lines of requests whose route declares an audit verb.
 
-A handler says only what its path does not: whom a request was about that names them in its body, or that it changed
-nothing after all.
+A handler adds only what the path does not say: the object of a request that names it in its body, or that nothing was
+changed after all.
 """
 
 import secrets
-from collections.abc import Mapping
 from typing import Final
 from urllib.parse import quote
 
 from aiohttp import web
 from aiohttp.typedefs import Handler, Middleware
 
-from relay.api.access import ANSWER_PATH, INBOUND_ROUTE, SESSION, SESSIONS, access_of, is_known, route_of
+from relay.api.access import access_of, is_known
 from relay.api.audit_trail import AuditTrail
 from relay.api.client_address import address_of
 from relay.api.context import ApiContext
-from relay.api.landing import is_for_people
 from relay.api.problems import FORBIDDEN, ProblemKind, problem_of
+from relay.api.route import READING, declared_of
 from relay.api.view import rfc3339
 from relay.domain.audit import AuditLine, Fact, Outcome, bounded
 from relay.telemetry.redaction import escape_control
 from relay.telemetry.throttle import Throttle
-
-_MESSAGES: Final = "/v1/sources/{source_id}/messages"
-_DELIVERY: Final = f"{_MESSAGES}/{{message_id}}/deliveries/{{receiver}}"
-VERBS: Final[Mapping[tuple[str, str], str]] = {
-    ("POST", "/v1/receivers"): "receiver.created",
-    ("PATCH", "/v1/receivers/{name}"): "receiver.changed",
-    ("DELETE", "/v1/receivers/{name}"): "receiver.removed",
-    ("POST", "/v1/receivers/{name}/rotate"): "receiver.rotated",
-    ("POST", "/v1/receivers/{name}/verify"): "receiver.verified",
-    ("POST", "/v1/receivers/{name}/pause"): "receiver.paused",
-    ("POST", "/v1/receivers/{name}/resume"): "receiver.resumed",
-    ("POST", "/v1/receivers/{name}/test"): "receiver.tested",
-    ("POST", "/v1/sources"): "source.created",
-    ("PATCH", "/v1/sources/{source_id}"): "source.changed",
-    ("DELETE", "/v1/sources/{source_id}"): "source.removed",
-    ("POST", "/v1/sources/{source_id}/callback/pause"): "callback.paused",
-    ("POST", "/v1/sources/{source_id}/callback/resume"): "callback.resumed",
-    ("POST", "/v1/failed/{partition}/{offset}/replay"): "delivery.replayed",
-    ("POST", "/v1/failed/{partition}/{offset}/discard"): "delivery.discarded",
-    ("POST", f"{_DELIVERY}/replay"): "delivery.replayed",
-    ("POST", f"{_DELIVERY}/discard"): "delivery.discarded",
-    ("POST", "/v1/replays"): "replay.started",
-    ("POST", "/v1/discards"): "discard.started",
-    ("POST", "/v1/replays/{id}/stop"): "replay.stopped",
-    ("POST", "/v1/secrets/reencrypt"): "secrets.reencrypted",
-    ("POST", "/v1/keys"): "key.created",
-    ("DELETE", "/v1/keys/{id}"): "key.revoked",
-    ("POST", "/v1/keys/{id}/rotate"): "key.rotated",
-    ("POST", SESSIONS): "session.created",
-    ("DELETE", SESSION): "session.ended",
-    ("POST", "/v1/portal-links"): "portal.linked",
-}
-"""Each route that changes what the relay does. A new one has its verb here; a test asks for it."""
-NOT_AUDITED: Final = frozenset(
-    {
-        ("POST", _MESSAGES),
-        ("POST", f"{_MESSAGES}:batch"),
-        ("POST", INBOUND_ROUTE),
-        ("POST", ANSWER_PATH),
-    }
-)
-"""What brings messages and answers: these are on the log themselves."""
 
 REFUSED_EVERY_S: Final = 60.0
 REFUSED_OVERALL: Final = 100
@@ -110,11 +67,9 @@ def _notes(request: web.Request) -> _Notes:
 
 
 def verb_of(request: web.Request) -> str | None:
-    """None: it changes nothing that the audit tells of. A route that somebody forgot is told by its template."""
-    route = route_of(request)
-    if route is None or route[0] in ("GET", "OPTIONS") or route in NOT_AUDITED or is_for_people(route[1]):
-        return None
-    return VERBS.get(route, " ".join(route))
+    """The verb of the request's line in the audit; None if it changes nothing."""
+    declared = declared_of(request)
+    return None if declared is None or request.method in READING else declared.verb
 
 
 def keep_audit(context: ApiContext, trail: AuditTrail) -> Middleware:

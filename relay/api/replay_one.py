@@ -1,0 +1,273 @@
+"""Replay and discard of one: a delivery, or a dead letter."""
+
+from typing import Final, NamedTuple
+
+import msgspec
+from aiohttp import web
+
+from relay.api.access import (
+    DELIVERY,
+    OWN,
+    check_own,
+    forbidden,
+    is_admin,
+    may_read,
+    may_see_of,
+)
+from relay.api.audit_lines import has_changed
+from relay.api.context import ApiContext
+from relay.api.failed import AT, DEAD_LETTERS, PLACE, is_of_theirs
+from relay.api.json_body import json_response, read_json, read_only
+from relay.api.problems import (
+    NOT_FAILED,
+    NOT_FOUND,
+    NOT_REPLAYABLE,
+    Problem,
+    invalid,
+)
+from relay.api.reading import message_in_path, message_location, query_of, read_body
+from relay.api.replay_request import (
+    MOST_BYTES,
+    One,
+    problem_of_skip,
+)
+from relay.api.replay_view import OneView
+from relay.api.replays import REPLAYS
+from relay.api.route import (
+    MESSAGE_ID,
+    RECEIVER_NAME,
+    SOURCE_ID,
+    DocumentedResponse,
+    Example,
+    json_of,
+    route,
+)
+from relay.api.status import KnownMessage, StatusReader
+from relay.api.wait_query import ANSWERED, PREFER_PARAMETER, WAIT, WAIT_PARAMETER, wait_asked
+from relay.api.wait_response import ANSWER_GONE, FAILURES
+from relay.api.waiters import ASK_AGAIN_S, Waiters
+from relay.domain.hop import NO_RECEIVER
+from relay.domain.identity import DeliveryId, MessageId, is_receiver_name
+from relay.domain.replay_job import Action
+from relay.replay.letter import Letter
+from relay.replay.plan import ReplayPlan
+from relay.replay.replay_service import ReplayService
+from relay.state.rows import Row, Stage
+
+Who = tuple[str | None, str | None, str | None]
+"""Receiver, source and message id, as far as they are known."""
+
+
+class _Told(NamedTuple):
+    """What was done about one."""
+
+    action: Action
+    who: Who
+    plan: ReplayPlan
+
+
+class Nothing(msgspec.Struct, forbid_unknown_fields=True):
+    """There is nothing to say: an empty body, or an empty object."""
+
+
+_NO_DELIVERY: Final = "No such delivery is known: it never came, is still on its way, or was long ago."
+_UNFINISHED: Final = frozenset({Stage.NONE, Stage.ENQUEUED, Stage.SENDING, Stage.ACCEPTED, Stage.AWAITING})
+_DONE: Final = (DocumentedResponse(202, "It is on its way.", json_of(OneView)),)
+_NOTHING: Final = json_of(Nothing, required=False)
+_FAILED_ONE: Final = {"source_id": "github", "message_id": "failed-1", "receiver": "ci"}
+
+
+class ReplayResource:
+    """`POST .../replay` and `.../discard` of a delivery, and of a dead letter."""
+
+    def __init__(self, context: ApiContext, service: ReplayService, reader: StatusReader, waiters: Waiters) -> None:
+        self._context = context
+        self._service = service
+        self._reader = reader
+        self._waiters = waiters
+
+    @route(
+        "POST",
+        "/v1/failed/{partition}/{offset}/replay",
+        scope=OWN,
+        audit="delivery.replayed",
+        id="replayFailed",
+        noun=DEAD_LETTERS,
+        parameters=PLACE,
+        body=_NOTHING,
+        answers=_DONE,
+        problems=(NOT_REPLAYABLE,),
+        example=Example(202, path=AT),
+    )
+    async def replay_letter(self, request: web.Request) -> web.Response:
+        """Send a dead letter again."""
+        return await self._letter("replay", request)
+
+    @route(
+        "POST",
+        "/v1/failed/{partition}/{offset}/discard",
+        scope=OWN,
+        audit="delivery.discarded",
+        id="discardFailed",
+        noun=DEAD_LETTERS,
+        parameters=PLACE,
+        body=_NOTHING,
+        answers=_DONE,
+        problems=(NOT_REPLAYABLE,),
+        example=Example(202, path=AT),
+    )
+    async def discard_letter(self, request: web.Request) -> web.Response:
+        """Say that nobody has to look at a dead letter."""
+        return await self._letter("discard", request)
+
+    @route(
+        "POST",
+        "/v1/sources/{source_id}/messages/{message_id}/deliveries/{receiver}/replay",
+        scope=DELIVERY,
+        audit="delivery.replayed",
+        id="replayDelivery",
+        noun=REPLAYS,
+        parameters=(SOURCE_ID, MESSAGE_ID, RECEIVER_NAME, WAIT_PARAMETER, PREFER_PARAMETER),
+        body=json_of(One, required=False),
+        answers=(*_DONE, ANSWERED),
+        problems=(NOT_FAILED, NOT_REPLAYABLE, ANSWER_GONE, *FAILURES),
+        example=Example(202, path=_FAILED_ONE, body={"only_failed": True}),
+    )
+    async def replay_one(self, request: web.Request) -> web.Response:
+        """Send a delivery again."""
+        query_of(request, WAIT)
+        wait = wait_asked(request, self._context.limits.wait_s)
+        asked, delivery = read_json(await read_body(request, MOST_BYTES), One), _delivery(request)
+        await self._check_own(request, delivery)
+        returns = may_read(request, delivery.source_id)
+        plan = await self.again(delivery, only_failed=asked.only_failed, returns=returns)
+        told = self._told(_Told("replay", delivery, plan))
+        has_changed(request)
+        if wait is None:
+            return told
+        waited = await self._waiters.wait(request, delivery, wait, generation=plan.out[0].generation)
+        if waited.response is not None:
+            return waited.response
+        identity = MessageId(delivery.source_id, delivery.message_id)
+        told.headers.update({"Location": message_location(identity), "Retry-After": str(ASK_AGAIN_S)})
+        told.headers.update(waited.headers)
+        return told
+
+    @route(
+        "POST",
+        "/v1/sources/{source_id}/messages/{message_id}/deliveries/{receiver}/discard",
+        scope=DELIVERY,
+        audit="delivery.discarded",
+        id="discardDelivery",
+        noun=REPLAYS,
+        parameters=(SOURCE_ID, MESSAGE_ID, RECEIVER_NAME),
+        body=_NOTHING,
+        answers=_DONE,
+        problems=(NOT_FAILED, NOT_REPLAYABLE),
+        example=Example(202, path=_FAILED_ONE),
+    )
+    async def discard_one(self, request: web.Request) -> web.Response:
+        """Give a delivery up, or its dead letter."""
+        await read_only(request, Nothing)
+        delivery = _delivery(request)
+        await self._check_own(request, delivery)
+        row, letter = await self._row_and_letter(delivery, returns=may_read(request, delivery.source_id))
+        if letter is not None:
+            return await self._do("discard", letter, delivery)
+        return await self._discard_waiting(delivery, row)
+
+    async def _check_own(self, request: web.Request, delivery: DeliveryId) -> None:
+        """Raises a Problem where the delivery was to a former receiver of that name."""
+        if is_admin(request):
+            return
+        row = (await self._service.hands.rows([delivery]))[delivery]
+        letter = await self._service.letter_of(delivery, row)
+        if letter is not None:
+            life, origin = letter.life, letter.dead.origin
+        else:
+            known = await self._reader.find(MessageId(delivery.source_id, delivery.message_id))
+            life, origin = "", None if known is None else known.at
+        if not may_see_of(request, delivery.receiver, life, origin):
+            raise Problem(NOT_FOUND, _NO_DELIVERY)
+
+    async def again(self, delivery: DeliveryId, *, only_failed: bool, returns: bool = True) -> ReplayPlan:
+        """Replay one, now. `returns`: also a result that did not come back to its sender. Raises a Problem where it did
+        not fail, or its dead letter is gone."""
+        row, letter = await self._row_and_letter(delivery, returns=returns)
+        if letter is not None:
+            return await self._service.do("replay", letter)
+        return await self._not_failed(delivery, row, only_failed=only_failed)
+
+    async def _row_and_letter(self, delivery: DeliveryId, *, returns: bool) -> tuple[Row, Letter | None]:
+        row = (await self._service.hands.rows([delivery]))[delivery]
+        letter = await self._service.letter_of(delivery, row)
+        if letter is not None and letter.is_of_sender and not returns:
+            return row, None
+        if letter is None and row.stage is Stage.FAILED:
+            raise Problem(NOT_FOUND, "Its dead letter is not in the log any more.")
+        return row, letter
+
+    async def _do(self, action: Action, letter: Letter, who: Who) -> web.Response:
+        return self._told(_Told(action, who, await self._service.do(action, letter)))
+
+    async def _not_failed(self, delivery: DeliveryId, row: Row, *, only_failed: bool) -> ReplayPlan:
+        known = await self._known(delivery)
+        if row.stage not in (Stage.PUBLISHED, Stage.DONE):
+            raise Problem(NOT_FAILED, "It is still under way, and has not failed.")
+        if only_failed:
+            raise Problem(NOT_FAILED, 'It was delivered. To have it sent once more, say {"only_failed": false}.')
+        return await self._service.send_again(known.message, known.at, known.received_ms or 0, delivery, row)
+
+    async def _discard_waiting(self, delivery: DeliveryId, row: Row) -> web.Response:
+        await self._known(delivery)
+        if row.stage not in _UNFINISHED:
+            raise Problem(NOT_FAILED, "It was delivered: there is nothing to discard.")
+        if not await self._service.discard_waiting(delivery, row):
+            raise Problem(NOT_FAILED, "It has just ended in another way.")
+        return json_response(202, _of_one("discard", delivery, row.generation, None))
+
+    async def _known(self, delivery: DeliveryId) -> KnownMessage:
+        """Its message. Raises a Problem where nobody knows of this delivery."""
+        known = await self._reader.find(MessageId(delivery.source_id, delivery.message_id))
+        if known is None or delivery not in self._reader.deliveries(known):
+            raise Problem(NOT_FOUND, _NO_DELIVERY)
+        return known
+
+    def _told(self, told: _Told) -> web.Response:
+        action, who, plan = told
+        if plan.skip is not None:
+            raise Problem(NOT_REPLAYABLE, problem_of_skip(plan.skip))
+        first = plan.out[0]
+        return json_response(202, _of_one(action, who, first.generation, first.record.topic))
+
+    async def _letter(self, action: Action, request: web.Request) -> web.Response:
+        """The dead letter at a place on `failed_messages`."""
+        await read_only(request, Nothing)
+        partition, offset = int(request.match_info["partition"]), int(request.match_info["offset"])
+        letter = await self._service.letter_at(partition, offset)
+        if letter is not None and not is_of_theirs(request, letter):
+            raise forbidden(OWN)
+        check_own(request, [] if letter is None else [letter.facts.receiver or NO_RECEIVER])
+        if letter is None:
+            raise Problem(NOT_FOUND, f"failed_messages has no record at {partition}/{offset} (any more).")
+        return await self._do(action, letter, letter.facts[:3])
+
+
+def _of_one(action: Action, who: Who, generation: int, topic: str | None) -> OneView:
+    """`topic`: where its record is now; None: its lane will see to it."""
+    receiver, source_id, message_id = who
+    return {
+        "action": action,
+        "receiver": receiver,
+        "source_id": source_id,
+        "message_id": message_id,
+        "generation": generation,
+        "topic": topic,
+    }
+
+
+def _delivery(request: web.Request) -> DeliveryId:
+    name = request.match_info["receiver"]
+    if name != NO_RECEIVER and not is_receiver_name(name):
+        raise invalid(f"{name[:80]!r} is not a receiver name", path="receiver")
+    return DeliveryId(name, *message_in_path(request))

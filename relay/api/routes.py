@@ -1,0 +1,67 @@
+"""All routes of the API, as the resources declare them at their handlers."""
+
+from collections.abc import Mapping
+from typing import Final
+
+from relay.api.answers import AnswersResource
+from relay.api.audit import AuditResource
+from relay.api.batch import BatchResource
+from relay.api.doctor import DoctorResource
+from relay.api.failed import FailedResource
+from relay.api.health import Health
+from relay.api.history.resource import HistoryResource
+from relay.api.inbound import InboundResource
+from relay.api.keys import KeysResource
+from relay.api.message import MessageResource
+from relay.api.messages import MessagesResource
+from relay.api.overview.resource import OverviewResource
+from relay.api.pages import PagesResource
+from relay.api.receiver_list import ReceiverListResource
+from relay.api.receivers import ReceiversResource
+from relay.api.reencryption import ReencryptionResource
+from relay.api.registration import RegistrationResource
+from relay.api.replay_one import ReplayResource
+from relay.api.replays import ReplaysResource
+from relay.api.rotation import RotationResource
+from relay.api.route import Route, routes_of
+from relay.api.sessions import SessionsResource
+from relay.api.settings import SettingsResource
+from relay.api.sources import SourcesResource
+from relay.api.stats import StatsResource
+from relay.api.tail.resource import TailResource
+from relay.api.test_request import TrialResource
+from relay.api.verification import VerificationResource
+
+RESOURCES: Final[tuple[type, ...]] = (
+    MessagesResource,
+    BatchResource,
+    MessageResource,
+    InboundResource,
+    AnswersResource,
+    HistoryResource,
+    FailedResource,
+    ReplayResource,
+    ReplaysResource,
+    RegistrationResource,
+    ReceiverListResource,
+    RotationResource,
+    TrialResource,
+    VerificationResource,
+    StatsResource,
+    ReceiversResource,
+    SourcesResource,
+    ReencryptionResource,
+    KeysResource,
+    TailResource,
+    SessionsResource,
+    OverviewResource,
+    SettingsResource,
+    AuditResource,
+    DoctorResource,
+    Health,
+    PagesResource,
+)
+ROUTES: Final[Mapping[tuple[str, str], Route]] = {
+    (route.method, route.path): route for resource in RESOURCES for route in routes_of(resource)
+}
+"""By method and template, in the order in which they are listed."""
