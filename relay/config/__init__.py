@@ -1,1 +1,1 @@
-"""Settings and the receivers file: what they may contain, and how they are read and checked."""
+"""Settings and the receivers file: schemas, reading and validation."""

@@ -1,4 +1,4 @@
-"""Answer URLs: the secrets that sign them, where they lead, and in words for people what is off about them."""
+"""Answer URLs: their signing secrets, their base URL, and findings about their configuration."""
 
 import hashlib
 from collections.abc import Mapping, Sequence
@@ -13,15 +13,15 @@ from relay.domain.answer_token import issue
 from relay.domain.identity import DeliveryId
 
 SHORTEST_SECRET: Final = 16
-"""Characters. Whoever has an answer URL can try secrets on it as fast as a computer can."""
+"""Characters. Anybody with an answer URL can test guesses offline."""
 _NAMED: Final = 5
 
 
 def answer_secrets(settings: Settings) -> tuple[bytes, ...]:
-    """The keys that sign and prove tokens, the one that signs first; empty without RELAY_ANSWER_SECRET.
+    """The keys that sign and verify tokens, the signing one first; empty without RELAY_ANSWER_SECRET.
 
-    Of nothing else, and of the API's key least of all: a token is known to receivers, and a key that it was signed with
-    could be tried on it, by anybody, at home.
+    They are derived from no other secret, and never from the API key: receivers have the tokens, and could test guesses
+    of the key offline.
     """
     return tuple(
         hashlib.sha256(b"answers\0" + each.get_secret_value().encode()).digest() for each in settings.answer_secret
@@ -30,27 +30,27 @@ def answer_secrets(settings: Settings) -> tuple[bytes, ...]:
 
 @dataclass(frozen=True, slots=True)
 class AnswerUrls:
-    """What makes them. `base` None: nobody has said where the API is."""
+    """Makes answer URLs. `base`: the API's URL; None if not configured."""
 
     secrets: Sequence[bytes] = field(repr=False)
     base: str | None
 
     def of(self, delivery: DeliveryId, generation: int, expires: int) -> str | None:
-        """`expires`: Unix seconds. None: they are off."""
+        """The answer URL of a delivery; None if answer URLs are off. `expires`: Unix seconds."""
         if self.base is None or not self.secrets:
             return None
         return f"{self.base}/v1/answers/{issue(self.secrets[0], delivery, generation, expires)}"
 
 
 class AnsweringReceiver(NamedTuple):
-    """What matters of a receiver: where it is, and whether it can be asked for its answer."""
+    """Properties of a receiver that matter here. `asked`: its status endpoint can be polled for the answer."""
 
     endpoint: str
     asked: bool
 
 
 class AnswerUrlFinding(NamedTuple):
-    """What is off, and the names of the receivers that it matters to."""
+    """A problem, and the names of the affected receivers."""
 
     problem: str
     receivers: tuple[str, ...]
@@ -65,19 +65,19 @@ class AnswerUrlFinding(NamedTuple):
 def findings(
     settings: Settings, urls: AnswerUrls, receivers: Mapping[str, AnsweringReceiver], *, sends: bool = True
 ) -> list[AnswerUrlFinding]:
-    """What is off for a process that sends `relay-answer-url`; for one that does not, what is about the secrets."""
+    """Problems for a process that sends `relay-answer-url` (`sends`), or else only those of the secrets."""
     found = []
     if not urls.secrets:
-        problem = "relay-answer-url is off, for RELAY_ANSWER_SECRET is not set (make one with: openssl rand -hex 32)"
+        problem = "relay-answer-url is off: RELAY_ANSWER_SECRET is not set (make one with: openssl rand -hex 32)"
         found.append(_off(problem, receivers))
     elif sends and urls.base is None:
-        problem = "relay-answer-url is off, for this process does not serve the API, and RELAY_PUBLIC_URL is not set"
+        problem = "relay-answer-url is off: this process does not serve the API, and RELAY_PUBLIC_URL is not set"
         found.append(_off(problem, receivers))
     elif sends and urls.base is not None and _is_local(urls.base):
         elsewhere = tuple(sorted(name for name, one in receivers.items() if not _is_local(one.endpoint)))
         if elsewhere:
-            problem = f"relay-answer-url leads to {urls.base}, which only this machine reaches; set RELAY_PUBLIC_URL to"
-            found.append(AnswerUrlFinding(f"{problem} where these receivers reach the API", elsewhere))
+            problem = f"relay-answer-url leads to {urls.base}, which only this machine can reach; set RELAY_PUBLIC_URL"
+            found.append(AnswerUrlFinding(f"{problem} to a URL that these receivers can reach", elsewhere))
     if any(len(each.get_secret_value()) < SHORTEST_SECRET for each in settings.answer_secret):
         found.append(
             AnswerUrlFinding(f"RELAY_ANSWER_SECRET is shorter than {SHORTEST_SECRET} characters: it can be guessed", ())
@@ -88,12 +88,12 @@ def findings(
 def _off(problem: str, receivers: Mapping[str, AnsweringReceiver]) -> AnswerUrlFinding:
     mute = tuple(sorted(name for name, one in receivers.items() if not one.asked))
     return AnswerUrlFinding(
-        f"{problem}; without it nothing brings the answer after a 202 of" if mute else problem, mute
+        f"{problem}; without it, these receivers cannot answer after a 202" if mute else problem, mute
     )
 
 
 def _is_local(url: str) -> bool:
-    """Whether this machine is meant; also of a URL whose host is a reference, so that nobody can know."""
+    """Whether the URL is on this machine, or may be because its host is a reference."""
     try:
         parts = urlsplit(url)
         return (has_reference(url) and "$" in (parts.netloc or "$")) or is_loopback(parts.hostname or "")

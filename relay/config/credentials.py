@@ -1,7 +1,7 @@
-"""Credentials stay with their origin: which of them a change would send to another one, and has to give anew. Pure.
+"""Binds credentials to their origin: finds those that a change over the API must supply again. Pure.
 
-Who may change where a receiver's requests go need not know what goes with them. What a receivers file declares has its
-credentials beside its URLs, and is not asked.
+A client that may change a receiver's URL need not know its credentials, and must not be able to redirect them to
+another origin. This does not apply to the receivers file, which has the credentials beside the URLs.
 """
 
 from collections.abc import Iterator, Mapping
@@ -16,8 +16,8 @@ _OAUTH2 = "oauth2"
 
 
 def needed_anew(before: Raw, after: Raw, given: object, variables: Mapping[str, str]) -> list[Place]:
-    """Places of the credentials that `after` has from `before`, for another origin. Both are entries of a receiver or
-    source in clear; `given`: the merge patch between them. `variables`: what their URLs may refer to."""
+    """Places of credentials that `after` keeps from `before` although their origin changes. Both are decrypted entries
+    of a receiver or source; `given`: the merge patch between them. `variables`: for references in their URLs."""
     own = _of_endpoint(before, after, _mapping(given), variables)
     was, will_be, anew = (_mapping(_mapping(each).get("callback")) for each in (before, after, given))
     return [*own, *(("callback", *place) for place in _of_endpoint(was, will_be, anew, variables))]

@@ -1,4 +1,4 @@
-"""What has changed between two versions of an entry, field by field, for people: nothing that is secret."""
+"""Differences between two versions of an entry, field by field, with secrets masked."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -15,8 +15,8 @@ _ABSENT: Final = object()
 
 @dataclass(frozen=True, slots=True)
 class FieldChange:
-    """A field whose value has changed, as `retry.cap`. None: it was, or is, left at its default. `secret`: what was
-    changed must not be shown; both values are None."""
+    """A changed field, such as `retry.cap`. `old`, `new`: None for the default. `secret`: the values must not be shown,
+    and are both None."""
 
     field: str
     old: object
@@ -25,7 +25,7 @@ class FieldChange:
 
 
 def field_changes(old: Raw, new: Raw) -> list[FieldChange]:
-    """In the order of the fields' names."""
+    """The changes, sorted by field name."""
     return sorted(_changes(old, new, ()), key=lambda change: change.field)
 
 
@@ -49,7 +49,7 @@ def _changes(old: object, new: object, place: Place) -> Iterator[FieldChange]:
 
 
 def _within(old: object, new: object) -> dict[str, tuple[object, object]] | None:
-    """Of a mapping that came or went, its fields: one of them may be a secret. None: it is none."""
+    """(old, new) of each field of a mapping that was added or removed, because one may be secret; None otherwise."""
     if isinstance(new, Mapping) and old is _ABSENT and new:
         return {str(key): (_ABSENT, value) for key, value in new.items()}
     if isinstance(old, Mapping) and new is _ABSENT and old:
@@ -71,5 +71,5 @@ def _shown(value: object) -> object:
 
 
 def _shown_reference(name: str) -> str:
-    """Masked, where it is what stands for a secret that was given."""
+    """The reference, masked if it stands for a secret."""
     return MASK if ENCRYPTED in name or SEALED_PREFIX in name else f"${{{name}}}"

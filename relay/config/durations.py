@@ -1,4 +1,4 @@
-"""Durations as people write them: `15`, `500ms`, `15s`, `10m`, `1h`, `2d`; inside they are seconds."""
+"""Parses and formats durations: `15`, `500ms`, `15s`, `10m`, `1h`, `2d`. Parsed durations are seconds."""
 
 import math
 import re
@@ -12,7 +12,7 @@ _ALLOWED: Final = "give a number of seconds, or a number with a unit: 500ms, 15s
 
 
 def parse_duration(value: object) -> float:
-    """Seconds, finite and not negative. Raises ValueError that says what is allowed."""
+    """Seconds, finite and not negative. Raises ValueError that names the allowed forms."""
     if isinstance(value, str):
         return _parse_text(value)
     if isinstance(value, bool) or not isinstance(value, int | float):
@@ -33,7 +33,7 @@ def _parse_text(text: str) -> float:
 
 
 def format_duration(seconds: float) -> str:
-    """The shortest way to write it that `parse_duration` reads back: 3600.0 -> `1h`, 90.0 -> `90s`, 0.5 -> `500ms`."""
+    """The shortest form that `parse_duration` reads back: 3600.0 -> `1h`, 90.0 -> `90s`, 0.5 -> `500ms`."""
     if seconds == 0:
         return "0s"
     for unit in ("d", "h", "m", "s", "ms"):

@@ -1,7 +1,7 @@
-"""Secrets that were given over the API, as they are kept on the log: encrypted, each for its own place in its entry.
+"""Encrypts secrets that were given over the API, before they are stored on the log.
 
-Such a secret stands in the entry as `${enc:<id of the key>:<base64url of nonce and ciphertext>}`, AES-256-GCM. Kind and
-name of the entry and the field are authenticated along with it: elsewhere it cannot be opened.
+The entry has `${enc:<id of the key>:<base64url of nonce and ciphertext>}` instead of the secret, AES-256-GCM. The
+entry's kind and name and the field are authenticated data, so the ciphertext cannot be decrypted in another place.
 """
 
 import base64
@@ -18,7 +18,7 @@ from relay.domain.errors import UserError
 
 KEY_BYTES: Final = 32
 ENCRYPTED: Final = "enc:"
-"""Begins the name of an encrypted secret's reference; no variable of an environment can have such a name."""
+"""Prefix of the reference name of an encrypted secret; no environment variable can have such a name."""
 _NONCE_BYTES: Final = 12
 _REFERENCE: Final = re.compile(r"\$\{enc:([0-9a-f]{8}):([A-Za-z0-9_-]+)\}")
 _KEY_ID: Final = re.compile(rb"\$\{enc:([0-9a-f]{8}):")
@@ -26,11 +26,11 @@ _NAME: Final = re.compile(r"enc:[0-9a-f]{8}:[A-Za-z0-9_-]+")
 
 
 class CannotOpen(UserError):
-    """An encrypted secret cannot be read here; the message says why, and nothing of it."""
+    """An encrypted secret cannot be decrypted here. The message says why, without any part of the secret."""
 
 
 class KeyRing:
-    """Encrypts with its first key, and opens what any of them has encrypted. `keys`: 32 bytes each."""
+    """Encrypts with the first key, and decrypts with any. `keys`: 32 bytes each."""
 
     def __init__(self, keys: Sequence[bytes] = ()) -> None:
         self._keys = {_id_of(key): key for key in keys}
@@ -47,15 +47,15 @@ class KeyRing:
 
     @property
     def beginnings(self) -> frozenset[bytes]:
-        """How the names of the references begin that can be opened, as far as the key goes."""
+        """Prefixes of the reference names of secrets whose key is known."""
         return frozenset(f"{ENCRYPTED}{key_id}".encode() for key_id in self._keys)
 
     def encrypted(self, text: str, place: Place, random_bytes: Callable[[int], bytes] = os.urandom) -> str:
-        """The reference that stands for `text` at `place`, as `("receivers", "ci", "secret")`. Needs a key."""
+        """The reference that stands for `text` at `place`, e.g. `("receivers", "ci", "secret")`. Needs a key."""
         if self._first is None:
-            raise AssertionError("asked to encrypt without a key")
+            raise AssertionError("called without an encryption key")
         from cryptography.hazmat.primitives.ciphers.aead import (
-            AESGCM,  # costs memory that most processes can do without
+            AESGCM,  # takes memory, and most processes do not need it
         )
 
         nonce = random_bytes(_NONCE_BYTES)
@@ -64,11 +64,11 @@ class KeyRing:
         return f"${{{ENCRYPTED}{self._first}:{data}}}"
 
     def opened(self, text: str, place: Place) -> str:
-        """`text` with what is encrypted in it in clear. Raises CannotOpen."""
+        """`text` with its encrypted secrets decrypted. Raises CannotOpen."""
         return _REFERENCE.sub(lambda found: self._open(found[1], found[2], place), text)
 
     def renewed(self, text: str, place: Place) -> str:
-        """`text` with all that is encrypted in it encrypted with the key that encrypts now. Raises CannotOpen."""
+        """`text` with its encrypted secrets re-encrypted with the first key. Raises CannotOpen."""
 
         def again(found: re.Match[str]) -> str:
             return found[0] if found[1] == self._first else self.encrypted(self._open(found[1], found[2], place), place)
@@ -78,7 +78,7 @@ class KeyRing:
     def _open(self, key_id: str, data: str, place: Place) -> str:
         key = self._keys.get(key_id)
         if key is None:
-            raise CannotOpen(f"encrypted with the key {key_id}, which is none of RELAY_SECRETS_KEY")
+            raise CannotOpen(f"encrypted with the key {key_id}, which RELAY_SECRETS_KEY does not have")
         from cryptography.exceptions import InvalidTag
         from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
@@ -86,7 +86,7 @@ class KeyRing:
             sealed = base64.urlsafe_b64decode(data + "=" * (-len(data) % 4))
             clear: bytes = AESGCM(key).decrypt(sealed[:_NONCE_BYTES], sealed[_NONCE_BYTES:], _context(place))
         except (InvalidTag, binascii.Error, ValueError):
-            raise CannotOpen("encrypted for another place, or damaged: it has to be given anew") from None
+            raise CannotOpen("encrypted for another place, or damaged: set it again") from None
         return clear.decode()
 
 
@@ -94,7 +94,7 @@ NO_KEYS: Final = KeyRing()
 
 
 def is_encrypted_name(name: str) -> bool:
-    """Whether the name of a reference is that of an encrypted secret."""
+    """Whether a reference's name is that of an encrypted secret."""
     return _NAME.fullmatch(name) is not None
 
 
@@ -108,33 +108,33 @@ def without_encrypted(text: str, shown: str) -> str:
 
 
 def open_all(raw: object, ring: KeyRing, *, origin: str, place: Place) -> object:
-    """A copy of the tree with every encrypted secret in clear. `place`: where the tree is in `origin`.
+    """A copy of the tree with every secret decrypted. `place`: where the tree is in `origin`.
 
-    Raises UserError with a line for each that cannot be opened.
+    Raises UserError with a line for each secret that cannot be decrypted.
     """
     mistakes: list[str] = []
-    found = _mapped(raw, place, lambda text, where: _opened_or_told(text, where, ring, origin, mistakes))
+    found = _mapped(raw, place, lambda text, where: _opened_or_noted(text, where, ring, origin, mistakes))
     raise_all(mistakes)
     return found
 
 
 def open_some(raw: object, ring: KeyRing, place: Place) -> object:
-    """As `open_all`; what cannot be opened stays as it is."""
-    return _mapped(raw, place, lambda text, where: _opened_or_told(text, where, ring, "", []))
+    """As `open_all`, but secrets that cannot be decrypted stay as they are."""
+    return _mapped(raw, place, lambda text, where: _opened_or_noted(text, where, ring, "", []))
 
 
 def renew_all(raw: object, ring: KeyRing, place: Place) -> object:
-    """A copy of the tree with every encrypted secret as `KeyRing.renewed` has it. Raises CannotOpen."""
+    """A copy of the tree with every secret re-encrypted with the first key. Raises CannotOpen."""
     return _mapped(raw, place, ring.renewed)
 
 
 def key_ids_in(value: bytes) -> set[str]:
-    """Of the keys with which something in a record is encrypted."""
+    """Ids of the keys that encrypted secrets in a record."""
     return {found.decode() for found in _KEY_ID.findall(value)}
 
 
 def secrets_of(raw: object, ring: KeyRing, place: Place) -> Iterator[str]:
-    """What is encrypted in a tree that `open_all` opens, in clear."""
+    """The decrypted secrets in a tree that `open_all` can decrypt."""
     found: list[str] = []
 
     def note(text: str, where: Place) -> str:
@@ -145,7 +145,7 @@ def secrets_of(raw: object, ring: KeyRing, place: Place) -> Iterator[str]:
     return iter(found)
 
 
-def _opened_or_told(text: str, where: Place, ring: KeyRing, origin: str, mistakes: list[str]) -> str:
+def _opened_or_noted(text: str, where: Place, ring: KeyRing, origin: str, mistakes: list[str]) -> str:
     try:
         return ring.opened(text, where)
     except CannotOpen as error:
@@ -164,7 +164,7 @@ def _mapped(value: object, place: Place, change: Callable[[str, Place], str]) ->
 
 
 def _context(place: Place) -> bytes:
-    """Positions in a list do not count: while rotating, secrets move along."""
+    """The authenticated data. Positions in a list do not count, because a rotation shifts the secrets."""
     return json.dumps([step for step in place if isinstance(step, str)]).encode()
 
 

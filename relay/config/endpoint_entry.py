@@ -34,7 +34,7 @@ from relay.domain.receiver import RetryPolicy, SignatureStyle
 if TYPE_CHECKING:
     from cryptography.x509 import Certificate
 
-# The library of certificates is imported where one is read: it costs memory that most processes can do without.
+# The certificate library is imported where it is used, because most processes do not need it and it takes memory.
 
 _PRIVATE_KEY: Final = re.compile(r"-----BEGIN [A-Z ]*PRIVATE KEY-----")
 _PIN: Final = re.compile(r"sha256/(?:(?P<base64>[A-Za-z0-9+/]{43}=)|(?P<hex>[0-9A-Fa-f]{2}(?::?[0-9A-Fa-f]{2}){31}))")
@@ -43,9 +43,9 @@ _PIN: Final = re.compile(r"sha256/(?:(?P<base64>[A-Za-z0-9+/]{43}=)|(?P<hex>[0-9
 def _certificates(value: str) -> str:
     if not has_reference(value):
         if _PRIVATE_KEY.search(value):
-            raise ValueError("holds a private key, which is a secret: that belongs into client_key alone")
+            raise ValueError("contains a private key, which is a secret: it belongs into client_key")
         if not value.isascii():
-            raise ValueError("has characters beyond ASCII; leave out what stands around the certificates")
+            raise ValueError("has characters beyond ASCII; leave out any text around the certificates")
         _read_certificates(value)
     return value
 
@@ -68,21 +68,21 @@ Pin = Annotated[Text, AfterValidator(_pin)]
 
 
 class TlsEntry(Entry):
-    """PEM as text; not the names of files, which other processes, and who uses the API, need not have."""
+    """PEM texts, not file names: other processes, and clients of the API, may not have the files."""
 
     ca: Certificates | None = None
-    """Certificates (PEM) of the only authorities that are trusted here; default: the system's."""
+    """Certificates (PEM) of the only authorities trusted for this endpoint; default: the system's."""
     client_certificate: Certificates | None = None
-    """Our certificate (PEM), with those between it and its authority."""
+    """Client certificate of the relay (PEM), with its intermediate certificates."""
     client_key: Annotated[PrivateKey | None, Field(validate_default=True)] = None
-    """Its private key (PEM), not encrypted."""
+    """Private key of the client certificate (PEM), not encrypted."""
     pinned: Annotated[tuple[Pin, ...], Field(strict=False, max_length=16)] = ()
-    """`sha256/...` of the server's certificate or public key; one of them has to match."""
+    """Pins, `sha256/...` of the server's certificate or public key, one of which has to match."""
 
     @field_validator("client_key")
     @classmethod
     def _fits(cls, key: str | None, info: ValidationInfo) -> str | None:
-        if "client_certificate" not in info.data:  # it is wrong itself
+        if "client_certificate" not in info.data:  # it is invalid itself
             return key
         certificate = info.data["client_certificate"]
         if (key is None) != (certificate is None):
@@ -90,19 +90,19 @@ class TlsEntry(Entry):
         if key is None or has_reference(key) or has_reference(certificate):
             return key
         if _public_part(key) != _public_key_of(_read_certificates(certificate)[0]):
-            raise ValueError("does not fit client_certificate (of several certificates there, the first is ours)")
+            raise ValueError("does not match client_certificate (the first certificate there has to be the client's)")
         return key
 
 
 def check_https(url: str, tls: TlsEntry | None) -> str:
-    """`url`, if `tls` is of any use for it. Raises ValueError."""
+    """`url`, if `tls` can apply to it. Raises ValueError."""
     if tls is not None and url.lower().startswith("http:"):
         raise ValueError("plain http has no TLS; write https, or leave tls out")
     return url
 
 
 def tls_of(entry: TlsEntry | None) -> Tls | None:
-    """What an entry without references stands for; None: nothing of its own."""
+    """The TLS settings of an entry without references; None if it has none of its own."""
     if entry is None:
         return None
     pinned = tuple(map(_digest, entry.pinned))
@@ -121,13 +121,13 @@ def _read_certificates(pem: str) -> "list[Certificate]":
 
 
 def _public_part(pem: str) -> bytes:
-    """What a private key has to have in common with its certificate."""
+    """The public key of a private key, which its certificate must have, too."""
     from cryptography.exceptions import UnsupportedAlgorithm
     from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat, load_pem_private_key
 
     clean = clean_private_key(pem)
     try:
-        # whether its numbers are primes is its owner's affair: to find out takes a second at 4,096 bits
+        # the check for primes is skipped: it takes a second at 4,096 bits, and only harms the key's owner
         key = load_pem_private_key(clean.encode(), None, unsafe_skip_rsa_key_validation=True)
     except (ValueError, TypeError, UnsupportedAlgorithm):
         raise ValueError(NO_KEY) from None
@@ -163,27 +163,27 @@ class OAuth2Entry(Entry):
     """Client credentials of OAuth 2."""
 
     token_url: Url
-    """Where access tokens are issued."""
+    """URL of the authorization server that issues access tokens."""
     client_id: Word
-    """Id of the relay at that server."""
+    """Client id of the relay at that server."""
     client_secret: Word
-    """Secret of the relay at that server; a reference such as `${NAME}`."""
+    """Client secret of the relay at that server; a reference such as `${NAME}`."""
     scope: Word | None = None
-    """Scope that is asked for; default: what the server gives."""
+    """Requested scope; default: the server's own default."""
     audience: Word | None = None
-    """Audience that is asked for; some servers want one."""
+    """Requested audience, which some servers need."""
     auth: Literal["basic", "body"] = "basic"
-    """How id and secret are sent: as HTTP Basic authentication, or in the body."""
+    """How client id and secret are sent: with HTTP Basic authentication, or in the body."""
 
 
 def oauth2_of(entry: OAuth2Entry | None) -> OAuth2 | None:
-    """What an entry without references stands for."""
+    """The OAuth 2 settings of an entry without references."""
     return None if entry is None else OAuth2(**entry.model_dump())
 
 
 FILE_ONLY: Final = (("proxy",), ("callback", "proxy"))
-"""Places in the entries of receivers and sources of what decides where requests go, whatever the address: it is not for
-whoever may only use the API."""
+"""Fields of receivers and sources that only the receivers file may set: they decide where requests are sent, whatever
+the URL, which clients of the API must not decide."""
 
 
 def _proxy(value: str) -> str:
@@ -197,19 +197,19 @@ Proxy = Annotated[Text, AfterValidator(_proxy), Field(description="Only in the r
 
 
 class EgressEntry(Entry):
-    """Fields of every endpoint; none of them: it is reached as the settings of the relay say."""
+    """Connection settings of an endpoint; without them, the relay's own settings apply."""
 
     tls: TlsEntry | None = None
-    """TLS settings of this endpoint alone: authorities, client certificate, pins."""
+    """TLS settings of this endpoint: authorities, client certificate, pins."""
     proxy: Proxy | None = None
-    """Proxy to reach it through, in place of RELAY_EGRESS_PROXY: `http://[user:password@]host[:port]`, or `none`. Only
-    in the receivers file."""
+    """Proxy for this endpoint instead of RELAY_EGRESS_PROXY: `http://[user:password@]host[:port]`, or `none`. Only in
+    the receivers file."""
     oauth2: OAuth2Entry | None = None
-    """Client credentials for an access token, in place of `bearer_token`."""
+    """OAuth 2 client credentials for an access token, instead of `bearer_token`."""
 
 
 def egress_of(entry: EgressEntry) -> Egress | None:
-    """What an entry without references stands for; None: nothing of its own."""
+    """The connection settings of an entry without references; None if it has none of its own."""
     found = Egress(tls_of(entry.tls), _proxy_of(entry.proxy), oauth2_of(entry.oauth2))
     return None if found == Egress() else found
 
@@ -231,41 +231,41 @@ HeaderName = Annotated[str, AfterValidator(check_header_name)]
 
 
 class EndpointEntry(EgressEntry):
-    """What it takes to POST somewhere: a receiver's endpoint, or a source's callback."""
+    """Settings for POSTs to a receiver's endpoint, or to a source's callback."""
 
     secret: Secrets = ()
-    """Signs what is sent; several while rotating, the newest first. `whsec_...` or any text; `whsk_...`: an Ed25519
-    key."""
+    """Secret that signs requests; a list during rotation, the newest first. `whsec_...`, any text, or `whsk_...` for an
+    Ed25519 key."""
     former_secrets: FormerSecrets = ()
-    """Replaced secrets that sign along until a time."""
+    """Replaced secrets that still sign beside the current ones until a given time."""
     signature: Signature = "standard"
-    """Form of the signature, or several at once."""
+    """Style of the signature, or a list of several."""
     signature_digest: Literal["sha256", "sha512"] = "sha256"
-    """Hash of the HMAC of `standard`."""
+    """Hash of the signature's HMAC."""
     bearer_token: HeaderValue | None = None
-    """Sent as `Authorization: Bearer ...`."""
+    """Token that is sent as `Authorization: Bearer ...`."""
     headers: dict[HeaderName, HeaderValue] = Field(default_factory=dict)
-    """Further headers that are sent, the same with each request."""
+    """Additional headers of each request."""
     rate_limit: Count | None = None
-    """POSTs that may start within `window_size`; default: no limit."""
+    """Maximum number of POSTs that start within `window_size`; default: no limit."""
     window_size: PositiveDuration = 1.0
-    """The window of `rate_limit`; it slides."""
+    """Length of the sliding window of `rate_limit`."""
     max_in_flight: Count = 32
-    """POSTs that may be under way at a time."""
+    """Maximum number of POSTs in flight at a time."""
     retry: RetryEntry | None = None
-    """When failed attempts are repeated, and when they end."""
+    """When failed attempts are repeated, and when the delivery is given up."""
     retry_after: PositiveDuration | None = None
-    """Short form of `retry`: exactly this wait each time, without jitter."""
+    """Short form of `retry`: a fixed wait before each retry, without jitter."""
     timeout: PositiveDuration = 15.0
-    """How long a response may take."""
+    """Maximum duration of a request, from connecting to the end of the response."""
     breaker: BreakerEntry = BreakerEntry()
-    """When a failing endpoint is left alone for a moment."""
+    """When the relay stops sending to a failing endpoint for a while."""
     offline: OfflineEntry = OfflineEntry()
-    """What is done about an endpoint that is down for long."""
+    """How the relay treats an endpoint with a long outage."""
 
     @property
     def secrets(self) -> tuple[str, ...]:
-        """Newest first."""
+        """The secrets, newest first."""
         return (self.secret,) if isinstance(self.secret, str) else self.secret
 
     @property
@@ -278,13 +278,13 @@ class EndpointEntry(EgressEntry):
 
     @property
     def signature_styles(self) -> tuple[SignatureStyle, ...]:
-        """Those that sign, each with a header of its own."""
+        """The styles that sign, each with a header of its own."""
         if isinstance(self.signature, tuple):
             return self.signature
         return () if self.signature == "none" else (self.signature,)
 
     def retry_policy(self) -> RetryPolicy:
-        """That of `retry`, or of its short form."""
+        """The policy of `retry`, or of its short form."""
         if self.retry_after is not None:
             return RetryPolicy(base=self.retry_after, factor=1.0, cap=self.retry_after, jitter=False)
         return RetryPolicy(**self.retry.model_dump()) if self.retry else RetryPolicy()
@@ -293,7 +293,7 @@ class EndpointEntry(EgressEntry):
     @classmethod
     def _beside_a_present_one(cls, former: FormerSecrets, info: ValidationInfo) -> FormerSecrets:
         if former and secrets_in(info) == ():
-            raise ValueError("former secrets sign along with a present one: give a secret, or leave these out")
+            raise ValueError("former secrets sign only beside a current one: give a secret, or leave these out")
         return former
 
     @field_validator("signature")
@@ -311,7 +311,7 @@ class EndpointEntry(EgressEntry):
         if info.data.get("signature") == "none" or secrets == ():
             raise ValueError("there is no signature: it needs a secret, and a style other than 'none'")
         if has_only_private_keys(secrets or ()):
-            raise ValueError("is of an HMAC, and the only secrets are private keys (whsk_), which sign without one")
+            raise ValueError("applies to an HMAC, but all secrets are private keys (whsk_), which sign without one")
         return digest
 
     @field_validator("bearer_token")
@@ -342,6 +342,6 @@ class EndpointEntry(EgressEntry):
 
 
 def secrets_in(info: ValidationInfo) -> tuple[str, ...] | None:
-    """None where they are wrong themselves."""
+    """The secrets of the entry being validated; None if they are invalid."""
     secret: str | tuple[str, ...] | None = info.data.get("secret")
     return (secret,) if isinstance(secret, str) else secret

@@ -26,7 +26,7 @@ _LABEL_VALUE: Final = re.compile(r"[A-Za-z0-9._:@|/+=~ -]{0,64}")
 class Entry(BaseModel):
     """A mapping with fixed fields."""
 
-    # strict: `rate_limit: "100"` or `enabled: 1` is a slip of the pen, and says so
+    # strict, so that mistakes such as `rate_limit: "100"` or `enabled: 1` are reported
     model_config = ConfigDict(
         extra="forbid", frozen=True, strict=True, hide_input_in_errors=True, use_attribute_docstrings=True
     )
@@ -55,7 +55,7 @@ def _label_name(name: str) -> str:
     if not _LABEL_NAME.fullmatch(name):
         raise ValueError("a label's name has 1 to 64 of a-z, A-Z, 0-9 and . _ / -")
     if name in SECRET_FIELDS:
-        raise ValueError(f"{name!r} is what secrets are called here, and a label is none")
+        raise ValueError(f"{name!r} is reserved for secrets; labels are not secret")
     return name
 
 
@@ -75,17 +75,17 @@ Text = Annotated[str, AfterValidator(_text)]
 SomeText = Annotated[str, Field(min_length=1), AfterValidator(_text)]
 ReceiverName = Annotated[str, AfterValidator(_receiver_name)]
 OwnerId = Annotated[str, AfterValidator(_owner)]
-"""Opaque: whoever it means is somebody else's business."""
+"""An opaque id, which the relay does not interpret."""
 Labels = Annotated[
     dict[Annotated[str, AfterValidator(_label_name)], Annotated[str, AfterValidator(_label_value)]],
     AfterValidator(_few),
 ]
 TEXT_OR_LIST: Final = Discriminator(lambda value: "(list)" if isinstance(value, list | tuple) else "(text)")
-"""Of a union of the two, so that mistakes are told of the one that was written."""
+"""Selects the member of a union, so that errors are only about the form that was written."""
 
 
 def check_url(url: str) -> str:
-    """`url` if it may be POSTed to: http(s), with a host, without user name and fragment. Raises ValueError."""
+    """`url`, if it is valid for requests: http(s), with a host, without user name and fragment. Raises ValueError."""
     if len(url) > MOST_URL:
         raise ValueError(f"a URL has at most {MOST_URL} characters; this one has {len(url)}")
     if not url.isascii() or not url.isprintable() or " " in url:
@@ -98,7 +98,7 @@ def check_url(url: str) -> str:
     if not valid:
         raise ValueError("not a URL; write it as https://host/path")
     if "@" in parts.netloc:
-        raise ValueError("a URL must not hold a user name or password; use bearer_token or headers")
+        raise ValueError("a URL must not have a user name or password; use bearer_token or headers")
     if "#" in url:
         raise ValueError("a URL must not have a fragment (#...)")
     return url
@@ -118,7 +118,7 @@ def _secret(value: str) -> str:
 
 
 MAX_SECRETS: Final = 16
-"""Each signs, or is tried, on its own."""
+"""Each one costs a signature, or a verification, per request."""
 MAX_SECRET: Final = 4_096
 Secret = Annotated[Text, Field(max_length=MAX_SECRET), AfterValidator(_secret)]
 Secrets = Annotated[
@@ -130,7 +130,7 @@ MAX_FORMER: Final = 3
 
 
 class FormerSecretEntry(Entry):
-    """A secret that was replaced: it signs along until that moment."""
+    """A replaced secret, which still signs beside the current ones until a given time."""
 
     secret: Secret
     """The replaced secret."""
@@ -147,7 +147,7 @@ Signature = Annotated[
 
 
 def check_agreement(styles: tuple[str, ...], secrets: tuple[str, ...]) -> None:
-    """Raises ValueError unless each of `styles` can sign with `secrets`, and each secret is of use."""
+    """Raises ValueError unless each of `styles` can sign with `secrets`, and each secret is used."""
     for style in styles:
         if styles.count(style) > 1:
             raise ValueError(f"{style!r} is listed twice: it would sign one header twice")
@@ -156,13 +156,13 @@ def check_agreement(styles: tuple[str, ...], secrets: tuple[str, ...]) -> None:
         if style == "none" and secrets:
             raise ValueError("'none' contradicts the secret; leave one of the two out")
         if style != "standard" and has_only_private_keys(secrets):
-            raise ValueError(f"{style!r} signs with an HMAC: it needs a secret that is no private key (whsk_)")
+            raise ValueError(f"{style!r} signs with an HMAC: it needs a secret other than a private key (whsk_)")
     if "standard" not in styles and any(map(is_private_key, secrets)):
-        raise ValueError("a private key (whsk_) signs in the style 'standard' alone; list that, or leave the key out")
+        raise ValueError("a private key (whsk_) signs only in the style 'standard'; list that, or leave the key out")
 
 
 def has_only_private_keys(secrets: tuple[str, ...]) -> bool:
-    """Whether there is none that an HMAC could use."""
+    """Whether an HMAC could use none of them."""
     return bool(secrets) and all(map(is_private_key, secrets))
 
 
@@ -171,18 +171,18 @@ Factor = Annotated[float, Field(ge=1, le=1000)]
 
 
 class RetryEntry(Entry):
-    """When to try again; the first limit reached ends the delivery."""
+    """When to retry; the first limit reached ends the delivery."""
 
     base: PositiveDuration = 5.0
     """Longest wait after the first attempt."""
     factor: Factor = 2.0
-    """By how much the longest wait grows with each attempt."""
+    """Factor by which the longest wait grows with each attempt."""
     cap: PositiveDuration = 3600.0
-    """Longest wait of all. The wait is drawn evenly from 0 to the longest (full jitter)."""
+    """Upper limit of the longest wait. The actual wait is drawn uniformly from 0 to the longest (full jitter)."""
     max_attempts: Count = 20
-    """Attempts, the first included; then a dead letter `exhausted`."""
+    """Maximum number of attempts, including the first; then the delivery is a dead letter `exhausted`."""
     max_age: PositiveDuration = 172_800.0
-    """Age of the message at which it is given up; then a dead letter `expired`."""
+    """Age of the message at which the delivery is given up, as a dead letter `expired`."""
 
     @field_validator("cap")
     @classmethod
@@ -194,23 +194,23 @@ class BreakerEntry(Entry):
     """`failures` in a row within `window` open the breaker for `open_for`."""
 
     failures: Count = 10
-    """Failures in a row that open the breaker."""
+    """Number of failures in a row that open the breaker."""
     window: PositiveDuration = 60.0
-    """Within which they have to come."""
+    """Time within which these failures must occur."""
     open_for: PositiveDuration = 30.0
-    """For how long nothing is sent; then a single attempt decides."""
+    """Time for which nothing is sent; then a single attempt decides whether the breaker closes."""
 
 
 class OfflineEntry(Entry):
-    """An endpoint that is down for longer than `after` gets only a throw-away ping every `ping_every`, until it answers
-    one; after `disable_after` it is paused until somebody resumes it."""
+    """An endpoint that is down for longer than `after` gets only a ping every `ping_every`, until it answers one. After
+    `disable_after` it is paused until an operator resumes it."""
 
     after: PositiveDuration = 600.0
-    """From when on a failing endpoint gets pings only."""
+    """Duration of an outage after which the endpoint gets only pings."""
     ping_every: Annotated[PositiveDuration, Field(ge=1, le=43_200)] = 60.0
     """Time between pings."""
     disable_after: PositiveDuration = 432_000.0
-    """From when on it is paused until an operator resumes it."""
+    """Duration of an outage after which the endpoint is paused until an operator resumes it."""
 
     @field_validator("disable_after")
     @classmethod
@@ -227,9 +227,9 @@ class PollEntry(Entry):
     base: PositiveDuration = 2.0
     """Wait before the first status GET."""
     factor: Factor = 1.5
-    """By how much the wait grows with each."""
+    """Factor by which the wait grows with each status GET."""
     cap: PositiveDuration = 60.0
-    """Longest wait between two."""
+    """Longest wait between two status GETs."""
 
     @field_validator("cap")
     @classmethod

@@ -62,14 +62,14 @@ _ORDERS: Final[tuple[Order, ...]] = ("gt", "gte", "lt", "lte")
 
 
 _LEFT_OUT: Final[Any] = None
-"""Whether a field was given, `model_fields_set` says: null is a value that one may look for."""
+"""Whether a field was given is in `model_fields_set`, because null is a value that a filter may look for."""
 
 
 def _number(value: object) -> int | float:
     if isinstance(value, bool) or not isinstance(value, int | float):
         raise ValueError("not a number")
     if isinstance(value, float) and not isfinite(value):
-        raise ValueError("not a number that JSON has")
+        raise ValueError("not a finite number")
     if isinstance(value, int) and abs(value) >= 10**MOST_DIGITS:
         raise ValueError(f"a number of more than {MOST_DIGITS} digits")
     return value
@@ -91,11 +91,11 @@ def _scalar(value: object) -> Scalar:
         return _number(value)
     if isinstance(value, str):
         return _text(value)
-    raise ValueError("a text, a number, true, false or null is compared; a list or mapping cannot be")
+    raise ValueError("not a text, number, true, false or null; lists and mappings cannot be compared")
 
 
 def _some(values: tuple[_T, ...]) -> tuple[_T, ...]:
-    if not values:  # of min_length pydantic would say so as well where a member is wrong
+    if not values:  # with min_length, pydantic would also report this if a member is invalid
         raise ValueError("is empty; at least 1 needed")
     return values
 
@@ -111,8 +111,8 @@ def check_filter_header(value: object) -> str:
             check_forwardable(name)
         except ValueError:
             raise ValueError(
-                f"{name[:80]!r} is no header that a message can have; those are its own (relay-header-...), and "
-                f"{', '.join(sorted(ATTRIBUTES))}"
+                f"{name[:80]!r} is not a header that a message can have; allowed are forwarded headers "
+                f"(relay-header-...) and {', '.join(sorted(ATTRIBUTES))}"
             ) from None
     return name.lower()
 
@@ -147,15 +147,15 @@ def _no_defaults(schema: dict[str, Any]) -> None:
 
 
 class FilterEntry(Entry):
-    """Either `all`, `any` or `not` of other filters, or what a value has to be: the one in the payload that a JSON
-    `pointer` (RFC 6901) leads to, or that of a `header`. Of several tests of a value all have to hold."""
+    """Either `all`, `any` or `not` of other filters, or tests of one value: that at a JSON `pointer` (RFC 6901) in the
+    payload, or that of a `header`. All tests of a value have to match."""
 
     model_config = ConfigDict(json_schema_extra=_no_defaults)
 
     all_: Inner = Field(default=_LEFT_OUT, alias="all")
     """Filters that all have to match."""
     any_: Inner = Field(default=_LEFT_OUT, alias="any")
-    """Filters of which one has to match."""
+    """Filters of which at least one has to match."""
     not_: "FilterEntry" = Field(default=_LEFT_OUT, alias="not")
     """A filter that must not match."""
     pointer: FilterPointer = Field(default=_LEFT_OUT)
@@ -163,30 +163,30 @@ class FilterEntry(Entry):
     header: FilterHeader = Field(default=_LEFT_OUT)
     """Header of the message whose value is tested."""
     exact: FilterScalar = Field(default=_LEFT_OUT)
-    """Equal to this."""
+    """The value has to equal this."""
     in_: FilterScalars = Field(default=_LEFT_OUT, alias="in")
-    """Equal to one of these."""
+    """The value has to equal one of these."""
     prefix: FilterText = Field(default=_LEFT_OUT)
-    """Begins with this."""
+    """The value has to begin with this text."""
     suffix: FilterText = Field(default=_LEFT_OUT)
-    """Ends with this."""
+    """The value has to end with this text."""
     exists: bool = Field(default=_LEFT_OUT)
-    """Whether there is such a value."""
+    """Whether the value has to be present (`true`) or absent (`false`)."""
     gt: FilterNumber = Field(default=_LEFT_OUT)
-    """Greater than this."""
+    """The value has to be greater than this."""
     gte: FilterNumber = Field(default=_LEFT_OUT)
-    """At least this."""
+    """The value has to be at least this."""
     lt: FilterNumber = Field(default=_LEFT_OUT)
-    """Less than this."""
+    """The value has to be less than this."""
     lte: FilterNumber = Field(default=_LEFT_OUT)
-    """At most this."""
+    """The value has to be at most this."""
 
     @field_validator("exact", "in_", "gt", "gte", "lt", "lte")
     @classmethod
     def _text_of_a_header(cls, value: Any, info: ValidationInfo) -> Any:
         given = value if isinstance(value, tuple) else (value,)
         if info.data.get("header") is not None and not all(isinstance(each, str) for each in given):
-            raise ValueError("a header is text, and is compared with texts only; put them in quotes")
+            raise ValueError("a header is text and can only be compared with texts; put them in quotes")
         return value
 
     @model_validator(mode="after")
@@ -199,18 +199,18 @@ class FilterEntry(Entry):
         if len(forms) > 1:
             raise ValueError(f"has {' and '.join(forms)}; leave out all but one, and combine them with all or any")
         if forms[0] not in ("pointer", "header") and tests:
-            raise ValueError(f"{tests[0]!r} is a test of a pointer or a header, and stands beside {forms[0]!r}")
+            raise ValueError(f"{tests[0]!r} is a test of a pointer or a header, not of {forms[0]!r}")
         if forms[0] in ("pointer", "header") and not tests:
             raise ValueError(f"needs a test of the {forms[0]}: {', '.join(_TESTS)}")
         return self
 
     @model_serializer(mode="plain")
     def as_given(self) -> dict[str, object]:
-        """What was written, in JSON's types, and nothing of what was left out."""
+        """The fields that were given, in JSON's types."""
         return {alias: _as_json(getattr(self, _NAMES[alias])) for alias in self._given()}
 
     def compiled(self) -> Filter:
-        """Ready for use."""
+        """The filter, ready for use."""
         return Filter(json.dumps(self.as_given(), sort_keys=True), self._test())
 
     def _given(self) -> list[str]:
@@ -243,7 +243,7 @@ class FilterEntry(Entry):
 
 
 _NAMES: Final = {field.alias or name: name for name, field in FilterEntry.model_fields.items()}
-"""Of fields, by how they are written."""
+"""Field names by their aliases in the file."""
 _TESTS: Final = tuple(name for name in _NAMES if name not in _FORMS)
 
 
@@ -254,7 +254,7 @@ def _as_json(value: object) -> object:
 
 
 def _bounded(value: object) -> object:
-    """`value`, unless it is nested too deeply or has too many conditions: seen before anything recurses into it."""
+    """`value`, if its depth and number of conditions are allowed; checked before anything recurses into it."""
     rest: list[tuple[object, Place]] = [(value, ())]
     conditions = 0
     while rest:
@@ -303,22 +303,22 @@ def _order_by(value: object) -> str:
 
 
 class OrderingEntry(Entry):
-    """Which messages are delivered one after the other."""
+    """Which messages are delivered in order, one after the other."""
 
     by: Annotated[str, PlainValidator(_order_by), WithJsonSchema({"type": "string", "maxLength": _MOST_CHARACTERS})] = (
         "source"
     )
-    """`source`, `receiver`, `none`; or a JSON pointer into the payload, or `header:NAME`: messages of a source are then
-    in order with those that have the same value there."""
+    """Order key: `source`, `receiver`, `none`, a JSON pointer into the payload, or `header:NAME`. With the last two,
+    messages of a source are in order with those that have the same value there."""
     patience: PositiveDuration | None = None
-    """How long a message that fails may hold up those behind it. After that it is retried beside them, and marked
+    """How long a failing message may block those behind it. After that it is retried beside them, with the header
     `relay-out-of-order: true`. Default: until it is delivered or given up."""
 
     @field_validator("patience")
     @classmethod
     def _holds_up_others(cls, patience: float | None, info: ValidationInfo) -> float | None:
         if patience is not None and info.data.get("by") == "none":
-            raise ValueError("nothing waits for another with 'by: none'; leave one of the two out")
+            raise ValueError("no message waits for another with 'by: none'; leave one of the two out")
         return patience
 
 
@@ -329,7 +329,7 @@ OrderingValue = Annotated[
 
 
 def order_by(ordering: "str | OrderingEntry") -> str:
-    """What the messages are in order by, in whichever form it was written."""
+    """The order key, in either form of the setting."""
     return ordering if isinstance(ordering, str) else ordering.by
 
 

@@ -1,4 +1,4 @@
-"""How many descriptors a process may have, how many requests under way with them, and how many bytes of records."""
+"""Resource limits of a process: file descriptors, requests in flight, and memory for records."""
 
 import os
 import resource
@@ -8,32 +8,32 @@ from typing import Final
 from relay.config.settings import Settings
 
 MOST_REQUESTS: Final = 10_000
-"""Where descriptors are plenty, memory is what counts."""
+"""With plenty of descriptors, memory is the limit."""
 _LEAST_REQUESTS: Final = 8
 KEPT: Final = 128
-"""For Kafka, Redis, names that are looked up, and files."""
+"""Descriptors reserved for Kafka, Redis, DNS and files."""
 _OF_THE_API: Final = 4
 _MOST_OF_THE_API: Final = 1000
-"""One in so many is for the API and monitoring, up to this number, which is also its own bound."""
+"""One in `_OF_THE_API` descriptors is for the API and monitoring, up to this number, which is also the API's limit."""
 
 
 def raise_descriptor_limit() -> int:
-    """Raise the limit of open descriptors as far as the system lets us; the limit as it is then."""
+    """Raise the limit of open descriptors as far as the system allows; returns the resulting limit."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     try:
         resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
     except (OSError, ValueError):
-        return soft  # some systems name a hard limit that they do not grant
+        return soft  # some systems report a hard limit that they do not grant
     return hard
 
 
 def descriptor_limit() -> int:
-    """The limit that is in force."""
+    """The limit of open descriptors in effect."""
     return resource.getrlimit(resource.RLIMIT_NOFILE)[0]
 
 
 def most_requests(descriptors: int) -> int:
-    """Requests that may be under way at a time, where so many `descriptors` may be open."""
+    """Requests that may be in flight at a time with a limit of `descriptors`."""
     if descriptors == resource.RLIM_INFINITY:
         return MOST_REQUESTS
     kept = KEPT + min(descriptors // _OF_THE_API, _MOST_OF_THE_API)
@@ -42,9 +42,9 @@ def most_requests(descriptors: int) -> int:
 
 MOST_MEMORY: Final = 512 * 1024**2
 _OF_MEMORY: Final = 4
-"""One byte in so many of what the process may have."""
+"""Divisor: the budget is this fraction of the process's memory limit."""
 _FETCHED: Final = 4
-"""One byte in so many of the budget is for what is fetched and not taken up by a lane yet."""
+"""Divisor: this fraction of the budget is for fetched records that no lane has taken yet."""
 
 
 def memory_budget(settings: Settings) -> int:
@@ -53,7 +53,7 @@ def memory_budget(settings: Settings) -> int:
 
 
 def lanes_budget(settings: Settings) -> int:
-    """The part of it for what lanes have in hand."""
+    """The part of the budget for records that lanes hold."""
     return memory_budget(settings) - fetch_budget(settings)
 
 
@@ -62,8 +62,8 @@ def fetch_budget(settings: Settings) -> int:
 
 
 def memory_limit(own: Path = Path("/proc/self/cgroup"), mounted: Path = Path("/sys/fs/cgroup")) -> int:
-    """Bytes that the process may have: what its cgroups allow, of version 1 or 2, or all that the machine has. `own`
-    names them; a container may see its own limit at the root of what is `mounted` only."""
+    """Bytes that the process may use: the limit of its cgroups (version 1 or 2), or the machine's memory. `own` lists
+    the cgroups; a container may see its own limit only at the root of `mounted`."""
     limits = [os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")]
     for line in _text(own).splitlines():
         _, controllers, group = line.split(":", 2)
@@ -80,7 +80,7 @@ def memory_limit(own: Path = Path("/proc/self/cgroup"), mounted: Path = Path("/s
 
 
 def _text(path: Path) -> str:
-    """Empty where it cannot be read."""
+    """The file's text; empty if it cannot be read."""
     try:
         return path.read_text()
     except OSError:

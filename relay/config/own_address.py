@@ -1,4 +1,4 @@
-"""The address of our own API: how it is written, who reaches it, and what has to be set before others may."""
+"""The API's own address: its URL and host names, and the checks before it is exposed beyond this machine."""
 
 from ipaddress import IPv6Address, ip_address
 from typing import Final
@@ -8,14 +8,14 @@ from relay.domain.api_key import id_of
 from relay.domain.errors import UserError
 
 SHORTEST_KEY: Final = 16
-"""Characters. Nobody guesses 16 random ones over a network; words of a few letters are tried in minutes."""
-_EVERY_ADDRESS: Final = {"0.0.0.0": "127.0.0.1", "::": "::1"}  # noqa: S104  what is listened on -> how we reach it
+"""Characters. 16 random ones cannot be guessed over a network; short words can within minutes."""
+_EVERY_ADDRESS: Final = {"0.0.0.0": "127.0.0.1", "::": "::1"}  # noqa: S104  listening address -> address to connect to
 
 
 def is_loopback(host: str) -> bool:
-    """Whether a host, as in a setting or a Host header (without brackets), is this machine and nobody else's.
+    """Whether a host, as in a setting or a Host header (without brackets), is a loopback address or `localhost`.
 
-    Only what says so by itself: a name that a resolver would have to be asked about could be anybody's.
+    Other names are not resolved: they could lead to any machine.
     """
     name = host.rstrip(".").lower()
     if name == "localhost":
@@ -29,38 +29,38 @@ def is_loopback(host: str) -> bool:
 
 
 def own_url(host: str, port: int) -> str:
-    """Where this machine reaches what listens on `host` and `port`."""
+    """The URL at which this machine reaches a server that listens on `host` and `port`."""
     reached = _EVERY_ADDRESS.get(host, host)
     return f"http://[{reached}]:{port}" if ":" in reached else f"http://{reached}:{port}"
 
 
 def own_names(settings: Settings) -> tuple[str, ...]:
-    """What the API may be called in a Host header, beside the names of loopback: see RELAY_ALLOWED_HOSTS."""
+    """Host names that the API accepts in a Host header, beside loopback: see RELAY_ALLOWED_HOSTS."""
     listening = () if settings.api_host in _EVERY_ADDRESS else (settings.api_host.lower(),)
     return (*settings.allowed_hosts, *listening)
 
 
 class Exposed(UserError):
-    """Others than this machine could use the API, unless there is a key that was made."""
+    """Other machines could use the API without a key, unless an API key was created."""
 
 
 def may_be_open(settings: Settings) -> bool:
-    """Whether the API may serve everybody while it has no key."""
+    """Whether the API may be served without any key."""
     return settings.api_insecure or is_loopback(settings.api_host)
 
 
 def check_exposure(settings: Settings) -> None:
-    """Raises Exposed where others than this machine can reach the API, and the settings have no key for it."""
+    """Raises Exposed if other machines can reach the API and the settings have no key for it."""
     if settings.api_key is None and not may_be_open(settings):
         raise Exposed(
-            f"RELAY_API_HOST: {settings.api_host} can be reached from outside, RELAY_API_KEY is not set, and no key is"
-            " known that was made (relay keys create): anybody could send and read messages; set RELAY_API_KEY"
-            " (or RELAY_API_INSECURE=true, if that is what you want)"
+            f"RELAY_API_HOST: {settings.api_host} can be reached from outside, RELAY_API_KEY is not set, and no API key"
+            " was created (relay keys create): anybody could send and read messages; set RELAY_API_KEY"
+            " (or RELAY_API_INSECURE=true to allow this)"
         )
 
 
 def check_key(settings: Settings) -> None:
-    """Raises UserError for a key that could be guessed, or is another one's."""
+    """Raises UserError if RELAY_API_KEY could be guessed, or is a created API key."""
     check_own_key(settings)
     if settings.api_key is not None and len(settings.api_key.get_secret_value()) < SHORTEST_KEY:
         raise UserError(
@@ -70,10 +70,10 @@ def check_key(settings: Settings) -> None:
 
 
 def check_own_key(settings: Settings) -> None:
-    """Raises UserError where the key of the API is one that was made: with its scopes it is known anyway, and here it
-    would be let do everything."""
+    """Raises UserError if RELAY_API_KEY is a created API key: that is valid anyway, with its own scopes, and here it
+    would have all permissions."""
     if settings.api_key is not None and id_of(settings.api_key.get_secret_value()) is not None:
         raise UserError(
-            "RELAY_API_KEY: is a key that was made with `relay keys create`; commands use it to call the API, but a"
-            " process of the relay would let it do everything: unset it here, or take another: openssl rand -hex 32"
+            "RELAY_API_KEY: is a key that was created with `relay keys create`. Commands may use it to call the API,"
+            " but a process of the relay would give it all permissions: unset it here, or set another one"
         )

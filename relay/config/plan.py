@@ -1,4 +1,4 @@
-"""What one process is to do."""
+"""The roles and options of one process."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
@@ -23,12 +23,11 @@ ROLES: Final = (
 
 @dataclass(frozen=True, slots=True)
 class ProcessPlan:
-    """What a process is to do. `receivers`: serve only these; None: all. `apply_file`: bring the receivers file into
-    force at start and on change. `tells_attempts`: whether each attempt at this endpoint
-    (`r:<receiver>`, `s:<source_id>`) gets a log line.
-    `answer_secrets`: the first one signs answer tokens, any proves them; none: they are off. `secrets_keys`: encrypt
-    and open secrets at rest, behind those of the settings. `index`, 0-based, of `count`: which of the processes that
-    share the work on this machine."""
+    """`receivers`: serve only these; None for all. `apply_file`: apply the receivers file at start and on change.
+    `tells_attempts`: whether each attempt at an endpoint (`r:<receiver>`, `s:<source_id>`) gets a log line.
+    `answer_secrets`: the first signs answer tokens, any verifies them; without any they are off. `secrets_keys`:
+    encrypt and decrypt stored secrets, after those of the settings. `index` (0-based), `count`: this process among
+    those that share the work on this machine."""
 
     roles: frozenset[str] = frozenset(ROLES)
     receivers: frozenset[str] | None = None
@@ -36,27 +35,27 @@ class ProcessPlan:
     tells_attempts: Callable[[str], bool] = lambda _gate: False
     answer_secrets: tuple[bytes, ...] = field(default=(), repr=False)
     own_key: str | None = field(default=None, repr=False)
-    """With which this process may call its own API; nobody is told."""
+    """A key with which this process calls its own API; never published."""
     secrets_keys: tuple[bytes, ...] = field(default=(), repr=False)
     index: int = 0
     count: int = 1
     with_entries: Callable[[ReceiversFile | None], ReceiversFile | None] = field(default=lambda file: file)
-    """Adds entries that no file on disk has (the demo's)."""
+    """Adds entries to those of the file on disk (for the demo)."""
 
     ping_every: float = inf
-    """Seconds between two pings of an offline endpoint, at most, whatever its own settings say."""
+    """Upper limit of the seconds between two pings of an offline endpoint, whatever its own settings."""
     data_dir: Path | None = None
-    """Of an embedded relay."""
+    """The data directory of an embedded relay."""
 
     @property
     def is_history_alone(self) -> bool:
-        """Nobody waits for this process: it may go last."""
+        """Whether the process only writes the history: no other process waits for it, so it may stop last."""
         return self.roles == {HISTORY}
 
     def without_history(self) -> "ProcessPlan":
-        """Where none is set up, nobody needs the right to read for it."""
+        """The plan without the history role, if no history is configured: the process then needs no read permission."""
         return replace(self, roles=self.roles - {HISTORY})
 
     def rank(self, lane: int) -> int:
-        """Where this process stands among all that want lane number `lane`: each is first for its share of them."""
+        """This process's rank among the candidates for lane number `lane`; each is first for its share of lanes."""
         return (lane + self.index) % self.count

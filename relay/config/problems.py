@@ -1,4 +1,4 @@
-"""Turns the errors of a validated model into lines to act on: where it is, what is wrong, what is allowed."""
+"""Formats validation errors as lines for users: the place, the mistake, and what is allowed."""
 
 import difflib
 import types
@@ -11,10 +11,10 @@ from pydantic_core import ErrorDetails
 from relay.domain.errors import UserError
 
 Place = tuple[str | int, ...]
-"""Keys and list positions that lead to a value, outermost first."""
+"""The path to a value: keys and list positions, outermost first."""
 
 SECRET_FIELDS: Final = frozenset({"secret", "former_secrets", "bearer_token", "headers", "client_key", "client_secret"})
-"""Fields of receivers.yaml whose values no message may repeat."""
+"""Fields of receivers.yaml whose values must not appear in any message."""
 
 _Wording = Callable[[str, Mapping[str, object]], str]
 _WORDINGS: Final[dict[str, _Wording]] = {
@@ -52,18 +52,18 @@ def raise_all(lines: Iterable[str]) -> None:
 
 
 def nearest(name: str, known: Iterable[str]) -> str | None:
-    """The known name that somebody who wrote `name` most likely meant."""
+    """The known name most similar to `name`; None if none is similar."""
     return next(iter(difflib.get_close_matches(name, list(known), n=1, cutoff=0.6)), None)
 
 
 def unknown(what: str, name: str, known: Sequence[str]) -> str:
-    """What to say about a name that nobody knows."""
+    """The error text for an unknown name."""
     meant = nearest(name, known)
     return f"unknown {what}; " + (f"did you mean {meant!r}?" if meant else f"known: {', '.join(sorted(known))}")
 
 
 def dotted(place: Place) -> str:
-    """`receivers.circleci.codes.gone[0]`; steps that pydantic adds for itself, as `[key]`, are left out."""
+    """`receivers.circleci.codes.gone[0]`; steps that pydantic adds, such as `[key]`, are left out."""
     steps = [part for part in place if not (isinstance(part, str) and part[:1] in ("[", "("))]
     text = "".join(f"[{step}]" if isinstance(step, int) else f".{step}" for step in steps)
     return text.removeprefix(".")
@@ -72,7 +72,7 @@ def dotted(place: Place) -> str:
 def explain(
     error: ValidationError, model: type[BaseModel], *, hidden: frozenset[str] = SECRET_FIELDS
 ) -> list[tuple[Place, str]]:
-    """Each mistake's place and text. What was written under a `hidden` name is not repeated."""
+    """Each mistake's place and text. Values under a `hidden` name are not repeated."""
     found = []
     for detail in error.errors(include_url=False):
         shown = not hidden.intersection(detail["loc"])
@@ -116,7 +116,7 @@ def _inside(kind: object, step: str | int) -> object:
         return found.model_fields[str(step)].annotation
     if get_origin(kind) is dict:
         return get_args(kind)[1]
-    return kind  # a step that pydantic adds for itself: the member of a union
+    return kind  # a step that pydantic adds: the member of a union
 
 
 def _model_in(kind: object) -> type[BaseModel] | None:

@@ -1,4 +1,4 @@
-"""Quotas as people write them: `6000/1m`, messages and the time in which so many may come in."""
+"""Parses quotas such as `6000/1m`: a number of messages, and the period for which it holds."""
 
 import re
 from typing import Annotated, Final, Literal
@@ -10,24 +10,24 @@ from relay.domain.quota import LONGEST_WINDOW_S, MOST_MESSAGES, Quota
 
 NO_QUOTA: Final = "none"
 _WRITTEN: Final = re.compile(r"([0-9]{1,10}) ?/ ?([0-9].*)", re.DOTALL)
-_ALLOWED: Final = "give messages and whole seconds or a duration, as 100/1s, 6000/1m or 1000000/1d"
+_ALLOWED: Final = "give messages and whole seconds or a duration, such as 100/1s, 6000/1m or 1000000/1d"
 
 
 def parse_quota(text: str) -> Quota:
-    """Raises ValueError that says what is allowed."""
+    """The quota in `text`. Raises ValueError that names the allowed form."""
     found = _WRITTEN.fullmatch(text.strip())
     if found is None:
         raise ValueError(f"{text[:80]!r} is not a quota; {_ALLOWED}")
     messages, window_s = int(found[1]), parse_duration(found[2])
     if not 0 < messages <= MOST_MESSAGES:
-        raise ValueError(f"{messages} messages are no quota; it may be 1 to {MOST_MESSAGES}")
+        raise ValueError(f"{messages} messages are not a valid quota; allowed: 1 to {MOST_MESSAGES}")
     if not (1 <= window_s <= LONGEST_WINDOW_S and window_s.is_integer()):
-        raise ValueError(f"{found[2]} is no time for a quota; it may be whole seconds, 1s to 1d")
+        raise ValueError(f"{found[2]} is not a valid period of a quota; allowed: whole seconds, 1s to 1d")
     return Quota(messages, int(window_s))
 
 
 def quota_of(text: str | None) -> Quota | Literal["none"] | None:
-    """What a text that was checked says."""
+    """The quota in a validated text."""
     return None if text is None else NO_QUOTA if text == NO_QUOTA else parse_quota(text)
 
 
@@ -50,10 +50,10 @@ QuotaText = Annotated[
         {
             "type": "string",
             "pattern": r"^(?:none|[0-9]{1,10} ?/ ?[0-9]+(?:\.[0-9]+)? ?(?:ms|s|m|h|d)?)$",
-            "description": "Messages and the time in which so many may come in, as 6000/1m; or none.",
+            "description": "Number of messages and the period for which it holds, such as 6000/1m; or none.",
         }
     ),
 ]
-"""Of an entry: it stays as it was written."""
+"""A quota in an entry, kept as it was written."""
 QuotaSetting = Annotated[Quota | None, BeforeValidator(_read)]
-"""Of a process; `none` is no quota, too."""
+"""A quota in the settings; `none` is None."""

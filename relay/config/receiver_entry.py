@@ -34,18 +34,18 @@ from relay.domain.status import check_template, same_origin
 def check_provable(
     kind: Verification, secrets: tuple[str, ...] | None, post_endpoint: str | None, status_endpoint: str | None
 ) -> None:
-    """Raises ValueError where such a handshake could not be made, or would not prove all that is asked later. None:
-    that field is not given, or wrong itself."""
+    """Raises ValueError if such a handshake is not possible, or would not prove every URL that is used later. A value
+    is None if the field is absent or invalid."""
     if kind == "none":
         return
     if kind == "hmac" and secrets is not None and all(map(is_private_key, secrets)):
-        raise ValueError("'hmac' needs a secret that both sides have: one that is no private key (whsk_)")
+        raise ValueError("'hmac' needs a secret that both sides have, so not a private key (whsk_)")
     urls = (post_endpoint, status_endpoint)
     if None in urls or any(map(has_reference, filter(None, urls))):
         return
     if not same_origin(status_endpoint or "", post_endpoint or ""):
         raise ValueError(
-            f"{kind!r} proves the host of post_endpoint alone: status_endpoint has to be there, too, or to be left out"
+            f"{kind!r} only proves the origin of post_endpoint: status_endpoint has to have the same, or be left out"
         )
 
 
@@ -64,7 +64,7 @@ def _pointer(value: str) -> str:
 
 def _pattern(value: str) -> str:
     if not value or "*" in value[:-1]:
-        raise ValueError(f"{value!r} is not a pattern; write the exact text, or its beginning and a * at the end")
+        raise ValueError(f"{value!r} is not a pattern; write the exact text, or a prefix followed by *")
     return value
 
 
@@ -80,16 +80,16 @@ Codes = Annotated[tuple[Code, ...], Field(strict=False)]
 
 
 class StatusEntry(Entry):
-    """How to read a status API that always says 200."""
+    """How to read a status endpoint that always returns 200."""
 
     pointer: Pointer
     """JSON pointer to the state in the response."""
     done: Annotated[Texts, Field(min_length=1)]
-    """States that mean: the answer is there."""
+    """States in which the answer is available."""
     running: Texts = ()
-    """States that mean: ask again later."""
+    """States in which the relay polls again later."""
     unknown: Texts = ()
-    """States that mean: this message was never seen, as a 404 does."""
+    """States of a message that the receiver never received, like a 404."""
     result: Pointer | None = None
     """JSON pointer to the answer; default: the whole body."""
 
@@ -104,20 +104,20 @@ class StatusEntry(Entry):
 
 
 class CodesEntry(Entry):
-    """Status codes that this receiver moves to another class."""
+    """Status codes that this receiver assigns to another class."""
 
     delivered: Codes = ()
-    """The receiver has it."""
+    """Codes that mean that the receiver has the message."""
     not_now: Codes = ()
-    """Not now: wait, for the whole receiver; a 429 is not counted as an attempt."""
+    """Codes that pause all requests to the receiver for a while; a 429 does not count as an attempt."""
     ambiguous: Codes = ()
-    """It may have it: ask or send again, as `on_ambiguous` says."""
+    """Codes after which the receiver may have the message: the relay polls or resends, as `on_ambiguous` says."""
     not_processed: Codes = ()
-    """It does not have it: try again."""
+    """Codes that mean that the receiver does not have the message: the relay retries."""
     rejected: Codes = ()
-    """It will never take it: a dead letter at once."""
+    """Codes that mean that the receiver will never accept the message: it is a dead letter at once."""
     gone: Codes = ()
-    """It is gone for good: the receiver is paused, the message is a dead letter."""
+    """Codes that mean that the receiver no longer exists: it is paused, and the message is a dead letter."""
 
     @field_validator("not_now", "ambiguous", "not_processed", "rejected", "gone")
     @classmethod
@@ -130,53 +130,53 @@ class CodesEntry(Entry):
 
 
 class ReceiverEntry(EndpointEntry):
-    """A receiver as the file describes it."""
+    """A receiver as declared in the file."""
 
     post_endpoint: Url
-    """Where messages are POSTed."""
+    """URL to which messages are POSTed."""
     status_endpoint: StatusTemplate | None = None
-    """Where the relay asks about a message, by GET. `{message_id}`, `{source_id}`, `{webhook_id}` and
-    `{response.FIELD}` of the POST's JSON answer are filled in."""
+    """URL that the relay polls by GET for the state of a message. `{message_id}`, `{source_id}`, `{webhook_id}` and
+    `{response.FIELD}` of the POST's JSON response are filled in."""
     status: StatusEntry | None = None
-    """How to read a status API that says 200 whatever the state is."""
+    """How to read a status endpoint that returns 200 in every state."""
     poll: PollEntry = PollEntry()
-    """When the status endpoint is asked."""
+    """When the status endpoint is polled."""
     answer: Literal["optional", "required"] = "optional"
-    """After a 202 without a `status_endpoint`: whether a missing answer is a failure."""
+    """Whether a missing answer after a 202 is a failure, for receivers without a `status_endpoint`."""
     answer_deadline: PositiveDuration = 3600.0
-    """How long the answer may take after a 202."""
+    """Maximum time from a 202 to the answer."""
     on_ambiguous: Literal["resend", "dead_letter"] = "resend"
-    """What becomes of an attempt whose outcome is unknown where the receiver cannot be asked: sent again, or a dead
-    letter (at most once)."""
+    """How to handle an attempt with an unknown outcome if the status endpoint cannot resolve it: send it again, or make
+    it a dead letter (at most once)."""
     ordering: OrderingValue = "source"
-    """What is kept in order: messages of a source, all of the receiver (one at a time), or nothing; as a mapping also
-    those of a source with the same value in payload or header."""
+    """Which messages are kept in order: those of a source, all of the receiver (one at a time), or none; as a mapping
+    also those of a source with the same value in payload or header."""
     lane: Literal["dedicated", "shared"] = "dedicated"
-    """Topics of its own, or those that it shares with others. A change is a move, which ends when the old lane is
-    finished."""
+    """Whether the receiver has topics of its own or shares them with others. A change moves the receiver, and is
+    complete once the old lane is finished."""
     partitions: Count = 1
-    """Partitions of its own topics; may grow, not shrink."""
+    """Number of partitions of its own topics, which can grow but not shrink."""
     codes: CodesEntry = CodesEntry()
-    """Status codes that mean something else with this receiver."""
+    """Status codes with another meaning for this receiver."""
     senders: Patterns | None = None
-    """Sources whose messages may name it: exact, or a beginning with `*`; to others its name is unknown. Default: all;
-    of a receiver with an owner those that it subscribes to, if it does."""
+    """Sources whose messages may name the receiver: exact, or a prefix with `*`; for others it does not exist. Default:
+    all, but for a receiver with an owner and a subscription only the sources that it subscribes to."""
     sources: Patterns = ()
-    """Sources that it subscribes to: exact, or a beginning with `*`. Together with `event_types`."""
+    """Sources to which it subscribes: exact, or a prefix with `*`; together with `event_types`."""
     event_types: Annotated[Patterns, Field(validate_default=True)] = ()
-    """Event types that it subscribes to, likewise."""
+    """Event types to which it subscribes: exact, or a prefix with `*`; together with `sources`."""
     filter: Annotated[BoundedFilter | None, Field(validate_default=False)] = None
-    """Of what it subscribes to, only what matches."""
+    """Filter that the messages of its subscription have to match."""
     forward_headers: ForwardHeaders = ()
-    """Headers of the message that are passed on: exact, or a beginning with `*`."""
+    """Headers of the message that are forwarded to it: exact, or a prefix with `*`."""
     verification: Verification = "none"
-    """What its URL has to prove before anything is sent there."""
+    """Handshake that its URL has to pass before anything is sent there."""
     enabled: bool = True
-    """`false`: it subscribes to nothing, and what names it waits."""
+    """`false` ends its subscriptions, and messages that name it wait."""
     owner: OwnerId | None = None
-    """Opaque id of its owner, to whom limited keys are bound."""
+    """Opaque id of its owner, to which the permissions of API keys can be limited."""
     labels: Labels = Field(default_factory=dict)
-    """Free labels, to find it by."""
+    """Labels of your choice, by which receivers can be found."""
 
     @field_validator("post_endpoint")
     @classmethod
@@ -187,16 +187,16 @@ class ReceiverEntry(EndpointEntry):
     @classmethod
     def _needs_endpoint(cls, status: StatusEntry | None, info: ValidationInfo) -> StatusEntry | None:
         if status is not None and info.data.get("status_endpoint", "") is None:
-            raise ValueError("needs a status_endpoint to ask")
+            raise ValueError("needs a status_endpoint to poll")
         return status
 
     @field_validator("partitions")
     @classmethod
     def _one_if_shared_or_in_line(cls, partitions: int, info: ValidationInfo) -> int:
         if partitions != 1 and info.data.get("lane") == "shared":
-            raise ValueError("the shared lane has its own partitions; leave this out, or take 'lane: dedicated'")
+            raise ValueError("the shared lane has its own partitions; leave this out, or use 'lane: dedicated'")
         if partitions != 1 and order_by(info.data.get("ordering", "source")) == "receiver":
-            raise ValueError("one at a time over the whole receiver (ordering: receiver) takes one partition")
+            raise ValueError("'ordering: receiver' sends one message at a time and needs exactly one partition")
         return partitions
 
     @field_validator("forward_headers")
@@ -217,7 +217,7 @@ class ReceiverEntry(EndpointEntry):
     @classmethod
     def _of_a_subscription(cls, filter_: FilterEntry | None, info: ValidationInfo) -> FilterEntry | None:
         if filter_ is not None and not info.data.get("sources", True):
-            raise ValueError("narrows a subscription, and there is none: give sources and event_types")
+            raise ValueError("applies to a subscription, and there is none: give sources and event_types")
         return filter_
 
     @field_validator("event_types")

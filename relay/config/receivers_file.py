@@ -1,4 +1,4 @@
-"""receivers.yaml: reads it, checks it, and turns its entries into the receivers and sources that workers use."""
+"""Reads and validates receivers.yaml, and resolves its entries to the receivers and sources that workers use."""
 
 import hashlib
 import json
@@ -59,19 +59,19 @@ def _source_id(value: str) -> str:
 
 
 def _empty_if_none(value: object) -> object:
-    return {} if value is None else value  # `receivers:` with nothing but comments below it
+    return {} if value is None else value  # `receivers:` with only comments below it
 
 
 SourceId = Annotated[str, AfterValidator(_source_id)]
 
 
 class ReceiversModel(Entry):
-    """receivers.yaml as a whole."""
+    """The whole of receivers.yaml."""
 
     sources: Annotated[
         dict[SourceId, Annotated[SourceEntry, BeforeValidator(_empty_if_none)]], BeforeValidator(_empty_if_none)
     ] = Field(default_factory=dict)
-    """Senders by their source id; `*` stands for all others."""
+    """Senders by their source id; `*` applies to all others."""
     receivers: Annotated[dict[ReceiverName, ReceiverEntry], BeforeValidator(_empty_if_none)] = Field(
         default_factory=dict
     )
@@ -81,23 +81,23 @@ class ReceiversModel(Entry):
     @classmethod
     def _inbound_of_one(cls, sources: dict[str, SourceEntry]) -> dict[str, SourceEntry]:
         if "*" in sources and sources["*"].inbound is not None:
-            raise ValueError("'*' cannot have inbound: its secret would speak for every source; name the source")
+            raise ValueError("'*' cannot have inbound: its secret would be valid for every source; name the source")
         return sources
 
 
 ANY_SOURCE: Final = "*"
-"""The entry under `sources` that stands for every source without one of its own."""
+"""The entry under `sources` for every source without one of its own."""
 
 _EntryModel = TypeVar("_EntryModel", bound=BaseModel)
 Raw = dict[str, object]
-"""An entry as it is kept on the log: what was set, in JSON's types, with its references."""
+"""An entry as stored on the log: the fields that were set, in JSON's types, with references."""
 
 
 @dataclass(frozen=True, slots=True)
 class ReceiversFile:
-    """A file without mistakes. References to the environment are unresolved. `origin`: its name, for messages.
+    """A valid file, with unresolved references to the environment. `origin`: its name, for messages.
 
-    `is_empty`: no receivers stand in it, whatever is added to them.
+    `is_empty`: the file itself has no receivers, even if some were added.
     """
 
     origin: str
@@ -107,7 +107,7 @@ class ReceiversFile:
     _made: list["SealedEntries"] = field(default_factory=list, init=False, repr=False, compare=False)
 
     def sealed(self) -> "SealedEntries":
-        """The entries as they may leave this machine, and what had to be taken out of them."""
+        """The entries without literal secrets, as they may leave this machine, and these secrets."""
         if not self._made:
             self._made.append(self._sealed())
         return self._made[0]
@@ -130,8 +130,8 @@ class ReceiversFile:
         return found
 
     def public_keys(self, environ: Mapping[str, str]) -> dict[str, list[str]]:
-        """What verifies the `v1a` signatures of all that is sent, newest first, by `receivers.<name>` or
-        `sources.<id>`; nothing of entries that sign otherwise, or cannot be used with `environ`."""
+        """Public keys that verify `v1a` signatures, newest first, by `receivers.<name>` or `sources.<id>`; without
+        entries that do not sign with Ed25519, or cannot be used with `environ`."""
         refused = self.refusals(environ)
         found: dict[str, list[str]] = {}
         for name, entry in self.receivers.items():
@@ -143,7 +143,7 @@ class ReceiversFile:
         return {name: keys for name, keys in found.items() if keys}
 
     def resolve(self, environ: Mapping[str, str]) -> tuple[dict[str, Receiver], dict[str, Source]]:
-        """Everything in the file, ready for use. Raises UserError for the first entry that is not."""
+        """All receivers and sources, resolved. Raises UserError for the first entry that cannot be."""
         receivers = {name: resolve(name, entry, environ, self.origin) for name, entry in self.receivers.items()}
         sources = {name: resolve_source(name, entry, environ, self.origin) for name, entry in self.sources.items()}
         return receivers, sources
@@ -151,9 +151,9 @@ class ReceiversFile:
 
 @dataclass(frozen=True, slots=True)
 class SealedEntries:
-    """Entries in which every secret is a reference: to the environment, or to `literals` of the file it stood in.
+    """Entries in which every secret is a reference: to the environment, or to `literals` of the file.
 
-    A secret that is written out in the file must not reach the log; so each process that has the file finds it there.
+    A literal secret of the file must not reach the log, so each process with the file takes it from there.
     """
 
     receivers: Mapping[str, Raw]
@@ -167,7 +167,7 @@ def load_receivers_file(path: Path) -> ReceiversFile:
 
 
 def parse_receivers_file(text: str, origin: str = "receivers.yaml") -> ReceiversFile:
-    """As `load_receivers_file`, for text that came from `origin`."""
+    """As `load_receivers_file`, for a text. `origin`: its name, for messages."""
     return _checked(parse_mapping(text, origin), origin)
 
 
@@ -178,7 +178,7 @@ def receivers_schema() -> dict[str, object]:
 
 
 def raw_entry(entry: BaseModel) -> Raw:
-    """What was set in an entry, with durations in seconds."""
+    """The fields that were set in an entry, with durations in seconds."""
     raw: Raw = entry.model_dump(mode="json", exclude_unset=True)
     return raw
 
@@ -190,7 +190,7 @@ def resolve(
     origin: str = "receivers.yaml",
     ring: KeyRing = NO_KEYS,
 ) -> Receiver:
-    """The receiver with its effective settings. Raises UserError that names `origin`, entry, field and variable."""
+    """The receiver with its settings in effect. Raises UserError that names `origin`, entry, field and variable."""
     place = ("receivers", name)
     known = _with_references_replaced(entry, environ, ring, origin, place)
     secrets = _secrets(entry, known, environ, ring, place)
@@ -216,7 +216,7 @@ def resolve(
         owner=known.owner,
         labels=tuple(sorted(known.labels.items())),
         verification=known.verification,
-        verified=known.verification == "none",  # a proof is no part of an entry
+        verified=known.verification == "none",  # proofs are not part of the entry
     )
 
 
@@ -244,7 +244,7 @@ def resolve_source(
 
 
 def check_entry(model: type[_EntryModel], raw: object, origin: str, place: Place) -> _EntryModel:
-    """`raw` as an entry. Raises UserError with a line per mistake."""
+    """`raw`, validated as an entry. Raises UserError with a line per mistake."""
     try:
         return model.model_validate(raw)
     except ValidationError as error:
@@ -255,7 +255,7 @@ def check_entry(model: type[_EntryModel], raw: object, origin: str, place: Place
 
 @contextmanager
 def _noting(found: dict[str, str], what: str) -> Iterator[None]:
-    """Note the UserError of an entry under its name instead of raising it."""
+    """Record an entry's UserError in `found` instead of raising it."""
     try:
         yield
     except UserError as error:
@@ -274,14 +274,14 @@ def _with_references_replaced(
     if next(references_in(raw), None) is None:
         return entry
     opened = open_all(raw, ring, origin=origin, place=place)
-    # checked again, because a check of the file has to let a reference pass
+    # validated again, because the validation of the file accepts any reference
     return check_entry(type(entry), substitute(opened, environ, origin=origin, place=place), origin, place)
 
 
 def _secrets(
     entry: BaseModel, known: BaseModel, environ: Mapping[str, str], ring: KeyRing, place: Place
 ) -> tuple[str, ...]:
-    """All that is secret in an entry: what its references stand for, its secret fields, and parts of its URLs."""
+    """All secrets of an entry: the values of its references, its secret fields, and secret parts of its URLs."""
     raw = raw_entry(entry)
     found = {environ[name] for _, name in references_in(raw) if name in environ} | set(secrets_of(raw, ring, place))
     for place, text in texts_in(raw_entry(known)):
@@ -346,8 +346,8 @@ def _status_map(entry: ReceiverEntry) -> StatusMap | None:
 
 
 def with_secrets_replaced(raw: Raw, replaced: Callable[[str, Place], str]) -> Raw:
-    """A copy of `raw` with `replaced(text, place)` in place of what is written out under a secret field, or is a secret
-    part of a URL; of lists the positions are no part of the place."""
+    """A copy of `raw` with `replaced(text, place)` instead of each literal secret: the values of secret fields, and
+    secret parts of URLs. `place` has no positions in lists."""
 
     def changed(value: object, place: Place, secret: bool) -> object:
         if isinstance(value, dict):
@@ -375,7 +375,7 @@ def _sealed(raw: Raw, name: str, literals: dict[str, str]) -> Raw:
 
 
 def _with_parts_replaced(url: str, replaced: Callable[[str], str]) -> str:
-    """A URL with `replaced` in place of its secret parts."""
+    """A URL with its secret parts replaced by `replaced`."""
     parts, end = [], 0
     for start, stop in secret_spans(url):
         parts += [url[end:start], replaced(url[start:stop])]
@@ -384,5 +384,5 @@ def _with_parts_replaced(url: str, replaced: Callable[[str], str]) -> str:
 
 
 def _fingerprint(name: str, value: str) -> str:
-    # so that a new secret is a change of the entry; 48 bits are enough for that, and of no use for guessing a key
+    # so that a new secret changes the entry; 48 bits are enough for that, and do not help to guess the secret
     return hashlib.sha256(json.dumps([name, value]).encode()).hexdigest()[:12]

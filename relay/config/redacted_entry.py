@@ -1,4 +1,4 @@
-"""An entry as people may see it: every field that is in force, and nothing that is secret."""
+"""Entries for display: every field in effect, with secrets masked."""
 
 from dataclasses import asdict
 from typing import Final
@@ -14,23 +14,23 @@ _NOT_SETTINGS: Final = frozenset({"retry", "retry_after"})
 
 
 def effective(entry: EndpointEntry) -> dict[str, object]:
-    """Every field of an entry, durations in seconds, with what is written out under a secret field masked.
+    """Every field of an entry, durations in seconds, with literal secrets masked.
 
-    `retry` is what holds, also where the entry has the short form `retry_after`, which is left out here.
+    `retry` is the policy in effect, also if the entry has the short form `retry_after`, which is left out here.
     """
     known = entry.model_dump(mode="json", exclude=set(_NOT_SETTINGS))
     return {**{name: _masked(name, value) for name, value in known.items()}, "retry": asdict(entry.retry_policy())}
 
 
 def effective_source(entry: SourceEntry) -> dict[str, object]:
-    """The same of a source; its callback as `effective` has it."""
+    """Every field of a source's entry, likewise."""
     known = {name: _masked(name, value) for name, value in entry.model_dump(mode="json").items()}
     callback = entry.callback
     return known | ({"callback": effective(callback)} if isinstance(callback, CallbackEntry) else {})
 
 
 def shown_url(url: str) -> str:
-    """A URL without its secret parts, whether they are written out or encrypted."""
+    """A URL without its secret parts, literal or encrypted."""
     return masked_url(without_encrypted(url, MASK))
 
 

@@ -1,4 +1,4 @@
-"""`${NAME}` references to the environment: kept as they are in files and on the log, replaced only to be used."""
+"""`${NAME}` references to the environment, which stay unresolved in files and on the log."""
 
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -10,18 +10,19 @@ from relay.config.problems import Place, dotted, raise_all
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _SCHEMES: Final = frozenset({"", "basic", "bearer", "digest", "token", "apikey"})
 SEALED_PREFIX: Final = "file:"
-"""Begins the name of what is written out in the receivers file; no variable of an environment can have such a name."""
+"""Prefix of references to literal secrets of the receivers file; no environment variable can have such a name."""
 _NOT_FOR_RECEIVERS: Final = (
     "RELAY_", "SENTRY_", "AWS_", "AZURE_", "ARM_", "GOOGLE_", "GCLOUD_", "CLOUDSDK_", "ALIBABA_CLOUD_", "OCI_",
     "IBMCLOUD_", "DIGITALOCEAN_", "VAULT_", "KUBECONFIG",
 )  # fmt: skip
-"""How names begin that are the relay's own, or well-known credentials of the machine that it runs on."""
+"""Prefixes of the relay's own variables, and of well-known credentials of the machine it runs on."""
 
 
 def usable_variables(environ: Mapping[str, str], allowed: Sequence[str]) -> dict[str, str]:
-    """The variables that receivers.yaml may refer to: whoever writes that file must not reach all of the process's.
+    """The variables that receivers.yaml may refer to: its author must not have access to all of the process's
+    variables.
 
-    `allowed`: names, or beginnings followed by `*`. Without any: all but the relay's own, and credentials of clouds.
+    `allowed`: names, or prefixes followed by `*`. If empty, all but the relay's own variables and cloud credentials.
     """
     return {name: value for name, value in environ.items() if _is_usable(name, allowed)}
 
@@ -33,7 +34,7 @@ def _is_usable(name: str, allowed: Sequence[str]) -> bool:
 
 
 def spans_of_references(text: str) -> Iterator[tuple[int, int]]:
-    """Start and end of each `${...}` in `text`, in one pass whatever the text: nothing is read twice."""
+    """Start and end of each `${...}` in `text`, in linear time for any text."""
     start = text.find("${")
     while start >= 0:
         brace = text.find("}", start + 2)
@@ -44,7 +45,7 @@ def spans_of_references(text: str) -> Iterator[tuple[int, int]]:
 
 
 def with_references_replaced(text: str, meant: Callable[[str], str]) -> str:
-    """`text` with what `meant` makes of each reference's name in its place."""
+    """`text` with each reference replaced by `meant(name)`."""
     parts, end = [], 0
     for start, stop in spans_of_references(text):
         parts += [text[end:start], meant(text[start + 2 : stop - 1])]
@@ -61,7 +62,8 @@ def has_reference(text: str) -> bool:
 
 
 def is_public(text: str) -> bool:
-    """Whether a secret `text` may be known to anybody: it is made of references, and the name of an auth scheme."""
+    """Whether a secret field's `text` is safe to show: it has only references, and perhaps the name of an auth
+    scheme."""
     return has_reference(text) and with_references_replaced(text, lambda _: "").strip().lower() in _SCHEMES
 
 
@@ -73,14 +75,14 @@ def check_references(text: str) -> None:
 
 
 def references_in(value: object, place: Place = ()) -> Iterator[tuple[Place, str]]:
-    """The place and name of every reference in a tree of mappings and lists, also of what is encrypted there."""
+    """The place and name of every reference in a tree of mappings and lists, including encrypted secrets."""
     for where, text in texts_in(value, place):
         for name in _names_in(text):
             yield where, name
 
 
 def texts_in(value: object, place: Place = ()) -> Iterator[tuple[Place, str]]:
-    """Every text of the tree (not the keys), with its place."""
+    """Every text in the tree (except keys), with its place."""
     if isinstance(value, str):
         yield place, value
     elif isinstance(value, Mapping):
@@ -108,7 +110,7 @@ def _unknown_in(text: str, environ: Mapping[str, str]) -> Iterator[str]:
     for name in _names_in(text):
         if name not in environ:
             yield name
-        elif name.startswith(SEALED_PREFIX):  # what stands written out may refer to the environment itself
+        elif name.startswith(SEALED_PREFIX):  # a literal may refer to the environment itself
             yield from _unknown_in(environ[name], environ)
 
 
@@ -132,7 +134,7 @@ def _text_of(text: str, environ: Mapping[str, str]) -> str:
 
 def _missing(name: str) -> str:
     if name.startswith(SEALED_PREFIX):
-        return "written out in a receivers file that this process does not have; use a ${NAME} reference instead"
+        return "literal in a receivers file that this process does not have; use a ${NAME} reference instead"
     if name.startswith(ENCRYPTED):
         return "an encrypted secret within another"
-    return f"the environment variable {name} is not set, or is none that RELAY_SECRETS_FROM allows"
+    return f"the environment variable {name} is not set, or RELAY_SECRETS_FROM does not allow it"

@@ -1,4 +1,4 @@
-"""What signs sessions and links into the portal."""
+"""Secrets that sign sessions and portal links."""
 
 import os
 import secrets
@@ -16,8 +16,8 @@ _LABEL: Final = b"relay sessions 1"
 
 
 def session_secrets(settings: Settings, answer_secrets: Sequence[bytes], launch: bytes) -> tuple[bytes, ...]:
-    """The keys that sign and prove tokens, the one that signs first. `launch`: where nothing else was set; with it they
-    are good on this machine, until it is started anew."""
+    """The keys that sign and verify tokens, the signing one first. `launch`: used if no secret is set; tokens are then
+    valid only on this machine, until the relay restarts."""
     given = settings.session_secret
     if given:
         return tuple(derived_secret(each.get_secret_value().encode(), _LABEL) for each in given)
@@ -25,13 +25,13 @@ def session_secrets(settings: Settings, answer_secrets: Sequence[bytes], launch:
 
 
 def keep_launch_secret(directory: Path) -> None:
-    """For the processes that are started together. `directory`: for this user only."""
+    """Write a secret for processes that are started together. `directory`: readable by this user only."""
     with open(os.open(directory / _NAME, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
         file.write(secrets.token_bytes(_BYTES))
 
 
 def launch_secret(directory: Path | None) -> bytes:
-    """The one that is kept in `directory`, else one of this process alone."""
+    """The secret in `directory`, or else a new one for this process alone."""
     with suppress(FileNotFoundError):
         kept = b"" if directory is None else (directory / _NAME).read_bytes()
         if len(kept) == _BYTES:

@@ -1,4 +1,4 @@
-"""How a setting's value is shown to people: as it would be written, and secrets not at all."""
+"""Formats the values of settings for display, as they would be written, with secrets masked."""
 
 from typing import Final
 
@@ -21,13 +21,13 @@ SECRET_SETTINGS: Final = frozenset(
         "egress_proxy",
     }
 )
-"""Settings whose values no message may repeat."""
+"""Settings whose values must not appear in any message."""
 _SHARES: Final = frozenset({"attempt_log"})
-"""Numbers that are no durations."""
+"""Numbers that are not durations."""
 
 
 def shown_value(name: str, value: object) -> str:
-    """A setting's value as it is written; of a secret, that there is one."""
+    """A setting's value as it is written; MASK for a secret."""
     if value is None:
         return ""
     if name in ("redis_url", "history_url") and isinstance(value, SecretStr):
@@ -46,8 +46,8 @@ def shown_value(name: str, value: object) -> str:
 
 
 def _without_password(url: str) -> str:
-    """The URL of a Redis for people. Also where a password has characters that it should not, and nothing could connect
-    with it: what may belong to it is masked."""
+    """A server's URL with its password masked. If the password has characters that make the URL invalid, every part
+    that may belong to it is masked."""
     head, mark, query = url.partition("?")
     login, at, rest = head.rpartition("@")
     if at:

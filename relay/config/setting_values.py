@@ -1,4 +1,4 @@
-"""What the value of a setting may be: how it is read from text, what is allowed, and what is said where it is not."""
+"""Types of settings: parses and validates their values, with error texts for users."""
 
 import base64
 import binascii
@@ -24,7 +24,7 @@ _TOPIC_PREFIX = re.compile(r"[a-zA-Z0-9._-]{0,100}")
 
 
 def _items(value: object, expected: str) -> list[object]:
-    """The parts of a text with commas, or of a list. Raises ValueError that says what was `expected`."""
+    """The items of a comma-separated text, or of a list. Raises ValueError that names what was `expected`."""
     if isinstance(value, str):
         return [part.strip() for part in value.split(",") if part.strip()]
     if isinstance(value, list | tuple):
@@ -51,7 +51,7 @@ def _variable_names(value: object) -> object:
 
 def _variable_name(text: str) -> str:
     if not _VARIABLES.fullmatch(text):
-        raise ValueError(f"{text!r} is not the name of an environment variable, nor its beginning and a *")
+        raise ValueError(f"{text!r} is neither the name of an environment variable nor a prefix followed by *")
     return text
 
 
@@ -91,7 +91,7 @@ def _private_names(value: object) -> object:
 
 
 def _private_name(text: str) -> str:
-    """As the host of a URL is written: in lower case, in ASCII (IDNA), without a dot at the end."""
+    """Normalized like the host of a URL: in lower case, in ASCII (IDNA), without a trailing dot."""
     rest = text.removeprefix("*.")
     try:
         name = rest.removesuffix(".").encode("idna").decode().lower()
@@ -122,7 +122,7 @@ def check_redis_url(value: SecretStr) -> SecretStr:
 
 
 def none_if_said(value: object) -> object:
-    """The word `none`: there is to be no history, not even by default."""
+    """None for the word `none`, which turns off the history, including the default one."""
     said = value.get_secret_value() if isinstance(value, SecretStr) else value
     return None if said == "none" else value
 
@@ -146,7 +146,7 @@ def check_history_url(value: SecretStr) -> SecretStr:
 
 def _secrets(value: object) -> object:
     if isinstance(value, str):
-        value = value.replace("\n", ",")  # in a file one a line
+        value = value.replace("\n", ",")  # in a file, one per line
     found = tuple(_items(value, "secrets"))
     if isinstance(value, str) and not found:
         raise ValueError("is empty; leave it out, or give it a value")
@@ -160,7 +160,7 @@ def _not_empty(value: SecretStr) -> SecretStr:
 
 
 def _long_enough(value: SecretStr) -> SecretStr:
-    """Who has a token can try secrets on it as fast as a computer can."""
+    """Anybody with a token can test guesses of the secret offline."""
     if len(value.get_secret_value()) < SHORTEST_SESSION_SECRET:
         raise ValueError(f"shorter than {SHORTEST_SESSION_SECRET} characters; make one with: openssl rand -hex 32")
     return value
@@ -171,14 +171,14 @@ def _origins(value: object) -> object:
 
 
 def _origin(text: str) -> str:
-    """In lower case: browsers write it so."""
+    """The origin in lower case, as browsers send it."""
     if not _ORIGIN.fullmatch(text.lower()):
         raise ValueError(f"{text!r} is not an origin; write scheme, host and port alone, as https://app.example")
     return text.lower()
 
 
 def key_of(value: SecretStr) -> bytes:
-    """The 32 bytes that a key of RELAY_SECRETS_KEY stands for. Raises ValueError."""
+    """The 32 bytes of a key in RELAY_SECRETS_KEY. Raises ValueError."""
     try:
         key = base64.b64decode(value.get_secret_value(), validate=True)
     except (binascii.Error, ValueError):

@@ -1,4 +1,4 @@
-"""The settings of a process: what there is, what is allowed, the defaults, and the layers that give them values."""
+"""The settings of a process: names, types and defaults, and the layers from which they are loaded."""
 
 from collections import ChainMap
 from collections.abc import Iterator, Mapping
@@ -50,7 +50,7 @@ from relay.domain.receiver import Verification
 
 ENV_PREFIX: Final = "RELAY_"
 _SET: Final = "the command itself"
-"""Where a value comes from that nobody gave: `relay dev` sets some."""
+"""The origin of values that a command sets on its own, such as `relay dev`."""
 CONFIG_FILE: Final = "config_file"
 """Among the overrides: the YAML file to read settings from. In the environment: RELAY_CONFIG_FILE."""
 ALSO_FROM: Final = {
@@ -59,7 +59,7 @@ ALSO_FROM: Final = {
     "SENTRY_DSN": "sentry_dsn",
     "SENTRY_ENVIRONMENT": "sentry_environment",
 }
-"""Variables without our prefix that are heeded, too."""
+"""Variables without our prefix that are read, too."""
 
 
 class Settings(BaseSettings):
@@ -71,152 +71,154 @@ class Settings(BaseSettings):
     _origins: dict[str, str] = PrivateAttr(default_factory=dict)
 
     kafka_bootstrap_servers: Annotated[str, Field(min_length=1), AfterValidator(check_brokers)] = "localhost:9092"
-    """Brokers to begin with, as `kafka-1:9092,kafka-2:9092`."""
+    """Bootstrap brokers, such as `kafka-1:9092,kafka-2:9092`."""
     kafka_security_protocol: Literal["PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL"] = "PLAINTEXT"
-    """How brokers are talked to: with TLS (`SSL`), a login (`SASL_...`), or both."""
+    """Protocol for brokers: with TLS (`SSL`), authentication (`SASL_...`), or both."""
     kafka_sasl_mechanism: Literal["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512"] | None = None
-    """How the login is made; required with `SASL_...`."""
+    """Authentication mechanism; required with `SASL_...`."""
     kafka_sasl_username: str | None = None
-    """Likewise."""
+    """User name; required with `SASL_...`."""
     kafka_sasl_password: Secret | None = None
-    """Likewise."""
+    """Password; required with `SASL_...`."""
     kafka_ca_file: Path | None = None
-    """Certificates that the brokers' certificates are checked with, in place of the system's."""
+    """Authorities (PEM) that are trusted for the brokers' certificates, instead of the system's."""
     kafka_certificate_file: Path | None = None
-    """Our certificate, for brokers that ask for one."""
+    """Client certificate (PEM), for brokers that require one."""
     kafka_key_file: Path | None = None
-    """Its key. None: it is in the same file."""
+    """Private key of the client certificate. None: it is in the same file."""
     kafka_replication_factor: Count | None = None
-    """None: the broker's own default."""
+    """Replication factor of topics that the relay creates. None: the broker's default."""
     kafka_session_timeout: PositiveDuration = 15.0
-    """After this long without a sign of life another process takes over the partitions of one."""
+    """Time without heartbeats after which another process takes over a process's partitions."""
     kafka_isolation: Annotated[Literal["read_committed", "read_uncommitted"], BeforeValidator(lowered)] = (
         "read_committed"
     )
-    """Of what transactional producers write: only committed transactions, or open and aborted ones, too."""
+    """Which records of transactional producers are read: only committed ones, or open and aborted ones, too."""
     kafka_wait: Duration = 60.0
-    """How long `topics apply` and `receivers apply` wait for a cluster that answers and is not ready yet."""
+    """How long `topics apply` and `receivers apply` wait for a cluster that answers but is not ready yet."""
     redis_url: Annotated[SecretStr, AfterValidator(check_redis_url)] = SecretStr("redis://localhost:6379/0")
-    """`redis://`, `rediss://` or `unix://`, one server; `redis+sentinel://` and `redis+cluster://`, several."""
+    """URL of Redis: `redis://`, `rediss://`, `unix://` (one server), `redis+sentinel://` or `redis+cluster://`."""
     receivers_file: Path = Path("receivers.yaml")
-    """Declares receivers and sources; read again when it changes."""
+    """File that declares receivers and sources; reloaded when it changes."""
     topic_prefix: Annotated[str, AfterValidator(check_topic_prefix)] = ""
-    """Before the names of topics, consumer groups and keys in Redis."""
+    """Prefix of the names of topics, consumer groups and Redis keys."""
     api_host: Annotated[str, Field(min_length=1)] = "127.0.0.1"
-    """Where the API listens; beyond loopback it does not start without a key."""
+    """Address on which the API listens; on any but loopback it does not start without a key."""
     api_port: Port = 8080
-    """0: a free one."""
+    """Port of the API. 0: any free port."""
     api_shared_port: Annotated[Literal["installation", "any"], BeforeValidator(lowered)] = "installation"
     """Which processes of this user may listen on the same port: those of this installation, or any. `any` is for an
-    upgrade from a release that does not say whose its port is."""
+    upgrade from a release that does not record which installation uses the port."""
     public_url: Annotated[str, AfterValidator(url_without_slash)] | None = None
-    """Where receivers reach the API; without a slash at the end."""
+    """URL at which receivers reach the API, without a trailing slash."""
     api_url: Annotated[str, AfterValidator(url_without_slash)] | None = None
-    """Where the commands find the API. None: at `api_host` and `api_port`."""
+    """URL of the API for commands. None: from `api_host` and `api_port`."""
     api_key: Secret | None = None
-    """A key with the scope `admin`, beside those that are made."""
+    """API key with the scope `admin`, in addition to created keys."""
     metrics_key: Secret | None = None
-    """A key with the scope `metrics` alone, for what scrapes `/metrics`."""
+    """API key with the scope `metrics` only, for scraping `/metrics`."""
     api_key_quota: QuotaSetting = None
-    """How many messages may come in over HTTP with each key, `api_key` or one that was made, as 6000/1m."""
+    """Maximum number of messages over HTTP with each API key (`api_key`, or a created one), such as 6000/1m."""
     source_quota: QuotaSetting = None
-    """How many may come in over HTTP of each source whose entry says nothing about that."""
+    """Maximum number of messages over HTTP from each source without a quota in its entry."""
     api_owner_receivers: Count = 1_000
-    """Receivers that an owner may register with a key of their own (`owner:<id>`)."""
+    """Maximum number of receivers that an owner may register with a key of its own (`owner:<id>`)."""
     pages: bool = True
-    """Serve the pages for people, under `/ui/` of the API."""
+    """Serve the web UI, under `/ui/` of the API."""
     api_insecure: bool = False
-    """Serve the API beyond this machine although there is no key."""
+    """Serve the API beyond this machine even without a key."""
     allowed_hosts: HostNames = ()
-    """What the API may be called in a Host header, beside loopback, `api_host` and the host of `public_url`."""
+    """Host names accepted in a Host header, beside loopback, `api_host` and the host of `public_url`."""
     api_connections: Count | None = None
-    """Open connections to the API of a process. None: 1,000, or a quarter of the file descriptors if that is less."""
+    """Maximum open connections to a process's API. None: 1,000, or a quarter of the file descriptors if that is
+    less."""
     api_connections_per_address: Count | None = None
-    """None: half of them."""
+    """Maximum open connections from one client address. None: half of `api_connections`."""
     api_body_memory: Size | None = None
-    """Bytes of bodies that a process holds at a time, over all requests. None: 64 MiB, or twice the largest body."""
+    """Maximum bytes of request bodies that a process holds at a time. None: 64 MiB, or twice the largest body."""
     api_wait_max: Duration = 30.0
-    """For which a request with `wait` waits for the receiver's answer at most."""
+    """Maximum time for which a request with `wait` waits for the receiver's answer."""
     api_waiters: Count | None = None
-    """Requests of a process that may wait so at a time; others get 202 at once. None: one in four `api_connections`."""
+    """Maximum number of waiting requests of a process; others get 202 at once. None: a quarter of `api_connections`."""
     answer_secret: Secrets = ()
-    """Signs the tokens of answer URLs: the first one does, and each proves them. None: `relay dev` keeps one by itself,
-    and `relay run` sends no answer URLs."""
+    """Secrets of the tokens in answer URLs: the first signs, and each verifies. None: `relay dev` creates and keeps
+    one, and `relay run` sends no answer URLs."""
     session_secret: SessionSecrets = ()
-    """Signs sessions and links into the portal: the first one does, and each proves them; 16 characters at least. None:
-    made from `answer_secret`; without that, too, one that this launch forgets."""
+    """Secrets of sessions and portal links, at least 16 characters: the first signs, and each verifies. None: derived
+    from `answer_secret`; without that, too, a random one for each start."""
     portal_origins: Origins = ()
-    """Of pages that may show the portal in a frame, as https://app.example."""
+    """Origins of pages that may show the portal in a frame, such as https://app.example."""
     secrets_key: Keys = ()
-    """Keys, 32 bytes of base64 each, for secrets that are given over the API: the first encrypts, and each decrypts.
-    None: `relay dev` keeps one by itself, and `relay run` takes no such secrets."""
+    """Keys, base64 of 32 bytes each, for secrets that are given over the API: the first encrypts, and each decrypts.
+    None: `relay dev` creates and keeps one, and `relay run` accepts no such secrets."""
     secrets_from: VariableNames = ()
-    """Variables that `${NAME}` in receivers.yaml may name; empty: all but the relay's own and credentials of clouds."""
+    """Variables that `${NAME}` in receivers.yaml may name; empty: all but the relay's own and cloud credentials."""
     api_secrets_from: VariableNames = ()
-    """Those of them that `${NAME}` in a receiver made over the API may name; empty: none."""
+    """Those of `secrets_from` that `${NAME}` in a receiver registered over the API may name; empty: none."""
     api_verification: Verification = "none"
-    """What a receiver made over the API has to prove about its URL before it is sent anything. `none`: what it says."""
+    """Verification that receivers registered over the API have to pass before anything is sent. `none`: their own."""
     allow_private_networks: Networks = ()
-    """Networks of private use, or of this machine, whose addresses may be sent to, as `10.0.0.0/8`."""
+    """Private or loopback networks to which the relay may send, such as `10.0.0.0/8`."""
     allow_private_names: PrivateNames = ()
-    """Host names that may lead to addresses of private use or of this machine; `*.internal`: all under that."""
+    """Host names that may resolve to private or loopback addresses; `*.internal`: all below `internal`."""
     allow_http: bool | None = None
-    """Plain http endpoints. None: only in `allow_private_networks`, and to private addresses of those names."""
+    """Allow plain http endpoints. None: only in `allow_private_networks`, and to private addresses of those names."""
     dedup_window: PositiveDuration = 604_800.0
-    """For which a message that is over is known, so that the same id does nothing."""
+    """Time for which the id of a finished message is known, so that a duplicate has no effect."""
     strict_json: bool = False
-    """Refuse payloads over HTTP that are not the JSON that their content type says, in place of a warning."""
+    """Reject payloads over HTTP with a JSON content type that are not valid JSON, instead of a warning."""
     max_payload_bytes: Size = ByteSize(1_048_576)
-    """Largest payload that is taken."""
+    """Maximum size of a payload."""
     answer_body_cap: Size = ByteSize(65_536)
-    """Bytes of an answer that are kept; what is longer is cut, and marked so."""
+    """Maximum bytes of an answer; a longer one is cut and marked as truncated."""
     window_records: Count = 2_000
-    """Unfinished records of a partition at a time."""
+    """Maximum number of unfinished records of a partition."""
     window_offsets: Count = 20_000
-    """Offsets between the first unfinished record of a partition and the last one read."""
+    """Maximum distance between the first unfinished record of a partition and the last one read, in offsets."""
     hold_max: Duration = 60.0
-    """Longest wait that is held in memory; a longer one is parked."""
+    """Longest wait for which a message is held in memory; for a longer one it is parked."""
     max_requests: Count | None = None
-    """Requests to receivers and callbacks under way at a time, per process. None: as many as descriptors allow."""
+    """Maximum requests to receivers and callbacks in flight, per process. None: as many as descriptors allow."""
     memory_budget: Size | None = None
-    """Bytes of records that a process holds at a time (`64MiB`); what waits beyond stays in the log. None: a quarter of
-    what the process may have (its cgroup's limit, else the machine's memory), at most 512 MiB."""
+    """Maximum bytes of records that a process holds (`64MiB`); further records stay in the log. None: a quarter of the
+    process's memory limit (its cgroup's, or else the machine's memory), at most 512 MiB."""
     parked_per_receiver: Count = 100_000
-    """Messages of a receiver that may wait parked."""
+    """Maximum number of parked messages of a receiver."""
     parked_total: Count = 1_000_000
-    """Of all receivers and sources; none of them gets more than is left free for the others."""
+    """Maximum number of parked messages of all receivers and sources; none may have more than is free for the
+    others."""
     shutdown_grace: Duration = 30.0
-    """For which a process that is to stop goes on with what it has begun."""
+    """Time for which a stopping process continues the work that it has begun."""
     rebuild_rate: Count = 5_000
-    """Records a second that are read, at most, to make finished messages known again after Redis lost its memory."""
+    """Maximum records per second that are read to restore finished messages after Redis lost its data."""
     history_url: Annotated[
         Annotated[SecretStr, AfterValidator(check_history_url)] | None, BeforeValidator(none_if_said)
     ] = None
-    """Where what happened is kept, to be searched: `sqlite:///path`, `postgresql://...` or `none`. Without it in SQLite
-    where one machine runs all (`relay dev`; `relay run` whose brokers and Redis are on loopback), else nowhere."""
+    """URL of the history database: `sqlite:///path`, `postgresql://...` or `none`. Default: SQLite if everything runs
+    on one machine (`relay dev`, or `relay run` with brokers and Redis on loopback), else none."""
     history_bodies: Annotated[ByteSize, Field(ge=0)] = ByteSize(0)
-    """Bytes of each message's body that are kept there, and with them its headers; 0: neither."""
+    """Bytes of each message's body that the history stores, together with its headers; 0: neither."""
     history_retention: PositiveDuration = 604_800.0
-    """How long what happened is kept there."""
+    """How long the history is kept."""
     attempt_log: Share = 1.0
-    """Share of the messages whose requests are told on `delivery_attempts`, 0 to 1; failed ones are of all. 0: none."""
+    """Share of the messages whose requests are recorded on `delivery_attempts`, 0 to 1; failed ones always. 0: none."""
     metrics_port: Port | None = None
-    """Where a process without the API serves `/livez`, `/readyz` and `/metrics`."""
+    """Port on which a process without the API serves `/livez`, `/readyz` and `/metrics`."""
     log_format: Annotated[Literal["auto", "json", "console"], BeforeValidator(lowered)] = "auto"
-    """`auto`: for people in a terminal, else JSON."""
+    """Format of the log. `auto`: `console` in a terminal, else `json`."""
     log_level: Annotated[Literal["debug", "info", "warning", "error"], BeforeValidator(lowered)] = "info"
-    """The least urgent that is told."""
+    """Minimum level of logged events."""
     sentry_dsn: Secret | None = None
-    """Where failures are reported. None: nowhere."""
+    """Sentry DSN to which failures are reported. None: nowhere."""
     sentry_environment: str | None = None
-    """What Sentry calls this installation."""
+    """Name of this installation in Sentry."""
     ca_file: Path | None = None
-    """Authorities that are trusted besides the system's, by endpoints without a `tls.ca` of their own."""
+    """Authorities trusted in addition to the system's, for endpoints without a `tls.ca` of their own."""
     egress_proxy: Secret | None = None
-    """`http://[user:password@]host:port`, through which receivers and callbacks are reached. Where a name leads is then
-    the proxy's business: only literal addresses are checked here."""
+    """Proxy for receivers and callbacks, `http://[user:password@]host:port`. The proxy then resolves host names, so the
+    relay can only check literal addresses."""
     no_proxy: Annotated[tuple[str, ...], BeforeValidator(hosts_and_networks)] = ()
-    """What is reached without the proxy: `*`, names (with all under them), addresses and networks; `host:port`, too."""
+    """Targets reached without the proxy: `*`, names (with subdomains), addresses and networks; also `host:port`."""
 
     @classmethod
     def settings_customise_sources(
@@ -227,14 +229,14 @@ class Settings(BaseSettings):
         dotenv_settings: PydanticBaseSettingsSource,
         file_secret_settings: PydanticBaseSettingsSource,
     ) -> tuple[PydanticBaseSettingsSource, ...]:
-        """Only what is passed in: `load_settings` reads the layers, as it must know where each value came from."""
+        """Only the arguments: `load_settings` reads the layers, because it must know the origin of each value."""
         return (init_settings,)
 
     @field_validator("kafka_sasl_mechanism", "kafka_sasl_username", "kafka_sasl_password")
     @classmethod
     def _agrees_with_protocol(cls, value: object, info: ValidationInfo) -> object:
         protocol = info.data.get("kafka_security_protocol")
-        if protocol is None:  # it is not valid itself
+        if protocol is None:  # it is invalid itself
             return value
         if protocol.startswith("SASL_") and value is None:
             raise ValueError(f"required, because kafka_security_protocol is {protocol}")
@@ -272,23 +274,23 @@ class Settings(BaseSettings):
         return total
 
     def remember(self, origins: Mapping[str, str]) -> None:
-        """Where the fields that were given came from, for people; copies know it, too."""
+        """Remember where the given values came from, for display; copies keep it."""
         self._origins = dict(origins)
 
     def origin_of(self, name: str) -> str | None:
-        """None: nobody has said."""
+        """Where the setting's value came from; None if it was not given."""
         return self._origins.get(name)
 
 
 class Given(NamedTuple):
-    """A value that a layer gives. `where`, for people: `--api-port`, `RELAY_API_PORT`, `relay.yaml: api_port`."""
+    """A value from a layer. `where`, for display: `--api-port`, `RELAY_API_PORT`, `relay.yaml: api_port`."""
 
     value: object
     where: str
 
 
 class Origin(NamedTuple):
-    """A setting as it is in force. `value`: as text, secrets masked. `source`: where it came from, or `default`."""
+    """A setting in effect. `value`: as text, secrets masked. `source`: where it came from, or `default`."""
 
     name: str
     value: str
@@ -307,12 +309,12 @@ def load_settings(overrides: Mapping[str, object], environ: Mapping[str, str]) -
 
 
 def sources_of(overrides: Mapping[str, object], environ: Mapping[str, str]) -> list[Origin]:
-    """Every setting, its value, and where that came from. Raises UserError as `load_settings`."""
+    """Every setting, its value and its origin. Raises UserError as `load_settings` does."""
     return origins_of(load_settings(overrides, environ))
 
 
 def origins_of(settings: Settings) -> list[Origin]:
-    """Every setting as it is in force, and where it came from, as far as `load_settings` has read them."""
+    """Every setting in effect, and its origin if `load_settings` has read it."""
     given = settings.model_fields_set
     return [
         Origin(name, shown_value(name, value), (settings.origin_of(name) or _SET) if name in given else "default")
@@ -357,7 +359,7 @@ def env_name(field: str) -> str:
 
 
 def _variables() -> dict[str, str]:
-    """Variable -> field. When both names of a setting are set, the one with our prefix counts: it comes last."""
+    """Variable -> field. The names with our prefix are last, so that they take precedence."""
     return {**ALSO_FROM, **{env_name(field): field for field in Settings.model_fields}}
 
 
@@ -370,7 +372,7 @@ def _unknown_variables(environ: Mapping[str, str]) -> Iterator[str]:
 
 
 def _from_environment(environ: Mapping[str, str]) -> dict[str, Given]:
-    # empty counts as not set: that is what `NAME: ${NAME:-}` in a compose file means
+    # empty counts as not set, as `NAME: ${NAME:-}` in a compose file intends
     return {field: Given(environ[name], name) for name, field in _variables().items() if environ.get(name)}
 
 

@@ -41,34 +41,34 @@ _Receivers = Annotated[tuple[ReceiverName, ...], Field(strict=False, min_length=
 
 
 class InboundEntry(Entry):
-    """Webhooks at `POST /v1/in/{source_id}`: who makes them, and how they prove it."""
+    """Third-party webhooks at `POST /v1/in/{source_id}`: their kind, and how they are authenticated."""
 
     kind: Literal["github", "stripe", "slack", "standard", "cloudevents", "generic"]
-    """Whose webhooks they are, which decides how id, type and signature are read."""
+    """Provider or format of the webhooks, which decides how id, type and signature are read."""
     secret: _Secrets
-    """Proves them; of several each will do, while rotating."""
+    """Secret that authenticates the webhooks; a list during rotation, any of which is accepted."""
     receivers: _Receivers | None = None
-    """Receivers that get them; default: those that subscribe."""
+    """Receivers of the webhooks; default: all subscribers."""
     tolerance: PositiveDuration = 300.0
-    """How far the signed time may be from now (`stripe`, `slack`, `standard`)."""
+    """Maximum distance of the signed time from now (`stripe`, `slack`, `standard`)."""
     header: Annotated[_Header | None, Field(validate_default=True)] = None
-    """Header with the HMAC over the body (`generic`; `cloudevents` that are signed)."""
+    """Header with the HMAC of the body (`generic`, and signed `cloudevents`)."""
     digest: Literal["sha1", "sha256", "sha512"] = "sha256"
     """Hash of that HMAC."""
     encoding: Literal["hex", "base64"] = "hex"
-    """How that HMAC is written."""
+    """Encoding of that HMAC."""
     prefix: Annotated[str, AfterValidator(check_header_value)] = ""
-    """Text before it, such as `sha256=`."""
+    """Text before that HMAC in the header, such as `sha256=`."""
     id_header: _Header | None = None
-    """Header with the message id (`generic`), so that repeats are recognised; default: none."""
+    """Header with the message id (`generic`), by which duplicates are recognized; default: none."""
     type_header: _Header | None = None
     """Header with the event type (`generic`); default: none."""
     redelivery: Literal["failed", "always", "never"] = "failed"
-    """Which messages are delivered again when their id comes again: those that failed, all, or none."""
+    """Which messages are delivered again when their id arrives again: failed ones, all, or none."""
 
     @property
     def secrets(self) -> tuple[str, ...]:
-        """Each of them will do."""
+        """The secrets, any of which is accepted."""
         return (self.secret,) if isinstance(self.secret, str) else self.secret
 
     @field_validator("secret")
@@ -101,14 +101,14 @@ class InboundEntry(Entry):
     @classmethod
     def _of_that_header(cls, value: str, info: ValidationInfo) -> str:
         if info.data.get("header", "") is None:
-            raise ValueError("is about the HMAC in a header of your own; give its name as header")
+            raise ValueError("applies to the HMAC in a header; give that header's name in the field header")
         return value
 
     @field_validator("id_header", "type_header")
     @classmethod
     def _of_generic(cls, name: str | None, info: ValidationInfo) -> str | None:
         if name is not None and info.data.get("kind", "generic") != "generic":
-            raise ValueError(f"{info.data['kind']!r} says itself where this is; leave it out")
+            raise ValueError(f"{info.data['kind']!r} defines where this is; leave it out")
         return name
 
 
@@ -119,10 +119,10 @@ def _kafka(word: str) -> str:
 
 
 class CallbackEntry(EndpointEntry):
-    """Where a source wants its results POSTed."""
+    """Endpoint to which a source's results are POSTed."""
 
     url: Url
-    """Where results are POSTed."""
+    """URL to which results are POSTed."""
 
     @field_validator("url")
     @classmethod
@@ -131,7 +131,7 @@ class CallbackEntry(EndpointEntry):
 
 
 class SourceEntry(Entry):
-    """How results come back to a source, how its webhooks come in if they are not in our own form, and how many."""
+    """How results are returned to a source, how its third-party webhooks are received, and its quota."""
 
     callback: (
         Annotated[
@@ -141,13 +141,13 @@ class SourceEntry(Entry):
         ]
         | None
     ) = None
-    """Where results are POSTed; `kafka`: they stay on the topic `to_sender` for a consumer of the sender's own;
-    default: the sender asks the API."""
+    """Endpoint to which results are POSTed, or `kafka` if the sender reads them from the topic `to_sender`; default:
+    the sender queries the API."""
     answers: Literal["all", "non_empty", "none"] = "all"
     """Which answers are returned."""
     failures: bool = True
-    """Whether failures are reported, as notices."""
+    """Whether failures are reported to the sender, as failure notices."""
     inbound: InboundEntry | None = None
-    """Webhooks that are taken as their maker sends them."""
+    """How webhooks of a third-party provider are received."""
     quota: QuotaText | None = None
-    """Messages over HTTP within a time, such as `6000/1m`; default RELAY_SOURCE_QUOTA."""
+    """Maximum number of messages over HTTP in a period, such as `6000/1m`; default: RELAY_SOURCE_QUOTA."""

@@ -1,4 +1,4 @@
-"""Reads a YAML file that people write: a key that is written twice is a mistake, not an override."""
+"""Reads YAML files, and rejects duplicate keys."""
 
 import re
 from collections.abc import Iterator
@@ -12,12 +12,12 @@ from relay.domain.errors import UserError
 from relay.domain.secrecy import MASK
 
 _QUOTED: Final = re.compile(r"'[^'<]{3,}'")
-"""A word of the file that a syntax error repeats; it may be a secret that begins with * or !."""
+"""A word of the file in a syntax error, which may be a secret that begins with * or !."""
 _BOOL: Final = "tag:yaml.org,2002:bool"
 
 
 class _Loader(yaml.SafeLoader):
-    """Booleans as in YAML 1.2: `on`, `off`, `yes` and `no` are names like any others."""
+    """Reads booleans as in YAML 1.2: `on`, `off`, `yes` and `no` are plain text."""
 
     yaml_implicit_resolvers = {  # noqa: RUF012 - the name and form are PyYAML's
         first: [(tag, pattern) for tag, pattern in resolvers if tag != _BOOL]
@@ -31,7 +31,7 @@ _Loader.add_implicit_resolver(_BOOL, re.compile("(?:true|True|TRUE|false|False|F
 if yaml.__with_libyaml__:
 
     class _FastLoader(yaml.CSafeLoader):
-        """The same on a parser in C, ten times as fast, which says less well what is wrong with a file."""
+        """The same with the C parser: ten times as fast, but with less precise errors."""
 
         yaml_implicit_resolvers = _Loader.yaml_implicit_resolvers
 
@@ -40,7 +40,7 @@ else:
 
 
 def read_mapping(path: Path) -> dict[object, object]:
-    """The file's mapping; empty for an empty file. Raises UserError that names the file, and the place in it."""
+    """The file's mapping; empty for an empty file. Raises UserError that names the file and the place in it."""
     try:
         text = path.read_text(encoding="utf-8")
     except OSError as error:
@@ -51,7 +51,7 @@ def read_mapping(path: Path) -> dict[object, object]:
 
 
 def parse_mapping(text: str, origin: str) -> dict[object, object]:
-    """As `read_mapping`, for text that came from `origin`."""
+    """As `read_mapping`, for a text. `origin`: its name, for messages."""
     try:
         loader, root = _composed(text)
         if root is None:
@@ -71,7 +71,7 @@ def parse_mapping(text: str, origin: str) -> dict[object, object]:
 
 
 def _composed(text: str) -> tuple[_Loader | _FastLoader, yaml.Node | None]:
-    """A loader that has read the document, and its root. Raises yaml.YAMLError."""
+    """(loader, root) of the parsed document. Raises yaml.YAMLError."""
     try:
         fast = _FastLoader(text)
         return fast, fast.get_single_node()
@@ -81,8 +81,8 @@ def _composed(text: str) -> tuple[_Loader | _FastLoader, yaml.Node | None]:
 
 
 def _twice(node: yaml.Node, place: Place, visited: set[yaml.Node]) -> Iterator[tuple[Place, int]]:
-    """Where a key is repeated, with the line (1-based) of the repetition."""
-    if node in visited:  # an alias, perhaps of a node around it
+    """(place, 1-based line) of each repeated key."""
+    if node in visited:  # an alias, perhaps of an enclosing node
         return
     visited.add(node)
     if isinstance(node, yaml.SequenceNode):
@@ -92,7 +92,7 @@ def _twice(node: yaml.Node, place: Place, visited: set[yaml.Node]) -> Iterator[t
         seen: set[object] = set()
         for key, value in node.value:
             here = (*place, str(key.value))
-            if isinstance(key, yaml.ScalarNode):  # others cannot be keys, as is said later
+            if isinstance(key, yaml.ScalarNode):  # other keys are reported later
                 if key.value in seen:
                     yield here, key.start_mark.line + 1
                 seen.add(key.value)

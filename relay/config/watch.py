@@ -1,4 +1,4 @@
-"""Notices that a file was changed: by looking at it each second, and at once when asked to (SIGHUP)."""
+"""Watches a file for changes: polls it every second, and at once on request (SIGHUP)."""
 
 import asyncio
 from collections.abc import Awaitable, Callable
@@ -9,7 +9,7 @@ from relay.domain.errors import Unavailable, UserError
 
 
 class Stamp(NamedTuple):
-    """What changes when a file is edited, or replaced by another (an editor's rename, a mounted secret)."""
+    """Identifies a version of a file: changes if it is edited or replaced (an editor's rename, a mounted secret)."""
 
     inode: int
     modified_ns: int
@@ -17,7 +17,7 @@ class Stamp(NamedTuple):
 
 
 def file_stamp(path: Path) -> Stamp | None:
-    """None while there is no such file."""
+    """The file's stamp; None if it does not exist."""
     try:
         found = path.stat()
     except OSError:
@@ -35,22 +35,21 @@ async def watch_file(
     since: Stamp | None,
     poll_s: float = 1.0,
 ) -> None:
-    """Await `on_change` whenever the file differs from `since` (what it was when last read), for ever; and whenever
-    `hangup` is set, which is cleared.
+    """Await `on_change` whenever the file differs from `since` (its version when last read), and whenever `hangup` is
+    set, which is cleared. Never returns.
 
-    A UserError that `on_change` raises goes to `on_problem`, once per version of the file; after Unavailable, the
-    change is tried again at the next look. A file that is gone is told to `on_gone`, and left alone until it is there
-    again.
+    A UserError of `on_change` is passed to `on_problem`, once per version of the file. After Unavailable, the change is
+    retried at the next poll. If the file disappears, `on_gone` is called once, and the watch continues when it is back.
     """
     applied = now = since
     while True:
-        asked = await _wait(hangup, poll_s)
+        requested = await _wait(hangup, poll_s)
         before, now = now, file_stamp(path)
         if now is None:
             if before is not None:
                 on_gone()
             continue
-        if now == applied and not asked:
+        if now == applied and not requested:
             continue
         try:
             await on_change()

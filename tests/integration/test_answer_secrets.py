@@ -41,7 +41,7 @@ async def test_a_url_that_only_this_machine_reaches_is_said_where_receivers_are_
     async with RelayProcess("dev", "--port", "0", "--ephemeral", cwd=tmp_path) as dev:
         said = await dev.line_with("answer_urls")
         await dev.line_with("Ready")
-    assert "which only this machine reaches; set RELAY_PUBLIC_URL" in said
+    assert "which only this machine can reach; set RELAY_PUBLIC_URL" in said
     assert ": ci" in said
     assert "local" not in said
     (tmp_path / "receivers.yaml").write_text(yaml.safe_dump({"receivers": {"local": receivers["local"]}}))

@@ -60,17 +60,17 @@ def test_no_url_without_a_secret_or_a_place() -> None:
         ("https://relay.example", SECRET, {"ci": ASKED, "cd": MUTE}, []),
         ("http://127.0.0.1:8080", SECRET, {"local": LOCAL}, []),
         ("https://relay.example", "", {"ci": ASKED}, ["RELAY_ANSWER_SECRET is not set"]),
-        ("https://relay.example", "", {"ci": ASKED, "cd": MUTE}, ["after a 202 of: cd"]),
+        ("https://relay.example", "", {"ci": ASKED, "cd": MUTE}, ["after a 202: cd"]),
         (None, SECRET, {"ci": ASKED, "cd": MUTE}, ["RELAY_PUBLIC_URL is not set"]),
         (None, "", {"cd": MUTE}, ["RELAY_ANSWER_SECRET is not set"]),
-        ("http://127.0.0.1:8080", SECRET, {"local": LOCAL, "ci": ASKED}, ["set RELAY_PUBLIC_URL to where"]),
+        ("http://127.0.0.1:8080", SECRET, {"local": LOCAL, "ci": ASKED}, ["set RELAY_PUBLIC_URL to a URL"]),
         (
             "http://localhost",
             SECRET,
             {"x": AnsweringReceiver("${URL}", True), "y": AnsweringReceiver("https://${H}/a", True)},
             [],
         ),
-        ("http://localhost", SECRET, {"x": AnsweringReceiver("https://ci.example/${PATH}", True)}, ["API: x"]),
+        ("http://localhost", SECRET, {"x": AnsweringReceiver("https://ci.example/${PATH}", True)}, ["can reach: x"]),
         ("https://relay.example", "tiny", {}, ["RELAY_ANSWER_SECRET is shorter than 16 characters"]),
     ],
 )
@@ -85,5 +85,5 @@ def test_what_is_said(base: str | None, given: str, receivers: dict[str, Answeri
 def test_many_receivers_are_counted() -> None:
     receivers = {f"r{number}": MUTE for number in range(8)}
     (finding,) = findings(settings(), AnswerUrls((), None), receivers, sends=False)
-    assert str(finding).endswith("of: r0, r1, r2, r3, r4 and 3 more")
+    assert str(finding).endswith("202: r0, r1, r2, r3, r4 and 3 more")
     assert len(finding.receivers) == 8

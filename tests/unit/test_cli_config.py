@@ -132,10 +132,10 @@ def test_receivers_check_says_what_was_understood(file: Path) -> None:
         "answer: in the response or by callback, optional within 1h",
         "  off: switched off; POST https://off.example/; shared lane; order: source; rate: 5/1m; "
         "retry: 5s to 1h, 20 times; answer: in the response or by callback, optional within 1h",
-        "refused with this environment: receivers.ci: bearer_token: the environment variable TOKEN is not set, or is "
-        "none that RELAY_SECRETS_FROM allows",
-        "note: relay-answer-url is off, for RELAY_ANSWER_SECRET is not set (make one with: openssl rand -hex 32); "
-        "without it nothing brings the answer after a 202 of: ci, off",
+        "refused with this environment: receivers.ci: bearer_token: the environment variable TOKEN is not set, or "
+        "RELAY_SECRETS_FROM does not allow it",
+        "note: relay-answer-url is off: RELAY_ANSWER_SECRET is not set (make one with: openssl rand -hex 32); "
+        "without it, these receivers cannot answer after a 202: ci, off",
     ]
     assert "refused" not in _run(receivers, "check", str(file), TOKEN="t")
     assert "refused" in _run(receivers, "check", str(file), TOKEN="t", RELAY_SECRETS_FROM="OTHER_*")

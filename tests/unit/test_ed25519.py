@@ -192,9 +192,9 @@ def test_relay_receivers_shows_the_public_keys_and_never_the_private_ones(tmp_pa
         ("secret: ${KEY}, signature: [standard, stripe]", "signature: 'stripe' signs with an HMAC"),
         (
             "secret: [a, '${KEY}'], signature: [github]",
-            "signature: a private key (whsk_) signs in the style 'standard'",
+            "signature: a private key (whsk_) signs only in the style 'standard'",
         ),
-        ("secret: ${KEY}, signature_digest: sha512", "signature_digest: is of an HMAC, and the only secrets are"),
+        ("secret: ${KEY}, signature_digest: sha512", "signature_digest: applies to an HMAC, but all secrets are"),
         ("secret: ${PUBLIC}", "secret: a public key (whpk_) cannot sign"),
     ],
 )

@@ -32,7 +32,7 @@ from relay.domain.receiver import (
 )
 
 SECRET = "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw"
-NOT_USABLE = "is not set, or is none that RELAY_SECRETS_FROM allows"
+NOT_USABLE = "is not set, or RELAY_SECRETS_FROM does not allow it"
 EXAMPLE = Path(__file__).parents[2] / "receivers.yaml"
 
 FULL = """
@@ -241,7 +241,7 @@ RECEIVER_MISTAKES: list[tuple[dict[str, object], str]] = [
     ({"post_endpoint": 7}, "post_endpoint: 7 is not text; put it in quotes"),
     (
         {"post_endpoint": "https://u:p@ci.example/"},
-        "post_endpoint: a URL must not hold a user name or password; use bearer_token or headers",
+        "post_endpoint: a URL must not have a user name or password; use bearer_token or headers",
     ),
     ({"post_endpoint": "https://ci.example/#a"}, "post_endpoint: a URL must not have a fragment (#...)"),
     (
@@ -299,15 +299,15 @@ RECEIVER_MISTAKES: list[tuple[dict[str, object], str]] = [
     ({"codes": {"gone": [404], "rejected": [404]}}, "codes.gone: 404 is listed under rejected as well"),
     (
         {"lane": "shared", "partitions": 2},
-        "partitions: the shared lane has its own partitions; leave this out, or take 'lane: dedicated'",
+        "partitions: the shared lane has its own partitions; leave this out, or use 'lane: dedicated'",
     ),
     (
         {"ordering": {"by": "receiver"}, "partitions": 2},
-        "partitions: one at a time over the whole receiver (ordering: receiver) takes one partition",
+        "partitions: 'ordering: receiver' sends one message at a time and needs exactly one partition",
     ),
     (
         {"ordering": "receiver", "partitions": 2},
-        "partitions: one at a time over the whole receiver (ordering: receiver) takes one partition",
+        "partitions: 'ordering: receiver' sends one message at a time and needs exactly one partition",
     ),
     (
         {"sources": ["github"]},
@@ -315,7 +315,7 @@ RECEIVER_MISTAKES: list[tuple[dict[str, object], str]] = [
     ),
     (
         {"sources": ["*hub"], "event_types": ["*"]},
-        "sources[0]: '*hub' is not a pattern; write the exact text, or its beginning and a * at the end",
+        "sources[0]: '*hub' is not a pattern; write the exact text, or a prefix followed by *",
     ),
     ({"sources": "github", "event_types": ["*"]}, "sources: 'github' is not a list; write [a, b]"),
     ({"headers": {"a b": "c"}}, "headers.a b: 'a b' is not the name of a header"),
@@ -328,7 +328,7 @@ RECEIVER_MISTAKES: list[tuple[dict[str, object], str]] = [
         {"headers": {"Authorization": "a"}, "bearer_token": "b"},
         "headers: 'authorization' contradicts bearer_token; leave one of the two out",
     ),
-    ({"status": {"pointer": "/s", "done": ["x"]}}, "status: needs a status_endpoint to ask"),
+    ({"status": {"pointer": "/s", "done": ["x"]}}, "status: needs a status_endpoint to poll"),
     (
         {"status_endpoint": "https://ci.example/", "status": {"pointer": "s", "done": ["x"]}},
         "status.pointer: 's' is not a JSON pointer; it begins with /",
@@ -341,7 +341,7 @@ RECEIVER_MISTAKES: list[tuple[dict[str, object], str]] = [
     ({"owner": "o" * 65}, "owner: an owner is an id of 1 to 64 of a-z, A-Z, 0-9 and . _ : @ | / + = ~ -"),
     ({"owner": "${TEAM}"}, "owner: an owner is an id of 1 to 64 of a-z, A-Z, 0-9 and . _ : @ | / + = ~ -"),
     ({"labels": {"a=b": "c"}}, "labels.a=b: a label's name has 1 to 64 of a-z, A-Z, 0-9 and . _ / -"),
-    ({"labels": {"secret": "c"}}, "labels.secret: 'secret' is what secrets are called here, and a label is none"),
+    ({"labels": {"secret": "c"}}, "labels.secret: 'secret' is reserved for secrets; labels are not secret"),
     (
         {"labels": {"a": "b\nc"}},
         "labels.a: a label's value has at most 64 of a-z, A-Z, 0-9, space and . _ : @ | / + = ~ -",
@@ -385,7 +385,7 @@ FILE_MISTAKES = [
     ("sources: {gh: {answer: all}}", "sources.gh.answer: unknown field; did you mean 'answers'?"),
     ("sources: {'': {}}", "sources.: source_id is missing or empty"),
     ("sources: {'*': {inbound: {kind: github, secret: s}}}",
-     "sources: '*' cannot have inbound: its secret would speak for every source; name the source"),
+     "sources: '*' cannot have inbound: its secret would be valid for every source; name the source"),
     ("sources: {gh: {inbound: {kind: github}}}", "sources.gh.inbound.secret: required, but missing"),
     ("sources: {gh: {inbound: {kind: github, secret: ''}}}",
      "sources.gh.inbound.secret: is empty; leave it out, or give it a value"),
@@ -408,18 +408,19 @@ FILE_MISTAKES = [
     ("sources: {gh: {inbound: {kind: github, secret: s, header: X-Sig}}}",
      "sources.gh.inbound.header: 'github' has a header of its own; leave this out"),
     ("sources: {gh: {inbound: {kind: cloudevents, secret: s, digest: sha1}}}",
-     "sources.gh.inbound.digest: is about the HMAC in a header of your own; give its name as header"),
+     "sources.gh.inbound.digest: applies to the HMAC in a header; give that header's name in the field header"),
     ("sources: {gh: {inbound: {kind: github, secret: s, id_header: X-Id}}}",
-     "sources.gh.inbound.id_header: 'github' says itself where this is; leave it out"),
+     "sources.gh.inbound.id_header: 'github' defines where this is; leave it out"),
     ("sources: {gh: {quota: 100}}", "sources.gh.quota: 100 is not text; put it in quotes"),
     ("sources: {gh: {quota: 100/}}", "sources.gh.quota: '100/' is not a quota; give messages and whole seconds or a "
-     "duration, as 100/1s, 6000/1m or 1000000/1d"),
-    ("sources: {gh: {quota: 0/1s}}", "sources.gh.quota: 0 messages are no quota; it may be 1 to 1000000000"),
+     "duration, such as 100/1s, 6000/1m or 1000000/1d"),
+    ("sources: {gh: {quota: 0/1s}}", "sources.gh.quota: 0 messages are not a valid quota; allowed: 1 to 1000000000"),
     ("sources: {gh: {quota: 1/500ms}}",
-     "sources.gh.quota: 500ms is no time for a quota; it may be whole seconds, 1s to 1d"),
-    ("sources: {gh: {quota: 1/2d}}", "sources.gh.quota: 2d is no time for a quota; it may be whole seconds, 1s to 1d"),
+     "sources.gh.quota: 500ms is not a valid period of a quota; allowed: whole seconds, 1s to 1d"),
+    ("sources: {gh: {quota: 1/2d}}",
+     "sources.gh.quota: 2d is not a valid period of a quota; allowed: whole seconds, 1s to 1d"),
     ("sources: {gh: {quota: 1/m}}", "sources.gh.quota: '1/m' is not a quota; give messages and whole seconds or a "
-     "duration, as 100/1s, 6000/1m or 1000000/1d"),
+     "duration, such as 100/1s, 6000/1m or 1000000/1d"),
 ]  # fmt: skip
 
 
@@ -499,7 +500,7 @@ def test_a_missing_variable_is_named_with_file_entry_and_field() -> None:
         ({"post_endpoint": "${X}"}, "hunter2", "post_endpoint: not a URL; write it as https://host/path"),
         ({"bearer_token": "${X}"}, "hunter2\n", "bearer_token: the value of a header is printable ASCII, without "
          "spaces around it"),
-        ({"status_endpoint": "https://${X}/"}, "u:hunter2@h", "status_endpoint: a URL must not hold a user name or "
+        ({"status_endpoint": "https://${X}/"}, "u:hunter2@h", "status_endpoint: a URL must not have a user name or "
          "password; use bearer_token or headers"),
     ],
 )  # fmt: skip
@@ -554,7 +555,7 @@ def test_text_beside_a_reference_and_tokens_in_urls_stay_here_too(
     receiver = resolve("ci", entry, {"X": "value-of-x", **sealed.literals})
     assert receiver == resolve("ci", file.receivers["ci"], {"X": "value-of-x"})
     assert resolved in repr((receiver, receiver.post.signing.secrets, receiver.post.headers))
-    with pytest.raises(UserError, match="variable X" if "${X}" in repr(fields) else "written out"):
+    with pytest.raises(UserError, match="variable X" if "${X}" in repr(fields) else "literal in a receivers file"):
         resolve("ci", entry, sealed.literals if "${X}" in repr(fields) else {})
 
 

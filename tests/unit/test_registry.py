@@ -174,7 +174,7 @@ async def test_an_entry_that_cannot_be_used_here_leaves_the_former_one_in_force(
         assert _timeout(registry) == 3
         assert registry.problems == {
             "ci": "receiver_config: receivers.ci.secret: the environment variable ABSENT is not set,"
-            " or is none that RELAY_SECRETS_FROM allows"
+            " or RELAY_SECRETS_FROM does not allow it"
         }
         await apply_file(log.as_log(), _one(timeout=5), TOPICS)
         await anext(changes)
@@ -233,7 +233,7 @@ async def test_a_secret_written_out_is_found_in_the_file_and_not_on_the_log(log:
     assert b"hunter2" not in b"".join(record.value or b"" for record in log.records)
     registry = Registry(TOPICS, {})
     async with _following(registry, log) as changes:
-        assert "written out in a receivers file" in registry.problems["ci"]
+        assert "literal in a receivers file" in registry.problems["ci"]
         registry.learn(file)
         await anext(changes)
         ci = registry.receiver("ci")

@@ -119,11 +119,11 @@ def test_until_is_a_moment(until: object) -> None:
 @pytest.mark.parametrize(
     ("fields", "why"),
     [
-        ({"former_secrets": [{"secret": "a", "until": "2023-11-14T22:14:20"}]}, "not a moment"),
-        ({"former_secrets": [{"secret": "a", "until": -1}]}, "not a moment"),
+        ({"former_secrets": [{"secret": "a", "until": "2023-11-14T22:14:20"}]}, "not a timestamp"),
+        ({"former_secrets": [{"secret": "a", "until": -1}]}, "not a timestamp"),
         ({"former_secrets": [{"secret": "a"}]}, "until"),
         ({"former_secrets": former("a", "b", "c", "d")}, "at most 3"),
-        ({"former_secrets": former("a"), "secret": []}, "sign along with a present one"),
+        ({"former_secrets": former("a"), "secret": []}, "sign only beside a current one"),
     ],
 )
 def test_former_secrets_that_cannot_be(fields: dict[str, object], why: str) -> None:

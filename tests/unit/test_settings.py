@@ -213,8 +213,8 @@ MISTAKES = [
     (
         {},
         {"RELAY_SOURCE_QUOTA": "100"},
-        "RELAY_SOURCE_QUOTA: '100' is not a quota; give messages and whole seconds or a duration, as 100/1s, 6000/1m "
-        "or 1000000/1d",
+        "RELAY_SOURCE_QUOTA: '100' is not a quota; give messages and whole seconds or a duration, such as 100/1s, "
+        "6000/1m or 1000000/1d",
     ),
     (
         {},

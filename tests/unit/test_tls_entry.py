@@ -31,7 +31,7 @@ NO_CERTIFICATES = (
     "not the name of a file"
 )
 NOT_TWO = "client_certificate and client_key go together; give both or neither"
-NOT_FIT = "does not fit client_certificate (of several certificates there, the first is ours)"
+NOT_FIT = "does not match client_certificate (the first certificate there has to be the client's)"
 
 
 def _file(tls: object, url: str = URL) -> str:
@@ -75,10 +75,10 @@ def test_it_may_be_in_variables_and_is_checked_then() -> None:
     [
         ({"ca": "/etc/ca.pem"}, f"ca: {NO_CERTIFICATES}"),
         ({"ca": OURS.pem.replace("A", "B")}, f"ca: {NO_CERTIFICATES}"),
-        ({"ca": "ü\n" + CA.pem}, "ca: has characters beyond ASCII; leave out what stands around the certificates"),
+        ({"ca": "ü\n" + CA.pem}, "ca: has characters beyond ASCII; leave out any text around the certificates"),
         (
             {"ca": OURS.pem + OURS.key_pem},
-            "ca: holds a private key, which is a secret: that belongs into client_key alone",
+            "ca: contains a private key, which is a secret: it belongs into client_key",
         ),
         ({"ca": "a" * 131_073}, "ca: too long; at most 131072"),
         ({"client_certificate": OURS.pem}, f"client_key: {NOT_TWO}"),
