@@ -1,35 +1,36 @@
-"""Time, passed in: the only way the engine, the workers, and what looks after them learn what time it is."""
+"""The clock port: the only source of time for the engine, the workers and the watchers, so that tests can control
+it."""
 
 import asyncio
 import time
 from typing import Protocol
 
-# CLOCK_BOOTTIME goes on while the machine sleeps: a process that was suspended must notice that its begin is too old.
+# CLOCK_BOOTTIME continues while the machine is suspended: a resumed process must notice that its `begin` is too old.
 _BOOTTIME = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
 
 
 class Clock(Protocol):
     def monotonic(self) -> float:
-        """Seconds since some fixed moment; goes on during a suspend."""
+        """Seconds since a fixed moment; continues during a suspend."""
         ...
 
     def time(self) -> float:
-        """Unix time in seconds, for ages, deadlines and due times: the same in all processes, as far as is known."""
+        """Unix time in seconds, for ages, deadlines and due times; synchronized across processes if possible."""
         ...
 
     def wall(self) -> float:
-        """Unix time in seconds by the machine's own clock, for what outsiders compare with theirs: signatures."""
+        """Unix time in seconds by the machine's own clock, for signatures, which others compare with their clock."""
         ...
 
     async def sleep(self, seconds: float) -> None: ...
 
     async def wait(self, event: asyncio.Event, seconds: float | None) -> None:
-        """Until `event` is set, or `seconds` have passed (None: for ever)."""
+        """Wait until `event` is set, or `seconds` have passed (None for no limit)."""
         ...
 
 
 class SystemClock:
-    """The machine's clock: right for all processes only as far as the machines agree."""
+    """The machine's clock, which is only as synchronized as the machines are."""
 
     def monotonic(self) -> float:
         return time.clock_gettime(_BOOTTIME)

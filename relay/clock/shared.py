@@ -1,7 +1,7 @@
-"""The clock that all processes share: that of the state's server.
+"""A clock shared by all processes: the clock of the state's server.
 
-By its own clock, a process that is an hour ahead would let messages die early, and one that is behind would keep them
-waiting for as long as it is off.
+With its own clock, a process that is an hour ahead would expire messages early, and one that is behind would delay them
+by its offset.
 """
 
 import asyncio
@@ -10,19 +10,20 @@ from typing import Final, Protocol
 from relay.clock import Clock
 
 OFF_S: Final = 30.0
-"""Receivers of signed requests allow a few minutes."""
+"""Tolerated offset; receivers of signed requests tolerate a few minutes."""
 SAMPLES: Final = 5
 
 
 class Server(Protocol):
-    """What of the state is needed."""
+    """The part of the state that the clock needs."""
 
     async def time(self) -> float: ...
 
 
 class SharedClock:
-    """A Clock whose `time` is the server's, carried on by `own`'s monotonic clock from one measurement to the next: so
-    neither an outage of the server nor a change of the machine's date moves it. Before the first, it is `own`'s."""
+    """A Clock whose `time` is the server's, extrapolated with the monotonic clock of `own` between measurements. So
+    neither an outage of the server nor a change of the machine's date affects it. Before the first measurement, it is
+    `own`'s."""
 
     def __init__(self, own: Clock, server: Server) -> None:
         self._own = own
@@ -47,15 +48,15 @@ class SharedClock:
 
     @property
     def ahead_s(self) -> float:
-        """How far the machine's clock is ahead of the shared one; negative: behind."""
+        """Offset of the machine's clock from the shared one; negative if it is behind."""
         return self.wall() - self.time()
 
     async def measure(self) -> None:
-        """Ask the server. Raises StateUnavailable; then the last measurement still counts."""
-        self._zero = min([await self._sample() for _ in range(SAMPLES)])[1]  # a short way there and back is a sure one
+        """Measure the server's time. Raises StateUnavailable; the last measurement then stays in effect."""
+        self._zero = min([await self._sample() for _ in range(SAMPLES)])[1]  # the shortest round trip is the most exact
 
     async def _sample(self) -> tuple[float, float]:
-        """Seconds there and back, and the server's time at monotonic 0, if both ways took as long."""
+        """(round-trip seconds, the server's time at monotonic 0), assuming that both directions took equally long."""
         begun = self._own.monotonic()
         there = await self._server.time()
         ended = self._own.monotonic()
@@ -63,7 +64,7 @@ class SharedClock:
 
 
 def off(ahead_s: float) -> str | None:
-    """What to tell people of a clock that is ahead of the shared one; None: it is right."""
+    """A warning about a clock that is `ahead_s` of the shared one; None within the tolerance."""
     if abs(ahead_s) <= OFF_S:
         return None
     way = "ahead of" if ahead_s > 0 else "behind"

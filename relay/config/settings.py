@@ -107,8 +107,7 @@ class Settings(BaseSettings):
     api_port: Port = 8080
     """Port of the API. 0: any free port."""
     api_shared_port: Annotated[Literal["installation", "any"], BeforeValidator(lowered)] = "installation"
-    """Which processes of this user may listen on the same port: those of this installation, or any. `any` is for an
-    upgrade from a release that does not record which installation uses the port."""
+    """Which processes of this user may share the port: those of this installation, or (for old releases) `any`."""
     public_url: Annotated[str, AfterValidator(url_without_slash)] | None = None
     """URL at which receivers reach the API, without a trailing slash."""
     api_url: Annotated[str, AfterValidator(url_without_slash)] | None = None

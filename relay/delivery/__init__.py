@@ -1,1 +1,1 @@
-"""HTTP to the outside: transport and address guard."""
+"""Outgoing HTTP: the transport and the address guard."""

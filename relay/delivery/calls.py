@@ -1,4 +1,4 @@
-"""Requests under way, and what ends those that take too long."""
+"""Requests in flight, and their timeouts."""
 
 import asyncio
 from collections.abc import Callable
@@ -8,18 +8,18 @@ from typing import Final, Protocol
 from relay.domain.exchange import Exchange
 
 _TICK_S: Final = 0.001
-"""A loop may count in milliseconds, and call a timer a little early."""
+"""An event loop may have millisecond resolution and call a timer slightly early."""
 
 
 class Carrier(Protocol):
-    """Where a call is at present."""
+    """The current stage of a request: dialling or a connection."""
 
     def abandon(self, kind: str, detail: str) -> Exchange:
-        """Do no more for the call; what came of it so far, of that kind if there is no response."""
+        """Stop working on the request. Returns its result so far; a NoResponse of `kind` if it has no response."""
 
 
 class OpenRequest:
-    """One request. `deadline`: the loop's time by which it ends."""
+    """One request. `deadline`: when it times out, in the loop's time."""
 
     __slots__ = ("carrier", "deadline", "done", "timeout_s")
 
@@ -32,8 +32,8 @@ class OpenRequest:
 
 
 class OpenRequests:
-    """All calls of a transport. Those of one timeout end in the order in which they began, hence need one timer only,
-    and that fires about once per timeout however many calls there are."""
+    """All requests of a transport. Requests with the same timeout expire in the order in which they began, so each
+    timeout needs only one timer, which fires about once per timeout however many requests there are."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
@@ -51,7 +51,7 @@ class OpenRequests:
 
     def finish(self, call: OpenRequest, exchange: Exchange) -> None:
         del self._lanes[call.timeout_s][call]
-        # Not called from here: it may begin the next call or raise, and our caller is in the middle of something.
+        # Not called directly: it may start another request or raise while our caller is in an inconsistent state.
         self._loop.call_soon(call.done, exchange)
 
     def close(self) -> None:

@@ -1,4 +1,4 @@
-"""One connection to a server: a request at a time, and idle in between."""
+"""A connection to a server, which carries one request at a time."""
 
 import asyncio
 import re
@@ -13,29 +13,29 @@ from relay.domain.egress import ProxyChoice, Tls
 from relay.domain.exchange import Exchange, NoResponse
 
 Origin = tuple[str, str, int, Tls | None, ProxyChoice | None]
-"""Scheme, host and port; and what else makes connections different: settings of its own for TLS, and for a proxy."""
+"""Key of interchangeable connections: scheme, host, port, and the endpoint's own TLS and proxy settings."""
 
 _REFUSED_US: Final = re.compile(r"ALERT_.*(CERTIFICATE|UNKNOWN_CA|ACCESS_DENIED|HANDSHAKE_FAILURE)")
-"""Alerts of a server that has not accepted the handshake."""
+"""TLS alerts of a server that has rejected the handshake."""
 
 _JOINED: Final = 64 * 1024
-"""Up to this size a body is copied behind its head: that is quicker than handing over two buffers."""
+"""Up to this size the body is copied into one buffer with the head, which is faster than writing two."""
 
 
 class ConnectionOwner(Protocol):
-    """Knows about connections for as long as they are open."""
+    """Tracks open connections."""
 
     def opened(self, connection: "ClientConnection") -> None: ...
 
     def keep(self, connection: "ClientConnection") -> None:
-        """It is idle, and may be asked again."""
+        """The connection is idle and can be reused."""
 
     def lost(self, connection: "ClientConnection") -> None: ...
 
 
 class ClientConnection(asyncio.Protocol):
-    """`idle_since`: the loop's time, or None while it is not kept idle; set by its home. `lost_by`: the error that
-    ended it."""
+    """`idle_since`: the loop's time; None while it is not in the pool, which sets it. `lost_by`: the error that closed
+    it."""
 
     __slots__ = ("_call", "_calls", "_home", "_poll", "_reader", "_transport", "idle_since", "lost_by", "origin")
 
@@ -52,7 +52,7 @@ class ClientConnection(asyncio.Protocol):
         self._reader = ResponseReader(body_cap)
 
     def ask(self, call: OpenRequest, head: bytes, body: bytes) -> None:
-        """Write the request; from now on it counts as sent."""
+        """Write the request, which counts as sent from now on."""
         self._call = call
         call.carrier = self
         self._reader.begin()
@@ -62,8 +62,8 @@ class ClientConnection(asyncio.Protocol):
             self._transport.writelines((head, body))
 
     def is_stale(self) -> bool:
-        """Whether an idle connection is no longer of use: it has something to read, if only its end, perhaps not yet
-        noticed by the loop."""
+        """Whether an idle connection is unusable: it has data or an EOF to read, perhaps not yet noticed by the
+        loop."""
         return self._transport.is_closing() or bool(self._poll(0))
 
     def is_closing(self) -> bool:
@@ -71,12 +71,12 @@ class ClientConnection(asyncio.Protocol):
 
     @property
     def certificate_expires(self) -> float | None:
-        """Unix seconds. None: the server has shown no certificate."""
+        """Expiry of the server's certificate, in Unix seconds; None without TLS."""
         shown = self._transport.get_extra_info("peercert")
         return float(ssl.cert_time_to_seconds(shown["notAfter"])) if shown else None
 
     def close(self) -> None:
-        self._transport.abort()  # a polite end of TLS would wait for the server's
+        self._transport.abort()  # a graceful TLS shutdown would wait for the server
 
     def abandon(self, kind: str, detail: str) -> Exchange:
         self._call = None
@@ -103,7 +103,7 @@ class ClientConnection(asyncio.Protocol):
     def data_received(self, data: bytes) -> None:
         call = self._call
         if call is None:
-            self._transport.abort()  # nobody asked
+            self._transport.abort()  # data without a request
             return
         exchange = self._reader.feed(data)
         if exchange is not None:
@@ -122,7 +122,7 @@ class ClientConnection(asyncio.Protocol):
     def _broken(self, exc: Exception) -> Exchange:
         exchange = self._reader.cut("disconnected", str(exc))
         if isinstance(exchange, NoResponse) and isinstance(exc, ssl.SSLError) and _REFUSED_US.search(exc.reason or ""):
-            # With TLS 1.3 a client may speak before the server has looked at its certificate. One that does not accept
-            # that has ended the handshake, and not read the request.
+            # With TLS 1.3 a client may send before the server has checked its certificate. A server that rejects it
+            # has aborted the handshake without reading the request.
             return NoResponse("tls", str(exc), sent=False)
         return exchange

@@ -1,7 +1,7 @@
-"""Opening connections: names to addresses, the guard's word on each, TCP and TLS."""
+"""Opens connections: DNS, the address guard's check, TCP and TLS, directly or through a proxy."""
 
 import asyncio
-import encodings.idna  # noqa: F401  names need it, and with no descriptor left it could not be read later on
+import encodings.idna  # noqa: F401  needed for names; it could not be imported without free descriptors
 import errno
 import os
 import socket
@@ -21,35 +21,35 @@ from relay.domain.errors import UserError
 from relay.domain.failure import tls_failure
 
 _CONNECT_S: Final = 5.0
-"""Longest time for DNS, TCP and TLS together: an address that does not answer by then is not going to."""
+"""Timeout of DNS, TCP and TLS together: an address that has not answered by then will not."""
 
 _PROXY_S: Final = 3.0
-"""Of that, the longest time until the egress proxy is reached."""
+"""Part of `_CONNECT_S` for the connection to the egress proxy."""
 
 _STAGGER_S: Final = 0.25
-"""How long an address is waited for before the next is tried as well (RFC 8305, section 5)."""
+"""Delay before the next address is tried in parallel (RFC 8305, section 5)."""
 
 _REFUSAL_S: Final = 0.25
-"""How long a server has, at most, to refuse our certificate before it is sent something: two round trips."""
+"""Maximum wait for a server to reject our certificate before the request is sent; normally two round trips."""
 
 _RECEIVED: Final = 4096
-"""Bytes of a proxy's answer that are read at a time."""
+"""Bytes of a proxy's response that are read at a time."""
 
 _NAMES_KEPT_S: Final = 10.0
 _NAMES_KEPT: Final = 1024
 
 _Address = tuple[int, tuple[str | int | bytes, ...]]
-"""Family, and what a socket of it connects to."""
+"""(address family, socket address)"""
 
 
 _NO_RESOURCES: Final = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM, socket.EAI_MEMORY})
 _UNREACHABLE: Final = frozenset({errno.ENETUNREACH, errno.EHOSTUNREACH, errno.ENETDOWN, errno.EHOSTDOWN})
 _TELLING: Final = ("refused", "no_resources", "unreachable", "no_local_address")
-"""Of several addresses, what the host itself said counts most; a family that this machine does not have, least."""
+"""Kinds of failure, most informative first: the host's own response before an address family this machine lacks."""
 
 
 class DialError(Exception):
-    """No connection. `kind`: as that of NoResponse."""
+    """The connection could not be opened. `kind`: as in NoResponse."""
 
     def __init__(self, kind: str, detail: str) -> None:
         super().__init__(detail)
@@ -57,10 +57,9 @@ class DialError(Exception):
 
 
 class Dialler:
-    """Opens connections to what `guard` lets pass.
+    """Opens connections to addresses that `guard` allows.
 
-    Addresses of names are kept for some seconds, since many requests dial at once; each is judged whenever it is
-    dialled.
+    DNS results are cached for some seconds, because many requests dial at once; each address is checked at every dial.
     """
 
     def __init__(
@@ -77,7 +76,7 @@ class Dialler:
     async def connect(
         self, url: UrlParts, make: Callable[[], ClientConnection], *, proxy: EgressProxy | None, tls: Tls | None
     ) -> ClientConnection:
-        """An open connection; raises DialError. `proxy`: the one to go through; `tls`: the endpoint's own settings."""
+        """An open connection. `proxy`: None for a direct one; `tls`: the endpoint's own settings. Raises DialError."""
         try:
             async with asyncio.timeout(_CONNECT_S):
                 if proxy is not None:
@@ -98,7 +97,7 @@ class Dialler:
             raise DialError(_kind_of(error), why) from error
 
     def is_looking_up(self, url: UrlParts) -> bool:
-        """Whether the name server has not answered yet, about the URL's host."""
+        """Whether a DNS lookup of the URL's host is in progress."""
         lookup = self._lookups.get((url.host, url.port))
         return lookup is not None and not lookup.done()
 
@@ -111,7 +110,7 @@ class Dialler:
     async def _handshaken(
         self, sock: socket.socket, url: UrlParts, make: Callable[[], ClientConnection], tls: Tls | None
     ) -> ClientConnection:
-        """The connection over TLS; what it is asked goes to a server that is trusted, and pinned if that is wanted."""
+        """The connection over TLS, with the server's certificate verified, and pinned if configured."""
         try:
             context = await self._contexts.of(tls)
         except BaseException:
@@ -126,18 +125,18 @@ class Dialler:
                 transport.abort()
                 raise
         if tls is not None and tls.client_certificate is not None:
-            # With TLS 1.3 the server looks at it when the handshake is over for us, and what is sent by then is in
-            # doubt if it ends the connection: so it gets the time to say no.
+            # With TLS 1.3 the server checks our certificate after the handshake has ended on our side. A request sent
+            # before that is ambiguous if the server then closes the connection, so give it time to reject.
             await asyncio.sleep(min(2 * (self._loop.time() - begun), _REFUSAL_S))
             if connection.is_closing():
                 why = connection.lost_by or "without a reason"
                 raise DialError("tls", f"the server ended the TLS handshake: {why}")
         return connection
 
-    # --- by way of a proxy ---------------------------------------------------------------------------------------
+    # --- through a proxy -----------------------------------------------------------------------------------------
 
     async def _through(self, proxy: EgressProxy, url: UrlParts) -> socket.socket:
-        """A socket to the proxy; for https a tunnel. That the proxy of all cannot be reached is no receiver's fault."""
+        """A socket to the proxy; for https a tunnel. A failure of the global proxy is not the receiver's fault."""
         try:
             async with asyncio.timeout(_PROXY_S):
                 sock = await self._tcp(await self._found(proxy.address.host, proxy.address.port))
@@ -169,7 +168,7 @@ class Dialler:
     # --- addresses ----------------------------------------------------------------------------------------------
 
     async def _addresses(self, url: UrlParts) -> list[_Address]:
-        """Where the URL leads, as far as the guard lets it."""
+        """The URL's addresses that the guard allows."""
         found = await self._found(url.host.strip("[]"), url.port)
         refusals = [self._guard.check_dial(url.scheme, str(address[0]), url.host) for _, address in found]
         if refusals and all(refusals):
@@ -191,7 +190,7 @@ class Dialler:
             lookup = self._lookups[key] = self._loop.create_task(_resolve(self._loop, host, port))
             lookup.add_done_callback(partial(self._looked, key))
         try:
-            return await asyncio.shield(lookup)  # others may wait for it, too
+            return await asyncio.shield(lookup)  # other tasks may wait for it, too
         except (OSError, UnicodeError) as error:
             raise DialError(_dns_kind_of(error), f"{host}: {error}") from error
 
@@ -208,7 +207,7 @@ class Dialler:
     # --- TCP ----------------------------------------------------------------------------------------------------
 
     async def _tcp(self, addresses: Sequence[_Address]) -> socket.socket:
-        """A socket connected to the address that answers first; each gets a start over the next."""
+        """A socket connected to the first address that answers; attempts start one after the other."""
         attempts: set[asyncio.Task[socket.socket]] = set()
         failures: list[OSError] = []
         waiting = list(reversed(addresses))
@@ -250,7 +249,7 @@ class Dialler:
 
 
 def _connect_failure(error: OSError, host: str, port: int) -> str:
-    """For example "connection refused by 127.0.0.1:9000", or "no route to host: 10.0.0.1:443"."""
+    """Describes a failure, e.g. "connection refused by 127.0.0.1:9000" or "no route to host: 10.0.0.1:443"."""
     where = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
     if error.errno == errno.ECONNREFUSED:
         return f"connection refused by {where}"
@@ -277,14 +276,14 @@ def _dns_kind_of(error: OSError | UnicodeError) -> str:
 
 
 def _literal(host: str, port: int) -> _Address:
-    """An address that needs no looking up; ValueError for a name."""
+    """A literal IP address. Raises ValueError for a name."""
     if ip_address(host).version == 4:
         return socket.AF_INET, (host, port)
     return socket.AF_INET6, (host, port, 0, 0)
 
 
 async def _resolve(loop: asyncio.AbstractEventLoop, host: str, port: int) -> list[_Address]:
-    """In the system's order, but the families by turns: one of them may lead nowhere."""
+    """Addresses in the system's order, but alternating between families, because one may be unreachable."""
     found = await loop.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_ADDRCONFIG)
     families: dict[int, list[_Address]] = {}
     for family, _, _, _, target in found:

@@ -1,4 +1,4 @@
-"""The way out, as the settings say: the transport to receivers and callbacks, and how many requests it may have."""
+"""Builds the transport to receivers and callbacks from the settings, and its limit of requests in flight."""
 
 from typing import Final
 
@@ -14,8 +14,8 @@ USER_AGENT: Final = f"relay/{__version__}"
 
 
 def requests_of(settings: Settings, descriptors: int | None = None) -> int:
-    """How many requests may be under way at a time, with so many descriptors; None: those that this process may have.
-    Raises UserError where there are too few."""
+    """Maximum number of requests in flight with `descriptors`; None for this process's limit. Raises UserError if there
+    are too few."""
     descriptors, wanted = descriptors or descriptor_limit(), settings.max_requests
     if wanted is None:
         return most_requests(descriptors)

@@ -1,7 +1,7 @@
-"""Which URLs and addresses the relay may talk to: the defence against being used to reach internal networks.
+"""Address guard: the URLs and addresses to which the relay may connect, as protection against SSRF.
 
-Names are judged where it counts, at the address that is about to be dialled, so that DNS tricks do not get past. What
-spells an address, in whatever form, is that address before any rule: behind an egress proxy nobody else looks at it.
+For names, the address that is about to be dialled is checked, so that DNS rebinding has no effect. Every spelling of an
+IPv4 address is normalized before any rule, because behind an egress proxy the relay sees no dialled address.
 """
 
 import re
@@ -9,17 +9,15 @@ from collections.abc import Sequence
 from ipaddress import AddressValueError, IPv4Address, IPv4Network, IPv6Address, IPv6Network, ip_address, ip_network
 from typing import Final, NamedTuple
 
-from relay.delivery.hosts import ends_in_number, ipv4_of
-
 Address = IPv4Address | IPv6Address
 Network = IPv4Network | IPv6Network
 
-# `is_global` of the standard library alone lets these pass, or did in a version of Python that we support.
+# `is_global` of the standard library does not exclude these, at least in one supported version of Python.
 _DENIED_4: Final = tuple(
     IPv4Network(net)
     for net in (
         "0.0.0.0/8",
-        "100.64.0.0/10",  # shared address space; some clouds keep their metadata service there
+        "100.64.0.0/10",  # shared address space; some clouds have their metadata service there
         "168.63.129.16/32",  # Azure's wire server
         "192.0.0.0/24",  # protocol assignments; Oracle's metadata service
         "192.88.99.0/24",  # 6to4 relays
@@ -32,14 +30,14 @@ _OF_CLOUDS_4: Final = tuple(
     IPv4Network(net) for net in ("169.254.0.0/16", "168.63.129.16/32", "192.0.0.192/32", "100.100.100.200/32")
 )
 _OF_CLOUDS_6: Final = tuple(IPv6Network(net) for net in ("fe80::/10", "fd00:ec2::/32", "fd20:ce::254/128"))
-"""Metadata services, and all that is link-local: nobody has a receiver there, so how to allow it is not advertised."""
+"""Metadata services and link-local addresses. No receiver is there, so errors do not say how to allow them."""
 _GLOBAL_UNICAST: Final = IPv6Network("2000::/3")
 
 _BY_NAME: Final = tuple(
     ip_network(net)
     for net in ("10.0.0.0/8", "172.16.0.0/12", "192.168.0.0/16", "100.64.0.0/10", "127.0.0.0/8", "fc00::/7", "::1/128")
 )
-"""Where an allowed name may lead: private use and this machine, but for what is of a cloud there."""
+"""Addresses to which an allowed name may resolve: private and loopback, except those of clouds."""
 _MAPPED: Final = IPv6Network("::ffff:0:0/96")
 
 _LOW_32: Final = 0xFFFFFFFF
@@ -54,17 +52,22 @@ _IN_LOW_BITS: Final = tuple(
     )
 )
 _ROUTED_BY_IPV4: Final = tuple(IPv6Network(net) for net in ("::ffff:0:0/96", "64:ff9b::/96", "2002::/16"))
-"""Where the IPv4 address inside decides alone. The other embeddings have no business on the public internet."""
+"""Embeddings where only the inner IPv4 address decides. The other embeddings are not valid on the public internet."""
 _SIX_TO_FOUR: Final = IPv6Network("2002::/16")
 _TEREDO: Final = IPv6Network("2001::/32")
 
 _LABEL: Final = "[A-Za-z0-9_](?:[A-Za-z0-9_-]{0,61}[A-Za-z0-9])?"
 _URL = re.compile(rf"(?i:(https?))://(\[[0-9A-Fa-f:.]+\]|{_LABEL}(?:\.{_LABEL})*\.?)(?::([0-9]{{1,5}}))?([/?][!-~]*)?")
 
+_NUMBER: Final = re.compile(r"0[xX](?P<hex>[0-9a-fA-F]*)|(?P<octal>0[0-7]+)|(?P<decimal>0|[1-9][0-9]*)")
+_MOST_PARTS: Final = 4
+_MOST_DIGITS: Final = 300
+"""No host name is longer; int() is slow on very long input."""
+
 
 class UrlParts(NamedTuple):
-    """A URL as it is requested. `scheme` and `host` in lower case, the latter with the brackets of an IPv6 address, or
-    the usual spelling of an IPv4 address; `target` begins with a slash."""
+    """A normalized URL. `scheme` and `host` are in lower case, `host` with the brackets of an IPv6 address or in the
+    usual spelling of an IPv4 address; `target` begins with a slash."""
 
     scheme: str
     host: str
@@ -73,7 +76,7 @@ class UrlParts(NamedTuple):
 
 
 def embedded_ipv4(ip: IPv6Address) -> IPv4Address | None:
-    """The IPv4 address that traffic to `ip` ends up at, for every known way to put one into an IPv6 address."""
+    """The IPv4 address embedded in `ip`, for every known kind of embedding; None if there is none."""
     number = int(ip)
     if ip in _SIX_TO_FOUR:
         return IPv4Address(number >> 80 & _LOW_32)
@@ -85,9 +88,9 @@ def embedded_ipv4(ip: IPv6Address) -> IPv4Address | None:
 
 
 def malformed(url: str) -> str | None:
-    """Why `url` is no URL that can be requested, or None. Strict, so that all parsers read the rest alike."""
+    """Why `url` cannot be requested; None if it can. Strict, so that all parsers interpret valid URLs alike."""
     if not url.isascii() or not url.isprintable() or " " in url or "\\" in url:
-        return "the URL may hold only printable ASCII without spaces and backslashes; percent-encode the rest"
+        return "the URL may have only printable ASCII without spaces and backslashes; percent-encode the rest"
     if "#" in url:
         return "the URL has a fragment (#...)"
     scheme, separator, rest = url.partition("://")
@@ -113,17 +116,18 @@ def _bad_authority(url: str) -> str | None:
         try:
             IPv6Address(match[2][1:-1])
         except AddressValueError:
-            return "the URL's host is no IPv6 address"
+            return "the URL's host is not a valid IPv6 address"
     elif ends_in_number(match[2]):
         try:
             ipv4_of(match[2])
         except ValueError:
-            return "the URL's host ends in a number, and is no IPv4 address"
+            return "the URL's host ends in a number but is not an IPv4 address"
     return None
 
 
 def url_parts(url: str) -> UrlParts:
-    """What `url` says that is known not to be `malformed`. Requests go to what comes from here: what was checked."""
+    """The parts of a `url` that is not `malformed`. Requests use these parts, so that exactly the checked URL is
+    used."""
     match = _URL.fullmatch(url)
     if match is None:
         raise ValueError(f"malformed URL: {url!r}")
@@ -134,10 +138,11 @@ def url_parts(url: str) -> UrlParts:
 
 
 class AddressGuard:
-    """Decides for one deployment. `allowed_networks` may be talked to whatever they are, also by plain http.
+    """The rules of one deployment. `allowed_networks`: always allowed, also with plain http.
 
-    `allowed_names`: what they stand for may be private, and is then talked to by plain http, too; in lower case without
-    a dot at the end, `*.internal` for all names under that. `allow_http`: plain http to everywhere else, too.
+    `allowed_names`: names that may resolve to private addresses, then also with plain http; in lower case without a
+    trailing dot, `*.internal` for all names below `internal`. `allow_http`: allow plain http to all other addresses,
+    too.
     """
 
     def __init__(
@@ -149,27 +154,27 @@ class AddressGuard:
         self._suffixes = tuple(name.removeprefix("*") for name in allowed_names if name.startswith("*."))
 
     def check_url(self, url: str) -> str | None:
-        """Why `url` may not be requested, as far as can be said without asking DNS; None if it may."""
+        """Why `url` may not be requested, judged without DNS; None if it may."""
         return malformed(url) or self.check_host(url)
 
     def check_host(self, url: str) -> str | None:
-        """As `check_url`, for a URL that is known not to be `malformed`."""
+        """As `check_url`, for a URL that is not `malformed`."""
         scheme, bracketed, _, _ = url_parts(url)
         host = bracketed.strip("[]")
         try:
             ip_address(host)
         except ValueError:
             if self._is_named(host):
-                return None  # as far as is known: the dialled address decides
+                return None  # so far: the dialled address decides
             if _is_loopback_name(host) and all(map(self.check_address, _LOOPBACK)):
-                return self.check_address(_LOOPBACK[0])  # a proxy would look it up, and find itself
+                return self.check_address(_LOOPBACK[0])  # a proxy would resolve it to itself
             # A name. If some networks are allowed, the dialled address decides.
             return None if scheme == "https" or self._allow_http or self._allowed else _NO_HTTP
         return self.check_dial(scheme, host)
 
     def check_dial(self, scheme: str, ip: str, host: str = "") -> str | None:
         """Why no connection may be made to the address `ip` for a URL of this scheme; None if it may. `host`: the name
-        in the URL that led there."""
+        in the URL that resolved to it."""
         if self._is_named(host) and _may_be_named(ip):
             return None
         if refusal := self.check_address(ip):
@@ -183,11 +188,11 @@ class AddressGuard:
         try:
             address = _parsed(ip)
         except ValueError:
-            return f"{ip!r} is no IP address"
+            return f"{ip!r} is not an IP address"
         if self._is_allowed(address) or _is_public(address):
             return None
         if _is_of_a_cloud(address):
-            return f"{address} is not a public address: there clouds keep the credentials of their machines"
+            return f"{address} is not a public address: cloud metadata services with credentials are there"
         setting = f"RELAY_ALLOW_PRIVATE_NETWORKS={address}/{address.max_prefixlen}"
         return f"{address} is not a public address and in none of the allowed networks; {setting} would allow it"
 
@@ -238,3 +243,41 @@ def _is_public(address: Address) -> bool:
         inner = embedded_ipv4(address)
         return inner is not None and _is_public(inner)
     return address in _GLOBAL_UNICAST and address.is_global and not any(address in net for net in _DENIED_6)
+
+
+# IPv4 addresses in the forms of the URL standard
+
+
+def ends_in_number(host: str) -> bool:
+    """Whether `host` has to be an IPv4 address, which makes it invalid if it is not."""
+    last = host.removesuffix(".").rpartition(".")[2]
+    return last.isascii() and (last.isdigit() or _is_hex(last))
+
+
+def ipv4_of(host: str) -> IPv4Address:
+    """The IPv4 address of a `host` that ends in a number. Raises ValueError if it is not one.
+
+    Source: WHATWG URL, 3.5, "ends in a number checker" and "IPv4 parser". Other URL parsers, such as egress proxies,
+    read `0x7f.1`, `2130706433` and `017700000001` as 127.0.0.1, so the guard must, too.
+    """
+    parts = host.removesuffix(".").split(".")
+    if len(parts) > _MOST_PARTS or len(host) > _MOST_DIGITS:
+        raise ValueError(f"{host!r} is not an IPv4 address")
+    *first, last = map(_number, parts)
+    if any(number > 255 for number in first) or last >= 256 ** (5 - len(parts)):
+        raise ValueError(f"{host!r} is not an IPv4 address")
+    return IPv4Address(last + sum(number << 8 * (3 - place) for place, number in enumerate(first)))
+
+
+def _is_hex(part: str) -> bool:
+    match = _NUMBER.fullmatch(part)
+    return match is not None and match["hex"] is not None
+
+
+def _number(part: str) -> int:
+    match = _NUMBER.fullmatch(part)
+    if match is None:
+        raise ValueError(f"{part!r} is not a number of an IPv4 address")
+    if match["hex"] is not None:
+        return int(match["hex"] or "0", 16)
+    return int(part, 8) if match["octal"] else int(part)

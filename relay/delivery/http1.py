@@ -1,4 +1,4 @@
-"""HTTP/1.1 without I/O: the bytes of a request's head, and a reader of responses."""
+"""HTTP/1.1 without I/O: serializes request heads, and parses responses."""
 
 import re
 from typing import Final
@@ -10,35 +10,34 @@ from relay.domain.exchange import Exchange, NoResponse, Request, Response
 from relay.domain.headers import MOST_HEADER
 
 BODY_CAP: Final = 64 * 1024
-"""How many bytes of a response's body are read unless the caller says otherwise."""
+"""Default number of bytes of a response's body that are read."""
 
 HEAD_CAP: Final = 64 * 1024
-"""Bytes of status lines and headers, those of 1xx responses included; and of framing between two bytes of a body."""
+"""Bytes of status lines and headers, including those of 1xx responses; and of framing between two bytes of a body."""
 
 _TLS_ALERT: Final = b"\x15\x03"
-"""How a TLS server responds to what is no TLS."""
+"""First bytes of a TLS server's response to plain HTTP."""
 
 _TOKEN: Final = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
 _OURS: Final = frozenset({"host", "content-length", "transfer-encoding"})
-"""What frames and addresses a message is not for the caller to say."""
+"""Framing and addressing headers, which callers may not set."""
 
 _CONTROLS: Final = bytes({*range(32), 127} - {ord("\t")})
 _DEFAULT_PORTS: Final = {"http": 80, "https": 443}
 _FRAMING: Final = frozenset({b"content-length", b"transfer-encoding"})
 MOST_HEADERS: Final = 100
-"""Of a response; those that follow are dropped, but for what frames the body."""
+"""Of a response; further ones are dropped, except those that frame the body."""
 _MOST_NAME: Final = 256
 _NAMES_KEPT: Final = 1024
 _LONGEST_KEPT: Final = 64
 
 
 class _Labels(dict[str, str]):
-    """A header's name -> the end of the line before it and `name: `, examined once. The names are few: they come from
-    configuration."""
+    """Header name -> line break and `name: `, validated once per name. Names are few, because they are configured."""
 
     def __missing__(self, name: str) -> str:
         if not _TOKEN.fullmatch(name) or name.lower() in _OURS:
-            raise ValueError(f"{name!r} is no header that can be sent")
+            raise ValueError(f"{name!r} is not a header that can be sent")
         if len(self) >= _NAMES_KEPT:
             self.clear()
         label = self[name] = f"\r\n{name}: "
@@ -46,7 +45,7 @@ class _Labels(dict[str, str]):
 
 
 class _LowerNames(dict[bytes, str]):
-    """A header's name as it came -> in lower case. Receivers choose them: what is kept is bounded."""
+    """Received header name -> name in lower case. The cache is bounded, because receivers choose the names."""
 
     def __missing__(self, raw: bytes) -> str:
         name = raw.decode("latin-1").lower()
@@ -62,7 +61,7 @@ _lower_names: Final = _LowerNames()
 
 
 def start_of_head(url: UrlParts, *, absolute: bool = False) -> str:
-    """What follows the method, down to the Host line, whose end is not included. `absolute`: as a proxy wants it."""
+    """The head after the method up to the Host line, without its line end. `absolute`: with the URL, for a proxy."""
     host = url.host.rstrip(".")
     named = host if url.port == _DEFAULT_PORTS[url.scheme] else f"{host}:{url.port}"
     target = f"{url.scheme}://{named}{url.target}" if absolute else url.target
@@ -70,7 +69,7 @@ def start_of_head(url: UrlParts, *, absolute: bool = False) -> str:
 
 
 def head_of(request: Request, start: str) -> bytes:
-    """The head of `request` whose URL begins it with `start`. Raises ValueError if a header could end its line."""
+    """The head of `request`; `start`: `start_of_head` of its URL. Raises ValueError if a header could inject a line."""
     labels, fields = _labels, request.headers
     lines = "".join([labels[name] + value for name, value in fields])
     if request.method == "POST":
@@ -85,20 +84,20 @@ def head_of(request: Request, start: str) -> bytes:
 
 
 def _first(raw: list[tuple[bytes, bytes]]) -> list[tuple[bytes, bytes]]:
-    """The headers that are kept of too many."""
+    """The headers that are kept if there are too many."""
     framing = [field for field in raw[MOST_HEADERS:] if field[0].lower() in _FRAMING][:MOST_HEADERS]
     return [*raw[: MOST_HEADERS - len(framing)], *framing]
 
 
 class _Enough(Exception):
-    """Stops the parser: nothing that follows is of interest."""
+    """Stops the parser, because the rest is not needed."""
 
 
 class ResponseReader:
-    """Reads the responses of one connection, one after the other. After a call of `begin`, `feed` it what arrives.
+    """Parses the responses of one connection, one after the other: call `begin`, then `feed` with received data.
 
-    `body_cap`: how many bytes of a body are kept. `reusable`: whether another request may follow on the connection;
-    it counts once `feed` has given a result.
+    `body_cap`: maximum bytes of a body. `reusable`: whether the connection can carry another request; valid once `feed`
+    has returned a result.
     """
 
     __slots__ = (
@@ -118,7 +117,7 @@ class ResponseReader:
     def __init__(self, body_cap: int) -> None:
         self._body_cap = body_cap
         self._parser = httptools.HttpResponseParser(self)
-        # Receivers that other clients put up with: folded headers, lines that end in LF alone, blanks after a size.
+        # Deviations that other clients accept: folded headers, lines that end in LF only, blanks after a chunk size.
         self._parser.set_dangerous_leniencies(
             lenient_headers=True, lenient_optional_cr_before_lf=True, lenient_spaces_after_chunk_size=True
         )
@@ -128,7 +127,7 @@ class ResponseReader:
         self.begin()
 
     def begin(self) -> None:
-        """The next response is to come."""
+        """Prepare for the next response."""
         self._status: int | None = None
         self._complete = False
         self._fault: str | None = None
@@ -137,7 +136,7 @@ class ResponseReader:
         self.reusable = False
 
     def feed(self, received: bytes) -> Exchange | None:
-        """The result, if it is clear now. Nothing may be fed after that until the next `begin`."""
+        """The result, or None if more data is needed. After a result, call `begin` before the next `feed`."""
         self._framing += len(received)
         try:
             self._parser.feed_data(received)
@@ -150,7 +149,7 @@ class ResponseReader:
                     else str(error)
                 )
                 return self.cut("protocol", self._fault or why or "not HTTP")
-            # else the response is whole, and something follows that nobody asked for
+            # else the response is complete, and unexpected data follows
         if self._status is not None and self._complete:
             return self._response(self._status, truncated=False)
         if self._framing > HEAD_CAP:
@@ -158,13 +157,13 @@ class ResponseReader:
         return None
 
     def end(self) -> Exchange:
-        """The result when the server has closed the connection: that may be what ends a body."""
+        """The result after the server has closed the connection, which may also end a body."""
         if self._status is not None and self._is_until_close():
             return self._response(self._status, truncated=False)
         return self.cut("disconnected", "the server closed the connection")
 
     def cut(self, kind: str, detail: str) -> Exchange:
-        """The result when nothing more is read: NoResponse unless a status is known already."""
+        """The result if reading stops now: a NoResponse unless a status line was received."""
         self.reusable = False
         if self._status is not None:
             return self._response(self._status, truncated=True)
@@ -196,7 +195,7 @@ class ResponseReader:
         status = self._parser.get_status_code()
         if self._framing > HEAD_CAP and sum(len(name) + len(value) + 4 for name, value in raw) > HEAD_CAP:
             raise self._failure(f"more than {HEAD_CAP} bytes of headers")
-        if status < 100 or status == 101:  # we never ask for another protocol
+        if status < 100 or status == 101:  # we never request a protocol upgrade
             raise self._failure(f"unexpected status {status}")
         if status >= 200:
             self._headers = self._decoded(raw)
@@ -217,14 +216,13 @@ class ResponseReader:
             self.reusable = self._parser.should_keep_alive()
 
     def _decoded(self, raw: list[tuple[bytes, bytes]]) -> dict[str, str]:
-        """The values as text that can be encoded again, whatever the bytes. What is kept is bounded, each and in
-        number."""
+        """The headers as text that can be encoded again, whatever the bytes; bounded in size and number."""
         lower, fields = _lower_names, raw if len(raw) <= MOST_HEADERS else _first(raw)
         headers = {
             lower[name[:_MOST_NAME]]: value[:MOST_HEADER].rstrip().decode("utf-8", "replace") for name, value in fields
         }
         values = "".join(headers.values())
-        if "\0" in values:  # the parser sees to all else that matters
+        if "\0" in values:  # the parser rejects all other control characters that matter
             raise self._failure("a header's value has a control character")
         return headers
 

@@ -1,7 +1,7 @@
-"""The transport for many requests a second: HTTP/1.1 on plain asyncio protocols, a few microseconds per request.
+"""Transport for many requests per second: HTTP/1.1 on plain asyncio protocols, a few microseconds per request.
 
-On a connection that is open already, a request costs one write and no task, future or timer. What is only needed now
-and then (dialling, deadlines that pass) is written to be clear.
+On an open connection, a request costs one write and no task, future or timer. Rare operations (dialling, timeouts) are
+optimized for clarity instead.
 """
 
 import asyncio
@@ -32,7 +32,7 @@ _LIKE_ALL: Final = Egress()
 
 @dataclass(frozen=True, slots=True)
 class _Route:
-    """What a URL means for a request. `start`: of the request's head. `credentials`: for a proxy that forwards it."""
+    """How requests to a URL are sent. `start`: of the request's head. `credentials`: for a forwarding proxy."""
 
     url: UrlParts
     origin: Origin
@@ -42,7 +42,7 @@ class _Route:
 
 
 class _Dialling:
-    """Carries a call until there is a connection for it. `is_looking_up()`: whether its name has no address yet."""
+    """Carries a request until its connection is open. `is_looking_up()`: whether its DNS lookup is in progress."""
 
     __slots__ = ("is_looking_up", "task")
 
@@ -58,10 +58,10 @@ class _Dialling:
 
 
 class LeanTransport(Transport):
-    """`body_cap`: how many bytes of a response body are read. `ca_file`: PEM file of further trusted authorities.
+    """`body_cap`: maximum bytes of a response body. `ca_file`: PEM file of additional trusted authorities.
 
-    `proxy`: what it takes goes through it; where a name leads is then its business, only literal addresses are judged.
-    `most_open`: so many connections at a time, unless requests under way need more: idle ones go first.
+    `proxy`: the proxy for URLs that it `takes`; it resolves names, so only literal addresses are checked here.
+    `most_open`: maximum open connections, unless requests in flight need more; idle ones are closed first.
     """
 
     _loop: asyncio.AbstractEventLoop
@@ -107,7 +107,7 @@ class LeanTransport(Transport):
         await self._dialler.close()
         await self._contexts.close()
         await self._pool.close()
-        await asyncio.sleep(0)  # what was given up has been told by then
+        await asyncio.sleep(0)  # callbacks of abandoned requests have run by then
 
     def send(self, request: Request, done: Callable[[Exchange], None]) -> None:
         if not self._running:
@@ -118,7 +118,7 @@ class LeanTransport(Transport):
         if egress is not None and egress.oauth2 is not None:
             self._authorized.send(request, egress, done)
             return
-        # two caches, as a URL alone is looked up quicker
+        # two caches, because the lookup by URL alone is faster
         route = self._route(request.url) if egress is None else self._own_route(request.url, egress)
         if isinstance(route, NoResponse):
             self._loop.call_soon(done, route)
@@ -167,8 +167,8 @@ class LeanTransport(Transport):
         dial.add_done_callback(self._dials.discard)
 
     async def reach(self, url: str, egress: Egress | None = None) -> float | NoResponse | None:
-        """Connect as a request would, and make none. When the server's certificate expires, in Unix seconds; None: it
-        has shown none, as there is no TLS."""
+        """Connect like a request, but send none. Returns when the server's certificate expires (Unix seconds; None
+        without TLS), or why it could not connect."""
         route = self._find_route(url, egress)
         if isinstance(route, NoResponse):
             return route

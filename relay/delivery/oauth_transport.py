@@ -1,4 +1,4 @@
-"""Requests to endpoints with OAuth 2: each goes out with a token, and waits for one where there is none at hand."""
+"""Sends requests with OAuth 2 access tokens, and waits for a token if none is cached."""
 
 import asyncio
 from collections.abc import Callable
@@ -16,7 +16,7 @@ Done = Callable[[Exchange], None]
 
 
 class Authorized:
-    """`send` makes a request as it is. What a receiver repeats of a token is masked before anybody sees it."""
+    """`send`: sends a request unchanged. If a response repeats the token, it is masked."""
 
     def __init__(self, send: Callable[[Request, Done], None], tokens: Tokens) -> None:
         self._send = send
@@ -24,8 +24,8 @@ class Authorized:
         self._waiting: set[asyncio.Task[None]] = set()
 
     def send(self, request: Request, egress: Egress, done: Done) -> None:
-        """As `Transport.send`; `egress`: of the request, with its OAuth 2."""
-        token = self._tokens.at_hand(egress)
+        """As `Transport.send`. `egress`: of the request, with OAuth 2."""
+        token = self._tokens.cached(egress)
         if token is not None:
             self._go(request, egress, token, done)
             return

@@ -1,4 +1,4 @@
-"""Connections kept open between requests."""
+"""Pool of connections that are kept open between requests."""
 
 import asyncio
 from typing import Final
@@ -6,7 +6,7 @@ from typing import Final
 from relay.delivery.connection import ClientConnection, Origin
 
 _IDLE_S: Final = 4.0
-"""Idle connections are dropped before the usual servers do it (5 s): a request that crosses a server's close would be
+"""Idle connections are closed before common servers close them (5 s): a request that races with a server's close is
 ambiguous."""
 
 _PER_ORIGIN: Final = 256
@@ -14,14 +14,14 @@ _IN_ALL: Final = 512
 MOST_OPEN: Final = 10_000
 
 _STALE_TRIES: Final = 3
-"""A restarted server leaves several dead connections. After so many, a fresh one is the better guess."""
+"""A restarted server leaves several dead connections. After this many, a new connection is the better choice."""
 
 _SWEEP_S: Final = 1.0
 
 
 class ConnectionPool:
-    """All connections of a transport; the idle ones by origin, the one used last to be used next. Idle ones count
-    towards `most_open`, and give way."""
+    """All connections of a transport, with idle ones by origin, most recently used first. Idle connections count
+    towards `most_open` and are evicted first."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop, most_open: int) -> None:
         self._loop = loop
@@ -33,7 +33,7 @@ class ConnectionPool:
         self._all_lost: asyncio.Future[None] | None = None
 
     def take(self, origin: Origin, now: float) -> ClientConnection | None:
-        """An idle connection that is fit for use, as far as can be known."""
+        """An idle connection that appears usable; None if there is none."""
         idle = self._idle.get(origin)
         if not idle:
             return None
@@ -64,12 +64,12 @@ class ConnectionPool:
             self._sweeper = self._loop.call_later(_SWEEP_S, self._sweep)
 
     def make_room(self, opening: int) -> None:
-        """For so many connections that are about to be opened."""
+        """Evict idle connections before `opening` new ones are opened."""
         for _ in range(min(self._idle_count, len(self._open) + opening - self._most_open)):
             self._drop_oldest()
 
     def drop_idle(self) -> None:
-        """There is nothing left to open connections with: what is not used is given back."""
+        """Close all idle connections, because the process has no resources left."""
         for idle in self._idle.values():
             while idle:
                 self._drop_first(idle)
@@ -87,7 +87,7 @@ class ConnectionPool:
             self._all_lost.set_result(None)
 
     async def close(self) -> None:
-        """Ends every connection, and waits until the loop has let go of them."""
+        """Close every connection, and wait until the event loop has released them."""
         self._all_lost = self._loop.create_future()
         if self._sweeper is not None:
             self._sweeper.cancel()
@@ -106,7 +106,7 @@ class ConnectionPool:
         connection.close()
 
     def _sweep(self) -> None:
-        """Close what has been idle for too long, and forget origins without connections."""
+        """Close connections that were idle for too long, and remove origins without connections."""
         until = self._loop.time() - _IDLE_S
         for origin, idle in list(self._idle.items()):
             while idle and (idle[0].idle_since or 0.0) <= until:

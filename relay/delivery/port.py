@@ -1,4 +1,4 @@
-"""The transport port: one HTTP exchange with the outside world."""
+"""The transport port: a single HTTP exchange."""
 
 import asyncio
 from abc import ABC, abstractmethod
@@ -10,8 +10,8 @@ from relay.domain.exchange import UNAUTHORIZED, Exchange, NoResponse, Request
 class Transport(ABC):
     """Makes HTTP requests to receivers and senders.
 
-    Redirects are not followed, nothing is decompressed, no cookie is kept. A request is made at most once: what was
-    written and not answered is reported, never repeated. Caps on concurrency are the caller's.
+    Redirects are not followed, nothing is decompressed, no cookies are kept. A request is sent at most once: one that
+    was written and not answered is reported, never repeated. Callers limit the concurrency.
     """
 
     @abstractmethod
@@ -19,14 +19,14 @@ class Transport(ABC):
 
     @abstractmethod
     def send(self, request: Request, done: Callable[[Exchange], None]) -> None:
-        """Make `request`. `done` is called once, later, from the event loop; whatever goes wrong is in its argument.
+        """Send `request`. `done` is called once, later, from the event loop; any failure is in its argument.
 
-        A callback instead of a coroutine: thousands of requests a second need no task each.
+        A callback instead of a coroutine, so that thousands of requests per second need no task each.
         """
 
     async def exchange(self, request: Request) -> Exchange:
-        """The same for who waits for one; cancelling it leaves the request to its end. What was refused because an
-        access token had ended is made once more."""
+        """Send `request` and wait for the result. Cancellation does not stop the request. It is sent once more if it
+        was rejected because its access token had expired."""
         exchange = await self._exchange(request)
         if isinstance(exchange, NoResponse) and exchange.kind == UNAUTHORIZED:
             return await self._exchange(request)
@@ -39,4 +39,4 @@ class Transport(ABC):
 
     @abstractmethod
     async def close(self) -> None:
-        """Give up what is under way: its `done` is told so."""
+        """Abandon requests in flight; their `done` is called."""

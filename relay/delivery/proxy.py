@@ -1,4 +1,4 @@
-"""The egress proxy: which requests go through it, and how it is asked for a tunnel. No connection is made here."""
+"""The egress proxy: decides which requests use it, and builds and parses CONNECT. Pure, without I/O."""
 
 import re
 from collections.abc import Iterable
@@ -10,7 +10,7 @@ from relay.delivery.guard import UrlParts
 from relay.domain.proxy_address import ProxyAddress, proxy_address
 
 HEAD_CAP: Final = 16 * 1024
-"""Bytes of a proxy's answer to CONNECT."""
+"""Maximum bytes of a proxy's response to CONNECT."""
 
 _HEAD_END: Final = b"\r\n\r\n"
 _STATUS: Final = re.compile(rb"HTTP/1\.[01] ([1-5][0-9]{2})[ \r]")
@@ -18,7 +18,7 @@ _PORT: Final = re.compile(r"(.+?)(?::([0-9]{1,5}))?")
 
 
 class TunnelRefused(Exception):
-    """The proxy gave no tunnel. `ours`: it wants nothing to do with us, whoever the receiver is."""
+    """The proxy opened no tunnel. `ours`: it rejects us, independently of the receiver."""
 
     def __init__(self, detail: str, *, ours: bool = False) -> None:
         super().__init__(f"the egress proxy {detail}")
@@ -27,7 +27,7 @@ class TunnelRefused(Exception):
 
 @dataclass(frozen=True, slots=True)
 class _Direct:
-    """An entry of the list of what needs no proxy: a name with all under it, or a network of literal addresses."""
+    """An entry of NO_PROXY: a name with its subdomains, or a network of literal addresses."""
 
     name: str | None
     network: IPv4Network | IPv6Network | None
@@ -46,19 +46,19 @@ class _Direct:
 
 @dataclass(frozen=True, slots=True)
 class EgressProxy:
-    """`direct`: what does not go through it. `own`: it is that of one endpoint, whose fault it is where it fails."""
+    """`direct`: targets that do not use it. `own`: it belongs to one endpoint, to which its failures are attributed."""
 
     address: ProxyAddress
     direct: tuple[_Direct, ...] = ()
     own: bool = False
 
     def takes(self, url: UrlParts) -> bool:
-        """Whether requests to `url` go through it."""
+        """Whether requests to `url` use the proxy."""
         host = url.host.strip("[]").removesuffix(".")
         return not any(entry.covers(host, url.port) for entry in self.direct)
 
     def connect_head(self, url: UrlParts) -> bytes:
-        """The request for a tunnel to the server of `url`."""
+        """The CONNECT request for a tunnel to the server of `url`."""
         target = f"{url.host.removesuffix('.')}:{url.port}"
         login = self.address.authorization
         credentials = "" if login is None else f"Proxy-Authorization: {login}\r\n"
@@ -66,7 +66,7 @@ class EgressProxy:
 
 
 def is_answered(received: bytes) -> bool:
-    """Whether `received`, all that came after a `connect_head`, is a tunnel; False while more is to come.
+    """Whether `received`, all data after a `connect_head`, opens the tunnel; False while the response is incomplete.
 
     Raises TunnelRefused.
     """
@@ -81,7 +81,7 @@ def is_answered(received: bytes) -> bool:
     if not 200 <= int(status[1]) < 300:
         raise TunnelRefused(f"answered {int(status[1])} to CONNECT", ours=int(status[1]) == 407)
     if rest:  # TLS begins with the client
-        raise TunnelRefused("sent something before it was asked")
+        raise TunnelRefused("sent data before the TLS handshake")
     return True
 
 
@@ -91,7 +91,8 @@ def proxy_of(url: str, direct: Iterable[str]) -> EgressProxy:
 
 
 def direct_entry(text: str) -> _Direct:
-    """One of NO_PROXY: `*`, a name (with all under it), an address or a network, the former also with `:port`."""
+    """Parses an entry of NO_PROXY: `*`, a name (with its subdomains), an address (all also with `:port`) or a
+    network."""
     entry = text.strip().lower()
     try:
         return _Direct(None, ip_network(entry.strip("[]"), strict=False), None)

@@ -1,4 +1,4 @@
-"""Whom we trust over TLS, and who we are: the same for every endpoint, but for those with settings of their own."""
+"""TLS contexts of the transport: a default one, and those for endpoints with their own settings."""
 
 import asyncio
 import hashlib
@@ -15,21 +15,22 @@ from relay.domain.errors import UserError
 from relay.domain.key_material import clean_certificates, clean_private_key
 
 _CONTEXTS_KEPT: Final = 64
-"""One with the system's authorities takes 1 MB, and 20 ms to make."""
+"""A context with the system's authorities takes 1 MB, and 20 ms to create."""
 
 MAKERS: Final = 2
-"""Threads that make them."""
+"""Threads that create contexts."""
 MAKING_S: Final = 10.0
 
 
 class PinMismatch(Exception):
-    """The server has proven to be somebody, and not who was expected."""
+    """The server's certificate is valid but not pinned."""
 
 
 def client_context(ca_file: str | None) -> ssl.SSLContext:
-    """For HTTP/1.1, TLS 1.2 or newer, with host names checked. `ca_file`: PEM file of further trusted authorities.
+    """A context for HTTP/1.1 over TLS 1.2 or newer, which checks host names. `ca_file`: PEM file of additional
+    authorities.
 
-    Raises UserError if that cannot be read.
+    Raises UserError if the file cannot be read.
     """
     context = _restricted(ssl.create_default_context())
     if ca_file is not None:
@@ -41,8 +42,8 @@ def client_context(ca_file: str | None) -> ssl.SSLContext:
 
 
 class Contexts:
-    """A context for each TLS setting: `usual`, and those that are not, made when they are wanted and kept while they
-    are among the ones used last. `ca_file`: as in `client_context`."""
+    """TLS contexts by settings: `usual` is the default; others are created on demand and kept in an LRU cache.
+    `ca_file`: as in `client_context`."""
 
     def __init__(self, ca_file: str | None) -> None:
         self.usual = client_context(ca_file)
@@ -51,7 +52,8 @@ class Contexts:
         self._kept: dict[Tls, asyncio.Task[ssl.SSLContext]] = {}
 
     async def of(self, tls: Tls | None) -> ssl.SSLContext:
-        """Raises ssl.SSLError for a certificate or key that OpenSSL does not take; UserError as `client_context`."""
+        """The context for these settings. Raises ssl.SSLError for a certificate or key that OpenSSL rejects; UserError
+        as `client_context`."""
         if tls is None or (tls.ca is None and tls.client_certificate is None):
             return self.usual
         making = self._kept.pop(tls, None)
@@ -61,16 +63,16 @@ class Contexts:
             making = asyncio.create_task(self._made(tls))
             making.add_done_callback(_retrieved)
         self._kept[tls] = making
-        return await asyncio.shield(making)  # others may wait for it, too
+        return await asyncio.shield(making)  # other tasks may wait for it, too
 
     async def _made(self, tls: Tls) -> ssl.SSLContext:
-        """Beside the event loop, some at a time; nobody waits longer for one than it may take."""
+        """Create a context in a thread, with a timeout."""
         making = asyncio.get_running_loop().run_in_executor(self._makers, _context_of, tls, self._ca_file)
         try:
             async with asyncio.timeout(MAKING_S):
                 return await making
         except TimeoutError:
-            raise ssl.SSLError(f"its certificates and key were not read within {MAKING_S:g} s") from None
+            raise ssl.SSLError(f"its certificates and key could not be read within {MAKING_S:g} s") from None
 
     async def close(self) -> None:
         await asyncio.gather(*self._kept.values(), return_exceptions=True)
@@ -82,18 +84,18 @@ def check_pins(pinned: Sequence[bytes], certificate: bytes) -> None:
     """Raises PinMismatch unless `certificate` (DER), or its public key, has one of the digests `pinned`."""
     digest = hashlib.sha256(certificate).digest()
     if digest not in pinned and _digest_of_key(certificate) not in pinned:
-        raise PinMismatch(f"the server's certificate (SHA-256 {digest.hex(':').upper()}) is none of the pinned ones")
+        raise PinMismatch(f"the server's certificate (SHA-256 {digest.hex(':').upper()}) is not one of the pinned ones")
 
 
 def _digest_of_key(certificate: bytes) -> bytes:
-    # imported here because most processes can do without the memory that it takes
+    # imported here, because most processes do not need it and it takes memory
     from cryptography import x509
     from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 
     try:
         key = x509.load_der_x509_certificate(certificate).public_key()
         return hashlib.sha256(key.public_bytes(Encoding.DER, PublicFormat.SubjectPublicKeyInfo)).digest()
-    except Exception as error:  # whatever the library makes of a certificate that OpenSSL has let pass
+    except Exception as error:  # the library may raise anything for a certificate that OpenSSL has accepted
         raise PinMismatch(f"the server's certificate cannot be read: {error}") from error
 
 
@@ -104,12 +106,12 @@ def _restricted(context: ssl.SSLContext) -> ssl.SSLContext:
 
 
 def _context_of(tls: Tls, ca_file: str | None) -> ssl.SSLContext:
-    """Takes a while where the authorities of the system have to be read."""
+    """Creates a context, which is slow if the system's authorities have to be read."""
     try:
         own = None if tls.ca is None else clean_certificates(tls.ca)
         certificate = None if tls.client_certificate is None else clean_certificates(tls.client_certificate)
         key = "" if certificate is None else clean_private_key(tls.client_key or "")
-    except ValueError as error:  # what is refused today may have been written before
+    except ValueError as error:  # the entry may have been stored before this was rejected
         raise ssl.SSLError(f"a certificate or key of this endpoint cannot be used: it {error}") from error
     context = client_context(ca_file) if own is None else _restricted(ssl.create_default_context(cadata=own))
     if certificate is not None:
@@ -120,8 +122,8 @@ def _context_of(tls: Tls, ca_file: str | None) -> ssl.SSLContext:
 
 @contextmanager
 def _as_file(text: str) -> Iterator[str]:
-    """The path of a file with `text`: `ssl` takes certificates and keys no other way. In memory where that is possible,
-    so that the key gets to no disk."""
+    """The path of a file with `text`, because `ssl` only loads certificates and keys from files. In memory if possible,
+    so that the key is not written to a disk."""
     if hasattr(os, "memfd_create"):
         descriptor = os.memfd_create("relay-client-certificate")
         try:
@@ -130,18 +132,18 @@ def _as_file(text: str) -> Iterator[str]:
         finally:
             os.close(descriptor)
         return
-    with tempfile.NamedTemporaryFile("w", encoding="utf-8") as file:  # readable for nobody else
+    with tempfile.NamedTemporaryFile("w", encoding="utf-8") as file:  # only readable by this user
         file.write(text)
         file.flush()
         yield file.name
 
 
 def _no_passphrase() -> str:
-    """Without it OpenSSL would ask at the terminal."""
+    """Rejects encrypted keys; without this callback OpenSSL would prompt at the terminal."""
     raise ssl.SSLError("the private key is encrypted with a passphrase")
 
 
 def _retrieved(making: "asyncio.Task[ssl.SSLContext]") -> None:
-    """Whoever waited for it may have given up: then nobody else looks at how it ended."""
+    """Retrieve the task's exception, because all tasks that waited for it may have been cancelled."""
     if not making.cancelled():
         making.exception()

@@ -1,4 +1,4 @@
-"""Access tokens of endpoints, in memory alone: fetched once for all that wait, and anew before they end."""
+"""In-memory cache of OAuth 2 access tokens: fetched once for all waiting requests, and renewed before they expire."""
 
 import asyncio
 import random
@@ -14,18 +14,18 @@ from relay.domain.token_grant import Grant, Refusal, grant_of, token_request
 
 _KEPT: Final = 4096
 _MARGIN_S: Final = 60.0
-"""A token that has less than this to go is fetched anew while it is still used; twice as much at random, so that tokens
-that were fetched together do not end together."""
+"""A token with less remaining time than this is renewed while still in use. Up to twice as much, at random, so that
+tokens that were fetched together do not expire together."""
 _SPARE_S: Final = 5.0
-"""A token with less to go is not sent: it could end on its way."""
+"""A token with less remaining time is not sent: it could expire on its way."""
 _PAUSE_S: Final = 1.0
-"""After a failure, how long nothing is asked of the token endpoint."""
+"""Pause before the next token request after a failure."""
 _YOUNG_S: Final = 10.0
-"""A token that is refused at this age is not to blame: another one would be refused, too."""
+"""If a token younger than this is rejected, a new one would be, too."""
 
 
 class NoToken(Exception):
-    """There is none. `kind`: as that of NoResponse."""
+    """No token could be fetched. `kind`: as in NoResponse."""
 
     def __init__(self, refusal: Refusal) -> None:
         super().__init__(refusal.detail)
@@ -34,7 +34,7 @@ class NoToken(Exception):
 
 @dataclass(slots=True, eq=False)
 class _CachedToken:
-    """What there is for one setting. Times are those of the loop."""
+    """The token, or the last failure, for one endpoint setting. Times are the loop's."""
 
     token: str | None = None
     since: float = 0.0
@@ -46,7 +46,7 @@ class _CachedToken:
 
 
 class Tokens:
-    """One for a transport. `ask`: makes a request. `now`: the loop's time. `jitter`: uniform sample of [0, 1)."""
+    """The tokens of a transport. `ask`: sends a request. `now`: the loop's time. `jitter`: uniform sample of [0, 1)."""
 
     def __init__(
         self,
@@ -59,8 +59,8 @@ class Tokens:
         self._jitter = jitter
         self._held: dict[Egress, _CachedToken] = {}
 
-    def at_hand(self, egress: Egress) -> str | None:
-        """The token for requests that go by `egress`, unless it has to be waited for."""
+    def cached(self, egress: Egress) -> str | None:
+        """The token for requests with `egress`; None if it has to be fetched first."""
         held, now = self._held.get(egress), self._now()
         if held is None or held.token is None or now >= held.until:
             return None
@@ -69,21 +69,21 @@ class Tokens:
         return held.token
 
     async def fetched(self, egress: Egress) -> str:
-        """The same, waited for. Raises NoToken."""
+        """The token, fetched if necessary. Raises NoToken."""
         held = self._held.pop(egress, None) or _CachedToken()
         if len(self._held) >= _KEPT:
             del self._held[next(iter(self._held))]
         self._held[egress] = held
         if not self._is_pausing(held, self._now()):
-            await asyncio.shield(self._fetch(egress, held))  # others may wait for it, too
+            await asyncio.shield(self._fetch(egress, held))  # other tasks may wait for it, too
         if held.refusal is not None:
             raise NoToken(held.refusal)
-        if held.token is None:  # refused while it was on its way
-            raise NoToken(Refusal("no_token", "the receiver has just refused the access token"))
+        if held.token is None:  # rejected in the meantime
+            raise NoToken(Refusal("no_token", "the receiver has just rejected the access token"))
         return held.token
 
     def refused(self, egress: Egress, token: str) -> bool:
-        """`token` was answered with a 401. Whether that is worth another try, with another token."""
+        """`token` was answered with a 401. Returns whether the request is worth repeating with another token."""
         held = self._held.get(egress)
         if held is None or held.token != token:
             return True
@@ -108,8 +108,8 @@ class Tokens:
     async def _fetch_one(self, egress: Egress, held: _CachedToken) -> None:
         oauth2 = egress.oauth2
         if oauth2 is None:
-            raise AssertionError("asked for a token of an endpoint that needs none")
-        begun = self._now()  # its time runs from when it is made, at the latest
+            raise AssertionError("called for an endpoint without OAuth 2")
+        begun = self._now()  # the lifetime counts from the request, because the token is issued after it
         try:
             found = grant_of(await self._ask(_by(egress, token_request(oauth2))), oauth2)
         finally:
@@ -127,6 +127,6 @@ class Tokens:
 
 
 def _by(egress: Egress, request: Request) -> Request:
-    """The token endpoint is reached like the receiver; the receiver's pins say nothing of another server."""
+    """Token requests use the receiver's connection settings, except its pins, which are for another server."""
     tls = replace(egress.tls, pinned=()) if egress.tls is not None else None
     return structs.replace(request, egress=Egress(tls, egress.proxy))

@@ -1,4 +1,4 @@
-"""The sink as a web server: POST /hooks, GET /hooks/{message_id}, and what `control` adds."""
+"""The sink's web server: POST /hooks, GET /hooks/{message_id}, and the routes of `control`."""
 
 import asyncio
 import random
@@ -22,18 +22,18 @@ from relay.sink.control import add_control
 from relay.sink.handshakes import consent, is_verification, signed_answer
 
 _REMEMBERED: Final = 100_000
-"""Arrivals, polls and jobs kept; older ones are forgotten, so that a sink can run for days."""
+"""Maximum number of arrivals, polls and jobs; older ones are dropped, so that a sink can run for days."""
 _LARGEST_BODY: Final = 32 * 1024 * 1024
 _JSON: Final = "application/json"
 T = TypeVar("T")
 
 
 class Sink:
-    """A test receiver. After `start`, `url` takes POSTs; `received`, `polls` and `callbacks` tell what happened.
+    """A test receiver. After `start`, `url` accepts POSTs; `received`, `polls` and `callbacks` record the requests.
 
-    `secret`: check Standard Webhooks signatures with it; a wrong one is recorded, not refused. `on_arrival` is called
-    for each POST. `chance` returns uniform samples of [0, 1). A stopped sink can be started again, also on the
-    same port, and still knows its jobs.
+    `secret`: verifies Standard Webhooks signatures; an invalid one is recorded, not rejected. `on_arrival` is called
+    for each POST. `chance` returns uniform samples of [0, 1). A stopped sink can be restarted, also on the same port,
+    and keeps its jobs.
     """
 
     def __init__(
@@ -50,7 +50,7 @@ class Sink:
         self.polls: list[Poll] = []
         self.callbacks: list[CallbackSent] = []
         self.handshakes: list[str] = []
-        """Kinds of those that were answered."""
+        """Kinds of the handshakes that were answered."""
         self.posts = 0
         self.redirects_followed = 0
         self._secrets = [secret] if secret else []
@@ -65,7 +65,7 @@ class Sink:
         self._address = ("127.0.0.1", 0)
 
     async def start(self, host: str = "127.0.0.1", port: int = 0) -> None:
-        """Listen; port 0 takes a free one. Raises UserError when the address cannot be had."""
+        """Listen; port 0 selects a free one. Raises UserError if the address is not available."""
         app = web.Application(client_max_size=_LARGEST_BODY)
         app.router.add_post("/hooks", self._post)
         app.router.add_get("/hooks", self._get_by_query)
@@ -85,7 +85,7 @@ class Sink:
         self._address = (host, self._runner.addresses[0][1])
 
     async def stop(self) -> None:
-        """Stop listening, drop what hangs, and end the callbacks under way. May be called twice."""
+        """Stop listening, drop hanging requests, and cancel callbacks in progress. May be called twice."""
         self._stopping.set()
         if self._runner is not None:
             await self._runner.cleanup()
@@ -101,7 +101,7 @@ class Sink:
 
     @property
     def status_url_template(self) -> str:
-        """The `status_endpoint`; where sources share message ids, use `{webhook_id}` in place of `{message_id}`."""
+        """The `status_endpoint`; if sources share message ids, use `{webhook_id}` instead of `{message_id}`."""
         return f"{self._base}/hooks/{{message_id}}"
 
     @property
@@ -110,7 +110,7 @@ class Sink:
         return f"http://{f'[{host}]' if ':' in host else host}:{port}"
 
     def become(self, mode: Mode | None = None, **knobs: Unpack[Knobs]) -> None:
-        """Behave otherwise from the next request on; knobs that are not named stay. Starts `fail_first` anew."""
+        """Change the behaviour from the next request on; other knobs stay. Restarts the count of `fail_first`."""
         self.behave(replace(self.behaviour, mode=mode or self.behaviour.mode, **knobs))
 
     def behave(self, behaviour: Behaviour) -> None:
@@ -177,7 +177,7 @@ class Sink:
         return verify_standard(self._secrets, request.headers, body, time.time())
 
     def _process(self, behaviour: Behaviour, arrival: ReceivedPost) -> None:
-        """A message is processed once, however often it comes. Status GETs find it under both of its ids."""
+        """Process a message once, however often it arrives. Status GETs find it under both of its ids."""
         key = _job_key(arrival)
         if key in self._jobs:
             return
@@ -236,7 +236,7 @@ class Sink:
         self._note(self.callbacks, CallbackSent(job.message_id, status))
 
     async def _pause(self, seconds: float) -> None:
-        """Wait, but not longer than the sink lives."""
+        """Wait, but only while the sink is running."""
         if seconds > 0:
             with suppress(TimeoutError):
                 async with asyncio.timeout(seconds):
@@ -272,7 +272,7 @@ class Sink:
 
     async def _options(self, request: web.Request) -> web.Response:
         if not self.behaviour.handshakes:
-            return _json(405, b'{"error": "POST is what this takes"}')
+            return _json(405, b'{"error": "only POST is allowed"}')
         asked = {name.lower(): value for name, value in request.headers.items()}
         return self._handshaken("cloudevents", web.Response(status=200, headers=consent(asked)))
 
@@ -305,7 +305,7 @@ async def _answer(request: web.Request, behaviour: Behaviour, job: SinkJob) -> w
     await response.prepare(request)
     await response.write(body)
     if request.transport is not None:
-        request.transport.close()  # after what was written
+        request.transport.close()  # after the written data
     return response
 
 
@@ -318,7 +318,7 @@ def _retry_after(behaviour: Behaviour) -> dict[str, str]:
 
 
 def _reset(request: web.Request) -> web.Response:
-    """Reset the connection, instead of closing it in good order. The response returned reaches nobody."""
+    """Reset the connection instead of closing it. The returned response is not sent."""
     transport = request.transport
     if transport is not None:
         transport.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))

@@ -1,4 +1,4 @@
-"""What came to the sink: POSTs and status GETs, and the callbacks that it made itself."""
+"""Records of the sink: received POSTs and status GETs, and sent callbacks."""
 
 import time
 from collections.abc import Mapping
@@ -13,10 +13,10 @@ from relay.sink.behaviour import Mode
 
 @dataclass(frozen=True, slots=True)
 class ReceivedPost:
-    """A POST as it arrived. Ids are decoded; those of a POST without `ce-` headers are empty.
+    """A received POST. Ids are decoded; they are empty for a POST without `ce-` headers.
 
-    `verified`: whether the signature was right; None without a secret to check it with. `status`: what was answered;
-    None for `hang` and `reset`. `headers` have lower-case names.
+    `verified`: whether the signature was valid; None without a secret. `met`: the reaction to it. `status`: of the
+    response; None for `hang` and `reset`. `headers` have lower-case names.
     """
 
     webhook_id: str
@@ -43,7 +43,7 @@ class Poll(NamedTuple):
 
 
 class CallbackSent(NamedTuple):
-    """A POST to a `relay-answer-url`. `status` None: no response came."""
+    """A POST to a `relay-answer-url`. `status`: of the response; None if there was none."""
 
     message_id: str
     status: int | None

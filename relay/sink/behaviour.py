@@ -1,4 +1,4 @@
-"""How the sink behaves: pure decisions, chance and time are passed in."""
+"""The sink's behaviour: pure decisions, with chance and time passed in."""
 
 import json
 from dataclasses import dataclass
@@ -9,11 +9,11 @@ MODES: Final[tuple[Mode, ...]] = get_args(Mode)
 
 _HEALTHY: Final[frozenset[Mode]] = frozenset({"answer", "ok", "later", "echo"})
 _DOUBTFUL: Final[frozenset[Mode]] = frozenset({"fail", "hang", "reset"})
-"""Faults after which the sender cannot know whether its message was processed."""
+"""Faults after which the client cannot know whether its message was processed."""
 
 
 class Knobs(TypedDict, total=False):
-    """The fields of `Behaviour` but `mode`, for keyword arguments."""
+    """The fields of `Behaviour` except `mode`, for keyword arguments."""
 
     delay_s: float
     fail_rate: float
@@ -32,21 +32,20 @@ class Knobs(TypedDict, total=False):
 
 @dataclass(frozen=True, slots=True)
 class Behaviour:
-    """`mode` says what a POST gets.
+    """`mode`: the response to a POST.
 
-    `answer`: 200 and a JSON answer like a CI's. `ok`: 204 without a body, as a sender's callback responds. `later`:
-    202, the answer comes with a status GET or a callback. `fail`: `fail_status`. `reject`: 422. `hang`: nothing, ever.
-    `reset`: the connection is reset. `redirect`: 307 to a place that counts who follows. `echo`: 200 and the POST's own
-    body.
+    `answer`: 200 and a JSON answer like a CI's. `ok`: 204 without a body, like a sender's callback. `later`: 202; the
+    answer follows by status GET or callback. `fail`: `fail_status`. `reject`: 422. `hang`: no response. `reset`: the
+    connection is reset. `redirect`: 307 to a URL that counts followed redirects. `echo`: 200 and the POST's own body.
 
     `delay_s`: wait before each response to a POST. `fail_rate`: share of POSTs that get `fail_status` instead.
-    `fail_first`: only the first so many POSTs meet a fault (that of the mode, else `fail_status`), later ones are
-    healthy. `retry_after`: seconds, sent with failures and 202s. `later_polls`: so many status GETs get 202 first, and
-    none is answered before `answer_after_s`. `callback`: the answer is also POSTed to `relay-answer-url`.
-    `location`: 202s name their status URL. `process_before_fail`: messages count as processed, and the status
-    endpoint knows them, also when the POST ended in `fail`, `hang` or `reset`. `answer_size`: pad answers to so many
-    bytes. `truncate`: announce more of an answer than is sent, then close. `handshakes`: prove, when asked, that it
-    wants what is sent here: echo a challenge, sign nonces (with a secret), agree to an OPTIONS.
+    `fail_first`: only this many first POSTs fail (as in the mode, else with `fail_status`). `retry_after`: seconds,
+    sent with failures and 202s. `later_polls`: number of status GETs that get 202 first; none is answered before
+    `answer_after_s`. `callback`: the answer is also POSTed to `relay-answer-url`. `location`: 202s have the status URL.
+    `process_before_fail`: messages count as processed, and the status endpoint knows them, even if the POST ended in
+    `fail`, `hang` or `reset`. `answer_size`: pad answers to this many bytes. `truncate`: announce a longer answer than
+    is sent, then close. `handshakes`: answer verification handshakes: echo a challenge, sign nonces (with a secret),
+    consent to an OPTIONS.
     """
 
     mode: Mode = "answer"
@@ -66,7 +65,7 @@ class Behaviour:
 
 
 def reaction(behaviour: Behaviour, *, nth: int, chance: float) -> Mode:
-    """What POST number `nth` (1-based) meets. `chance`: a uniform sample of [0, 1)."""
+    """The reaction to POST number `nth` (1-based). `chance`: a uniform sample of [0, 1)."""
     fault: Mode = "fail" if behaviour.mode in _HEALTHY else behaviour.mode
     recovered: Mode = behaviour.mode if behaviour.mode in _HEALTHY else "answer"
     if behaviour.fail_first is not None:
@@ -75,13 +74,13 @@ def reaction(behaviour: Behaviour, *, nth: int, chance: float) -> Mode:
 
 
 def is_processed(behaviour: Behaviour, met: Mode) -> bool:
-    """Whether the receiver did its work for a POST that met `met`, whatever the sender was told."""
+    """Whether the receiver processed a POST with the reaction `met`, whatever its response."""
     return met in _HEALTHY or (behaviour.process_before_fail and met in _DOUBTFUL)
 
 
 @dataclass(slots=True)
 class SinkJob:
-    """What the receiver knows of a message it has processed. `ready_at`: monotonic seconds."""
+    """The receiver's state of a processed message. `ready_at`: monotonic seconds."""
 
     number: int
     message_id: str
@@ -89,14 +88,14 @@ class SinkJob:
     ready_at: float
 
     def poll(self, now: float) -> bool:
-        """A status GET came: whether the job is finished now."""
+        """Handle a status GET; returns whether the job is finished."""
         if self.polls_left > 0:
             self.polls_left -= 1
             return False
         return now >= self.ready_at
 
     def document(self, state: Literal["pending", "success"], size: int = 0) -> bytes:
-        """The JSON that tells about the job, padded to `size` bytes."""
+        """The job as JSON, padded to `size` bytes."""
         facts: dict[str, Any] = {
             "id": f"job-{self.number}",
             "state": state,
@@ -111,7 +110,7 @@ class SinkJob:
 
 
 def new_job(behaviour: Behaviour, met: Mode, *, number: int, message_id: str, now: float) -> SinkJob:
-    """The job that a processed POST started: only in mode `later` is it unfinished at first."""
+    """The job of a processed POST; only in mode `later` it is unfinished at first."""
     if met != "later":
         return SinkJob(number, message_id, 0, now)
     return SinkJob(number, message_id, behaviour.later_polls, now + behaviour.answer_after_s)

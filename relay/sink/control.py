@@ -1,4 +1,4 @@
-"""A running sink looked at and changed over HTTP: GET and PATCH /behaviour, GET /received."""
+"""HTTP control of a running sink: GET and PATCH /behaviour, GET /received."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, fields
@@ -26,7 +26,7 @@ _BOUNDS: Final[Mapping[str, tuple[float, float]]] = {
 
 
 class Controlled(Protocol):
-    """A sink, as far as it is looked at and changed from outside."""
+    """The part of a sink that can be inspected and changed over HTTP."""
 
     behaviour: Behaviour
     received: list[ReceivedPost]
@@ -35,7 +35,7 @@ class Controlled(Protocol):
 
 
 def changed(behaviour: Behaviour, body: bytes) -> Behaviour:
-    """`behaviour` with what `body`, a JSON object of some of its fields, says otherwise. Raises UserError."""
+    """`behaviour` with the fields in `body`, a JSON object, replaced. Raises UserError."""
     try:
         wanted = msgspec.json.decode(body, type=dict[str, Any])
         if unknown := sorted(wanted.keys() - _NAMES):
@@ -46,12 +46,12 @@ def changed(behaviour: Behaviour, body: bytes) -> Behaviour:
     for name, (least, most) in _BOUNDS.items():
         value = getattr(found, name)
         if value is not None and not least <= value <= most:
-            raise UserError(f"{name} is {value}; it goes from {least} to {most}")
+            raise UserError(f"{name} is {value}; allowed: {least} to {most}")
     return found
 
 
 def received_view(received: Sequence[ReceivedPost]) -> dict[str, Any]:
-    """The newest arrivals, the newest first, and how many there were of how many messages."""
+    """The newest arrivals, newest first, and the total numbers of POSTs and messages."""
     shown = [
         {
             "source_id": arrival.source_id,
@@ -70,13 +70,13 @@ def received_view(received: Sequence[ReceivedPost]) -> dict[str, Any]:
 
 
 def add_control(app: web.Application, sink: Controlled) -> None:
-    """Whoever reaches the sink may do this: it is for tests, and listens on loopback unless told otherwise."""
+    """Add the control routes, without authentication: the sink is for tests, and listens on loopback by default."""
 
     async def behaviour(_: web.Request) -> web.Response:
         return _json(200, asdict(sink.behaviour))
 
     async def change(request: web.Request) -> web.Response:
-        if request.content_type != "application/json":  # a page in a browser cannot send that without being asked
+        if request.content_type != "application/json":  # a web page cannot send that cross-origin without a preflight
             return _json(415, {"error": "the content type has to be application/json"})
         try:
             sink.behave(changed(sink.behaviour, await request.read()))

@@ -1,4 +1,4 @@
-"""How a receiver answers when it is asked to prove that it wants what is sent there. Pure: its nonce is passed in."""
+"""A receiver's answers to verification handshakes. Pure: its nonce is passed in."""
 
 import base64
 import json
@@ -11,12 +11,12 @@ EVENT_TYPE: Final = "relay.verification"
 
 
 def is_verification(headers: Mapping[str, str]) -> bool:
-    """Whether a POST asks for a signature of two nonces."""
+    """Whether a POST is a verification handshake."""
     return headers.get("ce-type") == EVENT_TYPE
 
 
 def signed_answer(body: bytes, secret: str, own_nonce: str) -> bytes | None:
-    """What answers such a POST, whose own signature was found right; None: its body is of another kind."""
+    """The answer to such a POST, whose own signature is valid; None for an invalid body."""
     try:
         nonce = json.loads(body)["nonce"]
     except (ValueError, KeyError, TypeError, RecursionError):
@@ -28,7 +28,7 @@ def signed_answer(body: bytes, secret: str, own_nonce: str) -> bytes | None:
 
 
 def consent(headers: Mapping[str, str]) -> dict[str, str]:
-    """Headers that agree to what an OPTIONS asks for. `headers`: its own, in lower case."""
+    """Response headers that consent to an OPTIONS request. `headers`: the request's, with lower-case names."""
     asked = headers.get("webhook-request-origin")
     if asked is None:
         return {"allow": "GET, POST, OPTIONS"}

@@ -148,7 +148,7 @@ class TestOwnTls:
             tls = Tls(OURS.pem, pinned=pinned(CLIENT.pin_of_key))
             said = refused(await asked(transport, server, tls))
             assert isinstance(await asked(transport, server, Tls(OURS.pem)), Response)
-        assert said == f"the server's certificate (SHA-256 {SERVER.fingerprint}) is none of the pinned ones"
+        assert said == f"the server's certificate (SHA-256 {SERVER.fingerprint}) is not one of the pinned ones"
         assert len(server.requests) == 1
 
     async def test_a_pin_does_not_make_up_for_an_authority(self) -> None:

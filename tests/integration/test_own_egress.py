@@ -50,7 +50,7 @@ async def test_tls_and_a_token_of_its_own(tmp_path: Path) -> None:
             assert code == 0
             said = "\n".join((answered, failed, listed, *dev.lines))
     assert '"you": "********"' in answered
-    assert "none of the pinned ones" in failed
+    assert "not one of the pinned ones" in failed
     assert [request.split(b" HTTP")[0] for request in ci.requests] == [b"POST /token", b"POST /hooks", b"POST /token"]
     assert f"authorization: Bearer {TOKEN}".encode() in ci.requests[1]
     assert TOKEN not in said

@@ -7,8 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from yarl import URL
 
-from relay.delivery.guard import AddressGuard, UrlParts, embedded_ipv4, malformed, url_parts
-from relay.delivery.hosts import ends_in_number
+from relay.delivery.guard import AddressGuard, UrlParts, embedded_ipv4, ends_in_number, malformed, url_parts
 
 PUBLIC = AddressGuard()
 
@@ -64,7 +63,7 @@ def test_passed(ip: str) -> None:
 
 @pytest.mark.parametrize("ip", ["", "localhost", "127.1", "0x7f.1", "2130706433", "1.2.3.4.5", "[::1]", "127.0.0.1 "])
 def test_what_is_no_address_is_refused(ip: str) -> None:
-    assert PUBLIC.check_address(ip) == f"{ip!r} is no IP address"
+    assert PUBLIC.check_address(ip) == f"{ip!r} is not an IP address"
 
 
 # IANA IPv4 and IPv6 special-purpose address registries, as far as not globally reachable, and multicast.
@@ -307,7 +306,7 @@ def test_odd_spellings_that_are_addresses(host: str) -> None:
     "host", ["4294967296", "0x100000000", "256.1", "1.256.1", "1.2.3.256", "08", "1.2.3.4.5", "a.1", "a.0x"]
 )
 def test_what_ends_in_a_number_and_is_no_address_is_nothing(host: str) -> None:
-    assert malformed(f"https://{host}/") == "the URL's host ends in a number, and is no IPv4 address"
+    assert malformed(f"https://{host}/") == "the URL's host ends in a number but is not an IPv4 address"
 
 
 def test_localhost_is_loopback_for_whoever_looks_it_up() -> None:

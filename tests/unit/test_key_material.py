@@ -107,7 +107,7 @@ async def test_settings_that_take_long_to_make_hold_up_no_request(monkeypatch: p
     found = await asyncio.gather(*(contexts.of(Tls(ca=str(n))) for n in range(5)), return_exceptions=True)
     over.set()
     assert [str(each) for each in found] == [
-        str(ssl.SSLError("its certificates and key were not read within 0.05 s"))
+        str(ssl.SSLError("its certificates and key could not be read within 0.05 s"))
     ] * 5
     assert len(running) == tls_module.MAKERS
     assert threading.get_ident() not in running

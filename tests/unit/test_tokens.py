@@ -46,20 +46,20 @@ async def test_many_that_wait_cost_one_fetch(rig: Rig) -> None:
     waiting[0].cancel()  # one of them gives up
     rig.open.set()
     assert await asyncio.gather(*waiting[1:]) == ["t1"] * 4
-    assert rig.tokens.at_hand(EGRESS) == "t1"
+    assert rig.tokens.cached(EGRESS) == "t1"
     assert len(rig.asked) == 1
 
 
 async def test_it_is_fetched_anew_before_it_ends_while_it_is_still_used(rig: Rig) -> None:
     await rig.tokens.fetched(EGRESS)
     rig.now += 600 - 90 - 1  # 60 s, and half of that for the chance
-    assert rig.tokens.at_hand(EGRESS) == "t1"
+    assert rig.tokens.cached(EGRESS) == "t1"
     await asyncio.sleep(0)
     assert len(rig.asked) == 1
     rig.now += 1
-    assert rig.tokens.at_hand(EGRESS) == rig.tokens.at_hand(EGRESS) == "t1"
+    assert rig.tokens.cached(EGRESS) == rig.tokens.cached(EGRESS) == "t1"
     await rig.tokens.fetched(EGRESS)
-    assert rig.tokens.at_hand(EGRESS) == "t2"
+    assert rig.tokens.cached(EGRESS) == "t2"
     assert len(rig.asked) == 2
 
 
@@ -67,13 +67,13 @@ async def test_that_it_cannot_be_fetched_anew_yet_does_not_matter_before_it_ends
     await rig.tokens.fetched(EGRESS)
     rig.now += 520
     rig.answers.append(NoResponse("refused", "", sent=False))
-    assert rig.tokens.at_hand(EGRESS) == "t1"
+    assert rig.tokens.cached(EGRESS) == "t1"
     await asyncio.sleep(0)
-    assert [rig.tokens.at_hand(EGRESS) for _ in range(3)] == ["t1"] * 3
+    assert [rig.tokens.cached(EGRESS) for _ in range(3)] == ["t1"] * 3
     await asyncio.sleep(0)
     assert len(rig.asked) == 2  # and after a failure the endpoint has a rest
     rig.now += 76
-    assert rig.tokens.at_hand(EGRESS) is None
+    assert rig.tokens.cached(EGRESS) is None
     assert await rig.tokens.fetched(EGRESS) == "t3"
 
 
@@ -91,12 +91,12 @@ async def test_a_401_is_worth_one_new_token(rig: Rig) -> None:
     await rig.tokens.fetched(EGRESS)
     rig.now += 60
     assert rig.tokens.refused(EGRESS, "t1")
-    assert rig.tokens.at_hand(EGRESS) is None
+    assert rig.tokens.cached(EGRESS) is None
     assert rig.tokens.refused(EGRESS, "t1")  # somebody else's, at the same time
     assert await rig.tokens.fetched(EGRESS) == "t2"
     assert rig.tokens.refused(EGRESS, "t1")  # a late one
     assert not rig.tokens.refused(EGRESS, "t2")  # the receiver means us, not the token
-    assert rig.tokens.at_hand(EGRESS) == "t2"
+    assert rig.tokens.cached(EGRESS) == "t2"
     assert len(rig.asked) == 2
 
 
@@ -104,7 +104,7 @@ async def test_each_setting_has_a_token_of_its_own_and_few_are_kept(rig: Rig, mo
     monkeypatch.setattr(module, "_KEPT", 2)
     settings = [Egress(oauth2=OAuth2("https://idp.example/token", name, "s")) for name in "abc"]
     assert [await rig.tokens.fetched(setting) for setting in settings] == ["t1", "t2", "t3"]
-    assert [rig.tokens.at_hand(setting) for setting in settings] == [None, "t2", "t3"]
+    assert [rig.tokens.cached(setting) for setting in settings] == [None, "t2", "t3"]
 
 
 async def test_the_token_endpoint_is_reached_like_the_receiver_but_for_its_pins(rig: Rig) -> None:
