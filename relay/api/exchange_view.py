@@ -48,13 +48,15 @@ def request_view(request: Request, endpoint: Endpoint) -> RequestView:
 
 
 def response_view(exchange: Exchange, endpoint: Endpoint) -> ResponseView | None:
-    """None where no status line came."""
-    if isinstance(exchange, NoResponse):
-        return None
-    body, truncated = shown_body(exchange, endpoint, SHOWN_BYTES)
+    """None if there was no status line."""
+    return None if isinstance(exchange, NoResponse) else shown_response(exchange, endpoint)
+
+
+def shown_response(response: Response, endpoint: Endpoint) -> ResponseView:
+    body, truncated = shown_body(response, endpoint, SHOWN_BYTES)
     return {
-        "status": exchange.status,
-        "headers": shown_response_headers(exchange.headers, endpoint),
+        "status": response.status,
+        "headers": shown_response_headers(response.headers, endpoint),
         "body": body,
         "truncated": truncated,
     }

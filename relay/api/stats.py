@@ -1,7 +1,4 @@
-"""`GET /v1/receivers/{name}/stats`: what became of the attempts at a receiver within a day, and how fast it answers.
-
-Of all processes; each tells what it has counted every few seconds.
-"""
+"""Statistics of the attempts at a receiver within a day, and its last response: of all processes, seconds late."""
 
 from collections.abc import Mapping
 from typing import Final, TypedDict
@@ -10,6 +7,7 @@ from aiohttp import web
 
 from relay.api.access import RECEIVER
 from relay.api.context import ApiContext
+from relay.api.exchange_view import ResponseView, shown_response
 from relay.api.json_body import json_response
 from relay.api.problems import NOT_FOUND, Problem
 from relay.api.reading import query_of
@@ -21,6 +19,7 @@ from relay.api.route import (
     route,
 )
 from relay.api.view import rfc3339
+from relay.domain.exchange import Response
 from relay.domain.outcome import CodeClass
 from relay.domain.statistics import BOUNDS_S, HOURS, NUMBERS, OUTCOMES, Counted, sum_of
 from relay.state.statistics import LastAttempt
@@ -67,8 +66,16 @@ class StatsView(CountedView):
     hours: list[HourView]
 
 
+class LastResponseDetail(ResponseView):
+    """The last response of a receiver to a POST. `body`: its beginning, as text; `truncated`: there was more. At most
+    32 headers, each cut at 256 characters. Secrets are masked."""
+
+    name: str
+    at: str | None
+
+
 class StatsResource:
-    """The route; see the module's first lines."""
+    """`GET /v1/receivers/{name}/stats` and `/last-response`."""
 
     def __init__(self, context: ApiContext) -> None:
         self._context = context
@@ -89,9 +96,8 @@ class StatsResource:
         Over all processes, some seconds late. Status GETs, pings and tests do not count.
         """
         query_of(request)
-        name, directory = request.match_info["name"], self._context.directory
-        if directory.receiver(name) is None and directory.refusal(name) is None:
-            raise Problem(NOT_FOUND, f"There is no receiver named {name[:80]!r}.")
+        name = request.match_info["name"]
+        self._check_known(name)
         [found] = await self._context.state.statistics([f"r:{name}"])
         view: StatsView = {
             "name": name,
@@ -101,6 +107,36 @@ class StatsResource:
             "hours": hours_view(found.hours, self._context.clock.time()),
         }
         return json_response(200, view)
+
+    @route(
+        "GET",
+        "/v1/receivers/{name}/last-response",
+        scope=RECEIVER,
+        id="getLastResponse",
+        noun="receivers",
+        parameters=(NAME,),
+        answers=(DocumentedResponse(200, "The response.", json_of(LastResponseDetail)),),
+        example=Example(200, path={"name": "ci"}),
+    )
+    async def last_response(self, request: web.Request) -> web.Response:
+        """The last response of a receiver to a POST.
+
+        From all processes, some seconds late, for a day; it takes no history. 404 if there was none, or if this process
+        lacks the receiver's settings, and so does not know which secrets to mask.
+        """
+        query_of(request)
+        name = request.match_info["name"]
+        self._check_known(name)
+        receiver, found = self._context.directory.receiver(name), await self._context.state.last_response(f"r:{name}")
+        if receiver is None or receiver.unusable is not None or found is None:
+            raise Problem(NOT_FOUND, "No response is known of the last 24 hours.")
+        shown = shown_response(Response(found.status, found.headers, found.body, found.truncated), receiver.post)
+        return json_response(200, LastResponseDetail(name=name, at=rfc3339(found.at), **shown))
+
+    def _check_known(self, name: str) -> None:
+        directory = self._context.directory
+        if directory.receiver(name) is None and directory.refusal(name) is None:
+            raise Problem(NOT_FOUND, f"There is no receiver named {name[:80]!r}.")
 
 
 def hours_view(known: Mapping[int, Counted], now: float) -> list[HourView]:

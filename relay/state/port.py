@@ -31,7 +31,7 @@ from relay.state.read_model import FailedEntry as FailedEntry
 from relay.state.read_model import Openings, ParkedHead, Served, Sign, Watched
 from relay.state.replies import Refusal
 from relay.state.rows import Arrival, Mark, MessageRow, Row, RowKey
-from relay.state.statistics import Statistics, Tally
+from relay.state.statistics import LastResponse, Statistics, Tally
 
 
 class Lane(NamedTuple):
@@ -398,6 +398,10 @@ class State(Protocol):
 
     async def statistics(self, owners: Sequence[str]) -> list[Statistics]:
         """Works while tags are not ready."""
+        ...
+
+    async def last_response(self, owner: str) -> LastResponse | None:
+        """The last response that was told with a tally within a day. Works while the tag is not ready."""
         ...
 
     # for those who only look

@@ -6,7 +6,7 @@ from typing import Final
 from relay.domain.exchange import Exchange, Response
 from relay.domain.outcome import Outcome
 from relay.domain.statistics import NUMBERS, Counted, count_in
-from relay.state.statistics import LastAttempt, Tally
+from relay.state.statistics import MOST_BODY, LastAttempt, Tally, kept_response
 
 MOST: Final = 10_000
 """Receivers between two takes; what is sent to others meanwhile is not counted."""
@@ -15,18 +15,20 @@ MOST: Final = 10_000
 class _Counting:
     """Of one receiver. The last attempt is kept in parts: nothing is made for each."""
 
-    __slots__ = ("at", "failure", "numbers", "seconds", "status")
+    __slots__ = ("at", "failure", "numbers", "responded_at", "response", "seconds", "status")
 
     status: int | None
     failure: str | None
 
     def __init__(self) -> None:
         self.numbers = [0] * NUMBERS
-        self.at = self.seconds = 0.0
+        self.at = self.seconds = self.responded_at = 0.0
+        self.response: Response | None = None
 
     def tally(self, receiver: str) -> Tally:
         last = LastAttempt(self.at, self.status, self.failure, self.seconds)
-        return Tally(f"r:{receiver}", Counted(tuple(self.numbers)), last)
+        response = None if self.response is None else kept_response(self.responded_at, self.response)
+        return Tally(f"r:{receiver}", Counted(tuple(self.numbers)), last, response)
 
 
 class Tallies:
@@ -46,6 +48,8 @@ class Tallies:
         found.at, found.seconds = self._time(), seconds
         if isinstance(exchange, Response):
             found.status, found.failure = exchange.status, None
+            found.responded_at = found.at
+            found.response = exchange if len(exchange.body) <= MOST_BODY else _shortened(exchange)
         else:
             found.status, found.failure = None, exchange.kind
 
@@ -53,3 +57,8 @@ class Tallies:
         """All that was counted since the last call."""
         taken, self._counting = self._counting, {}
         return [counting.tally(receiver) for receiver, counting in taken.items()]
+
+
+def _shortened(response: Response) -> Response:
+    """So that thousands of receivers with large bodies cost no memory."""
+    return Response(response.status, response.headers, response.body[:MOST_BODY], truncated=True)

@@ -2,7 +2,7 @@
 
 from relay.domain.statistics import HOURS, NUMBERS, Counted
 from relay.state.port import State
-from relay.state.statistics import LastAttempt, Statistics, Tally
+from relay.state.statistics import LastAttempt, LastResponse, Statistics, Tally
 from tests.contract.state_contract import Rig
 
 HOUR_S = 3600
@@ -71,3 +71,23 @@ class StatisticsContract:
         assert await of(rig.state) == Statistics({}, None)
         await rig.state.tally("one", 1, [tally(3)])
         assert list((await of(rig.state)).hours.values()) == [counted(3)]
+
+    async def test_the_last_response_is_kept_for_a_day_and_forgotten_with_its_receiver(self, rig: Rig) -> None:
+        assert await rig.state.last_response("r:ci") is None
+        first = LastResponse(1.5, 201, {"location": "/1"}, bytes(range(256)), False)
+        await rig.state.tally("one", 1, [tally(1)._replace(response=first), tally(1, owner="r:cd")])
+        assert await rig.state.last_response("r:ci") == first
+        assert await rig.state.last_response("r:cd") is None
+
+        await rig.state.tally("one", 2, [tally(1)])  # a timeout leaves the response before it
+        assert await rig.state.last_response("r:ci") == first
+        second = LastResponse(2.5, 500, {}, b"", True)
+        for _ in range(2):
+            await rig.state.tally("one", 3, [tally(1)._replace(response=second)])
+        assert await rig.state.last_response("r:ci") == second
+
+        await rig.elapse((HOURS + 1) * HOUR_S)
+        assert await rig.state.last_response("r:ci") is None
+        await rig.state.tally("one", 4, [tally(1)._replace(response=first)])
+        await rig.state.forget_endpoint("r:ci")
+        assert await rig.state.last_response("r:ci") is None

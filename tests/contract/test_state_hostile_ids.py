@@ -23,7 +23,7 @@ from relay.state.read_model import LineHead, Sign
 from relay.state.redis.state import RedisState
 from relay.state.replies import answered, of
 from relay.state.rows import TAGS, Arrival, Mark, Result, RowKey, Stage, delivery_row, tag_of
-from relay.state.statistics import LastAttempt, Tally
+from relay.state.statistics import LastAttempt, LastResponse, Tally
 from tests.contract.state_contract import LIMITS
 from tests.contract.test_state_same import Call, rounded
 from tests.contract.turned_clock import TurnedClock
@@ -198,8 +198,12 @@ def calls() -> Iterator[Call]:
     yield call("use_keys", used)
     yield call("keys_used", list(used))
     tally = Counted((1, *[0] * (NUMBERS - 1)))
-    yield call("tally", SOURCE, 1, [Tally(owner, tally, LastAttempt(CLOCK.now, 200, None, 0.1)) for owner in owners])
+    response = LastResponse(CLOCK.now, 200, {SOURCE: SOURCE}, b"}:{", False)
+    last = LastAttempt(CLOCK.now, 200, None, 0.1)
+    yield call("tally", SOURCE, 1, [Tally(owner, tally, last, response) for owner in owners])
     yield call("statistics", owners)
+    for owner in owners[:100]:
+        yield call("last_response", owner)
     heads = tuple(LineHead(b"\0" * 12, b"\xff" * 12, SOURCE, IDS[0].message_id, owner) for owner in owners)
     yield call("sign", [Sign("topic", 0, heads)])
     yield call("signs", [lane])

@@ -20,7 +20,7 @@ from relay.state.read_model import LineHead, ParkedLine, Sign
 from relay.state.redis.state import RedisState
 from relay.state.replies import of
 from relay.state.rows import TAGS, Arrival, Mark, MessageStage, Result, RowKey, Stage, tag_of
-from relay.state.statistics import LastAttempt, Tally
+from relay.state.statistics import LastAttempt, LastResponse, Tally
 from tests.contract.state_contract import WINDOW_S
 from tests.contract.turned_clock import TurnedClock, age_keys
 from tests.fakes.state import MemoryState
@@ -164,11 +164,20 @@ references = st.builds(
 last_attempts = st.builds(
     LastAttempt, st.sampled_from([BEGIN, BEGIN + 9]), st.just(200), st.none(), st.sampled_from([0.1, 7.0])
 )
+responses = st.builds(
+    LastResponse,
+    st.sampled_from([1.5, 1_700_000_000.25]),
+    st.sampled_from([200, 500]),
+    st.dictionaries(st.sampled_from(["a", "b"]), st.text(max_size=3), max_size=2),
+    st.binary(max_size=3),
+    st.booleans(),
+)
 tallies = st.builds(
     Tally,
     st.sampled_from(OWNERS),
     st.builds(Counted, st.sampled_from([(1, *[0] * (NUMBERS - 1)), (70_000, *[3] * (NUMBERS - 1))])),
     last_attempts,
+    st.none() | responses,
 )
 leased: st.SearchStrategy[dict[str, object]] = st.fixed_dictionaries({"lease_s": st.just(30)})
 due_asks = st.builds(DueAsk, st.integers(0, 1), st.integers(1, 3), st.sampled_from([b"", *TOKENS]))
@@ -255,6 +264,7 @@ calls = st.one_of(
     call("parked", st.just(OWNERS)),
     call("tally", st.sampled_from(["one", "another"]), st.integers(1, 3), st.lists(tallies, max_size=3)),
     call("statistics", st.just(OWNERS)),
+    call("last_response", st.sampled_from(OWNERS)),
 )
 lane_ends = st.sampled_from([None, {}, {0: {TopicPartition("topic", 0): 5}, 1: {TopicPartition("topic", 1): 5}}])
 steps = st.tuples(

@@ -263,6 +263,7 @@ class MemoryState(StatisticsKept, Records):
         tag = self._of(owner)
         tag.rows.endpoints.pop(owner, None)
         self._statistics.pop(owner, None)
+        self._responses.pop(owner, None)
         tag.rows.reserved.pop(owner, None)
         for lane in lanes:
             tag.lane(lane).epoch = tag.lane(lane).before = -1

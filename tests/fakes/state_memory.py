@@ -11,7 +11,7 @@ from relay.state.port import Counts, FailedEntry, Gap, HintTopic, Lane
 from relay.state.read_model import Sign
 from relay.state.replies import Fenced, Refusal
 from relay.state.rows import TAGS, MessageRow, tag_of
-from relay.state.statistics import Statistics
+from relay.state.statistics import LastResponse, Statistics
 from tests.fakes.state_parking import LaneIndex
 from tests.fakes.state_rows import Rows
 
@@ -98,6 +98,7 @@ class Memory:
         self._leases.clear()
         self._taken: dict[tuple[str, int], Taken] = {}
         self._statistics: dict[str, tuple[Statistics, float]] = {}
+        self._responses: dict[str, tuple[LastResponse, float]] = {}
         self._told: dict[tuple[int, str], tuple[int, float]] = {}
         self._charged: dict[tuple[str, int], tuple[int, float]] = {}
 

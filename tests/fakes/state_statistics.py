@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 from relay.domain.statistics import HOURS, sum_of
 from relay.state.rows import tag_of
-from relay.state.statistics import Statistics, Tally
+from relay.state.statistics import LastResponse, Statistics, Tally
 from tests.fakes.state_memory import Memory
 
 _KEPT_S = (HOURS + 1) * 3600
@@ -22,6 +22,8 @@ class StatisticsKept(Memory):
         for one in tallies:
             if tag_of(one.owner) in fresh:
                 self._statistics[one.owner] = self._with(one), until
+                if one.response is not None:
+                    self._responses[one.owner] = one.response, until
 
     def _was_told(self, key: tuple[int, str], number: int) -> bool:
         known, until = self._told.get(key, (number, 0.0))
@@ -37,6 +39,10 @@ class StatisticsKept(Memory):
     def _kept(self, owner: str) -> Statistics:
         known, until = self._statistics.get(owner, _NOTHING)
         return known if self.server_now < until else _NOTHING[0]
+
+    async def last_response(self, owner: str) -> LastResponse | None:
+        known, until = self._responses.get(owner, (None, 0.0))
+        return known if self.server_now < until else None
 
     async def statistics(self, owners: Sequence[str]) -> list[Statistics]:
         return [self._shown(owner) for owner in owners]

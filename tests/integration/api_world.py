@@ -17,10 +17,12 @@ from relay.domain.receiver import Inbound
 from relay.domain.replay_job import ReplayOrder, order_key
 from relay.domain.scope import Scope
 from relay.domain.selection import Selection
+from relay.domain.statistics import NUMBERS, Counted
 from relay.domain.topics import TopicSpec
 from relay.log.port import Coordinate, NewRecord
 from relay.state.port import FailedEntry
 from relay.state.rows import Arrival, Mark, MessageStage, Stage, delivery_row
+from relay.state.statistics import LastAttempt, LastResponse, Tally
 from tests.contract.history_facts import attempt, put
 from tests.fakes.history import MemoryHistory
 from tests.integration.api_rig import NOW, OLD_KEY, Rig, running_api
@@ -51,7 +53,15 @@ async def world() -> AsyncIterator[Rig]:
         await _declared(rig, "made", "api")
         await _declared(rig, source_key("shop"), "api", callback="kafka")
         await rig.keys.make("admin", now=NOW)  # and all before it is read
+        await _answered(rig)
         yield rig
+
+
+async def _answered(rig: Rig) -> None:
+    """The receiver `ci` has responded to a POST."""
+    last = LastAttempt(NOW, 201, None, 0.1)
+    response = LastResponse(NOW, 201, {"location": "/builds/1"}, b'{"build": 1}', False)
+    await rig.state.tally("world", 1, [Tally("r:ci", Counted((1, *[0] * (NUMBERS - 1))), last, response)])
 
 
 async def _declared(rig: Rig, name: str, by: str, **fields: object) -> None:

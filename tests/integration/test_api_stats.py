@@ -111,3 +111,31 @@ async def test_the_command_shows_what_the_route_gives(rig: Rig) -> None:
 async def command(rig: Rig, *words: str) -> Result:
     with capture_logs():  # of the API, which is in the same process: they are no output of the command
         return await asyncio.to_thread(CliRunner().invoke, receivers, [*words, "--api", rig.url])
+
+
+LAST = "/v1/receivers/ci/last-response"
+
+
+async def test_the_last_response_with_its_headers_and_body(rig: Rig) -> None:
+    problem(await rig.get(LAST), 404, "not-found")
+    headers = {"location": "https://ci.example/1?token=abc", "set-cookie": "s=1", **{f"x-{n}": "y" for n in range(40)}}
+    await attempted(rig, (Response(201, headers, b'{"build": 1}'), 0.1), (REFUSED, 0.1))
+    told: Any = document(await rig.get(LAST))
+    assert (told["name"], told["at"], told["status"], told["truncated"]) == (
+        "ci",
+        "2023-11-14T22:13:20.000Z",
+        201,
+        False,
+    )
+    assert json.loads(told["body"]) == {"build": 1}
+    assert told["headers"]["location"] == "https://ci.example/1?token=********"
+    assert told["headers"]["set-cookie"] == "********"
+    assert len(told["headers"]) == 32
+
+    await attempted(rig, (Response(500, {}, b"\xff" * 5_000), 0.1), teller="another")
+    told = document(await rig.get(LAST))
+    assert (told["status"], told["truncated"], len(told["body"].encode()) <= 4_096) == (500, True, True)
+
+
+async def test_of_a_receiver_that_there_is_not_no_response_is_told(rig: Rig) -> None:
+    problem(await rig.get("/v1/receivers/nobody/last-response"), 404, "not-found")

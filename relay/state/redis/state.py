@@ -32,7 +32,7 @@ from relay.state.redis.shared import Part
 from relay.state.redis.values import lane_key, ms, raw, tag_of
 from relay.state.replies import REFUSALS, refused
 from relay.state.rows import TAGS, RowKey
-from relay.state.statistics import Statistics, Tally
+from relay.state.statistics import LastResponse, Statistics, Tally
 
 _ALL_OF_TAG = ""
 _RESTORED = (Restored.FINISHED, Restored.THERE, Restored.PUT_BACK)
@@ -205,6 +205,10 @@ class RedisState(Records):
         parts = [(tag, encode(part)) for tag, part in batch.parts()]
         found = await self._calls.run("statistics", parts, wire.decode_statistics)
         return batch.join(found, wire.WireStatistics.statistics)
+
+    async def last_response(self, owner: str) -> LastResponse | None:
+        [found] = await self._calls.run("last_response", [(tag_of(owner), encode([owner]))], wire.decode_response)
+        return wire.last_response(found[0]) if found else None
 
     # for those who only look
     def hints(self, about: HintTopic = "ends") -> AbstractAsyncContextManager[AsyncIterator[bytes]]:

@@ -16,7 +16,7 @@ from relay.state.quotas import Balance, Charge
 from relay.state.read_model import LineHead, Openings, ParkedHead, ParkedLine, Served, Sign, Watched
 from relay.state.redis.record_wire import WireRow, row_of
 from relay.state.redis.values import EMPTY, raw, seconds, text_bytes
-from relay.state.statistics import LastAttempt, Statistics, Tally
+from relay.state.statistics import LastAttempt, LastResponse, Statistics, Tally
 
 _BREAKERS: Final[tuple[Literal["closed", "open", "half_open"], ...]] = ("closed", "open", "half_open")
 
@@ -180,6 +180,7 @@ decode_balances: Final = msgspec.msgpack.Decoder(list[list[WireBalance] | bool])
 
 _encode_last: Final = msgspec.msgpack.Encoder().encode
 _decode_last: Final = msgspec.msgpack.Decoder(LastAttempt).decode
+_decode_response: Final = msgspec.msgpack.Decoder(LastResponse).decode
 
 
 class WireStatistics(msgspec.Struct, array_like=True):
@@ -193,8 +194,16 @@ class WireStatistics(msgspec.Struct, array_like=True):
 
 
 def encode_tally(tally: Tally) -> tuple[object, ...]:
-    last = tally.last
-    return tally.owner, tally.counted.numbers, round(last.at * 1000), raw(_encode_last(last))
+    last, response = tally.last, tally.response
+    kept = response is not None and raw(_encode_last(response))
+    return tally.owner, tally.counted.numbers, round(last.at * 1000), raw(_encode_last(last)), kept
+
+
+decode_response: Final = msgspec.msgpack.Decoder(list[list[msgspec.Raw] | bool]).decode
+
+
+def last_response(found: msgspec.Raw) -> LastResponse:
+    return _decode_response(text_bytes(found))
 
 
 decode_statistics: Final = msgspec.msgpack.Decoder(list[list[WireStatistics] | bool]).decode

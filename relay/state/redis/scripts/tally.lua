@@ -1,6 +1,7 @@
 --include _life
 -- Works while the tag is not ready: what is kept are statistics, and nothing depends on them.
--- Arguments: MessagePack of {teller, number of the call, {{owner, {numbers to be added}, at (ms), last attempt}, ...}}.
+-- Arguments: MessagePack of {teller, number of the call, {{owner, {numbers to be added}, at (ms), last
+-- attempt, last response or false}, ...}}.
 -- A call that is repeated, with the number of the one before, adds nothing.
 local HOUR_MS = 3600 * 1000
 local HOURS = 24
@@ -14,7 +15,7 @@ return serve(function(arguments)
   end
   local hour = math.floor(now / HOUR_MS)
   for _, x in ipairs(tallies) do
-    local owner, numbers, at, last = unpack(x)
+    local owner, numbers, at, last, response = unpack(x)
     local key, field = P .. 'st:' .. owner, string.format('%.0f', hour)
     local found = call('HMGET', key, field, 'last')
     if found[1] then
@@ -31,6 +32,9 @@ return serve(function(arguments)
     call('HSET', key, field, cmsgpack.pack(numbers))
     if not found[2] or struct.unpack('>I6', found[2]) <= at then
       call('HSET', key, 'last', struct.pack('>I6', at) .. last)
+    end
+    if response then
+      call('SET', P .. 'lr:' .. owner, response, 'PX', LIFE_MS)
     end
     call('PEXPIRE', key, LIFE_MS)
   end
