@@ -1,4 +1,4 @@
-"""Makes the log's `receiver_config` say what a receivers file says: `relay receivers apply`, and every start."""
+"""Applies a receivers file to the topic `receiver_config`: for `relay receivers apply`, and at every start."""
 
 import asyncio
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -18,20 +18,20 @@ from relay.domain.verification import verification_key
 from relay.log.port import Log, NewRecord
 
 FILE: Final = "file"
-"""Who declared an entry, when a receivers file did."""
+"""Origin of an entry from a receivers file."""
 API: Final = "api"
-"""Who declared an entry, when it came over the HTTP API: then no file changes or removes it."""
+"""Origin of an entry from the HTTP API, which no file changes or removes."""
 LEASE: Final = "receivers-file"
-"""Of the one process that changes what is declared."""
+"""Lease of the only process that changes entries."""
 _AT_ONCE: Final = 500
-"""Records that are appended at a time, and receivers that are compared without a thread."""
+"""Records appended at a time, and maximum number of receivers compared without a thread."""
 _IN_WORDS: Final[Mapping[LaneKind, str]] = {"dedicated": "its own lane", "shared": "the shared lane"}
 
 
 @dataclass(frozen=True, slots=True)
 class Diff:
-    """Keys of what was added, changed and removed: receivers' names, and `source:<id>`; each sorted. `refused`: of what
-    a file declares, and cannot, for the API has made another one of that name."""
+    """Keys of added, changed and removed entries: receivers' names, and `source:<id>`; each sorted. `refused`: entries
+    of the file whose name was registered over the API."""
 
     added: tuple[str, ...] = ()
     changed: tuple[str, ...] = ()
@@ -53,13 +53,13 @@ async def apply_file(
 ) -> Diff:
     """Append the difference between `file` and the topic, after creating the topics of receivers that need one.
 
-    What the file does not mention, and no file declared, is left alone. Repeatable at any point: a second call does
-    what a first one did not get to. A receiver that changes its lane, or gets more partitions, moves from then on, by
-    itself. Raises UserError, having announced nothing, when a topic has more partitions than the file says, or, without
-    `prune`, when no receiver would be left.
+    Entries that are neither in the file nor declared by a file stay. Idempotent: a second call completes an interrupted
+    first one. A receiver that changes its lane, or gets more partitions, then moves without further help. Raises
+    UserError, before any change, if a topic has more partitions than the file says, or, without `prune`, if no receiver
+    would be left.
 
-    `there`: what the topic says now, where that is known. `announced`: called now and then with the number of records
-    that are on the topic by then.
+    `there`: the current content of the topic, if known. `announced`: called repeatedly with the number of records
+    appended so far.
     """
     await log.create([spec for spec in topics.fixed() if spec.name == topics.receiver_config], {})
     if there is None:
@@ -82,8 +82,8 @@ async def bring_about(
     says: str = "the file",
     announced: Callable[[int], None] = lambda _records: None,
 ) -> None:
-    """Append what `diff` says, after creating the topics of receivers that need one. `there`, `announced`: as for
-    `apply_file`. Raises UserError, which names `origin`, when a topic has more partitions than `says` says."""
+    """Append the records of `diff`, after creating the topics of receivers that need one. `there`, `announced`: as for
+    `apply_file`. Raises UserError, which names `origin`, if a topic has more partitions than `says` declares."""
     sizes = await _ensure_topics(log, topics, wanted, [*diff.added, *diff.changed], origin, says)
     records, count = _records(topics, there, wanted, diff, sizes), 0
     while some := list(islice(records, _AT_ONCE)):
@@ -92,13 +92,13 @@ async def bring_about(
 
 
 def refusal_of(key: str) -> str:
-    """What to say of a key in `Diff.refused`."""
-    return f"{key} was made over the API, and stays as that says; delete it there first, or take another name"
+    """The error text for a key in `Diff.refused`."""
+    return f"{key} was registered over the API and stays as it is; delete it there first, or use another name"
 
 
 @dataclass(frozen=True, slots=True)
 class ApplyPreview:
-    """`fields`: of each key that would be changed, what. `refusal`: why nothing would be applied, if so."""
+    """`fields`: changed fields of each key. `refusal`: why nothing would be applied; None if it would be."""
 
     diff: Diff
     fields: Mapping[str, Sequence[FieldChange]]
@@ -106,7 +106,7 @@ class ApplyPreview:
 
 
 async def preview_file(log: Log, file: ReceiversFile, topics: Topics, *, prune: bool = False) -> ApplyPreview:
-    """What `apply_file` would do, without doing it."""
+    """The changes that `apply_file` would make."""
     exists = await log.describe([topics.receiver_config])
     if not exists:
         return ApplyPreview(compare(None, _wanted(file)), {})
@@ -122,7 +122,7 @@ async def preview_file(log: Log, file: ReceiversFile, topics: Topics, *, prune: 
 
 
 async def awaited(log: Log, topics: Topics) -> dict[str, str]:
-    """By receiver, what has to end before what is declared is in force: for people. Empty: nothing."""
+    """Descriptions of pending changes by receiver: what has to end before the declared settings are in effect."""
     there = await read_topic(log, topics)
     found = {}
     for name, route in there.routes.all().items():
@@ -130,7 +130,7 @@ async def awaited(log: Log, topics: Topics) -> dict[str, str]:
         if declared is not None and (text := _awaited(name, route, declared.entry)) is not None:
             found[name] = text
     for name in (name for name in there.routes.removed if name not in there.declared):
-        found[name] = "is removed; its lanes run on until nothing of it is left"
+        found[name] = "is removed; its lanes continue until its last messages have ended"
     return dict(sorted(found.items()))
 
 
@@ -142,17 +142,17 @@ def _awaited(name: str, route: Route, entry: Raw) -> str | None:
         return None
     grows = wanted == "dedicated" and partitions > route.partitions
     if grows and route.left and not route.moving and lane == wanted:
-        return f"gets {partitions} partitions when the answers that it owes to its own lane have come"
+        return f"gets {partitions} partitions once the pending answers in its own lane have arrived"
     new, old = (_IN_WORDS[lane], _IN_WORDS["shared" if lane == "dedicated" else "dedicated"])
-    text = f"moves from {old} to {new}, which begins when {old} has finished what it has of {name}"
+    text = f"moves from {old} to {new}, which starts once {old} has finished its messages of {name}"
     if grows:
-        text += f"; it comes back with {partitions} partitions in place of {route.partitions}"
+        text += f"; it returns with {partitions} partitions instead of {route.partitions}"
     held_back = lane != wanted and not route.moving  # the shared lane must not get more than it may park
-    return "waits until a quarter of what it may have parked is enough for its backlog; then it " * held_back + text
+    return "waits until its backlog fits into a quarter of its limit of parked messages; then it " * held_back + text
 
 
 async def _compared(there: Topic, file: ReceiversFile) -> tuple[Mapping[str, EntryRecord], Diff]:
-    """What the file wants, and what leads there."""
+    """The entries of the file, and their difference to the topic."""
 
     def compared() -> tuple[Mapping[str, EntryRecord], Diff]:
         wanted = _wanted(file)
@@ -160,11 +160,12 @@ async def _compared(there: Topic, file: ReceiversFile) -> tuple[Mapping[str, Ent
 
     if len(file.receivers) <= _AT_ONCE:
         return compared()
-    return await asyncio.to_thread(compared)  # of thousands it takes seconds
+    return await asyncio.to_thread(compared)  # takes seconds for thousands of receivers
 
 
 def compare(current: Declarations | None, wanted: Mapping[str, EntryRecord]) -> Diff:
-    """What leads from one to the other. What a file declares wins over the same key declared by anybody but the API."""
+    """The difference between two sets of entries. A file's entry replaces one of the same key unless that is the
+    API's."""
     if current is None:
         return Diff(added=tuple(sorted(wanted)))
     former = {key: current.get(key) for key in wanted}
@@ -185,19 +186,20 @@ def _wanted(file: ReceiversFile) -> dict[str, EntryRecord]:
 
 
 def _refuse_emptied(file: ReceiversFile, diff: Diff) -> None:
-    """A file that an editor, a full disk or a wrong mount has emptied is valid, and would remove everybody."""
+    """Rejects an empty file: one emptied by an editor, a full disk or a wrong mount would remove all receivers."""
     removed = [key for key in diff.removed if not key.startswith(source_key(""))]
     if removed and file.is_empty:
         raise UserError(
-            f"{file.origin}: has no receivers, which would remove all {len(removed)} that are in force; "
-            f"if that is meant, run `relay receivers apply --prune`"
+            f"{file.origin}: has no receivers, which would remove all {len(removed)} that are in effect; "
+            f"if that is intended, run `relay receivers apply --prune`"
         )
 
 
 def _records(
     topics: Topics, there: Topic, wanted: Mapping[str, EntryRecord], diff: Diff, sizes: Mapping[str, int]
 ) -> Iterator[NewRecord]:
-    """What is to stay in force goes before the entries: whoever reads an entry's new lane knows the old one already."""
+    """Records in order: routes before entries, so that a process that reads an entry's new lane already knows the
+    old."""
     topic = topics.receiver_config
     for name in filter(_is_receiver, (*diff.added, *diff.changed)):
         route = _route(there, name, wanted[name].entry, sizes.get(name))
@@ -206,7 +208,7 @@ def _records(
     for name in filter(_is_receiver, diff.removed):
         yield NewRecord(topic, removed_key(name).encode(), there.declared[name].encode())
     for name in filter(_is_receiver, diff.added):
-        if wanted[name].entry.get("verification", "none") != "none":  # what its namesake proved was another's
+        if wanted[name].entry.get("verification", "none") != "none":  # an earlier proof belongs to another receiver
             yield NewRecord(topic, verification_key(name), None)
     for key in (*diff.added, *diff.changed):
         yield NewRecord(topic, key.encode(), wanted[key].encode())
@@ -221,12 +223,12 @@ def _is_receiver(key: str) -> bool:
 
 
 def _route(there: Topic, name: str, wanted: Raw, size: int | None) -> Route:
-    """What has to be on the topic for what is in force to stay so when the entry changes. `size`: of its own topics."""
+    """The route that keeps the current lane in effect when the entry changes. `size`: partitions of its own topics."""
     known, former = there.routes.route(name), there.former(name)
     if former is None and known.lane is None:
         return known if size is None or size >= _partitions(wanted) else _pinned(known, wanted, size)
     if former is not None and name not in there.declared:
-        # it may just be seen off, in the belief that it will not come back: what was said of that life is void
+        # another process may be completing its removal: a new life makes that process's records void
         return replace(_pinned(known, former.entry, size), life=known.life + 1)
     pinned = _pinned(known, former.entry if former is not None else wanted, size)
     return known if next_move(pinned, lane_of_entry(wanted), _partitions(wanted)) is None else pinned
@@ -247,7 +249,8 @@ def _partitions(entry: Raw) -> int:
 async def _ensure_topics(
     log: Log, topics: Topics, wanted: Mapping[str, EntryRecord], keys: Iterable[str], origin: str, says: str
 ) -> dict[str, int]:
-    """Returns how many partitions the topics of each receiver that has some have by now: never more than it wants."""
+    """Create the receivers' own topics. Returns the number of partitions of each receiver's topics, at most the
+    declared number."""
     own = [name for name in filter(_is_receiver, keys) if lane_of_entry(wanted[name].entry) != SHARED]
     if not own:
         return {}
@@ -258,7 +261,7 @@ async def _ensure_topics(
     sizes = {topic: state.spec.partitions for topic, state in states.items()}
     raise_all(
         f"{origin}: receivers.{name}.partitions: topic {spec.name} has {sizes[spec.name]} partitions, {says} "
-        f"says {spec.partitions}, and none can be taken away: write partitions: {sizes[spec.name]}, or lane: shared"
+        f"says {spec.partitions}, and none can be removed: write partitions: {sizes[spec.name]}, or lane: shared"
         for name, of_one in specs.items()
         for spec in of_one
         if sizes.get(spec.name, 0) > spec.partitions

@@ -1,11 +1,11 @@
-"""Lets any number of tasks wait for the next change of something."""
+"""Change notification: any number of tasks can wait for the next change."""
 
 import asyncio
 from collections.abc import AsyncIterator
 
 
 class Changes:
-    """`tell` of a change, and each who follows hears of it; of several while it is busy as of one."""
+    """Call `tell` after a change; each follower is notified, once for several changes while it is busy."""
 
     def __init__(self) -> None:
         self.version = 0
@@ -18,7 +18,7 @@ class Changes:
         self._changed = asyncio.Event()
 
     async def follow(self, after: asyncio.Event | None = None) -> AsyncIterator[int]:
-        """Yields a growing number: at once, or when `after` is set, then after every change."""
+        """Yields an increasing number: at once, or once `after` is set, then after every change."""
         if after is not None:
             await after.wait()
         seen = -1

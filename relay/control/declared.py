@@ -1,4 +1,4 @@
-"""Who is declared on `receiver_config`, as far as it can be said without anybody's secrets."""
+"""Reads the declared receivers and sources from `receiver_config` without resolving secrets."""
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
@@ -16,14 +16,14 @@ from relay.log.port import LogReader
 from relay.state.rows import TAGS, tag_of
 
 _SOMEWHERE = Endpoint("")
-"""In place of a callback whose URL and secrets this process may not know."""
+"""Stands for a callback whose URL and secrets are not resolved."""
 
 
 @dataclass(frozen=True, slots=True)
 class DeclaredEntries:
-    """`lanes`: of the receivers with a lane of their own, or with something left in one.
+    """`lanes`: names of the receivers with a lane of their own, or with records left in one.
 
-    `sources`: by id; nothing can be sent to their callbacks.
+    `sources`: by id; their callbacks are not usable.
     """
 
     lanes: frozenset[str]
@@ -38,7 +38,7 @@ class DeclaredEntries:
 
 
 async def read_declared(log: LogReader, topics: Topics) -> DeclaredEntries:
-    """What the topic says now. An entry that a newer version wrote counts as far as its key tells."""
+    """The current content of the topic. Only the key is used of an entry that a newer version wrote."""
     there = await read_topic(log, topics)
     own = there.declared.own()
     keys = filter(_is_source, own)
@@ -50,7 +50,7 @@ async def read_declared(log: LogReader, topics: Topics) -> DeclaredEntries:
 
 
 async def lanes_of_receivers(log: LogReader, topics: Topics) -> dict[str, Collection[int]]:
-    """The topics of deliveries, each with the hash tags of its receivers."""
+    """Topic of each lane -> hash tags of its receivers."""
     own = (await read_declared(log, topics)).lanes
     return {topics.to_receiver(SHARED): range(TAGS), **{topics.to_receiver(one): {tag_of(f"r:{one}")} for one in own}}
 

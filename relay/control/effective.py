@@ -1,7 +1,7 @@
-"""What is in force by the records of `receiver_config`, as far as they were taken, resolved for this process.
+"""Entries in effect: the records of `receiver_config` read so far, resolved for this process.
 
-Sources, routes, and receivers with a lane of their own or a route are in memory, ready for use. All others are in the
-shared lane and may be millions: `shared_receivers.py` has them in a file, and makes ready who is asked for.
+Sources, routes, and receivers with a lane of their own or a route are in memory, resolved. All other receivers are in
+the shared lane and may be millions: `shared_receivers.py` keeps them in a file and resolves them on demand.
 """
 
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
@@ -38,11 +38,10 @@ from relay.log.port import Record
 
 
 class InForce:
-    """Taken record by record, as `topic_follower.py` tells of them (its `Taker`). An entry that this process cannot use
-    leaves the former one in force, and is listed in `problems`, by key; without a former one the receiver or source is
-    `unusable`. `resumed`: called with the owner of each hold that was ended, and of what can be used again;
-    `moved`: of an endpoint that has another URL, or may have.
-    `ring`: what opens the secrets that are encrypted on the topic."""
+    """Updated record by record by `topic_follower.py` (as its `Taker`). If this process cannot use an entry, the former
+    one stays in effect, and the error is in `problems`, by key; without a former one, the receiver or source is
+    `unusable`. `resumed`: called with the owner of each ended hold, and of each entry that is usable again; `moved`:
+    with the owner of each endpoint whose URL has changed, or may have. `ring`: decrypts the secrets on the topic."""
 
     def __init__(
         self,
@@ -58,15 +57,15 @@ class InForce:
         self._environ = dict(environ)
         self._ring = ring
         self.values: dict[str, bytes] = {}
-        """The newest record of each that is in memory, by key."""
+        """The newest record of each entry in memory, by key."""
         self.receivers: dict[str, Receiver] = {}
-        self._declared: dict[str, Receiver] = {}  # with the lane that its entry says
+        self._declared: dict[str, Receiver] = {}  # with the lane of the entry
         self.wanted: dict[str, tuple[LaneKind, int]] = {}
-        """Lane and partitions that the entry of a receiver says, whether or not they are in force."""
+        """Lane and partitions in a receiver's entry, whether or not they are in effect."""
         self.routes = LaneRoutes()
         self._removed: dict[str, Receiver] = {}
         self.gone: set[str] = set()
-        """Receivers that were removed, and of which something may be left."""
+        """Removed receivers that may have records left."""
         self.proofs = VerificationResults()
         self.shared = SharedReceivers(self._shared_receiver, self._environ, ring, resumed, moved)
         self.jobs = Jobs()
@@ -76,10 +75,10 @@ class InForce:
         self.subscribers = Subscribers(lambda: self.subscriptions, self.shared, self.receiver)
         self.changes = Changes()
         self.lane_changes = Changes()
-        """Those of `changes` that may make or end a lane, or have one served elsewhere."""
+        """Those of `changes` that may start or end a lane, or move it to another process."""
         self.problems: dict[str, str] = {}
 
-    # asked, by `Registry`
+    # queries, for `Registry`
 
     def receiver(self, name: str) -> Receiver | None:
         return self.receivers.get(name) or self.shared.receiver(name)
@@ -107,14 +106,14 @@ class InForce:
         return self._subscriptions
 
     def learn(self, secrets: Mapping[str, str]) -> None:
-        """Entries may refer to these, too."""
+        """Add secrets to which entries may refer."""
         self._environ.update(secrets)
         for key in list(self.problems):
             self._take(key, self.values[key])
         self.shared.learned()
         self._announce()
 
-    # taken
+    # updates
 
     def take(self, record: Record) -> None:
         if (key := key_of(record)) is not None:
@@ -132,11 +131,11 @@ class InForce:
         self._announce()
 
     async def load(self, records: AsyncIterator[Record | None], end: int) -> int:
-        """Who is in memory changes record by record, those in the shared lane when all has been read: until then the
-        former ones are in force."""
+        """Entries in memory change record by record. Receivers in the shared lane change once all has been read; until
+        then the former ones are in effect."""
         self.keys.begin()
         self.proofs.begin()
-        unseen = set(self.values)  # a tombstone that came between two calls may be compacted away
+        unseen = set(self.values)  # a tombstone written between two calls may have been compacted
         moved = set[str]()
         loading = Loading()
         async for record in records:
@@ -166,7 +165,7 @@ class InForce:
         return end
 
     def _take_first(self, loading: Loading, record: Record, key: str) -> bool:
-        """Whether it is of a receiver in the shared lane."""
+        """Take a record while loading; returns whether it is of a receiver in the shared lane."""
         value = record.value
         if ":" in key:
             self._apply(record, key)
@@ -181,7 +180,7 @@ class InForce:
         return False
 
     def _hear(self, record: Record) -> None:
-        """Of a hold that was ended, of a job, of a key, or of a verification."""
+        """Take a record of an ended hold, a job, an API key, or a verification."""
         if (name := verified_receiver(record.key or b"")) is not None:
             self._verified(name, proved=self.proofs.take(record))
         elif is_of_job(record.key or b""):
@@ -192,7 +191,7 @@ class InForce:
             self._resumed(owner)
 
     def _verified(self, name: str, *, proved: bool) -> None:
-        """What is known of a receiver's verification has changed."""
+        """Apply a changed verification result of a receiver."""
         self._removed.pop(name, None)
         self.shared.forget(name)
         self._put_in_force(name)
@@ -207,7 +206,7 @@ class InForce:
             self.lane_changes.tell()
 
     def _apply(self, record: Record, key: str) -> bool:
-        """Whether it may make or end a lane, or have one served elsewhere."""
+        """Apply a record; returns whether it may start or end a lane, or move it to another process."""
         value = record.value
         if key.startswith(SOURCE_PREFIX) or is_of_route(key):
             self._hold(key, value)
@@ -227,7 +226,7 @@ class InForce:
         return was_own or key in self.values or self.shared.refused != refused
 
     def _take_out(self, name: str) -> None:
-        """Who has a route is in memory."""
+        """Move a receiver from the index to memory, because it has a route."""
         row = self.shared.drop(name)
         for value in () if row is None else filter(None, (row.former, row.value)):
             self._hold(name, value)
@@ -275,7 +274,7 @@ class InForce:
         self._subscriptions = None
 
     def _put_unusable(self, key: str, value: bytes, why: str) -> None:
-        """Where no former entry is in force."""
+        """Put an unusable receiver or source in effect, unless a former entry is."""
         if is_of_route(key):
             return
         if key.startswith(SOURCE_PREFIX):

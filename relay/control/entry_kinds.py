@@ -1,4 +1,4 @@
-"""The two kinds of entries that are declared, by a receivers file or over the API: receivers and sources."""
+"""The two kinds of entries, declared in a receivers file or over the API: receivers and sources."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -17,9 +17,9 @@ E = TypeVar("E", bound=Entry)
 
 @dataclass(frozen=True, slots=True)
 class EntryKind(Generic[E]):
-    """`word`: of one, for people. `place`: where they stand in a receivers file, and what their secrets are encrypted
-    for. `model`: what an entry is checked by. `id_field`, `id`: what says which one it is, and what that may be.
-    `key`: of its record on `receiver_config`."""
+    """`word`: its name in texts. `place`: its section in a receivers file, which is part of the authenticated data of
+    its secrets. `model`: validates an entry. `id_field`, `id`: name and type of the identifier. `key`: of its record on
+    `receiver_config`."""
 
     word: str
     place: str
@@ -31,11 +31,11 @@ class EntryKind(Generic[E]):
 
 def _named(source_id: str) -> str:
     if source_id == ANY_SOURCE:
-        raise ValueError(f"{ANY_SOURCE!r} stands for all sources without an entry; only the receivers file says how")
+        raise ValueError(f"{ANY_SOURCE!r} applies to all sources without an entry; only the receivers file may set it")
     return source_id
 
 
 OwnSourceId = Annotated[SourceId, AfterValidator(_named)]
-"""Of a source that the API may declare."""
+"""Id of a source that the API may declare."""
 RECEIVER: Final = EntryKind("receiver", "receivers", ReceiverEntry, "name", TypeAdapter(ReceiverName), str)
 SOURCE: Final = EntryKind("source", "sources", SourceEntry, "source_id", TypeAdapter(OwnSourceId), source_key)

@@ -1,5 +1,5 @@
-"""Makes, changes and revokes keys of the API, and ends their sessions: by records of `receiver_config`, which every
-process follows."""
+"""Creates, rotates and revokes API keys, and ends their sessions, by records on `receiver_config`, which every process
+follows."""
 
 import asyncio
 import secrets
@@ -25,50 +25,48 @@ from relay.domain.session import Session, SessionEnd, encode_end, ended_record_k
 from relay.log.port import Log, NewRecord
 
 MOST_KEYS: Final = 10_000
-"""Each process has all of them in memory."""
+"""Each process keeps all keys in memory."""
 MOST_ENDED: Final = 10_000
-"""Sessions that were ended before their time: each process has these in memory, too."""
+"""Sessions that were ended early, which each process keeps in memory, too."""
 MOST_ENDED_OF_ONE: Final = 400
-"""Of these, sessions of one key, so that nobody takes all of them from the others."""
+"""Limit per key of these sessions, so that no client can use up the limit of all."""
 MOST_SECRETS: Final = 10
-"""Of a key at a time: who proves it is compared with each."""
+"""Valid secrets of a key at a time, each of which is compared at authentication."""
 REACH_S: Final = 2.0
-"""What is on the log is in force there; that it is so here, too, is waited for no longer than this."""
+"""Maximum wait until this process has read its own record, which is already in effect on the log."""
 
 Random = Callable[[int], bytes]
 
 
 class TooManyKeys(RelayError):
-    """There are as many keys, or secrets of one, as there may be."""
+    """The limit of keys, or of a key's secrets, is reached."""
 
 
 class TooManyEnded(RelayError):
-    """As many sessions were ended before their time as can be remembered."""
+    """The limit of sessions that were ended early is reached."""
 
 
 class TooManyEndedOfOne(RelayError):
-    """As many sessions of one key were ended before their time as may be. `wait_s`: until there is room for one."""
+    """A key's limit of sessions that were ended early is reached. `wait_s`: seconds until another can be ended."""
 
     def __init__(self, wait_s: float) -> None:
-        super().__init__(
-            f"{MOST_ENDED_OF_ONE} sessions of this key were ended before their time; wait, or revoke the key"
-        )
+        super().__init__(f"{MOST_ENDED_OF_ONE} sessions of this key were ended early; wait, or revoke the key")
         self.wait_s = wait_s
 
 
 class CreatedKey(NamedTuple):
-    """A key with its text, which nobody is told again."""
+    """A key with its text, which is returned only once."""
 
     key: Key
     text: str
 
 
 class KeyService:
-    """`topic`: `receiver_config`. `reach`: waits until what that has before an offset is known here. `random`: so many
-    random bytes.
+    """`topic`: `receiver_config`. `reach`: waits until this process has read the topic up to an offset. `random`
+    returns the given number of random bytes.
 
-    Its methods raise what the log does. One that was repeated after that may have made a key too many, whose secret
-    nobody knows.
+    Its methods raise the log's errors. Repeating one after an error may leave an additional key whose secret was never
+    returned.
     """
 
     def __init__(
@@ -88,46 +86,49 @@ class KeyService:
     async def create(
         self, name: str, scopes: frozenset[Scope], expires_at: float | None, *, by: str, now: float
     ) -> CreatedKey:
-        """A new key, in force at the return. Times are Unix seconds. Raises TooManyKeys."""
+        """A new key, in effect on return. Times are Unix seconds. Raises TooManyKeys."""
         if len(self.keys) >= MOST_KEYS:
-            raise TooManyKeys(f"there are {MOST_KEYS} keys, and there may be no more; revoke some")
+            raise TooManyKeys(f"the limit of {MOST_KEYS} keys is reached; revoke some")
         id, text, digest = fresh_key(self._random)
         key = Key(id, name, scopes, round(now, 3), by, expires_at, (Secret(digest, round(now, 3)),))
         await self._append(self._record(CLOSED_KEY, b"{}"), self._record(key_record_key(id), encode_key(key)))
         return CreatedKey(key, text)
 
     async def rotate(self, key: Key, overlap_s: float, now: float) -> CreatedKey:
-        """A new secret for `key`; those that it has stay good for `overlap_s` seconds. Raises TooManyKeys."""
+        """A new secret for `key`; its other secrets stay valid for `overlap_s` seconds. Raises TooManyKeys."""
         if sum(1 for each in key.secrets if (end := key.until(each)) is None or end > now) >= MOST_SECRETS:
-            raise TooManyKeys(f"{MOST_SECRETS} secrets of this key are good now; revoke it, or wait for one to end")
+            raise TooManyKeys(f"this key has {MOST_SECRETS} valid secrets; revoke it, or wait until one expires")
         _, text, digest = fresh_key(self._random, key.id)
-        made_at = max(now, key.secrets[-1].made_at + 0.001)  # behind all that it ends, whoever's clock said when
+        made_at = max(
+            now, key.secrets[-1].made_at + 0.001
+        )  # after all secrets that it ends, even if another process's clock was ahead
         secret = Secret(digest, round(made_at, 3), round(now + overlap_s, 3))
         added = self._record(secret_record_key(key.id, digest), encode_secret(secret))
         await self._append(added, *self._outlived(key, now))
         return CreatedKey(replace(key, secrets=(*key.secrets, secret)), text)
 
     async def revoke(self, key: Key) -> None:
-        """For good: at the return it is refused here, and in the other processes as soon as they read it."""
+        """Revoke a key permanently: on return it is rejected here, and in other processes as soon as they read the
+        record."""
         added = [secret_record_key(key.id, each.digest) for each in key.secrets[1:]]
         await self._append(*(self._record(each, None) for each in (key_record_key(key.id), *added)))
 
     async def end(self, session: Session, now: float) -> None:
-        """Before its time, as `revoke`. Raises TooManyEnded, TooManyEndedOfOne."""
+        """End a session early, with the same effect as `revoke`. Raises TooManyEnded, TooManyEndedOfOne."""
         over = [id for id, end in self.keys.ended.items() if end.expires <= now]
         of_one = [end.expires for end in self.keys.ended.values() if end.key == session.maker.key and end.expires > now]
         if len(of_one) >= MOST_ENDED_OF_ONE:
             raise TooManyEndedOfOne(min(of_one) - now)
         if len(self.keys.ended) - len(over) >= MOST_ENDED:
-            raise TooManyEnded(f"{MOST_ENDED} sessions were ended before their time; to end more, revoke their key")
+            raise TooManyEnded(f"{MOST_ENDED} sessions were ended early; to end more, revoke their key")
         ended = self._record(ended_record_key(session.id), encode_end(SessionEnd(session.expires, session.maker.key)))
         await self._append(ended, *(self._record(ended_record_key(id), None) for id in over))
 
     def _outlived(self, key: Key, now: float) -> list[NewRecord]:
-        """Tombstones of the secrets of former rotations that are good no more.
+        """Tombstones of expired secrets of former rotations.
 
-        What ended them ended all before them as well, and is not over itself, or was ended in its turn: so without them
-        those that have no record of their own to take away, as the first one, are not good again.
+        The secret that ended them also ended all earlier ones, and is still stored, or was ended by a later one. So
+        their removal does not make earlier secrets valid again, such as the first one, which has no record of its own.
         """
         over = [each for each in key.secrets[1:] if (end := key.until(each)) is not None and end <= now]
         return [self._record(secret_record_key(key.id, each.digest), None) for each in over]

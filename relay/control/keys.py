@@ -1,4 +1,4 @@
-"""The keys of the API, as far as `receiver_config` has told of them here."""
+"""The API keys that this process has read from `receiver_config`."""
 
 import logging
 from collections.abc import Mapping
@@ -23,9 +23,10 @@ _log = logging.getLogger(__name__)
 
 
 class ApiKeys:
-    """By id. `take` whatever the topic says of them; around a reading from the topic's beginning, `begin` and `finish`.
+    """API keys by id. Pass each record about keys to `take`; call `begin` and `finish` around a read from the
+    beginning.
 
-    `closed`: there is a key, or was one. `known`: the topic has been read.
+    `closed`: a key exists, or once existed. `known`: the topic has been read.
     """
 
     def __init__(self) -> None:
@@ -39,7 +40,7 @@ class ApiKeys:
         self.known = False
 
     def find(self, text: str) -> Key | None:
-        """The key whose id `text` has; whether its secret is right is another question."""
+        """The key with the id in `text`, whose secret is not checked."""
         id = id_of(text)
         return None if id is None else self._keys.get(id)
 
@@ -47,16 +48,16 @@ class ApiKeys:
         return self._keys.get(id)
 
     def all(self) -> list[Key]:
-        """Newest first; those made at the same time by id."""
+        """All keys, newest first; those created at the same time by id."""
         return sorted(self._keys.values(), key=rank, reverse=True)
 
     def any_good(self, now: float) -> bool:
-        """Whether somebody could call with one of them at `now`, in Unix seconds."""
+        """Whether any key is valid at `now` (Unix seconds)."""
         return any(not key.is_over(now) for key in self._keys.values())
 
     @property
     def ended(self) -> Mapping[str, SessionEnd]:
-        """Sessions that somebody ended, by id."""
+        """Sessions that were ended early, by id."""
         return self._ended
 
     def __len__(self) -> int:
@@ -65,7 +66,7 @@ class ApiKeys:
     # the topic
 
     def begin(self) -> None:
-        """The topic is read from its beginning: of what was revoked there may be no word left."""
+        """Begin a read from the beginning, which may no longer have tombstones of revoked keys."""
         self._unseen = set(self._records)
 
     def finish(self) -> None:
@@ -75,7 +76,7 @@ class ApiKeys:
         self.known = True
 
     def take(self, record: Record) -> None:
-        """A record of the topic about keys."""
+        """Take a record about keys."""
         key, value = record.key or b"", record.value
         self._unseen.discard(key)
         if value is None:
@@ -85,7 +86,7 @@ class ApiKeys:
             self._hold(key, value)
             self._records.add(key)
         except InvalidRecord as error:
-            # what it was before may be what it revokes
+            # the unreadable record may revoke the former one
             self._drop(key)
             _log.warning("key_unreadable", extra={"at": str(record.coordinate), "problem": error.detail})
 
@@ -93,7 +94,7 @@ class ApiKeys:
         if key.startswith(ENDED_PREFIX):
             self._ended[_session_in(key)] = decode_end(value)
             return
-        self.closed = True  # also of a key that cannot be read here: somebody has made it
+        self.closed = True  # also for an unreadable record: a key was created
         if key == CLOSED_KEY:
             return
         if key.startswith(KEY_PREFIX):
@@ -136,7 +137,7 @@ def _session_in(key: bytes) -> str:
 
 
 async def read_keys(log: Log, topic: str) -> ApiKeys:
-    """As they are now. `topic`: `receiver_config`, which need not be there."""
+    """The current keys. `topic`: `receiver_config`, which may not exist."""
     keys = ApiKeys()
     if await log.describe([topic]):
         async for record in log.follow(topic):
@@ -149,5 +150,5 @@ async def read_keys(log: Log, topic: str) -> ApiKeys:
 
 
 def rank(key: Key) -> tuple[float, str]:
-    """Where a key stands in a list."""
+    """Sort key of a key."""
     return key.made_at, key.id

@@ -1,8 +1,8 @@
-"""What owners may say of their own receivers, with keys that are no administrator's. Pure.
+"""Restrictions of owners who manage their own receivers with a limited API key. Pure.
 
-They have receivers in the shared lane, as topics are made for those with a lane of their own. They subscribe to what
-their key may read, else they would have others' messages sent to them; and they refer to no variable, else they would
-have others' secrets sent there.
+Their receivers are in the shared lane, because a lane of its own needs new topics. They subscribe only to sources that
+the key may read; otherwise they would get other owners' messages. They refer to no variables; otherwise they would get
+other owners' secrets.
 """
 
 from collections.abc import Callable, Collection, Mapping
@@ -17,41 +17,41 @@ from relay.domain.topics import SHARED
 
 
 class NotTheirs(RelayError):
-    """It belongs to another owner, or to none, or is to do so."""
+    """The receiver belongs, or would belong, to another owner or to none."""
 
 
 class TooManyReceivers(RelayError):
-    """The owner has as many receivers as one may have."""
+    """The owner's limit of receivers is reached."""
 
 
 @dataclass(frozen=True, slots=True)
 class OwnerScope:
-    """For whom receivers are changed: `owners`, of whom each may have `most`. `reads`: whether they may see the
-    messages of a source, or of all sources that a pattern means."""
+    """The owners for whom receivers may be changed, each with at most `most` receivers. `reads`: whether the key may
+    read a source, or all sources of a pattern."""
 
     owners: frozenset[str]
     most: int
     reads: Callable[[str], bool]
 
     def of_new(self, draft: Mapping[str, object]) -> Raw:
-        """The draft of a new receiver with its owner. Raises NotTheirs, and Faulty where it has to be said which owner
-        is meant."""
+        """The draft of a new receiver with its owner. Raises NotTheirs, and Faulty if the draft has to name the
+        owner."""
         said = draft.get("owner")
         if said is None and len(self.owners) == 1:
             [said] = self.owners
         if said is None:
-            raise Faulty([Fault("/owner", "required: the key is of several owners")])
+            raise Faulty([Fault("/owner", "required, because the key has several owners")])
         self.check_own({"owner": said})
         return {**draft, "owner": said}
 
     def check_own(self, entry: Mapping[str, object]) -> None:
-        """Raises NotTheirs unless a receiver with this entry is one of theirs."""
+        """Raises NotTheirs unless the entry belongs to one of the owners."""
         owner = entry.get("owner")
         if not isinstance(owner, str) or owner not in self.owners:
             raise NotTheirs
 
     def check(self, before: Raw, entry: ReceiverEntry) -> None:
-        """Whether an entry may become this one; an empty one: there was none. Raises NotTheirs and Faulty."""
+        """Raises NotTheirs or Faulty unless `before` (empty for a new receiver) may be changed to `entry`."""
         if before and before.get("owner") != entry.owner:
             raise NotTheirs
         if faults := [*_of_lane(before, entry), *_of_proof(before, entry), *self._of_subscription(before, entry)]:
@@ -71,9 +71,9 @@ class OwnerScope:
 
 def _of_lane(before: Raw, entry: ReceiverEntry) -> list[Fault]:
     if entry.lane != (before.get("lane", "dedicated") if before else SHARED):
-        return [Fault("/lane", "the key of an owner changes no lane; new receivers are in the shared one")]
+        return [Fault("/lane", "an owner's key cannot change the lane; new receivers are in the shared lane")]
     if entry.partitions != before.get("partitions", 1):
-        return [Fault("/partitions", "the key of an owner changes no lane")]
+        return [Fault("/partitions", "an owner's key cannot change the lane")]
     return []
 
 
@@ -81,7 +81,7 @@ def _of_proof(before: Raw, entry: ReceiverEntry) -> list[Fault]:
     asked = before.get("verification", "none")
     if asked in ("none", entry.verification):
         return []
-    return [Fault("/verification", f"has to stay {asked!r}; the key of an owner does not change that")]
+    return [Fault("/verification", f"has to stay {asked!r}; an owner's key cannot change it")]
 
 
 def _texts(entry: Raw, name: str) -> Collection[str]:

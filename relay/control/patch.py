@@ -1,5 +1,5 @@
-"""What somebody who is not to be trusted with a file wants a receiver or source to be: merged, checked as the file is,
-and made fit for the log, with every secret in it encrypted. Pure, but for the chance that encryption needs."""
+"""Entries from API clients: merges patches, validates drafts, and encrypts their secrets for the log. Drafts are less
+trusted than the receivers file. Pure, except for the randomness of encryption."""
 
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
@@ -22,13 +22,13 @@ from relay.domain.secrecy import MASK
 
 
 class NewReceiver(ReceiverEntry):
-    """What a body has that registers a receiver."""
+    """Body of a request that registers a receiver."""
 
     name: ReceiverName
 
 
 class NewSource(SourceEntry):
-    """What a body has that declares a source."""
+    """Body of a request that declares a source."""
 
     source_id: OwnSourceId
 
@@ -41,7 +41,7 @@ class Fault(NamedTuple):
 
 
 class Faulty(UserError):
-    """A draft has mistakes; nothing secret is in what is said of them."""
+    """A draft has mistakes. The texts contain no secrets."""
 
     def __init__(self, faults: list[Fault]) -> None:
         super().__init__("; ".join(f"{fault.pointer or '/'}: {fault.detail}" for fault in faults))
@@ -49,13 +49,13 @@ class Faulty(UserError):
 
 
 class NoKey(UserError):
-    """A draft has secrets in clear, and there is no key to encrypt them with."""
+    """A draft has secrets, and there is no key to encrypt them."""
 
 
 @dataclass(frozen=True, slots=True)
 class Rules:
-    """What a draft may refer to, and what encrypts its secrets. `variables`: all that entries may refer to here;
-    `allowed`: names of those that a draft may. `verification`: what a draft has to say; `none`: anything."""
+    """Rules for drafts. `variables`: those to which entries may refer; `allowed`: names of those to which drafts may
+    refer. `ring`: encrypts secrets. `verification`: the kind that drafts must have; `none` if any is allowed."""
 
     variables: Mapping[str, str]
     allowed: Collection[str]
@@ -64,7 +64,7 @@ class Rules:
 
 
 def merge_patch(target: object, patch: object) -> object:
-    """`target` as RFC 7396 changes it. Neither is changed itself."""
+    """`target` with a JSON merge patch (RFC 7396) applied. The arguments are not changed."""
     if not isinstance(patch, dict):
         return patch
     merged = dict(target) if isinstance(target, dict) else {}
@@ -77,7 +77,7 @@ def merge_patch(target: object, patch: object) -> object:
 
 
 def check_name(name: object, kind: EntryKind[Any] = RECEIVER) -> str:
-    """Raises Faulty unless it can be that of one."""
+    """`name`, if it is valid for this kind of entry. Raises Faulty."""
     try:
         return kind.id.validate_python(name, strict=True)
     except ValidationError as error:
@@ -87,30 +87,30 @@ def check_name(name: object, kind: EntryKind[Any] = RECEIVER) -> str:
 
 
 def opened(name: str, raw: Raw, rules: Rules, kind: EntryKind[Any] = RECEIVER) -> Raw:
-    """An entry of the log with its secrets in clear, as far as they can be read here: to be merged and checked."""
+    """An entry of the log with its secrets decrypted if possible, ready to be merged and validated."""
     found = open_some(raw, rules.ring, (kind.place, name))
     return dict(found) if isinstance(found, dict) else {}
 
 
 def with_verification(draft: Raw, former: Raw, rules: Rules) -> Raw:
-    """`draft` with the verification that it has to have: it says nothing about that, and is new, or is to be sent
-    somewhere else than `former`. Raises Faulty where it says another one."""
+    """`draft` with the required verification, if it is new or has other URLs than `former`. Raises Faulty if it
+    declares another kind."""
     required = rules.verification
     stays = all(draft.get(field) == former.get(field) for field in ("post_endpoint", "status_endpoint", "verification"))
     if required == "none" or (former and stays):
         return draft
     if draft.get("verification", required) != required:
-        raise Faulty([Fault("/verification", f"has to be {required!r}: whoever runs the relay asks for that")])
+        raise Faulty([Fault("/verification", f"has to be {required!r}: the relay's operator requires it")])
     return draft | {"verification": required}
 
 
 def checked(draft: object, rules: Rules) -> ReceiverEntry:
-    """As `checked_as`, of a receiver."""
+    """As `checked_as`, for a receiver."""
     return checked_as(RECEIVER, draft, rules)
 
 
 def checked_as(kind: EntryKind[E], draft: object, rules: Rules) -> E:
-    """The entry that a draft in clear makes. Raises Faulty with all that is wrong, as far as it can be seen."""
+    """The entry of a draft with decrypted secrets. Raises Faulty with all mistakes found."""
     entry, faults = _validated(kind, draft)
     faults += _unfit(draft, rules)
     if entry is None or faults:
@@ -118,18 +118,18 @@ def checked_as(kind: EntryKind[E], draft: object, rules: Rules) -> E:
     if next(references_in(draft), None) is not None:
         resolved = substitute(raw_entry(entry), rules.variables, origin="", place=())
         _, faults = _validated(kind, resolved)
-        if faults:  # whatever is said of it may repeat what a variable stands for
-            raise Faulty([Fault(fault.pointer, "not valid with what its references stand for") for fault in faults])
+        if faults:  # their texts may contain the value of a variable
+            raise Faulty([Fault(fault.pointer, "not valid with the values of its references") for fault in faults])
     return entry
 
 
 def encrypted(name: str, entry: Entry, rules: Rules, kind: EntryKind[Any] = RECEIVER) -> Raw:
-    """The entry as it may be on the log. Raises NoKey."""
+    """The entry with its secrets encrypted, for the log. Raises NoKey."""
 
     def sealed(text: str, place: Place) -> str:
         if not rules.ring.can_encrypt:
             raise NoKey(
-                "the relay has no key to keep secrets with: set RELAY_SECRETS_KEY (make one with: openssl rand -base64 "
+                "the relay has no key to encrypt secrets: set RELAY_SECRETS_KEY (make one with: openssl rand -base64 "
                 "32), or leave secrets out, with signature none"
             )
         return rules.ring.encrypted(text, (kind.place, name, *place))
@@ -138,7 +138,7 @@ def encrypted(name: str, entry: Entry, rules: Rules, kind: EntryKind[Any] = RECE
 
 
 def pointer(place: Place) -> str:
-    """A JSON pointer; steps that pydantic adds for itself, as `[key]`, are left out."""
+    """A JSON pointer, without steps that pydantic adds, such as `[key]`."""
     steps = [str(step) for step in place if not (isinstance(step, str) and step[:1] in ("[", "("))]
     return "".join("/" + step.replace("~", "~0").replace("/", "~1") for step in steps)
 
@@ -151,7 +151,7 @@ def _validated(kind: EntryKind[E], draft: object) -> tuple[E | None, list[Fault]
 
 
 def _unfit(draft: object, rules: Rules) -> list[Fault]:
-    """What a file may say, and a draft may not."""
+    """Mistakes that only apply to drafts, not to files."""
     masked = [Fault(pointer(place), _MASKED) for place, text in texts_in(draft) if MASK in text]
     masked += [Fault(pointer(place), _FILE_ONLY) for place in FILE_ONLY if _has(draft, place)]
     return masked + [Fault(pointer(place), why) for place, why in _forbidden(draft, rules)]
@@ -163,15 +163,17 @@ def _has(draft: object, place: Place) -> bool:
     return draft is not None
 
 
-_FILE_ONLY: Final = "only the receivers file says what an endpoint is reached through, as it is what guards the way out"
-_MASKED: Final = f"{MASK} stands for a secret that is not shown; leave it out to keep it, or give it anew"
+_FILE_ONLY: Final = (
+    "only the receivers file may set an endpoint's proxy, because the proxy controls outgoing connections"
+)
+_MASKED: Final = f"{MASK} stands for a secret that is not shown; leave it out to keep it, or set it again"
 
 
 def _forbidden(draft: object, rules: Rules) -> Iterator[tuple[Place, str]]:
     for place, name in references_in(draft):
         if name.startswith(ENCRYPTED):
-            yield place, "it is encrypted with a key that is not there any more, or for another place; give it anew"
+            yield place, "it is encrypted with a key that no longer exists, or for another place; set it again"
         elif name.startswith(SEALED_PREFIX):
             yield place, "a secret of a receivers file cannot be referred to"
         elif name not in rules.allowed:
-            yield place, f"it refers to {name[:80]}, which RELAY_API_SECRETS_FROM does not allow, or is not set"
+            yield place, f"it refers to {name[:80]}, which is not set, or RELAY_API_SECRETS_FROM does not allow it"

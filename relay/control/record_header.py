@@ -1,4 +1,5 @@
-"""What can be told of a receiver's record on `receiver_config` in a microsecond: without a check, or its secrets."""
+"""Fast partial decoding of a receiver's record on `receiver_config`, in a microsecond, without validation or
+secrets."""
 
 from collections.abc import Container
 from typing import Final
@@ -34,7 +35,7 @@ def _wait_s(entry: _EntryFields) -> float:
 
 
 class RecordHeader(msgspec.Struct, frozen=True, gc=False):
-    """A receiver's record, as far as its place in an index depends on it."""
+    """The parts of a receiver's record that an index needs."""
 
     declared_by: str
     entry: _EntryFields
@@ -42,24 +43,24 @@ class RecordHeader(msgspec.Struct, frozen=True, gc=False):
 
     @property
     def is_shared(self) -> bool:
-        """Whether its entry says the shared lane; a route may say another."""
+        """Whether its entry has the shared lane; a route may override it."""
         return self.entry.lane == SHARED
 
     @property
     def wait_s(self) -> float:
-        """How long one of its messages may be worked on: `max_age` of its retries, and the `answer_deadline`."""
+        """Maximum lifetime of its messages, in seconds: `max_age` of its retries plus the `answer_deadline`."""
         entry = self.entry
         return DEFAULT_WAIT_S if entry.retry is None and entry.answer_deadline is None else _wait_s(entry)
 
 
 NOTHING: Final = RecordHeader("", _EntryFields(enabled=False))
-"""Of a record that nobody understands."""
+"""Stands for an unreadable record."""
 DEFAULT_WAIT_S: Final = _wait_s(_EntryFields())
 _decode: Final = msgspec.json.Decoder(RecordHeader).decode
 
 
 def glance(value: bytes) -> RecordHeader | None:
-    """None: only a full check can say what is wrong with it."""
+    """The header of a record; None if it is invalid, for which only a full validation gives the reason."""
     try:
         return _decode(value)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
@@ -67,7 +68,7 @@ def glance(value: bytes) -> RecordHeader | None:
 
 
 def lacks(value: bytes, known: Container[bytes]) -> bool:
-    """Whether a record refers to a variable that is not `known`, or has a secret whose key is not: as `enc:<id>`."""
+    """Whether a record refers to a variable, or has a secret with a key (`enc:<id>`), that is not `known`."""
     at = value.find(b"${")
     while at >= 0:
         end = value.find(b"}", at)

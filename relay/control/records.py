@@ -1,9 +1,9 @@
-"""What the records of `receiver_config` say, for all who read it.
+"""Records of `receiver_config`: encodes and decodes entries, and reads the topic.
 
-A record's key is a receiver's name, or `source:<id>`; its value is JSON: the entry, with its references unresolved, and
-who declared it. Others say which lane of a receiver is in force (`relay/domain/route.py`), and, which is nobody's
-business here, who is held (`relay/domain/hold.py`), what is replayed (`relay/domain/replay_job.py`), which keys the API
-has (`relay/domain/api_key.py`), and who has proved what (`relay/domain/verification.py`).
+A record's key is a receiver's name, or `source:<id>`; its value is JSON: the entry, with unresolved references, and its
+origin. Other records are routes (`relay/domain/route.py`), and, not used in this module, holds
+(`relay/domain/hold.py`), replay jobs (`relay/domain/replay_job.py`), API keys (`relay/domain/api_key.py`), and
+verification results (`relay/domain/verification.py`).
 """
 
 import json
@@ -31,7 +31,7 @@ from relay.log.port import LogReader, Record
 _log = logging.getLogger(__name__)
 
 ORIGIN: Final = "receiver_config"
-"""What messages about an entry of the topic name as its file."""
+"""The file name in messages about an entry on the topic."""
 SOURCE_PREFIX: Final = "source:"
 _OF_OTHERS: Final[tuple[Callable[[bytes], object], ...]] = (held_owner, is_of_job, is_of_key, verified_receiver)
 """Whether a key is of a hold, a job, a key of the API, or a verification."""
@@ -39,7 +39,7 @@ _OF_OTHERS: Final[tuple[Callable[[bytes], object], ...]] = (held_owner, is_of_jo
 
 @dataclass(frozen=True, slots=True)
 class EntryRecord:
-    """What a record of the topic says. `by`: `file` for what a receivers file declares."""
+    """An entry's record. `by`: its origin, `file` for a receivers file."""
 
     by: str
     entry: Raw
@@ -54,13 +54,13 @@ _UNREADABLE: Final = EntryRecord("", {})
 
 
 def decode(value: bytes) -> EntryRecord:
-    """Raises UserError unless `value` is what `EntryRecord.encode` makes."""
+    """The reverse of `EntryRecord.encode`. Raises UserError."""
     try:
         known = json.loads(value)
         life = msgspec.convert(known.get("life", {}), Life)
         return EntryRecord(str(known["declared_by"]), dict(known["entry"]), life)
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
-        raise UserError(f"{ORIGIN}: a record that is not JSON of declared_by and entry") from error
+        raise UserError(f"{ORIGIN}: a record that is not JSON with declared_by and entry") from error
 
 
 def source_key(source_id: str) -> str:
@@ -69,8 +69,7 @@ def source_key(source_id: str) -> str:
 
 
 def key_of(record: Record) -> str | None:
-    """Who the record is about, or which route; None where it is of others (a hold, a job, ...), or nobody can
-    say."""
+    """The key of an entry's or route's record; None for other records (a hold, a job, ...) and invalid keys."""
     raw = record.key or b""
     if b":" in raw and any(about(raw) for about in _OF_OTHERS):
         return None
@@ -88,7 +87,7 @@ def lane_of_entry(entry: Raw) -> LaneKind:
 
 
 class Declarations(Mapping[str, EntryRecord]):
-    """What is declared, by key: what is in `own`, and of receivers in the shared lane what is in `shared`."""
+    """Declared entries by key: those in `own`, and receivers of the shared lane in `shared`."""
 
     def __init__(self, own: Mapping[str, bytes], shared: SharedIndex) -> None:
         self._own = own
@@ -111,11 +110,11 @@ class Declarations(Mapping[str, EntryRecord]):
         return len(self.own()) + len(self._shared)
 
     def own(self) -> list[str]:
-        """Keys of all that is not of a receiver in the shared lane."""
+        """Keys of all entries except receivers in the shared lane."""
         return [key for key in list(self._own) if not is_of_route(key)]
 
     def by(self, who: str) -> list[str]:
-        """Keys of what `who` has declared."""
+        """Keys of the entries with the origin `who`."""
         own = [key for key in self.own() if _readable(self._own[key]).by == who]
         return [*own, *self._shared.declared_by(who)]
 
@@ -128,28 +127,29 @@ class Declarations(Mapping[str, EntryRecord]):
 
 @dataclass(frozen=True, slots=True)
 class Topic:
-    """What `receiver_config` says: what is declared, by key, and the routes."""
+    """The content of `receiver_config`: declared entries, by key, and routes."""
 
     declared: Declarations
     routes: LaneRoutes
 
     def uses_own_topics(self, name: str) -> bool:
-        """Whether it has a lane of its own, or will when it has moved."""
+        """Whether it has a lane of its own, or will after its move."""
         declared = self.declared.get(name)
         return declared is not None and "dedicated" in (self.routes.route(name).lane, lane_of_entry(declared.entry))
 
     def last_entry(self, name: str) -> Raw:
-        """Of a receiver that was removed; empty where it cannot be read."""
+        """The last entry of a removed receiver; empty if it is unreadable."""
         return _readable(self.routes.removed[name]).entry
 
     def former(self, name: str) -> EntryRecord | None:
-        """Its entry, or what is kept of it while something is left: it may come back before that is over."""
+        """Its entry, or its last one if it was removed and has records left: it may be declared again before they
+        end."""
         last = self.routes.removed.get(name)
         return self.declared.get(name) or (_readable(last) if last is not None else None)
 
 
 async def read_topic(log: LogReader, topics: Topics) -> Topic:
-    """As it is now; nothing is resolved. Of an entry that a newer version wrote only the key counts."""
+    """The current content, unresolved. Only the key is used of an entry that a newer version wrote."""
     own: dict[str, bytes] = {}
     routes, loading = LaneRoutes(), Loading()
     async for record in log.follow(topics.receiver_config):

@@ -1,5 +1,5 @@
-"""Encrypted secrets that an older key has encrypted, encrypted anew with the newest one, so that the older key can go.
-Pure, but for the chance that encryption needs."""
+"""Re-encrypts stored secrets with the newest key, so that older keys can be removed. Pure, except for the randomness of
+encryption."""
 
 import json
 from typing import Final
@@ -14,18 +14,18 @@ _RECEIVERS: Final = "receivers"
 
 
 def is_outdated(value: bytes, ring: KeyRing) -> bool:
-    """Whether a record of `receiver_config` has a secret that the newest key has not encrypted."""
+    """Whether a record of `receiver_config` has a secret that is encrypted with an older key."""
     return not key_ids_in(value) <= {ring.newest}
 
 
 def renewed(key: str, value: bytes, ring: KeyRing) -> bytes:
-    """The record of `key` with its secrets encrypted anew; all else, also what a newer version has put there, stays.
-    Raises UserError where a secret cannot be opened here, or nobody can read the record."""
+    """The record of `key` with its secrets re-encrypted; everything else, including fields of a newer version, stays.
+    Raises UserError if a secret cannot be decrypted here, or the record is unreadable."""
     try:
         known = json.loads(value)
         known["entry"] = renew_all(known["entry"], ring, _place(key))
     except (ValueError, KeyError, TypeError, RecursionError):
-        raise UserError(f"{ORIGIN}: {key}: a record that nobody can read") from None
+        raise UserError(f"{ORIGIN}: {key}: an unreadable record") from None
     return json.dumps(known, sort_keys=True).encode()
 
 

@@ -1,4 +1,4 @@
-"""Jobs that replay or discard, as far as `receiver_config` has told of them here."""
+"""The replay jobs that this process has read from `receiver_config`."""
 
 import logging
 from dataclasses import dataclass, field
@@ -24,7 +24,7 @@ _UNSTARTED: Final = ReplayProgress()
 
 @dataclass(frozen=True, slots=True)
 class ReplayJob:
-    """What was asked for, and how far that is. `stopping`: somebody wants it to end."""
+    """A job's order and progress. `stopping`: a stop was requested."""
 
     order: ReplayOrder
     progress: ReplayProgress = _UNSTARTED
@@ -37,7 +37,7 @@ class ReplayJob:
 
 @dataclass(slots=True)
 class _Known:
-    """In whichever order the topic tells it: of a compacted one that is any."""
+    """The parts of a job read so far, in any order, as a compacted topic may have them."""
 
     order: ReplayOrder | None = None
     progress: ReplayProgress = field(default_factory=ReplayProgress)
@@ -45,14 +45,14 @@ class _Known:
 
 
 class Jobs:
-    """By id."""
+    """Replay jobs by id."""
 
     def __init__(self) -> None:
         self._known: dict[str, _Known] = {}
         self.changes = Changes()
 
     def take(self, record: Record) -> None:
-        """A record of the topic whose key is a job's."""
+        """Take a record whose key is a job's."""
         prefix, id = job_of(record.key or b"")
         known = self._known.setdefault(id, _Known())
         try:
@@ -75,6 +75,6 @@ class Jobs:
         return ReplayJob(known.order, known.progress, known.stopping)
 
     def all(self) -> list[ReplayJob]:
-        """Newest first."""
+        """All jobs, newest first."""
         found = [job for job in map(self.get, list(self._known)) if job is not None]
         return sorted(found, key=lambda job: (job.order.made_at, job.order.id), reverse=True)

@@ -1,4 +1,4 @@
-"""Makes receivers and sources that can be used out of what `receiver_config` says of them."""
+"""Resolves records of `receiver_config` to receivers and sources."""
 
 from collections.abc import Mapping
 from dataclasses import replace
@@ -17,21 +17,21 @@ from relay.domain.receiver import Endpoint, LaneKind, Receiver, Source
 
 _NOWHERE: Final = "https://unusable.invalid"
 _SENT_WITH: Final = SECRET_FIELDS | {"signature", "signature_digest", "verification", "oauth2", "tls", "proxy"}
-"""Fields of a receiver that only matter to a process that sends to it."""
+"""Fields of a receiver that only a process that sends to it needs."""
 _LANE: Final = frozenset({"lane", "partitions", "ordering", "enabled", "owner", "senders"})
 _SUBSCRIPTION: Final = frozenset({"sources", "event_types", "filter"})
 _ROUTED_BY: Final = _LANE | _SUBSCRIPTION | {"forward_headers"}
 
 
 def receiver_of(name: str, value: bytes, environ: Mapping[str, str], ring: KeyRing) -> Receiver:
-    """In the lane that its entry says. Raises UserError."""
+    """The receiver, with the lane of its entry. Raises UserError."""
     declared = decode(value)
     return replace(resolve(name, _entry(name, declared.entry), environ, ORIGIN, ring), life=declared.life)
 
 
 def unusable_receiver(name: str, value: bytes, why: str) -> Receiver | None:
-    """A receiver of which only the routing can be known here: `unusable` is `why`. As much is read of its record as a
-    newer release, or references that mean nothing here, leave readable. None: not even its lane."""
+    """A receiver of which only the routing is known here, with `why` as `unusable`. It has the fields that are readable
+    despite a newer release's format or unresolved references. None if not even its lane is readable."""
     try:
         declared = decode(value)
     except UserError:
@@ -51,14 +51,14 @@ def unusable_receiver(name: str, value: bytes, why: str) -> Receiver | None:
 
 
 def _with_subscription(known: Receiver, entry: Raw) -> Receiver:
-    """`known`: as much of `entry` as can be read. What it subscribes to beyond that is left open."""
+    """`known`, the readable part of `entry`, with unreadable parts of its subscription left undecided."""
     if entry.get("sources") and not known.sources:
         return replace(known, sources=("*",), event_types=("*",), filter=UNDECIDED)
     return known if entry.get("filter") is None or known.filter is not None else replace(known, filter=UNDECIDED)
 
 
 def unusable_source(source_id: str, value: bytes, why: str) -> Source:
-    """A source whose results wait where its record says that it has a callback, or cannot be read."""
+    """An unusable source, whose results wait if its record has a callback or is unreadable."""
     try:
         raw = decode(value).entry
         known = {field: raw[field] for field in ("answers", "failures", "quota") if field in raw}
@@ -75,19 +75,19 @@ def unusable_source(source_id: str, value: bytes, why: str) -> Source:
 
 
 def wanted_lane(name: str, value: bytes) -> tuple[LaneKind, int]:
-    """Lane and partitions that its entry says. Raises UserError."""
+    """(lane, partitions) in its entry. Raises UserError."""
     entry = _entry(name, decode(value).entry)
     return entry.lane, entry.partitions
 
 
 def source_of(source_id: str, value: bytes, environ: Mapping[str, str], ring: KeyRing) -> Source:
-    """Raises UserError."""
+    """The source. Raises UserError."""
     entry = check_entry(SourceEntry, decode(value).entry, ORIGIN, ("sources", source_id))
     return resolve_source(source_id, entry, environ, ORIGIN, ring)
 
 
 def last_settings(name: str, value: bytes, environ: Mapping[str, str], ring: KeyRing) -> Receiver:
-    """Of a receiver that was removed; where a secret is not known any more it goes without. Raises UserError."""
+    """The last settings of a removed receiver, without secrets that are no longer known. Raises UserError."""
     declared = decode(value)
     try:
         last = resolve(name, _entry(name, declared.entry), environ, ORIGIN, ring)

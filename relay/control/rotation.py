@@ -1,4 +1,4 @@
-"""A new signing secret in an entry, beside which the former one signs along for a while. Pure."""
+"""Rotates the signing secret of an entry: the former secret also signs for a grace period. Pure."""
 
 from collections.abc import Mapping
 from math import ceil
@@ -15,8 +15,8 @@ _FORMER: Final = "former_secrets"
 
 
 def rotated(entry: Raw, new: str, *, grace_s: float, now: float) -> Raw:
-    """`entry`, in clear, with the secret `new`. It takes the place of those of its kind, HMAC or Ed25519 (of all, where
-    none is), which sign along for `grace_s`. Where it is there already, as with a repeated request, it stays. Raises
+    """`entry`, decrypted, with the secret `new`. It replaces the secrets of its kind, HMAC or Ed25519 (all, if there is
+    none of its kind), which also sign for `grace_s`. If it is already there, as in a repeated request, it stays. Raises
     Faulty."""
     present = present_secrets(entry)
     alike = [secret for secret in present if is_private_key(secret) == is_private_key(new)] or present
@@ -32,27 +32,27 @@ def rotated(entry: Raw, new: str, *, grace_s: float, now: float) -> Raw:
 
 
 def without_expired(entry: Raw, now: float) -> Raw:
-    """`entry` without the former secrets that do not sign any more."""
+    """`entry` without former secrets that have expired."""
     living = [former for former in _former(entry) if now < former["until"]]
     return {**entry, _FORMER: living} if living else _without(entry, _FORMER)
 
 
 def present_secrets(entry: Raw) -> list[str]:
-    """Newest first."""
+    """The current secrets, newest first."""
     secret: Any = entry.get("secret", [])
     return [secret] if isinstance(secret, str) else list(secret)
 
 
 def former_until(before: Raw, after: Raw) -> float | None:
-    """Until when the secrets sign that a rotation has replaced, or where it replaced none, all former ones; None: not
-    at all."""
+    """Until when the secrets replaced by a rotation sign, or all former ones if it replaced none; None if none
+    signs."""
     replaced = set(present_secrets(before)) - set(present_secrets(after))
     known = [former for former in _former(after) if not replaced or former["secret"] in replaced]
     return max((former["until"] for former in known), default=None)
 
 
 def as_private_key(secret: str) -> str:
-    """The Ed25519 key that the random bytes of a generated HMAC secret make: 32 of them are what either takes."""
+    """The Ed25519 key with the random bytes of a generated HMAC secret; both have 32 bytes."""
     return PRIVATE + secret.removeprefix(WHSEC)
 
 
@@ -66,12 +66,12 @@ def _without(entry: Raw, field: str) -> Raw:
 
 
 def _is_usable(former: Mapping[str, Any]) -> bool:
-    """What cannot be decrypted any more signs nothing, and must not be in the way of a new secret."""
+    """Whether a former secret can sign. One that cannot be decrypted must not prevent a rotation."""
     return not has_encrypted(former["secret"])
 
 
 def _too_many(former: list[Any]) -> str:
     return (
-        f"{len(former)} former secrets would sign along; {MAX_FORMER} may. Wait until one of them has ended, or give "
-        "grace 0: then the present one ends at once"
+        f"{len(former)} former secrets would still sign; at most {MAX_FORMER} may. Wait until one expires, or use "
+        "grace 0, which ends the current secret at once"
     )

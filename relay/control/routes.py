@@ -1,4 +1,4 @@
-"""Routes, cuts and removed receivers on `receiver_config`, as far as read. A late record takes nothing back."""
+"""Routes, cuts and removed receivers read from `receiver_config`. Outdated records do not undo newer ones."""
 
 from collections.abc import Mapping
 from typing import Final
@@ -19,25 +19,26 @@ _UNMOVED: Final = Route()
 
 
 class LaneRoutes:
-    """By receivers' names."""
+    """Routes by receiver name."""
 
     def __init__(self) -> None:
         self._routes: dict[str, Route] = {}
         self._cuts: dict[tuple[str, int], Cut] = {}
         self.removed: dict[str, bytes] = {}
-        """The last records of receivers that were removed."""
+        """The last records of removed receivers."""
         self.outdated: set[str] = set()
-        """Receivers whose newest route came late, from a process that slept: the right one has to be said again."""
+        """Receivers whose newest route is outdated, from a suspended process: the right one has to be published
+        again."""
 
     def all(self) -> Mapping[str, Route]:
-        """Of those that have moved, or are about to; live."""
+        """Routes of receivers that have moved, or are moving; live."""
         return self._routes
 
     def route(self, name: str) -> Route:
         return self._routes.get(name, _UNMOVED)
 
     def take(self, key: str, value: bytes) -> str:
-        """Read a record of the topic; the name of its receiver. Raises UserError."""
+        """Take a record of the topic; returns the name of its receiver. Raises UserError."""
         try:
             if key.startswith(CUT_PREFIX):
                 return self.note(decode_cut(value))
@@ -50,7 +51,7 @@ class LaneRoutes:
             raise UserError(f"receiver_config: {error.detail}") from error
 
     def drop(self, key: str) -> str:
-        """A key's tombstone was read, or its record is gone; the name of its receiver. A route stays."""
+        """Take a key's tombstone, or the loss of its record; returns the name of its receiver. A route stays."""
         if key.startswith(CUT_PREFIX):
             partition, _, name = key.removeprefix(CUT_PREFIX).partition(":")
             self._cuts.pop((name, int(partition) if partition.isdigit() else -1), None)
@@ -60,7 +61,7 @@ class LaneRoutes:
         return name
 
     def note(self, cut: Cut) -> str:
-        """Of one move the first marker counts, and of two moves the later one."""
+        """Record a cut: the first marker of a move counts, and the later of two moves."""
         known = self._cuts.get((cut.name, cut.partition))
         if known is None or (-cut.version, cut.offset) < (-known.version, known.offset):
             self._cuts[cut.name, cut.partition] = cut
@@ -77,7 +78,7 @@ class LaneRoutes:
         )
 
     def cuts(self, name: str) -> list[Cut]:
-        """All that are known of a receiver."""
+        """All known cuts of a receiver."""
         return [cut for cut in self._cuts.values() if cut.name == name]
 
     def is_under_way(self, marker: Marker) -> bool:
@@ -89,11 +90,11 @@ class LaneRoutes:
         self.outdated.discard(name)
         if known is None or route.rank >= known.rank:
             self._routes[name] = route
-        else:  # also what a reader sees again that begins anew; then the right one follows
+        else:  # also if a reader starts over; then the right one follows
             self.outdated.add(name)
         return name
 
 
 def is_of_route(key: str) -> bool:
-    """Whether a key of `receiver_config` is one of these."""
+    """Whether a key of `receiver_config` is of a route, a cut or a removed receiver."""
     return key.startswith((ROUTE_PREFIX, CUT_PREFIX, REMOVED_PREFIX))

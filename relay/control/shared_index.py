@@ -1,7 +1,7 @@
-"""Records of receivers in the shared lane, by name: millions of them, so they lie in a file of this process alone.
+"""Index of the records of receivers in the shared lane, which may be millions, in a temporary SQLite file.
 
-The file is SQLite's, temporary and private: it is made from the topic at each start, and is gone with the process, so
-there is never an old one to be believed. Reading one record takes microseconds.
+The file is private to the process: it is built from the topic at each start and deleted with the process, so it can
+never be outdated. Reading one record takes microseconds.
 """
 
 import asyncio
@@ -17,12 +17,12 @@ from relay.domain.errors import LogUnavailable
 from relay.domain.own_events import is_feed, subscribed
 
 AT_ONCE: Final = 200
-"""Records that are taken before other tasks get a turn: a few ms."""
+"""Records that are processed before other tasks may run: a few ms."""
 _FEW: Final = 10_000
-"""Records whose index is made in a few ms; a thread is for more."""
+"""Records that can be sealed within a few ms; more are sealed in a thread."""
 _PAGE: Final = 1_000
 _CACHE_KB: Final = 16_384
-"""Of the file in this process's memory; beyond that it is the system's page cache that makes it fast."""
+"""Cache in this process's memory; beyond that, the system's page cache keeps it fast."""
 
 _SCHEMA: Final = f"""
 PRAGMA page_size = 8192;
@@ -38,8 +38,8 @@ CREATE TABLE subscriptions (pattern INTEGER, offset INTEGER);
 CREATE TABLE gone (offset INTEGER PRIMARY KEY);
 """
 
-# One sorted pass each: a million inserts in random order would take as many look-ups. Of each name the newest record
-# counts: a topic holds older ones until it is compacted, and tombstones for a while.
+# One sorted pass each: a million inserts in random order would take as many lookups. The newest record of each name
+# counts: a topic has older ones until it is compacted, and tombstones for a while.
 _SEAL: Final = """
 CREATE INDEX by_name ON entries (name);
 DELETE FROM entries WHERE offset IN (
@@ -53,27 +53,27 @@ CREATE INDEX by_pattern ON subscriptions (pattern, offset);
 CREATE INDEX by_owner ON entries (owner, name) WHERE owner IS NOT NULL;
 """
 
-# What is usual binds neither None nor a bool or bytes: the library looks for an adapter of each, which takes longer
-# than the row does. Nor is each row a statement of its own.
+# Rows bind no None, bool or bytes if possible: the library searches an adapter for each, which takes longer than the
+# row. Several rows share a statement for the same reason.
 _ADD: Final = "INSERT OR REPLACE INTO entries (offset, name, value, refused, by, owner, wait_s, former) VALUES "
 _AS_LOADED: Final = f"(?, ?, ?, ?, ?, nullif(?, ''), nullif(?, {DEFAULT_WAIT_S!r}), NULL)"
 _AS_PUT: Final = f"(?, ?, ?, ?, ?, nullif(?, ''), nullif(?, {DEFAULT_WAIT_S!r}), ?)"
 _AS_GONE: Final = "(?, ?, NULL, 0, NULL, NULL, NULL, NULL)"
 _SUBSCRIBE: Final = "INSERT INTO subscriptions VALUES "
 _TOGETHER: Final = 100
-"""Rows of one statement."""
+"""Rows per statement."""
 LISTS_KEPT: Final = 32
-"""Lists of event types that have a number each."""
+"""Lists of event types that have a number of their own."""
 _GET: Final = "SELECT offset, name, value, former, refused FROM entries WHERE name = ?"
 _MATCH: Final = "SELECT DISTINCT name FROM subscriptions JOIN entries USING (offset) WHERE pattern IN ({}) LIMIT ?"
 
 
 class IndexBroken(LogUnavailable):
-    """The disk is full or fails: the index has to be made anew."""
+    """The disk is full or fails: the index has to be rebuilt."""
 
 
 class IndexedRecord(NamedTuple):
-    """A receiver's newest record. `former`: the one before it, in force where this one is `refused`."""
+    """A receiver's newest record. `former`: the previous one, in effect if this one is `refused`."""
 
     offset: int
     name: str
@@ -83,21 +83,21 @@ class IndexedRecord(NamedTuple):
 
 
 Loaded = tuple[int, str, bytes, bool, RecordHeader]
-"""Offset, name, record, whether it is refused, and what it says."""
+"""(offset, name, record, whether it is refused, its header)"""
 
 
 class SharedIndex:
-    """First `load` all there is and `seal` it; then it can be asked, and changed.
+    """First `load` all records and `seal` the index; then it can be queried and changed.
 
     Every method may raise IndexBroken.
     """
 
     def __init__(self) -> None:
         with index_errors():
-            # One thread at a time has it: the loop's, or the one of `seal`.
+            # Only one thread at a time uses it: the event loop's, or that of `seal`.
             self._db = sqlite3.connect("", isolation_level=None, check_same_thread=False)
             self._db.executescript(_SCHEMA)
-            self._db.execute("BEGIN")  # and never committed: nobody else reads it, and what fails is made anew
+            self._db.execute("BEGIN")  # never committed: no other process reads it, and after an error it is rebuilt
         self._lists: dict[tuple[str, ...], list[int]] = {}
         self._source_lengths: set[int] = set()
         self._type_lengths: set[int] = set()
@@ -105,44 +105,44 @@ class SharedIndex:
     def close(self) -> None:
         self._db.close()
 
-    # made from the topic
+    # built from the topic
 
     def load(self, rows: Sequence[Loaded], gone: Sequence[tuple[int, str]]) -> None:
-        """Add records in any order; `gone`: offset and name of those that say that there is no such receiver."""
-        told: list[Any] = []
+        """Add records in any order; `gone`: offset and name of tombstones, and of records of other lanes."""
+        values: list[Any] = []
         for offset, name, value, refused, seen in rows:
             entry = seen.entry
-            told += (offset, name, bytearray(value), int(refused), seen.declared_by, entry.owner or "", seen.wait_s)
+            values += (offset, name, bytearray(value), int(refused), seen.declared_by, entry.owner or "", seen.wait_s)
         with index_errors():
-            self._add(_ADD, _AS_LOADED, told)
+            self._add(_ADD, _AS_LOADED, values)
             self._add(_ADD, _AS_GONE, [*chain.from_iterable(gone)])
             self._db.executemany("INSERT OR REPLACE INTO gone VALUES (?)", [(offset,) for offset, _ in gone])
             self._subscribe((row[0], row[4]) for row in rows)
 
     def seal(self) -> None:
-        """All is loaded. Takes seconds for millions, almost all of it without holding up other threads."""
+        """Complete the index. Takes seconds for millions of records, mostly without blocking other threads."""
         with index_errors():
             for statement in _SEAL.split(";"):
                 self._db.execute(statement)
 
-    # as the topic goes on
+    # updated from the topic
 
     def put(self, row: IndexedRecord, seen: RecordHeader) -> None:
-        """In place of the receiver's row. `seen`: what its newest record says."""
+        """Replace the receiver's row. `seen`: the header of its newest record."""
         with index_errors():
             self.drop(row.name)
-            told = (seen.declared_by, seen.entry.owner or "", seen.wait_s)
-            self._add(_ADD, _AS_PUT, [row.offset, row.name, row.value, row.refused, *told, row.former])
+            header = (seen.declared_by, seen.entry.owner or "", seen.wait_s)
+            self._add(_ADD, _AS_PUT, [row.offset, row.name, row.value, row.refused, *header, row.former])
             former = None if row.former is None else glance(row.former)
             self._subscribe((row.offset, each) for each in (seen, former) if each is not None)
 
     def drop(self, name: str) -> IndexedRecord | None:
-        """The row that it had."""
+        """Remove a receiver; returns its row."""
         row = self.get(name)
         if row is not None:
             with index_errors():
                 self._db.execute("DELETE FROM entries WHERE offset = ?", (row.offset,))
-                old = [(pattern, row.offset) for each in _told(row) for pattern in self._patterns(each)]
+                old = [(pattern, row.offset) for each in _headers(row) for pattern in self._patterns(each)]
                 self._db.executemany("DELETE FROM subscriptions WHERE pattern = ? AND offset = ?", old)
         return row
 
@@ -151,12 +151,12 @@ class SharedIndex:
             self._db.execute("UPDATE entries SET refused = 1 WHERE name = ?", (name,))
 
     def forgive(self, still: Callable[[bytes], bool]) -> None:
-        """Take no record for refused any more but those of which `still` says so."""
+        """Clear the refusal of all records for which `still` returns False."""
         with index_errors():
             self._db.create_function("still", 1, still)
             self._db.execute("UPDATE entries SET refused = 0 WHERE refused AND NOT still(value)")
 
-    # asked
+    # queries
 
     def get(self, name: str) -> IndexedRecord | None:
         with index_errors():
@@ -164,9 +164,9 @@ class SharedIndex:
         return None if found is None else IndexedRecord(*found)
 
     def matching(self, source: str, event_type: str, most: int) -> set[str]:
-        """Names of those whose patterns match (of any record that the row holds), at most `most`: then there may be
-        more. Now and then one that does not. Costs a look-up for each length of sources' patterns in use, with each of
-        types' patterns, and with each list that one of them is in."""
+        """Names of receivers whose patterns match (in either record of the row), at most `most`; rarely also one that
+        does not match. Costs one lookup per length of source patterns in use, for each matching type pattern, and each
+        list that has one."""
         patterns = set(_candidates(event_type, self._type_lengths))
         types = [crc32(each.encode()) for each in patterns]
         types += [number for known, [number] in self._lists.items() if not patterns.isdisjoint(known)]
@@ -182,33 +182,33 @@ class SharedIndex:
         return found
 
     def names(self, after: str, most: int, owner: str | None = None) -> list[str]:
-        """In their order, those behind `after`; of one `owner` only, if that is given."""
+        """Names in order, the first `most` after `after`; only those of `owner`, if it is given."""
         whose, of = ("", ()) if owner is None else ("owner = ? AND", (owner,))
-        query = f"SELECT name FROM entries WHERE {whose} name > ? ORDER BY name LIMIT ?"  # noqa: S608  no text of others
+        query = f"SELECT name FROM entries WHERE {whose} name > ? ORDER BY name LIMIT ?"  # noqa: S608  no external text
         with index_errors():
             return [name for (name,) in self._db.execute(query, (*of, after, most))]
 
     def all_names(self) -> Iterator[str]:
-        """In their order; they are read page by page."""
+        """All names in order, read page by page."""
         last = ""
         while page := self.names(last, _PAGE):
             yield from page
             last = page[-1]
 
     def declared_by(self, who: str) -> list[str]:
-        """Names; reads the whole file."""
+        """Names of receivers with this origin; reads the whole file."""
         with index_errors():
             return [name for (name,) in self._db.execute("SELECT name FROM entries WHERE by = ?", (who,))]
 
     def unusable(self, most: int) -> list[str]:
-        """Names of those that are refused, and have no former record in force."""
+        """Names of refused receivers without a former record in effect."""
         with index_errors():
             found = self._db.execute("SELECT name FROM entries WHERE refused AND former IS NULL LIMIT ?", (most,))
             return [name for (name,) in found]
 
     def longest_waits(self, most: int) -> dict[str, float]:
-        """By name, the longest first: how long one of its messages may be worked on, in seconds. One stands for all
-        whose settings are the usual."""
+        """Maximum lifetime of a receiver's messages in seconds, by name, longest first. One name stands for all
+        receivers with default settings."""
         usual = "SELECT name, ? FROM entries WHERE wait_s IS NULL LIMIT 1"
         query = "SELECT name, wait_s FROM entries WHERE wait_s IS NOT NULL ORDER BY wait_s DESC, offset LIMIT ?"
         with index_errors():
@@ -220,34 +220,34 @@ class SharedIndex:
 
     @property
     def refused(self) -> int:
-        """How many are refused."""
+        """Number of refused receivers."""
         return self._count("SELECT count(*) FROM entries WHERE refused")
 
     def _count(self, query: str) -> int:
         with index_errors():
             return int(self._db.execute(query).fetchone()[0])
 
-    def _add(self, into: str, one: str, told: Sequence[Any]) -> None:
-        """`one`: how the statement that begins with `into` goes on for one row. `told`: what all rows bind."""
+    def _add(self, into: str, one: str, values: Sequence[Any]) -> None:
+        """Insert rows. `into`: the beginning of the statement; `one`: its part for one row; `values`: of all rows."""
         width = one.count("?")
-        for at in range(0, len(told), width * _TOGETHER):
-            some = told[at : at + width * _TOGETHER]
+        for at in range(0, len(values), width * _TOGETHER):
+            some = values[at : at + width * _TOGETHER]
             self._db.execute(into + ",".join([one] * (len(some) // width)), some)
 
     def _subscribe(self, entries: Iterable[tuple[int, RecordHeader]]) -> None:
-        """`entries`: with their offsets."""
-        told: list[int] = []
+        """Insert the subscriptions of `entries`, given with their offsets."""
+        values: list[int] = []
         for offset, seen in entries:
             for source in seen.entry.sources:
                 if source[-1:] == "*":
                     self._source_lengths.add(len(source) - 1)
             for pattern in self._patterns(seen):
-                told += (pattern, offset)
-        self._add(_SUBSCRIBE, "(?, ?)", told)
+                values += (pattern, offset)
+        self._add(_SUBSCRIBE, "(?, ?)", values)
 
     def _patterns(self, seen: RecordHeader) -> list[int]:
-        """A number for each source, and list or type of events, that it subscribes to; others may have the same, if
-        rarely."""
+        """A number for each pair of source and event type, or list of types, of its subscription. Collisions are rare
+        but possible."""
         entry = seen.entry
         if not entry.sources or not entry.enabled:
             return []
@@ -256,8 +256,9 @@ class SharedIndex:
         return [crc32(source.encode()) << 31 ^ each for source in sources for each in types]
 
     def _numbers(self, event_types: tuple[str, ...]) -> list[int]:
-        """Almost all want one of the same few lists of types: each of the first that come has one number, any other
-        list those of its types. That never changes, so what was told can be taken back."""
+        """Numbers of a list of event types. Almost all receivers have one of a few lists, so each of the first lists
+        has one number, and any other list those of its types. The mapping never changes, so that rows can be
+        deleted."""
         self._type_lengths.update(len(each) - 1 for each in event_types if each[-1:] == "*")
         if len(self._lists) < LISTS_KEPT:
             self._lists[event_types] = [crc32("\n".join(event_types).encode())]
@@ -266,7 +267,7 @@ class SharedIndex:
 
 
 class Loading:
-    """An index that is being made: what is still to be written of it."""
+    """An index under construction, with its unwritten rows."""
 
     def __init__(self) -> None:
         self.rows: list[Loaded] = []
@@ -276,16 +277,16 @@ class Loading:
 
     @property
     def is_due(self) -> bool:
-        """Whether enough has come to be written."""
+        """Whether there are enough rows for a write."""
         return len(self.rows) + len(self.gone) >= AT_ONCE
 
     async def write(self) -> None:
-        """What has come by now; then other tasks get a turn."""
+        """Write the rows so far, then let other tasks run."""
         self._write()
         await asyncio.sleep(0)
 
     async def sealed(self) -> SharedIndex:
-        """All has come."""
+        """The completed index."""
         self._write()
         if self._written > _FEW:
             await asyncio.to_thread(self._index.seal)
@@ -300,13 +301,13 @@ class Loading:
         self.gone.clear()
 
 
-def _told(row: IndexedRecord) -> list[RecordHeader]:
-    """What the records of a row say."""
+def _headers(row: IndexedRecord) -> list[RecordHeader]:
+    """The headers of a row's records."""
     return [seen for value in (row.value, row.former) if value is not None and (seen := glance(value)) is not None]
 
 
 def _candidates(text: str, lengths: Iterable[int]) -> list[str]:
-    """All patterns that match, of those lengths."""
+    """All patterns with these lengths that match `text`."""
     return [text, *(f"{text[:length]}*" for length in lengths if length <= len(text))]
 
 
@@ -315,4 +316,4 @@ def index_errors() -> Iterator[None]:
     try:
         yield
     except sqlite3.Error as error:
-        raise IndexBroken(f"the index of receivers cannot be kept in the temporary directory: {error}") from error
+        raise IndexBroken(f"the index of receivers in the temporary directory failed: {error}") from error

@@ -1,7 +1,7 @@
-"""Receivers in the shared lane, of which there may be millions: made ready for use when somebody asks for them.
+"""Receivers in the shared lane, which may be millions: resolved on demand.
 
-A record is looked at only briefly when it comes: whether it can be told at all, and whether the variables that it
-refers to are there. The rest is checked when the receiver is first used, and what is wrong with it is said then.
+A new record is only checked briefly: whether it is readable, and whether its variables exist. The rest is validated
+when the receiver is first used, and errors are logged then.
 """
 
 import logging
@@ -19,21 +19,20 @@ from relay.domain.errors import UserError
 from relay.domain.receiver import Receiver
 
 READY_KEPT: Final = 20_000
-"""Receivers that are kept ready for use, at most: 2 kB each, and 0.2 ms of CPU to make."""
-_TOLD: Final = 100
-"""Refused receivers that get a line each in the log of a process."""
+"""Maximum number of resolved receivers in memory: 2 kB each, and 0.2 ms of CPU to resolve."""
+_LOGGED: Final = 100
+"""Maximum number of refused receivers that a process logs."""
 
 _log = logging.getLogger(__name__)
 
 Resolve = Callable[[str, bytes, Mapping[str, str]], Receiver]
-"""The receiver of a name and its record, with what that may refer to. Raises UserError."""
+"""(name, record, variables) -> receiver. Raises UserError."""
 
 
 class SharedReceivers:
-    """Those that are in the lane that their entries say, as far as `index` goes. `environ`: what entries may refer to;
-    `learned` has to be called when it changes. `ring`: what opens encrypted secrets. `resumed`: called with the owner
-    of what was asked for when it could not be used, and can be used now; `moved`: of what is in use, and has another
-    record now. Any method may raise IndexBroken.
+    """The receivers in `index`. `environ`: variables for references; call `learned` when it changes. `ring`: decrypts
+    secrets. `resumed`: called with the owner of a requested receiver that was unusable and is usable now; `moved`: with
+    the owner of a receiver in use whose record has changed. Any method may raise IndexBroken.
     """
 
     def __init__(
@@ -52,20 +51,20 @@ class SharedReceivers:
         self._index = SharedIndex()
         self._index.seal()
         self._young: dict[str, Receiver] = {}
-        self._old: dict[str, Receiver] = {}  # who was used before `_young` was begun
-        self._told = 0
+        self._old: dict[str, Receiver] = {}  # receivers used before `_young` was created
+        self._logged = 0
         self._variables = self._keys.union(name.encode() for name in environ)
         self.refused = 0
-        """How many have a newest record that cannot be used here, as far as is known."""
+        """Number of receivers whose newest record is known to be unusable here."""
 
-    # asked
+    # queries
 
     def receiver(self, name: str) -> Receiver | None:
-        """The one in force, or one that is `unusable`."""
+        """The receiver in effect, or an `unusable` one."""
         return self._young.get(name) or self._fetched(name)
 
     def refusal(self, name: str) -> str | None:
-        """Why the newest record of the receiver is not in force here."""
+        """Why the newest record of the receiver is not in effect here; None if it is."""
         row = self._index.get(name)
         if row is None:
             return None
@@ -81,17 +80,17 @@ class SharedReceivers:
         return None if row is None else row.value
 
     def matching(self, source_id: str, event_type: str, most: int) -> set[str]:
-        """Names of those that subscribe to such messages, at most `most`: then there may be more."""
+        """Names of the receivers that subscribe to such messages, at most `most`."""
         found = self._index.matching(source_id, event_type, most)
         return {name for name in found if (one := self.receiver(name)) and subscribes(one, source_id, event_type)}
 
     @property
     def index(self) -> SharedIndex:
-        """As it is now; only to be asked."""
+        """The current index, for queries only."""
         return self._index
 
     def some(self, most: int) -> dict[str, Receiver]:
-        """The first ones, by name."""
+        """The first receivers, by name."""
         names = self._index.names("", most)
         return {name: one for name in names if (one := self.receiver(name)) is not None}
 
@@ -110,41 +109,41 @@ class SharedReceivers:
     def __len__(self) -> int:
         return len(self._index)
 
-    # told
+    # updates
 
     def replace(self, index: SharedIndex) -> None:
-        """Go on with an index that was made of what `loaded` returned, and is sealed."""
+        """Use a new, sealed index that was built from rows of `loaded`."""
         self._index.close()
         self._index = index
         self._forget()
         self.refused = index.refused
 
     def loaded(self, offset: int, name: str, value: bytes, seen: RecordHeader) -> Loaded:
-        """A record, for an index that is being made."""
+        """The row of a record, for an index under construction."""
         refused = lacks(value, self._variables)
         if refused:
-            self._tell(name, value)
+            self._log_refusal(name, value)
         return offset, name, value, refused, self._with_patterns(name, value, seen)
 
     def put(self, offset: int, name: str, value: bytes, seen: RecordHeader | None) -> None:
-        """A record has come. One that cannot be used here leaves the former one in force. `seen` None: nobody
-        understands it."""
+        """Take a new record. If it cannot be used here, the former one stays in effect. `seen`: None if it is
+        unreadable."""
         row = self._index.get(name)
         if row is not None and row.value == value and not row.refused:
             return
         former, in_use = self._former(row), name in self._young or name in self._old
         refused = seen is None or lacks(value, self._variables)
         self._forget(name)
-        told = NOTHING if seen is None else self._with_patterns(name, value, seen)
-        self._index.put(IndexedRecord(offset, name, value, former, refused), told)
+        header = NOTHING if seen is None else self._with_patterns(name, value, seen)
+        self._index.put(IndexedRecord(offset, name, value, former, refused), header)
         if in_use and not refused:
             self._moved(f"r:{name}")
         self.refused += refused - (row is not None and row.refused)
         if refused:
-            self._tell(name, value)
+            self._log_refusal(name, value)
 
     def drop(self, name: str) -> IndexedRecord | None:
-        """There is no such receiver in the shared lane any more. The row that it had."""
+        """Remove a receiver that is no longer in the shared lane; returns its row."""
         self._forget(name)
         row = self._index.drop(name)
         if row is not None:
@@ -152,18 +151,18 @@ class SharedReceivers:
         return row
 
     def forget(self, name: str) -> None:
-        """What its record stands for has changed: it is made ready anew."""
+        """Resolve the receiver again at its next use."""
         self._forget(name)
 
     def learned(self) -> None:
-        """Some of those that are refused may be fit for use now."""
+        """Check refused receivers again, because variables were added."""
         self._variables = self._keys.union(name.encode() for name in self._environ)
         self._forget()
         if self.refused:
             self._index.forgive(lambda value: lacks(value, self._variables))
             self.refused = self._index.refused
 
-    # made ready
+    # resolving
 
     def _fetched(self, name: str) -> Receiver | None:
         found = self._old.get(name) or self._made(name)
@@ -183,12 +182,12 @@ class SharedReceivers:
             except UserError:
                 self._index.refuse(name)
                 self.refused += 1
-                self._tell(name, row.value)
+                self._log_refusal(name, row.value)
         former = None if row.former is None else self._resolved(name, row.former)
         return former or unusable_receiver(name, row.value, self.refusal(name) or "it could not be used before")
 
     def _former(self, row: IndexedRecord | None) -> bytes | None:
-        """What stays in force of `row` if the next record is refused: the newest that can be used."""
+        """The newest usable record of `row`, which stays in effect if the next record is refused."""
         if row is None or row.former is None:
             return None if row is None or row.refused else row.value
         usable = not row.refused and self._resolved(row.name, row.value) is not None
@@ -213,7 +212,7 @@ class SharedReceivers:
                 self._resumed(f"r:{one.name}")
 
     def _with_patterns(self, name: str, value: bytes, seen: RecordHeader) -> RecordHeader:
-        """With what its patterns refer to: almost none does."""
+        """`seen` with references in its patterns resolved; almost no entry has any."""
         entry = seen.entry
         if not entry.sources or "${" not in "".join((*entry.sources, *entry.event_types)):
             return seen
@@ -223,15 +222,15 @@ class SharedReceivers:
         entry = msgspec.structs.replace(entry, sources=known.sources, event_types=known.event_types)
         return msgspec.structs.replace(seen, entry=entry)
 
-    def _tell(self, name: str, value: bytes) -> None:
-        self._told += 1
-        if self._told > _TOLD:
+    def _log_refusal(self, name: str, value: bytes) -> None:
+        self._logged += 1
+        if self._logged > _LOGGED:
             return
         try:
             self._resolve(name, value, self._environ)
         except UserError as error:
             log_refused(name, error)
-        if self._told == _TOLD:
+        if self._logged == _LOGGED:
             _log.warning("receiver_config_more_refused", extra={"problem": "the metric receivers_refused counts them"})
 
 

@@ -1,4 +1,4 @@
-"""The sources in force, by id, and what stands for those that have no entry of their own."""
+"""The sources in effect, by id, and the default for sources without an entry of their own."""
 
 from collections.abc import Mapping
 from dataclasses import replace
@@ -12,18 +12,19 @@ OTHERS_KEPT: Final = 16_384
 
 
 OWN: Final = Source(OWN_SOURCE, answers="none", failures=False)
-"""Nobody is told what came of the relay's own events: that would be told to whoever `*` is."""
+"""The source of the relay's own events, whose results are not returned; otherwise the callback of `*` would get
+them."""
 
 
 class EffectiveSources:
-    """Ready for use."""
+    """Sources in effect, resolved."""
 
     def __init__(self) -> None:
         self._sources: dict[str, Source] = {}
         self._others: dict[str, Source] = {}  # made from that of `*`
 
     def source(self, source_id: str) -> Source:
-        """Its own entry, else that of `*` under this id, else a source without callback."""
+        """The source: its own entry, or that of `*` with this id, or a source without callback."""
         if source_id == OWN_SOURCE:
             return OWN
         if (own := self._sources.get(source_id)) is not None:
@@ -37,16 +38,16 @@ class EffectiveSources:
         return other
 
     def all(self) -> Mapping[str, Source]:
-        """By source_id, `*` among them. The mapping is live."""
+        """All sources by source_id, including `*`. The mapping is live."""
         return self._sources
 
     def may_be_replaced_by_unusable(self, source_id: str) -> bool:
-        """Whether nothing better is in force."""
+        """Whether no usable entry of the source is in effect."""
         own = self._sources.get(source_id)
         return own is None or own.unusable is not None
 
     def put(self, source: Source) -> list[str]:
-        """Put it in force; returns the owners of callbacks that could not be used before, and can now."""
+        """Put the source in effect; returns the owners of callbacks that have become usable."""
         source_id, former = source.source_id, self._sources.get(source.source_id)
         waited = former is not None and former.unusable is not None and source.unusable is None
         resumed = [f"s:{each}" for each in (self._others if source_id == ANY_SOURCE else [source_id]) if waited]

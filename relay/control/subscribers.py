@@ -1,4 +1,4 @@
-"""Who wants a message that names no receiver: of those in memory, and of those in the shared lane."""
+"""Finds the subscribers of a message, among the receivers in memory and those in the shared lane."""
 
 from collections.abc import Callable
 from typing import Final, NamedTuple
@@ -8,18 +8,19 @@ from relay.control.subscriptions import MAX_MATCHES, Subscriptions, too_many
 from relay.domain.receiver import Receiver
 
 KEPT: Final = 16_384
-"""Pairs of source and event type whose subscribers are remembered."""
+"""Pairs of source and event type whose subscribers are cached."""
 
 
 class Subscribed(NamedTuple):
-    """`names`: sorted. `filtered`: those of them that have a filter."""
+    """Subscribers of a message. `names`: sorted. `filtered`: those that have a filter."""
 
     names: tuple[str, ...]
     filtered: frozenset[str]
 
 
 class Subscribers:
-    """Remembers what it found until `forget`. `own`: the subscriptions of those in memory. `receiver`: any, by name."""
+    """Caches results until `forget`. `own`: the subscriptions of receivers in memory. `receiver`: any receiver by
+    name."""
 
     def __init__(
         self, own: Callable[[], Subscriptions], shared: SharedReceivers, receiver: Callable[[str], Receiver | None]
@@ -30,7 +31,7 @@ class Subscribers:
         self._known: dict[tuple[str, str | None], Subscribed] = {}
 
     def of(self, source_id: str, event_type: str | None) -> Subscribed:
-        """Raises InvalidRecord where there are too many."""
+        """The subscribers. Raises InvalidRecord if there are too many."""
         found = self._known.get((source_id, event_type))
         if found is None:
             if len(self._known) >= KEPT:
@@ -39,7 +40,7 @@ class Subscribers:
         return found
 
     def forget(self) -> None:
-        """Some receiver has changed."""
+        """Clear the cache, because a receiver has changed."""
         self._known.clear()
 
     def _found(self, source_id: str, event_type: str | None) -> Subscribed:

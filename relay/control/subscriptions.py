@@ -1,4 +1,4 @@
-"""Which receivers want a message that names none: an index over their `sources` and `event_types` patterns."""
+"""Index of subscriptions: the receivers of a message by their `sources` and `event_types` patterns."""
 
 from collections.abc import Callable, Iterable, Iterator
 from typing import Final, Generic, TypeVar
@@ -8,13 +8,14 @@ from relay.domain.own_events import is_feed, subscribed
 from relay.domain.receiver import Receiver
 
 MAX_MATCHES: Final = 1_000
-"""Receivers of one message at most; more is a mistake in somebody's patterns. Source: design, section 3."""
+"""Maximum number of subscribers of one message; more is a mistake in a pattern. Source: design, section 3."""
 
 _T = TypeVar("_T")
 
 
 class Subscriptions:
-    """The subscriptions of all receivers. A receiver that is switched off, or gives only one of the two, has none."""
+    """The subscriptions of all receivers. A disabled receiver, or one with only `sources` or `event_types`, has
+    none."""
 
     def __init__(self, receivers: Iterable[Receiver]) -> None:
         self._by_source: _Patterns[_Patterns[list[str]]] = _Patterns()
@@ -29,10 +30,10 @@ class Subscriptions:
                 by_type.setdefault(event_type, list).append(receiver.name)
 
     def match(self, source_id: str, event_type: str | None) -> tuple[str, ...]:
-        """Names of the receivers that subscribe, sorted. A message without a type matches the type `*` only; a feed of
-        our own is in no pattern of sources.
+        """Names of the subscribers, sorted. A message without a type only matches the type `*`; no source pattern
+        matches a feed of our own.
 
-        Raises InvalidRecord (reason `invalid`) when there are more than MAX_MATCHES.
+        Raises InvalidRecord (reason `invalid`) if there are more than MAX_MATCHES.
         """
         names: set[str] = set()
         found = self._by_source.exactly(source_id) if is_feed(source_id) else self._by_source.matching(source_id)
@@ -45,7 +46,7 @@ class Subscriptions:
 
 
 class _Patterns(Generic[_T]):
-    """Values by pattern: an exact text, or a beginning with `*` behind it."""
+    """Values by pattern: an exact text, or a prefix followed by `*`."""
 
     def __init__(self) -> None:
         self._exact: dict[str, _T] = {}
@@ -67,7 +68,7 @@ class _Patterns(Generic[_T]):
             yield self._exact[text]
 
     def matching(self, text: str) -> Iterator[_T]:
-        """The values of all patterns that `text` matches. Costs one look-up per *length* of prefix in use."""
+        """The values of all patterns that match `text`. Costs one lookup per *length* of prefix in use."""
         yield from self.exactly(text)
         for length in self._lengths:
             if length > len(text):
@@ -77,12 +78,12 @@ class _Patterns(Generic[_T]):
 
 
 def too_many(how_many: str) -> InvalidRecord:
-    """What is wrong with a message that so many subscribe to."""
+    """The error for a message with too many subscribers."""
     return InvalidRecord("invalid", f"{how_many} receivers subscribe to this; {MAX_MATCHES} are allowed")
 
 
 def subscribes(receiver: Receiver, source_id: str, event_type: str) -> bool:
-    """Whether one receiver wants such messages; `event_type` is empty where they have none."""
+    """Whether a receiver subscribes to such messages; `event_type` is empty for messages without a type."""
     return (
         receiver.enabled
         and any(_of_source(pattern, source_id) for pattern in subscribed(receiver.sources, receiver.owner))

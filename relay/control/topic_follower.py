@@ -1,4 +1,4 @@
-"""How a process follows `receiver_config`: from where it reads on, what it has read by now, and who waits for that."""
+"""Follows the topic `receiver_config`: the read position of this process, and waiting until a position is reached."""
 
 import asyncio
 from collections.abc import AsyncIterator, Sequence
@@ -10,47 +10,47 @@ from relay.domain.errors import LogUnavailable, OffsetMissing
 from relay.log.port import LogReader, Record, TopicPartition
 
 RESUMED_S: Final = 6 * 3600.0
-"""For so long after a break in following it is gone on with where it was: tombstones stay on a log for a day."""
+"""After an interruption of at most this long, reading continues at its position: tombstones stay on a log for a day."""
 
 
 class Taker(Protocol):
-    """Who keeps what the topic says."""
+    """Consumer of the topic's records."""
 
     async def load(self, records: AsyncIterator[Record | None], end: int) -> int:
-        """Take what is there by now, at least all before `end`, in place of all that was known. The offset before which
-        all is taken."""
+        """Replace all known entries with the current records, at least all before `end`. Returns the offset before
+        which all records are taken."""
         ...
 
     def loaded(self) -> None:
-        """Whoever waits may know of what was loaded."""
+        """Notify waiting tasks after a load."""
         ...
 
     def take(self, record: Record) -> None:
-        """One that has come since."""
+        """Take a new record."""
         ...
 
     def take_routes(self, records: Sequence[Record]) -> None:
-        """Of records that may not have been taken yet, those of routes."""
+        """Take only the routes among records that may not have been taken yet."""
         ...
 
 
 class Following:
-    """One process' reading of `topic`, of which `taker` is told. `ready` is set once it has been read to its end."""
+    """Reads `topic` and passes its records to `taker`. `ready` is set once the topic has been read to its end."""
 
     def __init__(self, topic: str, taker: Taker) -> None:
         self._topic = topic
         self._taker = taker
         self._log: LogReader | None = None
-        self._routes_to = 0  # the offset before which every route is known here
-        self._position: int | None = None  # the offset before which all is taken; None: not even what was there
-        self._left_at = 0.0  # when it was known to be so, on the event loop's clock
+        self._routes_to = 0  # all routes before this offset are known here
+        self._position: int | None = None  # all records before this offset are taken; None before the first load
+        self._left_at = 0.0  # when reading was interrupted, on the event loop's clock
         self._reads = 0
         self._reading = asyncio.Lock()
         self._taken = Changes()
         self.ready = asyncio.Event()
 
     async def follow(self, log: LogReader) -> None:
-        """Read the topic, for ever. Raises LogUnavailable; then call it again: what was there stays in force."""
+        """Read the topic; never returns. Raises LogUnavailable; then call it again: the entries stay in effect."""
         lately = asyncio.get_running_loop().time() - self._left_at < RESUMED_S
         start = self._position if lately and log is self._log else None
         self._log = log
@@ -61,24 +61,24 @@ class Following:
                 await self._go_on(log.follow(self._topic, start=start), in_touch=False)
         except (OffsetMissing, IndexBroken) as error:
             self._position = None
-            raise LogUnavailable(f"{self._topic} has to be read anew: {error}") from error
+            raise LogUnavailable(f"{self._topic} has to be read again from its beginning: {error}") from error
 
     async def reach(self, offset: int) -> None:
-        """Return when all that the topic has before `offset` is known here. Raises LogUnavailable."""
+        """Return once this process has read the topic up to `offset`. Raises LogUnavailable."""
         await self.ready.wait()
         newest, log = 0, self._log
         if log is not None and self._position is not None and self._position < offset:
             async for records in log.scan(self._topic, 0, start=self._position, end=offset):
-                newest = records[-1].offset + 1 if records else newest  # behind it all may be compacted away
+                newest = records[-1].offset + 1 if records else newest  # the rest may have been compacted
         async for _ in self._taken.follow():
             if self._position is not None and self._position >= newest:
                 return
 
     async def catch_up(self) -> None:
-        """Return when every move that was announced before this call is known here. Raises LogUnavailable."""
-        asked_at = self._reads
+        """Return once every move announced before this call is known here. Raises LogUnavailable."""
+        reads_before = self._reads
         async with self._reading:
-            if self._reads == asked_at:  # else one has begun since, on somebody else's behalf
+            if self._reads == reads_before:  # else another call has started a read since
                 self._reads += 1
                 await self._read_routes()
 
@@ -86,7 +86,7 @@ class Following:
         if self._log is None:
             raise LogUnavailable(f"{self._topic} is not read yet")
         [end] = (await self._log.ends([TopicPartition(self._topic, 0)])).values()
-        if self._routes_to > end:  # it was made anew
+        if self._routes_to > end:  # the topic was recreated
             self._routes_to = 0
         if self._routes_to == end:
             return
@@ -96,7 +96,7 @@ class Following:
 
     async def _follow_anew(self, log: LogReader) -> None:
         self._position = None
-        # Of tombstones at the end, a reading from the beginning may show nothing: all the same they are behind it.
+        # A read from the beginning may not return tombstones at the end, so the end is read first.
         [there] = (await log.ends([TopicPartition(self._topic, 0)])).values()
         records = log.follow(self._topic)
         self._reached(await self._taker.load(records, there))
@@ -105,7 +105,7 @@ class Following:
         await self._go_on(records, in_touch=True)
 
     async def _go_on(self, records: AsyncIterator[Record | None], *, in_touch: bool) -> None:
-        """`in_touch`: all that was on the topic when `records` began has been taken."""
+        """Take records. `in_touch`: all records that the topic had when `records` started have been taken."""
         taken = 0
         try:
             async for record in records:

@@ -1,7 +1,7 @@
-"""Who has proved what, as far as `receiver_config` has told of it here, and whom that leaves to be verified.
+"""Verification results read from `receiver_config`, and the receivers that still have to be verified.
 
-What came of handshakes lies in a file of this process alone, as the receivers in the shared lane do: they may be
-millions. In memory are only those who have yet to be verified.
+Results may be millions, so they are in a temporary file of this process, like the receivers in the shared lane. Only
+the receivers that still have to be verified are in memory.
 """
 
 import logging
@@ -34,37 +34,37 @@ _log = logging.getLogger(__name__)
 
 
 class _Open(NamedTuple):
-    """Somebody to be verified. `of`: by which handshake; None: only who makes the receiver ready can tell, as its URL
-    refers to something. `due`: Unix seconds."""
+    """A receiver to be verified. `of`: digest of the handshake; None if its URL has references, so that the receiver
+    has to be resolved first. `due`: Unix seconds."""
 
     of: str | None
     due: float
 
 
 class VerificationResults:
-    """By receivers' names. Its methods may raise IndexBroken."""
+    """Results by receiver name. Its methods may raise IndexBroken."""
 
     def __init__(self) -> None:
         with index_errors():
             self._db = sqlite3.connect("", isolation_level=None, check_same_thread=False)
             self._db.executescript(_SCHEMA)
-            self._db.execute("BEGIN")  # and never committed: nobody else reads it
+            self._db.execute("BEGIN")  # never committed: no other process reads it
         self._open: dict[str, _Open] = {}
         self._reading = 0
 
-    # told
+    # updates
 
     def begin(self) -> None:
-        """The topic is read anew. What is known counts until it is read."""
+        """Begin a read of the whole topic. Known results stay in effect until it is complete."""
         self._reading += 1
 
     def finish(self) -> None:
-        """All that there was has been read: what has not come again is gone."""
+        """Complete a read of the whole topic: drop results that it no longer has."""
         with index_errors():
             self._db.execute("DELETE FROM results WHERE reading < ?", (self._reading,))
 
     def take(self, record: Record) -> bool:
-        """A record of the topic whose key is a verification's: whether it is a proof, of whatever."""
+        """Take a verification's record; returns whether it is a proof of any handshake."""
         name, result = verified_receiver(record.key or b"") or "", None
         try:
             result = None if record.value is None else decode_result(record.value)
@@ -81,7 +81,7 @@ class VerificationResults:
         return result is not None and result.verified_at is not None
 
     def declared(self, name: str, seen: RecordHeader | None) -> None:
-        """What a receiver's newest record says of it. None: nothing, or there is none any more."""
+        """Take the header of a receiver's newest record; None if it is unreadable or the receiver was removed."""
         kind: Verification | None = _KINDS.get(seen.entry.verification) if seen is not None else None
         if seen is None or kind is None:
             self._open.pop(name, None)
@@ -89,12 +89,12 @@ class VerificationResults:
             self._put(name, _asked(kind, seen.entry.post_endpoint), self.newest(name))
 
     def put_off(self, name: str, due: float) -> None:
-        """It is not to be looked at before `due` (Unix seconds)."""
+        """Postpone a receiver's verification until `due` (Unix seconds)."""
         if (known := self._open.get(name)) is not None:
             self._open[name] = known._replace(due=due)
 
     def settle(self, names: Iterable[str]) -> None:
-        """They are found to be verified, or not there any more."""
+        """Drop receivers that are verified, or no longer exist."""
         for name in names:
             self._open.pop(name, None)
 
@@ -108,20 +108,20 @@ class VerificationResults:
         else:
             self._open.pop(name, None)
 
-    # asked
+    # queries
 
     def newest(self, name: str) -> HandshakeResult | None:
-        """What came of the newest handshake with a receiver, which may not be the one that is asked of it now."""
+        """The result of a receiver's newest handshake, which may not be the one that it needs now."""
         with index_errors():
             found = self._db.execute("SELECT value FROM results WHERE name = ?", (name,)).fetchone()
         return None if found is None else decode_result(found[0])
 
     def applied_to(self, receiver: Receiver) -> Receiver:
-        """The receiver as it may be sent to."""
+        """The receiver with its verification result applied."""
         return receiver if receiver.verification == "none" else with_proof(receiver, self.newest(receiver.name))
 
     def due(self, now: float, most: int) -> list[str]:
-        """Some of those whom somebody has to look at by now: they may be verified all the same."""
+        """Receivers whose verification is due, at most `most`; some may already be verified."""
         found: list[str] = []
         for name, known in self._open.items():
             if known.due <= now:
@@ -132,14 +132,14 @@ class VerificationResults:
 
 
 def _asked(kind: Verification, url: str) -> str | None:
-    """The handshake, where the entry alone tells which."""
+    """The digest of the handshake; None if the entry alone does not determine it."""
     if has_reference(url):
         return None
     try:
         return handshake_of(kind, url)
-    except ValueError:  # no URL: whoever makes the receiver ready refuses it
+    except ValueError:  # an invalid URL, which is rejected when the receiver is resolved
         return None
 
 
 _KINDS: Final[dict[str, Verification]] = {"challenge": "challenge", "hmac": "hmac", "cloudevents": "cloudevents"}
-"""Those that have to be proved."""
+"""Kinds of handshakes."""

@@ -132,7 +132,7 @@ async def test_the_topics_of_a_lane_of_its_own_are_there(rig: Rig) -> None:
     found = problem(await rig.ask("PATCH", "/v1/receivers/ci", {"partitions": 2}), 422, "invalid-receiver")
     [error] = found["errors"]
     assert error["pointer"] == "/partitions"
-    assert "has 3 partitions, the request says 2, and none can be taken away" in error["detail"]
+    assert "has 3 partitions, the request says 2, and none can be removed" in error["detail"]
 
 
 @pytest.mark.parametrize(

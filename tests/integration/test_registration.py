@@ -102,7 +102,7 @@ async def test_a_file_leaves_what_the_api_made_alone_and_says_what_it_cannot_hav
         declared = {"ci": {"post_endpoint": "http://127.0.0.1:9/filed"}, "cd": {"post_endpoint": "http://127.0.0.1:9/"}}
         (tmp_path / "receivers.yaml").write_text(json.dumps({"receivers": declared}))
         told = await dev.line_with('"receivers_file_entry_refused"')
-        assert "ci was made over the API, and stays as that says" in told
+        assert "ci was registered over the API and stays as it is" in told
         await dev.line_with('"receivers_applied"')
         code, output = await relay(dev, "receivers", "list", "--registered", "-o", "json")
         known = {item["name"]: (item["declared_by"], item["post_endpoint"]) for item in json.loads(output)}

@@ -26,9 +26,9 @@ RULES = Rules(
 )
 URL = "https://ci.example/hooks"
 CANARY = "canary-4711"
-REFERS = "it refers to OTHER, which RELAY_API_SECRETS_FROM does not allow, or is not set"
-SHUT = "it is encrypted with a key that is not there any more, or for another place; give it anew"
-HIDDEN = f"{MASK} stands for a secret that is not shown; leave it out to keep it, or give it anew"
+REFERS = "it refers to OTHER, which is not set, or RELAY_API_SECRETS_FROM does not allow it"
+SHUT = "it is encrypted with a key that no longer exists, or for another place; set it again"
+HIDDEN = f"{MASK} stands for a secret that is not shown; leave it out to keep it, or set it again"
 
 
 @pytest.mark.parametrize(
@@ -97,7 +97,7 @@ def test_what_a_variable_stands_for_is_checked_and_never_repeated() -> None:
     assert checked({"post_endpoint": URL, "secret": "${CI_SECRET}"}, rules).secrets == ("${CI_SECRET}",)
     with pytest.raises(Faulty) as caught:
         checked({"post_endpoint": URL, "secret": "${SHORT}"}, rules)
-    assert caught.value.faults == [Fault("/secret", "not valid with what its references stand for")]
+    assert caught.value.faults == [Fault("/secret", "not valid with the values of its references")]
 
 
 def test_every_secret_is_encrypted_and_comes_back() -> None:

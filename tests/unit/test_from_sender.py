@@ -163,7 +163,7 @@ def test_a_receiver_whose_settings_cannot_be_used_here_gets_its_messages_all_the
 def test_a_message_waits_while_the_lane_of_one_of_its_receivers_cannot_be_told(rig: Rig) -> None:
     step = worker(rig)
     work = step.admit(sent(structs.replace(PUSH, receivers=("ci", "cx"))))
-    rig.known.refused["cx"] = "a record that is not JSON of declared_by and entry"
+    rig.known.refused["cx"] = "a record that is not JSON with declared_by and entry"
     assert isinstance(step.step(work), Later)
     del rig.known.refused["cx"]
     assert isinstance(step.step(work), Done)

@@ -185,9 +185,9 @@ async def test_an_entry_that_cannot_be_used_here_leaves_the_former_one_in_force(
 @pytest.mark.parametrize(
     ("value", "problem"),
     [
-        (b"not JSON", "receiver_config: a record that is not JSON of declared_by and entry"),
-        (b"[]", "receiver_config: a record that is not JSON of declared_by and entry"),
-        (b"[" * 100_000, "receiver_config: a record that is not JSON of declared_by and entry"),
+        (b"not JSON", "receiver_config: a record that is not JSON with declared_by and entry"),
+        (b"[]", "receiver_config: a record that is not JSON with declared_by and entry"),
+        (b"[" * 100_000, "receiver_config: a record that is not JSON with declared_by and entry"),
         (EntryRecord("api", {"new_field": 1, "post_endpoint": "https://ci.example/"}).encode(), "receiver_config: "
          "receivers.ci.new_field: unknown field; known: "),
     ],
@@ -318,7 +318,7 @@ async def test_what_the_api_declared_stays_and_the_file_cannot_declare_it_too(lo
     assert (diff, bool(diff)) == (Diff(refused=("ci",)), False)
     assert log.calls == []
     assert refusal_of("ci") == (
-        "ci was made over the API, and stays as that says; delete it there first, or take another name"
+        "ci was registered over the API and stays as it is; delete it there first, or use another name"
     )
 
 
@@ -417,7 +417,7 @@ async def test_fewer_partitions_are_refused(log: _TopicLog) -> None:
         await apply_file(log.as_log(), _one(), TOPICS)
     assert str(caught.value).splitlines() == [
         f"receivers.yaml: receivers.ci.partitions: topic {topic} has 4 partitions, the file says 1, and none can be "
-        "taken away: write partitions: 4, or lane: shared"
+        "removed: write partitions: 4, or lane: shared"
         for topic in ("t-to_receiver_ci", "t-pending_from_receiver_ci")
     ]
     assert len(log.records) == 1

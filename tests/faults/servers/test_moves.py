@@ -104,7 +104,7 @@ async def test_it_gets_more_partitions_while_messages_are_parked(rig: Rig) -> No
         code, output = await apply(rig)
         assert code == 0, output
         assert f"awaited  {NAME} " in output
-        assert "it comes back with 3 partitions in place of 1" in output
+        assert "it returns with 3 partitions instead of 1" in output
         await rig.produce(sent[40:70])
         sink.become("answer")
         code, output = await apply(rig, "--wait")
@@ -117,7 +117,7 @@ async def test_it_gets_more_partitions_while_messages_are_parked(rig: Rig) -> No
         assert await partitions(rig) == [3, 3]
         write(rig, {NAME: entry(rig)})
         code, output = await apply(rig)
-        assert (code, "has 3 partitions, the file says 1, and none can be taken away" in output) == (2, True), output
+        assert (code, "has 3 partitions, the file says 1, and none can be removed" in output) == (2, True), output
 
 
 async def test_a_removed_one_leaves_and_comes_again(rig: Rig) -> None:
