@@ -1,7 +1,7 @@
 """What a caller may do: the scopes that a route may take (its declaration says which), and the checks of handlers.
 
-What a request is about is judged here as far as its path says it, before anything is looked up: so a scope that lacks
-tells nothing of what there is. Where its query or body says it, the handler asks `access_of(request)`.
+The path of a request is checked here, before anything is looked up, so a missing scope reveals nothing about what
+exists. If the query or body names the object, the handler checks it with `access_of(request)`.
 """
 
 from collections.abc import Callable, Iterable
@@ -65,7 +65,7 @@ def _owns(access: Access, request: web.Request, receiver: str) -> bool:
 
 
 OPEN: Final = Need((), lambda _access, _request: True)
-"""Served to everybody: it tells nothing, or the request has a proof of its own."""
+"""Needs no key: the response reveals nothing, or the request carries a proof of its own."""
 ADMIN: Final = Need((), lambda access, _request: access.may("admin"))
 INGEST: Final = Need(("ingest:<source>",), _ingest)
 READ: Final = Need(("read:<source>",), _read)
@@ -73,16 +73,16 @@ RECEIVER: Final = Need(("receiver:<name>", "owner:<id>"), _receiver)
 DELIVERY: Final = Need(RECEIVER.scopes, _delivery)
 MONITOR: Final = Need(("metrics",), lambda access, _request: access.may("metrics"))
 OWN: Final = Need(RECEIVER.scopes, lambda access, _request: access.has_some("receiver", "owner"))
-"""What is about its own receivers: the handler sees to that."""
+"""Limited to the caller's own receivers by the handler."""
 MESSAGE: Final = Need((*READ.scopes, *RECEIVER.scopes), _message)
 """Of a message that goes to their receivers, they see those deliveries: the handler sees to that."""
 LETTERS: Final = Need(MESSAGE.scopes, lambda access, _request: access.has_some("read", "receiver", "owner"))
-"""What is about their sources, or their receivers: the handler sees to that."""
+"""Limited to the caller's sources and receivers by the handler."""
 OWNED: Final = Need(("owner:<id>",), lambda access, request: _owns(access, request, request.match_info["name"]))
 OWNERS: Final = Need(OWNED.scopes, lambda access, _request: access.has_some("owner"))
-"""What is about receivers of theirs that the path does not name: the handler sees to that."""
+"""Limited to the owner's receivers by the handler; the path names none."""
 CALLER: Final = Need(("ingest:<source>", *MESSAGE.scopes, "metrics"), lambda access, _request: bool(access.scopes))
-"""What is about the caller: any key will do."""
+"""About the caller itself: any key is enough."""
 
 
 class Tenant(NamedTuple):
@@ -116,7 +116,7 @@ def is_known(request: web.Request) -> bool:
 
 
 def may_see(request: web.Request, receivers: Iterable[str]) -> bool:
-    """Whether the caller may see what is about these receivers; if there are none of them, about any."""
+    """Whether the caller may see data about these receivers; about any receiver if there are none."""
     access, names = access_of(request), list(receivers)
     return access.may("admin") or (bool(names) and all(_sees(access, request, name) for name in names))
 
@@ -132,7 +132,7 @@ def is_admin(request: web.Request) -> bool:
 
 
 def owner_of(request: web.Request, receiver: str) -> str | None:
-    """None: it has none, or nobody knows it."""
+    """None if it has no owner, or is not known."""
     return request[_TENANT_OF](receiver).owner
 
 
@@ -142,7 +142,7 @@ def life_of(request: web.Request, receiver: str) -> Life:
 
 
 def may_read(request: web.Request, source_id: str | None) -> bool:
-    """Whether the caller may see what is about this source; None: about one that nobody knows."""
+    """Whether the caller may see data about this source; None stands for an unknown source."""
     access = access_of(request)
     return access.may("admin") if source_id is None else access.may("read", source_id)
 
@@ -161,7 +161,7 @@ def check_own(request: web.Request, receivers: Iterable[str]) -> None:
 
 
 def check_access(request: web.Request, access: Access, need: Need | None, tenant_of: TenantOf) -> None:
-    """Raises a Problem where `access` lacks what is needed."""
+    """Raises a Problem if `access` lacks the scope that is needed."""
     request[_ACCESS], request[_TENANT_OF] = access, tenant_of
     if need is not None and not need.met(access, request):
         raise forbidden(need)

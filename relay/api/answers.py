@@ -1,8 +1,8 @@
-"""POST of an answer: where a receiver that said 202 brings its answer by itself.
+"""POST of an answer: how a receiver that said 202 brings its answer later.
 
-The token in the URL proves that we gave this delivery to whoever calls, so nothing else is asked of them; not even a
-row: after a loss of the state the answer counts all the same. Every step can be repeated, and each failure before
-the last one is told to the receiver, so that it repeats the call.
+The token in the URL proves that the relay gave this delivery to the caller, so nothing else is required; not even a
+row: after a loss of the state the answer still counts. Every step can be repeated, and the receiver gets an error for
+each failure before the last step, so that it repeats the call.
 """
 
 from typing import Annotated, Final, Literal, assert_never

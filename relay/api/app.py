@@ -65,7 +65,7 @@ from relay.domain.errors import UserError
 from relay.engine.supervision import end
 
 _SHUTDOWN_S: Final = 10.0
-"""How long requests under way may take when the server stops: an append waits for its acknowledgement."""
+"""How long requests in progress may take when the server stops: an append waits for its acknowledgement."""
 
 _SHARING_HINT: Final = ", or RELAY_API_SHARED_PORT=any where the last release has it"
 
@@ -79,7 +79,7 @@ Accept = Callable[[], asyncio.Protocol]
 
 
 class _NotOurFault(logging.Filter):
-    """aiohttp logs what is no HTTP as an error, with a traceback; anybody can send that."""
+    """Drops what aiohttp logs, with a traceback, about input that is not HTTP: any client can send that."""
 
     def filter(self, record: logging.LogRecord) -> bool:
         error = record.exc_info[1] if record.exc_info else None
@@ -93,10 +93,10 @@ _logger.addFilter(_NotOurFault())
 def create_app(
     context: ApiContext, *, health_only: bool = False, private: bool = False, pages: web.Application | None = None
 ) -> web.Application:
-    """All routes. Callers have keys with scopes, signed webhooks, or answer URLs; who may do what is in `access`.
+    """All routes. Callers have keys with scopes, signed webhooks, or answer URLs; scopes are checked in `access`.
 
-    `health_only`: just what monitoring asks, for processes that only work. `private`: nobody else can reach it.
-    `pages`: those for people, which are put under `/ui`.
+    `health_only`: just the monitoring routes, for processes without the API. `private`: only our own processes can
+    reach it. `pages`: the web pages, mounted under `/ui`.
     """
     refusals, trail = Refusals(context.clock), AuditTrail(context.log, context.topics.audit)
     uses = KeyUse(context.state, context.clock)
@@ -207,7 +207,7 @@ class ApiServer:
         self._runner: web.AppRunner | None = None
         self._listening: list[asyncio.Server] = []
         self._own: TemporaryDirectory[str] | None = None
-        """Where our own pages reach us, and nobody else."""
+        """The socket through which only our own pages reach the API."""
         self._keeping: asyncio.Task[None] | None = None
         self._shared_port: SharedPort | None = None
         self.addresses: list[str] = []
@@ -274,7 +274,7 @@ class ApiServer:
         return Path(self._own.name) / "api.sock"
 
     async def stop(self) -> None:
-        """Finish the requests under way, then close. May be called twice."""
+        """Finish the requests in progress, then close. May be called twice."""
         runner, self._runner = self._runner, None
         if runner is None:
             return

@@ -18,7 +18,7 @@ from relay.log.port import Record
 
 CURSOR: Final = "[0-9]{1,18}"
 _GROUP: Final = "audit"
-"""Nobody reads the topic in a group: offsets are asked for by one."""
+"""Only used to ask for offsets: no consumer group reads the topic."""
 
 
 class AuditPage(TypedDict):
@@ -81,7 +81,7 @@ class AuditResource:
 
 
 def _lines(records: list[Record]) -> list[tuple[int, AuditLine]]:
-    """Newest first; what is none is left out."""
+    """Newest first; records that are not audit lines are left out."""
     found = []
     for record in reversed(records):
         try:

@@ -24,7 +24,7 @@ from relay.telemetry.throttle import Throttle
 
 REFUSED_EVERY_S: Final = 60.0
 REFUSED_OVERALL: Final = 100
-"""So many refusals are told in that time, and each kind of them once: whoever has a key can have any number."""
+"""At most so many refusals are recorded in that time, each kind once: a client can cause any number of them."""
 _KINDS_KNOWN: Final = 1_000
 _FAILED: Final = 500
 """From this status on, it may have been done all the same."""
@@ -43,8 +43,8 @@ _NOTES: Final = web.RequestKey("notes", _Notes)
 
 
 def record_audit(request: web.Request, whom: str | None = None, **facts: Fact) -> None:
-    """Of a request that changes something: whom it is about, where its path does not say that, and facts; no secrets.
-    What is empty is left out."""
+    """Adds to the audit line of a request: the object, if the path does not name it, and facts, never secrets. Empty
+    facts are left out."""
     notes = _notes(request)
     notes.whom = whom if whom is not None else notes.whom
     notes.facts |= {name: value for name, value in facts.items() if value not in ("", [])}

@@ -1,8 +1,8 @@
 """Puts lines of the audit on the topic `audit`, and into the log of the process in any case.
 
-A line is written when what it tells of has happened, so it cannot undo that any more: while the log is away, a request
-that was carried out is still answered as carried out, after a bounded wait, and its line follows when the log is back.
-A process that ends before that has it in its own log alone.
+A line is written after the action, so it cannot undo the action: while the log is away, a request that was carried out
+is still answered as such, after a bounded wait, and its line follows when the log is back. If the process ends before
+that, the line is in its own log only.
 """
 
 import asyncio
@@ -44,7 +44,7 @@ class AuditTrail:
         self._writing = asyncio.create_task(self._write())
 
     async def close(self, _app: web.Application | None = None) -> None:
-        """Wait for what is still to be written, but not for long."""
+        """Wait a bounded time for the lines that are not written yet."""
         if self._writing is None:
             return
         if self._waiting:

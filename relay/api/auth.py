@@ -1,7 +1,7 @@
-"""Who calls: the bearer of a key, or anybody while there is no key and nobody else can reach us.
+"""Requires a key with the scope that the route declares; no key while none exists and only this machine has access.
 
-Some requests have a proof of their own, and are asked for no key: the token of an answer URL, the signature of a
-webhook, the key that a session is made with. What a key may do is in `access`.
+Some requests carry a proof of their own and need no key: the token of an answer URL, the signature of a webhook, the
+key that a session is made with. `access` says what a key may do.
 """
 
 from typing import Final

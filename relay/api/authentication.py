@@ -1,4 +1,4 @@
-"""Tells who calls: by a key, by a session or portal token that was made with one, or anybody while there is none."""
+"""Authenticates the caller: by a key, or by a session or portal token that was made with one."""
 
 import hashlib
 import hmac
@@ -56,11 +56,10 @@ def caller_of(request: web.Request) -> Caller:
 
 
 class Callers:
-    """Tells who calls.
+    """Authenticates requests.
 
-    A right key always passes: behind a proxy everybody has one address, and one with a wrong key must not shut out the
-    others. So what is limited is the answers to wrong ones, and what they cost; that nobody guesses a right one is a
-    matter of its length.
+    A valid key always passes: behind a proxy all clients have one address, and a client with a wrong key must not lock
+    out the others. So only the responses to wrong keys are limited; the length of a key protects it against guessing.
     """
 
     def __init__(self, context: ApiContext, refusals: Refusals, uses: KeyUse) -> None:
@@ -107,7 +106,7 @@ class Callers:
         raise self._refused(request, given=given)
 
     def prove(self, request: web.Request, caller: Caller, tenant_of: TenantOf) -> None:
-        """Of a request that was let in without: now it is known who sent it."""
+        """Sets the caller of a request that was admitted without one."""
         request[_CALLER] = caller
         check_access(request, caller.access, OPEN, tenant_of)
 

@@ -20,8 +20,8 @@ async def in_lanes(log: Log, topics: Topics, lanes: Mapping[str, str]) -> dict[s
 
 
 async def in_lane(log: Log, topics: Topics, name: str, lane: str) -> int:
-    """How many records of `lane` are unread or under way: of receiver `name` alone, or in SHARED of all that share its
-    place there. Raises LogUnavailable."""
+    """How many records of `lane` are unread or in progress: of receiver `name` alone, or in the shared lane, of all
+    receivers in its partition. Raises LogUnavailable."""
     return _unfinished(name, lane, await log.backlogs(topics.lane_groups(lane)))
 
 

@@ -1,7 +1,7 @@
-"""Memory for bodies, over all requests: who comes when it is used up waits for others to end, in the order of coming.
+"""A byte budget for request bodies: when it is used up, requests wait in order of arrival for others to finish.
 
-Room for all of a body is taken before it is read, so that whoever has begun can end, too. Small bodies have a part of
-their own: large ones that come slowly, or not at all, do not hold them up.
+Memory for a whole body is reserved before it is read, so every request that has begun can finish. Small bodies have a
+budget of their own: slow large ones do not delay them.
 """
 
 import asyncio
@@ -22,7 +22,7 @@ class BodyBudget:
         self._turns: deque[tuple[int, asyncio.Future[None]]] = deque()
 
     def take_now(self, size: int) -> bool:
-        """Take `size` bytes, if they are there and nobody waits for some."""
+        """Take `size` bytes, if they are free and no request waits for some."""
         if size > self._free or self._turns:
             return False
         self._free -= size

@@ -1,4 +1,4 @@
-"""Each request within its bounds: memory for its body, bytes of its headers, and what is served at the cap.
+"""Middleware that bounds each request: memory for its body, bytes of its headers, and what is served at the cap.
 
 Time and number of connections are bounded where they are accepted: see `connection`.
 """
@@ -31,7 +31,7 @@ _BOUNDS: Final = web.RequestKey("bounds", RequestBounds)
 
 
 def bounds_of(request: web.Request) -> RequestBounds:
-    """Those of a request that `limit_requests` let in."""
+    """The bounds of a request that `limit_requests` has admitted."""
     return request[_BOUNDS]
 
 

@@ -1,8 +1,8 @@
-"""Calls shared by requests: whoever comes while one is under way goes along with the next.
+"""Coalesces calls: requests that arrive while a call is in progress share the next one.
 
-A call of the state costs as much for one message as for ten, so under load the price of each request falls by itself;
-a request that comes alone waits for nobody. Unlike the engine's Gather this gives each caller its own results, and
-needs no task of its own: the first caller of a group makes the call for all of it.
+A call of the state costs as much for one message as for ten, so the cost per request falls under load; a single request
+does not wait. Unlike the engine's Gather this gives each caller its own results, and needs no task: the first caller of
+a group makes the call for all of it.
 """
 
 import asyncio
@@ -55,7 +55,7 @@ class Coalescer(Generic[T, R]):
 
     @property
     def idle(self) -> bool:
-        """Nobody calls, and nobody waits to."""
+        """Whether no call is in progress or waiting."""
         return self._open is None and not self._turn.locked()
 
     async def __call__(self, items: Sequence[T]) -> Sequence[R]:

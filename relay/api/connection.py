@@ -1,7 +1,8 @@
-"""One connection to the API, kept within bounds: the time and the bytes of a head, and who gives way to whom.
+"""One connection to the API, with limits that aiohttp lacks: time and bytes of a request head, and the number of
+connections.
 
-aiohttp parses, and closes connections that are idle for long. What it has no bounds for is here: a head that never
-ends, a response that nobody takes, and the number of connections.
+aiohttp parses, and closes connections that are idle for long. Here are the limits for a head that never ends, a
+response that the client does not read, and the number of connections.
 """
 
 import asyncio
@@ -30,9 +31,10 @@ _log = get_logger("relay.api")
 
 
 class ApiConnection(web.RequestHandler):
-    """What aiohttp runs for a connection, with a door that it comes in by. `of_pages`: it is our own pages' one.
+    """The protocol that aiohttp runs for a connection, with a gate that admits it. `of_pages`: it is from our own
+    pages.
 
-    `_messages` is aiohttp's: requests whose heads are complete, and that nobody has begun to answer.
+    `_messages` is aiohttp's: requests whose heads are complete, and whose handlers have not begun.
     """
 
     __slots__ = ("_body", "_door", "_head_bytes", "_works", "in_reserve", "is_of_pages", "when_lost")
@@ -56,7 +58,7 @@ class ApiConnection(web.RequestHandler):
         self.in_reserve = False
         """Whether it gets only what monitoring asks."""
         self.when_lost: Callable[[], None] | None = None
-        """Told that the client has hung up: aiohttp lets the handler of its request go on."""
+        """Called when the client has hung up: aiohttp lets the handler of its request continue."""
 
     @property
     def head_bytes(self) -> int:
@@ -134,7 +136,7 @@ class ApiConnection(web.RequestHandler):
         self.force_close()
 
     def abort(self) -> None:
-        """Close it, with all that nobody takes."""
+        """Close it, and drop what the client does not read."""
         if self.transport is not None:
             self.transport.abort()
 
@@ -196,7 +198,7 @@ class ConnectionGate:
             self._end(next(iter(self._heads)), HTTPStatus.REQUEST_TIMEOUT)
 
     def blocked(self, one: ApiConnection) -> None:
-        """Nobody takes what was written to it."""
+        """The client does not read what was written."""
         self._blocked[one] = self._loop.time()
 
     def unblocked(self, one: ApiConnection) -> None:

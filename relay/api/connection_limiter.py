@@ -1,7 +1,7 @@
-"""Who gives way when all connections that the API may have are open: pure.
+"""Evicts the longest-waiting connection when the connection limit is reached. Pure.
 
-A connection waits as long as it has no complete request head, and only then may it be closed for another: first the one
-that has waited longest. So newcomers always get in where anybody just holds a connection, however many do.
+Only connections without a complete request head may be evicted. So new clients are always admitted while others just
+hold connections open, however many do.
 """
 
 from collections import Counter, OrderedDict
@@ -14,8 +14,8 @@ C = TypeVar("C", bound=Hashable)
 
 @dataclass(frozen=True, slots=True)
 class Seated(Generic[C]):
-    """The newcomer is in. `closes`: the one that gives way to it. `reserve`: all others are at work, so that there is
-    room for a look at how the relay is, and for nothing else."""
+    """The new connection is admitted. `closes`: the one that is evicted for it. `reserve`: all others are busy, so it
+    is admitted for monitoring only."""
 
     closes: C | None = None
     reserve: bool = False
@@ -49,7 +49,7 @@ class ConnectionLimiter(Generic[C]):
         return self._seat_in_reserve(one)
 
     def works(self, one: C) -> None:
-        """It has a complete request head: from now on it gives way to nobody."""
+        """It has a complete request head: from now on it is not evicted."""
         self._waiting.pop(one, None)
         self._waiting_in_reserve.pop(one, None)
 
@@ -61,7 +61,7 @@ class ConnectionLimiter(Generic[C]):
             self._waiting_in_reserve[one] = None
 
     def leave(self, one: C) -> None:
-        """It is closed, or about to be. May be told twice, and of one that was never in."""
+        """It is closed, or about to be. May be called twice, and for one that was never admitted."""
         self.works(one)
         self._reserve.pop(one, None)
         if one in self._seated:

@@ -31,15 +31,15 @@ from workers.tracing import Tracing
 
 @dataclass(frozen=True, slots=True)
 class ApiContext:
-    """`ready`: name of each part -> None when it is fine, else what is wrong. `warnings`: the same of what
-    needs somebody's attention, although all goes on. `metrics_text`: the exposition format.
+    """`ready`: name of each part -> None when it is fine, else what is wrong. `warnings`: the same for
+    problems that need attention although the relay works. `metrics_text`: the exposition format.
 
     `api_key` None: there are no keys but those of `keys`, and `own_key`, with which this process calls itself. As long
-    as there never was one of `keys`, either, everybody may call, if `may_be_open`. `answer_secrets` empty: answer URLs
+    as `keys` never had one, either, every client may call, if `may_be_open`. `answer_secrets` empty: answer URLs
     are off. `answer_body_cap` and `max_payload_bytes`: bytes of a body at most. `new_id`: a message id for senders that
-    give none. `siblings`: other processes that monitoring means, too, when it asks this one. `web`: which hosts and
+    give none. `siblings`: other processes for which this one answers monitoring, too. `web`: which hosts and
     origins are its own. `key_quota`: of messages that come with one key; `source_quota`: of those of a source that has
-    no other. `replays`: where replays and discards are asked for; None: nowhere here.
+    no other. `replays`: takes replays and discards; None if this process does not.
     """
 
     log: Log
@@ -63,7 +63,7 @@ class ApiContext:
     registrar: Registrar | None = None
     """None: receivers cannot be changed here."""
     verify: Callable[[Receiver], Awaitable[HandshakeResult | None]] | None = None
-    """Makes a handshake with a receiver, and tells what came of it; None: one is under way."""
+    """Makes a handshake with a receiver, and returns its result; None if one is in progress."""
     warnings: Callable[[], Mapping[str, str | None]] = dict
     lanes: Callable[[], Iterable[str]] = tuple
     """Receivers whose own topics have to be read."""
@@ -93,6 +93,6 @@ class ApiContext:
     public_url: str | None = None
     """Where others reach the API; without a slash at the end."""
     examine: Callable[[str | None], Awaitable[Diagnosis]] | None = None
-    """Looks at all that this process depends on, or at what one receiver does; None: nobody can."""
+    """Runs the checks of all dependencies of this process, or of one receiver; None if it cannot."""
     owner_receivers: int = 1_000
     """That an owner may have, of those who have keys of their own."""

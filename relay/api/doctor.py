@@ -23,9 +23,9 @@ Examine = Callable[[str | None], Awaitable[Diagnosis]]
 
 
 class CheckView(TypedDict):
-    """What came of a check. `name`: which; `subject`: of what, as a receiver or a topic; `what`: what is there, or what
-    is wrong; `todo`: what to do about it. `severity`: `error` where messages are lost, late or refused as things are,
-    `warning` where they may be, `skipped` where it could not be looked at."""
+    """The result of a check. `name`: of the check; `subject`: a receiver or topic, for example; `what`: the finding;
+    `todo`: how to fix it. `severity`: `error` if messages are lost, late or refused now, `warning` if they may be,
+    `skipped` if it could not be checked."""
 
     name: str
     subject: str | None

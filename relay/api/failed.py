@@ -37,7 +37,7 @@ from relay.state.rows import delivery_row
 
 PAGES: Final = NewestFirstPages("[0-9]{1,9}-[0-9]{1,18}")
 MOST_LOOKED_AT: Final = 10_000
-"""So many of the newest are looked at, at most, for a page of what the caller may see, and nobody has seen to."""
+"""At most so many of the newest are read for a page of those that are open and visible to the caller."""
 MOST_BYTES: Final = 32 * 1024 * 1024
 """Of values that are read for a page, which ends early then."""
 
@@ -117,7 +117,7 @@ class FailedResource:
         example=Example(200, query={"receiver": "ci", "limit": "10"}),
     )
     async def list(self, request: web.Request) -> web.Response:
-        """Dead letters that are still somebody's business."""
+        """Open dead letters."""
         query = query_of(request, "receiver", "limit", "cursor")
         limit, at = limit_in(query), PAGES.behind(query)
         receivers = await self._receivers(request, query.get("receiver", []))
@@ -146,8 +146,8 @@ class FailedResource:
     async def _open(
         self, request: web.Request, entries: Sequence[FailedEntry]
     ) -> tuple[Sequence[tuple[Rank, LetterView]], int]:
-        """Those that the caller may see, and that are neither replayed nor discarded: the index forgets these, if not
-        at once. And how many bytes were read; only what is listed is kept of them."""
+        """Those that the caller may see and that are neither replayed nor discarded (the index drops these with a
+        delay); and the number of bytes that were read, of which only the listed fields are kept."""
         records = await self._context.log.read([(entry.at, None) for entry in entries])
         size = sum(len(record.value or b"") for record in records if record is not None)
         letters = [
@@ -204,7 +204,7 @@ class FailedResource:
         entries = sorted((entry for each in found for entry in each), key=_rank, reverse=True)
         if most == MOST_LOOKED_AT or not (len(entries) > most or any(len(each) == most for each in found)):
             return entries[:most], True
-        # what is as old as the last one that was read may have neighbours in rank that were not
+        # entries as old as the last one that was read may have neighbours in rank that were not read
         oldest = max((each[-1].failed_at for each in found if len(each) == most), default=0.0)
         return [entry for entry in entries if entry.failed_at > oldest][:most], False
 

@@ -17,7 +17,8 @@ class _Span:
 class FailedKeys:
     """Counts per address: `most` in `span_s` seconds are answered as usual, those beyond are too many.
 
-    Remembers the `addresses` seen last. An IPv6 network of 64 bits counts as one address: whoever has one has all.
+    Remembers the `addresses` seen last. An IPv6 network of 64 bits counts as one address: a client that has one has
+    all.
     """
 
     def __init__(self, *, most: int, span_s: float, addresses: int) -> None:

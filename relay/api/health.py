@@ -32,10 +32,10 @@ _TEXT: Final = Body({"text/plain": str})
 
 
 class Health:
-    """Open to everybody who reaches the port: what it tells is for load balancers and monitoring.
+    """Routes for load balancers and monitoring; they need no key.
 
-    Where processes share the port, the system picks the one that is asked; so it answers for all of them, except when
-    asked whether it lives: one that hangs is noticed by not answering for itself.
+    If processes share the port, the kernel picks the one that is asked; so each answers for all of them, except for
+    liveness: a process that hangs is noticed because it does not answer for itself.
     """
 
     def __init__(self, context: ApiContext) -> None:

@@ -1,8 +1,8 @@
-"""POST of a webhook as others send it: GitHub, Stripe, Slack, Standard Webhooks, CloudEvents, and whoever signs with an
-HMAC. Once it has proved where it comes from, it is a message like any other, and goes the same way in.
+"""POST of a webhook as others send it: GitHub, Stripe, Slack, Standard Webhooks, CloudEvents, or a generic
+HMAC. Once its signature is verified, it is a message like any other.
 
-The proof is in the request, so there is no API key here; and it can be a request that somebody has captured. Therefore
-the answer says how the message is, and never what a receiver has answered.
+The proof is in the request, so there is no API key; and the request may have been captured and replayed. Therefore the
+response has the state of the message, and never a receiver's answer.
 """
 
 from collections.abc import Mapping

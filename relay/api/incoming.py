@@ -27,7 +27,7 @@ def read_message(
 ) -> IncomingMessage:
     """The message that query and headers describe. `new_id` is for one without an id.
 
-    It has gone through its wire form, so that what is accepted here is what FromSender will read.
+    It is encoded and decoded once, so that FromSender can read every message that is accepted here.
     """
     query = query_of(request, "receiver", "type", WAIT)
     _check_fixed_attributes(request, source_id)
@@ -117,7 +117,7 @@ def _keys(request: web.Request) -> list[str]:
 
 
 def receivers_in(query: Mapping[str, Sequence[str]]) -> tuple[str, ...] | None:
-    """Names, once each; None: whoever subscribes. `?receiver=a&receiver=b` or `?receiver=a,b`."""
+    """Names, once each; None for the subscribers. `?receiver=a&receiver=b` or `?receiver=a,b`."""
     given = query.get("receiver")
     if given is None:
         return None
@@ -128,7 +128,7 @@ def receivers_in(query: Mapping[str, Sequence[str]]) -> tuple[str, ...] | None:
 
 
 def receiver_names(given: Iterable[str]) -> tuple[str, ...]:
-    """Names, once each; each of `given` may be several with commas. Raises InvalidRecord for what is no name, for none,
+    """Names, once each; each of `given` may be several with commas. Raises InvalidRecord for an invalid name, for none,
     and for too many."""
     names = tuple(dict.fromkeys(name.strip(" \t") for each in given for name in each.split(",")))
     for name in names:

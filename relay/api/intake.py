@@ -1,4 +1,4 @@
-"""Taking messages in: repeats are told apart, the rest is appended to the log, and remembered.
+"""Accepts messages: detects repeats, appends the rest to the log, and remembers their ids.
 
 One message or a thousand of one source: one look-up, one append, one note in the state, each shared with the requests
 that come at the same time.
@@ -45,7 +45,7 @@ class AcceptedMessage:
 
 @dataclass(frozen=True, slots=True)
 class Repeated:
-    """It came before. `row`: what is known of the first; None: that was in this very batch."""
+    """It was received before. `row`: of the first one; None if that is in the same batch."""
 
     row: MessageRow | None
 
@@ -63,7 +63,7 @@ class _Candidate(NamedTuple):
 
 
 class _Sorting:
-    """What is to be done with the messages of one batch. `fates`: as if the log took all `candidates`.
+    """The plan for the messages of one batch. `fates`: as if the log accepts all `candidates`.
 
     `twins`: places of messages with the id of a candidate before them, each with the place of that one.
     """
@@ -81,7 +81,7 @@ class _Sorting:
         return list(self._firsts.values())
 
     def add(self, incoming: IncomingMessage, row: MessageRow | None) -> None:
-        """The next message. `row`: what is known of its id."""
+        """The next message. `row`: that of its id."""
         self.fates.append(self._fate(len(self.fates), incoming, row))
 
     def _fate(self, place: int, incoming: IncomingMessage, row: MessageRow | None) -> Fate:
@@ -117,10 +117,10 @@ class Intake:
         self._appends: dict[str, Coalescer[NewRecord, Coordinate]] = {}
 
     async def take(self, source_id: str, batch: Sequence[IncomingMessage]) -> list[Fate]:
-        """What becomes of each message, all of `source_id`; the accepted ones are on the log in their order.
+        """The fate of each message of `source_id`; the accepted ones are on the log in their order.
 
-        Raises LogUnavailable: then it is not known which are; nothing of them is in the state, so a repeat with the
-        same ids is taken as if it were the first. Raises a Problem where nobody may send as that source.
+        Raises LogUnavailable: then it is not known which ones are; none is in the state, so a repeat with the same ids
+        is accepted like a first one. Raises a Problem if no client may send as that source.
         """
         if source_id == OWN_SOURCE:
             raise Problem(RESERVED_SOURCE, f"The source {OWN_SOURCE!r} is the relay's own; no message was accepted.")

@@ -48,8 +48,8 @@ async def read_only(request: web.Request, kind: type[_T], cap: int = MOST_BYTES)
 
 
 async def read_object(request: web.Request, cap: int, *media_types: str) -> dict[str, Any]:
-    """The object in a body of at most `cap` bytes, of one of `media_types`, in which no name stands twice: nobody may
-    mean two things with one. Raises Problem."""
+    """The object in a body of at most `cap` bytes, of one of `media_types`, in which no name occurs twice: that would
+    be ambiguous. Raises Problem."""
     if request.content_type not in media_types:
         detail = f"The body has to be {' or '.join(media_types)}."
         raise Problem(UNSUPPORTED, detail, errors=({"detail": detail, "header": "Content-Type"},))

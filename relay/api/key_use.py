@@ -1,7 +1,7 @@
-"""When a key was used last: noted by each request, told to the state now and then, and asked of it for people.
+"""When a key was last used: noted by each request, and written to the state now and then.
 
-A process tells of a key once a minute at most, of many in one call, and no request waits for that. The state may lose
-it; nothing depends on it.
+A process writes a key at most once a minute, many in one call, and no request waits for that. The state may lose it;
+nothing depends on it.
 """
 
 import asyncio
@@ -19,7 +19,7 @@ from relay.state.port import State
 
 EVERY_S: Final = 60.0
 GATHER_S: Final = 1.0
-"""From the first use that is to be told on: others come along."""
+"""From the first use to the write: later uses are in the same write."""
 _CLOSING_S: Final = 1.0
 
 
@@ -46,7 +46,7 @@ class KeyUse:
         self._wake.set()
 
     async def last(self, ids: Sequence[str]) -> list[float | None]:
-        """When each was used last, in Unix seconds; None: never, long ago, or nobody can say now."""
+        """When each was last used, in Unix seconds; None: never, long ago, or not known now."""
         try:
             found = await self._state.keys_used(ids)
         except Unavailable:

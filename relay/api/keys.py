@@ -48,7 +48,7 @@ class Rotation(msgspec.Struct, forbid_unknown_fields=True):
 
 
 class KeyView(TypedDict):
-    """A key, without its text. `last_used_at`: to the minute; null: never, not for a year, or nobody can say now.
+    """A key, without its text. `last_used_at`: to the minute; null: never, not for a year, or not known now.
     Moments are RFC 3339."""
 
     id: str
@@ -64,7 +64,7 @@ class KeyView(TypedDict):
 
 
 class NewKey(KeyView):
-    """A key with its text, `key`, which is told only here."""
+    """A key with its text, `key`, which only this response has."""
 
     key: str
 
@@ -105,7 +105,7 @@ class KeysResource:
     async def create(self, request: web.Request) -> web.Response:
         """Make a key.
 
-        The first one needs the scope `admin`: from then on nobody is let in without a key.
+        The first one needs the scope `admin`: from then on every request needs a key.
         """
         query_of(request)
         wanted = read_json(await read_body(request, MOST_BYTES), WantedKey)
@@ -210,7 +210,7 @@ class KeysResource:
         return key
 
     def _keep_the_door(self, scopes: frozenset[Scope]) -> None:
-        """With the first key the API closes: somebody has to be able to make the next one."""
+        """The first key closes the API, so it must be able to make the next one."""
         if self._context.api_key is None and not self._desk.keys.closed and Scope("admin") not in scopes:
             detail = "The first key has to have the scope admin: from then on no other could be made without one."
             raise invalid(detail, pointer="/scopes")

@@ -16,7 +16,7 @@ PROBLEM: Final = "/problems/{name}"
 MONITORING: Final = frozenset({"/livez", "/readyz", "/metrics"})
 """What monitoring asks, at any name of the host."""
 PEOPLE: Final = "/ui"
-"""What is under it are the pages that show and change what the relay does, as a client of this API."""
+"""The pages are under it; they are clients of this API."""
 
 _LINKS: Final = {
     DOCS: "every route, with what it takes and gives, and a call with curl and Python",

@@ -15,11 +15,11 @@ USUAL_BODY_MEMORY: Final = 64 * 1024**2
 
 @dataclass(frozen=True, slots=True)
 class ApiLimits:
-    """Times in seconds, sizes in bytes. `connections`, of them `per_address`; `reserve`: those beyond, which get only
-    what monitoring asks. `head_s`: for a request's head, from its first byte, and for the first one from the start.
+    """Times in seconds, sizes in bytes. `connections`, of them `per_address`; `reserve`: those beyond, which are for
+    monitoring only. `head_s`: for a request's head, from its first byte, and for the first one from the start.
     `idle_s`: between requests. `body_s`: for all of a body, `stall_s` without a byte of it, `room_s` until there is
-    memory for it. `write_s`: in which nobody takes any of a response. `head_bytes`: of the headers of one request,
-    `heads_bytes`: of unfinished heads over all connections. `body_bytes`: of bodies over all requests. `wait_s`: for as
+    memory for it. `write_s`: without the client reading any of a response. `head_bytes`: of the headers of one request,
+    `heads_bytes`: of unfinished heads over all connections. `body_bytes`: of bodies over all requests. `wait_s`: how
     long a request waits at most for an answer, `waiters`: those that may at a time, `look_s`: between two looks.
     `listeners`: of the live tail at a time, `listen_s`: after which each has to ask again."""
 

@@ -44,8 +44,8 @@ _VIEW_OR_ANSWER: Final = Annotated[
 
 
 class MessageResource:
-    """One message of a source: whole to who may read that, and to others as far as it goes to their receivers.
-    `longest_s`: for which a request may wait."""
+    """One message of a source: all of it for callers that may read the source, for others the deliveries to their
+    receivers. `longest_s`: how long a request may wait."""
 
     def __init__(self, reader: StatusReader, waiters: Waiters, longest_s: float) -> None:
         self._reader = reader

@@ -51,7 +51,7 @@ from relay.state.rows import MessageRow, MessageStage
 
 
 class _Taken(NamedTuple):
-    """A message that is on the log, without its payload: whoever waits holds no memory for that."""
+    """A message that is on the log, without its payload, so that waiting requests hold no memory for it."""
 
     known: KnownMessage
     repeated: bool
@@ -210,7 +210,7 @@ class MessagesResource:
         return self._reader.fresh_view(taken.known)
 
     async def _view_after(self, taken: _Taken) -> MessageView:
-        """What has become of it meanwhile. It was accepted, which is told also where that cannot be seen."""
+        """Its current state. It was accepted, so the response says so even if the state cannot be read."""
         if not taken.repeated:
             with suppress(Unavailable):
                 return await self._reader.view_of(taken.known)

@@ -1,8 +1,8 @@
-"""What a page in somebody's browser can be made to send, and is refused here.
+"""Refuses requests that a foreign page has made a browser send: cross-site requests and DNS rebinding.
 
-A page can POST to any address that its browser reaches, without being allowed to (cross-site requests), and can make a
-name of its own lead to that address, so that it may even read (DNS rebinding). The browser tells on both: by the Host
-that it names, and by Origin and Sec-Fetch-Site. Programs send neither of the last two.
+A page can POST to any address that its browser reaches (cross-site requests), and can point a name of its own at that
+address, so that it may even read (DNS rebinding). The browser reveals both: by the Host header, and by Origin and
+Sec-Fetch-Site. Programs send neither of the last two.
 """
 
 from typing import Final
@@ -26,9 +26,9 @@ _FOREIGN: Final = "a page of another origin has made a browser send it"
 
 
 def refuse_strangers(rules: WebRules, refusals: Refusals) -> Check:
-    """421 for a Host that is not ours, 403 for what a foreign page would change, or have its browser ask the API.
+    """421 for a foreign Host, 403 for a request of a foreign page that changes something or asks the API.
 
-    Probes name the address of a pod, so what monitoring asks is exempt: it tells nothing that is worth a rebinding.
+    Probes name the address of a pod, so the monitoring routes are exempt: they reveal nothing worth a rebinding.
     """
 
     def check(request: web.Request) -> None:
@@ -55,7 +55,7 @@ def is_of_api(path: str) -> bool:
 
 
 def _check_type(request: web.Request) -> None:
-    """Of what controls the relay: JSON or nothing, as a form in a page could send neither by itself; nor a patch."""
+    """Requests that control the relay have JSON or no body: a form in a page can send neither, nor a patch."""
     empty = not request.body_exists or request.content_length == 0
     if not empty and request.content_type not in (JSON, MERGE_PATCH):
         detail = "The body has to be application/json, or empty."

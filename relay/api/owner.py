@@ -1,4 +1,4 @@
-"""For whom a request changes receivers: an administrator, or the owners whose key it has."""
+"""On behalf of which owners a request changes receivers, or of an administrator."""
 
 from aiohttp import web
 

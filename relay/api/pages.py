@@ -1,4 +1,4 @@
-"""The pages for people: what there is, the routes, and what each problem means. They tell nothing that is secret."""
+"""The documentation pages of the API: its routes, and what each problem means. They reveal no secrets."""
 
 from collections.abc import Mapping
 from functools import cached_property
@@ -46,8 +46,8 @@ _HTML: Final = Body({"text/html": str})
 
 
 class PagesResource:
-    """`/` (it leads browsers to the pages for people, where there are some), `/docs`, `/openapi.json`,
-    `/asyncapi.json`, `/problems` and what is under it."""
+    """`/` (it redirects browsers to the web pages, if there are any), `/docs`, `/openapi.json`, `/asyncapi.json`,
+    `/problems` and the pages under it."""
 
     def __init__(
         self,
@@ -64,7 +64,7 @@ class PagesResource:
 
     @cached_property
     def document(self) -> dict[str, Any]:
-        """Made when somebody asks for it first: it takes some 30 ms."""
+        """Made for the first request: it takes some 30 ms."""
         return document(routes_in(self._router), self._routes, SENT, FAILURES)
 
     @cached_property
@@ -127,9 +127,9 @@ class PagesResource:
         example=Example(200),
     )
     async def asyncapi(self, request: web.Request) -> web.Response:
-        """What is on the topics.
+        """The records on the topics.
 
-        For who writes or reads them on Kafka. `relay config asyncapi` prints it, too.
+        For producers and consumers on Kafka. `relay config asyncapi` prints it, too.
         """
         query_of(request)
         return web.Response(body=self._asyncapi, content_type="application/json")

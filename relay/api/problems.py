@@ -27,7 +27,7 @@ Check = Callable[[web.Request], None]
 
 MEDIA_TYPE: Final = "application/problem+json"
 RETRY_AFTER_S: Final = 2
-"""Told to clients while our own infrastructure is away: a failover takes seconds."""
+"""Sent to clients while Kafka or Redis is away: a failover takes seconds."""
 
 _log = get_logger("relay.api")
 
@@ -85,7 +85,7 @@ _BY_STATUS: Final = {kind.status: kind for kind in (NOT_FOUND, WRONG_METHOD, TOO
 
 
 class Place(TypedDict, total=False):
-    """What is wrong, and with what: a `header`, a `parameter`, a part of the `path`, or the `pointer` (RFC 6901) to a
+    """A mistake, and its place: a `header`, a `parameter`, a part of the `path`, or the `pointer` (RFC 6901) to a
     place in the body."""
 
     detail: Required[str]
@@ -107,7 +107,7 @@ class ProblemView(TypedDict):
 
 
 class Problem(RelayError):
-    """A request ends with this answer. `errors`: what is wrong, each with `detail` and the `header`, `parameter`,
+    """A request ends with this answer. `errors`: the mistakes, each with `detail` and the `header`, `parameter`,
     `path` or `pointer` (a JSON pointer into the body) it is about. `more`: further members of the document."""
 
     def __init__(
@@ -155,7 +155,7 @@ def middleware_of(*checks: Check) -> Middleware:
 
 @web.middleware
 async def problem_details(request: web.Request, handler: Handler) -> web.StreamResponse:
-    """Answer every error with problem details. What is nobody's doing but ours is logged, and not told."""
+    """Answer every error with problem details. Our own faults are logged, and not shown."""
     try:
         return await handler(request)
     except Exception as error:  # noqa: BLE001  the outermost place: whatever it is, the client gets an answer
@@ -183,7 +183,7 @@ def problem_of(error: Exception) -> Problem:
 
 
 def response_of(problem: Problem, request: web.BaseRequest) -> web.Response:
-    """The response that tells `problem`."""
+    """The response for `problem`."""
     return web.Response(
         status=problem.kind.status,
         body=msgspec.json.encode(document_of(problem, request)),
@@ -236,7 +236,7 @@ def _of_status(status: int, allow: str | None) -> str:
 
 
 def path_of(request: web.BaseRequest) -> str:
-    """The path asked for, to be told; not that of an answer URL, which is a secret and must not end up in logs."""
+    """The path of the request, to be shown; not that of an answer URL, which is a secret and must not get into logs."""
     path = request.rel_url.raw_path
     return "/v1/answers" if path.startswith("/v1/answers") else _sayable(path)
 

@@ -1,8 +1,7 @@
-"""How much may come in: what a request brings is counted against the quotas of its key and of its source, and the
-response tells how these are.
+"""Quotas: the messages of a request are charged to its key and its source, and the response has the balances.
 
-The counts are the state's, so they hold over all processes. Whoever has no quota costs nothing; for the others there is
-one call for all requests of the same turn. While the state is away nothing is counted: messages matter more.
+The counts are in the state, so they hold over all processes. Requests without a quota cost nothing; for the others
+there is one call for all requests of the same turn. While the state is away nothing is charged: messages matter more.
 """
 
 import math
@@ -25,8 +24,8 @@ _HEADERS: Final = web.RequestKey("quota_headers", dict[str, str])
 
 
 class _AppliedQuota(NamedTuple):
-    """A quota that holds for a request. `of`: its name to clients. `name`: whose it is, to the state. `part`: which of
-    several clients can tell apart under that name; empty: there is one."""
+    """A quota that holds for a request. `of`: its name to clients. `name`: whose it is, to the state. `part`:
+    distinguishes several quotas of that name; empty if there is one."""
 
     of: str
     name: str

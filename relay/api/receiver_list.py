@@ -151,7 +151,7 @@ class ReceiverListResource:
         return items, after if self._names(after, 1, owners, only) else None
 
     def _names(self, after: str, most: int, owners: Sequence[str] | None, only: frozenset[str] | None) -> list[str]:
-        """Only those of `owners`, and of these `only` those: a cursor tells a name."""
+        """Only those of `owners`, and of these `only` those: a cursor reveals a name."""
         if owners is None:
             return self._registry.names(after, most)
         if only is not None:

@@ -1,4 +1,4 @@
-"""A receiver as the API tells of it: what is declared, and by whom; nothing that is secret."""
+"""A receiver as the API shows it: its settings and where they were declared, without secrets."""
 
 from typing import Any, TypedDict
 
@@ -25,7 +25,7 @@ class ReceiverView(TypedDict):
 
 
 class NewReceiverView(ReceiverView):
-    """A receiver that was just registered. `secret`: the one that was made for it, told only now."""
+    """A receiver that was just registered. `secret`: the one that was made for it; only this response has it."""
 
     secret: str | None
 
@@ -45,7 +45,7 @@ def described(written: Written) -> ReceiverView:
 
 
 def entry_of(written: Written) -> tuple[str | None, ReceiverEntry | None]:
-    """Who declared it, and its entry, as far as they can be read."""
+    """Where it was declared, and its entry; None for what cannot be read."""
     declared = readable(written.value)
     if declared is None:
         return None, None

@@ -1,4 +1,4 @@
-"""The health of what is POSTed to, and holding it by hand: the way back for one that said 410, or was disabled."""
+"""The health of receivers and callbacks, with pause and resume; resume also ends a hold after a 410."""
 
 import asyncio
 from collections.abc import Callable
@@ -36,9 +36,9 @@ MOST_WORDS: Final = 4_096
 
 
 class FoundEndpoint(NamedTuple):
-    """`owner`: of the endpoint in the state. `endpoint`: its settings; None where there are none but refused ones.
-    `refused`: why its newest settings are not in force. `lane`: where a receiver's messages are; None of a source.
-    `declared`: what is known of who it is. `verification`: what it has proved; None of a source."""
+    """`owner`: of the endpoint in the state. `endpoint`: its settings; None if all were refused. `refused`: why its
+    newest settings are not in effect. `lane`: of a receiver's messages; None for a source. `declared`: its entry.
+    `verification`: its state; None for a source."""
 
     owner: str
     endpoint: Endpoint | None
@@ -56,7 +56,7 @@ Condition = Literal["up", "backing_off", "failing", "offline", "paused", "disabl
 
 
 class HoldView(TypedDict):
-    """Why nothing is sent until somebody resumes it."""
+    """Why nothing is sent until it is resumed."""
 
     reason: HoldReason
     since: str | None
@@ -64,7 +64,7 @@ class HoldView(TypedDict):
 
 
 class ParkedView(TypedDict):
-    """What is put by until its time comes: messages to be sent again, and answers to be asked for."""
+    """Parked deliveries: those that wait for a retry, and those that wait for a status GET."""
 
     retries: int
     polls: int
@@ -78,9 +78,9 @@ class LaneView(TypedDict):
 
 
 class EndpointView(TypedDict):
-    """How an endpoint is. `name`: of the receiver, or the source whose callback it is. `condition`: what is sent to it
-    now; `refused`: why its newest settings are not in force. `paused_for_s`: null: until somebody resumes it.
-    `in_lane`: null of a callback, and where nobody can say at once. Moments are RFC 3339."""
+    """The health of an endpoint. `name`: of the receiver, or the source whose callback it is. `condition`: what is sent
+    to it now; `refused`: why its newest settings are not in effect. `paused_for_s`: null if until it is resumed.
+    `in_lane`: null for a callback, and if it is not known at once. Times are RFC 3339."""
 
     name: str
     condition: Condition | Literal["refused"]
@@ -152,7 +152,7 @@ class ReceiversResource:
     async def pause_receiver(self, request: web.Request) -> web.Response:
         """Send a receiver nothing until it is resumed.
 
-        What is for it waits, and its `max_age` goes on.
+        Its messages wait, and their `max_age` continues.
         """
         return await self._pause(request, self._receiver)
 
@@ -204,7 +204,7 @@ class ReceiversResource:
     async def pause_callback(self, request: web.Request) -> web.Response:
         """Send a callback nothing until it is resumed.
 
-        What is for it waits, and its `max_age` goes on.
+        Its messages wait, and their `max_age` continues.
         """
         return await self._pause(request, self._callback)
 
@@ -291,7 +291,7 @@ class ReceiversResource:
         return json_response(200, whole, ETag=f'"{whole["etag"]}"')
 
     async def _in_lane(self, found: FoundEndpoint) -> LaneView | None:
-        """What its lane has to finish; None where nobody can say that at once, and of a callback."""
+        """The unfinished records of its lane; None for a callback, and if it is not known at once."""
         if found.lane is None:
             return None
         try:
@@ -316,8 +316,9 @@ async def _why(request: web.Request) -> str:
 
 
 def condition(health: EndpointHealth, endpoint: Endpoint, verified: bool = True) -> Condition:
-    """What is sent to an endpoint now. `backing_off`: nothing for a moment, as it asked for; `failing`: likewise, its
-    breaker is open; `offline`: pings; `paused`: nothing until it is resumed; `unverified`: until it is `verified`."""
+    """What is sent to an endpoint now. `backing_off`: nothing for the time that it asked for; `failing`: nothing while
+    its breaker is open; `offline`: pings; `paused`: nothing until it is resumed; `unverified`: until it is
+    `verified`."""
     if health.hold is not None and health.hold.reason == "disabled":
         return "disabled"
     if isinf(health.paused_for_s):

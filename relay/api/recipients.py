@@ -1,4 +1,4 @@
-"""Whether a message has anybody to go to, as far as this process knows the receivers."""
+"""Whether a message has receivers, among those that this process knows."""
 
 from relay.api.problems import NO_RECEIVER, UNFIT_ID, UNKNOWN_RECEIVER, Problem, problem_of
 from relay.domain.directory import Directory
@@ -20,7 +20,7 @@ class Recipients:
         self._problems: dict[tuple[str, ...] | str | None, Problem | None] = {}
 
     def problem(self, message: Message) -> Problem | None:
-        """What is wrong with the receivers of `message`, if anything."""
+        """The problem with the receivers of `message`, if there is one."""
         names = message.receivers
         key = message.event_type if names is None else names
         if key not in self._problems:
@@ -30,7 +30,7 @@ class Recipients:
         return self._id_problem(message, names[0]) if problem is None and names and len(names) == 1 else problem
 
     def _id_problem(self, message: Message, name: str) -> Problem | None:
-        """Of several receivers the others get theirs, and the delivery to this one fails by itself."""
+        """With several receivers the others get the message, and only the delivery to this one fails."""
         receiver = self._directory.receiver(name)
         if receiver is None or receiver.status_endpoint is None:
             return None

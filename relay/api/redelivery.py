@@ -1,6 +1,6 @@
-"""A webhook whose id came before: which deliveries of the first are sent once more.
+"""A webhook with the id of an earlier one: which deliveries of the first are sent again.
 
-Who signs no time can be imitated by whoever has captured a request, so usually it is only what has failed.
+Signatures without a timestamp can be replayed by anyone who captured a request, so by default only failed ones are.
 """
 
 from collections.abc import Mapping
@@ -20,8 +20,8 @@ class Redelivery:
         self._replays = replays
 
     async def begin(self, policy: Inbound, first: MessageView) -> Mapping[str, int]:
-        """The lives that begin now, by receiver. What is under way, or has just been sent once more by somebody else,
-        is left alone."""
+        """The generations that begin now, by receiver. Deliveries in progress, or just replayed by another process, are
+        left alone."""
         begun: dict[str, int] = {}
         if self._replays is None or policy.redelivery == "never":
             return begun

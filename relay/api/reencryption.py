@@ -1,7 +1,7 @@
-"""`POST /v1/secrets/reencrypt`: what an older key of `RELAY_SECRETS_KEY` has encrypted is encrypted with the first one.
+"""`POST /v1/secrets/reencrypt`: secrets that an older key of `RELAY_SECRETS_KEY` encrypted get the first key.
 
-Page by page, in the order of the keys of `receiver_config`: a page says the same records in other words, under the
-lease that every change of them takes. Whoever is cut off begins anew: what is done already is passed over.
+Page by page, in the order of the keys of `receiver_config`: a page writes the same records with new ciphertexts, under
+the lease that every change takes. A client that was cut off starts again: finished records are skipped.
 """
 
 from collections.abc import Sequence
@@ -69,7 +69,7 @@ class ReencryptionResource:
     async def page(self, request: web.Request) -> web.Response:
         """Encrypt secrets anew with the newest key.
 
-        A page of what is declared: each secret that was encrypted with another key than the first of
+        One page of entries: each secret that was encrypted with another key than the first of
         `RELAY_SECRETS_KEY` is encrypted with that one. Go on with `cursor` until there is none; a repetition finds
         nothing to do.
         """

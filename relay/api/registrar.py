@@ -1,9 +1,8 @@
-"""Changes what is declared of receivers and sources, one change at a time over all processes, and never what a file
-declares.
+"""Changes the entries of receivers and sources, one change at a time over all processes; never those of the file.
 
 A change is made under the lease that the receivers file is applied under, by a process that has read `receiver_config`
-to its end meanwhile: so it is a change of what is there, and two of them lose nothing of each other. The lease is asked
-for again right before the records are appended.
+to its end: so it starts from the current entry, and two changes do not overwrite each other. The lease is renewed right
+before the records are appended.
 """
 
 import asyncio
@@ -47,7 +46,7 @@ _LOOK_S: Final = 0.05
 _PATIENCE_S: Final = 10.0
 """For the lease, and then for the log: a failover takes seconds, and a client does not wait for ever."""
 _NOT_FREE: Final = "This name is not free."
-"""The same whoever has it, or had it."""
+"""The same for every owner of the name."""
 _ORIGIN: Final = "the request"
 _OF_ANOTHER_ORIGIN: Final = "was given for another origin; give it anew in the same request, or null"
 Kind = EntryKind[Any]
@@ -90,15 +89,15 @@ class Written:
 
 
 def tag_of(value: bytes) -> str:
-    """What tells a record from any other of the same key: encryption makes each one different."""
+    """Identifies a record among those of the same key: encryption makes each one different."""
     return hashlib.sha256(value).hexdigest()[:16]
 
 
 class Registrar:
     """One per process. `owner`: unique per process. `new_secret`: makes a signing secret.
 
-    Its methods raise Unavailable, and then nobody knows whether the change was made. `behalf`: they act for owners, and
-    raise NotTheirs; None: for an administrator. `kind`: what they are about, receivers usually.
+    Its methods raise Unavailable, and then it is not known whether the change was made. `behalf`: the owners for which
+    they act (they raise NotTheirs), or None for an administrator. `kind`: receivers by default.
     """
 
     def __init__(
@@ -126,7 +125,7 @@ class Registrar:
         self._turn = asyncio.Lock()
 
     def written(self, name: str, *, kind: Kind = RECEIVER) -> Written:
-        """Its record, whoever declared it. Raises Unknown."""
+        """Its record, from the file or the API. Raises Unknown."""
         value = self.registry.record(kind.key(name))
         if value is None:
             raise Unknown(f"There is no {kind.word} named {name[:80]!r}.")
@@ -135,8 +134,8 @@ class Registrar:
     async def create(
         self, body: Mapping[str, object], behalf: OwnerScope | None = None, *, kind: Kind = RECEIVER
     ) -> Written:
-        """Declare one: its name or id, and the fields of its entry. A receiver is in the shared lane unless it says
-        another. What is POSTed to has a secret of its own unless it has one, or is not signed. Raises Faulty, NoKey,
+        """Declare one: its name or id, and the fields of its entry. A receiver is in the shared lane unless it names
+        another. A secret is made for an endpoint that has none, unless it is not signed. Raises Faulty, NoKey,
         Taken, TooManyReceivers."""
         body = body if behalf is None else behalf.of_new(body)
         name = check_name(body.get(kind.id_field), kind)
@@ -201,7 +200,8 @@ class Registrar:
             await self._bring_about({}, Diff(removed=(kind.key(name),)))
 
     async def rewrite(self, records: Callable[[], Sequence[NewRecord]]) -> int:
-        """Append what `records` makes of what is declared, which says the same in other words; how many these are."""
+        """Append what `records` returns for the current entries: the same entries in another form. Returns their
+        number."""
         async with self._alone():
             found = records()
             if found:
@@ -280,7 +280,7 @@ class Registrar:
 
     @asynccontextmanager
     async def _alone(self) -> AsyncIterator[None]:
-        """Nobody else changes anything meanwhile, and all that was changed before is known here."""
+        """No other process changes anything meanwhile, and all earlier changes are known here."""
         async with self._turn:
             await self._hold()
             async with keeping_lease(self._state, self._clock, LEASE, self._owner):
@@ -330,7 +330,7 @@ def _owner_in(declared: EntryRecord) -> str | None:
 
 
 def _begun(body: Mapping[str, object], kind: Kind, new_secret: Callable[[], str]) -> tuple[Raw, str | None]:
-    """The draft of what is new, and the secret that was made for it, if any."""
+    """The draft of the new entry, and the secret that was made for it, if any."""
     draft: Raw = {field: value for field, value in body.items() if field != kind.id_field}
     if kind is RECEIVER:
         return _signed({"lane": SHARED, **draft}, new_secret)

@@ -110,8 +110,8 @@ class RegistrationResource:
         """Register a receiver.
 
         The fields are those of `receivers.yaml`, and `name`. `lane` is `shared` unless it is given; without a `secret`
-        one is made, which the answer tells, this once. With the key of an owner it is theirs, in the shared lane, and
-        subscribes to sources that the key may read.
+        one is made, which only this response has. With the key of an owner, the receiver belongs to the owner, is in
+        the shared lane, and subscribes to sources that the key may read.
         """
         query_of(request)
         body = await read_object(request, MOST_BODY, JSON)
@@ -208,7 +208,7 @@ _THEN: Final = (
 def answer_of(
     written: Written, shown: Mapping[str, object], *, status: int = 200, headers: dict[str, str] | None = None
 ) -> web.Response:
-    """What is declared, with its tag as an ETag."""
+    """The entry, with its tag as an ETag."""
     return json_response(status, shown, ETag=f'"{written.tag}"', **(headers or {}))
 
 
@@ -225,7 +225,7 @@ def tag_in(request: web.Request) -> str | None:
 
 @contextmanager
 def told(*, invalid: ProblemKind = INVALID_RECEIVER, taken: ProblemKind = RECEIVER_EXISTS) -> Iterator[None]:
-    """What cannot be done becomes the problem that says why. `invalid`, `taken`: for what is no receiver."""
+    """Translates errors of the registrar into problems. `invalid`, `taken`: those for sources."""
     try:
         yield
     except Faulty as error:

@@ -1,4 +1,4 @@
-"""Tells the log about requests that were refused at the door: once a minute for each cause and caller, not for each."""
+"""Logs refused requests: once a minute for each cause and caller, not each request."""
 
 from typing import Final
 

@@ -55,7 +55,7 @@ from relay.replay.replay_service import ReplayService
 from relay.state.rows import Row, Stage
 
 Who = tuple[str | None, str | None, str | None]
-"""Receiver, source and message id, as far as they are known."""
+"""Receiver, source and message id, where known."""
 
 
 class _Told(NamedTuple):

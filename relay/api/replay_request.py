@@ -1,4 +1,4 @@
-"""What the body of a replay or a discard asks for; what is wrong with it is told with a JSON pointer."""
+"""The body of a replay or discard request; a mistake in it is a Problem with a JSON pointer."""
 
 from math import isfinite
 from typing import Annotated, Final, TypeVar, get_args
@@ -18,7 +18,7 @@ MOST_VALUES: Final = 1_000
 """Of one field."""
 RATES: Final = (0.01, 100_000.0)
 
-# told, and not checked: `selection_of` and `check_rate` have better words for it than the decoder
+# documented, not checked: `selection_of` and `check_rate` have better words for it than the decoder
 _RATE: Final = msgspec.Meta(extra_json_schema={"minimum": RATES[0], "maximum": RATES[1]})
 _SOME: Final = msgspec.Meta(extra_json_schema={"minItems": 1, "maxItems": MOST_VALUES})
 _Status = Annotated[int, msgspec.Meta(extra_json_schema={"minimum": 100, "maximum": 599})]
@@ -26,7 +26,7 @@ Texts = str | Annotated[list[str], _SOME] | None
 
 
 class Discards(msgspec.Struct, forbid_unknown_fields=True):
-    """Of a list any counts, and what is left out chooses nothing. `since`, `until`: RFC 3339, Unix seconds, or how long
+    """Any value of a list matches; omitted fields do not filter. `since`, `until`: RFC 3339, Unix seconds, or how long
     ago (`90m`). `rate`: so many a second at most. `dry_run`: only say what would be done."""
 
     receiver: Texts = None

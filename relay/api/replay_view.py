@@ -25,8 +25,8 @@ class ReplayRequestView(TypedDict):
 
 
 class JobView(TypedDict):
-    """A job that replays or discards many. `counted`: what is meant, once that is known. `skipped_because`: how many
-    were not sent, by why. `eta`, `eta_s`: when it ends, and in how many seconds, as far as that can be told."""
+    """A job that replays or discards many. `counted`: deliveries selected, once known. `skipped_because`: how many
+    were not sent, by why. `eta`, `eta_s`: when it is expected to end, and in how many seconds, if known."""
 
     id: str
     action: Action
@@ -60,8 +60,8 @@ class GoneView(TypedDict):
 
 class PreviewView(TypedDict):
     """What a job would do. `complete` false: there is more than could be counted in the time that a request may take.
-    `not_found`: ids that nothing is there of. `unremembered`: how many of those to be sent failed so long ago that
-    nobody knows whether they were replayed before."""
+    `not_found`: ids without a match. `unremembered`: how many of those to be sent failed so long ago that it is not
+    known whether they were replayed before."""
 
     dry_run: Literal[True]
     action: Action
@@ -128,9 +128,9 @@ def request_view(order: ReplayOrder) -> ReplayRequestView:
 
 
 def preview_view(order: ReplayOrder, preview: ReplayPreview, gone: ExpiredRecords) -> PreviewView:
-    """`complete` false: there is more than could be counted in the time that a request may take. `gone`: what the log
-    does not have any more, of which nobody can tell whether it was meant. `unremembered`: how many of those to be sent
-    failed so long ago that nobody knows whether they were replayed before."""
+    """`complete` false: there is more than could be counted in the time that a request may take. `gone`: records that
+    the log does not have any more, and that may have matched. `unremembered`: how many of those to be sent failed so
+    long ago that it is not known whether they were replayed before."""
     return {
         "dry_run": True,
         "action": order.action,

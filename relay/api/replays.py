@@ -48,7 +48,7 @@ from relay.domain.selection import Selection
 from relay.replay.replay_service import ReplayService, TooMany
 
 DRY_RUN_S: Final = 20.0
-"""A count that takes longer tells what it has by then."""
+"""A count that takes longer returns the number that it has reached."""
 MOST_DRY_RUNS: Final = 8
 """At a time, in a process."""
 JOB_S: Final = 30

@@ -51,9 +51,9 @@ class SecretRotation(msgspec.Struct, forbid_unknown_fields=True):
 
 
 class RotatedView(NewReceiverView):
-    """`secret`: the one that was made, told only now; null where it was given, or is a private key, which nobody else
-    needs. `public_key`: what verifies its signatures then. `former_until`: when the former one signs for the last time;
-    null: it does not sign any more. RFC 3339."""
+    """`secret`: the one that was made, only in this response; null if it was given, or is a private key, which only the
+    relay needs. `public_key`: verifies its signatures then. `former_until`: when the former one signs for the last
+    time; null: it does not sign any more. RFC 3339."""
 
     public_key: str | None
     former_until: str | None

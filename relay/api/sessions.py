@@ -82,7 +82,7 @@ class EndedSession(TypedDict):
 
 
 class NewLink(TypedDict):
-    """`url`: whoever has it sees what is this owner's, until it is over or the key that made it is revoked."""
+    """`url`: shows the owner's receivers to everyone who has it, until it expires or its key is revoked."""
 
     url: str
     expires_at: str | None
@@ -209,8 +209,8 @@ class SessionsResource:
     async def link(self, request: web.Request) -> web.Response:
         """Make a link into the portal.
 
-        Whoever has the link sees, and may do, what this owner may, until it is over, or the key that made it is
-        revoked. With `owner:<id>` one makes links for oneself.
+        Everyone who has the link has the rights of this owner, until it expires or the key that made it is revoked. A
+        key with `owner:<id>` makes links for itself.
         """
         query_of(request)
         wanted = read_json(await read_body(request, MOST_BYTES), WantedLink)
@@ -252,7 +252,7 @@ class SessionsResource:
         return frozenset(names)
 
     def _base(self, request: web.Request) -> str:
-        """Where the one who asks has reached us, unless somebody has said where others do."""
+        """The URL at which the caller has reached the API, unless a public URL is configured."""
         return self._context.public_url or f"{request.scheme}://{quote(request.host, safe=':[]')}"
 
 

@@ -56,7 +56,7 @@ class Shares:
         self._admins: dict[asyncio.Future[Leave], str] = {}
 
     def take(self, caller: Sharer) -> Leave:
-        """A place now; what is returned gives it back. Raises a Problem."""
+        """Take a place now; the returned function gives it back. Raises a Problem."""
         leave = self._now(caller)
         if leave is None:
             full = f"All {self._places} are taken."

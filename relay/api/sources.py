@@ -67,7 +67,7 @@ class SourceView(TypedDict):
 
 
 class NewSourceView(SourceView):
-    """A source that was just declared. `secret`: the one that was made for its callback, told only now."""
+    """A source that was just declared. `secret`: the one that was made for its callback; only this response has it."""
 
     secret: str | None
 
@@ -150,7 +150,7 @@ class SourcesResource:
         """Declare a source.
 
         The fields are those of `receivers.yaml`, and `source_id`. For a `callback` without a `secret` one is made,
-        which the answer tells, this once.
+        which only this response has.
         """
         query_of(request)
         body = await read_object(request, MOST_BODY, JSON)
@@ -171,7 +171,7 @@ class SourcesResource:
         example=Example(200, path=_AT),
     )
     async def show(self, request: web.Request) -> web.Response:
-        """What is declared of a source."""
+        """The entry of a source."""
         query_of(request)
         with told():
             written = self._registrar.written(source_in_path(request), kind=SOURCE)
@@ -219,9 +219,9 @@ class SourcesResource:
         example=Example(200, path=_AT, query={"dry_run": "true"}),
     )
     async def remove(self, request: web.Request) -> web.Response:
-        """Remove what is declared of a source.
+        """Remove the entry of a source.
 
-        Its results are not POSTed any more; nothing of its messages is lost.
+        Its results are not POSTed any more; none of its messages is lost.
         """
         source_id, dry_run = source_in_path(request), flag_in(query_of(request, "dry_run"), "dry_run")
         with told():
@@ -252,7 +252,7 @@ class SourcesResource:
     async def page(self, request: web.Request) -> web.Response:
         """The sources that are declared.
 
-        Others may send messages as well: what is said of `*` holds for them, or the defaults.
+        Others may send messages as well: the entry `*` applies to them, or the defaults.
         """
         query = query_of(request, "declared_by", "limit", "cursor")
         wanted, limit, after = _declarer(query), limit_in(query), key_behind(query)
@@ -298,7 +298,7 @@ class SourcesResource:
 
 
 def _entry_of(written: Written) -> tuple[str | None, SourceEntry | None]:
-    """Who declared it, and its entry, as far as they can be read."""
+    """Where it was declared, and its entry; None for what cannot be read."""
     declared = readable(written.value)
     if declared is None:
         return None, None

@@ -31,8 +31,8 @@ _BUCKETS_MS: Final = [bound * 1000 for bound in BOUNDS_S]
 
 class CountedView(TypedDict):
     """Attempts of some time. `outcomes`: how many came to each class, as in `codes` of a receiver; `success_rate`:
-    share of those that were `accepted` or `delivered`, null without any. `p50_ms`, `p99_ms`: so long at most took half,
-    and 99 %, of the responses, as far as `buckets_ms` tell; null: there was none, or it took longer than the last."""
+    share of those that were `accepted` or `delivered`, null without any. `p50_ms`, `p99_ms`: upper
+    bounds of the median and the 99th percentile, from `buckets_ms`; null if there was none, or it took longer."""
 
     attempts: int
     outcomes: dict[CodeClass, int]

@@ -50,7 +50,7 @@ class KnownMessage:
 
 
 class StatusReader:
-    """Tells what is known of messages. Its methods raise LogUnavailable, StateUnavailable or StateRecovering."""
+    """Reads the state of messages. Its methods raise LogUnavailable, StateUnavailable or StateRecovering."""
 
     def __init__(self, log: LogReader, state: State, topics: Topics, directory: Directory, clock: Clock) -> None:
         self._log = log
@@ -113,12 +113,12 @@ class StatusReader:
         return self._told(known, found, source, self._clock.time(), duplicate=False)
 
     def deliveries(self, known: KnownMessage) -> list[DeliveryId]:
-        """To the message's recipients, as far as is known now."""
+        """The deliveries to the recipients that are known now."""
         names = self.recipients(known.message) if known.recipients is None else known.recipients
         return [DeliveryId(name, *known.message.id) for name in names]
 
     def recipients(self, message: Message) -> tuple[str, ...]:
-        """Whom it goes to, as far as is known now."""
+        """Its recipients that are known now."""
         try:
             return recipients(self._directory, message)
         except InvalidRecord:
@@ -158,7 +158,7 @@ class StatusReader:
         return Coordinate(topics.failed_messages if row.stage is Stage.FAILED else topics.to_sender, *row.at)
 
     async def _read_all(self, places: Mapping[DeliveryId, Coordinate]) -> Mapping[DeliveryId, Record | None]:
-        """With their values as far as there is room, of the others the beginning."""
+        """With their values within a byte budget; of the others the beginning."""
         left = MOST_ANSWERS
 
         def kept(record: Record | None) -> Record | None:

@@ -45,7 +45,7 @@ from relay.domain.requests import ping_request, trial_body
 from relay.telemetry.logging import get_logger
 
 MOST_AT_ONCE: Final = 8
-"""Tests under way in one process, for all who ask."""
+"""Tests in progress in one process, over all callers."""
 LEAST_BETWEEN_S: Final = 1.0
 """From the end of a test of a receiver to the begin of the next one."""
 LONGEST_S: Final = 60.0
@@ -71,7 +71,7 @@ class Turns:
         self._ended: dict[str, float] = {}  # in the order of these moments
 
     def take(self, name: str, now: float) -> float:
-        """0: it may begin, and has to `end`. Else for how many seconds it may not, as far as is known."""
+        """0: it may begin, and has to `end`. Otherwise the seconds for which it may not, an estimate."""
         while self._ended and (first := next(iter(self._ended))) and now - self._ended[first] >= LEAST_BETWEEN_S:
             del self._ended[first]
         if name in self._ended:
@@ -108,7 +108,7 @@ class TrialResource:
         example=Example(200, path={"name": "ci"}),
     )
     async def test(self, request: web.Request) -> web.Response:
-        """Send a receiver one signed ping, and see what comes back.
+        """Send a receiver one signed ping, and return its response.
 
         A `relay.ping`, sent as deliveries are, also to one that is paused or offline; it counts for nothing. One at a
         time, and one a second; else 429.

@@ -29,8 +29,8 @@ class RateView(TypedDict):
 
 
 class TrafficView(CountedView):
-    """The present hour and the 23 before it. `unfinished`: in its lane, in a shared one of all that share its place
-    there; `parked`: put by until their time comes. Null: nobody can say right now."""
+    """The present hour and the 23 before it. `unfinished`: in its lane; in the shared lane, of all receivers in its
+    partition; `parked`: waiting for their next attempt. Null if not known right now."""
 
     hours: list[HourView]
     last_response: LastResponseView | None
@@ -70,7 +70,7 @@ def _rate(receiver: Receiver | None, hours: Mapping[int, Counted], now: float) -
 
 
 async def _unfinished(context: ApiContext, lanes: Mapping[str, str]) -> Mapping[str, int]:
-    """Those that can be told at once."""
+    """Those that are known at once."""
     try:
         async with asyncio.timeout(LANE_LOOK_S):
             return await in_lanes(context.log, context.topics, lanes)

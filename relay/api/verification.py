@@ -1,4 +1,4 @@
-"""Whether a receiver's URL has proved that it wants what is sent there: told, and tried at once."""
+"""`POST /v1/receivers/{name}/verify`, and the verification state of a receiver's URL."""
 
 from typing import Final, Literal, TypedDict
 
@@ -29,9 +29,9 @@ BUSY_S: Final = 2
 
 
 class VerificationView(TypedDict):
-    """What a receiver has proved. `pending`: it is sent nothing yet, and tried soon; `failed`: likewise, and the newest
-    handshake with its URL proved nothing: `detail` says why, and `next_try_at` when it is tried again (null: when
-    somebody says so). `allowed_rate`: requests a minute that the URL has agreed to; null: any number. RFC 3339."""
+    """The verification of a receiver's URL. `pending`: it is sent nothing yet, and a handshake is made soon; `failed`:
+    it is sent nothing, as the newest handshake failed: `detail` says why, and `next_try_at` when the next one is (null:
+    on request). `allowed_rate`: requests a minute that the URL has agreed to, null if any number. RFC 3339."""
 
     kind: Verification
     state: Literal["not_required", "pending", "failed", "verified"]
@@ -72,10 +72,10 @@ class VerificationResource:
         example=Example(200, path={"name": "ci"}),
     )
     async def verify(self, request: web.Request) -> web.Response:
-        """Have a receiver's URL prove that it wants what is sent there.
+        """Make a handshake with a receiver's URL, which proves that it wants to get messages.
 
-        At once, by the handshake that its `verification` says. One at a time: while one is under way the answer is 429.
-        Of a receiver with `verification: none` none is made.
+        At once, of the kind in its `verification`. One at a time: 429 while one is in progress. A receiver with
+        `verification: none` needs none.
         """
         query_of(request)
         name = request.match_info["name"]
@@ -107,12 +107,12 @@ class VerificationResource:
 
 
 def verification_of(registry: Registry, receiver: Receiver) -> VerificationView:
-    """As far as it is known here."""
+    """The state that this process knows."""
     return verification_view(receiver, registry.proofs.newest(receiver.name))
 
 
 def verification_view(receiver: Receiver, result: HandshakeResult | None) -> VerificationView:
-    """`result`: what came of the newest handshake with it; of one with another URL nothing is told."""
+    """`result`: of the newest handshake; one with another URL is ignored."""
     kind = receiver.verification
     if kind == "none":
         return _view(kind, "not_required")

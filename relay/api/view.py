@@ -67,9 +67,9 @@ class WaitView:
 
 @dataclass(frozen=True, slots=True)
 class DeliveryView:
-    """One delivery. `next_attempt_at`: RFC 3339. `waiting_for` None: it is over, or was not looked into. `detail`:
-    what went wrong last, in words. `advice`: what to do where it waits or failed, or where its callback did. `callback`
-    None: there is none to tell about."""
+    """One delivery. `next_attempt_at`: RFC 3339. `waiting_for`: None if it is over, or was not determined.
+    `detail`: the last failure, in words. `advice`: what to do if it waits or failed, or its callback did. `callback`:
+    None if there is none."""
 
     receiver: str
     status: Status
@@ -116,9 +116,9 @@ class MessageView:
 
 @dataclass(frozen=True, slots=True)
 class FoundDelivery:
-    """What is known of a delivery. `record`: the one on `to_sender` that its row points at, `letter`: the dead letter.
+    """A delivery with its records. `record`: the one on `to_sender` that its row points at, `letter`: the dead letter.
     `callback`: the row of the callback that its result is owed, if it is (`is_owed`), or was given up;
-    `callback_letter`: the dead letter of that. `wait`: why it does not go on."""
+    `callback_letter`: the dead letter of that. `wait`: why it waits."""
 
     delivery: DeliveryId
     seen: Watched
@@ -144,8 +144,8 @@ def message_view(
     duplicate: bool,
     at: Coordinate | None = None,
 ) -> MessageView:
-    """The message as far as its deliveries are. Without any: `arrived`; once it was routed to nobody, `done` where
-    it was `unwanted`, else `failed`."""
+    """The status of the message, from its deliveries. Without any: `arrived`; once it was routed without a receiver,
+    `done` if it was `unwanted`, otherwise `failed`."""
     nobody: Status = "arrived" if not routed else "done" if unwanted else "failed"
     statuses = [delivery.status for delivery in deliveries] or [nobody]
     return MessageView(
@@ -162,8 +162,8 @@ def message_view(
 
 
 def of_receivers(view: MessageView) -> MessageView:
-    """As those see it whose receivers its deliveries are for: of the way back to the sender, whether it is under way or
-    has failed."""
+    """The view for callers with rights on its receivers only: of the callback, just whether it is in progress or has
+    failed."""
     return replace(view, deliveries=tuple(map(_of_receiver, view.deliveries)))
 
 
@@ -268,7 +268,7 @@ def _letter_detail(record: Record | None) -> str | None:
 
 
 def is_owed(found: FoundDelivery, source: Source) -> bool:
-    """Whether the result of this delivery is on its way to the sender, or was, as far as its row says: from the moment
+    """Whether the result of this delivery is, or was, on its way to the sender according to its row: from the moment
     that it is stored, long before its record is on `to_sender`."""
     row = found.row
     if has_failed(row):  # a notice that is only left for a consumer changes nothing that is seen here
@@ -349,7 +349,7 @@ def is_given_up(row: Row) -> bool:
 
 
 def _ended(code: int, letter: Record | None) -> CallbackView | None:
-    """Of what was handed over without a call (left for a consumer, or unwanted) there is no callback to tell about."""
+    """A result that needs no call (left for a consumer, or unwanted) has no callback."""
     how, attempts = from_code(code)
     match how:
         case Handover.DELIVERED:

@@ -1,4 +1,5 @@
-"""What is around deliveries that wait: who serves their lanes, what keeps their endpoints, what heads their order keys.
+"""Context of waiting deliveries: the owners of their lanes, the state of their endpoints, the heads of their order
+keys.
 
 A few calls to the state for a whole message, and none for one that is over.
 """
@@ -68,7 +69,7 @@ class _Seen:
     now: float
 
     def lane_of(self, one: FoundDelivery) -> LaneSeen:
-        """Of the partitions that it has to pass, the first that nobody serves, else the last."""
+        """Of the partitions that it has to pass, the first without an owner, otherwise the last."""
         found = [self._seen(lane) for lane in self.lanes[one.delivery]]
         return next((lane for lane in found if lane.unserved), found[-1])
 
@@ -187,7 +188,7 @@ class WaitContext:
     async def _heads(
         self, waiting: Sequence[FoundDelivery], event: FilterInput, lanes: _Lanes, signs: _Signs
     ) -> Mapping[DeliveryId, Head]:
-        """What comes before each: as a lane has it in memory, or else as it is parked."""
+        """The head of each order key: as a lane has it in memory, otherwise as it is parked."""
         keys = {one.delivery: key for one in waiting if (key := self._order_key(one, event)) is not None}
         if not keys:
             return {}

@@ -39,14 +39,14 @@ _PREFERENCE: Final = re.compile(r'\s*wait\s*=\s*"?([0-9]{1,9})"?\s*(;.*)?', re.I
 
 @dataclass(frozen=True, slots=True)
 class WaitAsked:
-    """For so many seconds, within what is allowed. `preferred`: it is only a preference."""
+    """How many seconds to wait, within the limit. `preferred`: it is only a preference."""
 
     seconds: float
     preferred: bool = False
 
     @property
     def applied(self) -> dict[str, str]:
-        """The header that tells a client that its preference was heeded."""
+        """The response header for a preference that was applied."""
         return {"Preference-Applied": f"wait={self.seconds:g}"} if self.preferred else {}
 
 

@@ -1,8 +1,8 @@
-"""Requests that stay open until a delivery is over, whichever process ends it: `?wait=`.
+"""Requests that stay open until a delivery is over, in whichever process that happens: `?wait=`.
 
-Whoever ends it gives a hint. As that may be lost, and is given only where the message was sent by a request that waits,
-the state is looked at when a request begins to wait, and then each second for all of them in one call. Whoever waits
-costs one place of a bounded number, and gives it back when the client hangs up or the server stops.
+The process that finishes it publishes a hint. A hint may be lost, and is published only if the message was sent by a
+request that waits; so the state is read when a request begins to wait, and then each second for all of them in one
+call. A waiting request takes one of a bounded number of places until the client hangs up or the server stops.
 """
 
 import asyncio
@@ -29,12 +29,12 @@ from relay.state.port import State
 from relay.state.rows import RowKey, delivery_row
 
 ASK_AGAIN_S: Final = 1
-"""Told, as `Retry-After`, to those whose answer takes longer than they wait."""
+"""`Retry-After` of responses to requests that waited too shortly."""
 
 
 @dataclass(eq=False, slots=True)
 class _Waiter:
-    """`woken`: there may be something to see, or nobody is there any more (`gone`)."""
+    """`woken`: there may be a result, or the client is gone (`gone`)."""
 
     woken: asyncio.Event = field(default_factory=asyncio.Event)
     gone: bool = False
@@ -75,7 +75,7 @@ class Waiters:
         return self._count
 
     async def close(self, _app: web.Application | None = None) -> None:
-        """Send all home, and let nobody wait any more: the server stops."""
+        """End all waits, and accept no more: the server stops."""
         self._closed = True
         for waiter in self._all():
             waiter.leave()

@@ -1,6 +1,6 @@
-"""Why a delivery does not go on, as far as can be told from outside: pure functions from rows and what is around them.
+"""Why a delivery waits, derived from its row and context. Pure.
 
-Times are Unix seconds, and None where they are not known, or where there is none.
+Times are Unix seconds; None if not known, or if there is none.
 """
 
 from dataclasses import dataclass
@@ -16,7 +16,7 @@ from relay.state.read_model import UNSERVED_S, Openings, Watched
 from relay.state.rows import Row, Stage
 
 _NEXT: Final = frozenset({"retry", "rate", "paused", "breaker", "settling", "in_doubt"})
-"""What is waited for before the next attempt; it is made when that is over."""
+"""The condition before the next attempt."""
 _AT_ONCE_S: Final = 1.0
 """What has come so lately is usually sent by the time that anybody reads of it."""
 _HOLDS: Final[dict[HoldReason, str]] = {
@@ -66,8 +66,8 @@ class HeldEndpoint:
 
 @dataclass(frozen=True, slots=True)
 class Around:
-    """What is around a delivery on its way to `receiver`. `head` None: nothing comes before it. `lacking`: a process
-    that cannot use the receiver's settings, as it said a moment ago."""
+    """The context of a delivery to `receiver`. `head`: None if no message precedes it. `lacking`: a process that has
+    reported that it cannot use the receiver's settings."""
 
     receiver: Receiver
     lane: LaneSeen

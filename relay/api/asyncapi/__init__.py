@@ -1,1 +1,1 @@
-"""What is on the topics, for those who write or read them: AsyncAPI 3."""
+"""The AsyncAPI 3 document of the topics, for producers and consumers."""

@@ -1,4 +1,5 @@
-"""The headers of records on the topics, one table for each form. A test holds them against what is written and read."""
+"""The headers of records on the topics, one table for each form. A test compares them with the code that writes
+them."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace

@@ -1,1 +1,1 @@
-"""The routes of the history: messages, attempts, payloads and counts, as far as their caller may see them."""
+"""The routes of the history: the messages, attempts, payloads and counts that the caller may see."""

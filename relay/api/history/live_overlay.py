@@ -1,8 +1,8 @@
-"""What the state knows of answers beyond what the history was told.
+"""Overlays the history with what the state knows about answers.
 
-That a callback took an answer is told by the attempt alone, which is in memory for a moment: if the process is killed
-then, it is told by nobody. The row of the delivery is marked once the callback has taken the answer, so it is looked at
-for each delivery that is listed without that. Where the state is away, or has forgotten, the history's word stands.
+Only the attempt records that a callback took an answer, and it is in memory for a moment: if the process is killed
+then, the history misses it. The row of the delivery is marked once the callback has taken the answer, so the row is
+read for each listed delivery without that mark. If the state is away or has forgotten, the history stands.
 """
 
 from collections.abc import Mapping, Sequence
@@ -19,7 +19,7 @@ from relay.state.port import State
 from relay.state.rows import Row, delivery_row
 
 IN_QUESTION: Final[Status] = "response_received_from_receiver"
-"""Where a delivery remains whose callback nobody told of."""
+"""The status of a delivery whose callback the history misses."""
 _TAKEN: Final[Status] = "response_delivered_to_sender"
 
 

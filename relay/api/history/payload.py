@@ -1,4 +1,5 @@
-"""A message's payload as its sender gave it. It is hostile: a browser is told to save it, and to run nothing of it."""
+"""A message's payload as its sender gave it. It may be hostile: a browser has to save it, and must not run any of
+it."""
 
 import re
 from typing import Final

@@ -1,4 +1,5 @@
-"""What a query asks of the history. What is wrong with it is a Problem that names the parameter and what is allowed."""
+"""Parses the query parameters of the history. A mistake is a Problem that names the parameter and the allowed
+values."""
 
 import re
 from collections.abc import Callable, Mapping, Sequence
@@ -109,7 +110,7 @@ def _times(query: Query, now: float) -> tuple[float | None, float | None]:
 
 
 def _of(query: Query, name: str, read: Callable[[str], T]) -> T | None:
-    """The last value counts, as of any parameter here. `read` raises ValueError that says what is allowed."""
+    """The last value counts, as of any parameter here. `read` raises ValueError with the allowed values."""
     text = _last(query, name)
     if text is None:
         return None

@@ -63,7 +63,7 @@ from relay.history.lag import Behind
 from relay.history.port import AttemptFound, AttemptQuery, By, HistoryPage, HistoryReader, MessageFound, Visible
 
 AT_RECEIVERS: Final[tuple[AttemptKind, ...]] = ("post", "status", "ping")
-"""What is a matter of the receiver; how an answer comes back is one of its sender."""
+"""Attempts that concern the receiver; callbacks concern the sender."""
 MOST_COUNTS: Final = 20_000
 """Points of one answer."""
 
@@ -285,7 +285,7 @@ class HistoryResource:
     async def payload(self, request: web.Request) -> web.Response:
         """A message's payload, as its sender gave it.
 
-        From the log; what is gone there, as far as the history keeps it. A history need not be set up.
+        From the log; if it is gone there, the part that the history keeps. It works without a history, too.
         """
         query_of(request)
         identity = message_in_path(request)

@@ -20,8 +20,7 @@ SHOWN_HEADERS: Final = 2_048
 
 
 class DeliveryItem(TypedDict):
-    """A delivery, as far as the newest of its lives has come. `receiver`: `-` where it never had one. `updated_at`:
-    RFC 3339."""
+    """A delivery in its newest generation. `receiver`: `-` if it never had one. `updated_at`: RFC 3339."""
 
     receiver: str
     status: Status
@@ -118,8 +117,8 @@ class AttemptPage(TypedDict):
 
 class CountItem(TypedDict):
     """POSTs to receivers. `delivered`: those that were accepted or delivered; `failed`: the others. `p50_ms`, `p99_ms`:
-    so long at most took half, and 99 %, of the responses, as far as their buckets tell; null: there was none, or it
-    took longer than the last one."""
+    upper bounds of the median and the 99th percentile, from buckets; null if there was no response, or it took longer
+    than the last bucket."""
 
     attempts: int
     delivered: int

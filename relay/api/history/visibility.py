@@ -1,4 +1,4 @@
-"""What of the history a caller may see: all, what is about sources that they may read, or about their receivers."""
+"""The part of the history that a caller may see: all of it, or that of its sources and receivers."""
 
 from collections.abc import Collection
 from typing import Final, NamedTuple
@@ -29,8 +29,8 @@ MOST_OWNED: Final = 10_000
 
 
 class VisibleMessage(NamedTuple):
-    """A message that the caller may see something of, as state and log know it, and as the history does. `receivers`
-    None: all of it; else its deliveries to these, as far as they are of the lives that their names have now."""
+    """A message that the caller may see, from state and log, and from the history. `receivers`: None if the caller may
+    see all of it; otherwise its deliveries to these, within the current lives of their names."""
 
     known: KnownMessage | None
     found: MessageFound | None
@@ -67,7 +67,7 @@ class Visibility:
     def of_receivers(
         self, request: web.Request, names: Collection[str], sources: Collection[str] = frozenset()
     ) -> Visible:
-        """What is about these sources, and about these receivers in the lives that their names have now."""
+        """Data about these sources, and about these receivers in the current lives of their names."""
         lives = {name: self._life(request, name) for name in names}
         return Visible(sources, names, {name: life for name, life in lives.items() if life.id})
 

@@ -8,7 +8,7 @@ from typing import Any, Final, NamedTuple
 from urllib.parse import quote, urlencode
 
 BASE: Final = "http://127.0.0.1:8080"
-"""Where a relay listens that nobody told otherwise."""
+"""Where a relay listens by default."""
 _KEY: Final = "$RELAY_API_KEY"
 _JSON: Final = "application/json"
 _WIDTH: Final = 100

@@ -1,4 +1,4 @@
-"""What the relay sends by itself: the top-level `webhooks` of the document. Receivers and senders serve these."""
+"""The requests that the relay sends: the top-level `webhooks` of the document. Receivers and senders serve these."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -38,7 +38,7 @@ class Nonce(TypedDict):
 
 
 class Ping(TypedDict):
-    """The whole body of a ping. `test`: somebody asked for it, to see what becomes of it; `receiver`: then, whom."""
+    """The whole body of a ping. `test`: an operator asked for it; `receiver`: then, its name."""
 
     type: Literal["relay.ping"]
     test: NotRequired[Literal[True]]

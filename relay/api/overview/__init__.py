@@ -1,1 +1,1 @@
-"""How the relay is as a whole: what flows through its stages, who serves its lanes, and what needs somebody first."""
+"""The overview of the relay: throughput of its stages, owners of its lanes, and what needs attention first."""

@@ -1,4 +1,4 @@
-"""What needs somebody, the most urgent first: pure, from what was seen."""
+"""What needs attention, the most urgent first, from a snapshot. Pure."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -86,8 +86,8 @@ class FailedNow(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class AlertInput:
-    """`away`: part -> what is wrong; `warnings`: likewise, of what works all the same. `refused`: entry -> why.
-    `since`: when the hour of `failed` began, as RFC 3339."""
+    """`away`: part -> problem; `warnings`: the same for parts that still work. `refused`: entry -> why. `since`: when
+    the hour of `failed` began, as RFC 3339."""
 
     now: float
     lanes: Sequence[LaneNow] = ()
@@ -155,7 +155,7 @@ def _of_endpoint(one: EndpointNow) -> Item:
 
 
 def _of_stuck(seen: AlertInput) -> Iterable[Item]:
-    """Of receivers that take something: of the others it is told that they do not."""
+    """For receivers that accept requests; the others have alerts of their own."""
     held = {one.name for one in seen.endpoints if not one.is_source}
     for one in seen.stuck:
         if one.receiver not in held:

@@ -49,7 +49,7 @@ async def stuck_lines(log: LogReader, state: State, lanes: Sequence[LaneNow]) ->
 
 
 def why_stuck(head: Watched) -> str | None:
-    """What came of the attempts of a line's head. None: it moves, as far as can be told."""
+    """The result of the attempts of a line's head. None if the line moves, or that is not known."""
     row = head.row
     over = row.attempts - head.under_way
     if row.stage not in _TO_BE_SENT or over < 1 or (over < FAILED and row.due_in_s < LONG_S):

@@ -1,4 +1,4 @@
-"""`GET /v1/overview`: what flows, what fails, and what needs somebody first. `GET /v1/lanes`: every partition."""
+"""`GET /v1/overview`: throughput, failures, and what needs attention first. `GET /v1/lanes`: every partition."""
 
 from collections.abc import Iterable, Mapping
 from typing import Annotated, Final, Literal, TypedDict
@@ -21,7 +21,7 @@ from relay.history.lag import Behind
 from relay.state.lanes import STAGES, LaneNow, StageName
 
 LATE_S: Final = 60.0
-"""A history that is so far behind is told of."""
+"""A history that lags by more than this is reported."""
 _ROUND: Final = 3
 _FIRST_REFUSED: Final = 20
 """Entries that cannot be used, by name; the others as a number."""
@@ -29,9 +29,9 @@ _FIRST_REFUSED: Final = 20
 
 class StageView(TypedDict):
     """One step of the way. `topics`: how many it reads. `lag`: records that are not finished; `oldest_s`: age of the
-    oldest; `rate`: finished a second, `come`: come in a second, null at the first look; `parked`: put by until their
-    time comes, null where that is not counted by stage; `in_flight`: requests under way; `unserved`: partitions that
-    nobody reads."""
+    oldest; `rate`: finished a second, `come`: received a second, null in the first snapshot; `parked`: waiting for
+    their next attempt, null if that is not counted by stage; `in_flight`: requests in progress; `unserved`: partitions
+    that no process reads."""
 
     name: StageName
     topics: int
@@ -89,8 +89,8 @@ class MessageRef(TypedDict):
 
 
 class AttentionView(TypedDict):
-    """What needs somebody. `subject`: a receiver, `source/callback`, topic, or part. `message`: the one that it is
-    about, as with `held_up`: others wait behind it, and it does not get through."""
+    """What needs attention. `subject`: a receiver, `source/callback`, topic, or part. `message`: that it is about, as
+    with `held_up`: others wait behind it, and it keeps failing."""
 
     kind: Kind
     severity: Literal["error", "warning"]
@@ -120,10 +120,10 @@ class OverviewView(TypedDict):
 
 
 class LaneItem(TypedDict):
-    """A partition that a group reads. `receiver`: whose own it is; null: it carries many. `rate`: finished a second,
-    null at the first look. `committed`: the next offset to read, null: the group has none. `process`: who serves it,
-    host and process id first; `seen_s`: since its last sign of life; `in_flight`: its requests under way. `parked`: of
-    its receiver, in all its partitions; null where it carries many."""
+    """A partition that a group reads. `receiver`: of a dedicated lane, otherwise null. `rate`: finished a second, null
+    in the first snapshot. `committed`: the next offset to read, null if the group has none. `process`: that serves it,
+    host and process id first; `seen_s`: since its last heartbeat; `in_flight`: its requests in progress. `parked`: of
+    its receiver, in all its partitions; null in a shared lane."""
 
     topic: str
     partition: int
@@ -171,11 +171,11 @@ class OverviewResource:
         example=Example(200),
     )
     async def overview(self, request: web.Request) -> web.Response:
-        """What flows, what fails, and what needs somebody first.
+        """Throughput, failures, and what needs attention first.
 
-        For people who look after the relay. It is made anew a second after the last one at the earliest, for all who
-        ask. Of very many receivers or dead letters some are looked at. `attention` has what needs somebody, the most
-        urgent first, where there is one with a call of this API that may help.
+        For operators. A new snapshot is taken at most once a second, for all callers. Of very many receivers or dead
+        letters a part is read. `attention` has what needs attention, the most urgent first, with a call of this API
+        that may help, if there is one.
         """
         query_of(request)
         look = await self._looker.look()
@@ -233,9 +233,9 @@ class OverviewResource:
         example=Example(200, query={"served": "false"}),
     )
     async def lanes(self, request: web.Request) -> web.Response:
-        """Each partition: how far it is read, and whether somebody serves it.
+        """Each partition: its committed offset, its lag, and the process that serves it.
 
-        In the order of topic and partition, as of the last look, as for the overview.
+        In the order of topic and partition, from the last snapshot, as for the overview.
         """
         query = query_of(request, "limit", "cursor", "receiver", "role", "served")
         limit, behind = limit_in(query), key_behind(query)
@@ -275,7 +275,7 @@ class OverviewResource:
 
 
 def _late(history: HistoryNowView | None) -> dict[str, str]:
-    """What to tell of a history that does not follow."""
+    """The warning for a history that lags."""
     if history is None:
         return {}
     behind_s = history["behind_s"]

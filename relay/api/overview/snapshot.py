@@ -145,7 +145,7 @@ class Looker:
         found = await self._context.state.parked([f"r:{name}" for name in names]) if names else []
         return {name: count for name, count in zip(names, found, strict=True) if isinstance(count, Counts)}
 
-    # what is sent nothing
+    # endpoints that are sent nothing
 
     async def _endpoints(self, now: float) -> list[EndpointNow]:
         known = self._known()

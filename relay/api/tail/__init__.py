@@ -1,1 +1,1 @@
-"""The live tail: what happens, told to those who listen while they listen."""
+"""The live tail: events, streamed to connected listeners."""

@@ -1,6 +1,6 @@
-"""What a record tells to those who watch: a message, an attempt, an answer, or a dead letter. Pure.
+"""The tail event of a record: a message, an attempt, an answer, or a dead letter. Pure.
 
-A record that cannot be read tells nothing here: what is wrong with it becomes a dead letter, and that is told.
+A record that cannot be read has no event: it becomes a dead letter, which has one.
 """
 
 from collections import OrderedDict
@@ -28,10 +28,10 @@ from relay.log.port import Record
 from relay.replay.letter import read_letter
 
 SHOWN_BODY: Final = 1_024
-"""Bytes of an answer's body that are told."""
+"""Bytes of an answer's body in an event."""
 TYPES_KNOWN: Final = 10_000
 SHOWN_DELIVERIES: Final = 50
-"""Of a message that goes to more receivers, so many are told."""
+"""Receivers of a message in an event, at most."""
 
 Kind = Literal["message", "attempt", "answer", "failed"]
 _LEADS_TO: Final[tuple[Kind, ...]] = ("message", "attempt", "answer", "failed")
@@ -55,9 +55,9 @@ View = MessageItem | AttemptItem | AnswerItem | LetterView
 
 @dataclass(frozen=True, slots=True)
 class TailedEvent:
-    """`source_id` None: nobody knows of which source. `receivers`: whom it is about. `failed`: it went wrong.
-    `of_sender`: it is a matter of its sender alone, whose receivers are told nothing of it. `life`, `origin`: of the
-    receiver's name, and of the message, as `Life.has` takes them."""
+    """`source_id`: None if not known. `receivers`: that it is about. `failed`: it is a failure. `of_sender`: only
+    readers of its source may see it, not its receivers. `life`, `origin`: of the receiver's name, and of the message,
+    as `Life.has` takes them."""
 
     kind: Kind
     at_ms: int
@@ -76,7 +76,7 @@ class TailedEvent:
         return self.at_ms, _LEADS_TO.index(self.kind) + 2 * (self.kind == "attempt" and self.of_sender)
 
     def only_for(self, receivers: Collection[str]) -> "TailedEvent":
-        """As those see it who may see what is about `receivers`."""
+        """The part for callers that may see data about `receivers`."""
         if self.kind != "message":
             return self
         own = tuple(name for name in self.receivers if name in receivers)
@@ -195,7 +195,7 @@ def _arrived(receiver: str, moment: str | None) -> DeliveryItem:
 
 
 def _answer(record: Record) -> TailedEvent | None:
-    """A failure notice is none: it is told as the dead letter that it is about."""
+    """None for a failure notice: its dead letter has an event."""
     try:
         hop = decode_hop(record.headers)
     except InvalidRecord:

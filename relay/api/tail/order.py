@@ -1,6 +1,6 @@
-"""Holds what was seen for a moment, so that what is written later of the same moment is told in its place. Pure.
+"""Delays events for a moment, so that records that are written later are sent in the order of their time. Pure.
 
-Attempts are written some at a time, after the answers and dead letters that they led to.
+Attempts are written in batches, after the answers and dead letters that they led to.
 """
 
 from collections.abc import Iterable
@@ -25,7 +25,7 @@ class InOrder:
         self._held.sort(key=lambda held: held[0].place)
 
     def due(self, now: float) -> list[TailedEvent]:
-        """What is to be told now: what was held long enough, and whatever happened before that."""
+        """The events to send now: those that were held long enough, and all that happened before them."""
         last = max((n for n, (_, seen) in enumerate(self._held) if seen <= now - self._hold_s), default=-1)
         told, self._held = self._held[: last + 1], self._held[last + 1 :]
         return [happening for happening, _ in told]

@@ -1,5 +1,4 @@
-"""The place of one who listens: what is still to be written for them, within bounds. Who takes it too slowly misses
-some, and is told how many."""
+"""The bounded queue of one listener. A listener that reads too slowly misses events, and gets their number."""
 
 import asyncio
 from collections import deque
@@ -9,7 +8,7 @@ from typing import Final
 from relay.api.tail.event import TailedEvent, encoded_event
 
 MOST_BYTES: Final = 1024**2
-"""That wait for one listener; what comes beyond them is left out."""
+"""Events that wait for one listener, at most; further ones are dropped."""
 
 Shown = Callable[[TailedEvent], TailedEvent | None]
 """What a listener gets to see of it; None: nothing."""
@@ -43,7 +42,7 @@ class TailQueue:
         self._wake.set()
 
     def miss(self, count: int) -> None:
-        """So many things happened that nobody looked at."""
+        """So many events were not read from the log."""
         self.put(skipped(count))
 
     async def take(self, patience_s: float) -> bytes:

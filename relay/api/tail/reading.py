@@ -38,8 +38,8 @@ class Reading:
         return await self._up_to(ends, self._next)
 
     async def _there(self) -> list[TopicPartition]:
-        """Those of the topics that a message passes last come first: where ends are asked for one by one, what is told
-        of it later is not seen before what is told of it first."""
+        """The topics that a message passes last come first: if ends are asked for one by one, later events of a message
+        are not seen before its earlier ones."""
         states = await self._log.describe(list(self._readers))
         return [
             TopicPartition(topic, number)

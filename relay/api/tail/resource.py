@@ -1,4 +1,4 @@
-"""`GET /v1/tail`: what happens, as server-sent events, while somebody listens."""
+"""`GET /v1/tail`: events as they happen, as server-sent events."""
 
 import asyncio
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -25,9 +25,9 @@ from relay.domain.identity import MAX_ID_BYTES, is_receiver_name
 
 EVENT_STREAM: Final = "text/event-stream"
 ALIVE_S: Final = 15.0
-"""Between two signs of life where nothing happens: proxies close what is silent for longer."""
+"""Between two comments in a silent stream: proxies close one that is silent for longer."""
 JUDGED_S: Final = 3.0
-"""Between two judgements of who listens: what is revoked, ended or over hears nothing for longer than this."""
+"""Between two checks of a listener's rights: a revoked key gets no events after this time."""
 _HEADERS: Final = {"Content-Type": EVENT_STREAM, "X-Accel-Buffering": "no"}
 _AGAIN: Final = b"retry: 1000\n\n"
 """Milliseconds after which a browser comes back."""
@@ -70,8 +70,8 @@ _Source = Annotated[str, Meta(min_length=1, max_length=MAX_ID_BYTES)]
 
 
 class TailResource:
-    """A listener is one request, which ends when they hang up, or may not go on, after `listen_s`, or when the server
-    stops. `callers` None: everybody may, as nobody else reaches us."""
+    """A listener is one request, which ends when the client hangs up or loses its rights, after `listen_s`, or when the
+    server stops. `callers`: None on the private socket, where every request is allowed."""
 
     def __init__(self, context: ApiContext, tail: Tail, callers: Callers | None) -> None:
         self._limits = context.limits
@@ -94,16 +94,16 @@ class TailResource:
         example=Example(200, query={"source": "github"}),
     )
     async def listen(self, request: web.Request) -> web.StreamResponse:
-        """What happens, while you listen.
+        """Events as they happen.
 
-        Server-sent events, each with JSON as its data. `message`: a message has come, with whom it goes to. `attempt`:
-        a request was made for one, and what came back. `answer`: an answer is on its way to the sender. `failed`: a
-        dead letter, as `GET /v1/failed` has it. `listening`: from now on what happens is told; `away`: the log does not
-        answer, so nothing can be told; `skipped`: `count` records, or events, were left out as there were too many, or
-        you took them too slowly; `ended`: you may not go on, and `detail` says why. It ends seconds after the key or
-        session that you ask with, or after 15 minutes, and is to be asked for again then; nothing is told twice, and
-        nothing that happened in between. Keys of sources see all of these; keys of receivers what is about them, and no
-        request to a sender.
+        Server-sent events with JSON as data. `message`: a message was received, with its receivers. `attempt`: a
+        request was made for one, with its response. `answer`: an answer is on its way to the sender. `failed`: a dead
+        letter, as in `GET /v1/failed`. `listening`: events are streamed from now on; `away`: the log does not answer,
+        so there are no events; `skipped`: `count` records, or events, were dropped because there were too many, or the
+        client read too slowly; `ended`: the client lost its rights, and `detail` says why. The stream ends seconds
+        after the key or session does, and after 15 minutes; then connect again. No event is sent twice, and those in
+        between are lost. Keys of sources see all events of these; keys of receivers those about them, but no request
+        to a sender.
         """
         wanted = _wanted(request, query_of(request, "source", "receiver", "type", "failed"))
         if request.method == "HEAD":
@@ -175,7 +175,8 @@ def _wanted(request: web.Request, query: Mapping[str, list[str]]) -> Wanted:
 
 
 def _seen(request: web.Request, happening: TailedEvent) -> TailedEvent | None:
-    """As far as the caller may see it: all of it who reads its source, else what is about receivers of theirs."""
+    """The part that the caller may see: all of it with the right to read its source, otherwise that about its
+    receivers."""
     if may_read(request, happening.source_id):
         return happening
     life, origin = happening.life, happening.origin

@@ -1,7 +1,7 @@
-"""Reads the topics from their ends while anybody listens, once for all listeners of the process.
+"""Reads the topics from their ends while there are listeners, once for all listeners of the process.
 
-It is a look every now and then, of bounded length: when more happens than a look reads, the older of it is passed over,
-and the listeners are told how much that was. It rests in between, so that who only watches does not hold up who works.
+It reads a bounded number of records now and then: if there are more, the older ones are skipped, and the listeners get
+their number. It pauses in between, so that listeners do not slow down deliveries.
 """
 
 import asyncio
@@ -34,7 +34,7 @@ LONGEST_REST_S: Final = 1.0
 AWAY_S: Final = 1.0
 
 LISTENING: Final = encoded_event("listening", {})
-"""What happens from now on is told."""
+"""Events are streamed from now on."""
 AWAY: Final = encoded_event("away", {})
 """The log does not answer."""
 
@@ -71,7 +71,7 @@ class Tail:
             leave()
 
     async def close(self, _app: web.Application | None = None) -> None:
-        """Send all home, and let nobody listen any more: the server stops."""
+        """End all streams, and accept no more: the server stops."""
         self._closed = True
         for place in self._places:
             place.close()
@@ -90,7 +90,7 @@ class Tail:
             self._listening = False
 
     async def _look_again_and_again(self) -> None:
-        """After an outage it goes on where it was, as far as one look reaches."""
+        """After an outage it continues at its positions, within one read."""
         reading, held = Reading(self._log, self._readers), InOrder()
         clock = asyncio.get_running_loop().time
         while self._places:
@@ -114,7 +114,7 @@ class Tail:
                 place.tell(happening)
 
     def _say(self, *, listening: bool, why: str = "") -> None:
-        """Whether what happens is told from now on, where that has changed."""
+        """Whether events are streamed from now on, if that has changed."""
         if listening == self._listening:
             return
         self._listening = listening
