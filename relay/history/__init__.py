@@ -1,1 +1,1 @@
-"""What happened, to be searched: derived from the log, never waited for, and rebuilt from it."""
+"""The searchable history: derived from the log, never awaited by deliveries, and rebuilt from the log if lost."""

@@ -1,4 +1,4 @@
-"""Where a page ended, as text that a caller hands back. Pure."""
+"""Page cursors: the place where a page ended, as opaque text. Pure."""
 
 import base64
 import binascii
@@ -9,11 +9,11 @@ import msgspec
 T = TypeVar("T", bound=tuple[Any, ...])
 
 _TOO_LARGE: Final = 2**62
-"""Databases have 64 bits."""
+"""Databases have 64-bit integers."""
 
 
 class AfterMessage(NamedTuple):
-    """Pages go from newer to older ones; those that arrived together by their ids."""
+    """Pages are ordered from newest to oldest; messages that arrived at the same time by their ids."""
 
     received_at: float
     source_id: str
@@ -21,7 +21,7 @@ class AfterMessage(NamedTuple):
 
 
 class AfterAttempt(NamedTuple):
-    """Those that began together go by the place of their records."""
+    """Attempts that began at the same time are ordered by the place of their records."""
 
     started_at: float
     partition: int
@@ -33,12 +33,12 @@ def write_cursor(place: AfterMessage | AfterAttempt) -> str:
 
 
 def read_message_cursor(text: str | None) -> AfterMessage | None:
-    """None of None. Raises ValueError."""
+    """The place in a cursor; None for None. Raises ValueError."""
     return None if text is None else AfterMessage(*_decoded(text, tuple[float, str, str]))
 
 
 def read_attempt_cursor(text: str | None) -> AfterAttempt | None:
-    """None of None. Raises ValueError."""
+    """The place in a cursor; None for None. Raises ValueError."""
     return None if text is None else AfterAttempt(*_decoded(text, tuple[float, int, int]))
 
 

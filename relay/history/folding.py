@@ -1,7 +1,7 @@
-"""What the facts of a batch come to: rows of deliveries and counts. Pure, and whatever the order of the facts.
+"""Folds the facts of a batch into delivery rows and counts. Pure, and independent of the order of the facts.
 
-Two rows of one delivery are joined field by field, each by a greatest one that begins with the generation; so it does
-not matter which came first, nor how often.
+Two rows of one delivery are joined field by field. Each field takes the value with the greatest key, which begins with
+the generation; so neither the order nor repetitions matter.
 """
 
 from bisect import bisect_left
@@ -25,16 +25,17 @@ PROGRESS: Final[tuple[Status, ...]] = (
     "response_delivered_to_sender",
     "failed",
 )
-"""Of a life of a delivery, each behind those that it may have been before: what has failed stays so, as a replay begins
-the next one."""
+"""Statuses of a generation of a delivery in order of progress. A failed generation stays failed, because a replay
+begins the next one."""
 SPAN_S: Final[Mapping[By, int]] = {"minute": 60, "hour": 3600}
 
 _AFTER_CODE: Final = {"accepted": 1, "delivered": 1}
 
 
 class Said(NamedTuple):
-    """Whose word about the last response counts: the greatest. `rank`: nobody's, an attempt's, an answer's, that of a
-    callback given up, of a delivery given up; `number`: of the attempt; then the place of the record."""
+    """Precedence of a record's last response; the greatest counts. `rank`: 0 none, 1 an attempt, 2 an answer, 3 a
+    callback that was given up, 4 a delivery that was given up. `number`: of the attempt. Then the place of the
+    record."""
 
     rank: int = 0
     number: int = 0
@@ -43,7 +44,8 @@ class Said(NamedTuple):
 
 
 class DeliveryRow(NamedTuple):
-    """A row. `progress`: index into PROGRESS. `life`: of the receiver's name; empty until one of them says."""
+    """A row of the table of deliveries. `progress`: index into PROGRESS. `life`: of the receiver's name; empty until a
+    record with it was read."""
 
     source_id: str
     message_id: str
@@ -64,16 +66,16 @@ class DeliveryRow(NamedTuple):
 
 
 def deliveries_of(batch: FactBatch) -> list[DeliveryRow]:
-    """One for each delivery that the batch tells of, in the order of their keys."""
+    """One row for each delivery in the batch, ordered by key."""
     found: dict[tuple[str, str, str], DeliveryRow] = {}
-    for row in _told(batch):
+    for row in _rows(batch):
         known = found.get(row.key)
         found[row.key] = row if known is None else join(known, row)
     return [found[key] for key in sorted(found)]
 
 
 def join(one: DeliveryRow, other: DeliveryRow) -> DeliveryRow:
-    """What both say of the same delivery."""
+    """Join two rows of the same delivery."""
     if one.generation != other.generation:
         return max(one, other, key=lambda row: row.generation)
     latest = max(one, other, key=lambda row: row.said)
@@ -86,7 +88,7 @@ def join(one: DeliveryRow, other: DeliveryRow) -> DeliveryRow:
 
 
 def found_of(row: DeliveryRow) -> DeliveryFound:
-    """The row, as it is told."""
+    """The row as a result of a query."""
     return DeliveryFound(
         row.receiver,
         PROGRESS[row.progress],
@@ -100,7 +102,7 @@ def found_of(row: DeliveryRow) -> DeliveryFound:
     )
 
 
-def _told(batch: FactBatch) -> Iterable[DeliveryRow]:
+def _rows(batch: FactBatch) -> Iterable[DeliveryRow]:
     for arrival in batch.arrivals:
         yield from _of_arrival(arrival)
     for at, attempt in batch.attempts:
@@ -125,8 +127,8 @@ def _of_attempt(at: Coordinate, attempt: Attempt) -> DeliveryRow:
     progress = _AFTER_CODE.get(attempt.code_class or "", 0)
     said = Said(1, attempt.attempt, at.partition, at.offset)
     status = attempt.response.status if attempt.response is not None else None
-    told = (status, _text(attempt.reason), _text(attempt.detail))
-    return DeliveryRow(*key, attempt.generation, progress, attempt.attempt, said, *told, ended_at, attempt.life)
+    response = (status, _text(attempt.reason), _text(attempt.detail))
+    return DeliveryRow(*key, attempt.generation, progress, attempt.attempt, said, *response, ended_at, attempt.life)
 
 
 def _was_taken(attempt: Attempt) -> bool:
@@ -136,9 +138,9 @@ def _was_taken(attempt: Attempt) -> bool:
 def _of_ending(ending: EndingFact) -> DeliveryRow:
     progress = PROGRESS.index(ending.status)
     said = Said(_rank(ending), 0, ending.at.partition, ending.at.offset)
-    told = (ending.last_status, _text(ending.reason), _text(ending.detail))
+    last = (ending.last_status, _text(ending.reason), _text(ending.detail))
     key = _key(ending.delivery)
-    return DeliveryRow(*key, ending.generation, progress, ending.attempts, said, *told, ending.happened_at, ending.life)
+    return DeliveryRow(*key, ending.generation, progress, ending.attempts, said, *last, ending.happened_at, ending.life)
 
 
 def _rank(ending: EndingFact) -> int:
@@ -157,7 +159,7 @@ def _text(text: str | None) -> str | None:
 
 
 class CountDelta(NamedTuple):
-    """What a batch adds to the numbers of a span. `at`: its begin, Unix seconds."""
+    """Numbers that a batch adds to a span. `at`: the span's begin, Unix seconds."""
 
     by: By
     at: int
@@ -168,7 +170,7 @@ class CountDelta(NamedTuple):
 
 
 def counts_of(attempts: Iterable[Attempt]) -> list[CountDelta]:
-    """Of the POSTs among them to a receiver, in the order of their keys."""
+    """Counts of the POSTs to receivers among `attempts`, ordered by key."""
     found: dict[tuple[By, int, str, str, str], list[int]] = {}
     for attempt in attempts:
         if attempt.kind != "post" or attempt.code_class is None or attempt.receiver is None:
@@ -188,7 +190,7 @@ def _count(numbers: list[int], attempt: Attempt) -> None:
 
 
 def first_of(arrivals: Sequence[ArrivalFact]) -> list[ArrivalFact]:
-    """Of each id the first to arrive, in the order of their ids."""
+    """The first arrival of each id, ordered by id."""
     found: dict[tuple[str, str], ArrivalFact] = {}
     for arrival in arrivals:
         known = found.get(arrival.message)
@@ -198,5 +200,5 @@ def first_of(arrivals: Sequence[ArrivalFact]) -> list[ArrivalFact]:
 
 
 def order_of(arrival: ArrivalFact) -> tuple[float, int, int]:
-    """Which of several came first."""
+    """Sort key by time of arrival."""
     return arrival.received_at, arrival.at.partition, arrival.at.offset

@@ -1,4 +1,4 @@
-"""How far the history is behind the topics that it is made of."""
+"""The lag of the history behind its source topics."""
 
 from typing import Final
 
@@ -13,24 +13,24 @@ _GOOD_FOR_S: Final = 1.0
 
 
 class Behind:
-    """Asks at most once a second, however many want to know."""
+    """Measures the lag, at most once a second."""
 
     def __init__(self, history: HistoryReader, log: Log, topics: Topics, clock: Clock) -> None:
         self._history = history
         self._log = log
         self._groups = {topic: topics.group("history") for topic in told_by(topics)}
         self._clock = clock
-        self._asked: tuple[float, float | None] | None = None
+        self._measured: tuple[float, float | None] | None = None
 
     async def seconds(self) -> float | None:
-        """The age of the oldest record that it has not taken; 0 where there is none, None where that is not known.
-        Raises HistoryUnavailable."""
+        """Age of the oldest record that the history lacks; 0 if it lacks none, None if unknown. Raises
+        HistoryUnavailable."""
         now = self._clock.monotonic()
-        if self._asked is None or now - self._asked[0] >= _GOOD_FOR_S:
-            self._asked = now, await self._look()
-        return self._asked[1]
+        if self._measured is None or now - self._measured[0] >= _GOOD_FOR_S:
+            self._measured = now, await self._measure()
+        return self._measured[1]
 
-    async def _look(self) -> float | None:
+    async def _measure(self) -> float | None:
         taken = await self._history.next_offsets()
         try:
             spans = await self._log.backlogs(self._groups)
@@ -44,10 +44,10 @@ class Behind:
             return None
         oldest_ms = min((record.timestamp_ms for record in records if record is not None), default=None)
         if oldest_ms is None:
-            return None if next_ones else 0.0  # what comes next is gone, or no record
+            return None if next_ones else 0.0  # the next records no longer exist, or are not data
         return round(max(0.0, self._clock.time() - oldest_ms / 1000), 3)
 
 
 def told_by(topics: Topics) -> tuple[str, ...]:
-    """The topics that the history is made of."""
+    """The topics from which the history is built."""
     return topics.from_sender, topics.to_sender, topics.failed_messages, topics.delivery_attempts

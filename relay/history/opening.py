@@ -1,4 +1,4 @@
-"""A history from its URL."""
+"""Creates the history store for a URL."""
 
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
@@ -9,8 +9,8 @@ from relay.history.sqlite import SqliteHistory
 
 
 def open_history(url: str) -> History:
-    """Not yet started. `url`: one that `relay.config.setting_values` has checked. Raises UserError where PostgreSQL is
-    asked for and its driver is not installed."""
+    """The store, not started yet. `url`: checked by `check_history_url`. Raises UserError if it is PostgreSQL's and its
+    driver is not installed."""
     if url.startswith("sqlite:"):
         return SqliteHistory(Path(unquote(urlsplit(url).path)))
     try:

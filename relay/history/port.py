@@ -1,8 +1,7 @@
-"""The history port: messages, deliveries and attempts as they are searched. All of it is derived from the log.
+"""The history port: searchable messages, deliveries and attempts, all derived from the log.
 
-Any method may raise HistoryUnavailable; then it can be repeated. What a page of results leaves out follows behind its
-cursor: newest first, and stable while newer things come in. Texts that no database takes come back as they could be
-kept: NUL and lone surrogates as U+FFFD.
+Any method may raise HistoryUnavailable; then it can be repeated. Pages are newest first, and their cursors are stable
+while newer records arrive. In texts, NUL and lone surrogates, which databases reject, are stored as U+FFFD.
 """
 
 from collections.abc import Collection, Mapping, Sequence
@@ -24,10 +23,10 @@ By = Literal["minute", "hour"]
 
 
 class ArrivalFact(Struct, frozen=True, gc=False):
-    """A message as it came to `from_sender`, at `at`. `received_at`: Unix seconds, the log's. `headers`: the message's
-    own and its CloudEvents attributes, by their names in lower case, where bodies are kept; `body`: as many of its
-    first bytes as are kept. `receivers`: those that it names, whose deliveries are known by that. Of an id that came
-    more than once the first counts, with the receivers of all."""
+    """A message as it arrived on `from_sender`, at `at`. `received_at`: the log's time, Unix seconds. `headers`: the
+    forwarded headers and CloudEvents attributes, by lower-case names, if bodies are stored; `body`: its stored first
+    bytes. `receivers`: those that it names, each of which is a delivery. If an id arrives several times, the first
+    arrival counts, with the receivers of all."""
 
     message: MessageId
     at: Coordinate
@@ -41,11 +40,11 @@ class ArrivalFact(Struct, frozen=True, gc=False):
 
 
 class EndingFact(Struct, frozen=True, gc=False):
-    """What became of a delivery: its record on `to_sender`, or on `failed_messages`. `happened_at`: Unix seconds.
+    """The end of a delivery: its record on `to_sender`, or on `failed_messages`. `happened_at`: Unix seconds.
 
-    `status`: `response_received_from_receiver`; `response_delivered_to_sender` where it was left for a consumer of the
-    source's own; or `failed`, then with its `reason`, also where it was the sender's callback that failed. `attempts`:
-    POSTs to the receiver. `receiver` of what was never routed: empty. `life`: of the receiver's name, if it is known.
+    `status`: `response_received_from_receiver`; `response_delivered_to_sender` if a consumer of the source's own reads
+    it; or `failed` with a `reason`, also if the sender's callback failed. `attempts`: POSTs to the receiver. The
+    receiver is empty if the message was never routed. `life`: of the receiver's name, if known.
     """
 
     delivery: DeliveryId
@@ -61,7 +60,7 @@ class EndingFact(Struct, frozen=True, gc=False):
 
 
 class FactBatch(Struct, frozen=True):
-    """What some records say. `attempts` with the coordinate that tells one from another."""
+    """The facts in a batch of records. `attempts` are identified by their coordinates."""
 
     arrivals: Sequence[ArrivalFact] = ()
     attempts: Sequence[tuple[Coordinate, Attempt]] = ()
@@ -70,10 +69,11 @@ class FactBatch(Struct, frozen=True):
 
 @dataclass(frozen=True, slots=True)
 class Visible:
-    """Of whom something may be shown. Both None: of all. `sources`: patterns as scopes have them. What is about one of
-    `sources` is shown, and of the rest what is about one of `receivers`: a message with a delivery to one, without its
-    other deliveries, and attempts at it, but no callback. A None beside names stands for none of that kind. `lives`: of
-    the names of `receivers`, those that are not empty: of former lives of a name nothing is shown."""
+    """The part of the history that a client may see; everything if both are None. `sources`: patterns as in scopes, of
+    which everything is visible. Of other sources, only what concerns one of `receivers` is visible: messages with a
+    delivery to it, without their other deliveries, and attempts at it, but no callbacks. If only one is None, nothing
+    is visible by it. `lives`: current lives of `receivers`, without empty ones; former lives of a name are not
+    visible."""
 
     sources: Collection[str] | None = None
     receivers: Collection[str] | None = None
@@ -85,12 +85,13 @@ class Visible:
 
 @dataclass(frozen=True, slots=True)
 class MessageQuery:
-    """Which messages. What is None narrows nothing. `since` (included), `until` (not): Unix seconds of the arrival.
+    """A query for messages; a None does not restrict. `since` (inclusive), `until` (exclusive): Unix seconds of the
+    arrival.
 
-    `event_type`: exact, or with a trailing `*`. `id_prefix`: how the message_id begins, or the webhook id. `header`: a
-    name and its value; `payload`: a JSON pointer and the text of what is there (a string as it is, `true`, a number
-    without exponent); both only where bodies are kept. `status`, `reason`, `receiver`: at least one delivery that may
-    be shown is all of that; a message of which no delivery is known yet is `arrived`.
+    `event_type`: exact, or with a trailing `*`. `id_prefix`: of the message_id or the webhook id. `header`: a name and
+    its value; `payload`: a JSON pointer and the text of its value (a string as it is, `true`, a number without
+    exponent); both only if bodies are stored. `status`, `reason`, `receiver`: at least one visible delivery matches all
+    of them; a message without a known delivery is `arrived`.
     """
 
     visible: Visible = field(default_factory=Visible)
@@ -108,8 +109,8 @@ class MessageQuery:
 
 @dataclass(frozen=True, slots=True)
 class AttemptQuery:
-    """Which attempts. `kinds` None: all. `failed`: those that did not end well (True), or that did (False). `since`
-    (included), `until` (not): Unix seconds of their begin. `at`: the one whose record has this partition and offset.
+    """A query for attempts; a None does not restrict. `failed`: only failed (True) or only successful (False) ones.
+    `since` (inclusive), `until` (exclusive): Unix seconds of their begin. `at`: the one with this partition and offset.
     `behind`: of this partition only those with a larger offset."""
 
     visible: Visible = field(default_factory=Visible)
@@ -124,9 +125,8 @@ class AttemptQuery:
 
 
 class DeliveryFound(Struct, frozen=True, gc=False):
-    """A delivery, as far as the newest of its generations has come. `reason`, `detail`: why it failed, or why its last
-    attempt did. `updated_at`: Unix seconds. `life`: of the receiver's name, if it is known: until it is tried, or ends,
-    it is not."""
+    """A delivery with the progress of its newest generation. `reason`, `detail`: why it, or its last attempt, failed.
+    `updated_at`: Unix seconds. `life`: of the receiver's name, which is unknown until the first attempt or the end."""
 
     receiver: str
     status: Status
@@ -140,31 +140,31 @@ class DeliveryFound(Struct, frozen=True, gc=False):
 
 
 class MessageFound(Struct, frozen=True, gc=False):
-    """A message with those of its deliveries that anything is known of."""
+    """A message with its known deliveries."""
 
     arrival: ArrivalFact
     deliveries: tuple[DeliveryFound, ...]
 
 
 class AttemptFound(Struct, frozen=True, gc=False):
-    """An attempt, and the place of its record, which names it."""
+    """An attempt, and the place of its record, which identifies it."""
 
     at: Coordinate
     attempt: Attempt
 
 
 class HistoryPage(Struct, Generic[T], frozen=True):
-    """`cursor`: what the next page is asked for with; None: this was the last one. A search by header or payload looks
-    at so many messages for a page and no more, and one about receivers at what their names had in former lives: it may
-    then hold fewer than asked for, or none, and have a cursor."""
+    """`cursor`: for the next page; None for the last one. A page with a cursor may have fewer items than requested, or
+    none: a search by header or payload examines a limited number of messages per page, and a search by receivers skips
+    records of former lives."""
 
     items: list[T]
     cursor: str | None
 
 
 class SpanCount(Struct, frozen=True, gc=False):
-    """The POSTs to one receiver for one source within the minute, or the hour, that begins at `at` (Unix seconds).
-    `counts`: what `relay.domain.statistics.Counted` holds."""
+    """The POSTs to one receiver for one source in the minute or hour that begins at `at` (Unix seconds). `counts`: as
+    in `relay.domain.statistics.Counted`."""
 
     at: float
     receiver: str
@@ -173,7 +173,7 @@ class SpanCount(Struct, frozen=True, gc=False):
 
 
 class Size(NamedTuple):
-    """Of what a store holds. `bytes` None: not known."""
+    """Size of a store. `bytes`: None if unknown."""
 
     messages: int
     deliveries: int
@@ -182,22 +182,22 @@ class Size(NamedTuple):
 
 
 class HistoryReader(Protocol):
-    """What is asked of it."""
+    """Queries of the history."""
 
     async def messages(
         self, query: MessageQuery, *, limit: int, cursor: str | None = None
     ) -> HistoryPage[MessageFound]:
-        """Newest arrival first. Raises ValueError for a cursor that is none."""
+        """Newest arrival first. Raises ValueError for an invalid cursor."""
         ...
 
     async def message(self, message: MessageId) -> MessageFound | None:
-        """With all its deliveries: what may be shown is the caller's business."""
+        """A message with all its deliveries; the caller has to check their visibility."""
         ...
 
     async def attempts(
         self, query: AttemptQuery, *, limit: int, cursor: str | None = None
     ) -> HistoryPage[AttemptFound]:
-        """Newest begin first. Raises ValueError for a cursor that is none."""
+        """Newest begin first. Raises ValueError for an invalid cursor."""
         ...
 
     async def counted(
@@ -211,43 +211,43 @@ class HistoryReader(Protocol):
         source_id: str | None = None,
         most: int,
     ) -> list[SpanCount]:
-        """Oldest first, `most` at most; what nothing happened in is left out. `since`: included, `until`: not."""
+        """Counts of spans, oldest first, at most `most`, without empty ones. `since`: inclusive, `until`: exclusive."""
         ...
 
     async def next_offsets(self) -> dict[TopicPartition, int]:
-        """Of each partition that something was taken from: the offset of the record to take next."""
+        """The offset of the next record to write, for each partition with written records."""
         ...
 
 
 class History(HistoryReader, Protocol):
-    """A store. `start` connects and makes or moves up its tables, and is repeatable; where a newer version has made
-    them it raises HistoryUnavailable, and leaves them as they are. `close` releases everything in bounded time."""
+    """A history store. `start` connects and creates or migrates its tables, and is repeatable; if a newer version has
+    created them, it raises HistoryUnavailable without changes. `close` releases everything in bounded time."""
 
     async def start(self) -> None: ...
 
     async def write(
         self, batch: FactBatch, next_offsets: Mapping[TopicPartition, int], first: Mapping[TopicPartition, int]
     ) -> None:
-        """All of it, and how far it goes, or nothing of it. Repeatable: what is before the offsets that it has is left
-        out, whoever wrote it. `first`: where the batch begins, of each of its partitions. Raises HistoryMoved where it
-        has less than that: it was cleared, or is a copy of before."""
+        """Write the batch and the next offsets atomically. Repeatable: records before the stored offsets are skipped,
+        also if another process wrote them. `first`: first offset of the batch in each of its partitions. Raises
+        HistoryMoved if the store has less than that, because it was cleared or restored from a backup."""
         ...
 
     async def skip(self, next_offsets: Mapping[TopicPartition, int]) -> None:
-        """Go on from there: what was before is gone from the log. Nothing moves back."""
+        """Advance to these offsets, because earlier records no longer exist on the log. Offsets never decrease."""
         ...
 
     async def size(self) -> Size:
-        """About: where counting takes long, the server's own estimate."""
+        """Approximate size: the server's estimate if counting is slow."""
         ...
 
     async def prune(self, before: float) -> int:
-        """Drop what happened before the day (UTC) of this moment (Unix seconds), and tell how many messages that were.
-        Days are dropped as a whole."""
+        """Drop all days (UTC) before that of `before` (Unix seconds), each as a whole. Returns the number of dropped
+        messages."""
         ...
 
     async def clear(self) -> None:
-        """Drop everything, also how far it goes: it is to be built anew from the log."""
+        """Drop everything, including the offsets, so that it is rebuilt from the log."""
         ...
 
     async def close(self) -> None: ...

@@ -13,7 +13,6 @@ from relay.domain.errors import HistoryUnavailable
 from relay.domain.topics import DAY_S
 from relay.history.folding import counts_of, deliveries_of, first_of
 from relay.history.port import FactBatch, Size
-from relay.history.positions import check_begin
 from relay.history.postgres_tables import (
     BY_DAY,
     CREATE,
@@ -30,8 +29,7 @@ from relay.history.rows import MESSAGE_COLUMNS, attempt_row, count_row, delivery
 from relay.history.searching import Row, Searching
 from relay.history.select import Dialect, Select
 from relay.history.sql import ADD_COUNT, ATTEMPT, COUNT, DELIVERY, JOIN_DELIVERY
-from relay.history.taking import taken
-from relay.history.versions import check_not_newer
+from relay.history.taking import check_begin, check_not_newer, taken
 from relay.log.port import TopicPartition
 
 CONNECT_S: Final = 10.0
@@ -41,11 +39,11 @@ CLOSE_S: Final = 5.0
 READERS: Final = 4
 PRUNED_AT_ONCE: Final = 10_000
 ESTIMATED_FROM: Final = 100_000
-"""Rows, as the server last counted them, from which its word is taken."""
+"""Number of rows above which the server's estimate is used."""
 _MAKING: Final = 7_236_519_401
-"""Lock of whoever makes tables."""
+"""Advisory lock for creating tables."""
 _PLANS: Final = dict.fromkeys(("enable_hashjoin", "enable_mergejoin", "enable_seqscan", "jit"), "off")
-"""Staged rows are few and are looked up by index, which a planner that knows nothing of them would not bet on."""
+"""Staged rows are few and best joined by index, but the planner has no statistics about them."""
 
 _MESSAGES: Final = (
     f"INSERT INTO messages ({MESSAGE_COLUMNS}) SELECT {MESSAGE_COLUMNS.removesuffix(', routed')}, CASE WHEN EXISTS"
@@ -93,7 +91,7 @@ DIALECT: Final = Dialect(
 
 
 class PostgresHistory(Searching):
-    """`url`: as libpq has it. `now`: Unix seconds; days near it have partitions."""
+    """`url`: as in libpq. `now`: Unix seconds; days near it have partitions."""
 
     def __init__(self, url: str, now: Callable[[], float] = time.time) -> None:
         super().__init__(DIALECT, self._read)
@@ -106,7 +104,7 @@ class PostgresHistory(Searching):
         self._opening = asyncio.Lock()
         self._days: set[tuple[str, int]] = set()
 
-    # its life
+    # lifecycle
 
     async def start(self) -> None:
         async with self._connection() as writer, writer.transaction():
@@ -132,7 +130,7 @@ class PostgresHistory(Searching):
 
     @asynccontextmanager
     async def _connection(self) -> AsyncIterator[Any]:
-        """The one that writes, for one caller at a time; after a failure the next caller gets a new one."""
+        """The writing connection, for one caller at a time; after a failure the next caller gets a new one."""
         async with self._one_at_a_time:
             with _translated():
                 if self._writer is None or self._writer.is_closed():
@@ -149,7 +147,7 @@ class PostgresHistory(Searching):
                         writer.terminate()
                     raise
 
-    # what is written
+    # writing
 
     async def write(
         self, batch: FactBatch, next_offsets: Mapping[TopicPartition, int], first: Mapping[TopicPartition, int]
@@ -178,7 +176,7 @@ class PostgresHistory(Searching):
         found = {(table, day_of(moment, now)) for table, moment in moments}
         wanted = {(table, day) for table, day in found if day is not None}
         for table, day in sorted(wanted - self._days):
-            with suppress(asyncpg.CheckViolationError):  # some came while it was no day near now, and lies beside
+            with suppress(asyncpg.CheckViolationError):  # the default partition has rows of that day
                 async with writer.transaction():
                     await writer.execute("SELECT pg_advisory_xact_lock($1)", _MAKING)
                     await writer.execute(create_partition(table, day))
@@ -203,7 +201,7 @@ class PostgresHistory(Searching):
         return messages
 
     async def _delete_old(self, table: str, column: str, day: int) -> None:
-        """Some at a time: whoever writes has its turn in between."""
+        """Delete in chunks, so that writes can run in between."""
         while True:
             async with self._connection() as writer:
                 if await _delete(writer, table, column, day) < PRUNED_AT_ONCE:
@@ -213,7 +211,7 @@ class PostgresHistory(Searching):
         async with self._connection() as writer:
             await writer.execute(f"TRUNCATE {', '.join(TABLES)}")
 
-    # what is asked
+    # reading
 
     async def next_offsets(self) -> dict[TopicPartition, int]:
         async with self._reader() as reader:
@@ -265,10 +263,10 @@ def _translated() -> Iterator[None]:
 
 
 async def _lock(writer: Any, partitions: Iterable[TopicPartition]) -> None:
-    """One writer at a time for each partition of the log: what it finds is all that there is of it."""
+    """Lock partitions of the log for this transaction, so that each has one writer that sees all its rows."""
     keys = sorted(_lock_key(partition) for partition in partitions)
     await writer.execute("SELECT pg_advisory_xact_lock(key) FROM unnest($1::bigint[]) key", keys)
-    # what a crash of the server takes goes as a whole, with its positions, and is read from the log again
+    # a crash of the server loses whole transactions with their positions, which are read from the log again
     await writer.execute("SET LOCAL synchronous_commit = off")
 
 
@@ -310,7 +308,7 @@ async def _stage(writer: Any, table: str, columns: str, rows: Iterable[tuple[Any
 
 
 async def _delete(writer: Any, table: str, column: str, day: int) -> int:
-    """How many rows it deleted: PRUNED_AT_ONCE at most."""
+    """Delete at most PRUNED_AT_ONCE rows; returns their number."""
     old = f"SELECT ctid FROM {table} WHERE {column} < $1 LIMIT {PRUNED_AT_ONCE}"
     done: str = await writer.execute(f"DELETE FROM {table} WHERE ctid = ANY(ARRAY({old}))", float(day * DAY_S))
     return int(done.split()[-1])

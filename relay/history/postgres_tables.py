@@ -1,8 +1,8 @@
-"""The tables in PostgreSQL, and their days. Pure but for the statements' order: it makes texts.
+"""Table definitions and daily partitions in PostgreSQL. Pure: builds SQL texts.
 
-Messages and attempts lie in a partition for each day (UTC), which retention drops as a whole. What is of no day near
-now, because a clock was wrong, lies in the partition beside them. Deliveries move while their message goes on, and are
-small: they lie in one table. A message is found under each of its arrivals; the first counts.
+Messages and attempts have a partition for each day (UTC), which retention drops as a whole. Rows of days far from now,
+because of a wrong clock, are in the default partition. Deliveries change while their message progresses, and are small,
+so they are in one table. A message has a row for each of its arrivals; the first counts.
 """
 
 from typing import Final
@@ -12,15 +12,15 @@ from relay.history.sql import NUMBER
 
 SCHEMA: Final = "relay_history"
 VERSION: Final = 2
-"""Of the tables; those of version 1 are moved up, and what a newer one has made is left alone."""
+"""Version of the tables. Those of version 1 are migrated; those of a newer version are not touched."""
 DAYS_BACK: Final = 40
 DAYS_AHEAD: Final = 2
 BY_DAY: Final = {"messages": "received_at", "attempts": "started_at"}
-"""Tables with a partition per day, and by which column."""
+"""Tables with daily partitions, and the column that selects the day."""
 TABLES: Final = ("messages", "deliveries", "attempts", "counts", "positions")
 STAGED: Final = ("messages", "deliveries", "attempts", "counts")
 
-_TEXT: Final = 'text COLLATE "C"'  # compared by their bytes, as everywhere else
+_TEXT: Final = 'text COLLATE "C"'  # compared by bytes, as everywhere else
 CREATE: Final = f"""
 CREATE SCHEMA {SCHEMA};
 CREATE TABLE {SCHEMA}.version (number integer NOT NULL);
@@ -86,7 +86,7 @@ STAGING: Final = "".join(
 
 
 def day_of(moment: float, now: float) -> int | None:
-    """The day (UTC, counted since 1970) of a moment near now; None: it lies beside the days."""
+    """The day (UTC, counted since 1970) of a time near now; None if it belongs to the default partition."""
     day, today = int(moment // DAY_S), int(now // DAY_S)
     return day if today - DAYS_BACK <= day <= today + DAYS_AHEAD else None
 
@@ -96,7 +96,7 @@ def partition_name(table: str, day: int) -> str:
 
 
 def day_of_partition(name: str) -> int | None:
-    """The reverse of `partition_name`; None of the one beside the days."""
+    """The reverse of `partition_name`; None for the default partition."""
     number = name.rpartition("_")[2]
     return int(number) if number.isdecimal() else None
 

@@ -1,4 +1,4 @@
-"""What is written to a table for each fact, as the columns in `sql.py` have it. Pure."""
+"""Converts facts to table rows, in the order of the columns in `sql.py`. Pure."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -59,5 +59,5 @@ def count_row(count: CountDelta) -> tuple[Any, ...]:
 
 
 def messages_in(deliveries: list[DeliveryRow]) -> Iterator[tuple[str, str]]:
-    """Keys of the messages that these are of, each once."""
+    """Keys of the deliveries' messages, each once."""
     yield from dict.fromkeys((row.source_id, row.message_id) for row in deliveries)

@@ -1,4 +1,4 @@
-"""A search on any store that understands SQL: its selects, put together to a page."""
+"""Searches on SQL stores: runs the selects of a query, and merges their rows into a page."""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Sequence
@@ -12,7 +12,6 @@ from relay.domain.attempt import Attempt, decode_attempt
 from relay.domain.coordinate import Coordinate
 from relay.domain.identity import MessageId
 from relay.domain.scope import Scope
-from relay.history.asking import kept_attempt_query, kept_message, kept_query, kept_visible
 from relay.history.cursor import AfterAttempt, AfterMessage, read_attempt_cursor, read_message_cursor, write_cursor
 from relay.history.folding import SPAN_S, DeliveryRow, Said, found_of
 from relay.history.port import (
@@ -43,24 +42,24 @@ Fetch = Callable[[Sequence[Select]], Awaitable[list[list[Row]]]]
 """The rows of each select."""
 
 FEW: Final = 2_000
-"""Ids that begin as asked for, up to which they are looked up; of more, the newest are soon found by their time."""
+"""Maximum number of ids with a prefix that are looked up by id; if there are more, scanning by time finds some soon."""
 LOOKED_AT_FIRST: Final = 250
 LOOKED_AT_ONCE: Final = 1_000
 LOOKED_AT_MOST: Final = 100_000
-"""Messages whose headers and bodies are looked at for one page."""
+"""Maximum number of messages whose headers and bodies are examined for one page."""
 BYTES_AT_ONCE: Final = 4 * 1024 * 1024
-"""Of bodies that are fetched together, as far as those before tell how large they are."""
+"""Bytes of bodies that are fetched together, estimated from the previous fetch."""
 BYTES_AT_MOST: Final = 16 * 1024 * 1024
-"""Of bodies that are looked at for one page."""
+"""Maximum bytes of bodies that are examined for one page."""
 _BYTES_A_TURN: Final = 64 * 1024
-"""Of bodies that are looked at before others have the event loop."""
+"""Bytes of bodies that are examined before the event loop runs other tasks."""
 _PER_SELECT: Final = 1_000
 
 _headers = msgspec.json.Decoder(dict[str, str])
 
 
 class _Looked:
-    """What has been looked at for a page, and how much to fetch next."""
+    """Counts the messages examined for a page, and adapts the size of the next fetch."""
 
     def __init__(self) -> None:
         self.next_run = LOOKED_AT_FIRST
@@ -73,7 +72,7 @@ class _Looked:
         return self._messages >= LOOKED_AT_MOST or self._bytes >= BYTES_AT_MOST
 
     def fetched(self, arrivals: Sequence[ArrivalFact]) -> None:
-        """Runs grow while most of them cannot be what is looked for, or are small."""
+        """Adapt the next fetch: it grows while few or small bodies are returned."""
         held = sum(len(each.body or b"") for each in arrivals)
         grown = min(LOOKED_AT_ONCE, 2 * self.next_run)
         self.next_run = grown if 2 * held <= BYTES_AT_ONCE else LOOKED_AT_FIRST
@@ -89,7 +88,7 @@ class _Looked:
 
 
 class Searching:
-    """The reading half of a store. `fetch` asks the server."""
+    """The reading half of a store. `fetch` runs selects."""
 
     def __init__(self, dialect: Dialect, fetch: Fetch) -> None:
         self._dialect = dialect
@@ -121,8 +120,8 @@ class Searching:
         return HistoryPage(items, None if place is None else write_cursor(place))
 
     async def _arrivals(self, search: MessageSearch) -> list[ArrivalFact]:
-        """In order, as many as the search has for its limit. Of many receivers those come first that have the newest
-        message, and most are not asked at all: a page that is full has nothing older than its last."""
+        """The first arrivals of a search, up to its limit. With many receivers, those with the newest messages are
+        queried first, and most are not queried at all: once a page is full, older messages cannot be on it."""
         if not search.is_of_many:
             return await self._merged(search, [])
         found = await self._merged(search.of_sources(), [])
@@ -136,14 +135,14 @@ class Searching:
         return found
 
     async def _merged(self, search: MessageSearch, before: Sequence[ArrivalFact]) -> list[ArrivalFact]:
-        """With those that were found before."""
+        """The first arrivals of a search, merged with earlier results."""
         found = {arrival.message: arrival for arrival in before}
         for rows in await self._fetch(list(search.selects())):
             found |= {MessageId(row[0], row[1]): _arrival(row) for row in rows}
         return sorted(found.values(), key=_after, reverse=True)[: search.limit]
 
     async def _looked_through(self, search: MessageSearch, limit: int) -> tuple[list[ArrivalFact], AfterMessage | None]:
-        """Those that have what is looked for in headers or body, and behind which message to go on."""
+        """Arrivals whose headers or body match, and the place after which to continue; None at the end."""
         query, found = search.query, list[ArrivalFact]()
         held = [None if pair is None else may_hold(pair[1]) for pair in (query.header, query.payload)]
         search, looked = search.candidates(*held), _Looked()
@@ -236,12 +235,12 @@ def _has(query: MessageQuery, arrival: ArrivalFact) -> bool:
 
 
 def sees_source(visible: Visible, source_id: str) -> bool:
-    """Whether all of what is about a source may be shown."""
+    """Whether everything of a source is visible."""
     return visible == Visible() or any(Scope("read", one).covers("read", source_id) for one in visible.sources or ())
 
 
 def sees(visible: Visible, source_id: str, receiver: str, life: str, at: Coordinate | None = None) -> bool:
-    """Whether what is about a receiver may be shown: of this life of its name, or else of a message that came `at`."""
+    """Whether a delivery to a receiver is visible, by the `life` of its name, or else by its message's place `at`."""
     if sees_source(visible, source_id):
         return True
     return receiver in (visible.receivers or ()) and visible.life(receiver).has(life, at)
@@ -254,7 +253,7 @@ def sees_attempt(visible: Visible, attempt: Attempt) -> bool:
 
 
 def summed(counts: Iterable[SpanCount]) -> list[SpanCount]:
-    """Those of one span, receiver and source together, whichever lives of the receiver's name they are of."""
+    """Counts summed by span, receiver and source, over all lives of the receiver's name."""
     found: dict[tuple[float, str, str], tuple[int, ...]] = {}
     for at, receiver, source_id, numbers in map(structs.astuple, counts):
         before = found.get((at, receiver, source_id), (0,) * len(numbers))
@@ -282,6 +281,42 @@ def _arrival(row: Row) -> ArrivalFact:
 
 
 def _delivery(row: Row) -> DeliveryRow:
-    source_id, message_id, receiver, generation, progress, attempts, rank, number, partition, offset, *told = row
+    source_id, message_id, receiver, generation, progress, attempts, rank, number, partition, offset, *rest = row
     said = Said(rank, number, partition, offset)
-    return DeliveryRow(source_id, message_id, receiver, generation, progress, attempts, said, *told)
+    return DeliveryRow(source_id, message_id, receiver, generation, progress, attempts, said, *rest)
+
+
+# queries, in texts as they are stored
+
+
+def kept_message(message: MessageId) -> MessageId:
+    return MessageId(clean(message.source_id), clean(message.message_id))
+
+
+def kept_visible(visible: Visible) -> Visible:
+    if visible == Visible():
+        return visible
+    sources, receivers = sorted(map(clean, visible.sources or ())), sorted(map(clean, visible.receivers or ()))
+    return Visible(sources, receivers, visible.lives)
+
+
+def kept_query(query: MessageQuery) -> MessageQuery:
+    return replace(
+        query,
+        visible=kept_visible(query.visible),
+        source_id=_kept_text(query.source_id),
+        receiver=_kept_text(query.receiver),
+        reason=_kept_text(query.reason),
+        event_type=_kept_text(query.event_type),
+        id_prefix=_kept_text(query.id_prefix),
+        header=None if query.header is None else (clean(query.header[0]), clean(query.header[1])),
+    )
+
+
+def kept_attempt_query(query: AttemptQuery) -> AttemptQuery:
+    message = None if query.message is None else kept_message(query.message)
+    return replace(query, visible=kept_visible(query.visible), message=message, receiver=_kept_text(query.receiver))
+
+
+def _kept_text(text: str | None) -> str | None:
+    return None if text is None else clean(text)

@@ -1,17 +1,17 @@
-"""A select as it is put together: its conditions, and the values of their parameters. Pure: it makes texts."""
+"""Builder of SELECT statements with parameters. Pure: builds SQL texts."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
 LAST_CHARACTER: Final = "\U0010ffff"
-"""Behind every text that begins as what is before it."""
+"""Appended to a prefix, sorts after every text with that prefix."""
 
 
 @dataclass(frozen=True, slots=True)
 class Dialect:
-    """`sign`: begins a numbered parameter. `is_first`: of messages `m` with one id only the first. `holds`: whether the
-    bytes in a column contain those of a parameter."""
+    """Differences between databases. `sign`: prefix of a numbered parameter. `is_first`: condition that a row `m` is
+    the first arrival of its id. `holds`: condition that a column contains the bytes of a parameter."""
 
     sign: str
     is_first: str
@@ -25,7 +25,7 @@ class Select:
 
 
 class SelectWriter:
-    """Conditions, and the values of their parameters."""
+    """Collects conditions and the values of their parameters."""
 
     def __init__(self, dialect: Dialect) -> None:
         self._sign = dialect.sign
@@ -38,7 +38,7 @@ class SelectWriter:
         return f"{self._sign}{len(self.values)}"
 
     def where(self, text: str, *values: object) -> None:
-        """`text` with {} for each value; nothing where the only value is None."""
+        """Add a condition: `text` with {} for each value. Adds nothing if the only value is None."""
         if values != (None,):
             self.conditions.append(text.format(*map(self.mark, values)))
 
@@ -49,11 +49,11 @@ class SelectWriter:
 
 
 def wanted(writer: SelectWriter, keys: Sequence[tuple[str, str]]) -> str:
-    """A table `wanted` of these keys, to be the first of those joined: an IN would look at every row of the other."""
+    """A table `wanted` of these keys, to be joined first: an IN would scan every row of the other table."""
     pairs = ", ".join(f"({writer.mark(source_id)}, {writer.mark(message_id)})" for source_id, message_id in keys)
     return f"WITH wanted(s, m) AS (VALUES {pairs}) "
 
 
 def beginning(column: str, prefix: str) -> tuple[str, str, str]:
-    """For `where`: that the column begins so, as a range of an index."""
+    """Arguments of `where` for a prefix match, as an index range."""
     return f"{column} >= {{}} AND {column} < {{}}", prefix, prefix + LAST_CHARACTER

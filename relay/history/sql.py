@@ -1,7 +1,7 @@
-"""What SQLite and PostgreSQL are asked in the same words: searches, and how rows are joined. Pure: it makes texts.
+"""SQL that SQLite and PostgreSQL share: searches, and upserts that join rows. Pure: builds SQL texts.
 
-A search is one select or several, each in the order of the page and cut to its length, by an index of its own; the page
-is what comes first of all of them. An OR over receivers or sources would sort everything that they ever had.
+A search is one or more selects, each ordered like the page, limited to its length, and served by one index; the page is
+the merge of their first rows. An OR over receivers or sources would sort all their rows.
 """
 
 from collections.abc import Collection, Iterator, Sequence
@@ -16,11 +16,11 @@ from relay.history.port import AttemptQuery, MessageQuery, Visible
 from relay.history.select import Dialect, Select, SelectWriter, beginning, wanted
 
 MOST_BRANCHES: Final = 100
-"""Selects of one fetch; each takes a millisecond by its index. What is IN a longer list is sorted as a whole: with
-150,000 deliveries of 30 receivers that took seconds. So more receivers are asked for in groups, unless something else
-bounds what is looked at: some ids, or one message."""
+"""Maximum number of selects in a fetch; each takes a millisecond by its index. The rows of a longer IN list are sorted
+as a whole, which took seconds for 150,000 deliveries of 30 receivers. So more receivers are queried in groups, unless
+something else limits the rows: some ids, or one message."""
 _ESCAPE: Final = b"\\"
-"""What JSON can write any character with: where it stands, only reading it all tells what is there."""
+"""The escape character of JSON: a text with it has to be decoded to be compared."""
 
 MESSAGE: Final = (
     "m.source_id, m.message_id, m.at_topic, m.at_partition, m.at_offset, m.received_at, m.event_type, m.content_type,"
@@ -38,7 +38,7 @@ COUNT: Final = f"span, begins_at, receiver, source_id, life, {', '.join(NUMBER)}
 
 
 def _latest(column: str, *order: str) -> str:
-    """Of two rows of a delivery the value of the one that is behind in this order."""
+    """Assigns a column the value of the greater of two rows by this order."""
     new, old = (", ".join(f"{row}.{name}" for name in order) for row in ("excluded", "deliveries"))
     return f"{column} = CASE WHEN ({new}) > ({old}) THEN excluded.{column} ELSE deliveries.{column} END"
 
@@ -64,8 +64,8 @@ ADD_COUNT: Final = "ON CONFLICT (span, begins_at, receiver, source_id, life) DO 
 
 @dataclass(frozen=True, slots=True)
 class MessageSearch:
-    """`sparse`: keys of all messages whose ids begin as asked for, where they are few. `dense_type`: so many have
-    a type that begins as asked for that it is quicker to go by time."""
+    """`sparse`: keys of all messages whose ids have the prefix, if they are few. `dense_type`: so many messages have a
+    type with the prefix that a scan by time is faster."""
 
     dialect: Dialect
     query: MessageQuery
@@ -107,7 +107,7 @@ class MessageSearch:
         writer.where("d.reason = {}", self.query.reason)
         same = [condition.replace("d.", "o.") for condition in writer.conditions]
         writer.where("d.received_at IS NOT NULL AND m.source_id = d.source_id AND m.message_id = d.message_id")
-        if receiver is None and len(receivers) != 1:  # of several deliveries of one message the first stands for all
+        if receiver is None and len(receivers) != 1:  # select only the first of a message's deliveries
             own = "o.source_id = d.source_id AND o.message_id = d.message_id AND o.receiver < d.receiver"
             writer.conditions.append(f"NOT EXISTS (SELECT 1 FROM deliveries o WHERE {' AND '.join([own, *same])})")
         self._narrow(writer, "d", source)
@@ -122,7 +122,7 @@ class MessageSearch:
         writer.where(f"{timed}.received_at >= {{}}", query.since)
         writer.where(f"{timed}.received_at < {{}}", query.until)
         if query.event_type is not None and query.event_type.endswith("*"):
-            # None of the type counts as an empty one, which begins as everything does
+            # a NULL type counts as an empty one, which has only the empty prefix
             column = "(m.event_type || '')" if self.dense_type else "m.event_type"
             writer.where(*(("TRUE",) if query.event_type == "*" else beginning(column, query.event_type[:-1])))
         else:
@@ -130,7 +130,7 @@ class MessageSearch:
         self._narrow_ids(writer, timed)
         if self.after is not None:
             writer.where(f"{timed}.received_at <= {{}}", self.after.received_at)
-            # the sign keeps this from any index: SQLite would take that of a status for it, and not that of a receiver
+            # the sign prevents the use of an index: SQLite would use that of the status instead of the receiver's
             key = f"(+{timed}.received_at, {timed}.source_id, {timed}.message_id)"
             writer.where(f"{key} < ({{}}, {{}}, {{}})", *self.after)
         if self.dialect.is_first:
@@ -148,34 +148,34 @@ class MessageSearch:
             writer.head = wanted(writer, self.sparse)
             writer.where(f"{alias}.source_id = wanted.s AND {alias}.message_id = wanted.m")
             return
-        # they are many: without an index of theirs the newest are soon found
+        # with many matches, a scan by time without an index on ids finds the newest soon
         one, *low = beginning("(m.message_id || '')", prefix)
         other, *high = beginning("(m.webhook_id || '')", prefix)
         writer.where(f"(({one}) OR ({other}))", *low, *high)
 
     def _columns(self, writer: SelectWriter) -> str:
-        """Of what cannot be what is looked for in headers and bodies, these stay where they are."""
+        """The columns to fetch; `Candidates` leaves out headers and bodies that cannot match."""
         return MESSAGE
 
     @property
     def is_of_many(self) -> bool:
-        """Whether its receivers are to be asked for in groups."""
+        """Whether its receivers are queried in groups."""
         receivers = self.query.visible.receivers or ()
         return len(receivers) > MOST_BRANCHES and self.query.receiver is None and self.sparse is None
 
     def of_sources(self) -> "MessageSearch":
-        """The part of it that is about what may be shown for its source."""
+        """The part of the search for messages that are visible by their source."""
         return self._of(Visible(self.query.visible.sources or ()))
 
     def of_receivers(self, receivers: Collection[str]) -> "MessageSearch":
-        """The part of it that is about these of its receivers."""
+        """The part of the search for messages that are visible by these receivers."""
         return self._of(Visible((), receivers))
 
     def _of(self, visible: Visible) -> "MessageSearch":
         return replace(self, query=replace(self.query, visible=visible))
 
     def heads(self) -> Select:
-        """Of each receiver that it is about, when the newest message came that may be on the page."""
+        """The arrival time of each receiver's newest message that may be on the page."""
         writer = SelectWriter(self.dialect)
         names = ", ".join(f"({writer.mark(name)})" for name in sorted(self.query.visible.receivers or ()))
         writer.where("receiver = wanted.r")
@@ -187,7 +187,7 @@ class MessageSearch:
         return Select(text, tuple(writer.values))
 
     def candidates(self, header: bytes | None, body: bytes | None) -> "MessageSearch":
-        """The same search, in which headers and bodies that cannot hold these bytes are left out."""
+        """The same search, without fetching headers and bodies that cannot contain these bytes."""
         return Candidates(self.dialect, self.query, self.after, self.limit, self.sparse, self.dense_type, header, body)
 
 
@@ -208,7 +208,7 @@ class Candidates(MessageSearch):
 
 
 def ids_beginning(dialect: Dialect, prefix: str, most: int) -> Select:
-    """Keys of messages whose ids, or webhook ids, begin so; `most` of each kind."""
+    """Keys of messages whose ids, or webhook ids, have the prefix; at most `most` of each kind."""
     writer = SelectWriter(dialect)
     parts = []
     for column in ("message_id", "webhook_id"):
@@ -219,7 +219,7 @@ def ids_beginning(dialect: Dialect, prefix: str, most: int) -> Select:
 
 
 def deliveries_of(dialect: Dialect, keys: Sequence[tuple[str, str]]) -> Select:
-    """All of these messages, which are some."""
+    """All deliveries of these messages, at least one."""
     writer = SelectWriter(dialect)
     head = wanted(writer, keys)
     where = "deliveries.source_id = wanted.s AND deliveries.message_id = wanted.m"
@@ -227,7 +227,7 @@ def deliveries_of(dialect: Dialect, keys: Sequence[tuple[str, str]]) -> Select:
 
 
 def types_beginning(dialect: Dialect, prefix: str, most: int) -> Select:
-    """A row for each message whose type begins so; `most` of them."""
+    """A row for each message whose type has the prefix, at most `most`."""
     writer = SelectWriter(dialect)
     text, *values = beginning("event_type", prefix)
     condition = text.format(*map(writer.mark, values))
@@ -235,7 +235,7 @@ def types_beginning(dialect: Dialect, prefix: str, most: int) -> Select:
 
 
 def _progress(status: str) -> int:
-    """-1: no delivery is ever so here."""
+    """Index of a status in PROGRESS; -1 for a status that no delivery has here."""
     return PROGRESS.index(status) if status in PROGRESS else -1
 
 
@@ -243,11 +243,11 @@ def _order(alias: str) -> str:
     return f"{alias}.received_at DESC, {alias}.source_id DESC, {alias}.message_id DESC"
 
 
-# who may see what: each pattern of sources a select of its own, and each receiver
+# visibility: a select for each source pattern, and for each receiver
 
 
 def _sources(visible: Visible) -> Sequence[str]:
-    """Patterns; `*`: of all."""
+    """Visible source patterns; `*` for all."""
     return ("*",) if visible == Visible() else tuple(visible.sources or ())
 
 
@@ -260,14 +260,14 @@ def _where_source(writer: SelectWriter, column: str, pattern: str) -> None:
 
 
 def _chunks(receivers: Collection[str]) -> list[list[str]]:
-    """Each alone, while they are few."""
+    """One receiver per chunk if they are few, else all in one."""
     if len(receivers) <= MOST_BRANCHES:
         return [[receiver] for receiver in receivers]
     return [list(receivers)]
 
 
 def _where_receivers(writer: SelectWriter, column: str, receivers: Sequence[str]) -> None:
-    """No IN for a single one: SQLite would rather take the index of a status, and look at all that have it."""
+    """Without IN for a single receiver: SQLite would use the index of the status, and scan all its rows."""
     one_of = "= {}" if len(receivers) == 1 else f"IN ({_marks(receivers)})"
     writer.where(f"{column} {one_of}", *receivers)
 
@@ -275,8 +275,8 @@ def _where_receivers(writer: SelectWriter, column: str, receivers: Sequence[str]
 def _where_lives(
     writer: SelectWriter, column: str, visible: Visible, receivers: Sequence[str], *, or_unknown: bool = False
 ) -> None:
-    """That it is of the life that one of these names has; exact for a single one. Of a name that has no life, that the
-    row has none. `or_unknown`: a row of which that is not known yet may be, too."""
+    """Condition that the row has the life of one of these names, or none if the name has none; exact for a single name.
+    `or_unknown`: also rows whose life is not known yet."""
     ids = {visible.life(name).id for name in receivers} | ({""} if or_unknown else set())
     writer.where(f"{column} IN ({_marks(ids)})", *sorted(ids))
 

@@ -1,5 +1,5 @@
-"""The history in a file of SQLite: for one machine. One thread writes; pages are read beside it, on a connection of
-their own (WAL)."""
+"""The history in an SQLite file, for one machine. One thread writes; another reads at the same time on a connection of
+its own (WAL)."""
 
 import asyncio
 import sqlite3
@@ -15,22 +15,20 @@ from relay.domain.statistics import NUMBERS
 from relay.domain.topics import DAY_S
 from relay.history.folding import counts_of, deliveries_of, first_of
 from relay.history.port import ArrivalFact, FactBatch, Size
-from relay.history.positions import check_begin
 from relay.history.rows import MESSAGE_COLUMNS, attempt_row, count_row, delivery_row, message_row, messages_in
 from relay.history.searching import Row, Searching
 from relay.history.select import Dialect, Select
 from relay.history.sql import ADD_COUNT, ATTEMPT, COUNT, DELIVERY, JOIN_DELIVERY, NUMBER
-from relay.history.taking import taken
-from relay.history.versions import check_not_newer
+from relay.history.taking import check_begin, check_not_newer, taken
 from relay.log.port import TopicPartition
 
 T = TypeVar("T")
 
 VERSION: Final = 2
-"""Of the tables; those of version 1 are moved up, and what a newer one has made is left alone."""
+"""Version of the tables. Those of version 1 are migrated; those of a newer version are not touched."""
 BUSY_S: Final = 5.0
 PRUNED_AT_ONCE: Final = 5_000
-"""Rows that are deleted in one transaction: the writer has its turn in between."""
+"""Rows deleted per transaction, so that writes can run in between."""
 
 _TABLES: Final = ("messages", "deliveries", "attempts", "counts", "positions")
 _SCHEMA: Final = f"""
@@ -127,7 +125,7 @@ DIALECT: Final = Dialect("?", "", lambda column, mark: f"instr({column}, {mark})
 
 
 class SqliteHistory(Searching):
-    """`path`: the file; its directory has to be there."""
+    """`path`: the file, whose directory must exist."""
 
     def __init__(self, path: Path) -> None:
         super().__init__(DIALECT, self._read)
@@ -172,7 +170,7 @@ class SqliteHistory(Searching):
 
 
 class _Thread:
-    """A connection, and the thread that alone uses it."""
+    """A connection, and the only thread that uses it."""
 
     def __init__(self, path: Path, name: str) -> None:
         self._path = path
@@ -180,7 +178,7 @@ class _Thread:
         self._database: sqlite3.Connection | None = None
 
     async def run(self, work: Callable[[sqlite3.Connection], T]) -> T:
-        """Its result; what fails because of the file or its disk is HistoryUnavailable."""
+        """The result of `work` in the thread. Raises HistoryUnavailable for errors of the file or its disk."""
         return await asyncio.get_running_loop().run_in_executor(self._executor, self._work, work)
 
     def _work(self, work: Callable[[sqlite3.Connection], T]) -> T:
@@ -192,12 +190,12 @@ class _Thread:
             raise HistoryUnavailable(f"the history in {self._path}: {error}") from error
         except sqlite3.DatabaseError as error:
             raise HistoryUnavailable(
-                f"the history in {self._path} is damaged, or no database ({error});"
-                " remove the file, and it is built anew"
+                f"the history in {self._path} is damaged or not a database ({error});"
+                " remove the file to have it rebuilt"
             ) from error
 
     async def close(self) -> None:
-        """What is under way is finished first: it is bounded."""
+        """Close after the work in progress, which is bounded."""
         await asyncio.get_running_loop().run_in_executor(self._executor, self._close)
         self._executor.shutdown()
 
@@ -208,11 +206,11 @@ class _Thread:
 
 
 def _connect(path: Path) -> sqlite3.Connection:
-    with suppress(OSError):  # which the next line says better
-        path.touch(mode=0o600, exist_ok=True)  # bodies are nobody else's business
+    with suppress(OSError):  # the next line reports the error better
+        path.touch(mode=0o600, exist_ok=True)  # bodies are confidential
     database = sqlite3.connect(path, timeout=BUSY_S, isolation_level=None, check_same_thread=False)
     try:
-        # NORMAL: a power cut may take the last transactions, each as a whole, and they are read from the log again
+        # NORMAL: a power cut may lose the last transactions, each as a whole, which are read from the log again
         database.executescript("PRAGMA journal_mode = WAL; PRAGMA synchronous = NORMAL; PRAGMA cache_size = -32000;")
     except sqlite3.Error:
         database.close()
@@ -269,7 +267,7 @@ def _skip(database: sqlite3.Connection, next_offsets: Mapping[TopicPartition, in
 
 
 def _delete(database: sqlite3.Connection, table: str, column: str, before: float) -> int:
-    """How many rows it deleted."""
+    """Delete a chunk of old rows; returns their number."""
     key = {"deliveries": "source_id, message_id, receiver", "counts": "span, begins_at, receiver, source_id, life"}
     name = key.get(table, "rowid")
     wanted = f"SELECT {name} FROM {table} WHERE {column} < ? LIMIT {PRUNED_AT_ONCE}"

@@ -1,4 +1,4 @@
-"""What a store takes of a batch: what it does not have yet, in texts that it can keep. Pure."""
+"""Prepares a batch for a store: checks its position, drops facts the store already has, and cleans texts. Pure."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -8,6 +8,7 @@ from msgspec import structs
 
 from relay.domain.attempt import Attempt, encode_attempt
 from relay.domain.coordinate import Coordinate
+from relay.domain.errors import HistoryMoved, HistoryUnavailable
 from relay.domain.identity import MessageId
 from relay.history.port import ArrivalFact, FactBatch
 from relay.history.text import clean
@@ -15,7 +16,7 @@ from relay.log.port import TopicPartition
 
 
 def taken(batch: FactBatch, next_offsets: Mapping[TopicPartition, int]) -> FactBatch:
-    """The batch without what lies before these offsets: whoever wrote that counted it, too."""
+    """The batch without facts before these offsets, which are already stored and counted."""
 
     def is_new(at: Coordinate) -> bool:
         return at.offset >= next_offsets.get(TopicPartition(at.topic, at.partition), 0)
@@ -28,7 +29,7 @@ def taken(batch: FactBatch, next_offsets: Mapping[TopicPartition, int]) -> FactB
 
 
 def _kept(arrival: ArrivalFact) -> ArrivalFact:
-    """Its ids and texts, where a database would refuse them; of the headers, what JSON can say."""
+    """The arrival with ids, texts and headers cleaned, if a database or JSON would reject them."""
     source_id, message_id = arrival.message
     texts = (source_id, message_id, arrival.event_type or "", arrival.content_type or "", *arrival.headers.values())
     if all(text.isprintable() for text in texts):
@@ -43,10 +44,10 @@ def _kept(arrival: ArrivalFact) -> ArrivalFact:
 
 
 def attempt_value(attempt: Attempt) -> bytes:
-    """What is kept of it."""
+    """The stored form of an attempt."""
     try:
         return encode_attempt(attempt)
-    except UnicodeEncodeError:  # a lone surrogate somewhere, which no record of ours can hold
+    except UnicodeEncodeError:  # a lone surrogate, which no record of ours can have
         return encode_attempt(msgspec.convert(_cleaned(structs.asdict(attempt)), Attempt))
 
 
@@ -60,3 +61,22 @@ def _cleaned(value: Any) -> Any:
             return _cleaned(structs.asdict(value))
         case _:
             return value
+
+
+def check_begin(stored: Mapping[TopicPartition, int], first: Mapping[TopicPartition, int]) -> None:
+    """Raises HistoryMoved unless the store has all records before the batch."""
+    for partition, offset in first.items():
+        has = stored.get(partition, 0)
+        if has < offset:
+            topic, number = partition
+            raise HistoryMoved(f"the history has {topic}/{number} up to {has}, but was at {offset}: it was cleared")
+
+
+def check_not_newer(found: int, known: int, remedy: str) -> None:
+    """Raises HistoryUnavailable if a newer release has created the tables, because they may have data that the log no
+    longer has. `remedy`: how to start over anyway."""
+    if found > known:
+        raise HistoryUnavailable(
+            f"a newer release has created the history (version {found}, this one reads {known}): use that release, or"
+            f" {remedy} to rebuild it from the records that the log still has"
+        )

@@ -1,4 +1,4 @@
-"""Texts as every store can keep them, and what a search compares in headers and bodies. Pure."""
+"""Cleans texts for storage, and matches headers and bodies of searches. Pure."""
 
 import json
 from collections.abc import Mapping
@@ -9,11 +9,11 @@ from relay.domain.json_pointer import pointer_steps, value_at
 
 REPLACEMENT: Final = "\ufffd"
 _LONGEST_EXPONENT: Final = 400
-"""No number of a message that anybody looks for has more digits."""
+"""Numbers with more digits are not searched for."""
 
 
 def clean(text: str) -> str:
-    """`text` as a database takes it: NUL and lone surrogates replaced."""
+    """`text` with NUL and lone surrogates replaced, which databases reject."""
     if text.isascii():
         return text.replace("\0", REPLACEMENT) if "\0" in text else text
     return "".join(REPLACEMENT if char == "\0" or "\ud800" <= char <= "\udfff" else char for char in text)
@@ -24,8 +24,7 @@ def has_header(headers: Mapping[str, str], name: str, value: str) -> bool:
 
 
 def payload_has(body: bytes | None, pointer: str, value: str) -> bool:
-    """Whether the text of what `pointer` leads to in this JSON is `value`. What is no JSON, or only the beginning of
-    some, has nothing."""
+    """Whether the text at `pointer` in this JSON is `value`. A body that is not JSON, or is cut, has no values."""
     if not body:
         return False
     try:
@@ -50,8 +49,8 @@ def _text_of(value: object) -> str | None:
 
 
 def may_hold(value: str) -> bytes | None:
-    """Bytes that a body has which holds `value` as a text, unless it has a backslash. None: they can be any, as of a
-    number, which is written in several ways."""
+    """Bytes that a body with the text `value` must contain, unless it has a backslash. None for a number, which has
+    several spellings."""
     try:
         Decimal(value)
     except ArithmeticError:

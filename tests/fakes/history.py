@@ -8,7 +8,6 @@ from relay.domain.coordinate import Coordinate
 from relay.domain.errors import HistoryMoved, HistoryUnavailable
 from relay.domain.identity import MessageId, webhook_id
 from relay.domain.topics import DAY_S
-from relay.history.asking import kept_attempt_query, kept_message, kept_query, kept_visible
 from relay.history.cursor import (
     AfterAttempt,
     AfterMessage,
@@ -39,7 +38,16 @@ from relay.history.port import (
     SpanCount,
     Visible,
 )
-from relay.history.searching import sees, sees_attempt, sees_source, summed
+from relay.history.searching import (
+    kept_attempt_query,
+    kept_message,
+    kept_query,
+    kept_visible,
+    sees,
+    sees_attempt,
+    sees_source,
+    summed,
+)
 from relay.history.taking import attempt_value, taken
 from relay.history.text import clean, has_header, payload_has
 from relay.log.port import TopicPartition
