@@ -19,12 +19,14 @@ class _Loop:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._loop: asyncio.AbstractEventLoop | None = None
+        self._thread: threading.Thread | None = None
 
     def run(self, coroutine: Coroutine[Any, Any, T]) -> T:
         with self._lock:
             if self._loop is None:
                 self._loop = asyncio.new_event_loop()
-                threading.Thread(target=self._loop.run_forever, name="relay-client", daemon=True).start()
+                self._thread = threading.Thread(target=_run, args=(self._loop,), name="relay-client", daemon=True)
+                self._thread.start()
         future = asyncio.run_coroutine_threadsafe(coroutine, self._loop)
         try:
             return future.result()
@@ -34,9 +36,17 @@ class _Loop:
 
     def close(self) -> None:
         with self._lock:
-            if self._loop is not None:
-                self._loop.call_soon_threadsafe(self._loop.stop)
-                self._loop = None
+            loop, self._loop = self._loop, None
+            if loop is not None and self._thread is not None:
+                loop.call_soon_threadsafe(loop.stop)
+                self._thread.join()
+
+
+def _run(loop: asyncio.AbstractEventLoop) -> None:
+    try:
+        loop.run_forever()
+    finally:
+        loop.close()
 
 
 class _Wrapped(Protocol[A]):

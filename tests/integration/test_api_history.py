@@ -399,4 +399,4 @@ async def test_a_message_says_where_it_is_on_the_log_and_what_to_do() -> None:
         delivery = DeliveryId("ci", *MessageId("app", "new"))
         await rig.state.mark([Mark(delivery_row(delivery), 0, Stage.FAILED, (0, 0), 6)])
         [failed] = document(await at.get(target, "receiver:ci"))["deliveries"]
-        assert (failed["reason"], "resume it, and replay" in failed["advice"]) == ("gone", True)
+        assert (failed["reason"], "resume and replay" in failed["advice"]) == ("gone", True)

@@ -1,12 +1,10 @@
 """Kafka and Redis that let nobody in without a name, and allow each name only what `relay rights` prints."""
 
 import asyncio
-import gc
 import io
 import json
 import os
 import ssl
-import warnings
 from collections.abc import AsyncIterator, Iterator, Mapping
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
@@ -225,16 +223,6 @@ async def produce(secured: Secured, *messages: Mapping[str, Any]) -> None:
     await log.close()
 
 
-@pytest.fixture
-def collected() -> None:
-    """What earlier tests of this process have left is collected here: a connection of theirs to a broker that is gone
-    would warn in the middle of a test that has nothing to do with it."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", ResourceWarning)
-        gc.collect()
-
-
-@pytest.mark.usefixtures("collected")
 async def test_messages_go_round_with_the_least_rights_of_each_role(
     secured: Secured, monkeypatch: pytest.MonkeyPatch
 ) -> None:
