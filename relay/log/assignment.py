@@ -18,9 +18,9 @@ P = TypeVar("P", bound=tuple[Any, int])
 
 @dataclass(frozen=True, slots=True)
 class Wish(Generic[P]):
-    """What a member would read. `named`: somebody chose these for it; it goes before members who take what there is,
-    and they have its partitions back once it is gone. `rank`: of equals, the lower are dealt to first. `unable`:
-    what it cannot finish all records of; where another one can, it is as if it did not want these."""
+    """What a member wants to read. `named`: it was configured for these; it goes before members that read everything,
+    and they get its partitions back once it is gone. `rank`: of equal members, the lower one is first. `unable`:
+    partitions of which it cannot finish all records; if another member can, they count as not wanted."""
 
     wants: frozenset[P]
     named: bool = False
@@ -38,8 +38,8 @@ class Application(Generic[P]):
 
 
 def deal(applications: Mapping[M, Application[P]]) -> dict[M, list[P]]:
-    """To each member what it may have now. What it holds and is not dealt, it has to give up, and to say so by
-    applying again: only then whoever is meant to have it gets it."""
+    """The partitions that each member may have now. It has to release the others that it holds, and to rejoin: only
+    then the new owner gets them."""
     owners, claimed = _claims(applications)
     target = balance({member: each.wish for member, each in applications.items()}, owners)
     dealt: dict[M, list[P]] = {member: [] for member in applications}
@@ -109,8 +109,8 @@ class _Deck(Generic[M, P]):
         return min(self.may_have[partition], key=lambda member: (load[member], self._of_topic[member, topic]))
 
     def relieve(self, *, of_topics: bool) -> None:
-        """Take from whoever has most, as long as somebody else may have it and has less. `of_topics`: only partitions
-        of topics of which their owner has more than the other."""
+        """Take from the member that has most, as long as another one may have it and has less. `of_topics`: only
+        partitions of topics of which the owner has more than the other."""
         held: dict[M, list[P]] = {member: [] for member in self._load}
         for partition, owner in self.target.items():
             if of_topics <= (self._size[partition[0]] > 1):
@@ -128,7 +128,7 @@ class _Deck(Generic[M, P]):
                     break
 
     def even_out(self) -> bool:
-        """What is left, whoever has it: whether anything moved. Each move evens out two loads, so this ends."""
+        """The remaining ones, of any member: whether anything moved. Each move evens out two loads, so this ends."""
         load, moved = self._load, False
         floors = {those: min(map(load.__getitem__, those)) for those in set(self.may_have.values())}
         for partition, owner in self.target.items():

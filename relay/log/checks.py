@@ -1,8 +1,8 @@
-"""What is off about the topics and groups, and what to do about it: for start-up checks, and for people. Pure.
+"""Findings about topics and groups, each with its fix: for start-up checks, and for operators. Pure.
 
-REFUSE is what loses messages, or blocks them for ever, while everything works as it is set: then nothing is to start,
-which loses nothing. WARN is what may lose or reorder messages together with something else: a broker that fails, a long
-outage. ALARM is what has happened already: the rest goes on, and somebody has to act.
+REFUSE: with this configuration messages are lost or blocked for ever, so the relay does not start, which loses nothing.
+WARN: messages may be lost or reordered together with another fault: a broker failure, a long outage. ALARM: it has
+happened already: the rest continues, and an operator has to act.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -30,7 +30,7 @@ class Grade(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """`problem`: what is off about `topic`, and what to do, in a line."""
+    """`problem`: of `topic`, with its fix, in a line."""
 
     topic: str
     problem: str
@@ -39,11 +39,11 @@ class Finding:
 
 @dataclass(frozen=True, slots=True)
 class Expected:
-    """What a topic has to be like. `record_bytes`: the largest record that it has to take.
+    """The required configuration of a topic. `record_bytes`: the largest record that it has to accept.
 
-    `all_read`: every partition beyond those of `spec` would be read by nobody. `must_fit`: a record that is too large
-    would be tried for ever, as there is nowhere else to put it. `only_told`: no message depends on it; how long it
-    keeps what people are told is theirs to say.
+    `all_read`: no process would read partitions beyond those of `spec`. `must_fit`: a record that is too large would
+    be retried for ever, as it can go nowhere else. `only_told`: no message depends on it; operators choose its
+    retention.
     """
 
     spec: TopicSpec

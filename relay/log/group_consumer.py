@@ -1,7 +1,7 @@
 """A consumer for logs whose consumer groups live in one process. What differs between them is a GroupStore.
 
-A member takes what is its own in its next poll, which is woken for it. What it gives up it gives up beside its polls,
-as that may take seconds, which have nothing to do with the partitions that stay.
+A member takes its partitions in its next poll, which is woken for it. It releases partitions beside its polls, as that
+may take seconds, and must not delay the partitions that stay.
 """
 
 import asyncio
@@ -34,7 +34,7 @@ _CLOSE_TIMEOUT_S: Final = 20.0
 _LOOK_AGAIN_S: Final = 1.0
 """For topics that are missing."""
 _CONFIRMED_S: Final = 15.0
-"""As a session lasts on Kafka. Here nobody is put out for being slow, but for ever is no time to promise."""
+"""Like a session on Kafka. Here no member is removed for being slow, but the time has to be finite."""
 _log = logging.getLogger(__name__)
 
 
@@ -130,7 +130,7 @@ class GroupConsumer:
         self._group = group
         self._topics = frozenset(topics)
         self._there: dict[str, int] | None = None
-        """Of the topics: as far as they were looked for since they changed."""
+        """The topics that were looked up since they changed."""
         self._look_at = 0.0
         """When to look again for topics that are missing: asked and waited for as one number, or they may disagree."""
         self._watched: tuple[str, ...] = ()
@@ -142,7 +142,7 @@ class GroupConsumer:
         self._owned: dict[TopicPartition, _Owned] = {}
         self._leaving: set[TopicPartition] = set()
         self._missing: set[TopicPartition] = set()
-        """The log does not hold their offset: that was told, and they wait to be begun anew."""
+        """The log does not have their offset: that was raised, and they wait to be restarted."""
         self._ending: set[asyncio.Task[None]] = set()
         self._failures: list[Exception] = []
         self._paused: set[TopicPartition] = set()
@@ -154,7 +154,7 @@ class GroupConsumer:
         self._wake.set()
 
     async def start(self) -> None:
-        """Join the group and take what is free. Raises LogUnavailable."""
+        """Join the group and take the free partitions. Raises LogUnavailable."""
         async with self._busy:
             try:
                 await self._take_part()
@@ -190,7 +190,7 @@ class GroupConsumer:
         return {}
 
     def waits_for(self) -> str | None:
-        """Whoever holds a partition is here, and gives it up soon: nothing but topics may be missing."""
+        """The owner of a partition is in this process, and releases it soon: only topics may be missing."""
         missing = sorted(self._topics - (self._there or {}).keys())
         return f"no topic {', '.join(missing)}; `relay topics apply` creates it" if missing else None
 
@@ -202,7 +202,7 @@ class GroupConsumer:
         self.wake()
 
     async def restart(self, partitions: Collection[TopicPartition]) -> None:
-        """Whoever gives a partition up, and is meant to have it, takes it again with its next poll."""
+        """A member that released a partition that is assigned to it takes it again with its next poll."""
         await self._give_up([p for p in partitions if p in self._owned and p not in self._leaving])
 
     async def commit(self, next_offsets: Mapping[TopicPartition, int]) -> None:
@@ -255,7 +255,7 @@ class GroupConsumer:
         self.wake()
 
     async def _take_part(self) -> None:
-        """Begin to give up what is meant for others, then take what is ours and free."""
+        """Begin to release partitions of others, then take the free ones that are ours."""
         if gone := [p for p in self._owned if p not in self._leaving and not self._group.meant_for(self, p)]:
             self._leaving.update(gone)
             task = asyncio.create_task(self._give_up_beside(gone))
@@ -366,8 +366,8 @@ class GroupConsumer:
             raise error
 
     async def _commit_first(self, error: OffsetMissing) -> None:
-        """They begin anew where the log parts from what was read, as far as that is known, or before that with what is
-        not finished; else with the first record that is there: rows absorb what comes again."""
+        """They restart where the log diverges from what was read, if that is known, or at the first unfinished record
+        before it; otherwise at the first record of the log: rows absorb repeated records."""
         places = [TopicPartition(*place) for place in error.partitions]
         starts: dict[TopicPartition, int] = {}
         for place in places:

@@ -15,7 +15,7 @@ class Member(Protocol):
     """Someone who reads in a group."""
 
     def wake(self) -> None:
-        """Look again: what is yours may have changed."""
+        """Poll again: the assignment may have changed."""
         ...
 
 
@@ -50,7 +50,7 @@ class ConsumerGroup:
         return self._held.get(partition) is member is self._target.get(partition)
 
     def claim(self, member: Member, but: Collection[TopicPartition] = ()) -> list[TopicPartition]:
-        """What `member` is meant to have and nobody holds, `but` for these; from now on `member` does."""
+        """The partitions assigned to `member` that no member holds, except `but`; from now on `member` holds them."""
         free = sorted(
             p for p, owner in self._target.items() if owner is member and p not in self._held and p not in but
         )

@@ -61,8 +61,8 @@ class Flaw(Struct, frozen=True, gc=False):
 class Record(Struct, frozen=True, gc=False):
     """A record as read. `timestamp_ms`: Unix time of its append by the log's clock (see `TopicState.sender_timed`).
 
-    `flaw`: None, or what is wrong with it. Logs are written to by many: what one of them did wrong costs its own
-    offset only, or, where no record can be told from the next, those offsets that cannot be read. The name of a header
+    `flaw`: None, or why it cannot be read. Logs have many producers: a mistake of one costs its own offset only, or, if
+    records cannot be separated, those offsets that cannot be read. The name of a header
     that is not UTF-8 is `relay-raw-` and its bytes, percent-encoded.
     """
 
@@ -121,8 +121,8 @@ class Consumer(Protocol):
     async def start(self) -> None: ...
 
     def subscribe(self, topics: Collection[str], unable: Unable = NONE_UNABLE) -> None:
-        """Read these topics from now on, and no others, also while it runs: what is not among them any more is
-        revoked. A topic that does not exist is looked for again and again; `waits_for` says so. Partitions with keys
+        """Read these topics from now on, and no others, also while it runs: partitions of other topics are revoked. A
+        topic that does not exist is looked up again and again; `waits_for` reports it. Partitions with keys
         of `unable` go to members that can finish all that is in them, where there are any."""
         ...
 
@@ -131,25 +131,25 @@ class Consumer(Protocol):
     ) -> Mapping[TopicPartition, Sequence[Record]]:
         """The next records of the assigned, unpaused partitions; empty after `timeout_s` without any.
 
-        At most `max_records` in all, and none when those before it have `max_bytes`, as of the return, or more. What
-        cannot be read comes, too, in its place, as a record with a flaw: whoever has finished that one is finished with
-        all offsets that it stands for. Raises OffsetMissing when the log has no record at the committed offset of some
+        At most `max_records` in all, and none when those before it have `max_bytes`, as of the return, or more.
+        Unreadable data is returned in its place as a record with a flaw: finishing that record finishes all offsets
+        that it stands for. Raises OffsetMissing when the log has no record at the committed offset of some
         partitions (any more), or the group has none; by then the first record that is there has been committed in its
         place, where they begin again: `restart` them. The others go on. Raises ConsumerBroken when this consumer will
         never return anything again, and ConsumerClosed once it is closed.
-        `close` ends a call that is under way; one that was cancelled may only be followed by `close`. Each call gives
-        other tasks a turn, also when records are at hand.
+        `close` ends a call in progress; one that was cancelled may only be followed by `close`. Each call gives other
+        tasks a turn, also when records are available.
         """
         ...
 
     async def restart(self, partitions: Collection[TopicPartition]) -> None:
-        """Have these revoked, and assigned again with a higher epoch, from their committed offsets on, as far as they
-        are ours; the others go on. The revocation is over at the return, the assignment may follow."""
+        """Have those of these that are ours revoked, and assigned again with a higher epoch, from their committed
+        offsets on; the others continue. The revocation is over at the return, the assignment may follow."""
         ...
 
     def waits_for(self) -> str | None:
-        """What a started member waits for before it is told its partitions (which may be none), or before it may begin
-        them; for people."""
+        """What a started member waits for before it gets its assignment (which may be empty), or before it may begin;
+        for operators."""
         ...
 
     def pause(self, partitions: Sequence[TopicPartition]) -> None:
@@ -159,8 +159,9 @@ class Consumer(Protocol):
     def resume(self, partitions: Sequence[TopicPartition]) -> None: ...
 
     async def confirm(self, assignments: Sequence[Assignment]) -> float:
-        """Have the group say, now, that these are still ours, with this member and these epochs. For how many seconds,
-        from the call on, nobody else is given them without our having been asked. Raises PartitionLost if it does not.
+        """Have the group confirm, now, that these are still ours, with this member and these epochs. Returns for how
+        many seconds, from the call on, they are assigned to no other member without a rebalance that includes us.
+        Raises PartitionLost if it does not confirm.
         """
         ...
 
@@ -209,11 +210,11 @@ class LogReader(Protocol):
     def follow(self, topic: str, *, start: int | None = None) -> AsyncIterator[Record | None]:
         """All records of a topic (partition 0) from its beginning, then new ones as they come, for ever.
 
-        Yields None once, when everything that was there at the call has been yielded. Tombstones are yielded. Of a
-        compacted topic, what was there at the call comes in any order.
+        Yields None once, when all records that existed at the call have been yielded. Tombstones are yielded. Of a
+        compacted topic, records that existed at the call are yielded in any order.
 
-        `start`: only what came from that offset on, in order; it has to be behind all that a call of the last hours
-        yielded, which had yielded None. Raises OffsetMissing where the log cannot tell any more what came since.
+        `start`: only records from that offset on, in order; it has to be behind all that a call of the last hours
+        yielded, which had yielded None. Raises OffsetMissing if the log does not have all records since.
         """
         ...
 
@@ -222,7 +223,7 @@ class TopicState(NamedTuple):
     """A topic as the log has it. `replication`, `min_insync`: None where the log knows no replicas.
 
     `retention_bytes`: per partition, None where only age counts. `mixed_cleanup`: it deletes by age and compacts, too.
-    `sender_timed`: timestamps are what the clock of whoever appends says, not the log's own.
+    `sender_timed`: timestamps are from the clocks of producers, not the log's own.
     """
 
     spec: TopicSpec
@@ -287,8 +288,8 @@ class LogAdmin(Protocol):
         ...
 
     async def lacking(self, rights: Sequence[Right]) -> list[Right]:
-        """What of `rights` the log does not let us do, each with the operations that are refused; none where it knows
-        no users. What it does not tell counts as allowed."""
+        """The missing rights among `rights`, each with the operations that are refused; none if the log has no users.
+        Rights that it does not report count as granted."""
         ...
 
     async def about(self) -> str:

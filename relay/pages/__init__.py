@@ -1,7 +1,7 @@
 """The pages for people, under `/ui/`: HTML and nothing else. They are a client of our own HTTP API.
 
-Whatever a page shows or does goes over a unix socket of this process to the API, with the visitor's own token: so what
-one may see and do, the audit and the words of each mistake are the API's, and every action has a call of the API.
+Pages call the API over a unix socket of this process, with the visitor's own token: so rights, audit and error texts
+are the API's, and every action has a call of the API.
 
 **To add a page**: a module with a class like this, and a line in `index.py`; templates in `templates/`.
 
@@ -13,17 +13,17 @@ one may see and do, the audit and the words of each mistake are the API's, and e
             routes.live("/live/messages", self.rows)   # server-sent events: HTML, again each second where it changed
 
         async def list(self, visit: Visit) -> web.StreamResponse:
-            query = visit.filters("source", "status", "cursor")              # what is set of these, from the URL
+            query = visit.filters("source", "status", "cursor")              # those that are set in the URL
             found = await visit.load("/v1/messages", query)                  # Loaded: `.value`, or `.problem` to show
             return visit.show("messages.html", found=found, query=query)
 
-- `visit.load` gives a `Loaded`, for a part of a page that can say by itself what is wrong; `visit.api.get` raises
+- `visit.load` gives a `Loaded`, for a part of a page that shows its own errors; `visit.api.get` raises
   ApiProblem, which becomes a page of its own (401: the log-in). Paths with ids: `path("/v1/receivers/{}", name)`.
-- Actions: `{{ ui.action(...) }}` in a template is a button that makes one call of the API (`/ui/act`), asks first where
-  it is told to, and comes back with a note. A POST of your own: `routes.post`; its form has `{{ ui.csrf() }}`, which is
+- Actions: `{{ ui.action(...) }}` in a template is a button that makes one call of the API (`/ui/act`), asks first with
+  `confirm`, and comes back with a note. A POST of your own: `routes.post`; its form has `{{ ui.csrf() }}`, which is
   checked before your handler runs. Then `return visit.back(url, "Done.")`.
 - Templates begin with `{% extends "base.html" %}` and `{% import "ui.html" as ui with context %}`; everything there is
-  is listed at the top of `templates/ui.html`. What a fragment needs: `visit.fragment("part.html", ...)`.
+  is listed at the top of `templates/ui.html`. For a fragment: `visit.fragment("part.html", ...)`.
 - There is no inline script or style, also no `style=`: the browser would refuse it. Never `|safe`.
-- A chart: `{{ ui.chart(...) }}`. Scripts go to `static/relay.js`, and find what is theirs by `data-` attributes.
+- A chart: `{{ ui.chart(...) }}`. Scripts go to `static/relay.js`, and find their elements by `data-` attributes.
 """

@@ -14,9 +14,9 @@ _METHODS: Final = frozenset({"POST", "PUT", "PATCH", "DELETE"})
 
 class Actions:
     """Fields of the form: `method`, `path`, `body` (JSON, or empty), `label`, `done` (the note), `next` (the page that
-    follows), and `confirm`: what is asked first, until `confirmed` is set.
+    follows), and `confirm`: the question to be asked first, until `confirmed` is set.
 
-    What may be done is what the visitor's token may do; and a form without the browser's own token never comes here.
+    The visitor's token limits what may be done; a form without the browser's own token is refused before.
     """
 
     nav: ClassVar[Nav | None] = None

@@ -1,4 +1,4 @@
-"""Calls of our own HTTP API, over a unix socket of this process, with the token of whoever looks at a page."""
+"""Calls of our own HTTP API, over a unix socket of this process, with the visitor's token."""
 
 import json
 from collections.abc import AsyncIterator, Collection, Mapping, Sequence
@@ -37,7 +37,8 @@ class ApiResult:
 
 
 class ApiProblem(RelayError):
-    """The API refused: problem details (RFC 9457). `kind`: the last part of `type`. `errors`: what is wrong where."""
+    """The API refused: problem details (RFC 9457). `kind`: the last part of `type`. `errors`: mistakes and their
+    places."""
 
     def __init__(
         self, status: int, kind: str, title: str, detail: str, errors: Sequence[Mapping[str, str]] = ()
@@ -71,7 +72,7 @@ class ApiClient:
         return ApiClient(self._session, token, self._address)
 
     async def get(self, target: str, query: Query | None = None) -> Any:
-        """What is in the JSON of the answer."""
+        """The decoded JSON of the response."""
         return (await self.call("GET", target, query=query)).value
 
     async def call(

@@ -21,7 +21,7 @@ _TARGETS: Final = {"replay": "/v1/replays", "discard": "/v1/discards"}
 
 
 class FailedPage:
-    """The groups, the letters of one, and what is done to all of one."""
+    """The groups, the letters of one, and the actions on all of one."""
 
     nav: ClassVar[Nav | None] = Nav("FailedPage", HERE, portal=True)
 

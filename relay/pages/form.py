@@ -16,7 +16,7 @@ _READ: Final[web.RequestKey[list[tuple[str, str]]]] = web.RequestKey("form", lis
 
 
 async def fields_of(request: web.Request) -> list[tuple[str, str]]:
-    """Names and values, in their order. Raises ApiProblem for what is no form, and the Problems of `read_body`."""
+    """Names and values, in their order. Raises ApiProblem for another kind of body, and the Problems of `read_body`."""
     known = request.get(_READ)
     if known is None:
         known = request[_READ] = _parsed(request.content_type, await read_body(request, MOST_BYTES))

@@ -1,4 +1,4 @@
-"""One message: its round trip as a timeline that goes on by itself, its payload, and what can be done about it."""
+"""One message: its round trip as a live timeline, its payload, and the actions on it."""
 
 import asyncio
 import re
@@ -33,7 +33,7 @@ class ShownMessage(NamedTuple):
 
 
 class MessageDetailPage:
-    """The page, the part of it that goes on by itself, and the payload to be saved."""
+    """The page, its live part, and the payload as a download."""
 
     nav: ClassVar[Nav | None] = None
 
@@ -79,7 +79,7 @@ class MessageDetailPage:
         return visit.show("attempt.html", each=found, body_text=body_text)
 
     async def payload(self, visit: Visit) -> web.StreamResponse:
-        """As the sender gave it, to be saved: what is in it never runs."""
+        """As the sender gave it, as a download: its content never runs."""
         answer = await visit.api.call("GET", path(f"{_OF_MESSAGE}/payload", *_ids(visit)))
         headers = {name: answer.headers[name] for name in _PAYLOAD_HEADERS if name in answer.headers}
         return web.Response(body=answer.body, headers={"Content-Disposition": "attachment"} | headers | _SANDBOX)
@@ -134,7 +134,7 @@ def _ids(visit: Visit) -> tuple[str, str]:
 
 
 async def _look(visit: Visit) -> ShownMessage:
-    """Raises ApiProblem where nobody knows the message."""
+    """Raises ApiProblem if the message is not known."""
     ids = _ids(visit)
     message, attempts = await asyncio.gather(visit.load(path(_OF_MESSAGE, *ids)), _attempts(visit))
     if message.problem is None:

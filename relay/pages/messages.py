@@ -22,7 +22,7 @@ FILTERS: Final = (
 LOOKED_INTO: Final = frozenset({"header", "payload"})
 """Filters that read through bodies: too much to be done again each second."""
 _OF_TAIL: Final = ("source", "receiver")
-"""Filters that the live tail knows for all that happens: of an attempt nobody may know its message's type."""
+"""Filters that the live tail has for all events: the message type of an attempt may be unknown."""
 PRESETS: Final = (("1h", "Last hour"), ("24h", "24 hours"), ("7d", "7 days"), ("", "All"))
 _LIMIT: Final = "50"
 _MOST_PICKED: Final = 200
@@ -130,7 +130,7 @@ async def _replayed(visit: Visit, chosen: Sequence[Picked]) -> tuple[str, NoteKi
 
 
 async def _replay(visit: Visit, one: Picked) -> str | None:
-    """None: it is under way again; else why not."""
+    """None if it was replayed; otherwise why not."""
     try:
         await visit.api.call("POST", one.target, body={"only_failed": False} if one.delivered else {})
     except ApiProblem as problem:
@@ -163,7 +163,7 @@ def _pick(item: Mapping[str, Any]) -> str:
 
 
 def _picked(text: str) -> list[Picked]:
-    """What such a box said. What is not of that form is none."""
+    """The value of such a box; None if it has another form."""
     try:
         source_id, message_id, *over = json.loads(text)
         return [Picked(str(source_id), str(message_id), str(name), bool(delivered)) for name, delivered in over]

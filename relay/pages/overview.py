@@ -1,4 +1,4 @@
-"""The overview: what flows round, live; what needs somebody, with a button; and what the last hour was like."""
+"""The overview: live throughput; what needs attention, with a button; and the last hour."""
 
 from collections import defaultdict
 from collections.abc import Mapping
@@ -24,7 +24,7 @@ STAGES: Final[Mapping[str, tuple[str, str]]] = {
     "to_sender": ("Back to senders", "answers on their way"),
     "failed_messages": ("Dead letters", "given up, to be replayed"),
 }
-"""Stage -> what it is called here, and what is in it."""
+"""Stage -> its label, and a description."""
 WORDS: Final[Mapping[str, str]] = {
     "part_away": "away",
     "unread_lost": "lost unread",
@@ -32,7 +32,7 @@ WORDS: Final[Mapping[str, str]] = {
     "held_up": "holds others up",
     "failed": "dead letters",
 }
-"""What needs somebody, where its own name is not what people would say."""
+"""Labels of alerts whose names are no plain words."""
 
 
 class Overview:
@@ -52,7 +52,7 @@ class Overview:
         return visit.show("overview.html", found=found, chart=chart_of(stats), **_words())
 
     async def now(self, visit: Visit) -> Mapping[str, str]:
-        """What changes all the time, and what stays as it is while somebody aims at a button."""
+        """The part that changes all the time, and the part with buttons, which stays in place."""
         found = Loaded(await visit.api.get("/v1/overview"))
         return {
             part: visit.fragment(f"overview_{part}.html", found=found, **_words())

@@ -18,8 +18,8 @@ Tail = Callable[[Visit], Mapping[str, str]]
 
 @dataclass(frozen=True, slots=True)
 class Nav:
-    """An entry of the navigation. `href`: with `/ui` before it; what is under it belongs to it. `portal`: also for
-    owners who came by a link."""
+    """An entry of the navigation. `href`: with `/ui` before it; pages under it belong to it. `portal`: also for
+    owners with a portal link."""
 
     label: str
     href: str
@@ -36,9 +36,9 @@ class PageRoutes(Protocol):
         ...
 
     def live(self, path: str, fragment: Fragment, *, every_s: float = 1.0, tail: Tail | None = None) -> None:
-        """Server-sent events: the fragment as `message`, or each piece by its own name, again where it has changed. A
-        line that says what is wrong takes the place of all of them while the API refuses. One stream a page: a browser
-        has only six connections to a host. With `tail` it is made anew while something happens, and else hardly."""
+        """Server-sent events: the fragment as `message`, or each piece by its own name, again if it has changed. A
+        line with the error takes the place of all of them while the API refuses. One stream a page: a browser has only
+        six connections to a host. With `tail` it is rendered again on events, and seldom without."""
         ...
 
 

@@ -54,7 +54,7 @@ def shown(payload: bytes, wanted: str | None = None) -> Shown:
 
 
 def readable(text: str) -> str:
-    """Its lines and tabs stay; all else that is not seen, or hides what is, is written out."""
+    """Its lines and tabs stay; all other invisible characters are written out."""
     return _KEPT.sub(lambda found: escape_control(found[0]), text)
 
 
@@ -65,7 +65,7 @@ def body_text(body: str) -> str:
 
 
 def hex_dump(data: bytes) -> str:
-    """Sixteen bytes a line: where, what, and what is printable of it."""
+    """Sixteen bytes a line: offset, hex, and the printable characters."""
     lines = []
     for at in range(0, len(data), _LINE):
         part = data[at : at + _LINE]

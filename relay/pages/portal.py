@@ -1,10 +1,10 @@
-"""The portal: the same pages for the owner of receivers, who comes by a signed link, maybe in a frame of another site.
+"""The portal: the same pages for the owner of receivers, opened by a signed link, maybe in a frame of another site.
 
-The link's token becomes a cookie, and leaves the address. What it shows is what that may see: the API decides about it.
+The link's token becomes a cookie, and is removed from the address. The API decides what it may see.
 
-A link takes nobody's session away without being asked to: somebody else may have made the browser open it. A browser
-that follows one from another site keeps its cookies back, so that a session cannot be seen; it is led to the same link
-once more, from a page of ours, and then sends them.
+A link replaces no session without asking: another site may have made the browser open it. A browser that follows a link
+from another site does not send its cookies, so a session cannot be detected; it is redirected to the same link once
+more, from a page of ours, and then sends them.
 """
 
 from collections.abc import Mapping
@@ -20,7 +20,7 @@ from relay.pages.session import SESSION_COOKIE, VISITOR_COOKIE, keep_portal
 from relay.pages.visit import Visit, see
 
 FIRST: Final = "/ui/receivers"
-"""The page that somebody comes to first."""
+"""The first page."""
 _KIND: Final = "rp_"
 _CUT: Final = "It is not whole: copy all of it."
 _COOKIES_COME: Final = frozenset({"none", "same-origin", "same-site"})
@@ -40,7 +40,7 @@ class Portal:
         routes.post("/portal", self.replace)
 
     async def enter(self, visit: Visit) -> web.StreamResponse:
-        """A right token is kept; any other one takes nobody's session away, and a right one only if that is wanted."""
+        """A valid token is kept. An invalid one replaces no session, and a valid one only if that is confirmed."""
         is_in_frame = bool(visit.portal_origins) and visit.request.headers.get("Sec-Fetch-Dest") == "iframe"
         visit.frame_ancestors = visit.portal_origins
         token = visit.request.query.get("token", "").strip()
@@ -55,7 +55,7 @@ class Portal:
         return await _open(visit, token, framed=is_in_frame)
 
     async def replace(self, visit: Visit) -> web.StreamResponse:
-        """Somebody has said on our page that the link's portal is to take the place of their session."""
+        """The visitor has confirmed on our page that the link's portal replaces the session."""
         token = (await visit.form()).get("token", "").strip()
         return await _open(visit, token, framed=False) if token.startswith(_KIND) else _over(visit, 400, _CUT)
 
@@ -91,7 +91,7 @@ def _lead_on(visit: Visit) -> web.StreamResponse:
 
 
 async def _session(api: ApiClient) -> Any:
-    """Who calls, as `GET /v1/session` says. None: nobody that the API would let in."""
+    """The caller, from `GET /v1/session`. None if the API does not accept the token."""
     try:
         return await api.get("/v1/session")
     except ApiProblem as problem:
@@ -101,5 +101,5 @@ async def _session(api: ApiClient) -> Any:
 
 
 def _is_of_same(current: Mapping[str, Any], link: Mapping[str, Any]) -> bool:
-    """Whether somebody is in the portal of that owner already, by an earlier link."""
+    """Whether the visitor is in the portal of that owner already, by an earlier link."""
     return bool(current["proof"] == link["proof"] == "portal" and current["owner"] == link["owner"])

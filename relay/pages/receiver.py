@@ -75,7 +75,7 @@ class ReceiverDetailPage:
             host=host_of((it["settings"] or {}).get("post_endpoint")),
         )
 
-    # what is done at once
+    # done at once
 
     async def test(self, visit: Visit) -> web.StreamResponse:
         """A ping, and what came back, on a page of its own."""
@@ -140,7 +140,7 @@ class ReceiverDetailPage:
         return visit.back(_page(name), "Nothing was changed." if not patch else f"Changed: {', '.join(patch)}.")
 
     async def removal(self, visit: Visit) -> web.StreamResponse:
-        """What becomes of its messages is told before."""
+        """The question shows what becomes of its messages."""
         name = visit.part("name")
         it = await visit.api.get(_route(name))
         told = await visit.api.call("DELETE", _route(name), query={"dry_run": "true"})

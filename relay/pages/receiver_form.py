@@ -1,6 +1,6 @@
-"""The settings of a receiver as fields of a form: how they are shown, and what is sent of them. Pure.
+"""The settings of a receiver as form fields, and the patch that a form sends. Pure.
 
-Only what was changed is sent, so that a form that somebody else's change has overtaken undoes none of it.
+Only changed fields are sent, so that an outdated form does not undo another change.
 """
 
 from collections.abc import Mapping, Sequence
@@ -93,7 +93,7 @@ def shown(value: Any, kind: Kind) -> str:
 
 
 def wanted_of(form: Mapping[str, str], present: Mapping[str, Any], fields: Sequence[Field]) -> dict[str, Any]:
-    """What is to be sent: the fields whose text is another than what is there. Raises ApiProblem."""
+    """The patch: the fields whose text has changed. Raises ApiProblem."""
     found: dict[str, Any] = {}
     for field in fields:
         if field.name not in form:

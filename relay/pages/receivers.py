@@ -16,7 +16,7 @@ _PAGE: Final = "50"
 
 
 def host_of(url: str | None) -> str:
-    """Where it is, without the path, which is told on the page of one."""
+    """Its origin; the page of the receiver has the whole URL."""
     if url is None:
         return ""
     try:

@@ -1,4 +1,4 @@
-"""When a part of a page is worth another look: while something happens, as the live tail of the API tells."""
+"""When to render a part of a page again: on events of the API's live tail."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -10,7 +10,7 @@ TAIL: Final = "/v1/tail"
 LINGER_S: Final = 5.0
 """The history is a moment behind what happens: so long it is looked at again and again."""
 IDLE_S: Final = 15.0
-"""Between two looks while nothing happens: what was told may have been missed."""
+"""Between two renderings without events: some may have been missed."""
 _AGAIN_S: Final = 30.0
 """Until it is asked again that could not be listened to."""
 _HAPPENINGS: Final = frozenset({"message", "attempt", "answer", "failed", "skipped"})
@@ -21,8 +21,8 @@ class Api(Protocol):
 
 
 class Wakes:
-    """`run` listens, for ever; meanwhile `wait` lasts as long as no look is due. Where nobody can listen (all places
-    are taken, the log is away), one is due each `every_s`."""
+    """`run` listens, for ever; `wait` returns when the next rendering is due. If it cannot listen (all places are
+    taken, the log is away), one is due each `every_s`."""
 
     def __init__(self, api: Api, query: Query, every_s: float) -> None:
         self._api = api

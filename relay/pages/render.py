@@ -1,4 +1,4 @@
-"""Templates, and how numbers, times and states read on a page. What is shown is hostile text: all of it is escaped."""
+"""Templates, and how numbers, times and states are written on a page. Values may be hostile text: all are escaped."""
 
 import json
 from collections.abc import Callable, Mapping
@@ -31,7 +31,7 @@ TONES: Final[Mapping[str, str]] = {
     **dict.fromkeys(("backing_off",), "warn"),
     **dict.fromkeys(("arrived", "delivered_to_receiver", "running", "accepted", "live"), "live"),
 }
-"""What colour a state has; any other has none. It is never told by colour alone."""
+"""The colour of a state; any other has none. Colour is never the only sign."""
 
 
 class Renderer:

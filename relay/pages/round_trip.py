@@ -72,7 +72,7 @@ class Trip:
 
 
 def trips_of(message: Value, attempts: Sequence[Value], now: float) -> tuple[Trip, ...]:
-    """Of each delivery. `attempts` in any order. `now`: Unix seconds, where what is under way ends for now."""
+    """Of each delivery. `attempts` in any order. `now`: Unix seconds, the end of steps in progress."""
     received = moment(message.get("received_at"))
     trips = [_trip(view, [each for each in attempts if each["receiver"] == view["receiver"]], received, now)
              for view in message["deliveries"]]  # fmt: skip
@@ -200,7 +200,7 @@ def _now(view: Value, before: Value | None, last: float | None, now: float, *, k
 
 
 def _told_only(view: Value, last: float | None) -> Step:
-    """What is known of the attempts where no history tells them one by one."""
+    """A summary of the attempts without a history."""
     count, status = view["attempts"], view["last_status"]
     met = "" if status is None else f"; the last one got {status_words(status)}"
     good = view["status"] not in ("arrived", "failed")

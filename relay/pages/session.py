@@ -37,7 +37,7 @@ def keep_token(request: web.Request, response: web.StreamResponse, token: str, m
 
 
 def keep_portal(request: web.Request, response: web.StreamResponse, token: str, *, framed: bool) -> None:
-    """The same of somebody who came by a link; `framed`: in a frame of a page that may show it."""
+    """The same for a visitor with a portal link; `framed`: in a frame of a page that may show it."""
     if framed:
         set_framed_cookie(response, PORTAL_COOKIE, token)
     else:
@@ -94,7 +94,7 @@ class SignIn:
         return response
 
     async def log_out(self, visit: Visit) -> web.StreamResponse:
-        """The browser forgets it in any case; whether others could go on with it is told."""
+        """The browser forgets it in any case; returns whether it is ended on the server, too."""
         left, problem = visit.in_portal, None
         try:
             await visit.api.call("DELETE", "/v1/session")

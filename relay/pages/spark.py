@@ -14,7 +14,7 @@ _HIGH: Final = 24
 _NONE: Final = 0.8
 """Of an hour in which there was nothing: one sees that it was there."""
 _LEAST: Final = 1.5
-"""Of what is there at all: one failure among thousands is seen, too."""
+"""The least height of a share that is not zero, so that one failure among thousands is visible."""
 
 
 def attempts(hours: Sequence[Mapping[str, Any]], *, large: bool = False) -> Markup:
@@ -45,7 +45,7 @@ def _bar(place: int, hour: Mapping[str, Any], most: int) -> Markup:
 
 
 def _failed(hour: Mapping[str, Any]) -> int:
-    """Of its attempts, as far as the share of the others tells."""
+    """The share of its attempts, judged by that of the others."""
     share = hour["success_rate"]
     return 0 if share is None else round(hour["attempts"] * (1 - share))
 
@@ -61,7 +61,7 @@ def _rect(place: int, high: float, top: float, kind: str) -> Markup:
 
 
 def _hour(place: int, hour: Mapping[str, Any], said: str) -> Markup:
-    """The whole height of an hour, which says in words what is there."""
+    """The whole height of an hour, with a label in words."""
     return Markup('<rect class="at" x="{}" y="0" width="{}" height="{}"><title>{} UTC: {}</title></rect>').format(
         place * _STEP, _STEP, _HIGH, clock(hour["hour"])[:5], said
     )

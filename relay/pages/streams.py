@@ -4,7 +4,7 @@ import asyncio
 
 
 class Streams:
-    """`most`: of all together; `each`: of one browser, whose oldest stream gives way to its newest."""
+    """`most`: of all together; `each`: of one browser, whose oldest stream is evicted for its newest."""
 
     def __init__(self, *, most: int, each: int) -> None:
         self._most = most

@@ -19,7 +19,7 @@ _NAMED: Final = "100"
 
 
 class Trying:
-    """A form with a message in it, and what comes of it: the page of that message."""
+    """A form with a sample message; sending it leads to the page of that message."""
 
     nav: ClassVar[Nav | None] = Nav("Try it", "/ui/try")
 

@@ -1,4 +1,4 @@
-"""One request for a page: who looks, what is in the URL, and how the answer is made."""
+"""One request for a page: its visitor, its URL parameters, and its response."""
 
 import base64
 import hashlib
@@ -70,7 +70,7 @@ class Visit:
     note: Note | None = None
     newcomer: str | None = None
     in_portal: bool = False
-    """Somebody who came by a link, and sees the receivers of one owner."""
+    """A visitor with a portal link, who sees the receivers of one owner."""
     kept: dict[str, Loaded] = field(default_factory=dict)
     """What a live part knows from its last look."""
     portal_origins: Sequence[str] = ()
@@ -180,7 +180,7 @@ def see(url: str) -> web.Response:
 
 
 def own_url(url: str) -> str:
-    """`url` if it is one of our pages, else the first one: nobody is sent elsewhere by a link."""
+    """`url` if it is one of our pages, otherwise the first one: a link cannot redirect to another site."""
     is_own = url.startswith(HOME) and "\\" not in url and not any(ord(char) < 32 for char in url)
     return url if is_own else HOME
 

@@ -211,7 +211,7 @@ class _Routes:
 
 @asynccontextmanager
 async def _running(wakes: Wakes | None) -> AsyncIterator[None]:
-    """None: nobody listens, and the time alone tells."""
+    """None without a listener: then only the time counts."""
     task = None if wakes is None else asyncio.create_task(wakes.run())
     try:
         yield
@@ -274,7 +274,7 @@ def _problem_page(visit: Visit, problem: ApiProblem) -> web.StreamResponse:
 
 
 async def _pieces(visit: Visit, fragment: Fragment, last: Mapping[str, str]) -> Mapping[str, str]:
-    """By the name of their event. What is wrong is said once, and nothing more beside it."""
+    """By event name. An error is shown once, and nothing beside it."""
     try:
         made = await fragment(visit)
         return {_EVENT: made} if isinstance(made, str) else made

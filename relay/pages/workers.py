@@ -1,4 +1,4 @@
-"""Topics and workers: what waits in each lane, and who serves it. A lane that nobody serves is red."""
+"""Topics and workers: the backlog of each lane, and its owner. A lane without an owner is red."""
 
 from collections.abc import Iterable, Mapping
 from typing import Any, ClassVar, Final
@@ -17,7 +17,7 @@ ROLES: Final = [
 
 
 class WorkersPage:
-    """The lanes, by topic or each by itself."""
+    """The lanes, by topic or one by one."""
 
     nav: ClassVar[Nav | None] = Nav("Topics and workers", "/ui/workers")
 

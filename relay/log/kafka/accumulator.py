@@ -1,11 +1,11 @@
 """Gathers what all tasks of the process append into one batch after another per partition.
 
-Of a partition one batch is under way; what is appended meanwhile goes into the next one, which is sent as soon as the
-first is acknowledged. So batches grow with the load by themselves, and none overtakes one that failed. A call of
+Each partition has one batch in flight; later appends go into the next one, which is sent as soon as the first is
+acknowledged. So batches grow with the load, and none overtakes one that failed. A call of
 `append` waits for one future, whatever the number of its records; their offsets follow from those of the batches.
 
-The library's sender has one request under way per broker, with one batch of each partition that has one waiting. A
-batch that it has not taken yet still takes records.
+The library's sender has one request in flight per broker, with one batch of each partition that has one waiting. A
+batch that it has not taken yet still accepts records.
 """
 
 import asyncio
@@ -59,7 +59,7 @@ class Append:
             self.error = error
 
     def end(self) -> None:
-        """Tell the caller, unless it no longer waits."""
+        """Set the result of the caller, unless it no longer waits."""
         if self.outcome.done():
             return
         if self.error is None:
@@ -68,7 +68,7 @@ class Append:
             self.outcome.set_exception(self._with_places(self.error))
 
     def _with_places(self, error: RelayError) -> RelayError:
-        """The same, with what is acknowledged nevertheless."""
+        """The same, with the records that are acknowledged nevertheless."""
         places = {index: at for index, at in enumerate(self.coordinates) if at is not _NOWHERE}
         if not places or not isinstance(error, LogUnavailable):
             return error
@@ -187,7 +187,7 @@ class Accumulator:
             await asyncio.wait(outcomes, timeout=timeout_s)
 
     def close(self) -> None:
-        """Fail what is left; nothing is sent any more."""
+        """Fail the remaining appends; nothing is sent any more."""
         for timer in (self._expiring, self._flushing):
             if timer is not None:
                 timer.cancel()
@@ -229,7 +229,7 @@ class Accumulator:
             self._ready.append(lane)
 
     def _schedule(self) -> None:
-        """Send what is ready, when this turn of the loop is over: so all its callers share the batches."""
+        """Send the ready batches when this turn of the loop is over, so that all its callers share them."""
         if self._ready and self._flushing is None:
             self._flushing = self._loop.call_soon(self._send_ready)
 

@@ -23,7 +23,7 @@ async def about(client: KafkaClient) -> str:
 
 
 def release_of(newest_fetch: int) -> str:
-    """The release, as far as can be told from the newest version of Fetch."""
+    """The release, judged by the newest version of Fetch."""
     known = [version for version in _SINCE if version <= newest_fetch]
     return f"{_SINCE[max(known)]} or newer" if known else f"older than {_SINCE[min(_SINCE)]}"
 

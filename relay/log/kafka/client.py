@@ -64,7 +64,7 @@ _T = TypeVar("_T")
 
 
 class Replicas(NamedTuple):
-    """A partition: the broker that leads it (-1: nobody), and how many copies there are."""
+    """A partition: the broker that leads it (-1 if none), and the number of its replicas."""
 
     partition: int
     leader: int
@@ -112,7 +112,7 @@ class KafkaClient:
         self._closed = False
 
     async def close(self) -> None:
-        """For good, in bounded time: requests under way and later ones raise LogUnavailable."""
+        """For good, in bounded time: requests in flight and later ones raise LogUnavailable."""
         self._closed = True
         await self._disconnect()
 
@@ -121,7 +121,7 @@ class KafkaClient:
         return await self._repeated("reading metadata", lambda client: self._metadata(client, names))
 
     async def layout(self, names: Sequence[str]) -> Layout:
-        """The partitions of these topics; a topic that cannot be told about does not hold up the others."""
+        """The partitions of these topics; a topic that the cluster cannot describe does not delay the others."""
         return await self.asked("reading metadata", LayoutAsk(names), layout_of)
 
     async def offsets(
@@ -151,8 +151,8 @@ class KafkaClient:
         max_wait_ms: int = 0,
         trail: Trail | None = None,
     ) -> FetchedRecords:
-        """Records from `offset` on: at least one if there is any, else none after `max_wait_ms`. What cannot be read
-        comes as a record with a flaw, and never stops whoever reads. `trail`: notes leader epochs.
+        """Records from `offset` on: at least one if there is any, otherwise none after `max_wait_ms`. Unreadable data
+        is returned as a record with a flaw, and never stops the reader. `trail`: notes leader epochs.
 
         Raises the library's OffsetOutOfRangeError when `offset` is before the first record or behind the end.
         """
@@ -236,7 +236,7 @@ class KafkaClient:
             raise KafkaConnectionError("the connection was lost") from error
 
     async def _first_to_answer(self, client: AIOKafkaClient, nodes: Sequence[int], request: object) -> Any:
-        """One that is frozen, or cut off, does not hold up what any other one can tell."""
+        """A broker that is frozen, or cut off, does not delay the answer of another one."""
         for node in nodes:
             try:
                 async with asyncio.timeout(_PATIENCE_S):

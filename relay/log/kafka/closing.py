@@ -10,8 +10,8 @@ _UNWIND_S: Final = 1.0
 async def ends_within(ending: Coroutine[object, object, object], timeout_s: float) -> bool:
     """Run `ending`, the stop of a client; True if it came to its end, well or badly, within `timeout_s`.
 
-    aiokafka's stop() may hang while the broker is away, and may raise CancelledError though nobody cancelled it. So
-    it gets a task of its own: only a cancellation of the caller comes out of here.
+    aiokafka's stop() may hang while the broker is away, and may raise CancelledError without a cancellation. So it
+    gets a task of its own: only a cancellation of the caller is raised.
     """
     task = asyncio.ensure_future(ending)
     try:

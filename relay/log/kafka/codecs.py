@@ -1,4 +1,4 @@
-"""The compression codecs of Kafka, for batches of which nobody knows how large they become: unpacked up to a bound."""
+"""The compression codecs of Kafka, with a bound on the unpacked size of a batch, which is not known before."""
 
 import struct
 import zlib
@@ -77,7 +77,7 @@ def _gunzipped(data: bytes, limit: int) -> bytes:
 
 
 def _unsnapped(data: bytes, limit: int) -> bytes:
-    """Each block tells its size, which is believed only as far as its bytes can become so many."""
+    """Each block states its size, which counts only if its bytes can become so many."""
     if sum(cramjam.snappy.decompress_raw_len(block) for block in _snappy_blocks(data)) > limit:
         raise TooMuch(limit)
     return bytes(snappy_decode(data))

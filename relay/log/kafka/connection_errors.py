@@ -20,8 +20,8 @@ _LOGIN: Final = "RELAY_KAFKA_SASL_USERNAME and RELAY_KAFKA_SASL_PASSWORD"
 
 
 async def refusal(cluster: KafkaCluster) -> str | None:
-    """What no repeat cures, in a line: who we are, or how the connection is protected, has to change. None: a broker
-    lets us in, or nobody is there."""
+    """An error that no repeat cures, in a line: the credentials, or the security protocol, have to change. None if a
+    broker accepts us, or none answers."""
     for host, port, _ in collect_hosts(cluster.servers):
         try:
             async with asyncio.timeout(_LOOK_S):

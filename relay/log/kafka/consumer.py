@@ -1,8 +1,8 @@
 """A member of a consumer group on Kafka, for all topics that a process reads in one role.
 
-The group deals partitions (`membership`), and only what changes is touched: partitions that stay are read on through a
-rebalance. What is dealt is begun where the group stands (`offsets`), and fetched by the loop of the whole process
-(`fetch_loop`); what is not dealt any more is given up, and then the group is told so.
+The group assigns partitions (`membership`), and only changes are applied: partitions that stay are read on through a
+rebalance. Assigned partitions start at the committed offset (`offsets`), and are fetched by the loop of the whole
+process (`fetch_loop`); those no longer assigned are released, and then the member rejoins without them.
 """
 
 import asyncio
@@ -94,7 +94,7 @@ class KafkaConsumer:
         self._watchdog = Watchdog(group)
         self._steward: asyncio.Task[None] | None = None
         self._ending: set[asyncio.Task[None]] = set()
-        """What is being given up."""
+        """Partitions that are being released."""
         self._closing = False
         self._closed = asyncio.Lock()
 
@@ -176,7 +176,8 @@ class KafkaConsumer:
         return min(self._timing.session_timeout_ms, self._timing.rebalance_timeout_ms) / 1000
 
     async def commit(self, next_offsets: Mapping[TopicPartition, int]) -> None:
-        """As the port says; in bounded time, 10 s. What is still ours is committed also when another one is lost."""
+        """As the port says; in bounded time, 10 s. Partitions that are still ours are committed also when another one
+        is lost."""
         ours = self._holdings.of(next_offsets)
         await self._commit({p: held.committed(next_offsets[p]) for p, held in ours.items() if not held.is_missing})
         if lost := sorted(next_offsets.keys() - ours.keys()):
@@ -284,11 +285,11 @@ class KafkaConsumer:
         self._nudge()
 
     async def _missed(self, partitions: Collection[TopicPartition], lost: Lost | None = None) -> OffsetMissing:
-        """To be raised. They begin anew where their log parts from what was read (`lost`), as far as that is known;
-        else with the first record that is there: rows absorb what comes again.
+        """To be raised. They restart where their log diverges from what was read (`lost`), if that is known; otherwise
+        at the first record of the log: rows absorb repeated records.
 
         A log that ends before our offset has lost its end, and may have grown again since: without a leader epoch
-        nothing shows where its present end was before, so it is no place to go on from."""
+        nothing shows where its present end was before, so it is no place to continue from."""
         self._shut(partitions)
         self._holdings.miss(partitions)
         found = dict(lost or {})
@@ -316,7 +317,7 @@ class KafkaConsumer:
         self._shut(gone)
 
     async def _give_up(self, gone: Mapping[TopicPartition, HeldPartition], *, again: bool) -> None:
-        """`again`: to begin it anew. Else the group waits for it, and is told."""
+        """`again`: to restart it. Otherwise the group waits for it, and gets the release."""
         if opened := sorted(partition for partition, held in gone.items() if held.is_open):
             await self._told(self._on_revoked(opened))
         self._holdings.left(gone, again=again)
@@ -338,7 +339,7 @@ class KafkaConsumer:
             await asyncio.wait(under_way)
 
     async def _told(self, call: Awaitable[None]) -> None:
-        """What a callback raises comes out of `poll`: here nobody would hear of it."""
+        """What a callback raises is raised by `poll`: here it would be lost."""
         try:
             await call
         except Exception as error:  # noqa: BLE001

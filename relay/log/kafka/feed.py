@@ -1,4 +1,4 @@
-"""What comes of one partition: where it is read, what was fetched of it and not taken yet. Pure."""
+"""The fetched data of one partition: its position, and the records that were fetched and not taken yet. Pure."""
 
 from collections import deque
 from collections.abc import Callable, Sequence
@@ -19,10 +19,10 @@ class Feed:
     """`position`: the next offset to be taken. `held`: bytes fetched and not taken, as they came. `taken`: bytes of the
     records that the last `take` returned.
 
-    `following`: the next offset to be fetched; None where only unpacking what was fetched tells it. `trouble`:
-    what whoever takes is to be told when all that came before it has been taken. `strikes`: errors in a row.
-    `proved`: the last epoch in which a leader said that its log holds what was read. `doubted_at`: when its offset was
-    said not to be there; it may have been an old leader that said so.
+    `following`: the next offset to be fetched; None if it is known only after unpacking. `trouble`: the error to raise
+    when all records before it have been taken. `strikes`: errors in a row. `proved`: the last epoch in which a leader
+    confirmed that its log has what was read. `doubted_at`: when a broker, maybe an old leader, reported that its offset
+    does not exist.
     """
 
     __slots__ = (
@@ -53,7 +53,7 @@ class Feed:
 
     @property
     def wanted(self) -> Asked | None:
-        """What is to be asked for now, if anything."""
+        """The fetch to be requested now, if any."""
         if self.following is None or self.paused or self.trouble or self.held >= FETCH_BYTES:
             return None
         return Asked(self.following, self._max_bytes, self.leader_epoch)
@@ -65,7 +65,7 @@ class Feed:
 
     @property
     def is_over(self) -> bool:
-        """All that came has been taken, and what comes next is trouble."""
+        """All fetched records have been taken, and an error is next."""
         return not self._chunks and self.trouble is not None
 
     @property
@@ -119,7 +119,7 @@ class Feed:
         return True
 
     def fold(self) -> None:
-        """Give back the memory of what is unpacked; the next `take` unpacks it again."""
+        """Free the memory of unpacked records; the next `take` unpacks them again."""
         if self._chunks:
             self._chunks[0].fold()
             self.opened = self._chunks[0].opened

@@ -21,11 +21,11 @@ _SHORT_WAIT_S: Final = 0.04
 """The same of a short request, so that whatever is wanted next waits no longer than that."""
 
 _GRACE_S: Final = 0.005
-"""The long poll has so long to come back by itself before a short request goes out beside it."""
+"""The long poll has so long to return before a short request is sent beside it."""
 
 _LEAST_WAIT_S: Final = 0.01
 _RENEWED_S: Final = 60.0
-"""A session is told everything so often: were a partition missing from it, nothing else would show that."""
+"""A session gets a full request so often: nothing else would show that a partition is missing from it."""
 
 _CLOSE_S: Final = 2.0
 _LOST: Final = (KafkaError, OSError, TimeoutError, NotImplementedError, RuntimeError)
@@ -53,7 +53,7 @@ class Owner(Protocol):
         """All that one answer brought has been said."""
 
     def answered(self, link: "Link") -> None:
-        """Everything that was asked for has been, and what is in order has been told."""
+        """Every requested partition was answered, and those in order were reported."""
 
     def failed(self, link: "Link", error: Exception) -> None:
         """The connection is gone, and what was asked for with it."""
@@ -63,10 +63,10 @@ class Owner(Protocol):
 
 
 class Link:
-    """To one broker. `run` works until it is cancelled; `add`, `remove` and `changed` say what is wanted.
+    """To one broker. `run` works until it is cancelled; `add`, `remove` and `changed` set the wanted partitions.
 
-    A broker answers the requests of a connection one after the other: that is why there are two. An answer counts only
-    where it is to what is wanted now: so nothing comes twice, whoever was asked how often.
+    A broker answers the requests of a connection one after the other: that is why there are two. A response counts
+    only if it is for what is wanted now, so no record is delivered twice, however often it was requested.
 
     `busy_since`: when the present turn began, on `clock`; None while there is nothing to ask for, or no room.
     """

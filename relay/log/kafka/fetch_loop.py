@@ -1,6 +1,6 @@
-"""All fetching of a process: one request per broker for all partitions that it leads, whoever reads them.
+"""All fetching of a process: one request per broker for all partitions that it leads, over all readers.
 
-`FetchLoop` knows the partitions and who leads them; a `Link` asks one broker; a `Feed` holds what came of one
+`FetchLoop` knows the partitions and their leaders; a `Link` asks one broker; a `Feed` holds the fetched data of one
 partition until it is taken. Decoding waits until then, so that it is bounded by what is taken.
 """
 
@@ -49,7 +49,7 @@ _CLOSE_S: Final = 2.0
 class FetchLoop:
     """One for a process, for all roles. `layout`, `epoch_ends`: KafkaClient's. Not to be used from other threads.
 
-    What is not read on has to be paused: what was fetched of it would keep its memory, and others would wait for that.
+    A partition that is not read has to be paused: its fetched data would keep memory that others wait for.
     """
 
     def __init__(
@@ -117,8 +117,8 @@ class FetchLoop:
         return self._problem if self._struck or self._homeless else None
 
     def open(self, partition: TopicPartition, trail: Trail, on_arrival: Callable[[], None]) -> None:
-        """Fetch `partition` from where `trail` is, which notes what is taken. `on_arrival` is called, from the event
-        loop, when something came of it that can be taken, be it an error."""
+        """Fetch `partition` from the position of `trail`, which notes what is taken. `on_arrival` is called, from the
+        event loop, when there are records, or an error, to be taken."""
         self.shut(partition)
         self._feeds[partition] = feed = Feed(partition, trail, on_arrival, self._cluster.max_record_bytes)
         self._seek(feed)
@@ -148,15 +148,14 @@ class FetchLoop:
     def take(
         self, partitions: Collection[TopicPartition], max_records: int, max_bytes: int = sys.maxsize
     ) -> dict[TopicPartition, list[Record]]:
-        """What is there of `partitions`, at most `max_records` in all, each getting its share. Never waits. None comes
-        when those before it have `max_bytes` or more; one at least does.
+        """The available records of `partitions`, at most `max_records` in all, each getting its share. Never waits.
+        Returns no further record once they have `max_bytes` or more; at least one.
 
-        A call that returned `max_records` may have left more, of which nothing will tell. Raises OffsetMissing for
-        those that were asked for where their log has no records, or another one than was read: each time, until they
-        are opened anew or shut; and
-        LogUnavailable, once, for errors of partitions that do not pass by themselves, of which it names one: they are
-        asked for again. The others lose nothing by that. Raises ConsumerBroken when nothing will ever come again,
-        ConsumerClosed when this is closed.
+        A call that returned `max_records` may have left more, without another `on_arrival`. Raises OffsetMissing for
+        partitions whose log has no record at their offset, or another one than was read: each time, until they are
+        opened again or shut; and LogUnavailable, once, for errors of partitions that do not pass without help, of
+        which it names one: they are requested again. The others lose nothing by that. Raises ConsumerBroken when
+        nothing can be fetched any more, ConsumerClosed when this is closed.
         """
         self._check()
         among = partitions if isinstance(partitions, Set) else frozenset(partitions)
@@ -191,7 +190,7 @@ class FetchLoop:
         return records
 
     def _tell_next(self, feeds: Iterable[Feed]) -> None:
-        """What comes next of these is trouble, though fewer were returned than might have been."""
+        """An error is next for these, though fewer records were returned than possible."""
         for on_arrival in {feed.on_arrival for feed in feeds if feed.is_over}:
             asyncio.get_running_loop().call_soon(on_arrival)
 
@@ -225,7 +224,7 @@ class FetchLoop:
         if self._closed:
             raise ConsumerClosed("Kafka: fetching has ended")
 
-    # what a link tells
+    # reports of a link
 
     def arrived(self, at: TopicPartition, part: FetchedPartition) -> None:
         feed = self._feeds[at]
@@ -371,7 +370,7 @@ class FetchLoop:
                 feed.on_arrival()
 
     def _tell_unled(self) -> None:
-        """Of partitions that the cluster told of for a long time, and not who leads them."""
+        """For partitions that the cluster knows, without a leader for a long time."""
         now = _now()
         for at in [at for at, since in self._homeless.items() if now - since > _UNLED_S]:
             feed, self._homeless[at] = self._feeds[at], now
@@ -413,7 +412,7 @@ class FetchLoop:
                 oldest.fold()
 
     async def _unpack_large(self) -> None:
-        """One at a time, in a thread: it may take a second. The next one when somebody has begun to take of it."""
+        """One at a time, in a thread: it may take a second. The next one when the reader has begun to take of it."""
         while True:
             feed = await self._large.get()
             chunk = feed.large

@@ -1,6 +1,6 @@
-"""What a broker remembers of what we fetch, so that a request needs to say only what has changed. Pure.
+"""A fetch session: the broker remembers the partitions, so that a request has only the changes. Pure.
 
-Source: KIP-227. A broker that grants no session, or has forgotten it, is told everything.
+Source: KIP-227. A broker that grants no session, or has forgotten it, gets full requests.
 """
 
 from collections.abc import Mapping
@@ -47,7 +47,7 @@ class FetchSession:
             self._changed[at] = None
 
     def late(self) -> dict[TopicPartition, Asked]:
-        """What is wanted beyond what was asked for."""
+        """Wanted partitions that were not requested yet."""
         return {
             at: wanted
             for at in self._changed
@@ -90,7 +90,7 @@ class FetchSession:
         return True
 
     def renew(self) -> None:
-        """Tell the broker everything next time."""
+        """Send a full request next time."""
         self._epoch = _FIRST_EPOCH
 
     def restart(self) -> None:

@@ -20,13 +20,14 @@ class HeldPartition:
     is_open: bool = False
     is_leaving: bool = False
     is_meant: bool = True
-    """It was dealt the last time, too: what is given up to be begun anew may be meant for another by then."""
+    """It was in the last assignment, too: a partition that is released to be restarted may be assigned to another
+    then."""
     is_missing: bool = False
-    """The log does not hold its offset: that is told, and it waits to be begun anew."""
+    """The log does not have its offset: that is raised, and it waits to be restarted."""
     trail: Trail = field(default_factory=Trail)
 
     def committed(self, offset: int) -> Committed:
-        """All before `offset` is finished: what is committed then."""
+        """The commit, once all before `offset` is finished."""
         at = self.trail.behind(offset)
         return Committed(at, self.incarnation, leader_epoch=self.trail.epoch_before(at))
 
@@ -52,7 +53,7 @@ class Holdings:
 
     @property
     def claims(self) -> KeysView[TopicPartition]:
-        """All that nobody else may be dealt."""
+        """All that may be assigned to no other member."""
         return self._held.keys()
 
     def get(self, partition: TopicPartition) -> HeldPartition | None:

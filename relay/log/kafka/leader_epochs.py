@@ -1,5 +1,5 @@
-"""What is known of the offsets of a partition that were handed out: the leader epochs in which they were written, and
-those behind which there is nothing to be read. Pure.
+"""The leader epochs of the offsets of a partition that were returned to the reader, and the ends of the readable part.
+Pure.
 
 Source: KIP-320. An offset alone names another record once a log has lost its end and grown again; with the epoch of the
 record before it, the leader can say where the log that it knows parts from the one that was read.
@@ -62,8 +62,8 @@ class Trail:
             del self._firsts[:first], self._epochs[:first]
 
     def divergence(self, offset: int, told: EpochEnd, leader_epoch: int) -> int | None:
-        """Where the log parts from what was read up to `offset`; None: it does not; 0: it was made anew. `told`: of the
-        epoch before `offset`, by a leader of `leader_epoch`."""
+        """Where the log diverges from what was read up to `offset`; None if it does not; 0 if it was created again.
+        `told`: the end of the epoch before `offset`, from a leader of `leader_epoch`."""
         written = self.epoch_before(offset)
         if told.end == UNKNOWN:  # it never heard of this epoch; or it keeps none
             return 0 if written > leader_epoch else None

@@ -38,7 +38,7 @@ from relay.log.port import (
 )
 
 MAX_MESSAGE_BYTES: Final = 2 * 1024 * 1024
-"""Of payloads, unless said otherwise: senders that have Kafka may send more than the API takes, and are told so."""
+"""Of payloads, by default: senders on Kafka may send more than the API accepts, and get a dead letter."""
 
 _HEARTBEAT_MS: Final = 1_000
 _COMMIT_S: Final = 10.0
@@ -50,10 +50,10 @@ class KafkaLog:
     `bootstrap_servers`: "host:port", comma-separated. `max_message_bytes`: the largest payload; a record may be 64 KiB
     larger, for the metadata that hops and dead letters add, and every topic that `create` makes allows that much.
     `replication_factor` None: the broker's default. `request_timeout_ms`: so long an append tries (and 5 s more), and
-    every other request, before LogUnavailable says that the cluster is away. `repeat_s`: for so long a request is
-    repeated of which the cluster says that it cannot be answered just now; None: for as long as a request may take.
-    `gather_bytes`: see Cluster. `isolation`: of all that is read. `fetch_budget`: bytes for what is fetched and not
-    taken.
+    every other request, before LogUnavailable says that the cluster is away. `repeat_s`: how long a request
+    is repeated that the cluster cannot answer at the moment; None: as long as a request may take.
+    `gather_bytes`: see Cluster. `isolation`: of all that is read. `fetch_budget`: bytes of records that are
+    fetched and not taken.
     """
 
     def __init__(
@@ -168,7 +168,7 @@ class KafkaLog:
         return number
 
     def _working_fetching(self, number: int) -> FetchLoop:
-        """The process's own; another one where it broke off, for whoever comes back after that."""
+        """The process's own; another one after it broke, for the next caller."""
         if self._fetching[number].is_broken:
             closing = asyncio.create_task(self._fetching[number].close())
             self._broken_off.add(closing)
@@ -227,7 +227,7 @@ class KafkaLog:
         return await about(self._client)
 
     async def close(self) -> None:
-        """Consumers that are still open leave their groups; what is being appended gets 5 s."""
+        """Consumers that are still open leave their groups; appends in flight get 5 s."""
         await asyncio.gather(*(consumer.close() for consumer in self._consumers))
         await asyncio.gather(*(loop.close() for loop in self._fetching), *self._broken_off)
         await asyncio.gather(*(client.close() for client in self._followers), self._producer.close())

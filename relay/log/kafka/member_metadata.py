@@ -1,8 +1,8 @@
-"""What members of a group tell each other, in bytes: their applications, and what each is dealt.
+"""The metadata of group members, as bytes: their subscriptions, and the assignment of each.
 
-A topic goes by a fingerprint of its name, so that whoever deals needs to know nothing of the topics themselves, and
-that thousands of them are a few kB: a group's record, with all its members' bytes, has to stay well below the limit of
-a Kafka record. Another format needs another PROTOCOL: the broker keeps members of different ones apart.
+A topic is a fingerprint of its name, so that the leader needs to know nothing of the topics themselves, and thousands
+of them are a few kB: a group's record, with all its members' bytes, has to stay well below the limit of a Kafka record.
+Another format needs another PROTOCOL: the broker keeps members of different ones apart.
 """
 
 import struct
@@ -80,7 +80,7 @@ def fingerprint(topic: str) -> bytes:
 
 
 def decode_application(data: bytes) -> Application[Place]:
-    """Raises msgspec.DecodeError, zlib.error or struct.error for what is none."""
+    """Raises msgspec.DecodeError, zlib.error or struct.error for invalid bytes."""
     applied = _decoder.decode(data)
     wants = _wanted(applied.topics, tuple(sorted(applied.several.items())))
     wish = Wish(wants, applied.named, applied.rank, frozenset(_places(applied.unable)))

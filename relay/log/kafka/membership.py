@@ -45,10 +45,10 @@ _VERSION: Final = 0
 
 
 class Holder(Protocol):
-    """For whom a member speaks. All calls come at once, and have to be brief."""
+    """The consumer that a member belongs to. Calls are made directly, and have to be brief."""
 
     def application(self) -> bytes:
-        """What to tell the group: the member is about to join, for the first time or again."""
+        """The metadata for the group: the member is about to join, for the first time or again."""
         ...
 
     def dealt(self, generation: int, dealt: bytes) -> None:
@@ -128,8 +128,8 @@ class GroupMember:
         return self._coordinator is not None and self._coordinator._coordination_task.done()
 
     def look(self) -> None:
-        """Whether the member may go on holding what it holds: nobody accepted a heartbeat of it for a session, and it
-        is put out. Raises LogUnavailable when it cannot take part."""
+        """Whether the member may keep its partitions: if no heartbeat of it was accepted for a session, it is removed.
+        Raises LogUnavailable when it cannot take part."""
         coordinator = self._coordinator
         if coordinator is None:
             return
@@ -146,8 +146,8 @@ class GroupMember:
             self._coordinator.reset_generation()
 
     async def confirm(self) -> str | None:
-        """Have the group say now why it does not know this member in its generation; None: it does. Raises
-        LogUnavailable. A rebalance that is under way takes nothing from anybody."""
+        """Ask the group why it does not know this member in its generation; None if it does. Raises LogUnavailable. A
+        rebalance in progress takes no partition from any member."""
         asked, coordinator = self.standing, self._coordinator
         if asked is None or coordinator is None:
             return "not a member of the group"
@@ -204,8 +204,8 @@ class GroupMember:
             await ends_within(client.close(), _DISCONNECT_S)
 
     async def _watch(self, coordinator: "_Coordinator") -> None:
-        """While it joins, the library sends no heartbeats, and its errors wait for somebody to take them. While the
-        group settles, its heartbeats would be seconds late."""
+        """While it joins, the library sends no heartbeats, and its errors wait to be read. While the group settles, its
+        heartbeats would be seconds late."""
         beat_s = self._timing.heartbeat_interval_ms / 1000
         while True:
             await coordinator.until_beat(beat_s)
@@ -273,8 +273,8 @@ class _Coordinator(GroupCoordinator):  # type: ignore[misc]  # the library is un
         self.request_rejoin()
 
     def beat_again(self) -> None:
-        """An error that the library takes for final, such as a right that is missing, has ended its heartbeats: it
-        would tell of it for ever, and begin them again only with the next rebalance."""
+        """An error that the library considers final, such as a missing right, has ended its heartbeats: it would raise
+        it for ever, and start them again only with the next rebalance."""
         if self._heartbeat_task is not None and self._heartbeat_task.done():
             self.request_rejoin()
 
@@ -285,7 +285,7 @@ class _Coordinator(GroupCoordinator):  # type: ignore[misc]  # the library is un
             self._holder.lost()
 
     def start_commit_offsets_refresh_task(self, assignment: object) -> None:
-        """Nobody asks it for committed offsets."""
+        """It is never asked for committed offsets."""
 
     async def _do_heartbeat(self) -> bool:
         sent_at = _now()
@@ -296,7 +296,7 @@ class _Coordinator(GroupCoordinator):  # type: ignore[misc]  # the library is un
 
 
 class _Assignor(AbstractPartitionAssignor):  # type: ignore[misc]
-    """What is said and dealt goes beside the library's own lists of topics, which would be too long."""
+    """Metadata and assignments go beside the library's own lists of topics, which would be too long."""
 
     name = PROTOCOL
 

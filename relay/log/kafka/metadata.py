@@ -1,7 +1,8 @@
-"""Who leads which partition since which epoch, and where the brokers are: metadata in version 7 (Kafka 2.1 and newer).
+"""Leaders and leader epochs of partitions, and the addresses of the brokers: metadata in version 7 (Kafka 2.1 and
+newer).
 
-The library's own tell no epochs. Without these a broker that was frozen takes itself for the leader that it was, and
-says of offsets that it missed that they do not exist. Source: KIP-320.
+The library's own metadata has no epochs. Without these a broker that was frozen takes itself for the leader that it
+was, and reports that offsets that it missed do not exist. Source: KIP-320.
 """
 
 from collections.abc import Sequence

@@ -135,8 +135,8 @@ class _EpochEndStruct(RequestStruct):  # type: ignore[misc]
 
 
 class EpochEndAsk(Request[_EpochEndStruct]):  # type: ignore[misc]
-    """Asks a leader where epochs ended. Rows: partition, the epoch since which it has to lead (-1: any), and the one to
-    be told about."""
+    """Asks a leader for the ends of epochs. Rows: partition, the epoch since which it has to lead (-1: any), and the
+    one whose end is wanted."""
 
     API_KEY = _EpochEndStruct.API_KEY
 

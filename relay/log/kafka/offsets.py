@@ -22,7 +22,7 @@ from relay.log.port import TopicPartition
 
 _NO_OFFSET: Final = -1
 _OUTSIDE: Final = (-1, "")
-"""Generation and member id of somebody who is no member."""
+"""Generation and member id of a client that is no member."""
 
 _TAKEN: Final = "taken over"
 _PARTITIONS_A_REQUEST: Final = 1_000
@@ -104,8 +104,8 @@ class GroupOffsets:
 
     @property
     def _newcomers(self) -> "GroupOffsets":
-        """A group with members takes no offsets from outside. So those of topics that are new are left with a group
-        that never has any: whoever is dealt such a partition finds them there."""
+        """A group with members takes no offsets from outside. So those of new topics are committed to a group that
+        never has members: the owner of such a partition finds them there."""
         return GroupOffsets(self._client, f"{self._group}.new_topics")
 
     async def settled(self, partitions: Collection[TopicPartition]) -> dict[TopicPartition, Committed]:
@@ -116,7 +116,7 @@ class GroupOffsets:
         return found | {partition: each for partition, each in left.items() if not each.taken}
 
     async def begin(self, offsets: Mapping[TopicPartition, int]) -> None:
-        """Have the group begin there, as somebody who is no member of it."""
+        """Commit the group's start, as a client that is no member of it."""
         starts = {partition: Committed(offset) for partition, offset in offsets.items()}
         if await self.commit(starts) is not None and (refusal := await self._newcomers.commit(starts)) is not None:
             raise LogUnavailable(f"Kafka: {self._group} does not take its first offsets: {refusal.__name__}")
@@ -126,7 +126,7 @@ class GroupOffsets:
     async def begun(
         self, partitions: Collection[TopicPartition], member: Generation, former: Callable[[str], str | None]
     ) -> Begun:
-        """Where `member`, to whom these are dealt, is to begin. `former`: topic -> the group that read it before this
+        """Where `member`, the owner of these, has to begin. `former`: topic -> the group that read it before this
         one; its offsets are taken over once it has no member, once, and never where this group has an offset."""
         starts = await self.committed(partitions)
         missing = [partition for partition in partitions if partition not in starts]

@@ -96,10 +96,10 @@ class KafkaProducer:
                 await self._started()
 
     async def append(self, records: Sequence[NewRecord]) -> list[Coordinate]:
-        """As the port says. Nothing of it is under way any more when it raises, unless the broker hangs.
+        """As the port says. When it raises, no part of it is in flight any more, unless the broker hangs.
 
-        Order holds between calls too: that in which they came; for a call that names a topic for the first time, that
-        in which its topics became known.
+        Order also holds between calls: that of the calls; for the first call that names a topic, that in which its
+        topics became known.
         """
         try:
             coordinates = await self._append(records)
@@ -153,7 +153,7 @@ class KafkaProducer:
             return self._running
 
     def _is_spent(self, running: _RunningProducer) -> bool:
-        """Whether it will never send again: its background task died, or it may be talking to nobody."""
+        """Whether it will never send again: its background task died, or its connection may be dead."""
         if running.producer._sender.sender_task.done():
             return True
         return self._failing_since is not None and asyncio.get_running_loop().time() - self._failing_since > _STALE_S
@@ -179,7 +179,7 @@ class KafkaProducer:
 
 
 async def _stop(running: _RunningProducer) -> None:
-    """Send what is pending, if that goes quickly; else fail it, so that nobody waits for it."""
+    """Send pending records, if that is quick; otherwise fail them, so that no caller waits for them."""
     await running.accumulator.flush(_FLUSH_S)
     running.accumulator.close()
     await _disconnect(running.producer)

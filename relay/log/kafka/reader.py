@@ -23,7 +23,7 @@ _FOLLOWED_BYTES: Final = 131_072
 _WAIT_MS: Final = 5_000
 _LOOK_S: Final = 0.1
 _TOLD: Final = 1_000
-"""Gaps in the log that one reader tells about."""
+"""Gaps in the log that one reader reports."""
 
 _log = logging.getLogger(__name__)
 
@@ -32,7 +32,7 @@ Wanted = tuple[Coordinate, bytes | None]
 
 
 class KafkaReader:
-    """As the port says, on a client of its own. `is_compacted` tells of a topic whether its newest records count."""
+    """As the port says, on a client of its own. `is_compacted`: whether a topic keeps only its newest records."""
 
     def __init__(self, client: KafkaClient, is_compacted: IsCompacted) -> None:
         self._client = client
@@ -125,8 +125,8 @@ class KafkaReader:
                 position = await self._behind(place, end, chunk)
 
     async def _behind(self, place: TopicPartition, end: int, empty: FetchedRecords) -> int:
-        """Where to go on after an answer without records, on the way to `end`: what is between has been compacted away,
-        or is not told yet: the end that a new leader knows may grow for a moment."""
+        """Where to continue after a response without records, on the way to `end`: the records in between were
+        compacted away, or are not visible yet: the end that a new leader knows may grow for a moment."""
         if empty.end >= end:
             return end
         latest = (await self._client.offsets([place], "latest"))[place]
@@ -166,7 +166,7 @@ class KafkaReader:
         max_wait_ms: int = 0,
         trail: Trail | None = None,
     ) -> FetchedRecords:
-        """Without those offsets of which nothing can be read; these are told, once."""
+        """Without unreadable offsets; these are reported once."""
         chunk = await self._client.fetch(place, offset, max_bytes=max_bytes, max_wait_ms=max_wait_ms, trail=trail)
         gaps = [record for record in chunk.records if record.is_gap]
         for gap in gaps:

@@ -20,7 +20,7 @@ from relay.log.kafka.salvage import CODEC, FORMAT, HEADER, MAGIC_AT, BatchHeader
 from relay.log.port import Record, TopicPartition, size_of
 
 UNPACKED_AT_ONCE: Final = 4 * 1024**2
-"""Bytes of a batch, uncompressed, that hold up nobody: some ten milliseconds with the slowest codec."""
+"""Bytes of a batch, uncompressed, that block the loop acceptably: some ten milliseconds with the slowest codec."""
 
 AT_ONCE_BYTES: Final = 4 * 1024**2
 _FRAME: Final = struct.Struct(">qi")  # base offset, bytes that follow
@@ -100,14 +100,14 @@ def _aborted_batches(data: bytes, aborted: Sequence[Aborted]) -> frozenset[int]:
 class Unpacking:
     """The records in `data`, the answer to a fetch from offset `start` on. Nothing here raises.
 
-    `end`: the log's high watermark, as the answer tells it, maybe a little behind its records. `max_bytes`: a larger
-    value cannot go on to any topic of ours, so it is not kept. `aborted`: transactions whose records are left out.
+    `end`: the log's high watermark in the response, maybe a little behind its records. `max_bytes`: a larger value fits
+    no topic of ours, so it is not kept. `aborted`: transactions whose records are left out.
     `trail`: notes the leader epochs of the batches.
-    The last batch may be cut short, as a fetch does it: it comes again. At the end `position` is beyond `start`,
+    The last batch may be incomplete, as in any fetch: it is fetched again. At the end `position` is beyond `start`,
     unless there was nothing at all.
 
-    `position`: where to go on; offsets below it that were not returned are gone. `is_large`: the next batch is too
-    large to be unpacked on the way: `unpack` comes first, in a thread if time matters. `size`: bytes as fetched.
+    `position`: where to continue; offsets below it that were not returned are gone. `is_large`: the next batch is too
+    large to be unpacked inline: call `unpack` first, in a thread if time matters. `size`: bytes as fetched.
     `taken`: bytes of the records that the last `take` returned. `behind`: see `offset_behind`.
     `opened`: bytes that the batch which is being read has, uncompressed.
     """
@@ -207,7 +207,7 @@ class Unpacking:
         return int(base) - 1 if start < base <= self._end else start
 
     def _batch(self, batch: bytes, *, aborted: bool) -> Iterator[Record | None]:
-        """The records of one batch from our position on. Raises Unreadable where it tells no offsets that can be."""
+        """The records of one batch from our position on. Raises Unreadable if its offsets are not plausible."""
         if batch[MAGIC_AT] < FORMAT:
             yield from self._old_batch(batch)
             return
@@ -234,7 +234,8 @@ class Unpacking:
         self.position = following
 
     def _parsed(self, header: BatchHeader, plain: bytes) -> Iterator[Record]:
-        """The records of a batch that is not compressed. Its checksum is right, so what is wrong was written so."""
+        """The records of a batch that is not compressed. Its checksum is right, so a mistake in it was written by the
+        producer."""
         at, max_bytes, start = self._at, self._max_bytes, self.position
         previous, last, dense = header.base_offset - 1, header.last_offset, header.is_dense
         try:

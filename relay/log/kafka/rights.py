@@ -1,4 +1,4 @@
-"""What this user may do on the cluster: metadata in version 8 and groups in version 3 tell it (Kafka 2.3 and newer).
+"""The rights of this user on the cluster, from metadata in version 8 and groups in version 3 (Kafka 2.3 and newer).
 
 Source: KIP-430. The library's own requests do not ask.
 """
@@ -93,7 +93,7 @@ class _GroupAsk(Request[_GroupStruct]):  # type: ignore[misc]
 
 
 async def lacking(client: KafkaClient, rights: Iterable[Right]) -> list[Right]:
-    """As the port says. Empty, too, where the cluster is too old to tell."""
+    """As the port says. Also empty if the cluster is too old to report them."""
     probed = [(right, right.probe) for right in rights if right.probe is not None]
     topics = sorted({probe for right, probe in probed if right.kind == "topic"})
     groups = sorted({probe for right, probe in probed if right.kind == "group"})

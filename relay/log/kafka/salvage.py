@@ -1,7 +1,7 @@
 """A batch that the library's parser refuses, read record by record. Pure: bytes in, records out.
 
-What is wrong with one record costs that record only, and a batch goes as a whole only where its frame, its checksum or
-its codec is wrong. Either is a `Record` with a `Flaw`: nothing is skipped silently.
+A broken record costs that record only, and a whole batch is lost only if its frame, its checksum or its codec is wrong.
+Either is a `Record` with a `Flaw`: nothing is skipped silently.
 Sources: the Kafka protocol guide, "Record Batch" and "Record"; KIP-98, KIP-82.
 """
 
@@ -56,9 +56,9 @@ class BatchHeader(NamedTuple):
         return self.attributes & CODEC
 
     def fits(self, start: int, end: int) -> bool:
-        """Whether it can hold what is read from `start` on in a log that ended at `end` a moment ago.
+        """Whether it can be a read from `start` on in a log that ended at `end` a moment ago.
 
-        A broker tells the end first, and reads then. What was appended in between follows without a gap.
+        A broker determines the end first, and reads then. Records appended in between follow without a gap.
         """
         if self.last_delta < 0 or self.last_offset < start:
             return False
@@ -74,7 +74,7 @@ class BatchHeader(NamedTuple):
 
     @property
     def is_dense(self) -> bool:
-        """As many records as offsets: their places tell their offsets."""
+        """As many records as offsets: their positions give their offsets."""
         return self.records == self.last_delta + 1
 
 
@@ -87,8 +87,8 @@ class Unreadable(Exception):
 
 
 def header_of(batch: bytes, start: int, end: int) -> BatchHeader:
-    """Of a batch in format 2 whose offsets can be: those of a damaged header would skip what is well. Raises Unreadable
-    for others."""
+    """Of a batch in format 2 with plausible offsets: those of a damaged header would skip good records. Raises
+    Unreadable for others."""
     if batch[MAGIC_AT] != FORMAT:
         raise Unreadable(f"a batch in format {batch[MAGIC_AT]} cannot be read")
     if len(batch) < HEADER.size:
@@ -130,8 +130,8 @@ def oversized(size: int, max_bytes: int) -> Flaw:
 def salvaged(at: TopicPartition, header: BatchHeader, data: bytes, start: int, max_bytes: int) -> Iterator[Record]:
     """The records in `data`, uncompressed, from offset `start` on.
 
-    Each record stands in a frame of its own, so that the next one can be found behind it, whatever is in it. Where
-    there are as many records as offsets, their places tell these. What the records say was a client's to make up.
+    Each record has a frame of its own, so that the next one can be found behind it, whatever is in it. If there are as
+    many records as offsets, their positions give these. A client may have made up the offsets in the records.
     """
     previous, last, position = header.base_offset - 1, header.last_offset, 0
     dense = header.is_dense
@@ -159,7 +159,7 @@ def _rest(at: TopicPartition, first: int, last: int, why: Unreadable) -> Iterato
 
 
 class _Parser:
-    """Reads one record, from `position` to `stop`, as far as it goes."""
+    """Reads the readable part of one record, from `position` to `stop`."""
 
     def __init__(self, data: bytes, position: int, stop: int) -> None:
         self._data = data
@@ -171,8 +171,8 @@ class _Parser:
         self._flaw: Flaw | None = None
 
     def record(self, at: TopicPartition, header: BatchHeader, previous: int, max_bytes: int, *, dense: bool) -> Record:
-        """`previous`: the offset before; a record that tells none that can be is taken for the one behind it. `dense`:
-        so is every one."""
+        """`previous`: the offset before; a record without a plausible offset gets the one behind it. `dense`: every
+        record does."""
         offset, timestamp = previous + 1, header.max_timestamp
         try:
             self._position += 1  # attributes: unused

@@ -45,8 +45,8 @@ class WantedTopics:
         return sorted(self._topics - self._counts.keys())
 
     async def look(self) -> bool:
-        """Ask the cluster about those that are not known, now and then about all. Whether anything has changed about
-        what is wanted. Raises LogUnavailable."""
+        """Ask the cluster about unknown topics, and now and then about all. Whether anything about the wanted topics
+        has changed. Raises LogUnavailable."""
         now, wanted = asyncio.get_running_loop().time(), self._topics
         all_of_them = now - self._looked_at >= _LOOK_S
         names = sorted(wanted if all_of_them else wanted - self._counts.keys())

@@ -16,7 +16,7 @@ class Watchdog:
         self._unassigned_since: float | None = None
 
     def unassigned(self, now: float) -> None:
-        """The member joins: it has to be told its partitions, be it none."""
+        """The member joins: it has to get an assignment, maybe an empty one."""
         if self._unassigned_since is None:
             self._unassigned_since = now
 

@@ -73,7 +73,7 @@ class GroupCommit:
         return pending.coordinates
 
     async def close(self) -> None:
-        """Let the write under way end (its timeouts bound it); whoever waits for more gets LogUnavailable."""
+        """Let the write in progress end (its timeouts bound it); waiting appends get LogUnavailable."""
         writer, self._writer = self._writer, None
         if writer is None:
             return

@@ -41,7 +41,7 @@ MAX_MESSAGE_BYTES: Final = 2 * 1024**2
 _TRIM_EVERY_S: Final = 60.0
 _FOLLOW_AT_ONCE: Final = 500
 _LOOK_AGAIN_S: Final = 5.0
-"""A follower is woken by appends of this process; after one that failed half-way it looks by itself."""
+"""A follower is woken by appends of this process; after one that failed half-way it polls without that."""
 
 _log = logging.getLogger(__name__)
 
@@ -305,7 +305,7 @@ class _Follower:
 
 
 def _readable(records: Sequence[Record]) -> list[Record]:
-    """Without those offsets of which nothing can be read; these are told."""
+    """Without unreadable offsets; these are reported."""
     for record in records:
         if record.flaw is not None and record.is_gap:
             _log.error("offsets_skipped", extra={"problem": record.flaw.detail})

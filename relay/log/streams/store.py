@@ -99,7 +99,7 @@ class StreamStore:
         self._specs = {name.decode(): msgspec.json.decode(spec, type=TopicSpec) for name, spec in found.items()}
 
     async def close(self) -> None:
-        """Drop all connections; every later call, and every one under way, raises LogUnavailable."""
+        """Drop all connections; later calls, and those in progress, raise LogUnavailable."""
         self._closed = True
         await self._redis.aclose()
         await self._pool.disconnect()
