@@ -1,1 +1,1 @@
-"""The state port and its implementations: indexes and hints, which may be lost."""
+"""The state: indexes and hints outside the log, which may be lost. Has the port and its implementations."""

@@ -1,4 +1,5 @@
-"""The lanes as they are now: how far each group has read, how old the oldest unread record is, and who serves them."""
+"""Current status of lanes: each group's backlog, the age of its oldest unread record, and the process that serves
+it."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -11,7 +12,7 @@ from relay.log.slices import read_each
 from relay.state.read_model import UNSERVED_S, Served
 
 OLDEST_LOOKED_AT: Final = 200
-"""Lanes whose oldest unread record is read, of those that are furthest behind: each look has to end soon."""
+"""Maximum number of lanes, those with the largest lag, whose oldest unread record is read, to bound the time."""
 
 StageName = Literal["from_sender", "to_receiver", "pending", "to_sender", "failed_messages"]
 STAGES: Final[Mapping[str, StageName]] = {
@@ -21,14 +22,14 @@ STAGES: Final[Mapping[str, StageName]] = {
     "to-sender": "to_sender",
     "failed-messages": "failed_messages",
 }
-"""Role -> the stage whose topics it reads, in the order in which a message passes them."""
+"""Role -> stage whose topics it reads, in the order of processing."""
 
 
 @dataclass(frozen=True, slots=True)
 class LaneNow:
-    """One partition that a group reads. `seen_s`: seconds since who serves it gave a sign of life; None: nobody did for
-    a week. `oldest_s`: age of the first record that is not read yet; None: there is none, or nobody looked. `sign`:
-    what was told with that sign of life."""
+    """A partition that a group reads. `seen_s`: seconds since the last heartbeat of its worker; None if there was none
+    for a week. `oldest_s`: age of the first unread record; None if there is none, or it was not read. `sign`: the
+    content of the last heartbeat."""
 
     backlog: Backlog
     role: str
@@ -56,22 +57,22 @@ class LaneNow:
 
     @property
     def process(self) -> str | None:
-        """Who serves it; None: nobody, or that was not told."""
+        """The process that serves it; None if no process does, or it is unknown."""
         return (self.sign.process or None) if self.sign is not None and self.served else None
 
     @property
     def in_flight(self) -> int:
-        """Requests under way, as of the last sign of life of who serves it."""
+        """Requests in flight, as of the last heartbeat."""
         return self.sign.in_flight if self.sign is not None and self.served else 0
 
     @property
     def is_broken(self) -> bool:
-        """The log does not have the record at which its group is to go on."""
+        """The log does not have the next record of its group."""
         return self.backlog.is_lost
 
 
 def lanes_of(topics: Topics, backlogs: Sequence[Backlog], signs: Sequence[Served | None]) -> list[LaneNow]:
-    """`signs`: of each of `backlogs`, in their order."""
+    """The lanes of `backlogs`. `signs`: the last heartbeats, in the same order."""
     roles = {topics.group(role): role for role in STAGES}
     return [
         LaneNow(
@@ -83,19 +84,19 @@ def lanes_of(topics: Topics, backlogs: Sequence[Backlog], signs: Sequence[Served
 
 
 def _receiver(topics: Topics, topic: str) -> str | None:
-    """Whose own lane it is; None: it carries many."""
+    """The receiver of a dedicated lane; None for a lane of many receivers."""
     lane = topics.lane_of(topic)
     return None if lane in (topic, SHARED) else lane
 
 
 def to_be_read(lanes: Iterable[LaneNow]) -> list[LaneNow]:
-    """Those whose oldest unread record is worth a look."""
+    """The lanes whose oldest unread record should be read."""
     behind = [lane for lane in lanes if lane.lag and not lane.is_broken]
     return sorted(behind, key=lambda lane: lane.lag, reverse=True)[:OLDEST_LOOKED_AT]
 
 
 async def oldest(log: LogReader, lanes: Sequence[LaneNow], now: float) -> dict[TopicPartition, float]:
-    """Age in seconds of the first unread record of each. Raises LogUnavailable."""
+    """Age in seconds of each lane's first unread record. Raises LogUnavailable."""
     wanted = [(Coordinate(*lane.key, lane.backlog.committed or lane.backlog.first), None) for lane in lanes]
     appended = await read_each(log, wanted, lambda record: None if record is None else record.timestamp_ms)
     return {

@@ -1,4 +1,4 @@
-"""A lease: of all processes, the one that does what only one may. It ends by itself when its owner is gone."""
+"""Leases: exclusive work of one process among all. A lease expires if its owner stops renewing it."""
 
 import asyncio
 import contextlib
@@ -10,12 +10,12 @@ from relay.domain.errors import Unavailable
 from relay.state.port import State
 
 LEASE_S: Final = 15.0
-"""How long it lasts without being renewed. It is renewed three times as often."""
+"""Duration of a lease without renewal. It is renewed three times in this period."""
 
 
 async def take_lease(state: State, clock: Clock, name: str, owner: str, *, patience_s: float, look_s: float) -> bool:
-    """Ask for a lease until it is given: then True. False: somebody else had it for `patience_s` (inf: wait for ever).
-    Raises StateUnavailable."""
+    """Request a lease until it is granted, which returns True. Returns False if another process has held it for
+    `patience_s` (inf for no limit). Raises StateUnavailable."""
     end = clock.monotonic() + patience_s
     while not await state.lease(name, owner, LEASE_S):
         if clock.monotonic() >= end:
@@ -26,7 +26,7 @@ async def take_lease(state: State, clock: Clock, name: str, owner: str, *, patie
 
 @contextlib.asynccontextmanager
 async def keeping_lease(state: State, clock: Clock, name: str, owner: str) -> AsyncIterator[None]:
-    """Renew a lease that was just given, and give it back at the end: what is done meanwhile takes long."""
+    """Renew a granted lease during long work, and release it at the end."""
 
     async def renew() -> None:
         while True:

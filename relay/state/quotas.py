@@ -1,4 +1,4 @@
-"""What the state counts of messages that come in."""
+"""Quota requests and replies at the state port."""
 
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -8,7 +8,8 @@ from relay.domain.quota import Quota
 
 @dataclass(frozen=True, slots=True)
 class Charge:
-    """`messages` are about to come in, of whom `name` says. The same name with another window is counted apart."""
+    """A request to count `messages` against the quota of `name`. The same name with another window is counted
+    separately."""
 
     name: str
     messages: int
@@ -16,8 +17,8 @@ class Charge:
 
 
 class Balance(NamedTuple):
-    """`granted`: they fitted, and are counted. `left`: how many more may come in before `ends_in_s`, when the present
-    window ends."""
+    """`granted`: the messages fit and were counted. `left`: messages left in the current window, which ends in
+    `ends_in_s`."""
 
     granted: bool
     left: int

@@ -1,4 +1,5 @@
-"""What the state tells those who only look: why a delivery waits, and who serves its lane. Nothing is decided by it."""
+"""Read-only views of the state: why a delivery waits, and which process serves its lane. No decision depends on
+them."""
 
 from dataclasses import dataclass
 from typing import Final, NamedTuple
@@ -9,9 +10,9 @@ from relay.state.rows import Row
 
 @dataclass(frozen=True, slots=True)
 class Watched:
-    """A row, and more about it. `since_s`: seconds since its last attempt was begun, or since it is AWAITING; None: not
-    known. `under_way`: that attempt's outcome is not stored yet. `starts_in_s`: until it starts, in its slot of the
-    rate. `detail`: what came of the attempt before, in words."""
+    """A row with details. `since_s`: seconds since its last attempt began, or since it is AWAITING; None if unknown.
+    `under_way`: that attempt's outcome is not stored yet. `starts_in_s`: seconds until it starts, in its slot of the
+    rate. `detail`: description of the previous attempt's outcome."""
 
     row: Row
     since_s: float | None = None
@@ -21,16 +22,16 @@ class Watched:
 
 
 class Openings(NamedTuple):
-    """When an endpoint takes something again: seconds until the next POST may start by its rate limit, and until its
-    open breaker lets a probe through (0: now, or it is closed)."""
+    """When an endpoint may get requests again: seconds until the next POST by its rate limit, and until its open
+    breaker allows a probe (0 if now, or if it is closed)."""
 
     rate_in_s: float
     probe_in_s: float
 
 
 class LineHead(NamedTuple):
-    """The first of an order key, which others of a lane wait behind. `row`: the digest of its row. `owner`: of the row;
-    empty: not told. `behind`: how many wait."""
+    """The first record of an order key, which blocks others of its lane. `row`: digest of its row. `owner`: of the row;
+    empty if unknown. `behind`: number of waiting records."""
 
     queue: bytes
     row: bytes
@@ -41,15 +42,15 @@ class LineHead(NamedTuple):
 
 
 class ParkedLine(NamedTuple):
-    """An order key that has parked records, as far as its lane knows. `owner`: of their rows."""
+    """An order key with parked records, according to its lane. `owner`: of their rows."""
 
     owner: str
     queue: bytes
 
 
 class Sign(NamedTuple):
-    """A sign of life of whoever serves a partition. `heads`: of the lines in its memory, some at most; `parked`: order
-    keys, likewise. `process`: who serves it; `in_flight`: requests that are under way."""
+    """A heartbeat of the process that serves a partition. `heads`: first records of order keys in memory, a limited
+    number; `parked`: order keys with parked records, likewise. `in_flight`: requests in flight."""
 
     topic: str
     partition: int
@@ -60,17 +61,17 @@ class Sign(NamedTuple):
 
 
 def unusable_at(owner: str) -> TopicPartition:
-    """Where processes sign that they cannot use the settings of an endpoint: in place of a lane's, as signs are kept by
-    the name of a lane. No topic has a slash in its name."""
+    """The pseudo-lane for heartbeats of processes that cannot use an endpoint's settings: heartbeats are stored by lane
+    name. No topic has a slash in its name."""
     return TopicPartition(f"configuration/{owner}", 0)
 
 
 UNSERVED_S: Final = 10.0
-"""A lane without a sign for so long is served by nobody: signs that follow each other are never so far apart."""
+"""A lane without a heartbeat for this long is not served by any process; heartbeats are more frequent."""
 
 
 class Served(NamedTuple):
-    """The last sign of life of a partition, so many seconds ago; for the rest see `Sign`."""
+    """The last heartbeat of a partition, `ago_s` seconds ago; for the other fields see `Sign`."""
 
     ago_s: float
     heads: tuple[LineHead, ...]
@@ -80,8 +81,8 @@ class Served(NamedTuple):
 
 
 class ParkedHead(NamedTuple):
-    """The first of an order key's parked records: the digest of its row, and where its copy is. `behind`: how many are
-    parked behind it."""
+    """The first parked record of an order key: the digest of its row, and the place of its copy. `behind`: number of
+    records parked behind it."""
 
     row: bytes
     at: Coordinate

@@ -1,4 +1,4 @@
-"""Replies of the state item by item, and what stands in place of one: the lane is fenced, or its hash tag is away."""
+"""Refusals that the state returns instead of an item's reply: the lane is fenced, or its hash tag is unavailable."""
 
 from collections.abc import Awaitable, Iterable, Sequence
 from dataclasses import dataclass
@@ -12,29 +12,29 @@ L = TypeVar("L")
 
 @dataclass(frozen=True, slots=True)
 class Fenced:
-    """A newer owner has the lane: nothing was done for this item."""
+    """The lane has a newer owner; nothing was done for this item."""
 
 
 Away = StateRecovering | StateUnavailable
-"""Ask again later: the tag is not ready, and nothing was done for this item; or its server did not answer, and nobody
-knows whether it was done."""
+"""Retry later: the tag is not ready, and nothing was done for this item; or its server did not answer, and the effect
+is unknown."""
 
 Refusal = Fenced | Away
-"""In place of a reply."""
+"""Returned instead of a reply."""
 REFUSALS: Final = (Fenced, StateRecovering, StateUnavailable)
-"""To tell one from a reply."""
+"""For isinstance checks of replies."""
 
 
 def of(lane: L, items: Iterable[T]) -> list[tuple[L, T]]:
-    """The items of one lane, as a call takes them."""
+    """The items of one lane, in the form of a call's argument."""
     return [(lane, item) for item in items]
 
 
 async def answered(asked: Awaitable[Sequence[T | Fenced | StateRecovering | StateUnavailable]]) -> list[T]:
-    """All replies, for callers who can do nothing with some of them.
+    """All replies, for callers that need every one.
 
     Raises PartitionLost if a lane is fenced, else StateRecovering with all tags that are not ready, else
-    StateUnavailable; what was not refused was done all the same.
+    StateUnavailable; items that were not refused were processed.
     """
     replies: list[T] = []
     refusals: list[Refusal] = []
@@ -49,7 +49,7 @@ async def answered(asked: Awaitable[Sequence[T | Fenced | StateRecovering | Stat
 
 
 def refused(refusals: Sequence[Refusal]) -> PartitionLost | StateRecovering | StateUnavailable:
-    """One error for them all."""
+    """A single error for several refusals."""
     if any(isinstance(each, Fenced) for each in refusals):
         return PartitionLost("a newer owner has the lane")
     if tags := frozenset(tag for each in refusals if isinstance(each, StateRecovering) for tag in each.tags):

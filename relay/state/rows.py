@@ -1,4 +1,4 @@
-"""What the state knows of messages and deliveries: their rows, the keys of these, and the marks that raise them."""
+"""Rows of messages and deliveries in the state, their keys, and the marks that raise their stages."""
 
 import hashlib
 from dataclasses import dataclass
@@ -13,7 +13,7 @@ TAGS: Final = 64
 
 
 class MessageStage(IntEnum):
-    """Life of a message up to its fan-out. ENQUEUED is proof that all its hop records are acknowledged."""
+    """Stages of a message up to its fan-out. ENQUEUED proves that all its hop records are acknowledged."""
 
     ACCEPTED = 1
     ARRIVED = 2
@@ -21,10 +21,10 @@ class MessageStage(IntEnum):
 
 
 class Stage(IntEnum):
-    """Life of a delivery, and of a callback (which uses NONE, SENDING, RESULT and DONE only).
+    """Stages of a delivery, and of a callback (which only uses NONE, SENDING, RESULT and DONE).
 
-    NONE: no row, which is all that ENQUEUED would say. ACCEPTED, RESULT: an outcome is stored, its hop record not yet
-    acknowledged; AWAITING, PUBLISHED: it is. DONE and FAILED are finished: kept for `dedup_window`.
+    NONE: no row, which is equivalent to ENQUEUED. ACCEPTED, RESULT: an outcome is stored, its hop record not yet
+    acknowledged; AWAITING, PUBLISHED: it is acknowledged. DONE and FAILED are finished, and kept for `dedup_window`.
     """
 
     NONE = 0
@@ -39,30 +39,30 @@ class Stage(IntEnum):
 
 
 class RowKey(NamedTuple):
-    """A row: `owner` is `r:<receiver>` or `s:<source_id>` and decides the hash tag, `digest` (12 bytes) names it."""
+    """Key of a row: `owner`, `r:<receiver>` or `s:<source_id>`, determines the hash tag; `digest` has 12 bytes."""
 
     owner: str
     digest: bytes
 
 
 def tag_of(owner: str) -> int:
-    """The hash tag, 0-63, of everything that belongs to `owner` (`r:<receiver>` or `s:<source_id>`)."""
+    """The hash tag, 0-63, of all data of `owner` (`r:<receiver>` or `s:<source_id>`)."""
     return hashlib.sha256(owner[2:].encode()).digest()[0] % TAGS
 
 
 def delivery_row(delivery: DeliveryId) -> RowKey:
-    """The row of a delivery: with its receiver."""
+    """The row of a delivery, owned by its receiver."""
     return RowKey(f"r:{delivery.receiver}", digest12("d", *delivery))
 
 
 def callback_row(delivery: DeliveryId, generation: int, *, failed: bool) -> RowKey:
-    """The row of a callback: with its source, one per generation and kind."""
+    """The row of a callback, owned by its source; one per generation and kind."""
     kind = "f" if failed else "a"
     return RowKey(f"s:{delivery.source_id}", digest12("c", *delivery, str(generation), kind))
 
 
 class Arrival(Struct, frozen=True, gc=False):
-    """`digest`: 6 bytes over payload, receivers and type. `partition`, `offset`: where on `from_sender`."""
+    """`digest`: 6 bytes over payload, receivers and type. `partition`, `offset`: its place on `from_sender`."""
 
     id: MessageId
     digest: bytes
@@ -72,7 +72,7 @@ class Arrival(Struct, frozen=True, gc=False):
 
 
 class MessageRow(Struct, frozen=True, gc=False):
-    """What is known of a message; `partition`, `offset`: its first arrival on `from_sender`."""
+    """The row of a message; `partition`, `offset`: its first arrival on `from_sender`."""
 
     stage: MessageStage
     digest: bytes
@@ -96,13 +96,13 @@ class Result(Struct, frozen=True, gc=False):
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """What is known of a delivery or callback. With stage NONE all the rest has its default, but for the park fields.
+    """The row of a delivery or callback. With stage NONE all other fields have defaults, except the park fields.
 
-    `attempts`: POSTs begun and counted in this generation; `polls`: status GETs begun. `due_in_s`: rest of the wait
-    that a RETRY or DOUBT asked for. `park_intent`: a parked copy may be on the log, so a tombstone is owed. `kept`:
-    this lane holds a parked reference to it. `behind`: its order key has parked records, and this is none of them.
-    `at`: once PUBLISHED, DONE or FAILED, the partition and offset given with the mark. `code`: small integer given
-    with the finishing mark. `result`: while ACCEPTED or RESULT.
+    `attempts`: POSTs begun and counted in this generation; `polls`: status GETs begun. `due_in_s`: remaining wait of a
+    RETRY or DOUBT. `park_intent`: a parked copy may be on the log, so a tombstone is owed. `kept`: this lane has a
+    parked reference to it. `behind`: its order key has parked records, but not this one. `at`: once PUBLISHED, DONE or
+    FAILED, the partition and offset of the mark. `code`: small integer of the finishing mark. `result`: while ACCEPTED
+    or RESULT.
     """
 
     stage: Stage = Stage.NONE
@@ -123,9 +123,9 @@ class Row:
 class Mark(Struct, frozen=True, gc=False):
     """The hop record is acknowledged: raise the row to AWAITING, PUBLISHED, DONE or FAILED.
 
-    `at`: partition and offset of the record on `to_sender` (PUBLISHED, DONE; None keeps what was marked before) or
-    `failed_messages` (FAILED). `code`: 0-255, kept with a finished row. `awaited`: somebody waits for that, so a
-    hint says that it is there. Drops the stored result.
+    `at`: partition and offset of the record on `to_sender` (PUBLISHED, DONE; None keeps the previous ones) or
+    `failed_messages` (FAILED). `code`: 0-255, stored with a finished row. `awaited`: a request waits for it, so a hint
+    is published. Drops the stored result.
     """
 
     row: RowKey

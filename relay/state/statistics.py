@@ -1,4 +1,4 @@
-"""What the state keeps of the POSTs to receivers for a day: added to by every process, and lost with its memory."""
+"""Statistics of POSTs to receivers in the state: kept for a day, added to by every process, lost with its memory."""
 
 from typing import Final, NamedTuple
 
@@ -8,11 +8,11 @@ from relay.domain.statistics import Counted
 MOST_BODY: Final = 4_096
 MOST_HEADERS: Final = 32
 MOST_VALUE: Final = 256
-"""Bytes of a body, headers, and characters of a header's value that are kept of a last response."""
+"""Limits of a stored last response: bytes of its body, number of headers, and characters of a header's value."""
 
 
 class LastAttempt(NamedTuple):
-    """`at`: Unix seconds. `status`: of the response; None: there was none, and `failure` is the kind of NoResponse."""
+    """`at`: Unix seconds. `status`: of the response; None without one, and `failure` is the kind of NoResponse."""
 
     at: float
     status: int | None
@@ -32,7 +32,7 @@ class LastResponse(NamedTuple):
 
 
 class Tally(NamedTuple):
-    """What a process has counted of an owner since its last call. `response`: None if no attempt had one."""
+    """A process's counts of an owner since its last call. `response`: None if no attempt had one."""
 
     owner: str
     counted: Counted
@@ -41,15 +41,15 @@ class Tally(NamedTuple):
 
 
 class Statistics(NamedTuple):
-    """Of an owner. `hours`: by the hour of the clock in which it was told, counted since 1970, those without attempts
-    left out; the present one and 23 before it at most."""
+    """Statistics of an owner. `hours`: by clock hour of the report, counted since 1970, without empty ones; at most the
+    current hour and 23 before it."""
 
     hours: dict[int, Counted]
     last: LastAttempt | None
 
 
 def kept_response(at: float, response: Response) -> LastResponse:
-    """The part of a response that is kept."""
+    """The part of a response that is stored."""
     kept = list(response.headers.items())[:MOST_HEADERS]
     headers = {name[:MOST_VALUE]: value[:MOST_VALUE] for name, value in kept}
     truncated = response.truncated or len(response.body) > MOST_BODY

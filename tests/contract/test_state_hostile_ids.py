@@ -8,7 +8,7 @@ from typing import Final
 import pytest
 from redis.asyncio import Redis
 
-import relay.state.redis.script as script_files
+import relay.state.redis.calls as script_files
 from relay.domain.batches import batches
 from relay.domain.errors import StateUnavailable
 from relay.domain.hold import Hold
@@ -257,11 +257,11 @@ async def test_each_script_with_hostile_ids_does_as_the_fake(server: ValkeyServe
 def _noting(redis: RedisState) -> set[str]:
     """The names of the scripts that it runs from now on."""
     ran: set[str] = set()
-    tell = redis._calls.tell
+    tell = redis._calls.try_run
 
     async def noted(name: str, *rest: object) -> object:
         ran.add(name)
         return await tell(name, *rest)  # type: ignore[arg-type]
 
-    redis._calls.tell = noted  # type: ignore[assignment, method-assign]
+    redis._calls.try_run = noted  # type: ignore[assignment, method-assign]
     return ran

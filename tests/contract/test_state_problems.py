@@ -12,9 +12,9 @@ from tests.servers.asking import said
 from tests.servers.sentinel import SentinelGroup
 from tests.servers.valkey import Fsync, ValkeyServer
 
-KEEPS_NOTHING = "keeps nothing on disk: after a restart it does not know what was delivered; set `appendonly yes`"
-SNAPSHOTS = "appendonly is off: a restart loses what came after the last snapshot; set `appendonly yes`"
-NO_MINIMUM = "min-replicas-to-write is 0: a fail-over loses what no replica has got yet; set it to 1"
+KEEPS_NOTHING = "stores nothing on disk: after a restart it does not know what was delivered; set `appendonly yes`"
+SNAPSHOTS = "appendonly is off: a restart loses all writes since the last snapshot; set `appendonly yes`"
+NO_MINIMUM = "min-replicas-to-write is 0: a fail-over loses writes that no replica has yet; set it to 1"
 
 
 @asynccontextmanager
@@ -93,9 +93,9 @@ def facts(ahead_s: float = 0.0, coverage: str | None = None, **info: object) -> 
         (facts(ahead_s=31), False, "its clock is 31 s ahead of ours"),
         (facts(ahead_s=-90), False, "its clock is 90 s behind ours"),
         (facts(ahead_s=29), False, None),
-        (facts(redis_version="4.0.14"), False, "version 4.0.14 is too old for our scripts; 5.0 is the oldest"),
+        (facts(redis_version="4.0.14"), False, "version 4.0.14 is too old for our scripts; 5.0 or newer is needed"),
         (facts(redis_version="5.0.0"), False, None),
-        (facts(), True, "has no replica: nothing takes over when it is gone"),
+        (facts(), True, "has no replica: nothing takes over if it fails"),
         (facts(connected_slaves=1), True, NO_MINIMUM),
         (facts(connected_slaves=1, min_slaves_good_slaves=1), True, None),
         (facts(coverage="yes", redis_mode="cluster"), False, "cluster-require-full-coverage is yes"),

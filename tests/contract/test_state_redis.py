@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from msgspec import msgpack, structs
 from redis.asyncio import Redis
 
-import relay.state.redis.script as script_files
+import relay.state.redis.calls as script_files
 from relay.domain.errors import PartitionLost, StateRecovering, StateUnavailable, UserError
 from relay.domain.hold import Hold
 from relay.domain.identity import DeliveryId, MessageId, digest12

@@ -156,7 +156,7 @@ async def test_redis_keeps_nothing(rig: DoctorRig) -> None:
         line = only(await rig.look("state"), "state", "warning")
     finally:
         server.stop()
-    assert "keeps nothing on disk" in line.what
+    assert "stores nothing on disk" in line.what
     assert "redis-cli CONFIG SET appendonly yes" in (line.todo or "")
 
 

@@ -13,7 +13,7 @@ from relay.config.plan import ROLES
 from relay.domain.errors import UserError
 from relay.domain.rights import API, OPERATOR, REDIS_COMMANDS, RESULTS, SENDER, WHO, rights_of
 from relay.domain.topics import Topics
-from relay.state.redis.rights import _TRIED
+from relay.state.redis.problems import _TRIED
 
 ROOT = Path(__file__).parents[2]
 SCRIPTS = ROOT / "relay" / "state" / "redis" / "scripts"

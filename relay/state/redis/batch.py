@@ -1,4 +1,4 @@
-"""A batch's items, parted by hash tag (and lane) for the scripts, and joined again from what they say."""
+"""Splits a batch's items by hash tag (and lane) for the scripts, and joins the replies in the batch's order."""
 
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from typing import Generic, TypeVar
@@ -12,12 +12,12 @@ K = TypeVar("K", bound=Hashable)
 
 
 def identity(item: T) -> T:
-    """The translation of what needs none."""
+    """Identity decoder, for replies that are used as they are."""
     return item
 
 
 class TagBatch(Generic[K, W]):
-    """`items`, and the key of each. Where all have the same key, as of one lane and receiver, nothing is copied."""
+    """`items` with the key of each. If all have the same key, as for one lane and receiver, nothing is copied."""
 
     def __init__(self, items: Sequence[W], keys: list[K]) -> None:
         self._items = items
@@ -36,25 +36,27 @@ class TagBatch(Generic[K, W]):
         elif self._keys:
             yield self._keys[0], self._items
 
-    def join(self, said: Sequence[Sequence[T]], translate: Callable[[T], R]) -> list[R]:
-        """What was said of each part, translated, in the order of the batch."""
-        return self._spread([list(map(translate, part)) for part in said])
+    def join(self, replies: Sequence[Sequence[T]], translate: Callable[[T], R]) -> list[R]:
+        """The replies to all parts, translated, in the order of the batch."""
+        return self._spread([list(map(translate, part)) for part in replies])
 
-    def join_told(self, told: Sequence[Sequence[T] | Refusal], translate: Callable[[T], R]) -> list[R | Refusal]:
-        """The same where parts may have been refused: each item of such a part is told so."""
+    def join_or_refuse(
+        self, replies: Sequence[Sequence[T] | Refusal], translate: Callable[[T], R]
+    ) -> list[R | Refusal]:
+        """As `join`; if a part was refused, each of its items gets the Refusal."""
         sizes = self._sizes()
         return self._spread(
             [
                 [part] * size if isinstance(part, REFUSALS) else list(map(translate, part))
-                for part, size in zip(told, sizes, strict=True)
+                for part, size in zip(replies, sizes, strict=True)
             ]
         )
 
-    def done(self, told: Sequence[object | Refusal]) -> list[Refusal | None]:
+    def done(self, replies: Sequence[object | Refusal]) -> list[Refusal | None]:
         """For each item None, unless its part was refused."""
         sizes = self._sizes()
         return self._spread(
-            [[part if isinstance(part, REFUSALS) else None] * size for part, size in zip(told, sizes, strict=True)]
+            [[part if isinstance(part, REFUSALS) else None] * size for part, size in zip(replies, sizes, strict=True)]
         )
 
     def _sizes(self) -> list[int]:
@@ -63,7 +65,7 @@ class TagBatch(Generic[K, W]):
         return [len(positions) for positions in self._positions.values()]
 
     def _spread(self, parts: Sequence[Sequence[R]]) -> list[R]:
-        """What each part has for its items, in the order of the batch."""
+        """The items of all parts, in the order of the batch."""
         if self._positions is None:
             return [one for part in parts for one in part]
         spread: dict[int, R] = {}

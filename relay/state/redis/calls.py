@@ -1,11 +1,14 @@
-"""One script call for all hash tags of a batch that a server has, on a connection whose memory is known."""
+"""Script calls: one call per server for all hash tags of a batch, on a connection whose server run is known."""
 
 import asyncio
+import hashlib
+import re
 import secrets
 from collections.abc import Awaitable, Callable, Sequence
 from copy import copy
-from functools import partial
-from typing import Any, Final, TypeVar
+from functools import cache, partial
+from importlib.resources import files
+from typing import Any, Final, NamedTuple, TypeVar
 
 import msgspec
 from redis.exceptions import NoScriptError, ResponseError
@@ -13,17 +16,46 @@ from redis.exceptions import NoScriptError, ResponseError
 from relay.domain.errors import StateRecovering, StateUnavailable
 from relay.state.port import HintTopic
 from relay.state.redis.connection import Command, Node, unix_seconds
-from relay.state.redis.script import Script, script, script_names
 from relay.state.redis.servers import Servers
 from relay.state.redis.shared import Connections, Part, SharedConnection
 from relay.state.replies import Fenced, Refusal, answered, refused
 from relay.state.rows import TAGS
 
+_INCLUDE = re.compile(r"^--include (.+)$", re.MULTILINE)
+
+
+class Script(NamedTuple):
+    """A Lua script. `sha`: its name on the server once it is loaded."""
+
+    source: bytes
+    sha: bytes
+
+
+def _read(name: str) -> str:
+    return (files("relay.state.redis") / "scripts" / f"{name}.lua").read_text(encoding="utf-8")
+
+
+def script_names() -> list[str]:
+    """Names of all callable scripts; names that begin with `_` are of included parts.
+
+    Callers read all scripts before the first call, because without free descriptors none could be opened later.
+    """
+    files_there = (entry.name for entry in (files("relay.state.redis") / "scripts").iterdir())
+    return sorted(name[:-4] for name in files_there if name.endswith(".lua") and not name.startswith("_"))
+
+
+@cache
+def script(name: str) -> Script:
+    """The script `scripts/<name>.lua`, complete: each `--include` line is replaced by the parts it names."""
+    source = _INCLUDE.sub(lambda names: "\n".join(map(_read, names[1].split())), _read(name))
+    return Script(source.encode(), hashlib.sha1(source.encode(), usedforsecurity=False).hexdigest().encode())
+
+
 T = TypeVar("T")
 Reply = list[T] | bool | ResponseError
-"""An error only where each tag has a call of its own."""
+"""An error only if each tag has its own call."""
 Decode = Callable[[bytes], list[list[T] | bool]]
-"""Of a reply: for each part what the script says, False where its tag is not ready, True where its lane is fenced."""
+"""Decodes a reply: for each part the script's result, False if its tag is not ready, True if its lane is fenced."""
 
 _encode = msgspec.msgpack.Encoder().encode
 _decode_texts: Decode[str] = msgspec.msgpack.Decoder(list[list[str] | bool]).decode
@@ -34,7 +66,7 @@ _NEWER: Final = (
 
 
 class ScriptCalls:
-    """Runs scripts. `clock`: Unix seconds; None, as in production, stands for the server's own clock.
+    """Runs scripts. `clock`: Unix seconds; None, as in production, for the server's own clock.
 
     `prefix` goes before every key. The hash tag keeps all keys of a tag in one slot of a cluster.
     """
@@ -47,33 +79,33 @@ class ScriptCalls:
         self._scripts = {name: script(name) for name in script_names()}
         self._passes: dict[int, str] = {}
         self.forgotten: frozenset[int] = frozenset()
-        """Of the tags that `lost` told of last, those whose memory is gone, or may lack its end."""
-        self._joints: dict[tuple[str, Connections], _Joint] = {}  # what is asked for in this turn of the loop
+        """Those of the tags last returned by `lost` whose memory is gone or may be incomplete."""
+        self._joints: dict[tuple[str, Connections], _Joint] = {}  # calls of this iteration of the event loop
         self._making: set[asyncio.Task[None]] = set()
 
     @property
     def spare_key(self) -> bytes:
-        """One that no script uses."""
+        """A key that no script uses."""
         return self._keys[0] + b"rights"
 
     def channels(self, about: HintTopic) -> list[bytes]:
-        """Where the scripts publish hints: `hint` in `_raising.lua`, `wake` in `_endpoints.lua`."""
+        """The channels of hints: `hint` in `_raising.lua`, `wake` in `_endpoints.lua`."""
         name = {"ends": b"hints", "endpoints": b"wakes"}[about]
         return [key + name for key in self._keys]
 
-    async def tell(self, name: str, parts: Sequence[Part], decode: Decode[T]) -> list[list[T] | Refusal]:
-        """What script `name` says of each part, or why it says nothing."""
+    async def try_run(self, name: str, parts: Sequence[Part], decode: Decode[T]) -> list[list[T] | Refusal]:
+        """The result of script `name` for each part, or its Refusal."""
         if not parts:
             return []
         replies = await self._servers.ask(parts, partial(self._join, name, decode))
-        return [_told(tag, reply) for (tag, _), reply in zip(parts, replies, strict=True)]
+        return [_result(tag, reply) for (tag, _), reply in zip(parts, replies, strict=True)]
 
     async def run(self, name: str, parts: Sequence[Part], decode: Decode[T]) -> list[list[T]]:
-        """What script `name` says of each part. Raises as `answered` does; the other parts were served."""
-        return await answered(self.tell(name, parts, decode))
+        """The result of script `name` for each part. Raises as `answered` does; the other parts were processed."""
+        return await answered(self.try_run(name, parts, decode))
 
     async def time(self) -> float:
-        """Unix seconds; of several servers the one that has the first tag is asked. Raises StateUnavailable."""
+        """Unix seconds by the clock of the server with the first tag. Raises StateUnavailable."""
         if self._clock is not None:
             return self._clock()
         (reply,) = await self._servers.ask([(0, b"")], _ask_time)
@@ -94,34 +126,34 @@ class ScriptCalls:
         return joint.join(parts)
 
     async def lost(self) -> frozenset[int]:
-        """Tags that are not ready; their recovery pass is known from here on, for `pass_of` and `ready`.
+        """Tags that are not ready; stores their recovery passes for `pass_of` and `ready`.
 
-        Those of a server that is away are left out, as long as another one answers: nothing can be done for them yet,
-        and the others need not wait. Whoever asks about them later is told StateRecovering, or StateUnavailable.
+        Tags of an unavailable server are left out if another server answers: nothing can be done for them yet, and the
+        others need not wait. Later calls for them raise StateRecovering or StateUnavailable.
         """
         mine = secrets.token_hex(16).encode()
-        replies = await self.tell("lost", [(tag, mine) for tag in range(TAGS)], _decode_texts)
+        replies = await self.try_run("lost", [(tag, mine) for tag in range(TAGS)], _decode_texts)
         found = {tag: reply for tag, reply in enumerate(replies) if isinstance(reply, list)}
         if not found:
             raise refused([reply for reply in replies if not isinstance(reply, list)])
-        if any(told == "newer" for _, told in found.values()):
+        if any(loss == "newer" for _, loss in found.values()):
             raise StateUnavailable(_NEWER)
         self._passes = {tag: name for tag, (name, _) in found.items() if name}
         self.forgotten = frozenset(tag for tag, (name, lossy) in found.items() if name and lossy)
         return frozenset(self._passes)
 
     def pass_of(self, tag: int) -> str:
-        """Name of the recovery pass that `lost` has found or begun for `tag`; "" for none."""
+        """Name of the recovery pass that `lost` has found or started for `tag`; "" for none."""
         return self._passes.get(tag, "")
 
     async def _make(self, name: str, connections: Connections, joint: "_Joint", decode: Decode[T]) -> None:
-        """Make the call when this turn of the loop is over."""
+        """Make the call after this iteration of the event loop."""
         await asyncio.sleep(0)
         del self._joints[name, connections]
         try:
             found = self._scripts[name]
-            joint.tell(await connections.use(lambda shared: self._on(shared, found, joint.parts, decode)))
-        except Exception as error:  # noqa: BLE001  told to each of those who asked
+            joint.finish(await connections.use(lambda shared: self._on(shared, found, joint.parts, decode)))
+        except Exception as error:  # noqa: BLE001  raised in each caller
             joint.fail(error)
 
     async def _on(
@@ -163,25 +195,25 @@ class ScriptCalls:
 
     def _call(self, found: Script, common: bytes, parts: Sequence[Part]) -> Command:
         keys = [self._keys[tag] for tag, _ in parts]
-        return (b"EVALSHA", found.sha, b"%d" % len(keys), *keys, common, *(told for _, told in parts))
+        return (b"EVALSHA", found.sha, b"%d" % len(keys), *keys, common, *(arguments for _, arguments in parts))
 
     def _common(self, node: Node) -> bytes:
-        """What a script is told for all tags."""
+        """The script argument for all tags."""
         clock_us = round(self._clock() * 1e6) if self._clock else 0
-        # Where a replica may stand in, a restart cannot be told from a fail-over that a restart followed.
+        # With replicas, a restart cannot be distinguished from a fail-over followed by a restart.
         durable = node.durable and not self._servers.replicated
         return _encode((node.id, clock_us, self._window_ms, durable))
 
 
 def _by_tag(parts: Sequence[Part]) -> list[list[int]]:
-    """The numbers of the parts of each tag."""
+    """The indexes of each tag's parts."""
     numbers: dict[int, list[int]] = {}
     for n, (tag, _) in enumerate(parts):
         numbers.setdefault(tag, []).append(n)
     return list(numbers.values())
 
 
-def _told(tag: int, reply: list[T] | bool | StateUnavailable) -> list[T] | Refusal:
+def _result(tag: int, reply: list[T] | bool | StateUnavailable) -> list[T] | Refusal:
     if isinstance(reply, bool):
         return Fenced() if reply else StateRecovering(frozenset({tag}))
     return reply
@@ -197,9 +229,9 @@ async def _time_on(shared: SharedConnection) -> float:
 
 
 class _Joint:
-    """Calls of one script that tasks ask for in the same turn of the loop: one call does for them all.
+    """Combines calls of one script, made by several tasks in the same iteration of the event loop, into one call.
 
-    A call costs the server and us as much as several rows; at full speed a dozen lanes ask at once.
+    A call costs as much as several rows; at full speed a dozen lanes call at once.
     """
 
     def __init__(self) -> None:
@@ -209,21 +241,21 @@ class _Joint:
     async def join(self, parts: Sequence[Part]) -> list[Any]:
         """The replies to `parts`, in their order."""
         self.parts += parts
-        told: asyncio.Future[list[Any]] = asyncio.get_running_loop().create_future()
-        self._callers.append((told, len(parts)))
-        return await told
+        reply: asyncio.Future[list[Any]] = asyncio.get_running_loop().create_future()
+        self._callers.append((reply, len(parts)))
+        return await reply
 
-    def tell(self, replies: Sequence[object]) -> None:
+    def finish(self, replies: Sequence[object]) -> None:
         start = 0
-        for told, count in self._callers:
-            if not told.done():
-                told.set_result(list(replies[start : start + count]))
+        for reply, count in self._callers:
+            if not reply.done():
+                reply.set_result(list(replies[start : start + count]))
             start += count
 
     def fail(self, error: Exception) -> None:
-        """Each caller gets an error of its own: one that several tasks raise would gather all their tracebacks."""
-        for told, _ in self._callers:
-            if not told.done():
+        """Fail each caller with its own copy of `error`: a shared one would collect the tracebacks of all tasks."""
+        for reply, _ in self._callers:
+            if not reply.done():
                 failure = copy(error)
                 failure.__cause__ = error.__cause__
-                told.set_exception(failure)
+                reply.set_exception(failure)

@@ -1,4 +1,4 @@
-"""The servers of a cluster: each hash tag is asked about where its slot is served, as far as is known."""
+"""Redis Cluster: sends each hash tag's calls to the known master of its slot."""
 
 import asyncio
 import random
@@ -19,14 +19,14 @@ T = TypeVar("T")
 _SLOTS: Final = [key_slot(b"{%02d}" % tag) for tag in range(TAGS)]
 """By tag. The only braces in a key are those of its tag: prefixes have none."""
 _MOVES: Final = 2
-"""How often a call follows its tag to another server."""
+"""Maximum number of redirections (MOVED) that a call follows."""
 
 
 class RedisCluster:
-    """One shared connection to each master. A server that is away concerns nobody but those who ask about its tags.
+    """One shared connection to each master. An unavailable server affects only calls for its tags.
 
-    A slot that is being moved is away until it has arrived: its rows lie on two servers then, and no script could
-    see them all. On the other server the tag's memory counts as lost.
+    A migrating slot is unavailable until the migration ends: its rows are on two servers, and no script could see all
+    of them. On the new server the tag's memory counts as lost.
     """
 
     apart: Final = True
@@ -52,8 +52,8 @@ class RedisCluster:
             if not moved:
                 break
             replies |= await self._round(parts, moved, ask)
-        said = (replies[n] for n in range(len(parts)))
-        return [unavailable(reply) if isinstance(reply, RedisError) else reply for reply in said]
+        in_order = (replies[n] for n in range(len(parts)))
+        return [unavailable(reply) if isinstance(reply, RedisError) else reply for reply in in_order]
 
     async def each(self, work: Callable[[SharedConnection], Awaitable[T]]) -> Mapping[str, T]:
         await self._found()
@@ -72,7 +72,7 @@ class RedisCluster:
             await server.close()
 
     async def _round(self, parts: Sequence[Part], numbers: Iterable[int], ask: Ask) -> dict[int, Any]:
-        """Ask each tag's server once about those parts, all at the same time; replies by number."""
+        """Call each tag's server once for these parts, concurrently; replies by index."""
         of_servers: dict[ServerAddress, list[int]] = {}
         replies: dict[int, Any] = {}
         for n in numbers:
@@ -80,7 +80,7 @@ class RedisCluster:
             if tag in self._masters:
                 of_servers.setdefault(self._masters[tag], []).append(n)
             else:
-                replies[n] = StateUnavailable(f"Redis: nobody in the cluster serves slot {_SLOTS[tag]}")
+                replies[n] = StateUnavailable(f"Redis: no server of the cluster serves slot {_SLOTS[tag]}")
         async with asyncio.TaskGroup() as tasks:
             asked = [
                 (of_server, tasks.create_task(self._from(address, [parts[n] for n in of_server], ask)))
@@ -110,22 +110,22 @@ class RedisCluster:
         return server
 
     async def _found(self) -> None:
-        """Wait until it is known who serves what. Raises StateUnavailable."""
+        """Wait until the masters of all slots are known. Raises StateUnavailable."""
         try:
             await asyncio.shield(self._look())
         except (RedisError, OSError) as error:
             raise unavailable(error) from error
 
     def _look(self) -> asyncio.Task[None]:
-        """Learn anew who serves what, without haste: those whose servers are well go on meanwhile."""
+        """Refresh the masters in the background; calls to working servers continue meanwhile."""
         if self._looking is None or self._looking.done():
             self._looking = asyncio.create_task(self._learn())
-            self._looking.add_done_callback(_told)
+            self._looking.add_done_callback(_retrieved)
         return self._looking
 
     async def _learn(self) -> None:
         known = list(dict.fromkeys([*self._masters.values(), *self._seeds]))
-        self._looks += 1  # each look begins with another server: one may be behind the rest, or away
+        self._looks += 1  # each refresh starts with another server, because one may be outdated or unavailable
         failure: Exception = ConnectionError("no address of the cluster is known")
         for place in range(len(known)):
             address = known[(place + self._looks) % len(known)]
@@ -138,8 +138,8 @@ class RedisCluster:
         raise failure
 
 
-def _told(looking: asyncio.Task[None]) -> None:
-    """Its failure is told to those who wait for it, if any."""
+def _retrieved(looking: asyncio.Task[None]) -> None:
+    """Retrieve the task's exception, because no task may be waiting for it."""
     if not looking.cancelled():
         looking.exception()
 
@@ -152,9 +152,9 @@ async def _slots(shared: SharedConnection) -> list[list[Any]]:
 
 
 def _masters(slots: list[list[Any]], asked: ServerAddress) -> Iterator[tuple[int, ServerAddress]]:
-    """Who serves each tag, from CLUSTER SLOTS: {first, last, {host, port, ...} of the master, ... of replicas}, ...
+    """The master of each tag, from CLUSTER SLOTS: {first, last, {host, port, ...} of the master, ... of replicas}, ...
 
-    An empty host is the one that was asked.
+    An empty host means the server that replied.
     """
     for tag, slot in enumerate(_SLOTS):
         for first, last, (host, port, *_), *_ in slots:

@@ -1,4 +1,4 @@
-"""Connections that know which server run they lead to."""
+"""Redis connections that know the server run they are connected to."""
 
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from pathlib import Path
@@ -20,7 +20,7 @@ from relay.domain.errors import UserError
 Command = Sequence[bytes]
 
 _TLS_FILES: Final = ("ssl_ca_certs", "ssl_certfile", "ssl_keyfile")
-"""Options of a rediss:// URL that name a file. The client library would look for it at each connection."""
+"""Options of a rediss:// URL that name a file, which the client library would only open at each connection."""
 
 WHO_ARE_YOU: Final[Sequence[Command]] = (
     (b"INFO", b"server"),
@@ -31,7 +31,7 @@ WHO_ARE_YOU: Final[Sequence[Command]] = (
 
 
 def packed(commands: Iterable[Command]) -> list[bytes]:
-    """`commands` as they go over the wire. redis-py's own `pack_commands` takes any type, and several times as long."""
+    """`commands` in the wire protocol. redis-py's own `pack_commands` accepts any type, but is several times slower."""
     chunks = []
     for command in commands:
         chunks.append(b"*%d\r\n" % len(command))
@@ -40,10 +40,10 @@ def packed(commands: Iterable[Command]) -> list[bytes]:
 
 
 class Node(NamedTuple):
-    """A server run. `id`: its run and replication ids; another one means another memory.
+    """A server run. `id`: its run and replication ids; another id means other memory.
 
-    `durable`: it fsyncs on every write, and was never promoted from a replica. So what it acknowledges outlives it,
-    and what it has read back is all that the run before it acknowledged.
+    `durable`: it fsyncs on every write, and was never promoted from a replica. So acknowledged writes survive a
+    restart, and it has loaded everything that the previous run acknowledged.
     """
 
     id: str
@@ -51,7 +51,7 @@ class Node(NamedTuple):
 
 
 def field(info: object, name: bytes) -> str:
-    """A field of an INFO reply; "" where it has none. Raises what the server answered instead."""
+    """A field of an INFO reply; "" if it is missing. Raises an error reply."""
     if isinstance(info, ResponseError):
         raise info
     for line in bytes(cast(bytes, info)).split(b"\r\n"):
@@ -62,7 +62,7 @@ def field(info: object, name: bytes) -> str:
 
 
 def unix_seconds(reply: object) -> float:
-    """What TIME replied. Raises what the server answered instead."""
+    """Unix seconds of a TIME reply. Raises an error reply."""
     if isinstance(reply, ResponseError):
         raise reply
     seconds, microseconds = cast(list[bytes], reply)
@@ -70,9 +70,8 @@ def unix_seconds(reply: object) -> float:
 
 
 def identified(replies: Sequence[object]) -> Node:
-    """The node that answered `WHO_ARE_YOU` so. Raises a ResponseError among the replies that matter.
-
-    A replica is nobody to talk to: ConnectionError.
+    """The node with these replies to `WHO_ARE_YOU`. Raises a ResponseError among required replies, and ConnectionError
+    for a replica.
     """
     server, replication, persistence, policy = replies
     if field(replication, b"role") == "slave":
@@ -84,10 +83,10 @@ def identified(replies: Sequence[object]) -> Node:
 
 
 class IdentifiedConnection(AbstractConnection):
-    """Asks for the identity of the server before anything else, each time it connects.
+    """Reads the identity of the server first, each time it connects.
 
-    A server run cannot change under an open connection. So a script that is told the connection's node, and finds
-    the same one in the tag's `life` key, works on memory that was declared complete.
+    A server run cannot change during a connection. So a script that gets the connection's node as argument, and finds
+    the same node in the tag's `life` key, works on memory that was declared complete.
     """
 
     node = Node("", durable=False)
@@ -121,7 +120,7 @@ class _Tls(IdentifiedConnection, SSLConnection):
 
 class _Unix(IdentifiedConnection, UnixDomainSocketConnection):
     async def on_connect(self) -> None:
-        """Nothing: `connect_check_health` shakes hands for every kind; doing it here too would hide why it failed."""
+        """Does nothing: `connect_check_health` does the handshake for every kind; a second one would hide its error."""
 
 
 _KINDS = {Connection: _Tcp, SSLConnection: _Tls, UnixDomainSocketConnection: _Unix}
@@ -133,11 +132,11 @@ class ServerAddress(NamedTuple):
 
 
 Connect = Callable[[], Awaitable[IdentifiedConnection]]
-"""Gives a connection to whichever server is the right one now. Raises the client library's errors."""
+"""Opens a connection to the current server. Raises the client library's errors."""
 
 
 class ConnectionFactory(NamedTuple):
-    """How to connect. `kind`: of transport. `options`: of redis-py's connections, from the URL."""
+    """Creates connections. `kind`: of transport. `options`: of redis-py's connections, from the URL."""
 
     kind: type[AbstractConnection]
     options: dict[str, Any]
@@ -149,11 +148,11 @@ class ConnectionFactory(NamedTuple):
         return ConnectionFactory(self.kind, {name: value for name, value in self.options.items() if name not in names})
 
     def plain(self, address: ServerAddress) -> AbstractConnection:
-        """A connection that asks nobody who he is."""
+        """A connection that does not read the server's identity."""
         return self.kind(**{**self.options, **address._asdict()})
 
     async def connected(self, address: ServerAddress | None = None) -> IdentifiedConnection:
-        """A connection to the server of the URL, or in the same manner to another one."""
+        """A connection to the server of the URL, or with the same options to another one."""
         elsewhere = address._asdict() if address else {}
         connection: IdentifiedConnection = _KINDS[self.kind](**{**self.options, **elsewhere})
         try:
@@ -165,7 +164,7 @@ class ConnectionFactory(NamedTuple):
 
 
 def maker_of(url: str) -> ConnectionFactory:
-    """Makes connections to the server at `url`. Raises UserError."""
+    """A factory of connections to the server at `url`. Raises UserError."""
     try:
         options: dict[str, Any] = dict(parse_url(url))
     except ValueError as error:
@@ -176,8 +175,8 @@ def maker_of(url: str) -> ConnectionFactory:
     defaults: dict[str, Any] = {
         "socket_timeout": 1,
         "socket_connect_timeout": 3,
-        "protocol": 2,  # nothing here needs pushes, and plain replies parse faster
-        "retry": Retry(NoBackoff(), 0),  # repeats are made elsewhere, where the connection's node is known
+        "protocol": 2,  # push messages are not needed, and plain replies parse faster
+        "retry": Retry(NoBackoff(), 0),  # retries are made elsewhere, where the connection's node is known
     }
     kind = options.pop("connection_class", Connection)
     for of_a_pool in ("max_connections", "timeout"):

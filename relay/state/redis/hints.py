@@ -1,7 +1,7 @@
-"""Hints by Pub/Sub: deliveries that have ended and that a request waits for, and endpoints that may be asked again.
-A hint without a listener is gone.
+"""Hints by Pub/Sub: deliveries that have ended and that a client's request waits for, and endpoints that may be tried
+again. A hint without a subscriber is lost.
 
-A script publishes on a channel of its hash tag; on a cluster all servers pass it on, so any of them can be heard.
+A script publishes on a channel of its hash tag; in a cluster all servers forward it, so one can subscribe on any.
 """
 
 import asyncio
@@ -16,19 +16,19 @@ from relay.state.redis.servers import Servers
 from relay.state.redis.shared import unavailable
 
 _SILENCE_S: Final = 300.0
-"""After so long without any hint the connection is made anew: a peer that has vanished says nothing either."""
+"""After this long without any hint the connection is reopened, because a vanished peer is silent, too."""
 _SUBSCRIBED_S: Final = 5.0
 
 
 @asynccontextmanager
 async def hints(servers: Servers, channels: Sequence[bytes]) -> AsyncIterator[AsyncIterator[bytes]]:
-    """What is published on `channels`, from now on. Raises StateUnavailable, also while it is heard."""
+    """The messages on `channels` from now on. Raises StateUnavailable, also while iterating."""
     try:
         async with asyncio.timeout(_SUBSCRIBED_S):
             connection = await servers.connected()
     except (RedisError, OSError) as error:
         raise unavailable(error) from error
-    connection.socket_timeout = None  # silence is no fault here
+    connection.socket_timeout = None  # silence is no error here
     try:
         await _subscribe(connection, channels)
         yield _heard(connection)
@@ -53,9 +53,9 @@ async def _heard(connection: IdentifiedConnection) -> AsyncIterator[bytes]:
             async with asyncio.timeout(_SILENCE_S):
                 reply = await connection.read_reply()
         except TimeoutError as error:
-            raise unavailable(ConnectionError("no hint was heard for long")) from error
+            raise unavailable(ConnectionError("no hint was received for a long time")) from error
         except (RedisError, OSError) as error:
             raise unavailable(error) from error
-        kind, _, told = cast(list[bytes], reply)
+        kind, _, data = cast(list[bytes], reply)
         if kind == b"message":
-            yield told
+            yield data

@@ -1,4 +1,4 @@
-"""What is off about the servers of the state: what forbids a start, and what people should know."""
+"""Checks of the state's servers: problems that prevent a start, and warnings for operators."""
 
 import time
 from collections.abc import Awaitable, Callable, Iterator
@@ -9,22 +9,21 @@ from redis.exceptions import AuthenticationError, NoPermissionError, ResponseErr
 
 from relay.domain.errors import StateUnavailable, UserError
 from relay.state.redis.connection import field, unix_seconds
-from relay.state.redis.rights import forbidden
 from relay.state.redis.servers import Servers
 from relay.state.redis.shared import SharedConnection
 
 T = TypeVar("T")
 
 OLDEST: Final = (5, 0)
-"""From Redis 5.0 on, a script that has read the clock may write, as ours do."""
+"""Since Redis 5.0, scripts may write after reading the clock, as ours do."""
 CLOCK_OFF_S: Final = 30.0
 NEARLY_FULL: Final = 0.9
 _MIB: Final = 1024**2
 
 
 class ServerInfo(NamedTuple):
-    """What a server says of itself. `info`: its INFO. `save`, `full_coverage`: settings; None: not shown to us.
-    `ahead_s`: of our clock."""
+    """Facts about a server. `info`: its INFO. `save`, `full_coverage`: settings; None if not readable. `ahead_s`:
+    offset from our clock."""
 
     info: bytes
     save: str | None
@@ -44,8 +43,8 @@ class ServerInfo(NamedTuple):
 
 
 async def check(servers: Servers, key: bytes) -> None:
-    """Refuse servers that may evict, let us not in, or are not what the URL says, and a login that may do too little:
-    UserError. `key`: one that is ours and that nobody has."""
+    """Raises UserError for servers that may evict, reject our login, or are of another kind than the URL says, and for
+    missing permissions. `key`: an unused key of ours."""
     for facts in (await _each(servers, _facts)).values():
         mode, policy = facts.mode, facts.text("maxmemory_policy")
         if mode == "sentinel":
@@ -65,7 +64,7 @@ async def check(servers: Servers, key: bytes) -> None:
 
 
 async def problems_of(servers: Servers) -> list[str]:
-    """A line for each problem, with the name of the server where there are several. Raises StateUnavailable."""
+    """A line for each problem, with the server's name if there are several. Raises StateUnavailable."""
     found = await _each(servers, _facts)
     return [
         f"{name}: {problem}" if name else problem
@@ -75,7 +74,7 @@ async def problems_of(servers: Servers) -> list[str]:
 
 
 async def about_servers(servers: Servers) -> str:
-    """What they are and how full, in words. Raises StateUnavailable."""
+    """Description of the servers and their memory use. Raises StateUnavailable."""
     found = await _each(servers, _facts)
     return "; ".join(f"{name}: {_about(facts)}" if name else _about(facts) for name, facts in found.items())
 
@@ -89,25 +88,25 @@ def _about(facts: ServerInfo) -> str:
 
 
 def judged(facts: ServerInfo, *, replicated: bool) -> Iterator[str]:
-    """`replicated`: a replica is meant to stand in for the server."""
+    """Problems of a server. `replicated`: a replica is expected to take over."""
     yield from _memory_problems(facts)
     if facts.number("aof_enabled") == 0:
         if facts.save == "":
-            yield "keeps nothing on disk: after a restart it does not know what was delivered; set `appendonly yes`"
+            yield "stores nothing on disk: after a restart it does not know what was delivered; set `appendonly yes`"
         else:
-            yield "appendonly is off: a restart loses what came after the last snapshot; set `appendonly yes`"
+            yield "appendonly is off: a restart loses all writes since the last snapshot; set `appendonly yes`"
     if abs(facts.ahead_s) > CLOCK_OFF_S:
         yield f"its clock is {abs(facts.ahead_s):.0f} s {'ahead of' if facts.ahead_s > 0 else 'behind'} ours"
     replicas = facts.number("connected_slaves")
-    if replicas and not facts.text("min_slaves_good_slaves"):  # which is shown only where writes depend on it
-        yield "min-replicas-to-write is 0: a fail-over loses what no replica has got yet; set it to 1"
+    if replicas and not facts.text("min_slaves_good_slaves"):  # shown only if writes depend on it
+        yield "min-replicas-to-write is 0: a fail-over loses writes that no replica has yet; set it to 1"
     if replicated and not replicas:
-        yield "has no replica: nothing takes over when it is gone"
+        yield "has no replica: nothing takes over if it fails"
     if facts.mode == "cluster" and facts.full_coverage == "yes":
-        yield "cluster-require-full-coverage is yes: one shard that is away stops them all; set it to no"
+        yield "cluster-require-full-coverage is yes: one unavailable shard stops all others; set it to no"
     version = facts.text("redis_version")
     if tuple(int(part) for part in version.split(".")[:2]) < OLDEST:
-        yield f"version {version} is too old for our scripts; {'.'.join(map(str, OLDEST))} is the oldest that will do"
+        yield f"version {version} is too old for our scripts; {'.'.join(map(str, OLDEST))} or newer is needed"
 
 
 def _memory_problems(facts: ServerInfo) -> Iterator[str]:
@@ -119,7 +118,7 @@ def _memory_problems(facts: ServerInfo) -> Iterator[str]:
 
 
 async def _each(servers: Servers, ask: Callable[[SharedConnection], Awaitable[T]]) -> dict[str, T]:
-    """What each server says. Raises UserError where one lets us not in, or not see it."""
+    """The reply of each server. Raises UserError if one rejects the login or the query."""
     try:
         return dict(await servers.each(ask))
     except StateUnavailable as error:
@@ -147,10 +146,64 @@ async def _facts(shared: SharedConnection) -> ServerInfo:
 
 
 def _ahead_s(clock: object) -> float:
-    """0 where we are not told."""
+    """Offset of the server's clock from ours; 0 if unknown."""
     return unix_seconds(clock) - time.time() if isinstance(clock, list) else 0.0
 
 
 def _setting(reply: object) -> str | None:
-    """The value in the reply to CONFIG GET; None where that is forbidden, or there is none."""
+    """The value in a reply to CONFIG GET; None if it is forbidden or missing."""
     return bytes(reply[1]).decode() if isinstance(reply, list) and len(reply) > 1 else None
+
+
+# permissions
+
+_TRIED: Final = {
+    **dict.fromkeys(("EXISTS", "GET", "MGET", "HGETALL", "HKEYS", "SCARD", "SMEMBERS", "ZCARD", "DEL"), ""),
+    **dict.fromkeys(("HDEL", "HEXISTS", "HGET", "HMGET", "SADD", "SISMEMBER", "SREM", "ZREM", "ZSCORE"), "m"),
+    **dict.fromkeys(("HINCRBY", "HSET", "HSETNX"), "m 1"),
+    **dict.fromkeys(("ZRANGE", "ZRANGEBYSCORE", "ZREVRANGE"), "0 0"),
+    "ZADD": "1 m",
+    "SET": "1",
+    "PEXPIRE": "1000",
+}
+"""Command -> its arguments after the key. Errors about the key's type do not matter here."""
+
+_PROBE: Final = b"""
+local refused = {}
+for _, line in ipairs(ARGV) do
+  local words = {}
+  for word in string.gmatch(line, '%S+') do words[#words + 1] = word end
+  local name = table.remove(words, 1)
+  local reply = redis.pcall(name, KEYS[1], unpack(words))
+  local why = type(reply) == 'table' and reply.err
+  if why and (string.find(why, 'NOPERM') or string.find(why, 'ACL failure') or string.find(why, "can't")) then
+    refused[#refused + 1] = name
+    refused[#refused + 1] = why
+  end
+end
+redis.pcall('DEL', KEYS[1])
+return refused
+"""
+
+
+async def forbidden(shared: SharedConnection, key: bytes) -> str | None:
+    """The permission that the login lacks, in a few words; None if it lacks none. `key`: an unused key of ours.
+
+    Without this check, a forbidden command would only fail when a script first needs it, perhaps a week later.
+    """
+    (sha,) = await shared.exchange([(b"SCRIPT", b"LOAD", _PROBE)])
+    if isinstance(sha, NoPermissionError):
+        return "load scripts (SCRIPT LOAD)"
+    if isinstance(sha, ResponseError):
+        raise sha
+    lines = [f"{name} {words}".encode() for name, words in _TRIED.items()]
+    (found,) = await shared.exchange([(b"EVALSHA", cast(bytes, sha), b"1", key, *lines)])
+    if isinstance(found, NoPermissionError):
+        text = str(found)
+        return f"use keys like {key.decode()}" if "key" in text else "run scripts (EVALSHA)"
+    if isinstance(found, ResponseError):
+        return None  # in a cluster, another server has this key
+    pairs = cast(list[bytes], found)
+    if any(b"key" in why for why in pairs[1::2]):
+        return f"use keys like {key.decode()}"
+    return f"run {b', '.join(pairs[::2]).decode()}" if pairs else None

@@ -1,7 +1,7 @@
-"""What goes into the scripts, and comes out of them, about records on their way: rows, attempts, messages, parking.
+"""Encodes script arguments and decodes replies for record processing: rows, attempts, messages, parking.
 
-Milliseconds and microseconds, as integers. Many items of one kind go packed, one after the other: for a script that is
-several times cheaper to take apart than MessagePack. The rest, and the replies, are arrays for MessagePack.
+Times are integer milliseconds or microseconds. Many items of one kind are packed as structs, one after the other, which
+a script unpacks several times faster than MessagePack. All others, and the replies, are MessagePack arrays.
 """
 
 import math
@@ -34,7 +34,7 @@ _NO_ROW: Final = Row()
 _WAITS: Final[tuple[WaitReason, ...]] = get_args(WaitReason)
 _CHANGES: Final = {Change.RELEASED: 1, Change.RETRY: 2, Change.DOUBT: 3, Change.ACCEPTED: 4, Change.RESULT: 6}
 APPLIED: Final = 1
-"""In place of a row: the attempt under way was settled as told."""
+"""Returned instead of a row: the current attempt was settled as requested."""
 
 # --- rows -------------------------------------------------------------------------------------------------------
 
@@ -212,7 +212,7 @@ _WIDE: Final = 32
 
 
 def pack_arrival(arrival: Arrival, digest: bytes) -> bytes:
-    """The row's digest, and the row as `_messages.lua` keeps it."""
+    """The row's digest, and the row as stored by `_messages.lua`."""
     partition, offset, stage = arrival.partition, arrival.offset, arrival.stage
     at = offset.to_bytes((offset.bit_length() + 7) // 8 or 1, "big")
     if partition > 255:

@@ -1,4 +1,4 @@
-"""What records need of the state on their way, on Redis: item by item, of any number of lanes in one script call."""
+"""The record-processing part of the state on Redis: items of any number of lanes in one script call."""
 
 from collections.abc import Callable, Sequence
 from functools import lru_cache
@@ -28,10 +28,10 @@ counts: Decode[Counts] = msgspec.msgpack.Decoder(list[list[Counts] | bool]).deco
 
 
 class Records:
-    """The part of `relay.state.port.State` whose items have replies of their own, and what is like it.
+    """The methods of `relay.state.port.State` with a reply for each item, and similar ones.
 
-    `url`: see `servers_of`. `prefix` goes before every key. `dedup_window_s`: how long a finished row
-    is kept at least (at most half as long again). `clock`: Unix seconds, in place of the server's own, for tests.
+    `url`: see `servers_of`. `prefix` goes before every key. `dedup_window_s`: minimum time for which a finished row is
+    kept (at most 1.5 times as long). `clock`: Unix seconds, instead of the server's own, for tests.
     """
 
     def __init__(
@@ -47,11 +47,13 @@ class Records:
 
     async def arrive(self, arrivals: Sequence[Arrival]) -> list[MessageRow | Refusal | None]:
         batch = _of_messages(arrivals, _id_of)
-        return batch.join_told(await self._calls.tell("arrive", _packed(batch), wire.decode_messages), wire.message_of)
+        return batch.join_or_refuse(
+            await self._calls.try_run("arrive", _packed(batch), wire.decode_messages), wire.message_of
+        )
 
     async def enqueued(self, arrivals: Sequence[Arrival]) -> list[Refusal | None]:
         batch = _of_messages(arrivals, _id_of)
-        return batch.done(await self._calls.tell("enqueued", _packed(batch), numbers))
+        return batch.done(await self._calls.try_run("enqueued", _packed(batch), numbers))
 
     async def intake(self, asks: Sequence[tuple[Lane, IntakeAsk]]) -> list[Row | Refusal]:
         batch = _of_lanes(asks, _tag_of_item)
@@ -71,7 +73,7 @@ class Records:
             )
             for tag, lane, part in asked
         ]
-        return batch.join_told(await self._calls.tell("intake", parts, wire.decode_rows), wire.row_of)
+        return batch.join_or_refuse(await self._calls.try_run("intake", parts, wire.decode_rows), wire.row_of)
 
     async def begin(self, asks: Sequence[tuple[Lane, BeginAsk]]) -> list[Verdict | Refusal]:
         batch = _of_lanes(asks, _tag_of_item)
@@ -80,7 +82,7 @@ class Records:
             limits, places = _shared(part, lambda ask: (ask.row.owner, id(ask.limits)), wire.limits_of)
             items = _joined(list(map(wire.pack_begin, part, places)))
             parts.append((tag, encode((lane_key(lane), lane.epoch, limits, digests(part), items))))
-        return batch.join_told(await self._calls.tell("begin", parts, wire.decode_verdicts), wire.verdict_of)
+        return batch.join_or_refuse(await self._calls.try_run("begin", parts, wire.decode_verdicts), wire.verdict_of)
 
     async def settle(self, settlements: Sequence[Settlement]) -> list[Row | Refusal | None]:
         batch = of_rows(settlements)
@@ -89,16 +91,16 @@ class Records:
             policies, places = _shared(part, lambda one: (one.row.owner, id(one.breaker)), wire.policy_of)
             items = _joined(list(map(wire.pack_settlement, part, places)))
             parts.append((tag, encode((policies, digests(part), items))))
-        return batch.join_told(await self._calls.tell("settle", parts, wire.decode_rows), wire.settled_row_of)
+        return batch.join_or_refuse(await self._calls.try_run("settle", parts, wire.decode_rows), wire.settled_row_of)
 
     async def mark(self, marks: Sequence[Mark]) -> list[Refusal | None]:
         batch = of_rows(marks)
-        return batch.done(await self._calls.tell("mark", _packed_marks(batch), numbers))
+        return batch.done(await self._calls.try_run("mark", _packed_marks(batch), numbers))
 
     async def forget(self, rows: Sequence[RowKey]) -> list[Refusal | None]:
         batch = TagBatch(rows, [tag_of(row.owner) for row in rows])
         parts = [(tag, b"".join(row.digest for row in part)) for tag, part in batch.parts()]
-        return batch.done(await self._calls.tell("forget", parts, numbers))
+        return batch.done(await self._calls.try_run("forget", parts, numbers))
 
     async def intend_to_park(self, rows: Sequence[tuple[Lane, RowKey]]) -> list[Refusal | None]:
         batch = _of_lanes(rows, _tag_of_row)
@@ -106,7 +108,7 @@ class Records:
             (tag, encode((lane_key(lane), lane.epoch, [raw(row.digest) for row in part])))
             for (lane, tag), part in batch.parts()
         ]
-        return batch.done(await self._calls.tell("intend_to_park", parts, numbers))
+        return batch.done(await self._calls.try_run("intend_to_park", parts, numbers))
 
     async def park(self, parked: Sequence[tuple[Lane, Parked]]) -> list[bool | Refusal]:
         batch = _of_lanes(parked, _tag_of_item)
@@ -114,11 +116,11 @@ class Records:
             (tag, encode((lane_key(lane), lane.epoch, digests(part), list(map(wire.encode_parked, part)))))
             for (lane, tag), part in batch.parts()
         ]
-        return batch.join_told(await self._calls.tell("park", parts, bools), identity)
+        return batch.join_or_refuse(await self._calls.try_run("park", parts, bools), identity)
 
     async def next_due(self, tags: Sequence[tuple[Lane, int]]) -> list[float | Refusal | None]:
         parts = [(tag, encode((lane_key(lane), lane.epoch))) for lane, tag in tags]
-        first = await self._calls.tell("next_due", parts, numbers)
+        first = await self._calls.try_run("next_due", parts, numbers)
         return [part if isinstance(part, REFUSALS) else part[0] / 1000 if part else None for part in first]
 
     async def take_due(self, asks: Sequence[tuple[Lane, DueAsk]], *, lease_s: float) -> list[list[Due] | Refusal]:
@@ -126,7 +128,7 @@ class Records:
         parts = [
             (ask.tag, encode((lane_key(lane), lane.epoch, ask.limit, lease_ms, raw(ask.token)))) for lane, ask in asks
         ]
-        taken = await self._calls.tell("take_due", parts, wire.decode_due)
+        taken = await self._calls.try_run("take_due", parts, wire.decode_due)
         return [part if isinstance(part, REFUSALS) else [one.due() for one in part] for part in taken]
 
     async def unpark(self, lives: Sequence[tuple[Lane, ParkedLife]]) -> list[bool | Refusal]:
@@ -135,14 +137,14 @@ class Records:
             (tag, encode((lane_key(lane), lane.epoch, list(map(wire.encode_life, part)))))
             for (lane, tag), part in batch.parts()
         ]
-        return batch.join_told(await self._calls.tell("unpark", parts, bools), identity)
+        return batch.join_or_refuse(await self._calls.try_run("unpark", parts, bools), identity)
 
     async def parked(self, owners: Sequence[str]) -> list[Counts | Refusal]:
         batch = TagBatch(owners, [tag_of(owner) for owner in owners])
         parts = [(tag, encode(part)) for tag, part in batch.parts()]
-        return batch.join_told(await self._calls.tell("parked", parts, counts), identity)
+        return batch.join_or_refuse(await self._calls.try_run("parked", parts, counts), identity)
 
-    # messages and rows for others
+    # messages, and rows from the log
     async def messages(self, ids: Sequence[MessageId]) -> list[MessageRow | None]:
         batch = _of_messages(ids, identity)
         parts = [(tag, b"".join(map(_message_digest, part))) for tag, part in batch.parts()]
@@ -203,22 +205,22 @@ def _packed_marks(batch: TagBatch[int, Mark]) -> list[Part]:
     parts = []
     for tag, part in batch.parts():
         owners, places = _shared(part, lambda mark: mark.row.owner, lambda mark: mark.row.owner)
-        told = owners, digests(part), _joined(list(map(wire.pack_mark, part, places)))
+        arguments = owners, digests(part), _joined(list(map(wire.pack_mark, part, places)))
         awaited = [mark.row.digest for mark in part if mark.awaited]
-        parts.append((tag, encode((*told, list(map(raw, awaited))) if awaited else told)))
+        parts.append((tag, encode((*arguments, list(map(raw, awaited))) if awaited else arguments)))
     return parts
 
 
 @lru_cache(maxsize=16_384)
 def _message_digest(message: MessageId) -> bytes:
-    """Remembered: asked for when a message arrives, and again soon after, when it is enqueued."""
+    """Cached, because it is needed when a message arrives, and again soon after, when it is enqueued."""
     return digest12("m", *message)
 
 
 def _shared(
     items: Sequence[W], key: Callable[[W], object], make: Callable[[W], object]
 ) -> tuple[list[object], list[int]]:
-    """What the items share, made once for each `key`, and for each item its 1-based index among that."""
+    """(values shared by items, made once per `key`; the 1-based index of each item's value)"""
     made: list[object] = []
     indexes: dict[object, int] = {}
     places = []

@@ -1,14 +1,59 @@
-"""The server, or servers, that hold the state: what Redis URLs there are, and who is asked about a hash tag."""
+"""The state's Redis servers, by the form of the URL: a single server, Sentinel, or a cluster."""
 
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections import deque
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from typing import Any, Final, NamedTuple, Protocol, TypeVar
 from urllib.parse import SplitResult, unquote, urlsplit
+
+from redis.asyncio.connection import AbstractConnection
+from redis.exceptions import ConnectionError, RedisError
 
 from relay.domain.errors import UserError
 from relay.state.redis.cluster import RedisCluster
 from relay.state.redis.connection import ConnectionFactory, IdentifiedConnection, ServerAddress, maker_of
-from relay.state.redis.sentinel import Sentinels
 from relay.state.redis.shared import Ask, Connections, Part, SharedConnection
+
+_FOR_SENTINELS: Final = {"username": "sentinel_username", "password": "sentinel_password"}
+"""Options of a connection to a sentinel -> their names in the URL, whose main login is for the master."""
+
+
+class Sentinels:
+    """Finds the master chosen by Sentinel at each connection. `maker`: options for the master, and except for the login
+    also for the sentinels. `name`: of the master."""
+
+    def __init__(self, maker: ConnectionFactory, sentinels: Iterable[ServerAddress], name: str) -> None:
+        login = {option: maker.options.get(called) for option, called in _FOR_SENTINELS.items()}
+        self._to_sentinel = maker.without_options("db", *_FOR_SENTINELS.values()).with_options(**login)
+        self._to_master = maker.without_options(*_FOR_SENTINELS.values())
+        self._sentinels = deque(sentinels)
+        self._name = name
+
+    async def connected(self) -> IdentifiedConnection:
+        """A connection to the master. Raises the library's errors, and ConnectionError if it has become a replica."""
+        return await self._to_master.connected(await self._master())
+
+    async def _master(self) -> ServerAddress:
+        failure: Exception = ConnectionError(f"no sentinel knows a master called {self._name}")
+        for sentinel in list(self._sentinels):
+            self._sentinels.rotate(-1)  # the next query starts with another one, because this one may be outdated
+            try:
+                master = await self._asked(self._to_sentinel.plain(sentinel))
+            except (RedisError, OSError) as error:
+                failure = error
+                continue
+            if master is not None:
+                return master
+        raise failure
+
+    async def _asked(self, connection: AbstractConnection) -> ServerAddress | None:
+        try:
+            await connection.connect_check_health()
+            await connection.send_command("SENTINEL", "GET-MASTER-ADDR-BY-NAME", self._name)
+            reply = await connection.read_response()
+        finally:
+            await connection.disconnect(nowait=True)
+        return ServerAddress(reply[0].decode(), int(reply[1])) if reply else None
+
 
 T = TypeVar("T")
 
@@ -21,7 +66,7 @@ _FORMS: Final = {
 
 
 class Servers(Protocol):
-    """`apart`: each tag needs a call of its own. `replicated`: a replica may stand in for a server."""
+    """`apart`: each tag needs its own call. `replicated`: a replica may take over for a server."""
 
     @property
     def apart(self) -> bool: ...
@@ -30,24 +75,24 @@ class Servers(Protocol):
     def replicated(self) -> bool: ...
 
     async def ask(self, parts: Sequence[Part], ask: Ask) -> list[Any]:
-        """A reply for each part, in their order; StateUnavailable in its place where a server did not answer."""
+        """A reply for each part, in order; StateUnavailable instead if a server did not answer."""
         ...
 
     async def each(self, work: Callable[[SharedConnection], Awaitable[T]]) -> Mapping[str, T]:
-        """`work` on each server that holds something of ours, by its name ("" for the only one)."""
+        """Run `work` on each server with our data; results by server name ("" for the only one)."""
         ...
 
     async def connected(self) -> IdentifiedConnection:
-        """A connection of the caller's own, to one that hears what any of them publishes. Raises StateUnavailable, or
-        the client library's errors."""
+        """A new connection for the caller, to a server that receives published messages of all. Raises
+        StateUnavailable, or the client library's errors."""
         ...
 
     async def close(self) -> None: ...
 
 
 def servers_of(url: str) -> Servers:
-    """redis://, rediss://, unix://; and, with several hosts, redis+sentinel://, redis+cluster:// and the same with TLS,
-    rediss+...://. Nothing is connected yet. Raises UserError."""
+    """The servers of a URL: redis://, rediss://, unix://, or with several hosts redis+sentinel://, redis+cluster://, or
+    with TLS rediss+...://. Does not connect yet. Raises UserError."""
     scheme, _, _ = url.partition("://")
     security, _, kind = scheme.partition("+")
     if kind not in _FORMS or security not in ("redis", "rediss"):
@@ -55,7 +100,7 @@ def servers_of(url: str) -> Servers:
     group = _group_of(url, security, kind)
     if kind == "cluster":
         if group.path not in ("", "/", "/0"):
-            raise UserError(f"Redis URL: a cluster has one database only; write {_FORMS[kind]}")
+            raise UserError(f"Redis URL: a cluster has only one database; write {_FORMS[kind]}")
         return RedisCluster(group.maker, group.addresses)
     name, _, db = group.path.removeprefix("/").partition("/")
     if not name or not (db or "0").isdecimal():
@@ -65,7 +110,7 @@ def servers_of(url: str) -> Servers:
 
 
 class _ServerGroup(NamedTuple):
-    """What a URL of several hosts says. `maker`: how to connect to any of them."""
+    """A parsed URL with several hosts. `maker`: connects to any of them."""
 
     maker: ConnectionFactory
     addresses: list[ServerAddress]

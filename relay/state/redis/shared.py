@@ -1,4 +1,4 @@
-"""One connection for the calls of many tasks, and the one place where redis-py's exceptions are translated."""
+"""Connections shared by many tasks, with pipelining; translates redis-py's exceptions."""
 
 import asyncio
 from collections import deque
@@ -14,15 +14,15 @@ from relay.state.redis.connection import WHO_ARE_YOU, Command, Connect, Identifi
 
 T = TypeVar("T")
 Part = tuple[int, bytes]
-"""A hash tag, and what a script is told of it. A call may have several parts of one tag: they are served in order."""
+"""(hash tag, script arguments for it). A call may have several parts of one tag, which are processed in order."""
 Ask = Callable[["Connections", Sequence[Part]], Awaitable[list[Any]]]
-"""Asks one server; a reply for each part, in their order."""
+"""Calls one server; returns a reply for each part, in order."""
 
 _LOOKS_PER_TIMEOUT = 4
 
 
 class _Exchange:
-    """Commands of one task, until all are answered. `done` has no value: the replies are in `replies`."""
+    """Commands of one task, until all have replies. `done` has no value: the replies are in `replies`."""
 
     __slots__ = ("done", "missing", "replies")
 
@@ -33,17 +33,17 @@ class _Exchange:
 
 
 class SharedConnection:
-    """What tasks ask for in one turn of the event loop goes out in one write; replies are told in the same order.
+    """Sends the commands of all tasks in one iteration of the event loop with one write; replies arrive in order.
 
-    It ends with its first failure, which fails every exchange under way: replies may be unread then, and the next one
-    would be taken for another's. `connection` is connected; it belongs to this object from now on.
+    It ends with its first failure, which fails every exchange in progress: unread replies would be assigned to later
+    commands. `connection` is connected, and owned by this object from now on.
     """
 
     def __init__(self, connection: IdentifiedConnection) -> None:
         self.node = connection.node
         self._connection = connection
         self._timeout_s: float = connection.socket_timeout or float("inf")
-        connection.socket_timeout = None  # `_watch` looks after it from here on, for all exchanges at once
+        connection.socket_timeout = None  # `_watch` checks it instead, for all exchanges together
         self._unsent: list[bytes] = []
         self._queued = asyncio.Event()
         self._unread: deque[_Exchange] = deque()
@@ -53,7 +53,7 @@ class SharedConnection:
 
     @property
     def usable(self) -> bool:
-        """Whether it takes new exchanges."""
+        """Whether it accepts new exchanges."""
         return not self._retired
 
     @property
@@ -61,7 +61,8 @@ class SharedConnection:
         return self._task.done()
 
     async def exchange(self, commands: Sequence[Command]) -> list[object]:
-        """The replies to `commands`, error replies among them. Raises ConnectionError (of redis-py) when it ends."""
+        """The replies to `commands`, including error replies. Raises redis-py's ConnectionError if the connection
+        ends."""
         if self._retired:
             raise ConnectionError("the connection has ended")
         exchange = _Exchange(len(commands))
@@ -74,7 +75,7 @@ class SharedConnection:
         return exchange.replies
 
     async def identify(self) -> None:
-        """Set `node` anew: a replication id also changes when its backlog is freed. A demoted server is left."""
+        """Read `node` again: a replication id also changes when its backlog is freed. Leaves a demoted server."""
         try:
             self.node = identified(await self.exchange(WHO_ARE_YOU))
         except ConnectionError:
@@ -82,13 +83,13 @@ class SharedConnection:
             raise
 
     def retire(self) -> None:
-        """Take no new exchange; end when those under way are over."""
+        """Accept no new exchanges; end once those in progress are complete."""
         self._retired = True
         if not self._unread:
             self._task.cancel()
 
     async def close(self) -> None:
-        """End now; what is under way fails."""
+        """End now; exchanges in progress fail."""
         self._task.cancel()
         await asyncio.wait([self._task])
 
@@ -118,7 +119,7 @@ class SharedConnection:
         while True:
             await self._queued.wait()
             self._queued.clear()
-            if not self._connection.is_connected:  # sending would connect anew, and mix up the replies
+            if not self._connection.is_connected:  # sending would reconnect and mix up the replies
                 raise ConnectionError("the connection was lost")
             chunks, self._unsent = self._unsent, []
             await self._connection.send_packed_command(chunks, check_health=False)
@@ -128,7 +129,7 @@ class SharedConnection:
         while not (self._retired and not self._unread):
             reply = await self._connection.read_reply()
             if not self._unread:
-                raise ConnectionError("a reply that nobody asked for")
+                raise ConnectionError("an unexpected reply")
             self._waiting_since = clock()
             exchange = self._unread[0]
             exchange.replies.append(reply)
@@ -140,7 +141,7 @@ class SharedConnection:
         raise ConnectionError("the connection was retired")
 
     async def _watch(self) -> None:
-        """A server that is silent for the timeout, with replies owed, is taken for dead."""
+        """Fail the connection if the server owes replies and is silent for the timeout."""
         clock = asyncio.get_running_loop().time
         while True:
             await asyncio.sleep(min(self._timeout_s / _LOOKS_PER_TIMEOUT, 60))
@@ -149,16 +150,16 @@ class SharedConnection:
 
 
 def unavailable(error: Exception) -> StateUnavailable:
-    """What callers are told in place of the client library's `error`."""
+    """The error for callers, translated from the client library's `error`."""
     translated = StateUnavailable(f"Redis: {error or type(error).__name__}")
     translated.__cause__ = error
     return translated
 
 
 class Connections:
-    """The shared connection to one server, made anew whenever it has ended. One call serves any number of tags.
+    """The shared connection to one server, reopened whenever it has ended. One call can have any number of tags.
 
-    `replicated`: a replica may stand in for the server that `connect` leads to.
+    `replicated`: a replica may take over for the server of `connect`.
     """
 
     apart: Final = False
@@ -185,7 +186,7 @@ class Connections:
         return await self._connect()
 
     async def use(self, work: Callable[[SharedConnection], Awaitable[T]]) -> T:
-        """`work` on the connection; repeated twice if that fails in transit, so it must be repeatable.
+        """Run `work` on the connection, with up to two retries after connection errors, so it must be repeatable.
 
         Every exception of the client library becomes StateUnavailable.
         """
@@ -195,18 +196,18 @@ class Connections:
             raise unavailable(error) from error
 
     async def once(self, work: Callable[[SharedConnection], Awaitable[T]]) -> T:
-        """`work` on the connection, without repeats. Raises the client library's errors."""
+        """Run `work` on the connection, without retries. Raises the client library's errors."""
         shared = self._shared
         if shared is None or not shared.usable:
             shared = await self._opened()
         try:
             return await work(shared)
         except ResponseError:
-            shared.retire()  # the server may have been demoted (READONLY): look for another one
+            shared.retire()  # the server may have been demoted (READONLY), so reconnect
             raise
 
     async def _opened(self) -> SharedConnection:
-        """All that wait for a connection wait for the same one, and are told the same failure."""
+        """The connection, opened once for all waiting tasks, which share its failure."""
         if self._opening is None:
             self._opening = asyncio.create_task(self._open())
             self._opening.add_done_callback(self._opening_ended)

@@ -51,8 +51,8 @@ def _tag_of_key(id: str) -> int:
 class RedisState(Records):
     """Implements `relay.state.port.State`.
 
-    `url`: see `servers_of`. `prefix` goes before every key. `dedup_window_s`: how long a finished row
-    is kept at least (at most half as long again). `clock`: Unix seconds, in place of the server's own, for tests.
+    `url`: see `servers_of`. `prefix` goes before every key. `dedup_window_s`: minimum time for which a finished row is
+    kept (at most 1.5 times as long). `clock`: Unix seconds, instead of the server's own, for tests.
     """
 
     async def start(self) -> None:
@@ -72,10 +72,10 @@ class RedisState(Records):
 
     # messages, rows, counts
     async def parked_total(self) -> Counts:
-        told = await self._calls.tell("parked", _to_each(range(TAGS), encode([_ALL_OF_TAG])), counts)
-        found = [count for part in told if not isinstance(part, REFUSALS) for count in part]
+        replies = await self._calls.try_run("parked", _to_each(range(TAGS), encode([_ALL_OF_TAG])), counts)
+        found = [count for part in replies if not isinstance(part, REFUSALS) for count in part]
         if not found:
-            raise refused([part for part in told if isinstance(part, REFUSALS)])
+            raise refused([part for part in replies if isinstance(part, REFUSALS)])
         return Counts(sum(one.retries for one in found), sum(one.polls for one in found))
 
     # owners
@@ -86,9 +86,9 @@ class RedisState(Records):
     async def begin_anew(self, lane: Lane, seen: Mapping[int, int]) -> bool:
         parts = [(tag, encode((lane_key(lane), lane.epoch, epoch))) for tag, epoch in seen.items()]
         done = await self._calls.run("begin_anew", parts, bools)
-        return all(said for (said,) in done)
+        return all(is_lanes for (is_lanes,) in done)
 
-    # who was at what
+    # records being processed
     async def reserve(self, lane: Lane, before: int) -> Remains | None:
         part = _tag_of_lane(lane.topic, lane.partition), encode((lane_key(lane), lane.epoch, before))
         (found,) = await self._calls.run("reserve", [part], numbers)
@@ -104,9 +104,9 @@ class RedisState(Records):
 
     # life and recovery
     async def lost(self) -> frozenset[int]:
-        """A recovery pass has to begin with this call: what it finds is what `restore` and `ready` then belong to.
+        """Start a recovery pass, to which later calls of `restore` and `ready` belong.
 
-        If a tag's memory is lost anew before the pass has ended, they raise StateRecovering for it: start again.
+        If a tag's memory is lost again before the pass has ended, they raise StateRecovering for it: start again.
         """
         return await self._calls.lost()
 
@@ -176,7 +176,7 @@ class RedisState(Records):
         parts = TagBatch(owners, [tag_of(owner) for owner in owners]).parts()
         await self._calls.run("probe_soon", [(tag, encode(part)) for tag, part in parts], numbers)
 
-    # what comes in
+    # quotas
     async def charge(self, charges: Sequence[Charge]) -> list[Balance]:
         batch = TagBatch(charges, [tag_of(one.name) for one in charges])
         parts = [(tag, encode(list(map(wire.encode_charge, part)))) for tag, part in batch.parts()]
@@ -194,7 +194,7 @@ class RedisState(Records):
         found = await self._calls.run("keys_used", parts, numbers)
         return batch.join(found, lambda ago_ms: None if ago_ms < 0 else ago_ms / 1000)
 
-    # what became of attempts, for people
+    # statistics
     async def tally(self, teller: str, number: int, tallies: Sequence[Tally]) -> None:
         parts = TagBatch(tallies, [tag_of(one.owner) for one in tallies]).parts()
         told = [(tag, encode((teller, number, list(map(wire.encode_tally, part))))) for tag, part in parts]
@@ -210,7 +210,7 @@ class RedisState(Records):
         [found] = await self._calls.run("last_response", [(tag_of(owner), encode([owner]))], wire.decode_response)
         return wire.last_response(found[0]) if found else None
 
-    # for those who only look
+    # read-only queries
     def hints(self, about: HintTopic = "ends") -> AbstractAsyncContextManager[AsyncIterator[bytes]]:
         return hints(self._servers, self._calls.channels(about))
 

@@ -1,6 +1,6 @@
-"""Values on their way to the scripts and back: times, bytes, and the names of tags and lanes.
+"""Converts values for the scripts: times, bytes, and the names of tags and lanes.
 
-Lua's MessagePack knows no binary type: it reads and writes every string as text. So bytes go as `Raw` both ways.
+Lua's MessagePack has no binary type: it reads and writes every string as text. So bytes are sent and received as `Raw`.
 """
 
 import math
@@ -16,7 +16,7 @@ EMPTY: Final = msgspec.Raw(b"\xa0")
 
 
 def ms(seconds: float) -> int:
-    """Milliseconds, rounded up (a wait is never cut short) but for float noise. -1 stands for infinity."""
+    """Milliseconds, rounded up (so that no wait is shortened) except for float noise. -1 for infinity."""
     return -1 if seconds == math.inf else math.ceil(seconds * 1000 - 1e-6)
 
 
@@ -38,7 +38,7 @@ def raw(data: bytes) -> msgspec.Raw:
 
 
 def text_bytes(text: msgspec.Raw) -> bytes:
-    """The content of a MessagePack string that may not be UTF-8; nothing of the number 0."""
+    """The content of a MessagePack string that may not be UTF-8; empty for the number 0."""
     data = bytes(text)
     size_bytes = {0xD9: 1, 0xDA: 2, 0xDB: 4}.get(data[0], 0)
     return data[1 + size_bytes :]
@@ -46,7 +46,7 @@ def text_bytes(text: msgspec.Raw) -> bytes:
 
 @lru_cache(maxsize=65_536)
 def tag_of(owner: str) -> int:
-    """`rows.tag_of`, remembered: it is asked for every row."""
+    """`rows.tag_of` with a cache, because it is called for every row."""
     return rows.tag_of(owner)
 
 

@@ -1,6 +1,6 @@
-"""What goes into the scripts, and comes out of them, about endpoints, dead letters, and for those who only look.
+"""Encodes script arguments and decodes replies for endpoints, dead letters, statistics and read-only queries.
 
-As in `record_wire`: milliseconds, and arrays for MessagePack.
+As in `record_wire`, times are milliseconds, and values are MessagePack arrays.
 """
 
 from collections.abc import Mapping
@@ -29,9 +29,9 @@ class WireWatched(msgspec.Struct, array_like=True):
 
     def watched(self) -> Watched:
         since_s = None if self.since_ms < 0 else self.since_ms / 1000
-        told = "" if isinstance(self.row, int) else self.row.reason
+        reason = "" if isinstance(self.row, int) else self.row.reason
         return Watched(
-            row_of(self.row), since_s, self.under_way, self.starts_ms / 1000, told.partition("\n")[2] or None
+            row_of(self.row), since_s, self.under_way, self.starts_ms / 1000, reason.partition("\n")[2] or None
         )
 
 
@@ -81,7 +81,7 @@ def encode_ends(ends: Mapping[TopicPartition, int]) -> list[object]:
 
 
 class WireTold(msgspec.Struct, frozen=True, omit_defaults=True):
-    """What a sign tells, beside the life; by name, so that releases may tell more."""
+    """The content of a heartbeat; a map with names, so that newer releases can add fields."""
 
     heads: tuple[LineHead, ...] = ()
     process: str = ""
@@ -92,7 +92,7 @@ class WireTold(msgspec.Struct, frozen=True, omit_defaults=True):
 _encode_told: Final = msgspec.msgpack.Encoder().encode
 _decode_told: Final = msgspec.msgpack.Decoder(WireTold).decode
 _HeadAlone = tuple[bytes, bytes, str, str]
-"""Of a LineHead what every release knows."""
+"""The fields of a LineHead that every release knows."""
 _decode_heads: Final = msgspec.msgpack.Decoder(tuple[_HeadAlone, ...]).decode
 
 
@@ -188,7 +188,7 @@ class WireStatistics(msgspec.Struct, array_like=True):
     last: tuple[int, msgspec.Raw] | int
 
     def statistics(self) -> Statistics:
-        # of another length: another version counted other things
+        # numbers of another length were written by another version
         hours = {hour: Counted(numbers) for hour, numbers in sorted(self.hours) if len(numbers) == NUMBERS}
         return Statistics(hours, None if isinstance(self.last, int) else _decode_last(text_bytes(self.last[1])))
 

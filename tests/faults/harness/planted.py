@@ -39,7 +39,7 @@ from relay.state.attempts import BeginAsk, CallKind, Go, Limits, Verdict
 from relay.state.port import Lane as LaneId
 from relay.state.port import Parked as Reference
 from relay.state.port import ParkedLife
-from relay.state.redis.script import Script, script
+from relay.state.redis.calls import Script, script
 from relay.state.replies import Refusal, answered, of
 from relay.state.rows import Mark, Row, RowKey, Stage
 from tests.fakes.state_endpoint import Endpoint
