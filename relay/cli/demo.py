@@ -19,8 +19,9 @@ from relay.cli.await_answer import LOOK_EVERY_S, until_over
 from relay.cli.client import Client
 from relay.cli.events import Lines
 from relay.cli.screen import Screen
-from relay.cli.sse import EventStream, ServerSentEvent
+from relay.cli.sse import EventStream
 from relay.cli.tail import follow
+from relay.client.sse import ServerSentEvent
 from relay.config.receivers_file import ReceiversFile, parse_receivers_file
 from relay.config.settings import load_settings
 from relay.domain.errors import RelayError

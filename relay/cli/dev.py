@@ -19,8 +19,9 @@ from relay.cli.events import Lines
 from relay.cli.paths import DIRECTORY, FILE
 from relay.cli.screen import Screen
 from relay.cli.sink import line
-from relay.cli.sse import EventStream, ServerSentEvent
+from relay.cli.sse import EventStream
 from relay.cli.tail import follow, shown_on
+from relay.client.sse import ServerSentEvent
 from relay.config.own_address import Exposed, check_exposure, check_key, check_own_key, is_loopback
 from relay.config.receivers_file import ReceiversFile, parse_receivers_file
 from relay.config.settings import CONFIG_FILE, Settings, load_settings

@@ -1,50 +1,13 @@
 """Server-sent events of the API, as the commands follow them."""
 
 import json
-from collections.abc import AsyncIterator, Iterator, Mapping
-from typing import Any, Final, NamedTuple
+from collections.abc import AsyncIterator, Mapping
 
 import aiohttp
 
 from relay.cli.client import ApiBusy, ApiFailed, Client
+from relay.client.sse import SILENT_S, EventReader, ServerSentEvent
 from relay.domain.failure import tls_failure
-
-SILENT_S: Final = 60.0
-"""After which a stream without a sign of life is given up: the API gives one each 15 seconds."""
-_LARGEST: Final = 8 * 1024**2
-
-
-class ServerSentEvent(NamedTuple):
-    """`data`: its JSON, decoded."""
-
-    name: str
-    data: Any
-
-
-class EventReader:
-    """Puts events together from the bytes of a stream. Pure. What is no event of ours is passed over."""
-
-    def __init__(self, most_bytes: int = _LARGEST) -> None:
-        self._left = b""
-        self._most_bytes = most_bytes
-
-    def feed(self, data: bytes) -> Iterator[ServerSentEvent]:
-        """The events that are complete with these bytes. Raises ValueError where one is too large."""
-        *blocks, self._left = (self._left + data).split(b"\n\n")
-        for block in blocks:
-            event = _event(block)
-            if event is not None:
-                yield event
-        if len(self._left) > self._most_bytes:
-            raise ValueError(f"an event of more than {self._most_bytes} bytes")
-
-
-def _event(block: bytes) -> ServerSentEvent | None:
-    fields = dict(line.split(": ", 1) for line in block.decode(errors="replace").split("\n") if ": " in line)
-    try:
-        return ServerSentEvent(fields["event"], json.loads(fields["data"]))
-    except (KeyError, ValueError, RecursionError):
-        return None
 
 
 class EventStream(Client):

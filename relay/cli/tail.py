@@ -15,8 +15,9 @@ from relay.cli.client import ApiBusy, api_base
 from relay.cli.config import api_option, config_option, settings_from
 from relay.cli.events import Lines
 from relay.cli.screen import Screen
-from relay.cli.sse import EventStream, ServerSentEvent
+from relay.cli.sse import EventStream
 from relay.cli.table import output_option
+from relay.client.sse import ServerSentEvent
 from relay.config.settings import Settings
 from relay.run.event_loop import run_until_signalled
 

@@ -23,6 +23,7 @@ from relay.api.verification import TriedView
 from relay.api.view import MessageView
 from relay.client.errors import ApiError, WaitTimeout
 from relay.client.http import JSON, Http, Response, decoded, path
+from relay.client.sse import ServerSentEvent
 from relay.domain.forwarding import PREFIX
 
 Payload = bytes | str | Mapping[str, Any] | list[Any]
@@ -177,8 +178,8 @@ class AsyncRelay:
         receivers: Iterable[str] = (),
         types: Iterable[str] = (),
         failed: bool = False,
-    ) -> AsyncIterator[tuple[str, dict[str, Any]]]:
-        """Events as they happen: the event's name and its data, as in the API's `GET /v1/tail`. Ends when the API ends
+    ) -> AsyncIterator[ServerSentEvent]:
+        """Events as they happen: name and data, as in the API's `GET /v1/tail`. Ends when the API ends
         the stream, for example as it stops."""
         query = {"source": list(sources), "receiver": list(receivers), "type": list(types), "failed": failed}
         async for event in self._http.events("/v1/tail", query):

@@ -11,6 +11,7 @@ from tenacity import AsyncRetrying, RetryCallState, retry_if_exception_type, sto
 
 from relay import __version__
 from relay.client.errors import ApiError, DeliveryFailed, RelayUnreachable
+from relay.client.sse import SILENT_S, EventReader, ServerSentEvent
 
 T = TypeVar("T")
 Query = Mapping[str, object]
@@ -21,9 +22,6 @@ JSON: Final = "application/json"
 _BACKOFF: Final = wait_random_exponential(multiplier=0.2, max=5.0)
 _LONGEST_PAUSE_S: Final = 60.0
 """A longer Retry-After is cut to this."""
-_LARGEST_EVENT: Final = 8 * 1024**2
-_SILENT_S: Final = 60.0
-"""A stream without a byte for so long is broken: the API sends a comment every 15 s."""
 
 
 class Response(NamedTuple):
@@ -140,24 +138,20 @@ class Http:
         repeated |= safe and found.status in (502, 504) and not isinstance(problem, DeliveryFailed)
         raise _Again(problem, pause_s) if repeated else problem
 
-    async def events(self, path: str, query: Query) -> AsyncIterator[tuple[str, Any]]:
-        """Server-sent events: name and data, until the API ends the stream. Raises as `request`."""
-        timeout = aiohttp.ClientTimeout(total=None, sock_connect=_SILENT_S / 2, sock_read=_SILENT_S)
+    async def events(self, path: str, query: Query) -> AsyncIterator[ServerSentEvent]:
+        """Server-sent events, until the API ends the stream. Raises as `request`."""
+        timeout = aiohttp.ClientTimeout(total=None, sock_connect=SILENT_S / 2, sock_read=SILENT_S)
         try:
             async with self._pool().get(
                 self.url + path, params=parameters(query), headers=self._headers, timeout=timeout, allow_redirects=False
             ) as response:
                 if response.status != 200:
                     raise refused(Response(response.status, response.headers, await response.read()))
-                left = b""
+                reader = EventReader()
                 async for data in response.content.iter_any():
-                    *blocks, left = (left + data).split(b"\n\n")
-                    if len(left) > _LARGEST_EVENT:
-                        raise RelayUnreachable(f"{self.url}{path}: an event of more than {_LARGEST_EVENT} bytes")
-                    for block in blocks:
-                        if (event := _event(block)) is not None:
-                            yield event
-        except (aiohttp.ClientError, TimeoutError) as error:
+                    for event in reader.feed(data):
+                        yield event
+        except (aiohttp.ClientError, TimeoutError, ValueError) as error:
             raise RelayUnreachable(f"GET {self.url}{path}: {error or 'timeout'}") from error
 
     def _pool(self) -> aiohttp.ClientSession:
@@ -222,11 +216,3 @@ def _pause(state: RetryCallState) -> float:
 def _give_up(state: RetryCallState) -> Response:
     error = state.outcome.exception() if state.outcome is not None else None
     raise error.error if isinstance(error, _Again) else RelayUnreachable("gave up")
-
-
-def _event(block: bytes) -> tuple[str, Any] | None:
-    fields = dict(line.split(": ", 1) for line in block.decode(errors="replace").split("\n") if ": " in line)
-    try:
-        return fields["event"], msgspec.json.decode(fields["data"].encode())
-    except (KeyError, msgspec.MsgspecError):
-        return None

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from relay.api.tail.event import encoded_event
-from relay.cli.sse import EventReader, ServerSentEvent
+from relay.client.sse import EventReader, ServerSentEvent
 
 STREAM = b"retry: 1000\n\n" + encoded_event("message", {"id": "a\n\nb"}) + b": alive\n\n" + encoded_event("away", {})
 EVENTS = [ServerSentEvent("message", {"id": "a\n\nb"}), ServerSentEvent("away", {})]
