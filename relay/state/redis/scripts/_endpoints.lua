@@ -1,18 +1,18 @@
--- Health of what is POSTed to. One string an endpoint, a MessagePack map:
---   n next free slot of the rate (us), h paused until (ms; -1: held, until it is resumed),
---   w why it is held, a since when (ms), x more about that; v when it was held or resumed last (ms),
+-- Health of endpoints. One string per endpoint, a MessagePack map:
+--   n next free slot of the rate (us), h paused until (ms; -1: held until it is resumed),
+--   w reason of the hold, a its begin (ms), x its detail; v when it was last held or resumed (ms),
 --   c length of the current run of failures, f its begin (ms), o when an open breaker may be probed (ms),
---   s since when it fails without any success between (ms), m how often since, l when it did last (ms),
---   z absence (ms) that there had been when it began to,
---   k token of the probe under way, q when another may be sent (ms),
---   y when one was allowed early (ms), as the endpoint was up otherwise,
+--   s begin of the failures without a success between (ms), m their number, l the last of them (ms),
+--   z total absence (ms) when these failures began,
+--   k token of the probe in progress, q when another may be sent (ms),
+--   y when an early probe was allowed (ms), because the endpoint was otherwise up,
 --   j lanes that wait for a place in flight (_in_line.lua)
--- `held` is the set of those that are held.
--- What happens to the breaker is written as pure steps in tests/fakes/breaker.py, which the contract tests compare with.
-local IDLE_MS = 7 * 86400 * 1000 -- an endpoint nobody used for so long is healthy
-local ABSENT_MS = 6000 -- who is there says so every 2 s
-local UP = 2 -- in place of healthy: it answered something else than an attempt
-local SILENCE_MS = 86400 * 1000 -- a failure that nothing followed for so long is no part of the outage
+-- `held` is the set of held endpoints.
+-- tests/fakes/breaker.py has the same breaker as pure steps, with which the contract tests compare this one.
+local IDLE_MS = 7 * 86400 * 1000 -- an endpoint that was unused for this long is healthy
+local ABSENT_MS = 6000 -- processes report their presence every 2 s
+local UP = 2 -- instead of healthy: it answered something other than an attempt
+local SILENCE_MS = 86400 * 1000 -- a failure is not part of an outage if nothing followed it for this long
 
 local function endpoint(owner)
   T.endpoints = T.endpoints or {}
@@ -25,7 +25,7 @@ local function endpoint(owner)
   return e
 end
 
--- Writes are gathered: many attempts of one endpoint cost one SET a call.
+-- Writes are collected: many attempts of one endpoint cost one SET per call.
 local function touch(owner)
   T.touched = T.touched or {}
   T.touched[owner] = true
@@ -42,7 +42,7 @@ local function save_endpoints()
   end
 end
 
--- ms until the pause ends; -1: until resumed; 0: none.
+-- ms until the pause ends; -1: until it is resumed; 0: not paused.
 local function paused(e)
   if e.h == -1 then
     return -1
@@ -54,7 +54,7 @@ local function close_breaker(e)
   e.c, e.f, e.o, e.k, e.q, e.s, e.m, e.l, e.z, e.y = 0, nil, nil, nil, nil, nil, nil, nil, nil, nil
 end
 
--- ms in which nobody was there to make attempts, in all. `there`: {when somebody was there last, absence until then}.
+-- Total ms in which no process could make attempts. `there`: {when a process last reported, absence until then}.
 local function absence()
   if not T.there then
     local stored = call('GET', P .. 'there')
@@ -64,13 +64,13 @@ local function absence()
   return now - last > ABSENT_MS and before + now - last or before
 end
 
--- Lanes that wait for it need not wait any longer (hints.py). A login that may not publish loses the hint, and nothing
--- else: they look every 10 s.
+-- Wakes the lanes that wait for the endpoint (hints.py). A login that may not publish only loses the hint: lanes poll
+-- every 10 s.
 local function wake(owner)
   redis.pcall('PUBLISH', P .. 'wakes', owner)
 end
 
--- When it was held or resumed last, as far as that is surely remembered.
+-- When it was last held or resumed; 0 if that may no longer be stored.
 local function decided(e)
   return e.v and now - e.v <= IDLE_MS and e.v or 0
 end
@@ -83,7 +83,7 @@ local function resume(owner)
   touch(owner)
 end
 
--- ms since the first failure that no success followed, without those in which nobody was there; 0: there is none.
+-- ms since the first failure without a later success, without times of absence; 0: there is none.
 local function outage(e)
   if not e.s or now - e.l > SILENCE_MS then
     return 0
@@ -98,8 +98,8 @@ local function count_failure(e)
   e.m, e.l = e.m + 1, now
 end
 
--- Whether it changed anything. The endpoint answered a GET, or called us. A URL that only answers GETs is pinged no more
--- than twice as often for that.
+-- The endpoint answered a GET, or called us. Returns whether it changed anything. A URL that only answers GETs is pinged
+-- at most twice as often because of this.
 local function note_up(e, offline_after, ping_every)
   local waits = e.o and not e.k and e.o > now and outage(e) >= offline_after
   if not waits or now - (e.y or 0) < ping_every then
@@ -109,7 +109,8 @@ local function note_up(e, offline_after, ping_every)
   return true
 end
 
--- Whether it changed anything. While it is open or half-open only the probe counts: the others began before it opened.
+-- Records an outcome; returns whether it changed anything. While the breaker is open or half-open only the probe counts,
+-- because other attempts began before it opened.
 local function record_health(e, token, healthy, failures, window, open_for, offline_after, ping_every)
   if healthy == UP then
     return note_up(e, offline_after, ping_every)
@@ -119,7 +120,7 @@ local function record_health(e, token, healthy, failures, window, open_for, offl
       if token ~= '' or healthy ~= 1 or e.k or e.o <= now then
         return false
       end
-      e.o = now -- it answered a question about a message: there is reason to probe it
+      e.o = now -- it answered a status GET, so an early probe is promising
       return true
     end
     e.k, e.q = nil, nil

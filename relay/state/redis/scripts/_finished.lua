@@ -1,10 +1,10 @@
--- Writing finished rows.
-local FULL = 64 -- rows a bucket on average; a bucket about to be split has twice as many, still a listpack
-local EXACT = 256 -- rows of a table that are counted one by one; beyond that,
-local SAMPLE = 16 -- one in so many stands for all: a write less for each of the others
+-- Writes finished rows.
+local FULL = 64 -- average rows per bucket; a bucket before its split has twice as many, still a listpack
+local EXACT = 256 -- up to this many rows of a table are counted exactly; beyond that,
+local SAMPLE = 16 -- only one in this many is counted, which saves a write for each of the others
 local EMPTY = { '', '' }
 
--- To be called at the end of a script that may have changed them.
+-- Call at the end of a script that may have changed tables.
 local function save_tables()
   if not T.unsaved then
     return
@@ -20,14 +20,14 @@ local function save_tables()
   T.unsaved = false
 end
 
--- Makes a hash that expires with its table. A bucket is made by the split that adds it, if need be with an empty
--- field: so an HSET need not ask whether it made the hash, and left it without an end.
+-- Creates a hash that expires with its table. A bucket is created by the split that adds it, with an empty field if
+-- necessary: so no HSET has to check whether it created the hash without an expiry.
 local function make_hash(t, key, fields)
   in_chunks('HSET', key, fields)
   call('PEXPIRE', key, t.expires - now)
 end
 
--- Secret is what only this server and its clients know: its run, and the name of the pass that made it ready.
+-- The key is derived from values that only this server and its clients know: its run, and the name of the recovery pass.
 local function new_key(name)
   local hex = redis.sha1hex(T.life .. name)
   local key = {}
@@ -37,8 +37,8 @@ local function new_key(name)
   return key
 end
 
--- A row lives until the end of the second half window after its own: 1 to 1.5 windows. Where the clock went back over
--- the end of a half window, the newer table stays the current one: rows may not be hidden by older ones.
+-- A row is kept until the end of the second half window after its own: 1 to 1.5 windows. If the clock went back over the
+-- end of a half window, the newer table stays current, because older tables must not hide rows.
 local function current_table()
   local tables, period = live_tables(), math.floor(now / HALF)
   local newest = tables[1]
@@ -58,8 +58,8 @@ local function current_table()
   return t
 end
 
--- Bucket b - m becomes buckets b - m and b. Wherever that ends early, each row is where it is looked for: a row is added
--- first, then `tables` leads there, then it is removed; and a repeat finds nothing changed.
+-- Splits bucket b - m into buckets b - m and b. Wherever this is interrupted, each row can be found: it is added first,
+-- then `tables` is updated, then it is removed; a repeated split changes nothing.
 local function split(t)
   local added, source = t.b, t.b - t.m
   t.b = added + 1
@@ -74,7 +74,7 @@ local function split(t)
     elseif bucket then
       gone[#gone + 1] = rows[i]
     end
-    if bucket == added then -- one of neither is left of a split that ended early
+    if bucket == added then -- other rows are left over from an interrupted split
       moved[#moved + 1] = rows[i]
       moved[#moved + 1] = rows[i + 1]
     end
@@ -88,7 +88,7 @@ local function split(t)
   in_chunks('HDEL', t.buckets .. source, gone)
 end
 
--- By chance, not by digests: senders choose those.
+-- Random, not by digest, because senders choose the digests.
 local function is_sample(digest)
   T.sampled = (T.sampled or now_us + string.byte(digest, -1)) + 1
   return T.sampled % SAMPLE == 0
@@ -99,7 +99,7 @@ local function count_row(t, key, digest)
     t.n = t.n + 1
   elseif is_sample(digest) then
     t.n = t.n + SAMPLE
-    call('PEXPIRE', key, t.expires - now) -- heals a bucket that somebody deleted by hand
+    call('PEXPIRE', key, t.expires - now) -- repairs a bucket that was deleted manually
   else
     return
   end
@@ -117,8 +117,8 @@ local function keep_finished(digest, value)
   end
 end
 
--- The value that was there; nil: there was none, and `value` is kept now. To write at once and ask only then is a
--- command less for what is new.
+-- The existing value; nil if there was none, and `value` is stored now. Writing first and reading only if necessary saves
+-- a command for new rows.
 local function find_or_keep(digest, value)
   local t = current_table()
   local key = t.buckets .. bucket_of(t, digest)

@@ -1,7 +1,7 @@
--- POSTs that may be under way to an endpoint, from whatever lane. `fl:` and the owner: a place for each, the name of its
--- attempt (of its token, 8 bytes) and until when its request may be running, also that of a dead process (ms, 6 bytes).
+-- POSTs that may be in flight to an endpoint, from any lane. `fl:` and the owner: a place for each, with the name of its
+-- attempt (8 bytes of its token), and until when its request may be running, also of a dead process (ms, 6 bytes).
 local PLACE = 14
-local UNUSED_MS = 3600 * 1000 -- longer than any request: no setting that was changed makes all of it end before
+local UNUSED_MS = 3600 * 1000 -- longer than any request, whatever setting was changed
 
 local function in_flight_key(owner)
   return P .. 'fl:' .. owner
@@ -29,7 +29,7 @@ local function keep_places(owner, places, probe_ms)
   call('SET', in_flight_key(owner), places, 'PX', probe_ms + UNUSED_MS)
 end
 
--- Whether there is a place below `most`, which `token` has then.
+-- Takes a place below `most` for `token`; returns whether there was one.
 local function enter(owner, most, token, probe_ms)
   T.places = T.places or {}
   local places = T.places[owner]
@@ -52,7 +52,7 @@ local function enter(owner, most, token, probe_ms)
   return free
 end
 
--- After something was taken out.
+-- Stores the remaining places.
 local function keep_rest(owner, places)
   if places == '' then
     call('DEL', in_flight_key(owner))

@@ -1,8 +1,8 @@
--- Lanes that want a place in flight at one endpoint while all are taken: `j` of its health, by lane a map: f since when
--- it waits (ms), a when it asked last, u until when its turn lasts. Who waits longest comes first; in its turn a lane may
--- begin one after the other, so that a place is not left free, until the next one asks, after each request.
-local FULL_WAIT_MS = 100 -- a lane asks again so often, for a request may end at any time
-local GIVEN_UP_MS = 3 * FULL_WAIT_MS -- a lane that did not ask for so long waits no more
+-- Lanes that wait for a place in flight at an endpoint while all are taken: `j` of its health, by lane a map: f begin of
+-- its wait (ms), a its last call, u end of its turn. The longest waiting lane is first. During its turn a lane may begin
+-- several attempts, so that no place stays free after a request until the next lane asks.
+local FULL_WAIT_MS = 100 -- a lane asks again this often, because a request may end at any time
+local GIVEN_UP_MS = 3 * FULL_WAIT_MS -- a lane that did not ask for this long no longer waits
 local TURN_MS = 1000
 
 local function tidy(line)
@@ -16,7 +16,7 @@ local function tidy(line)
   end
 end
 
--- How many go before `lane`, and whether any other waits.
+-- Number of lanes before `lane`, and whether any other waits.
 local function before(line, lane, own)
   local ahead, others = 0, false
   for name, place in pairs(line) do
@@ -30,7 +30,7 @@ local function before(line, lane, own)
   return (own.u or 0) > now and 0 or ahead, others
 end
 
--- ms until the lane is to ask again; 0: it has a place.
+-- ms until the lane has to ask again; 0: it has a place.
 local function take_place(ask, e)
   local owner, _, _, probe_ms, _, _, _, most, counted_ms = unpack(ask.limits)
   if most < 0 then

@@ -1,7 +1,7 @@
--- Shared beginning of every script, which serves several hash tags in one call.
+-- Shared beginning of every script, which processes several hash tags in one call.
 -- KEYS: for each tag the prefix of all its keys. ARGV[1]: MessagePack of {node, clock in us (0: the server's), dedup
 -- window in ms, fsync on every write?}. ARGV[1 + i]: arguments of tag KEYS[i], in the form that the script describes.
--- Reply: MessagePack of an array, one item a tag: false = not ready, true = fenced, else what the script says.
+-- Reply: MessagePack of an array, one item per tag: false = not ready, true = fenced, else the script's result.
 local call = redis.call
 local NODE, now_us, WINDOW, DURABLE = unpack(cmsgpack.unpack(ARGV[1]))
 if now_us == 0 then
@@ -12,18 +12,18 @@ local now = math.floor(now_us / 1000)
 local SERVER_US, SERVER_MS = now_us, now
 
 local NOT_READY, FENCED = false, true
-local NOTHING = {} -- the reply where there is nothing to say
+local NOTHING = {} -- the reply without a result
 
-local P -- the prefix of the tag being served
-local T -- what is known of that tag; a new table for each
+local P -- the key prefix of the current tag
+local T -- cached data of the current tag; a new table for each
 
--- The time of a tag never goes back, so where the server's clock is set back by an hour nothing waits an hour longer.
--- `clock`: when the tag was served last, to a second, and how far that is ahead of the server's clock (ms).
+-- The time of a tag never goes back, so if the server's clock is set back by an hour, nothing waits an hour longer.
+-- `clock`: when the tag was last processed, within a second, and how far that is ahead of the server's clock (ms).
 local CLOCK = '>I6I6'
 local NOTED_MS = 1000
 
 local function note_time(ahead)
-  redis.pcall('SET', P .. 'clock', struct.pack(CLOCK, now, ahead)) -- a full server may still be read
+  redis.pcall('SET', P .. 'clock', struct.pack(CLOCK, now, ahead)) -- fails on a full server, which can still be read
 end
 
 -- Sets `now` and `now_us` to the time of the tag. `noted`: its `clock`.
@@ -50,7 +50,7 @@ local function serve(work)
   return cmsgpack.pack(replies)
 end
 
--- Serves only the tags whose memory was made ready on the server run that the caller is connected to (_memory.lua).
+-- Processes only tags whose memory was made ready on the server run of the caller's connection (_memory.lua).
 local READY = 'ready ' .. NODE .. '\n'
 
 local function serve_ready(work)

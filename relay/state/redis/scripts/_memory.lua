@@ -1,16 +1,17 @@
--- `life` says whose memory this is: '<ready or recovering> <node>\n', then MessagePack of a map:
---   pass name of the recovery pass, fsync whether every write is fsynced, lossy whether anything can be missing,
---   since when its loss was noticed (ms), doubt until when a missing row proves nothing (ms), open whether finished rows
---   may be missing that the log proves, kept those of what ended until then are there (ms), seen when it was last known
---   that this memory was read or written (ms, by the server's own clock, as it is compared with the log), form version of all that is kept under this tag (missing: 1)
--- From form 2 on, READY in _life.lua has the number behind the node: no script of an older release takes it for ready.
+-- `life` identifies this memory: '<ready or recovering> <node>\n', then MessagePack of a map:
+--   pass name of the recovery pass, fsync whether every write is fsynced, lossy whether anything may be missing,
+--   since when the loss was noticed (ms), doubt until when a missing row proves nothing (ms), open whether finished rows
+--   that the log proves may be missing, kept rows of deliveries that ended before then exist (ms), seen when this memory
+--   was last read or written (ms, by the server's own clock, because it is compared with the log), form version of all
+--   data of this tag (missing: 1)
+-- Since form 2, READY in _life.lua has the number after the node, so that scripts of older releases see it as not ready.
 local FORM = 1
 
 local function about_life(life)
   return cmsgpack.unpack(string.sub(life, string.find(life, '\n', 1, true) + 1))
 end
 
--- State, node, map; nil without any.
+-- State, node, map; nil if there is none.
 local function read_life()
   local life = call('GET', P .. 'life')
   if life then

@@ -1,5 +1,5 @@
 -- Message rows: a byte (stage, and whether the partition is wide), 6 bytes of digest, a coordinate as in _finished.lua.
--- They take so little room that they are kept like finished rows from the beginning, and only change their stage.
+-- They are so small that they are stored like finished rows from the beginning, and only change their stage.
 -- Messages in the arguments, one after the other: 12 bytes of row digest, a byte of length, the row.
 local function each_message(messages, work)
   local at = 1

@@ -1,4 +1,4 @@
--- Rows to strings and back, of any kind.
+-- Converts rows of any kind to strings and back.
 local function unpack_at(flags, value, start)
   if start > #value then
     return -1, -1

@@ -1,7 +1,7 @@
--- Parked references. Per lane: due (sorted set by ms: those that wait for their time), ref (hash: member -> reference),
--- one queue (sorted set by order) per order key, of which only the head is in due. i (hash): rows with an intent to park,
--- and the lane that has it. A reference: {owner, topic, partition, offset, generation, queue or '', kind}.
-local FOR_POLL, FREED = 1, 2 -- kinds of references, 0: for a retry; a freed one counts no more, and is only to be removed
+-- Parked references. Per lane: due (sorted set by due time in ms), ref (hash: member -> reference), one queue (sorted set
+-- by order) per order key, of which only the head is in due. i (hash): rows with an intent to park -> the lane that has
+-- it. A reference: {owner, topic, partition, offset, generation, queue or '', kind}.
+local FOR_POLL, FREED = 1, 2 -- kinds of references, 0: for a retry; a freed one no longer counts and only has to be removed
 
 local function count(owner, kind, by)
   if kind == FREED then
@@ -15,8 +15,8 @@ local function count(owner, kind, by)
   end
 end
 
--- Lent references of a lane: member -> ''. Under '' the epoch of the owner that has them in hand, under TAKE the token of
--- its last take, under LENT the members that one lent.
+-- Leased references of a lane: member -> ''. Under '' the epoch of the owner that has them, under TAKE the token of its
+-- last take, under LENT the members leased by that take.
 local TAKE, LENT = 'take', 'lent'
 
 local function hand_key(lane)
@@ -30,7 +30,7 @@ local function due_again(due, member)
   end
 end
 
--- A newer owner has the lane: what the former one had in hand, and died with, is due, not when its lease is over.
+-- A newer owner has the lane: references leased by the former one are due at once, not at the end of the lease.
 local function take_back(lane, epoch)
   local hand = hand_key(lane)
   local former = tonumber(call('HGET', hand, '') or epoch)
@@ -44,7 +44,7 @@ local function take_back(lane, epoch)
   call('DEL', hand)
 end
 
--- This take was made before, and no reply came: what it took would be in nobody's hand until its lease is over.
+-- Undoes a repeated take whose reply was lost; otherwise no owner would have its references until their lease ends.
 local function undo_take(lane, token)
   local hand = hand_key(lane)
   if token == '' or call('HGET', hand, TAKE) ~= token then
@@ -69,7 +69,7 @@ local function head_of(queue)
   return call('ZRANGE', queue, 0, 0)[1]
 end
 
--- Whether the head of a queue is due; one that waited behind another is due now.
+-- Makes the head of a queue due that has waited behind another; returns whether the head is due.
 local function promote(due, queue)
   local head = head_of(queue)
   if not head then
@@ -87,7 +87,7 @@ local function queue_key(lane, queue)
   return P .. 'q:' .. lane .. ':' .. queue
 end
 
--- The reference that is there; nil: there is none.
+-- The existing reference; nil if there is none.
 local function reference_of(lane, member)
   local packed = call('HGET', P .. 'ref:' .. lane, member)
   return packed and cmsgpack.unpack(packed) or nil
@@ -129,8 +129,8 @@ local function put_reference(lane, x)
   call('ZADD', due, now + x[7], member)
 end
 
--- The output of `member` is stored by somebody who has not got it in hand: its copy is only to be removed. That need not
--- wait, and its room is another's.
+-- The outcome of `member` was stored by a caller that does not hold its reference: its copy only has to be removed. That
+-- need not wait, and its room is released.
 local function free_reference(member)
   local lane = call('HGET', P .. 'i', member)
   local old = lane and reference_of(lane, member)
@@ -143,7 +143,7 @@ local function free_reference(member)
   due_again(P .. 'due:' .. lane, member)
 end
 
--- Of this generation, or an earlier one: a later one's stays, with all that is there for it.
+-- Removes a reference of this generation or an earlier one; that of a later generation stays, with its data.
 local function drop_reference(lane, member, queue, generation)
   local due, refs = P .. 'due:' .. lane, P .. 'ref:' .. lane
   local old = reference_of(lane, member)
@@ -160,7 +160,7 @@ local function drop_reference(lane, member, queue, generation)
   call('ZREM', due, member)
   call('HDEL', hand_key(lane), member)
   local holder = call('HGET', P .. 'i', member)
-  if holder == lane or holder and not string.find(holder, '/', 1, true) then -- without a lane: as it once was written
+  if holder == lane or holder and not string.find(holder, '/', 1, true) then -- without a lane: the form of an older release
     call('HDEL', P .. 'i', member)
   end
   if queue == '' then

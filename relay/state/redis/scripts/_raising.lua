@@ -1,6 +1,6 @@
--- Rows whose hop record is acknowledged. Marks: MessagePack of {owners, row digests, marks}, the last two one after the
--- other; a mark: generation, stage, partition or -1, offset, code, index into owners. A fourth item, where there is
--- any: digests of those that somebody waits for.
+-- Raises rows whose hop record is acknowledged. Marks: MessagePack of {owners, row digests, marks}, the last two
+-- concatenated; a mark: generation, stage, partition or -1, offset, code, index into owners. Optional fourth item:
+-- digests of rows that a request waits for.
 local MARK = '>I8Bi4i8BI2'
 
 local function raise(digest, row, stage, partition, offset, code)
@@ -20,7 +20,7 @@ local function raise(digest, row, stage, partition, offset, code)
   end
 end
 
--- What is over waits for no answer, whoever says so.
+-- Releases the room of finished rows.
 local function give_rooms_back(over)
   for owner, digests in pairs(over) do
     if call('EXISTS', room_key(owner)) == 1 then
@@ -29,14 +29,14 @@ local function give_rooms_back(over)
   end
 end
 
--- Tell whoever listens (hints.py). A login that may not publish loses the hint, and nothing else.
+-- Publishes hints (hints.py). A login that may not publish only loses the hint.
 local function hint(awaited)
   for _, digest in ipairs(awaited or NOTHING) do
     redis.pcall('PUBLISH', P .. 'hints', digest)
   end
 end
 
--- Raises the rows of which `may(row, stage)` says so, within their generation.
+-- Raises the rows for which `may(row, stage)` is true, within their generation.
 local function raise_where(arguments, may)
   local owners, list, marks, awaited = unpack(cmsgpack.unpack(arguments))
   local over, at = {}, 1

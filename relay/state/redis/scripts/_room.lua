@@ -1,11 +1,11 @@
--- Room for what an endpoint has to do with. `room:` and the owner: the set of rows whose POST may come to wait for an
--- answer, or does, and whose reference is not there yet; with those that are parked for a status GET or the receiver's
--- own answer, that is what counts against the cap.
+-- Room for an endpoint's pending answers. `room:` and the owner: the set of rows whose POST waits, or may wait, for an
+-- answer, and which have no reference yet. Together with those parked for a status GET or the receiver's own answer, they
+-- count against the limit.
 local function room_key(owner)
   return P .. 'room:' .. owner
 end
 
--- How many of an endpoint's deliveries wait for an answer, or may; and how many for a retry.
+-- Number of an endpoint's deliveries that wait, or may wait, for an answer; and number that wait for a retry.
 local function occupied(owner)
   local key = room_key(owner)
   if call('EXISTS', key, P .. 'pn') == 0 then

@@ -1,14 +1,14 @@
 -- Rows of deliveries and callbacks, as tables:
 --   s stage, g generation, a attempts, p polls, u due (ms), l last status, e reason, r result, x/y partition and offset,
---   k token of the attempt under way, t its begin, or that of the last one, or since when it is AWAITING (ms),
+--   k token of the current attempt, t its begin, or that of the last one, or when it became AWAITING (ms),
 --   w its slot (us), b/v stage and begin before it,
---   q token of the last poll, z tokens already settled, o end of a row that only remembers tokens (ms)
--- A finished one (f) is kept by _finished.lua. The unfinished ones are in a hash beside each table of finished rows,
--- packed; one moves to the newest hash when it changes, so it outlives the window from its last change, too.
--- What a script changes is written when it has served the tag: one HSET and one HDEL for all rows.
-local STUB_MS = 60000 -- how long a repeat by the client library may be late
+--   q token of the last poll, z tokens already settled, o end of a row that only stores tokens (ms)
+-- A finished one (f) is stored by _finished.lua. The unfinished ones are in a hash beside each table of finished rows,
+-- packed; a row moves to the newest hash when it changes, so it is kept for the window after its last change, too.
+-- Changes are written when the tag is complete: one HSET and one HDEL for all rows.
+local STUB_MS = 60000 -- maximum delay of a retry by the client library
 
--- To be called first. `list`: the digests of all rows that the script will load, one after the other. Returns them.
+-- Call first. `list`: the concatenated digests of all rows that the script will load. Returns them.
 local function want_rows(list)
   local digests = {}
   for i = 1, #list / 12 do
@@ -30,7 +30,7 @@ local function want_rows(list)
   return digests
 end
 
--- nil: there is none.
+-- The row; nil if there is none.
 local function load_row(digest)
   local row = T.rows[digest]
   if row then
@@ -56,7 +56,7 @@ local function finish_row(digest, row)
   T.rows[digest], T.packed[digest], T.changes[digest] = nil, nil, false
 end
 
--- To be called last, but for save_tables.
+-- Call last, before save_tables.
 local function save_rows()
   if not next(T.changes) then
     return
@@ -102,8 +102,8 @@ local function has_intent(digest)
   return T.any_intent and call('HEXISTS', P .. 'i', digest) == 1
 end
 
--- Whether the lane keeps a parked reference to this life of the row, or a later one; and whether it has others of the
--- row's order key, and not that.
+-- Whether the lane has a parked reference to this generation of the row, or a later one; and whether it has others of the
+-- row's order key, but not that one.
 local function parked_there(lane, digest, generation, queue)
   local refs = P .. 'ref:' .. lane
   if T.any_reference == nil then
@@ -117,7 +117,7 @@ local function parked_there(lane, digest, generation, queue)
   return kept, not kept and queue ~= '' and call('EXISTS', P .. 'q:' .. lane .. ':' .. queue) == 1
 end
 
--- A row for the reply; 0 where there is nothing to tell.
+-- A row for the reply; 0 for an empty one.
 local function shown(digest, row, kept, behind)
   local flags = (has_intent(digest) and 1 or 0) + (kept and 2 or 0) + (behind and 4 or 0)
   if not row or row.s == NONE then

@@ -1,16 +1,15 @@
--- Finished rows: 12-byte digest -> at most 16 bytes, in hashes small enough to stay listpacks, which expire whole.
--- One table per half window; its number of buckets grows by linear hashing, so that buckets are well filled whatever
--- the traffic. `tables` remembers every live table, newest first, so that a changed window loses nothing.
+-- Finished rows: 12-byte digest -> at most 16 bytes, in hashes small enough to stay listpacks, which expire as a whole.
+-- One table per half window; its number of buckets grows by linear hashing, so that buckets are well filled with any
+-- traffic. `tables` lists every live table, newest first, so that a changed window loses nothing.
 -- A table with a key, four secret numbers, finds the bucket of a digest by a universal hash: senders choose the digests,
--- but cannot choose those that fall into one bucket. Release 0.1 knows none: only where `tables` begins with KEYED new
--- tables get one, and each entry ends with its key, zeros for none. A script of that release fails there, and nothing is
--- changed.
+-- but cannot choose digests of the same bucket. Release 0.1 has no keys: new tables get one only if `tables` begins with
+-- KEYED, and each entry ends with its key, zeros for none. A script of that release then fails without changes.
 local HALF = math.floor(WINDOW / 2)
 local ENTRY, SIZE = '>I6I6I4I6', 22
 local KEY, KEY_SIZE = '>I3I3I3I3', 12
-local KEYED = '\2' -- in the other form there is a 0: no half window is as long as 2^40 ms
-local PRIME = 16777259 -- the first above 2^24: a sum of four products is far from the 2^53 that Lua counts exactly
-local CHUNK = 1000 -- rows a command: Lua's stack has room for some thousand values
+local KEYED = '\2' -- the other form begins with 0: no half window is as long as 2^40 ms
+local PRIME = 16777259 -- the first above 2^24: a sum of four products is far below 2^53, up to which Lua numbers are exact
+local CHUNK = 1000 -- rows per command: Lua's stack has room for some thousand values
 
 local function in_chunks(command, key, values)
   for first = 1, #values, 2 * CHUNK do
@@ -18,7 +17,7 @@ local function in_chunks(command, key, values)
   end
 end
 
--- `key`: four numbers below 2^24; nil: none.
+-- `key`: four numbers below 2^24, or nil.
 local function new_table(half, period, b, n, key)
   local _, exponent = math.frexp(b)
   local m = 2 ^ (exponent - 1) -- the highest power of two that is not above b
@@ -48,17 +47,17 @@ local function live_tables()
   return tables
 end
 
--- Beside each table the hash of the rows that are not finished.
+-- The hash of unfinished rows beside a table.
 local function unfinished_of(t)
   return P .. 'u:' .. t.name
 end
 
--- Whether new rows may be kept there, in its time.
+-- Whether new rows may be stored in the table during its half window.
 local function fits(t)
   return t.half == HALF and (t.key ~= nil or not T.keyed)
 end
 
--- Below PRIME.
+-- The hash of a digest, below PRIME.
 local function hash_of(key, digest)
   local a, b, c, d = struct.unpack(KEY, digest)
   return (a * key[1] + b * key[2] + c * key[3] + d * key[4]) % PRIME
@@ -69,7 +68,7 @@ local function bucket_of(t, digest)
   return i < t.b and i or i - t.m
 end
 
--- nil: there is none. `first`: the newest table to look in.
+-- The finished row; nil if there is none. `first`: the newest table to search.
 local function find_finished(digest, first)
   local tables = live_tables()
   for i = first or 1, #tables do

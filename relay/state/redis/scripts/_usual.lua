@@ -1,8 +1,8 @@
--- The usual way through a script. Nearly always all rows of a tag are in the state in which the script expects them;
--- then it is enough to look at their strings, and change these. Where only one is not, or where a table has to be made
--- first, nothing has been changed yet, and the script goes the general way (_rows.lua).
--- The digests in `list`, the key of the newest unfinished rows, and what it has: of digest i at i + 1, false where it
--- has nothing. nil: this is not the usual way, or a digest is there twice.
+-- The fast path of a script. Nearly always all rows of a tag are in the state that the script expects; then it only has to
+-- check and change their strings. If one row is not, or if a table has to be created first, nothing has been changed yet,
+-- and the script takes the general path (_rows.lua).
+-- Returns the digests in `list`, the key of the newest unfinished rows, and their values: that of digest i at i + 1, false
+-- if it has none. nil: the fast path does not apply, or a digest is repeated.
 local function newest_rows(list)
   local t, digests, once = live_tables()[1], {}, {}
   if not t or not fits(t) or t.period ~= math.floor(now / HALF) or #list > 12 * CHUNK then
@@ -17,13 +17,13 @@ local function newest_rows(list)
   end
   local key = unfinished_of(t)
   local found = call('HMGET', key, '', unpack(digests))
-  if not found[1] then -- its hash has to be made, with its end
+  if not found[1] then -- its hash has to be created, with its expiry
     return nil
   end
   return digests, key, found
 end
 
--- Whether none of the rows is known at all. (The newest hash was asked already, for `found`.)
+-- Whether none of the rows exists. (The newest hash was already read, for `found`.)
 local function all_unknown(digests, found)
   for i = 2, #found do
     if found[i] then

@@ -1,5 +1,5 @@
 --include _life _tables _finished _messages
--- Arguments: messages. Reply: what was known of each before, packed; 0: nothing.
+-- Arguments: messages. Reply: the previous row of each, packed; 0: none.
 return serve_ready(function(messages)
   local known = {}
   each_message(messages, function(digest, arrival)

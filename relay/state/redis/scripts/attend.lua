@@ -1,8 +1,8 @@
 --include _life _tables _finished _endpoints
--- No arguments: somebody is there to make attempts. Reply: {ms by which the server's clock was set back, in all}.
-local ALONE_MS = 86400 * 1000 -- so long after the last process of release 0.1 there is no way back to it
+-- No arguments: a process can make attempts. Reply: {ms by which the server's clock was set back, in total}.
+local ALONE_MS = 86400 * 1000 -- this long after the last process of release 0.1, a downgrade is not possible
 
--- Tables get keys when no process is there that cannot read them. One of release 0.1 writes `there` without a third item,
+-- Tables get keys if no process runs that cannot read them. A process of release 0.1 writes `there` without a third item
 -- every 2 s.
 local function use_keys(alone_since)
   if now - alone_since >= ALONE_MS and live_tables() and not T.keyed then

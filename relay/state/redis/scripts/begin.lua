@@ -1,14 +1,14 @@
 --include _life _memory _fence _tables _usual _forms _room _in_flight
 -- Arguments: MessagePack of {lane, its epoch, limits {{owner, interval us, settle ms, probe ms, offline after ms,
--- how many may wait for an answer or -1, how many for a retry or -1, how many may be in flight or -1, for how long (ms)
--- the lane has counted its own, and has been open}, ...}, row digests, asks}, the last two one after the other; an ask:
--- flags, generation, attempts, index into limits, lengths of the order key's digest (0: none) and of the token, the
--- token, the digest, with RESOLVED the doubt, with AT_MOST_ONCE when it was recorded (ms), with AT its offset. Reply:
--- verdicts: the number of the attempt that may start at once, or {code, number, number, row}.
+-- limit of deliveries that wait for an answer or -1, for a retry or -1, limit in flight or -1, how long (ms) the lane has
+-- counted its own, and has been open}, ...}, row digests, asks}, the last two concatenated; an ask: flags, generation,
+-- attempts, index into limits, lengths of the order key's digest (0: none) and of the token, the token, the digest, with
+-- RESOLVED the doubt, with AT_MOST_ONCE when it was recorded (ms), with AT its offset. Reply: verdicts: the number of the
+-- attempt if it may start at once, or {code, number, number, row}.
 local ASK, NUMBER = '>BI8I8I2BI2', '>I8'
 local GO, WAIT, AMBIGUOUS, HAVE, STALE, PING, LOOKED_UP = 1, 2, 3, 4, 5, 6, 7
 local POLL, RESOLVED, ASK_FIRST, AT_MOST_ONCE, UNSEEN, AT = 1, 2, 4, 8, 16, 32
-local IN_FLIGHT = 1000 -- nobody has more POSTs under way: where so much is free and nothing waits, none need be counted
+local IN_FLIGHT = 1000 -- more than any lane has in flight: with this much free and nothing waiting, no POSTs need be counted
 
 -- Whether rows of this tag may be missing.
 local function may_lack_rows()
@@ -16,8 +16,8 @@ local function may_lack_rows()
   return now < (T.loss.doubt or 0) or T.loss.open
 end
 
--- ms for which POSTs may be under way whose places a loss of memory took; 0 where the lane has counted its own for long
--- enough, and so keeps to its share of them without places.
+-- ms for which POSTs may be in flight whose places were lost with the memory; 0 if the lane has counted its own for long
+-- enough, and so keeps to its share without places.
 local function unknown_in_flight(probe_ms, counted_ms)
   T.loss = T.loss or about_life(T.life)
   local since = T.loss.since or 0
@@ -27,8 +27,8 @@ local function unknown_in_flight(probe_ms, counted_ms)
   return math.max(0, since + probe_ms - now)
 end
 
--- First attempts of one endpoint that takes them at once, as nearly all are. It takes half the time: 24 us less for one
--- row, and 6 us less for each of 20.
+-- Fast path for first attempts at one endpoint that accepts them at once, as nearly all are. It takes half the time: 24 us
+-- less for one row, and 6 us less for each of 20.
 local function usual(lane, limits, list, asks)
   local known = call('MGET', P .. 'e:' .. limits[1][1], in_flight_key(limits[1][1]))
   local health, places = known[1] and cmsgpack.unpack(known[1]), known[2] or ''
@@ -81,8 +81,8 @@ local function general()
 --include _finished _packing _rows _endpoints _in_line
   local RATE, PAUSE, BREAKER, SETTLING, OFFLINE, DISABLED, BACKLOG, MAX_IN_FLIGHT = 0, 1, 2, 3, 4, 5, 6, 7
   local AHEAD_US = 1000000 -- how far ahead a slot of the rate may be reserved
-  local PROBE_WAIT_MS = 1000 -- others look again so often, for a probe may end long before its lease
-  local BACKLOG_WAIT_MS = 1000 -- likewise, for an answer may come at any time
+  local PROBE_WAIT_MS = 1000 -- other attempts ask again this often, because a probe may end long before its lease
+  local BACKLOG_WAIT_MS = 1000 -- likewise, because an answer may arrive at any time
 
   local function go(number, start_in_us)
     return start_in_us == 0 and number or { GO, number, start_in_us }
@@ -92,7 +92,7 @@ local function general()
     return { HAVE, 0, 0, shown(ask.digest, row, parked_there(ask.lane, ask.digest, ask.generation, ''), false) }
   end
 
-  -- What is told of one that nobody has looked up, and that is not to be begun without; nil: there is nothing to find.
+  -- The verdict LOOKED_UP for an unseen ask that must not begin; nil: there is nothing to find.
   local function looked_up(ask, row, undecided)
     if row and row.g == ask.generation and (row.k == ask.token or row.q == ask.token) then
       return nil -- the reply was lost
@@ -104,7 +104,7 @@ local function general()
     end
   end
 
-  -- Whether its record was appended when the loss was noticed already, so that nothing can have been sent of it before.
+  -- Whether its record was appended after the loss was noticed, so that it cannot have been sent before.
   local function is_newer_than_loss(ask)
     if not ask.offset then
       return false
@@ -128,7 +128,7 @@ local function general()
     return has(ask.flags, ASK_FIRST) and not is_newer_than_loss(ask) or ask.recorded and ask.recorded < T.loss.since
   end
 
-  -- The verdict of an earlier attempt that may have reached the receiver; nil: there is none.
+  -- The verdict because of an earlier attempt that may have reached the receiver; nil: there is none.
   local function unresolved(row, ask)
     local begun, attempts = row.t, row.a
     if row.s ~= SENDING then
@@ -162,7 +162,7 @@ local function general()
     return backlog
   end
 
-  -- Room for its answer; and for its retry, before the first attempt.
+  -- Whether there is no room for its answer, or before the first attempt, for its retry.
   local function crowded(row, ask)
     local owner, room, room_to_retry = ask.limits[1], ask.limits[6], ask.limits[7]
     if room < 0 then
@@ -198,7 +198,7 @@ local function general()
     local left, down = (e.k and e.q or e.o) - now, outage(e)
     local offline = down >= ask.limits[5]
     if offline and not e.k and e.l and e.l < now - ask.limits[10] then
-      left = 0 -- a process that has just taken the lane over, as after a start, asks at once
+      left = 0 -- a process that has just taken over the lane, such as after a start, probes at once
     end
     if left > 0 then
       if offline and e.k == ask.token then
@@ -323,7 +323,7 @@ local function general()
   end
 end
 
-local otherwise -- the general way; its functions are made for the first tag that needs them
+local otherwise -- the general path; its functions are created for the first tag that needs them
 return serve_ready(function(arguments)
   local lane, epoch, limits, list, asks = unpack(cmsgpack.unpack(arguments))
   if not holds(lane, epoch) then

@@ -1,5 +1,5 @@
 --include _life
--- Works while the tag is not ready: what is kept counts for one window only, and is a hint.
+-- Works while the tag is not ready: counts are only for one window, and are hints.
 -- Arguments: MessagePack of {{name, messages, most, window (ms)}, ...}. Reply: for each {granted, left, ms until its
 -- window ends}.
 return serve(function(arguments)

@@ -1,7 +1,7 @@
 --include _life _endpoints
 -- Arguments: MessagePack of {owner, ...}.
--- Reply: {{0 closed, 1 open, 2 half-open; ms paused (-1: until resumed); failures; ms of outage; why it is held, or '';
--- since when (ms); more about that}, ...}.
+-- Reply: {{0 closed, 1 open, 2 half-open; ms paused (-1: until resumed); failures; ms of outage; reason of its hold, or
+-- ''; its begin (ms); its detail}, ...}.
 return serve_ready(function(owners)
   local health = {}
   for i, owner in ipairs(cmsgpack.unpack(owners)) do

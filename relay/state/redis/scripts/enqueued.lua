@@ -1,6 +1,6 @@
 --include _life _tables _finished _messages
--- Arguments: messages. All are ENQUEUED after it, those known before with their first arrival. But a row of another
--- message that has the same id stays as it is: nothing says that the hop records of that one are acknowledged.
+-- Arguments: messages. All become ENQUEUED, existing ones with their first arrival. But the row of another message with
+-- the same id is not changed: its hop records may not be acknowledged.
 local ENQUEUED = 3
 
 local function same(row, arrival)

@@ -1,5 +1,5 @@
 --include _life
--- No arguments. Reply: {receiver, ...}; those without entries any more are left out, and forgotten.
+-- No arguments. Reply: {receiver, ...}; those that no longer have entries are removed.
 return serve_ready(function()
   local found = {}
   for _, receiver in ipairs(call('SMEMBERS', P .. 'xr')) do

@@ -1,5 +1,5 @@
 --include _life _tables _finished _forms _packing _rows
--- Arguments: row digests, one after the other. Finished rows are elsewhere, and stay.
+-- Arguments: concatenated row digests. Finished rows are stored elsewhere, and stay.
 return serve_ready(function(list)
   for _, digest in ipairs(want_rows(list)) do
     T.changes[digest] = false

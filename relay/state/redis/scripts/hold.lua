@@ -1,7 +1,7 @@
 --include _life _endpoints
--- Works while the tag is not ready. Arguments: MessagePack of {{{owner, reason, since (ms), detail}, ...}, 1 where they
--- were read from the log again, ms: others that were held before then are resumed; 0: they stay}. What was read again
--- counts only where nothing newer is known.
+-- Works while the tag is not ready. Arguments: MessagePack of {{{owner, reason, since (ms), detail}, ...}, 1 if they were
+-- read from the log again, ms: other endpoints that were held before then are resumed; 0: they stay}. Holds that were
+-- read again count only if nothing newer is stored.
 return serve(function(arguments)
   local holds, again, before = unpack(cmsgpack.unpack(arguments))
   local named = {}
@@ -12,7 +12,7 @@ return serve(function(arguments)
     if again == 0 or decided(e) < since then
       if again == 1 or e.h ~= -1 or e.w ~= reason or reason == 'paused' then
         e.h, e.w, e.a, e.x = -1, reason, since, detail
-      end -- else requests that were under way together found out the same: it is held since the first of them
+      end -- else concurrent requests found the same reason: it is held since the first of them
       e.v = again == 0 and math.max(now, since) or since
       call('SADD', P .. 'held', owner)
       touch(owner)

@@ -1,7 +1,7 @@
 --include _life
 -- Arguments: MessagePack of {{receiver, coordinate, failed at, entry}, ...}.
 local NEWEST = 10000
-local LIFE_MS = 30 * 86400 * 1000 -- the retention of failed_messages: beyond it there is nothing to list
+local LIFE_MS = 30 * 86400 * 1000 -- the retention of failed_messages: older ones no longer exist
 return serve_ready(function(arguments)
   for _, x in ipairs(cmsgpack.unpack(arguments)) do
     local order, entries = P .. 'xo:' .. x[1], P .. 'xe:' .. x[1]

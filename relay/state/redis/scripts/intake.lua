@@ -1,5 +1,5 @@
 --include _life _tables _finished _forms _packing _rows
--- Arguments: MessagePack of {lane, or '' for an onlooker; row digests; asks}, the last two one after the other;
+-- Arguments: MessagePack of {lane, or '' for readers; row digests; asks}, the last two concatenated;
 -- an ask: generation, a byte of length, digest of the order key or ''. Reply: rows.
 return serve_ready(function(arguments)
   local lane, list, asks = unpack(cmsgpack.unpack(arguments))

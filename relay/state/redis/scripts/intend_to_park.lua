@@ -1,6 +1,6 @@
 --include _life _fence
--- Arguments: MessagePack of {lane, its epoch, {row digest, ...}}. Kept apart from the rows: an intent
--- outlives a mark, and is the lane's that writes the copy.
+-- Arguments: MessagePack of {lane, its epoch, {row digest, ...}}. Stored separately from the rows: an intent survives a
+-- mark, and belongs to the lane that writes the copy.
 return serve_ready(function(arguments)
   local lane, epoch, rows = unpack(cmsgpack.unpack(arguments))
   if not holds(lane, epoch) then

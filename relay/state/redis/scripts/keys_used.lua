@@ -1,6 +1,6 @@
 --include _life
 -- Works while the tag is not ready. Arguments: MessagePack of {id of a key, ...}. Reply: for each ms since its last use,
--- -1 where none is known.
+-- -1 if unknown.
 return serve(function(ids)
   local found = {}
   for i, id in ipairs(cmsgpack.unpack(ids)) do

@@ -1,7 +1,7 @@
 --include _life _memory
--- Arguments: a new pass's name. Reply: {name of the recovery pass under way, '' when ready; whether anything can be
--- missing, 'lossy' or ''}: nothing is when each write of the former run was fsynced and this run read it back. Or
--- {'', 'newer'}: a newer release wrote what is there, in a form that this one cannot read; nothing is touched.
+-- Arguments: the name for a new pass. Reply: {name of the current recovery pass, '' if ready; 'lossy' if anything may be
+-- missing, or ''}: nothing is missing if the former run fsynced each write and this run loaded them. Or {'', 'newer'}: the
+-- data was written by a newer release, in a form that this one cannot read; nothing is changed.
 local SEEN_EVERY_MS = 10000
 
 return serve(function(pass)
@@ -22,7 +22,7 @@ return serve(function(pass)
   about.pass, about.fsync, about.lossy = pass, DURABLE, lossy
   if lossy then
     about.since = now
-    about.kept = about.open and about.kept or about.seen or 0 -- what was written before that mark is there as it is
+    about.kept = about.open and about.kept or about.seen or 0 -- rows written before that time are complete
     about.open = true
   end
   write_life('recovering', about)

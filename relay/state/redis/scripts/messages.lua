@@ -1,5 +1,5 @@
 --include _life _tables
--- Arguments: row digests, one after the other. Reply: what is known of each, packed; 0: nothing.
+-- Arguments: concatenated row digests. Reply: the row of each, packed; 0: none.
 return serve_ready(function(digests)
   local known = {}
   for at = 1, #digests, 12 do

@@ -1,5 +1,5 @@
 --include _life _room _parking
--- Arguments: MessagePack of {lane, its epoch}. Reply: {ms until the first reference is due}, or {} without any.
+-- Arguments: MessagePack of {lane, its epoch}. Reply: {ms until the first reference is due}, or {} without references.
 return serve_ready(function(arguments)
   local lane, epoch = unpack(cmsgpack.unpack(arguments))
   take_back(lane, epoch)

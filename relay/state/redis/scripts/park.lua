@@ -1,6 +1,6 @@
 --include _life _fence _tables _finished _forms _packing _rows _room _parking
--- Arguments: MessagePack of {lane, its epoch, row digests one after the other, references as in _parking.lua}.
--- Reply: whether each was put; not where the row says that the output is stored already, or a later generation is parked.
+-- Arguments: MessagePack of {lane, its epoch, concatenated row digests, references as in _parking.lua}.
+-- Reply: whether each was put; false if its outcome is already stored, or a later generation is parked.
 local function is_over(lane, x)
   local row, there = load_row(x[1]), reference_of(lane, x[1])
   return there and there[5] > x[3] or row and row.g >= x[3] and row.s >= (x[10] == FOR_POLL and RESULT or ACCEPTED)

@@ -1,5 +1,5 @@
 --include _life
--- Arguments: MessagePack of {owner, ...}; the owner '' stands for all of the tag. Reply: {{retries, polls}, ...}.
+-- Arguments: MessagePack of {owner, ...}; the owner '' means all of the tag. Reply: {{retries, polls}, ...}.
 return serve_ready(function(owners)
   local counts = {}
   for i, owner in ipairs(cmsgpack.unpack(owners)) do

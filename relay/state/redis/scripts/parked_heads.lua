@@ -1,6 +1,6 @@
 --include _life _room _parking
--- Arguments: MessagePack of {lane, {order key, ...}}. Reply: {{member, topic, partition, offset, how many are
--- parked behind it}, ...}; 0 where nothing of it is parked.
+-- Arguments: MessagePack of {lane, {order key, ...}}. Reply: {{member, topic, partition, offset, number parked behind
+-- it}, ...}; 0 if none is parked.
 return serve_ready(function(arguments)
   local lane, queues = unpack(cmsgpack.unpack(arguments))
   local heads = {}

@@ -1,6 +1,6 @@
 --include _life _endpoints
--- Works while the tag is not ready. Arguments: MessagePack of {owner, ...}. The next attempt at one whose breaker is open
--- is let through as a probe, or a ping, unless one is under way.
+-- Works while the tag is not ready. Arguments: MessagePack of {owner, ...}. If a breaker is open, the next attempt may be a
+-- probe, or a ping, unless one is in progress.
 return serve(function(owners)
   for _, owner in ipairs(cmsgpack.unpack(owners)) do
     local e = endpoint(owner)

@@ -1,7 +1,7 @@
 --include _life _memory _tables
--- Arguments: MessagePack of {name of the recovery pass that has ended, ms for which missing rows prove nothing if
--- memory was lost; nil or {lane, its end, ...} as it was since the loss was noticed}. These ends are kept in `ends`, with
--- the loss that they belong to under ''.
+-- Arguments: MessagePack of {name of the completed recovery pass, ms for which missing rows prove nothing if memory was
+-- lost; nil or {lane, its end, ...} as read since the loss was noticed}. These ends are stored in `ends`, with the time of
+-- the loss under ''.
 local function keep_ends(ends, since, doubt_ms)
   call('DEL', P .. 'ends')
   if ends and doubt_ms > 0 then
@@ -30,7 +30,7 @@ return serve(function(arguments)
     about.open = about.open and doubt_ms > 0 or nil
   end
   if about.lossy and doubt_ms == 0 and call('EXISTS', P .. 'tables') == 0 then
-    call('SET', P .. 'tables', KEYED) -- a new installation: no older release has to read it
+    call('SET', P .. 'tables', KEYED) -- a new installation, which no older release has to read
   end
   about.seen = SERVER_MS
   write_life('ready', about)

@@ -1,5 +1,5 @@
 --include _life _tables _finished _forms _packing _rows _room _raising
--- Arguments: marks. What is known already stays, but for what waits for nothing else than such an end.
+-- Arguments: marks. Existing rows stay, except those that only wait for such an end.
 local function says_less(row, stage)
   return row.s == NONE or row.s < stage and (row.s == AWAITING or row.s == PUBLISHED)
 end

@@ -1,6 +1,6 @@
 --include _life
--- Arguments: MessagePack of {lane, its epoch, the offset before which records may be taken up}.
--- Reply: {} or, to an owner's first call, what the former one left behind: {offset, marked offset, times, ...}.
+-- Arguments: MessagePack of {lane, its epoch, the offset before which records may be in progress}.
+-- Reply: {} or, to an owner's first call, the remains of the former one: {offset, marked offset, times, ...}.
 return serve(function(arguments)
   local lane, epoch, before = unpack(cmsgpack.unpack(arguments))
   local key = P .. 'taken:' .. lane

@@ -1,6 +1,6 @@
 --include _life _memory _tables _finished _forms _packing _rows _room _parking
--- Arguments: MessagePack of {lane, the recovery pass or '', row digests one after the other, references as in
--- _parking.lua}. Reply: codes.
+-- Arguments: MessagePack of {lane, the recovery pass or '', concatenated row digests, references as in _parking.lua}.
+-- Reply: codes.
 local FINISHED, THERE, PUT_BACK = 0, 1, 2
 
 local function restored(lane, x)

@@ -1,16 +1,16 @@
 --include _life _tables _usual _forms _room _in_flight
 -- Arguments: MessagePack of {policies {{owner, failures, window ms, open ms, offline after ms, ping every ms}, ...},
--- row digests, settlements}, the last two one after the other; a settlement: generation, change, counted, last status
--- or -1, healthy (1, 0, -1: says nothing, 2: up otherwise), due ms, pause ms, index into policies, lengths of the token,
--- the reason and the result, and these three ('' for none). Reply: 1 where the attempt under way was settled as told and there is no
+-- row digests, settlements}, the last two concatenated; a settlement: generation, change, counted, last status or -1,
+-- healthy (1, 0, -1: neither, 2: up otherwise), due ms, pause ms, index into policies, lengths of the token, the reason
+-- and the result, and these three ('' for none). Reply: 1 if the current attempt was settled as requested and there is no
 -- intent to park, else the row.
 local FORM = '>I8BBi2bi8i8I2I2I4I4'
 local RELEASED, RETRY, DOUBT = 1, 2, 3
 local APPLIED = 1
-local REMEMBERED = 4 -- tokens a row remembers: repeats come soon
+local REMEMBERED = 4 -- tokens that a row stores: retries follow soon
 
--- What the first attempts of one healthy endpoint brought. It takes half the time: 17 us less for one row, and 5 us less
--- for each of 20.
+-- Fast path for first attempts at one healthy endpoint. It takes half the time: 17 us less for one row, and 5 us less for
+-- each of 20.
 local function usual(policies, list, settlements)
   local owner = policies[1][1]
   local known = call('MGET', P .. 'e:' .. owner, in_flight_key(owner))
@@ -62,7 +62,7 @@ end
 
 local function general()
 --include _finished _packing _rows _endpoints _parking
-  -- Whether it may still come to wait for an answer, or does.
+  -- Whether it waits, or may wait, for an answer.
   local function keeps_room(row)
     return row.s == SENDING or row.s == ACCEPTED or row.s == AWAITING
   end
@@ -194,7 +194,7 @@ local function general()
   end
 end
 
-local otherwise -- the general way; its functions are made for the first tag that needs them
+local otherwise -- the general path; its functions are created for the first tag that needs them
 return serve_ready(function(arguments)
   local policies, list, settlements = unpack(cmsgpack.unpack(arguments))
   local said = usual(policies, list, settlements)

@@ -1,6 +1,6 @@
 --include _life
--- Works while the tag is not ready. Arguments: MessagePack of {{lane, heads, what else is to be told}, ...}.
--- Apart, as releases before the second key read the first one, and know nothing but heads there.
+-- Works while the tag is not ready. Arguments: MessagePack of {{lane, heads, other content}, ...}.
+-- Stored under two keys, because older releases read only the first one, and expect only heads there.
 local KEPT_MS = 7 * 86400 * 1000
 return serve(function(signs)
   for _, x in ipairs(cmsgpack.unpack(signs)) do

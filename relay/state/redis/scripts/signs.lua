@@ -1,6 +1,6 @@
 --include _life
--- Works while the tag is not ready. Arguments: MessagePack of {lane, ...}. Reply: {{ms since its last sign; heads; what
--- else was told with it, '' by a release that tells no more}, ...}; 0 where there is none.
+-- Works while the tag is not ready. Arguments: MessagePack of {lane, ...}. Reply: {{ms since its last heartbeat; heads;
+-- other content, '' from an older release}, ...}; 0 if there is none.
 return serve(function(lanes)
   local signs = {}
   for i, lane in ipairs(cmsgpack.unpack(lanes)) do

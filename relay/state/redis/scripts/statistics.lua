@@ -1,6 +1,6 @@
 --include _life
 -- Works while the tag is not ready. Arguments: MessagePack of {owner, ...}. Reply: for each {{{hour, {numbers}}, ...},
--- {at (ms), last attempt}}; 0 in place of the latter where there was none.
+-- {at (ms), last attempt}}; 0 instead of the latter if there was none.
 local HOURS = 24
 return serve(function(owners)
   local replies = {}

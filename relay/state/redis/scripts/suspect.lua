@@ -1,5 +1,5 @@
 --include _life
--- Arguments: MessagePack of {lane, offset, how often it has been marked; 0: the mark goes}.
+-- Arguments: MessagePack of {lane, offset, number of marks; 0 removes the mark}.
 return serve(function(arguments)
   local lane, offset, times = unpack(cmsgpack.unpack(arguments))
   local key, field = P .. 'taken:' .. lane, string.format('%.0f', offset)

@@ -6,7 +6,7 @@ return serve_ready(function(arguments)
   if not holds(lane, epoch) then
     return FENCED
   end
-  token = token or '' -- a release before this one has none
+  token = token or '' -- older releases have none
   take_back(lane, epoch)
   undo_take(lane, token)
   local due, hand, taken, lent = P .. 'due:' .. lane, hand_key(lane), {}, {}

@@ -1,8 +1,7 @@
 --include _life
--- Works while the tag is not ready: what is kept are statistics, and nothing depends on them.
--- Arguments: MessagePack of {teller, number of the call, {{owner, {numbers to be added}, at (ms), last
--- attempt, last response or false}, ...}}.
--- A call that is repeated, with the number of the one before, adds nothing.
+-- Works while the tag is not ready: nothing depends on statistics.
+-- Arguments: MessagePack of {process, number of the call, {{owner, {numbers to add}, at (ms), last attempt, last response
+-- or false}, ...}}. A repeated call, with the number of the previous one, adds nothing.
 local HOUR_MS = 3600 * 1000
 local HOURS = 24
 local LIFE_MS = (HOURS + 1) * HOUR_MS

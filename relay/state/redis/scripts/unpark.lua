@@ -1,6 +1,6 @@
 --include _life _fence _room _parking
--- Arguments: MessagePack of {lane, its epoch, {{member, queue or '', generation}, ...}}. Reply: whether the next of each
--- queue is due.
+-- Arguments: MessagePack of {lane, its epoch, {{member, queue or '', generation}, ...}}. Reply: whether the next reference
+-- of each queue is due.
 return serve_ready(function(arguments)
   local lane, epoch, rows = unpack(cmsgpack.unpack(arguments))
   if not holds(lane, epoch) then

@@ -1,5 +1,5 @@
 --include _life
--- Works while the tag is not ready: it is shown to people, and nothing depends on it.
+-- Works while the tag is not ready: it is only for display.
 -- Arguments: MessagePack of {{id of a key, ms since its last use}, ...}. A later use is kept.
 local KEPT_MS = 400 * 86400 * 1000
 return serve(function(used)

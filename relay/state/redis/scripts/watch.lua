@@ -1,6 +1,6 @@
 --include _life _tables _finished _forms _packing _rows
--- Arguments: row digests, one after the other. Reply: {{row, ms since its attempt was begun, or since it is AWAITING, -1:
--- not known; whether that is under way; ms until it starts}, ...}.
+-- Arguments: concatenated row digests. Reply: {{row, ms since its attempt began, or since it is AWAITING, -1: unknown;
+-- whether that attempt is in progress; ms until it starts}, ...}.
 return serve_ready(function(list)
   local watched = {}
   for i, digest in ipairs(want_rows(list)) do
