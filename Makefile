@@ -71,8 +71,9 @@ bench: $(RUNNABLE) ## Measure the relay on Kafka and Redis of its own; more with
 faults: $(READY) ## Do to a relay on real servers what may befall one, and check each promise; takes hours
 	$(BIN)/python -m tests.faults.harness $(FAULTS)
 
-lint: $(READY) ## Check style, format and types
+lint: $(READY) ## Check style, format, types and words
 	$(BIN)/ruff check
+	$(BIN)/python -m tests.words
 	$(BIN)/ruff format --check
 	$(BIN)/mypy
 
