@@ -53,7 +53,7 @@ class Ended:
 
 
 class Client:
-    """Talks to the API. Raises ApiFailed when nobody answers at that address, and for what it refuses."""
+    """Talks to the API. Raises ApiFailed if no relay answers at that address, and for requests that it refuses."""
 
     def __init__(self, base: str, key: str | None, session: aiohttp.ClientSession) -> None:
         self._base = base.rstrip("/")
@@ -160,7 +160,7 @@ class Client:
         return answer.body if answer else None
 
     async def page(self, path: str, asked: Mapping[str, object]) -> Any:
-        """A page of a list: `items`, and the `cursor` of the next one, if any. What is None, or empty, is not said."""
+        """A page of a list: `items`, and the `cursor` of the next one, if any. None and empty values are omitted."""
         params = [(name, str(value)) for name, value in asked.items() if value]
         return await self._wanted(self.call("GET", path, params=params), "items", "cursor")
 
@@ -175,7 +175,7 @@ class Client:
         return {**page, "items": items}
 
     async def message(self, source_id: str, message_id: str, *, wait_s: int | None = None) -> Any:
-        """The message's state; None while nobody knows it. With `wait_s`: Ended, once its only delivery is over."""
+        """The message's state; None while it is not known. With `wait_s`: Ended, once its only delivery is over."""
         path = message_path(source_id, message_id)
         if wait_s is None:
             return await self._wanted(self.call("GET", path, missing_ok=True), "status", "deliveries")
@@ -195,7 +195,7 @@ class Client:
         return await self._wanted(self.call("GET", f"/v1/failed/{partition}/{offset}"), "payload", "headers")
 
     async def replays(self, action: str, asked: dict[str, Any]) -> Any:
-        """Begin to `replay` or `discard` what is asked for; or with `dry_run`, what that would be."""
+        """Begin to `replay` or `discard` a selection; with `dry_run`, only preview it."""
         wanted = "counted" if asked.get("dry_run") else "state"
         return await self._wanted(self._post(f"/v1/{action}s", asked), wanted)
 
@@ -269,7 +269,7 @@ class Client:
         return await self.page("/v1/audit", {"limit": limit, "cursor": cursor})
 
     async def register(self, fields: Mapping[str, Any]) -> Any:
-        """A new receiver; its `secret`, if one was made, is told only here."""
+        """A new receiver; its `secret`, if one was made, is only in this response."""
         body, headers = json.dumps(fields, default=str).encode(), {"content-type": "application/json"}
         return await self._wanted(self.call("POST", "/v1/receivers", body=body, headers=headers), "settings", "secret")
 
@@ -281,7 +281,7 @@ class Client:
         return await self._wanted(changed, "settings", "etag")
 
     async def rotate_receiver(self, name: str, asked: Mapping[str, str], tag: str | None = None) -> Any:
-        """The receiver with its new secret, which is told only here; with `tag`, only if that is its etag."""
+        """The receiver with its new secret, which is only in this response; with `tag`, only if that is its etag."""
         body, headers = json.dumps(asked).encode(), {"content-type": "application/json"} | _if_match(tag)
         path = f"/v1/receivers/{_quoted(name)}/rotate"
         return await self._wanted(self.call("POST", path, body=body, headers=headers), "secret", "former_until")
@@ -312,7 +312,7 @@ class Client:
         return await self._wanted(self.call("GET", "/v1/receivers", params=params), "items", "cursor")
 
     async def declare_source(self, fields: Mapping[str, Any]) -> Any:
-        """A new source; the `secret` of its callback, if one was made, is told only here."""
+        """A new source; the `secret` of its callback, if one was made, is only in this response."""
         body, headers = json.dumps(fields, default=str).encode(), {"content-type": "application/json"}
         return await self._wanted(self.call("POST", "/v1/sources", body=body, headers=headers), "settings", "secret")
 
@@ -368,7 +368,7 @@ class Client:
 def api_base(settings: Settings, api: str | None) -> str:
     """The URL of the API: `--api`, else RELAY_API_URL, else where a relay with these settings would be on this machine.
 
-    Raises UserError for what is no URL.
+    Raises UserError for an invalid URL.
     """
     if api is None:
         return settings.api_url or own_url(settings.api_host, settings.api_port)

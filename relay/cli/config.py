@@ -111,7 +111,7 @@ def check(config_file: Path | None, roles: str | None, output: str) -> None:
 @config.command()
 @config_option
 def asyncapi(config_file: Path | None) -> None:
-    """Print what is on the topics, as /asyncapi.json has it: AsyncAPI 3.0."""
+    """Print the AsyncAPI 3.0 document of the topics, as /asyncapi.json has it."""
     from relay.api.asyncapi.document import asyncapi as document  # its imports take their time, which few need
 
     print_json(document(Topics(settings_from(config_file).topic_prefix)))

@@ -1,4 +1,4 @@
-"""`relay demo`: the main job, watched. Real payloads to three kinds of receiver; what happens is told as it does."""
+"""`relay demo`: the main job, live. Real payloads to three kinds of receiver, with each event as it happens."""
 
 import asyncio
 import json
@@ -51,7 +51,7 @@ Next, a relay of your own, with pages at http://127.0.0.1:8080/ui/ :
 
 @dataclass(frozen=True, slots=True)
 class DemoCase:
-    """One kind of receiver, what is sent to it, and how that has to end."""
+    """One kind of receiver, its sample message, and the expected result."""
 
     receiver: str
     mode: Mode
@@ -77,7 +77,7 @@ CASES: Final = (
 
 @click.command()
 def demo() -> None:
-    """Send real GitHub payloads to three kinds of receiver, and tell what happens as it does.
+    """Send real GitHub payloads to three kinds of receiver, and print each event as it happens.
 
     Everything runs in this process, on a data directory that is forgotten at the end. Exit code 0 only if two answers
     and one failure notice arrived at the sender's callback, and the dead letter was found.
@@ -114,7 +114,7 @@ class Demo:
             raise RelayError("the demo ended before everything was seen")
 
     def _overrides(self) -> dict[str, object]:
-        """Nobody else has to do with it, whatever the environment says."""
+        """Independent of the environment: no other relay is involved."""
         nowhere = self._directory / "none.yaml"
         return {
             "api_host": "127.0.0.1",
@@ -229,7 +229,7 @@ async def _letters(client: Client) -> list[Any]:
 
 
 class Story:
-    """Tells what happens, as it does. `begun`: whatever happens from now on is told; `ended`: all that there is to."""
+    """Prints events as they happen. `begun`: events are printed from now on; `ended`: all were printed."""
 
     def __init__(self) -> None:
         self._screen, self._lines = Screen(columns=COLUMNS), Lines()

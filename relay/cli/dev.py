@@ -111,7 +111,7 @@ def _directory(directory: Path, *, ephemeral: bool) -> Iterator[Path]:
 
 
 def _port(settings: Settings) -> int:
-    """The port of the API: the default gives way to a free one; one that was asked for does not."""
+    """The port of the API: if the default is taken, a free one; a port that was asked for has to be free."""
     port = free_port(settings.api_host, settings.api_port)
     if port != settings.api_port and "api_port" in settings.model_fields_set:
         raise UserError(
@@ -173,7 +173,7 @@ class Dev:
         return with_entries(file, added)
 
     def _is_logged(self, gate: str) -> bool:
-        """In a terminal the live view tells attempts; what is sent to the probe and the demo, they tell themselves."""
+        """In a terminal the live view prints attempts; the probe and the demo print their own."""
         return not self._screen.is_terminal and gate not in self._own_gates
 
     async def _started(self, relay: Relay) -> None:

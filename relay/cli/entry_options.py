@@ -90,8 +90,8 @@ def _put(fields: dict[str, Any], name: str, value: object) -> None:
 def remove(
     asking: Callable[[bool], Any], told: Callable[[Any], str], name: str, *, dry_run: bool, yes: bool
 ) -> dict[str, Any]:
-    """Look first, confirm unless `yes`, then remove. `asking`: has the API's answer to a removal that is a dry run or
-    not. `told`: what there is of it, for people."""
+    """Look first, confirm unless `yes`, then remove. `asking`: returns the API's response to a removal, which may be a
+    dry run. `told`: describes it for people."""
     known = asking(True)
     if not dry_run:
         if not yes:

@@ -1,8 +1,8 @@
-"""What happens, in lines for a terminal or a pipe: `-->` what comes, `<--` what a receiver said, `<==` its answer on
-the way to the sender, `!!!` a dead letter. Pure.
+"""Events as lines for a terminal or a pipe: `-->` a message, `<--` a receiver's response, `<==` its answer on the way
+to the sender, `!!!` a dead letter. Pure.
 
-All that others wrote is hostile: control characters are shown, never passed on. A line begins with what matters most,
-for a terminal cuts it at its width.
+Foreign text may be hostile: control characters are escaped. A line begins with what matters most, because a terminal
+cuts it at its width.
 """
 
 from collections.abc import Mapping
@@ -23,7 +23,7 @@ _LONGEST_BODY: Final = 200
 
 
 class Lines:
-    """`pages`: where the pages are, to link to; None: there are none. `only_api`: told behind commands to copy, where
+    """`pages`: the URL of the pages, for links; None if there are none. `only_api`: appended to commands to copy, if
     they would look for another relay."""
 
     def __init__(self, pages: str | None = None, api: str | None = None) -> None:
@@ -31,8 +31,7 @@ class Lines:
         self._api = f" --api {api}" if api else ""
 
     def of(self, name: str, data: Mapping[str, Any], now: datetime) -> list[Text]:
-        """The lines that tell an event of the live tail; none where there is nothing to tell. `now`: in the zone that
-        is shown."""
+        """The lines of an event of the live tail; none if it has no line. `now`: in the time zone of the output."""
         at = _moment(data, now).strftime("%H:%M:%S")
         match name:
             case "message":
@@ -126,7 +125,7 @@ def _ended(attempt: Mapping[str, Any]) -> datetime:
 
 
 def _follows(data: Mapping[str, Any]) -> tuple[str, str] | None:
-    """What comes after an attempt that was not the last, when as seen from its end, and why."""
+    """The next step after an attempt that was not the last, its delay from the end of the attempt, and why."""
     if data["outcome"] == "done" or data["next_attempt_at"] is None or data["started_at"] is None:
         return None
     seconds = (datetime.fromisoformat(data["next_attempt_at"]) - _ended(data)).total_seconds()

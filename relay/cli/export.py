@@ -34,10 +34,10 @@ _STOP: Final = "it is exported while it is stopped: end that `relay dev` first"
 @click.option("--data-dir", type=DIRECTORY, help="Of a `relay dev` that is not running. Default: Kafka and Redis.")
 @click.option("--with-secrets", is_flag=True, help="Also entries with secrets, which stay encrypted.")
 def export(file: str, config_file: Path | None, data_dir: Path | None, with_secrets: bool) -> None:
-    """Write all that a stopped relay has to hand over to FILE (default: stdout), for `relay import`.
+    """Write the data of a stopped relay to FILE (default: stdout), for `relay import`.
 
-    Receivers, sources and keys; dead letters; what is unfinished; and what is known of finished messages, so that none
-    is delivered again. Payloads are in it. Nothing is taken away: the relay can be started again.
+    Receivers, sources and keys; dead letters; unfinished messages; and the rows of finished ones, so that none is
+    delivered again. Payloads are in it. Nothing is removed: the relay can be started again.
     """
     with _out(str(file)) as out:
         asyncio.run(_export(settings_from(config_file), data_dir, with_secrets, out))

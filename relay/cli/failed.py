@@ -107,7 +107,7 @@ def _facts(letter: Any) -> list[tuple[str, str]]:
 
 
 def _moment(text: str) -> str:
-    """Unix milliseconds as a time; what is none, as it is."""
+    """Unix milliseconds as a time; other values as they are."""
     try:
         moment = datetime.fromtimestamp(int(text) / 1000, UTC)
     except (ValueError, OverflowError, OSError):

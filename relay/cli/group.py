@@ -29,7 +29,7 @@ class Lazy(click.Group):
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
-        """As any group, with the names of all commands at hand for a suggestion."""
+        """Like any group, with the names of all commands for a suggestion."""
         try:
             return super().resolve_command(ctx, args)
         except click.NoSuchCommand as error:
@@ -83,7 +83,8 @@ def run() -> int:
 
 
 def _reader_gone() -> int:
-    """Whoever read our output, as `head` does, has enough. What Python would still write at its end goes nowhere."""
+    """The reader of our output, such as `head`, has closed the pipe. What Python would still write at its end is
+    dropped."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     return 1
 

@@ -50,10 +50,10 @@ def status(config_file: Path | None, output: str) -> None:
 @config_option
 @output_option
 def rebuild(*, yes: bool, config_file: Path | None, output: str) -> None:
-    """Drop everything in it; the worker then fills it again with what the topics still have.
+    """Drop everything in it; the worker then fills it again from the topics.
 
-    A running worker notices within seconds, one that is started later begins with that. What is older than the
-    retention of the topics is gone then.
+    A running worker notices within seconds, one that is started later begins with that. Data older than the retention
+    of the topics is gone then.
     """
     settings = settings_from(config_file)
     if not yes:

@@ -31,9 +31,9 @@ _STOP: Final = "it takes in an export while it is stopped: end that `relay dev` 
 @click.option("--data-dir", type=DIRECTORY, help="Of a `relay dev` that is not running. Default: Kafka and Redis.")
 @output_option
 def import_(file: str, config_file: Path | None, data_dir: Path | None, output: str) -> None:
-    """Take in what `relay export` wrote to FILE (default: stdin), before the workers of this relay begin.
+    """Import the output of `relay export` from FILE (default: stdin), before the workers of this relay start.
 
-    Its API may run: what it takes in comes behind what is imported. Can be repeated, and goes on where it was killed.
+    Its API may run: new messages are queued behind the imported ones. Can be repeated, and continues after a kill.
     """
     with _in(str(file)) as source:
         taken = asyncio.run(_import(settings_from(config_file), data_dir, _lines(source, str(file))))

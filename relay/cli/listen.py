@@ -57,10 +57,10 @@ def listen(
     api: str | None,
     config_file: Path | None,
 ) -> None:
-    """Bring messages to URL, or to a port of this machine, and show each request and answer, until Ctrl-C.
+    """Forward messages to URL, or to a port of this machine, and show each request and response, until Ctrl-C.
 
-    It registers a receiver, whose POSTs come to this command, and removes it at the end. With --source it has what that
-    source sends; else what names it.
+    It registers a receiver, whose POSTs reach this command, and removes it at the end. With --source it gets all
+    messages of that source; otherwise those that name it.
 
     \b
     relay listen 3000
@@ -102,7 +102,7 @@ def check_reach(base: str, public_url: str | None) -> None:
 
 
 class Listening:
-    """One run. What is shown goes to stdout, what goes wrong with the relay itself to stderr."""
+    """One run. Events go to stdout, problems with the relay itself to stderr."""
 
     def __init__(
         self,
@@ -127,7 +127,7 @@ class Listening:
         self._listener = Listener(target, TIMEOUT_S - 5, self._came, self._back, public_url)
 
     async def run(self, port: int, stop: asyncio.Event) -> None:
-        """Until `stop`. The receiver is gone at the end, unless the relay is away by then, which is told."""
+        """Until `stop`. The receiver is removed at the end; if the relay is away by then, a warning says so."""
         timeout = aiohttp.ClientTimeout(total=_REQUEST_S)
         async with aiohttp.ClientSession(timeout=timeout) as session:
             client = Client(self._base, self._key, session)
@@ -145,7 +145,7 @@ class Listening:
                 await self._listener.stop()
 
     def _fields(self) -> dict[str, Any]:
-        """It takes nothing yet: first a ping shows that the relay reaches us, and nobody else."""
+        """It accepts nothing yet: first a ping shows that the relay reaches this command, and not another process."""
         return {
             "name": self._name,
             "post_endpoint": self._public_url or f"http://127.0.0.1:{self._listener.port}/",
@@ -156,7 +156,7 @@ class Listening:
         }
 
     async def _prove(self, client: Client, known: Any) -> None:
-        """Where the relay wants a proof of what is made over its API, it is sent nothing before."""
+        """If the relay requires verification of receivers from its API, it sends nothing before."""
         kind = known["settings"].get("verification", "none")
         if kind == "none":
             return

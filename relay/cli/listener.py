@@ -1,9 +1,8 @@
-"""What `relay listen` runs on this machine: it takes the requests of a relay, passes them on to a URL, and brings back
-what comes from there.
+"""The local server of `relay listen`: forwards the requests of a relay to a URL, and returns its responses.
 
-Others may reach it, too: through a tunnel, or from a page in a browser of this machine. So a POST has to be signed with
-the receiver's secret, and a GET has to ask for what the URL itself has named in an answer. A handshake, as in
-docs/verification.md, is answered here, once there is a receiver: the URL sees nothing of it.
+Other clients may reach it, too: through a tunnel, or from a page in a browser of this machine. So a POST has to be
+signed with the receiver's secret, and a GET has to be for a path that the URL itself returned in a response. A
+verification handshake is answered here, once there is a receiver: the URL does not see it.
 """
 
 import re
@@ -32,7 +31,7 @@ _CHUNK: Final = 64 * 1024
 _CHALLENGE: Final = re.compile(r"[A-Za-z0-9_-]{16,128}")
 _NONCE_BYTES: Final = 24
 _MOST_NAMED: Final = 10_000
-"""Paths that may be asked for; the oldest gives way."""
+"""Paths that may be requested; the oldest is dropped first."""
 _OF_THE_CONNECTION: Final = frozenset(
     ("host", "connection", "content-length", "transfer-encoding", "keep-alive", "te", "upgrade", "location")
 )
@@ -59,9 +58,9 @@ class WentBack(NamedTuple):
 
 
 class Listener:
-    """After `start`, `port` takes requests until `stop`. `tell_came` is called before a POST is passed on,
-    `tell_back` when it is over. `secret`: what the relay signs with; until it is set nothing is taken. `pings`: so many
-    pings of the relay's were answered here: nobody else sees these. `public_url`: by which others may reach it."""
+    """After `start`, `port` takes requests until `stop`. `tell_came` is called before a POST is passed on, `tell_back`
+    when it is over. `secret`: of the relay's signatures; until it is set nothing is accepted. `pings`: how many pings
+    of the relay were answered here, unseen by the URL. `public_url`: at which others may reach it."""
 
     def __init__(
         self,
@@ -104,7 +103,7 @@ class Listener:
         self.port = int(self._runner.addresses[0][1])
 
     async def stop(self) -> None:
-        """What is under way gets a second. May be called twice."""
+        """Requests in progress get a second. May be called twice."""
         runner, self._runner = self._runner, None
         if runner is not None:
             await runner.cleanup()
@@ -113,7 +112,7 @@ class Listener:
 
     @web.middleware
     async def _refuse_strangers(self, request: web.Request, handler: Handler) -> web.StreamResponse:
-        """What a page in somebody's browser sends names an Origin, or a Host that is none of ours."""
+        """A request of a page in a browser has an Origin, or a foreign Host."""
         if not (self._rules.is_ours(request.headers.get("Host")) and self._rules.is_ours(request.host)):
             return _refused(HTTPStatus.MISDIRECTED_REQUEST, "this is not the host that it asks for")
         if "Origin" in request.headers:
@@ -161,7 +160,7 @@ class Listener:
     async def _passed_on(
         self, method: str, url: str, body: bytes, headers: Mapping[str, str]
     ) -> tuple[web.Response, str]:
-        """What comes back; a 502 and why, where nothing does: the relay tries that again."""
+        """The response; a 502 with the reason if there is none: the relay retries that."""
         try:
             if self._session is None:
                 raise ClientError("it has ended")

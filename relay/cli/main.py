@@ -1,4 +1,4 @@
-"""`relay`: the command line. Nothing is imported here that takes its time: what is, is interrupted with a traceback."""
+"""`relay`: the command line. Slow imports are not made here: interrupting them would print a traceback."""
 
 import os
 import signal
@@ -10,13 +10,13 @@ from relay.cli.commands import INTERRUPTED
 def main() -> None:
     """Entry point. Exit codes: 0 done, 1 failed, 2 usage or configuration."""
     try:
-        # Interrupted while modules are loaded, there is nothing to clean up, and a traceback helps nobody.
+        # Interrupted while modules are loaded, there is nothing to clean up, and a traceback does not help.
         signal.signal(signal.SIGINT, lambda *_: os._exit(INTERRUPTED))
         import logging
 
         from relay.cli.group import run
 
-        # each error of it reaches us as an exception, too, and is told then
+        # each of its errors is raised, too, and printed then
         logging.getLogger("aiokafka").setLevel(logging.CRITICAL)
         signal.signal(signal.SIGINT, signal.default_int_handler)
         sys.exit(run())

@@ -25,7 +25,7 @@ def portal() -> None:
 def link(
     owner: str, hours: float, receivers: tuple[str, ...], api: str | None, config_file: Path | None, output: str
 ) -> None:
-    """Make a link with which somebody sees, and may change, the receivers of OWNER."""
+    """Make a link that shows the receivers of OWNER, and allows changing them."""
     wanted = {"owner": owner, "hours": hours} | ({"receivers": list(receivers)} if receivers else {})
 
     async def work(client: Client) -> Any:

@@ -89,7 +89,7 @@ def list_(
     output: str,
 ) -> None:
     """List the receivers of the file with their effective settings, or those in force. Secrets are masked; of
-    private keys (whsk_) the public ones are told, which those who are sent something need."""
+    private keys (whsk_) the public ones are shown, which receivers need."""
     narrowed = [*(("label", each) for each in labels), *(("state", each) for each in states)]
     narrowed += [("owner", owner)] if owner is not None else []
     if registered or narrowed:
@@ -193,7 +193,7 @@ def _health(known: dict[str, Any]) -> str:
 
 
 def _waiting(parked: int, in_lane: dict[str, Any] | None) -> str:
-    """What is parked waits for its time; the rest that is unfinished is in the lane, under way or waiting there."""
+    """Parked records wait for their retry; other unfinished ones are in the lane, in progress or waiting."""
     if in_lane is None:
         return f"parked: {parked}"
     where = "its partition of the shared lane, with its neighbours'" if in_lane["lane"] == "shared" else "its lane"
@@ -210,8 +210,8 @@ def _paused(known: dict[str, Any]) -> str:
 
 
 def _public_keys(file: ReceiversFile, settings: Settings) -> dict[str, list[str]]:
-    """Newest first, by `receivers.<name>` and `sources.<id>`: of all that is signed with private keys, as far as this
-    command's environment has these."""
+    """Newest first, by `receivers.<name>` and `sources.<id>`: of all endpoints with private keys that this command's
+    environment has."""
     return file.public_keys(usable_variables(os.environ, settings.secrets_from))
 
 

@@ -48,9 +48,9 @@ file_option = click.option("--file", "-f", type=FILE, help="Receivers file; defa
 def apply(file: Path | None, config_file: Path | None, dry_run: bool, prune: bool, wait: bool, output: str) -> None:
     """Create the topics of new receivers, and announce the file's receivers and sources to all processes.
 
-    A receiver whose lane changes, or that gets more partitions, moves by itself, in order, while the relay runs; a
-    removed one leaves when nothing of it is left. The command says what is awaited, and does not wait for it without
-    --wait. Nobody else changes receivers meanwhile: it takes their lease in Redis, as the relay does.
+    A receiver whose lane changes, or that gets more partitions, is moved in order while the relay runs; a removed one
+    leaves when none of its messages is left. The command prints what is pending, and waits for it with --wait only. No
+    other process changes receivers meanwhile: it takes their lease in Redis, as the relay does.
     """
     settings = settings_from(config_file)
     known = _loaded(file or settings.receivers_file)
@@ -88,7 +88,7 @@ async def _preview(settings: Settings, file: ReceiversFile, *, prune: bool) -> A
 async def _apply(
     settings: Settings, file: ReceiversFile, *, prune: bool, wait: bool, say: Say
 ) -> tuple[Diff, dict[str, str]]:
-    """The changes, and what is still awaited at the end."""
+    """The changes, and those still pending at the end."""
     from relay.cli.cluster_wait import REPEAT_S, wait_for_cluster
     from relay.run.composition import open_log
 
@@ -104,8 +104,8 @@ async def _apply(
 
 @asynccontextmanager
 async def alone(settings: Settings) -> AsyncIterator[None]:
-    """No process of the relay changes receivers meanwhile. Where Redis does not answer this goes on without the lease:
-    it may be run where only Kafka is within reach, and with Redis down nobody else gets the lease either."""
+    """No process of the relay changes receivers meanwhile. If Redis does not answer, this continues without the lease:
+    it may run where only Kafka is reachable, and with Redis down no other process gets the lease either."""
     from relay.clock import SystemClock
     from relay.run.composition import redis_state
     from relay.state.lease import keeping_lease
@@ -136,7 +136,7 @@ async def _has_lease(state: State, clock: Clock, owner: str) -> bool:
 
 
 def _loaded(path: Path) -> ReceiversFile:
-    """The file; of one that takes a while it is said what is being done. Raises UserError."""
+    """The file; a slow one is announced. Raises UserError."""
     stamp = file_stamp(path)
     is_large = stamp is not None and stamp.size > _LARGE_BYTES
     if is_large:

@@ -1,4 +1,4 @@
-"""`relay receivers verify`: has a receiver's URL prove that it wants what is sent there, over the API."""
+"""`relay receivers verify`: makes a verification handshake with a receiver's URL, over the API."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -20,8 +20,8 @@ if TYPE_CHECKING:
 @config_option
 @output_option
 def verify(name: str, api: str | None, config_file: Path | None, output: str) -> None:
-    """Make the handshake that NAME's verification says, at once, and tell what came of it; exit code 1 where it proved
-    nothing. The relay tries by itself, too, less and less often."""
+    """Make the handshake of NAME's verification now, and print the result; exit code 1 if it failed. The relay also
+    retries on its own, less and less often."""
 
     async def work(client: "Client") -> Any:
         return await client.verify_receiver(name)

@@ -48,10 +48,10 @@ _ROWS: Final = ("enqueued", "done", "published", "awaiting", "failed", "indexed"
 def recover(
     config_file: Path | None, dedup: bool, dry_run: bool, no_wait: bool, data_dir: Path | None, output: str
 ) -> None:
-    """Put back into the state what it lost, from the log.
+    """Restore lost state from the log.
 
-    A running relay does this by itself, with --dedup slowly and in the background: that makes finished messages known
-    again after Redis lost everything. Safe to repeat, and while the relay runs.
+    A running relay does this on its own, and what --dedup does slowly and in the background: that makes finished
+    messages known again after Redis lost everything. Safe to repeat, and while the relay runs.
     """
     settings = settings_from(config_file)
     run = _Run(settings, data_dir, dedup=dedup, dry_run=dry_run, wait=not no_wait)
@@ -112,7 +112,7 @@ class _Run:
         return await self._when_free(alone)
 
     async def _when_free(self, work: Callable[[], Awaitable[T | None]]) -> T:
-        """What `work` returns once nobody else is at the same; it returns None as long as somebody is."""
+        """The result of `work`, once no other process is doing the same; `work` returns None until then."""
         waiting = False
         while (done := await work()) is None:
             if not self.wait:
@@ -127,7 +127,7 @@ class _Run:
 
 
 class _Progress:
-    """Tells people every few seconds how far the topics are read."""
+    """Prints every few seconds how far the topics are read."""
 
     def __init__(self) -> None:
         self._clock = SystemClock()

@@ -19,9 +19,9 @@ _COLUMNS = ("JOB", "ACTION", "STATE", "MADE AT", "COUNTED", "SENT", "SKIPPED", "
 @carrying_out
 @click.pass_context
 def replay(context: click.Context, /, everything: bool, **given: Any) -> None:
-    """Send again what failed, from the stage that gave it up; without options, all of it.
+    """Send failed deliveries again, from the stage that gave them up; without options, all of them.
 
-    What would be sent is counted first. A job goes on by itself, also through restarts; each delivery is sent once.
+    The deliveries are counted first. A job continues on its own, also after restarts; each delivery is sent once.
     """
     if context.invoked_subcommand is None:
         asked, how = split(given)

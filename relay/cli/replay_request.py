@@ -84,7 +84,7 @@ def acting(action: str, help: str) -> click.Command:
 
 
 def split(given: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
-    """What is asked of the API, and how to go about it."""
+    """The request to the API, and how to run it."""
     names = ("receiver", "source", "reason", "status", "stage", "ids")
     asked: dict[str, Any] = {name: list(given.pop(name)) for name in names}
     asked |= {name: given.pop(name) for name in ("since", "until", "rate")}
@@ -171,7 +171,7 @@ def begin(
 
 
 def finish(settings: Settings, api: str | None, job: Any, output: str, *, wait: bool) -> None:
-    """Follow a job to its end, if that is wanted, and tell of it."""
+    """Print a job, and follow it to its end with `--wait`."""
     if wait:
         try:
             job = with_client(settings, api, lambda client: _followed(client, job))

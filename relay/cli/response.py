@@ -21,7 +21,7 @@ class Reply(NamedTuple):
 
     @property
     def document(self) -> Any:
-        """Its JSON; None for what is none."""
+        """Its JSON; None if it is not JSON."""
         try:
             return json.loads(self.text)
         except (ValueError, RecursionError):

@@ -30,7 +30,7 @@ from relay.telemetry.logging import configure, get_logger
 GATHER_BYTES = 262_144
 """At a time from a broker, for the history."""
 STOP_MARGIN_S = 15.0
-"""On top of the grace for what is in flight: leaving the groups, closing connections."""
+"""Beyond the grace period for requests in flight: leaving the groups, closing connections."""
 
 
 @click.command()
@@ -68,7 +68,7 @@ def run(
 
 
 def run_production(settings: Settings, plan: ProcessPlan, member: GroupProcess | None = None) -> None:
-    """Run one process until it is told to stop. `member`: which one, of several that a parent has started."""
+    """Run one process until a signal stops it. `member`: which one, of several that a parent has started."""
     settings = with_local_history(settings, os.environ)
     configure(settings.log_format, settings.log_level)
     if plan.is_history_alone:

@@ -1,4 +1,4 @@
-"""`relay secrets`: what is kept encrypted at rest."""
+"""`relay secrets`: secrets that are encrypted at rest."""
 
 from pathlib import Path
 from typing import Any, Final

@@ -45,8 +45,8 @@ def sink(
 ) -> None:
     """Run a test receiver, like a CI with fault knobs.
 
-    It takes POSTs at /hooks, answers as --mode says, and knows the status of what it took at /hooks/MESSAGE_ID.
-    GET /received tells what came; PATCH /behaviour, as with {"mode": "reject"}, changes how it behaves. Stop it with
+    It accepts POSTs at /hooks, responds as --mode says, and has the status of each message at /hooks/MESSAGE_ID.
+    GET /received lists the requests; PATCH /behaviour, as with {"mode": "reject"}, changes its behaviour. Stop it with
     Ctrl-C.
     """
     if secret is not None:

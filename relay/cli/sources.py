@@ -56,7 +56,7 @@ def list_(declared_by: str | None, api: str | None, config_file: Path | None, ou
 @config_option
 @output_option
 def show(source_id: str, api: str | None, config_file: Path | None, output: str) -> None:
-    """Show what is declared of SOURCE_ID. Secrets are masked."""
+    """Show the entry of SOURCE_ID. Secrets are masked."""
 
     async def work(client: "Client") -> Any:
         return await client.source(source_id)

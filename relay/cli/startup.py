@@ -70,7 +70,7 @@ async def _refusals(settings: Settings, roles: Collection[str]) -> list[str]:
 
 
 def unmakeable(settings: Settings, roles: Collection[str]) -> list[str]:
-    """Why a process could not be made of these settings, whoever reaches its API. To be called in a loop."""
+    """Why no process can start with these settings, apart from the exposure of its API. To be called in a loop."""
     found: list[str] = []
     for make in _parts(roles):
         try:
@@ -99,7 +99,7 @@ def _api_checks(roles: Collection[str]) -> Iterator[Callable[[Settings], None]]:
 
 
 def _parts(roles: Collection[str]) -> Iterator[Callable[[Settings], object]]:
-    """What is made of the settings when a process starts; it raises UserError where that cannot be done."""
+    """Makes what a process makes of the settings when it starts. Raises UserError if that is impossible."""
     # their imports take their time, which the other commands do without
     from relay.api.batch import largest_body
     from relay.api.limits import limits_of

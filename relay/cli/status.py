@@ -88,8 +88,8 @@ def _show_whole(state: Any, tried: _Tried, output: str) -> None:
 
 
 async def watch_until_over(client: Client, source_id: str, message_id: str, tell: Callable[[Any], None]) -> Any:
-    """The message's state once it is over; None where nobody knows it. `tell` is called with each change of it, but not
-    for times and words that change while nothing happens."""
+    """The message's state once it is over; None if it is not known. `tell` is called with each change of it, except for
+    times and texts that change without an event."""
     told = None
     while True:
         try:
@@ -124,7 +124,7 @@ def _show_table(state: Any) -> None:
 
 
 def print_details(state: Any) -> None:
-    """Print what is to be said in words: what went wrong, and what is waited for."""
+    """Print the details: failures, and what deliveries wait for."""
     for each in state["deliveries"]:
         for name, words in _said(each):
             click.echo(escape_control(f"{each['receiver']} {name}: {words}"))
@@ -183,7 +183,7 @@ def answer_text(answer: Any) -> str:
 
 
 def is_over(state: Any) -> bool:
-    """Whether nothing more will happen to a message that the API tells of."""
+    """Whether a message of the API is in its final state."""
     return progress.is_over(state["status"], _progress(state))
 
 

@@ -35,7 +35,7 @@ LOOK_S: Final = 0.5
 
 @asynccontextmanager
 async def opened(settings: Settings, data_dir: Path | None, *, use: str) -> AsyncIterator[tuple[Log, State]]:
-    """Started. `use`: what to tell whoever has a relay running in `data_dir`. Raises UserError."""
+    """Started. `use`: the advice if a relay runs in `data_dir`. Raises UserError."""
     engine = _production(settings) if data_dir is None else _embedded(settings, data_dir, use)
     async with engine as (log, state):
         yield log, state
@@ -99,7 +99,7 @@ def own_name(command: str) -> str:
 
 
 def recovery_by_hand(log: Log, state: State, topics: Topics, clock: Clock, window_s: float, owner: str) -> Recovery:
-    """One that tells nobody. `window_s`: the dedup window."""
+    """Recovery without an observer. `window_s`: the dedup window."""
     silent = Observer()
     return Recovery(
         log,
@@ -116,8 +116,8 @@ def recovery_by_hand(log: Log, state: State, topics: Topics, clock: Clock, windo
 
 
 async def make_ready(log: Log, state: State, topics: Topics, clock: Clock, window_s: float, owner: str) -> None:
-    """As a relay does at its start: what its state lost is put back. `window_s`: the dedup window. Raises RelayError
-    when another process is at it, and no dead one of whom the lease is left."""
+    """Restore lost state, as a relay does at its start. `window_s`: the dedup window. Raises RelayError if another
+    process is doing so; the lease of a dead process does not count."""
     recovery = recovery_by_hand(log, state, topics, clock, window_s, owner)
     for _ in range(round((LEASE_S + 1.0) / LOOK_S)):
         if await recovery.check() is not None:

@@ -41,8 +41,8 @@ def tail(
     config_file: Path | None,
     output: str,
 ) -> None:
-    """Show what happens from now on: what comes (-->), what a receiver says (<--), answers on their way to the sender
-    (<==) and dead letters (!!!). Ctrl-C ends it.
+    """Show events from now on: messages (-->), responses of receivers (<--), answers on their way to the sender (<==)
+    and dead letters (!!!). Ctrl-C ends it.
 
     \b
     relay tail --receiver ci
@@ -93,7 +93,7 @@ async def follow(
 
 
 def shown_on(screen: Screen, lines: Lines) -> Tell:
-    """Tells events as lines."""
+    """Prints events as lines."""
 
     def tell(event: ServerSentEvent) -> None:
         for line in lines.of(event.name, event.data, datetime.now().astimezone()):

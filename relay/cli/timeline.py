@@ -19,7 +19,7 @@ _UNITS: Final = (
     (("d", 86_400), ("h", 3_600)),
 )
 _MOST: Final = 400
-"""Characters of what is quoted of others."""
+"""Characters of a quoted foreign text."""
 
 
 def timeline(message: Mapping[str, Any], attempts: Sequence[Mapping[str, Any]], *, now: float, width: int) -> list[str]:
@@ -52,7 +52,7 @@ class _Writer:
             self._wrapped("  What to do: ", trip.view["advice"])
 
     def _new_day(self, at: float | None, day: str) -> str:
-        """Times do not tell it: it is said where it begins."""
+        """The times do not show it, so its begin has a line."""
         if at is None or (today := _moment(at).date().isoformat()) == day:
             return day
         self.lines.append(f"  {today}")

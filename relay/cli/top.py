@@ -134,7 +134,7 @@ async def _names(client: Client) -> tuple[list[str], bool]:
     return [str(item["name"]) for item in page["items"]], page["cursor"] is not None
 
 
-# what is shown: pure
+# the output: pure
 
 
 def busiest(receivers: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:

@@ -49,9 +49,9 @@ def apply(config_file: Path | None, output: str) -> None:
 @config_option
 @output_option
 def describe(config_file: Path | None, output: str) -> None:
-    """Show each topic as it is, and what is off. Exits with 1 where the relay would not start, or does not go on.
+    """Show each topic with its problems. Exits with 1 if the relay would not start, or cannot continue.
 
-    Also those that receivers have left, who were removed or moved to the shared lane, and what is still in them.
+    Includes topics of receivers that were removed or moved to the shared lane, and their unread records.
     """
     settings = settings_from(config_file)
     wanted = _wanted(settings)
@@ -131,7 +131,7 @@ async def _create(settings: Settings, specs: list[TopicSpec], groups: dict[str, 
 
 
 async def _look(settings: Settings, wanted: _Wanted) -> tuple[Mapping[str, TopicState], list[Finding], list[LeftOver]]:
-    """The topics as they are, all that is off, and what is left over."""
+    """The topics, their problems, and the orphaned ones."""
     async with open_log(settings) as log:
         there = await log.describe([each.spec.name for each in wanted.expected])
         backlogs = await log.backlogs(wanted.groups)

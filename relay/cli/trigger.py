@@ -72,8 +72,8 @@ def trigger(
 
 @dataclass(frozen=True, slots=True)
 class _Firing:
-    """What is sent, to whom, and for how long (seconds) each is waited for; None: not at all, but for `first_s` until
-    it was tried."""
+    """The messages, their receivers, and how long (seconds) to wait for each; None: only `first_s`, until it was
+    tried."""
 
     sample: Sample
     source_id: str
@@ -84,7 +84,7 @@ class _Firing:
     async def fire(
         self, client: Client, count: int, rate: float | None, over: Callable[[AwaitedAnswer], None]
     ) -> list[AwaitedAnswer]:
-        """Send `count`, `rate` a second, or one after the other; `over` is told of each as soon as it is over."""
+        """Send `count`, `rate` a second, or one after the other; `over` is called for each as soon as it is over."""
 
         async def one() -> AwaitedAnswer:
             waited = await self._one(client)

@@ -1,4 +1,4 @@
-"""`relay worker`: one worker, for deployments that scale each by itself."""
+"""`relay worker`: one worker, for deployments that scale each separately."""
 
 import os
 from pathlib import Path

@@ -20,7 +20,7 @@ class ApiError(ClientError):
     """The API refused the request: problem details (RFC 9457).
 
     `kind`: the last part of the problem's `type`, for example `not-found`; see docs/reference/problems.md.
-    `errors`: what is wrong, and where, for each mistake. `document`: the whole problem.
+    `errors`: the mistakes and their places. `document`: the whole problem.
     """
 
     def __init__(self, status: int, document: Mapping[str, Any]) -> None:

@@ -17,7 +17,7 @@ class ServerSentEvent(NamedTuple):
 
 
 class EventReader:
-    """Puts events together from the bytes of a stream. Pure. What is no event of ours is passed over."""
+    """Assembles events from the bytes of a stream. Pure. Other content is skipped."""
 
     def __init__(self, most_bytes: int = _LARGEST) -> None:
         self._left = b""

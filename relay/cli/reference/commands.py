@@ -19,7 +19,7 @@ def page() -> str:
 
 
 def every(group: click.Group, path: str) -> Iterator[tuple[str, click.Command]]:
-    """Each command below `group` by its whole name, groups before what is in them."""
+    """Each command below `group` by its whole name, groups before their commands."""
     context = click.Context(group)
     for name in group.list_commands(context):
         command = group.get_command(context, name)

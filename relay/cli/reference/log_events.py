@@ -22,7 +22,7 @@ _NAMED: Final = {level: level for level in LEVELS} | {"exception": "error"}
 
 @dataclass
 class EventUse:
-    """How an event is told: by all places together."""
+    """The levels and fields of an event, over all places that log it."""
 
     levels: set[str] = field(default_factory=set)
     fields: dict[str, None] = field(default_factory=dict)
@@ -39,7 +39,7 @@ def _levels(told: EventUse) -> str:
 
 
 def found() -> dict[str, EventUse]:
-    """Of all events that the code of the package tells, or has a word for."""
+    """Of all events that the code of the package logs, or describes."""
     package = Path(relay.__file__).parent
     events: dict[str, EventUse] = defaultdict(EventUse)
     for file in sorted(package.rglob("*.py")):
@@ -55,7 +55,7 @@ def found() -> dict[str, EventUse]:
 def _look_at(
     function: ast.FunctionDef | ast.AsyncFunctionDef, of_names: dict[str, set[str]], events: dict[str, EventUse]
 ) -> None:
-    """`of_names`: the levels at which functions of the same file tell something: they may be given an event."""
+    """`of_names`: the levels at which functions of the same file log: they may be given an event."""
     around = _levels_in(function)
     names = _names_in(function)
     for call in ast.walk(function):

@@ -1,4 +1,4 @@
-"""What is on the topics, as /asyncapi.json describes it."""
+"""The records on the topics, as /asyncapi.json describes them."""
 
 from typing import Any, Final
 
