@@ -1,4 +1,4 @@
-"""Formats validation errors as lines for users: the place, the mistake, and what is allowed."""
+"""Formats validation errors as lines for users: the place, the mistake, and allowed values."""
 
 import difflib
 import types

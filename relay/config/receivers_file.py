@@ -162,7 +162,7 @@ class SealedEntries:
 
 
 def load_receivers_file(path: Path) -> ReceiversFile:
-    """Raises UserError with one line per mistake: file, entry, field, what is wrong, what is allowed."""
+    """Raises UserError with one line per mistake: file, entry, field, mistake, and allowed values."""
     return _checked(read_mapping(path), str(path))
 
 

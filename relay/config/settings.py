@@ -299,7 +299,7 @@ class Origin(NamedTuple):
 def load_settings(overrides: Mapping[str, object], environ: Mapping[str, str]) -> Settings:
     """flags (`overrides`: field -> value, None if not given) > environment > `*_FILE` secrets > YAML file > defaults.
 
-    Raises UserError with one line per mistake: where, what, and what is allowed.
+    Raises UserError with one line per mistake: the place, the mistake, and allowed values.
     """
     given = _given(overrides, environ)
     settings = _validated(given)

@@ -10,7 +10,7 @@ class RelayError(Exception):
 
 
 class UserError(RelayError):
-    """The user's mistake: the message says what is wrong, where, and what to do. Exit code 2, no traceback."""
+    """The user's mistake: the message names the mistake, the place, and the remedy. Exit code 2, no traceback."""
 
 
 class NotYet(RelayError):

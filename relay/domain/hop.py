@@ -182,7 +182,7 @@ def _missing(field: str) -> InvalidRecord:
     return _wrong(name, "is missing" if field == "receiver" else "is missing or empty")
 
 
-# Readers of header values. They raise ValueError that says what is wrong.
+# Readers of header values. They raise ValueError with the reason.
 
 
 @lru_cache(maxsize=16_384)

@@ -72,7 +72,7 @@ _JSON_TYPE: Final = re.compile(r"(?:application|text)/(?:json|[^/+;]+\+json)", r
 def parse_message(value: bytes | None, headers: Headers) -> Message:
     """The message in a record of `from_sender`: header form if it has any `ce_*` header, else a JSON envelope.
 
-    The last of repeated headers counts. Raises InvalidRecord (reason `invalid`), which says what is wrong and where.
+    The last of repeated headers counts. Raises InvalidRecord (reason `invalid`), which names the mistake and the place.
     """
     if value is None:
         raise InvalidRecord("invalid", "the record has no value (null); a message needs a payload")

@@ -116,7 +116,7 @@ def read(secrets: Sequence[bytes], token: str, now: float) -> Session:
 
 
 def proof_of(secret: bytes, digest: bytes) -> str:
-    """Identifies a key of the settings; keyed with `secret`, so that nobody else can test guesses offline."""
+    """Identifies a key of the settings, keyed with `secret`, so that only its holders can test guesses offline."""
     return hmac.digest(secret, b"relay session key 1\0" + digest, "sha256").hex()[:_PROOF_CHARACTERS]
 
 

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Final
-from urllib.parse import quote, urldefrag, urljoin, urlsplit
+from urllib.parse import quote, unquote, urldefrag, urljoin, urlsplit
 
 import msgspec
 
@@ -14,7 +14,6 @@ from relay.domain.exchange import Exchange, NoResponse, Response
 from relay.domain.headers import MOST_URL
 from relay.domain.identity import DeliveryId
 from relay.domain.json_pointer import is_index, pointer_steps
-from relay.domain.path_values import path_fault, shown
 from relay.domain.receiver import StatusMap
 from relay.domain.schedule import parse_retry_after
 
@@ -245,6 +244,32 @@ def _mapped(response: Response, status_map: StatusMap, wait_s: float | None) -> 
         return AnswerReady(response.status, "application/json", _slice(response.body, status_map.result), False)
     except _NOT_THERE:  # done, but without a separate result, as is usual for failed jobs
         return _whole_body(response)
+
+
+# --- values in paths: servers and proxies decode paths, some twice, and resolve dot segments ----------------------
+
+_DECODINGS: Final = 2
+_SHOWN: Final = 80
+_HARMLESS: Final = re.compile(r"[A-Za-z0-9_-]+")
+_FORBIDDEN: Final = re.compile(r"[/\\\x00-\x1f\x7f-\x9f\u2028\u2029]")
+
+
+def path_fault(value: str, segment: str) -> str | None:
+    """Why `value` may not be part of the (not yet encoded) path segment `segment`; None if it may."""
+    if _HARMLESS.fullmatch(value):
+        return None
+    for _ in range(_DECODINGS + 1):
+        if _FORBIDDEN.search(value):
+            return "contains a slash, a backslash or a control character, perhaps encoded"
+        if segment.partition(";")[0].strip() in (".", ".."):  # some servers drop the part after a semicolon
+            return "results in a dot segment, which leads to another path"
+        value, segment = unquote(value), unquote(segment)
+    return None
+
+
+def shown(value: str) -> str:
+    """The value, encoded and shortened for an error text."""
+    return quote(value[:_SHOWN], safe="%;=@:+,!*'()~&$ \\") + ("..." if len(value) > _SHOWN else "")
 
 
 # --- JSON, by slices: numbers and spelling of the answer stay as the receiver wrote them ------------------------

@@ -27,43 +27,43 @@ def smaller_forms(key: bytes | None, value: bytes | None, headers: Headers) -> I
     except for the message's ids; the following ones shorten these and the detail. However large the record was, the
     forms after the first are smaller than 4 KiB, 3 KiB, 2 KiB and 500 bytes, even with the longest topic name.
     """
-    told = [text.decode(errors="replace")[:_ID_BYTES] for name, text in headers if name == OMITTED]
+    omitted = [text.decode(errors="replace")[:_ID_BYTES] for name, text in headers if name == OMITTED]
     original = tuple(pair for pair in headers if pair[0] not in OURS)
     ours = tuple(pair for pair in headers if pair[0] in OURS and pair[0] != OMITTED)
     if value:
-        told.append(f"value={len(value)}")
+        omitted.append(f"value={len(value)}")
         original += _ids_in(value, original)
-        yield Form(key, None, (*original, *ours, *_omitted(told)))
+        yield Form(key, None, (*original, *ours, *_omitted(omitted)))
     essential = _essential(original)
     left_out = len(original) - len({name for name, _ in original}.intersection(_ESSENTIAL))
     for id_bytes, detail_bytes in _BOUNDED:
-        yield _bounded(key, essential, ours, told, left_out, id_bytes, detail_bytes)
+        yield _bounded(key, essential, ours, omitted, left_out, id_bytes, detail_bytes)
     bare = tuple(pair for pair in ours if pair[0] in _BARE)
     if original:
-        told.append(f"headers={len(original)}")
-    yield Form(None, None, (*bare, *_omitted(told)))
+        omitted.append(f"headers={len(original)}")
+    yield Form(None, None, (*bare, *_omitted(omitted)))
 
 
 def _bounded(
     key: bytes | None,
     essential: Headers,
     ours: Headers,
-    told: list[str],
+    omitted: list[str],
     left_out: int,
     id_bytes: int,
     detail_bytes: int,
 ) -> Form:
-    told = list(told)
+    omitted = list(omitted)
     if left_out:
-        told.append(f"headers={left_out}")
+        omitted.append(f"headers={left_out}")
     if key is not None and len(key) > id_bytes:
-        told.append(f"key={len(key)}")
+        omitted.append(f"key={len(key)}")
         key = None
     if cut := [name for name, text in essential if len(text) > id_bytes]:
-        told.append(CUT + "+".join(cut))
+        omitted.append(CUT + "+".join(cut))
     headers = [(name, text[:id_bytes]) for name, text in essential]
     headers += [(name, _cut(text, detail_bytes) if name == "relay-detail" else text) for name, text in ours]
-    return Form(key, None, (*headers, *_omitted(told)))
+    return Form(key, None, (*headers, *_omitted(omitted)))
 
 
 def _essential(original: Headers) -> Headers:
@@ -83,8 +83,8 @@ def _ids_in(value: bytes, headers: Headers) -> Headers:
     return tuple((name, text.encode()) for name, text in found if text is not None)
 
 
-def _omitted(told: list[str]) -> Headers:
-    return ((OMITTED, ", ".join(told).encode()),) if told else ()
+def _omitted(omitted: list[str]) -> Headers:
+    return ((OMITTED, ", ".join(omitted).encode()),) if omitted else ()
 
 
 def _cut(text: bytes, size: int) -> bytes:

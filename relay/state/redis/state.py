@@ -126,8 +126,8 @@ class RedisState(Records):
 
     async def ready(self, tags: Sequence[int], *, in_doubt_s: float, ends: LaneEnds | None = None) -> None:
         in_doubt_ms = round(in_doubt_s * 1000)
-        told = {tag: None if ends is None else wire.encode_ends(ends.get(tag, {})) for tag in tags}
-        parts = [(tag, encode((self._calls.pass_of(tag), in_doubt_ms, told[tag]))) for tag in tags]
+        arguments = {tag: None if ends is None else wire.encode_ends(ends.get(tag, {})) for tag in tags}
+        parts = [(tag, encode((self._calls.pass_of(tag), in_doubt_ms, arguments[tag]))) for tag in tags]
         await self._calls.run("ready", parts, numbers)
 
     async def gaps(self, tags: Sequence[int]) -> dict[int, Gap]:
@@ -154,7 +154,7 @@ class RedisState(Records):
 
     async def attend(self, tags: Sequence[int]) -> float:
         found = await self._calls.run("attend", _to_each(tags, b""), numbers)
-        return max((ahead_ms for told in found for ahead_ms in told), default=0) / 1000
+        return max((ahead_ms for arguments in found for ahead_ms in arguments), default=0) / 1000
 
     async def hold(self, owner: str, hold: Hold) -> None:
         arguments = encode(([wire.encode_hold(owner, hold)], 0, 0))
@@ -163,11 +163,11 @@ class RedisState(Records):
     async def hold_again(self, holds: Mapping[str, Hold], *, tags: Collection[int] = (), before: float = 0.0) -> None:
         parts = dict(TagBatch(list(holds.items()), [tag_of(owner) for owner in holds]).parts())
         concerned = sorted({*parts, *tags})
-        told = [
+        arguments = [
             ([wire.encode_hold(owner, hold) for owner, hold in parts.get(tag, ())], 1, ms(before) * (tag in tags))
             for tag in concerned
         ]
-        await self._calls.run("hold", list(zip(concerned, map(encode, told), strict=True)), numbers)
+        await self._calls.run("hold", list(zip(concerned, map(encode, arguments), strict=True)), numbers)
 
     async def resume(self, owner: str) -> None:
         await self._calls.run("resume", [(tag_of(owner), owner.encode())], numbers)
@@ -185,8 +185,8 @@ class RedisState(Records):
     # keys of the API
     async def use_keys(self, used: Mapping[str, float]) -> None:
         parts = TagBatch(list(used.items()), [_tag_of_key(id) for id in used]).parts()
-        told = [(tag, encode([(id, round(ago_s * 1000)) for id, ago_s in part])) for tag, part in parts]
-        await self._calls.run("use_keys", told, numbers)
+        arguments = [(tag, encode([(id, round(ago_s * 1000)) for id, ago_s in part])) for tag, part in parts]
+        await self._calls.run("use_keys", arguments, numbers)
 
     async def keys_used(self, ids: Sequence[str]) -> list[float | None]:
         batch = TagBatch(ids, [_tag_of_key(id) for id in ids])
@@ -197,8 +197,8 @@ class RedisState(Records):
     # statistics
     async def tally(self, teller: str, number: int, tallies: Sequence[Tally]) -> None:
         parts = TagBatch(tallies, [tag_of(one.owner) for one in tallies]).parts()
-        told = [(tag, encode((teller, number, list(map(wire.encode_tally, part))))) for tag, part in parts]
-        await self._calls.run("tally", told, numbers)
+        arguments = [(tag, encode((teller, number, list(map(wire.encode_tally, part))))) for tag, part in parts]
+        await self._calls.run("tally", arguments, numbers)
 
     async def statistics(self, owners: Sequence[str]) -> list[Statistics]:
         batch = TagBatch(owners, [tag_of(owner) for owner in owners])
@@ -255,10 +255,10 @@ class RedisState(Records):
 
     async def drop_failed(self, entries: Sequence[FailedEntry]) -> None:
         parts = _of_failed(entries).parts()
-        told = [
+        arguments = [
             (tag, encode([(entry.receiver, wire.coordinate_key(entry.at)) for entry in part])) for tag, part in parts
         ]
-        await self._calls.run("drop_failed", told, numbers)
+        await self._calls.run("drop_failed", arguments, numbers)
 
     async def failed(self, receiver: str, *, limit: int) -> list[FailedEntry]:
         part = tag_of(f"r:{receiver}"), encode((receiver, limit))
@@ -270,8 +270,8 @@ class RedisState(Records):
         return sorted(receiver for receivers in found for receiver in receivers)
 
 
-def _to_each(tags: Iterable[int], told: bytes) -> list[Part]:
-    return [(tag, told) for tag in tags]
+def _to_each(tags: Iterable[int], arguments: bytes) -> list[Part]:
+    return [(tag, arguments) for tag in tags]
 
 
 def _of_failed(entries: Sequence[FailedEntry]) -> TagBatch[int, FailedEntry]:

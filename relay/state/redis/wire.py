@@ -80,7 +80,7 @@ def encode_ends(ends: Mapping[TopicPartition, int]) -> list[object]:
 # --- signs of life, and lines -----------------------------------------------------------------------------------
 
 
-class WireTold(msgspec.Struct, frozen=True, omit_defaults=True):
+class WireSign(msgspec.Struct, frozen=True, omit_defaults=True):
     """The content of a heartbeat; a map with names, so that newer releases can add fields."""
 
     heads: tuple[LineHead, ...] = ()
@@ -89,30 +89,30 @@ class WireTold(msgspec.Struct, frozen=True, omit_defaults=True):
     parked: tuple[ParkedLine, ...] = ()
 
 
-_encode_told: Final = msgspec.msgpack.Encoder().encode
-_decode_told: Final = msgspec.msgpack.Decoder(WireTold).decode
+_encode_content: Final = msgspec.msgpack.Encoder().encode
+_decode_content: Final = msgspec.msgpack.Decoder(WireSign).decode
 _HeadAlone = tuple[bytes, bytes, str, str]
 """The fields of a LineHead that every release knows."""
 _decode_heads: Final = msgspec.msgpack.Decoder(tuple[_HeadAlone, ...]).decode
 
 
 def encode_sign(sign: Sign) -> tuple[object, ...]:
-    told = WireTold(sign.heads, sign.process, sign.in_flight, sign.parked)
-    alone = _encode_told([head[:4] for head in sign.heads])
-    return f"{sign.topic}/{sign.partition}", raw(alone), raw(_encode_told(told))
+    content = WireSign(sign.heads, sign.process, sign.in_flight, sign.parked)
+    alone = _encode_content([head[:4] for head in sign.heads])
+    return f"{sign.topic}/{sign.partition}", raw(alone), raw(_encode_content(content))
 
 
 class WireServed(msgspec.Struct, array_like=True):
     ago_ms: int
     heads: msgspec.Raw
-    told: msgspec.Raw = EMPTY
+    content: msgspec.Raw = EMPTY
 
     def served(self) -> Served:
-        if not (data := text_bytes(self.told)):
+        if not (data := text_bytes(self.content)):
             heads = tuple(LineHead(*head) for head in _decode_heads(text_bytes(self.heads)))
             return Served(self.ago_ms / 1000, heads)
-        told = _decode_told(data)
-        return Served(self.ago_ms / 1000, told.heads, told.process, told.in_flight, told.parked)
+        content = _decode_content(data)
+        return Served(self.ago_ms / 1000, content.heads, content.process, content.in_flight, content.parked)
 
 
 decode_served: Final = msgspec.msgpack.Decoder(list[list[WireServed | int] | bool]).decode
