@@ -1,1 +1,1 @@
-"""The five workers, one step each."""
+"""The five workers, one step each, and the history's worker."""

@@ -1,7 +1,8 @@
-"""Doubt: somebody began a POST, and nobody knows what came of it. It cannot arrive any more.
+"""Resolves deliveries in doubt: an attempt was started, its outcome is unknown, and it can no longer arrive.
 
-1. a receiver that can be asked is asked: known: delivered; never seen: POST again; no word: ask again;
-2. another gets it again, or not, as it is configured.
+1. A receiver with a status endpoint is asked. It has the message: delivered. It never saw it: POST again. No usable
+   response: ask again.
+2. Any other receiver gets the message again, or the message is dead-lettered, as configured.
 """
 
 from functools import partial
@@ -21,7 +22,7 @@ from workers.status_request import ask, ask_again_s
 
 
 class Doubt:
-    """Resolves what is in doubt."""
+    """Resolves deliveries in doubt."""
 
     def __init__(self, outside: Outside) -> None:
         self._outside = outside
@@ -33,11 +34,11 @@ class Doubt:
             return ask(self._outside, _about(work), work.hop, receiver, url, partial(self._decide, work, url))
         if receiver.on_ambiguous == "dead_letter":
             said = f": {work.said}" if work.said else ""
-            return Dead("ambiguous", f"an attempt was begun, and nobody knows what came of it{said}")
+            return Dead("ambiguous", f"an attempt was started, and its outcome is unknown{said}")
         return _again(work)
 
     def before(self, work: Delivery) -> Step:
-        """Of a life whose former one may have reached the receiver: it is asked once before it is sent anything."""
+        """Asks the receiver once before anything is sent, as the delivery's previous life may have reached it."""
         url = _url(work.receiver, work)
         return ask(self._outside, _about(work), work.hop, work.receiver, url, partial(self._decide_before, work, url))
 
@@ -75,8 +76,9 @@ class Doubt:
         assert_never(reading)
 
     def _unproved(self, work: Delivery, now: float) -> Later:
-        """Some status endpoints know every id. Its record is newer than the loss of the state: either the same was sent
-        before, and its row will be read back from the log, or none was, and it is sent when that is done."""
+        """Waits. Some status endpoints know every id, so their response proves nothing for a record newer than the
+        loss of the state. If the message was sent before, its row will be rebuilt from the log; if not, it is sent
+        after the rebuild."""
         wait_s = min(ask_again_s(None, work.asked, work.receiver.poll), work.rest_s(now))
         return Later(wait_s, "waits until what Redis lost is rebuilt", Change.DOUBT)
 

@@ -1,4 +1,4 @@
-"""A delivery as work: one message on its way to one receiver, and what the engine keeps to on that way."""
+"""A delivery as the engine's work: one message on its way to one receiver, and the rules for sending it."""
 
 from functools import lru_cache
 from math import inf
@@ -17,23 +17,24 @@ from relay.state.rows import delivery_row
 
 RATE_SLACK = 0.05
 LEAST_RATE_SLACK_S = 0.02
-"""Starts are paced so much of a window slower than the limit, and at least so long, so that the endpoint does not see
-more although some start late, or are longer on their way."""
+"""Starts are paced slower than the limit, by this share of a window and at least by LEAST_RATE_SLACK_S. Some starts
+are late and some requests travel longer; the endpoint must still not see more than the limit."""
 LATE_SHARE = 0.6
-"""How much of that a start may be late; the rest is for the way."""
+"""The share of the slack by which a start may be late; the rest is for travel time."""
 
 MOST_OFFSETS = 10**12
-"""A partition never has so many records."""
+"""More records than a partition ever has."""
 OFF_S = 5.0
 SWITCHED_OFF = Later(OFF_S, "the receiver is switched off", Change.RELEASED, pause_s=OFF_S)
-"""As a pause, renewed until the receiver is enabled again: nothing is sent, no attempt counts, but time passes."""
+"""A pause that is renewed until the receiver is enabled: nothing is sent and no attempt is counted, but the message
+ages."""
 UNVERIFIED = Later(OFF_S, "the receiver has yet to be verified", Change.RELEASED, pause_s=OFF_S)
-"""Likewise, until its URL has proved that it wants what is sent there."""
+"""Likewise, until the receiver's URL has been verified."""
 
 
 def unusable_wait(settings: Receiver | Source) -> Later | None:
-    """How long nothing is tried where this process cannot use the settings; None: it can. The registry resumes what
-    waits as soon as it can."""
+    """The wait while this process cannot use the settings; None if it can. The registry resumes waiting work as soon
+    as the settings become usable."""
     if settings.unusable is None:
         return None
     return Later(OFF_S, f"its settings cannot be used here: {settings.unusable}", Change.RELEASED, pause_s=OFF_S)
@@ -48,7 +49,7 @@ class Delivery(Work):
         row = delivery_row(hop.delivery)
         super().__init__(record, row, hop.generation, order_key(receiver, hop.delivery, hop.order), row.owner)
         if hop.generation > 0 or not hop.accepted_ms:
-            # a replay is a new life: its age counts from the replay, which appended this record
+            # a replay starts a new life: its age counts from the replay, which appended this record
             hop = structs.replace(hop, accepted_ms=record.timestamp_ms)
         self.hop = hop
         self.receiver = receiver
@@ -57,7 +58,7 @@ class Delivery(Work):
         self.asked = 0
         """Status GETs made about the attempt in doubt."""
         self.said: str | None = None
-        """What came of the last attempt that failed, in words, while this process knows it."""
+        """The outcome of the last failed attempt, in words, if this process knows it."""
 
     @property
     def delivery(self) -> DeliveryId:
@@ -68,7 +69,7 @@ class Delivery(Work):
         return self.hop.wait_s > 0
 
     def follow(self, receiver: Receiver) -> None:
-        """Settings may have changed while it waited: an endpoint that was corrected counts at once."""
+        """Follow changed settings: a corrected endpoint takes effect at once."""
         if receiver is not self.receiver:
             self.receiver = receiver
             self.rules = rules_of(receiver)
@@ -78,13 +79,13 @@ class Delivery(Work):
         return max(0.0, now - self.hop.accepted_ms / 1000)
 
     def rest_s(self, now: float) -> float:
-        """Seconds until it is too old; 0 when it is."""
+        """Seconds until `max_age`; 0 once it has passed."""
         return max(0.0, self.receiver.post.retry.max_age - self.age_s(now))
 
     @property
     def sequence(self) -> int | None:
-        """Grows along the order key, also over moves: the offset in the lane's topic; or what it was in the delivery's
-        first life."""
+        """A number that grows along the order key, also across moves: the offset in the lane's topic, or the number
+        from the delivery's first life."""
         if self.queue is None and not self.out_of_order:
             return None
         if self.hop.sequence is not None:
@@ -93,45 +94,45 @@ class Delivery(Work):
 
 
 def receiver_or_stand_in(directory: Directory, hop: Hop) -> Receiver:
-    """The receiver; or one with nothing but its name, where it was removed since: `still_there` then ends the work in
-    its own row, so that whoever looks at the delivery sees why."""
+    """The receiver, or a stand-in that has only its name if it has been removed. `still_there` then ends the work in
+    its own row, where the reason stays visible."""
     return _of_its_life(directory.receiver(hop.delivery.receiver), hop) or Receiver(hop.delivery.receiver, Endpoint(""))
 
 
 def still_there(directory: Directory, hop: Hop) -> Receiver | Dead:
-    """The receiver with its settings of now, or how its deliveries end."""
+    """The receiver with its current settings, or the end of its deliveries."""
     name = hop.delivery.receiver
     receiver = directory.receiver(name)
     if receiver is None:
         return Dead("unknown_receiver", f"there is no receiver named {name!r} any more")
-    another = Dead("unknown_receiver", f"the receiver {name!r} was removed; another one has its name now")
+    another = Dead("unknown_receiver", f"the receiver {name!r} was removed; its name now belongs to another receiver")
     return _of_its_life(receiver, hop) or another
 
 
 def removed(directory: Directory, hop: Hop) -> Receiver | None:
-    """The last settings of the receiver, where it was removed, and something of it is left."""
+    """The last settings of a removed receiver whose deliveries are not all finished; None otherwise."""
     return _of_its_life(directory.removed(hop.delivery.receiver), hop)
 
 
 def _of_its_life(receiver: Receiver | None, hop: Hop) -> Receiver | None:
-    """None: another one has its name."""
+    """None if the name now belongs to another receiver."""
     return receiver if receiver is not None and receiver.life.has(hop.life, hop.origin) else None
 
 
 def not_sendable(receiver: Receiver) -> Later | None:
-    """Why the receiver is sent nothing now, no POST, no GET and no ping, by its settings; None: it is."""
+    """Why the receiver's settings forbid every request now (POST, GET and ping); None if they do not."""
     if not receiver.enabled:
         return SWITCHED_OFF
     return None if receiver.verified else UNVERIFIED
 
 
 def can_be_asked(receiver: Receiver) -> bool:
-    """Whether the receiver can say if it has a message although its response to the POST was lost."""
+    """Whether the receiver can be asked about a message although its response to the POST was lost."""
     return receiver.status_endpoint is not None and "{response." not in receiver.status_endpoint
 
 
 def rules_of(receiver: Receiver) -> GateRules:
-    """What the engine keeps to when it sends to a receiver from one of its partitions."""
+    """The engine's rules for sending to a receiver from one of its partitions."""
     asked = can_be_asked(receiver)
     once = not asked and receiver.on_ambiguous == "dead_letter"
     post, partitions = receiver.post, receiver.partitions
@@ -152,7 +153,7 @@ def _rules(
     once: bool,
     patience_s: float,
 ) -> GateRules:
-    """Remembered: most receivers have the same ones."""
+    """Cached: most receivers have the same rules."""
     interval_s, late_s = pace_of(rate_limit, window_s)
     limits = Limits(interval_s, settle_s, breaker, settle_s, in_flight)
     share = in_flight_per_lane(in_flight, partitions)
@@ -172,7 +173,7 @@ def in_flight_per_lane(most: int, partitions: int) -> int:
 
 
 def pace_of(rate_limit: int | None, window_s: float) -> tuple[float, float]:
-    """Least distance of two POST starts, and how late each may be; in seconds."""
+    """Least distance between two POST starts, and how late each may be; in seconds."""
     if not rate_limit:
         return 0.0, inf
     slack_s = max(window_s * RATE_SLACK, LEAST_RATE_SLACK_S)
@@ -180,7 +181,7 @@ def pace_of(rate_limit: int | None, window_s: float) -> tuple[float, float]:
 
 
 def order_key(receiver: Receiver, delivery: DeliveryId, order: str | None) -> bytes | None:
-    """Digest of what `delivery` has to stay in order with; None: of nothing. `order`: as in its hop."""
+    """Digest of the key that `delivery` stays in order with; None if it is unordered. `order`: as in its hop."""
     match receiver.ordering:
         case "receiver":
             return _order_key(receiver.name)

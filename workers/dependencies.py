@@ -1,4 +1,4 @@
-"""What the steps need of the world: HTTP, time, chance, and somebody who counts, and who writes down."""
+"""The dependencies of the steps: HTTP, time, randomness, meter, journal and tracing."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -22,9 +22,9 @@ from workers.tracing import Tracing
 
 @dataclass(frozen=True, slots=True)
 class Outside:
-    """`jitter`: uniform sample of [0, 1). `turnstile`: the process's, which is told of every exchange. `answer_url`:
-    where a receiver may POST its answer later (None: nowhere). `journal` None: nobody is told of requests. `tracing`
-    None: a sender's trace goes along as it came."""
+    """`jitter`: uniform sample of [0, 1). `turnstile`: the process's request limiter, which sees every exchange.
+    `answer_url`: where a receiver may POST its answer later (None: nowhere). `journal` None: requests are not
+    recorded. `tracing` None: a sender's trace context is passed on unchanged."""
 
     transport: Transport
     clock: Clock
@@ -43,14 +43,15 @@ class Outside:
     def post(
         self, work: Work, about: RequestPurpose, request: Request, decide: Callable[[Exchange], Decision]
     ) -> Call[Exchange]:
-        """As `call`; what begins in a slot of its endpoint's rate may wait for a connection, say, only within that."""
+        """As `call`. A request that starts in a slot of its endpoint's rate limit may wait for a connection only
+        within that slot."""
         if work.rules is not None and work.rules.late_s < inf:
             within_s = max(0.0, work.start_by - self.clock.monotonic())
             request = structs.replace(request, start_within_s=within_s)
         return self.call(about, request, decide)
 
     def call(self, about: RequestPurpose, request: Request, decide: Callable[[Exchange], Decision]) -> Call[Exchange]:
-        """Make `request`; `decide` says what its outcome means, unless that is ours."""
+        """Make `request`. `decide` says what its outcome means, unless the failure is on our side."""
         begun = self.clock.monotonic()
         return Call(partial(self.transport.send, request), partial(self._heard, about, request, begun, decide))
 

@@ -1,13 +1,13 @@
-"""FailedMessages: makes failures known.
+"""FailedMessages: reports failures, lists them and notifies senders.
 
-1. read the dead letter (whatever is in it);
-2. report it (Sentry groups it by receiver and reason, and is rate-limited);
-3. append a failure notice for the sender (problem details, as JSON), unless its own callback is what failed, or nobody
-   knows who sent it;
-4. acknowledged: index it for listing, and tell those who gather what has failed.
+1. Read the dead letter, whatever it contains.
+2. Report it to Sentry, which groups by receiver and reason; reports are rate-limited.
+3. Append a failure notice for the sender (problem details, as JSON), unless its own callback is what failed or the
+   sender is unknown.
+4. Once that is acknowledged, index the dead letter for listing, and pass it on to the summaries of failures.
 
-One that somebody discarded is neither reported nor listed: nobody has to look at it any more. One that another relay
-made known before it was moved here is listed, and that is all.
+A discarded dead letter is neither reported nor listed, as no action is left. One that another relay reported before it
+was moved here is only listed.
 """
 
 from collections.abc import Sequence
@@ -30,7 +30,7 @@ from workers.tables import LookedUpFirst
 
 
 class Reporter(Protocol):
-    """Tells people about failures; never raises, never blocks, and may drop."""
+    """Reports failures; never raises, never blocks, and may drop."""
 
     def report_failure(
         self, receiver: str, reason: str, reason_class: str, stage: str, attempts: int, last_status: int | None
@@ -38,19 +38,19 @@ class Reporter(Protocol):
 
 
 class Gatherer(Protocol):
-    """Gathers failures, to tell of many at a time; never raises, never blocks, and may drop."""
+    """Gathers failures to report many at once; never raises, never blocks, and may drop."""
 
     def failed(self, entry: FailedEntry, attempts: int) -> None: ...
 
 
-class NobodyGathers:
-    """`Gatherer` that has nobody to tell."""
+class NoGatherer:
+    """`Gatherer` that does nothing."""
 
     def failed(self, entry: FailedEntry, attempts: int) -> None:
         return
 
 
-NOBODY_GATHERS: Final = NobodyGathers()
+NO_GATHERER: Final = NoGatherer()
 
 
 class Failure(Work):
@@ -65,12 +65,12 @@ class Failure(Work):
 
     @property
     def is_known(self) -> bool:
-        """Whether it was made known before it was moved here."""
+        """Whether it was reported before it was moved here."""
         return MOVED in self.record.headers
 
 
 class FailedIndex(LookedUpFirst):
-    """Nothing is looked up: to index a dead letter twice is to index it once."""
+    """Index of dead letters. No lookup is needed, as indexing twice has the effect of indexing once."""
 
     def __init__(self, state: State, gatherer: Gatherer) -> None:
         self._state = state
@@ -90,7 +90,7 @@ class FailedIndex(LookedUpFirst):
 
 
 def entry_of(work: Failure) -> FailedEntry:
-    """A dead letter in the index for listing."""
+    """The dead letter's entry in the index for listing."""
     return FailedEntry(
         receiver=work.receiver or NO_RECEIVER,
         at=work.record.coordinate,
@@ -102,12 +102,12 @@ def entry_of(work: Failure) -> FailedEntry:
 
 
 def is_listed(work: Failure) -> bool:
-    """Whether somebody may have to see to it."""
+    """Whether it may need an operator's attention."""
     return work.letter.reason != DISCARDED
 
 
 class FailedMessages:
-    """The step; see the module's first lines."""
+    """The step; see the module's docstring."""
 
     stage = "failed_messages"
     kind = CallKind.POST
@@ -120,7 +120,7 @@ class FailedMessages:
         state: State,
         letters: Letters,
         reporter: Reporter,
-        gatherer: Gatherer = NOBODY_GATHERS,
+        gatherer: Gatherer = NO_GATHERER,
     ) -> None:
         self._topics = topics
         self._letters = letters
@@ -157,13 +157,13 @@ class FailedMessages:
         return self._letters.bury(record, dead)
 
     def _on_the_way_back(self, letter: DeadLetter) -> bool:
-        """Whether it was the sender's own callback that failed: a notice would take the same way, and fail there."""
+        """Whether the sender's own callback failed: a notice would use the same callback, and fail there too."""
         return is_of_callback(letter.reason) or letter.stage == self._topics.to_sender
 
     def _notice(self, work: Failure, source_id: str, message_id: str) -> NewRecord:
         receiver = work.receiver or NO_RECEIVER
         if "id_conflict" in (work.letter.reason, work.letter.former_reason):
-            receiver = NO_RECEIVER  # it never became a delivery; the one of this name is the first message's
+            receiver = NO_RECEIVER  # it never became a delivery; the delivery of this name is the first message's
         letter, generation = work.letter, generation_of(work.record)
         trace = dict(original_headers(work.record.headers))
         hop = Hop(
@@ -191,11 +191,11 @@ class FailedMessages:
 
 
 def life_of(record: Record) -> str:
-    """The life of its receiver's name that a dead letter is of; empty where it does not say."""
+    """The life of the receiver's name that a dead letter belongs to; empty if the letter does not say."""
     return dict(record.headers).get(LIFE_HEADER, b"").decode(errors="replace")
 
 
 def generation_of(record: Record) -> int:
-    """The life that a dead letter is of; the first where it does not say."""
+    """The generation of the delivery that a dead letter belongs to; 0 if the letter does not say."""
     value = dict(record.headers).get("relay-generation", b"0")
     return int(value) if value.isdigit() and len(value) <= 18 else 0

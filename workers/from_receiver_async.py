@@ -1,11 +1,12 @@
-"""FromReceiverAsync: gets the answers that come later.
+"""FromReceiverAsync: collects answers that arrive after the response.
 
-1. read the record; a receiver that was removed keeps its last settings for this, or else: dead letter
-   (`unknown_receiver`);
-2. the deadline is over: a receiver without a status endpoint that need not answer has delivered without one, else a
-   dead letter (`receiver_forgot` where it last said that it never saw the message, else `answer_timeout`);
-3. ask at the status URL, if there is one; else wait for the receiver's own callback, which ends the row from outside;
-4. an answer goes to `to_sender`; still working: ask again later, less and less often, never beyond the deadline.
+1. Read the record. A removed receiver keeps its last settings for this; without them: dead letter
+   (`unknown_receiver`).
+2. The deadline has passed: a receiver without a status endpoint whose answer is optional counts as delivered. Any
+   other gets a dead letter (`receiver_forgot` if it last said that it never saw the message, else `answer_timeout`).
+3. Poll the status URL, if there is one. Otherwise wait for the receiver's callback, which ends the row from outside.
+4. An answer is published to `to_sender`. While the receiver is still working: poll again, less and less often, never
+   beyond the deadline.
 """
 
 from functools import partial
@@ -55,7 +56,7 @@ FORGOT = "receiver_forgot"
 
 
 class Awaited(Work):
-    """A delivery whose answer comes later."""
+    """A delivery whose answer arrives later."""
 
     __slots__ = ("hop", "receiver", "said")
 
@@ -66,7 +67,7 @@ class Awaited(Work):
         self.follow(receiver)
         self.attempts = hop.attempt
         self.said: str | None = None
-        """What came of the last GET that brought no news, in words, while this process knows it."""
+        """The outcome of the last GET without news, in words, if this process knows it."""
 
     @property
     def delivery(self) -> DeliveryId:
@@ -77,15 +78,15 @@ class Awaited(Work):
         return self.hop.wait_s > 0
 
     def follow(self, receiver: Receiver) -> None:
-        """The receiver with its settings of now."""
+        """Follow the receiver's current settings."""
         self.receiver = receiver
         limits = Limits(0.0, receiver.post.settle_s, receiver.post.breaker, receiver.post.settle_s)
         self.rules = GateRules(limits, in_flight_per_lane(receiver.post.max_in_flight, receiver.partitions))
 
     @property
     def status_url(self) -> str | None:
-        """Where to ask. What the record says counts only on the receiver's own origins: it may be forged, or the
-        receiver has moved since; then its template is asked, if the ids are enough for that."""
+        """The URL to poll. The record's URL is used only on the receiver's own origins: it may be forged, or the
+        receiver may have moved since. Otherwise the receiver's template is used, if the ids suffice for it."""
         url, receiver, delivery = self.hop.status_url, self.receiver, self.hop.delivery
         if url is None or is_of_receiver(url, receiver):
             return url
@@ -100,18 +101,18 @@ class Awaited(Work):
 
     @property
     def not_asked(self) -> str:
-        """Why there is no place to ask at."""
+        """Why there is no URL to poll."""
         if self.hop.status_url is not None:
-            return "the place to ask at that its record names is not the receiver's"
-        return self.hop.not_asked or "its 202 named no place to ask at"
+            return "the status URL in its record is not the receiver's"
+        return self.hop.not_asked or "its 202 named no status URL"
 
     @property
     def forgotten(self) -> bool:
-        """The receiver last said that it never saw this message."""
+        """Whether the receiver last said that it never saw this message."""
         return self.hop.reason == FORGOT
 
     def heard(self, reading: StatusReading) -> None:
-        """Keep what matters at the deadline in the record itself: a parked copy of it is all that is left by then."""
+        """Keeps the reading in the record itself, for the deadline: by then only a parked copy of it may be left."""
         reason = FORGOT if isinstance(reading, NeverSeen) else None
         if reason != self.hop.reason:
             self.hop = structs.replace(self.hop, reason=reason)
@@ -122,12 +123,12 @@ class Awaited(Work):
         return max(0.0, now - self.record.timestamp_ms / 1000)
 
     def rest_s(self, now: float) -> float:
-        """Seconds until the deadline, which counts from the 202; 0 when it is over. `now`: Unix seconds."""
+        """Seconds until the deadline, which counts from the 202; 0 once it has passed. `now`: Unix seconds."""
         return max(0.0, self.receiver.answer_deadline - self.age_s(now))
 
 
 class FromReceiverAsync:
-    """The step; see the module's first lines."""
+    """The step; see the module's docstring."""
 
     stage = "pending"
     kind = CallKind.POLL
@@ -204,7 +205,7 @@ class FromReceiverAsync:
             case StillRunning(ask_after_s):
                 return self._later(work, self._again_s(work, ask_after_s), "still working", up=True)
             case NeverSeen():
-                return self._later(work, self._again_s(work, None), "never seen, says the receiver", up=True)
+                return self._later(work, self._again_s(work, None), "the receiver says that it never saw it", up=True)
             case StatusGone():
                 return Dead("gone", "the receiver's status endpoint says that it is gone", 410, pause_s=inf)
             case AskLater(retry_after_s, whole, kind, detail):
@@ -222,15 +223,15 @@ class FromReceiverAsync:
         return ask_again_s(wish_s, work.polls, work.receiver.poll)
 
     def _later(self, work: Awaited, seconds: float, why: str, *, up: bool = False) -> Later:
-        """Not beyond the deadline, which has to be noticed."""
+        """Never beyond the deadline, which has to be noticed."""
         return Later(min(seconds, work.rest_s(self._outside.clock.time())), why, up=up)
 
     def _first_wait_s(self, work: Awaited) -> float:
-        """Of what the receiver asked for, or the policy's first step, the part that is not over yet."""
+        """Seconds left of the delay that the receiver asked for, or else of the policy's first step."""
         if work.receiver.unusable is not None:
-            return 0.0  # how long may stand where nothing of its settings can be read
+            return 0.0  # the deadline is unknown, as the settings cannot be read
         if not work.receiver.post.url:
-            return 0.0  # a stand-in: there is nothing to wait for
+            return 0.0  # a stand-in: nothing to wait for
         deadline_s = work.receiver.answer_deadline
         wish_s = work.hop.ask_after_s if work.hop.ask_after_s is not None else work.receiver.poll.base
         wait_s = deadline_s if work.status_url is None else min(wish_s, deadline_s)

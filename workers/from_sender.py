@@ -1,17 +1,17 @@
 """FromSender: routes each message to its receivers.
 
-1. read the record, in either wire form; what cannot be read, or is too large, is a dead letter (`invalid`,
-   `too_large`);
-2. look up the message: a known id with all hop records acknowledged is a duplicate and skipped, one with other bytes
-   is a dead letter (`id_conflict`);
-3. find its receivers: those it names, or those that subscribe and whose filters take it; one that is switched off, or
-   whose settings this process cannot use, gets it later. What nobody's filter takes has come to its end. What the relay
-   says itself goes to those that may hear it;
-4. append one hop record per receiver, and a dead letter for each receiver nobody knows;
-5. acknowledged: remember the message as enqueued.
+1. Read the record, in either wire form. A record that cannot be read or is too large is a dead letter (`invalid`,
+   `too_large`).
+2. Look up the message. A known id whose hop records are all acknowledged is a duplicate and skipped; one with other
+   bytes is a dead letter (`id_conflict`).
+3. Find its receivers: those it names, or those that subscribe and whose filters accept it. A receiver that is switched
+   off, or whose settings this process cannot use, gets it later. A message that no filter accepts is finished. The
+   relay's own events go to the receivers that may see them.
+4. Append one hop record per receiver, and a dead letter for each unknown receiver.
+5. Once these are acknowledged, remember the message as enqueued.
 
-Among the messages are markers, where a receiver's move to another lane takes effect (`relay/domain/route.py`): each is
-told on `receiver_config`, in its turn.
+Among the messages are markers, at which a receiver's move to another lane takes effect (`relay/domain/route.py`). Each
+is published on `receiver_config` in its turn.
 """
 
 from collections.abc import Sequence
@@ -41,10 +41,10 @@ from workers.letters import Letters
 from workers.routing import first_hop, lane_record
 from workers.tables import LookedUpFirst
 
-NOBODY_MOVES: Final = NoMoves()
+NO_MOVES: Final = NoMoves()
 UNROUTABLE: Final = Later(5.0, "the entry of a receiver cannot be read here: its lane, or what it subscribes to")
 _KEPT_MS: Final = 7 * DAY_S * 1000
-"""Retention of `from_sender`: no older record can be there, whatever its sender says."""
+"""Retention of `from_sender`: no older record can exist, whatever its sender says."""
 
 
 class Incoming(Work):
@@ -62,7 +62,7 @@ class Incoming(Work):
 
 
 class Turn(Work):
-    """A marker on its way: nobody's message."""
+    """A marker of a move among the messages."""
 
     __slots__ = ("marker",)
 
@@ -72,7 +72,7 @@ class Turn(Work):
 
 
 class MessageTable(LookedUpFirst):
-    """What is known of messages: the first memory against duplicates. And what has to be known before any is routed."""
+    """The known messages, the first guard against duplicates; and the moves that must be known before any is routed."""
 
     def __init__(self, state: State, moves: Moves) -> None:
         self._state = state
@@ -81,7 +81,7 @@ class MessageTable(LookedUpFirst):
 
     async def intake(self, lane: Lane, works: Sequence[Incoming | Turn]) -> list[Seen]:
         turns = [work for work in works if isinstance(work, Turn)]
-        # A former owner may have met markers before our first record; and this process may not have heard of a move.
+        # A former owner may have read markers before our first record, and this process may not know of a move yet.
         if self._epochs.get(lane[:2]) != lane.epoch or not all(self._moves.announced(turn.marker) for turn in turns):
             await self._moves.catch_up()
             self._epochs[lane[:2]] = lane.epoch
@@ -132,7 +132,7 @@ def _failed_deliveries(work: Incoming, outcome: Outcome) -> list[Mark]:
 
 
 class FromSender:
-    """The step; see the module's first lines. `max_payload_bytes`: the largest value of a record."""
+    """The step; see the module's docstring. `max_payload_bytes`: the largest value of a record."""
 
     stage = "from_sender"
     kind = CallKind.POST
@@ -148,7 +148,7 @@ class FromSender:
         outside: Outside,
         *,
         max_payload_bytes: int,
-        moves: Moves = NOBODY_MOVES,
+        moves: Moves = NO_MOVES,
     ) -> None:
         self._topics = topics
         self._directory = directory
@@ -176,7 +176,7 @@ class FromSender:
             return self._turned(work)
         message = work.message
         if work.conflict:
-            return Dead("id_conflict", "this id came before with another payload, type or receivers")
+            return Dead("id_conflict", "this id was used before with another payload, type or receivers")
         try:
             names = self._names(message)
         except InvalidRecord as error:
@@ -184,8 +184,8 @@ class FromSender:
         return self._routed(work, names)
 
     def _names(self, message: Message) -> Sequence[str]:
-        """The receivers that it goes to; of an event of our own there may be none any more, and filters may leave none.
-        Raises InvalidRecord."""
+        """The message's receivers. One of the relay's own events may have none any more, and filters may exclude
+        all. Raises InvalidRecord."""
         names = recipients(self._directory, message)
         if names or message.source_id == OWN_SOURCE:
             return names
@@ -204,12 +204,13 @@ class FromSender:
             return UNROUTABLE
         if work.message.receivers is None and any(one is not None and one.filter is UNDECIDED for _, one in found):
             return UNROUTABLE
-        # a request waits for one delivery only
+        # a request waits for only one delivery
         hops = [self._hop(work, event, receiver, 0) for _, receiver in found if receiver is not None]
         return Done((*hops, *(self._unknown(work, name) for name in work.unknown)))
 
     def _receiver(self, work: Incoming, name: str) -> Receiver | None:
-        """None: there is none that the message may name, or its name was another owner's when that came."""
+        """None if there is no receiver of that name that the message may name, or if the name belonged to another
+        owner when the message arrived."""
         receiver = self._directory.receiver(name)
         if receiver is None or work.message.receivers is None:
             return receiver
@@ -220,10 +221,11 @@ class FromSender:
         return receiver if receiver.life.began_before(work.record.coordinate) else None
 
     def _turned(self, work: Turn) -> Done | Dead:
-        """From here on the receiver's messages take its new lane: known here at once, to others before the commit."""
+        """Switch the receiver's messages to its new lane from here on. This process knows at once, others before the
+        commit."""
         marker, record = work.marker, work.record
         if not self._moves.announced(marker):
-            return Dead("invalid", "an empty record that claims to be a marker of a move, which nobody announced")
+            return Dead("invalid", "an empty record claims to be a marker of a move that was never announced")
         known = self._moves.cut(marker.name, marker.version, record.partition)
         if not self._moves.is_under_way(marker) or known not in (None, record.offset):
             return Done()
@@ -253,7 +255,7 @@ class FromSender:
 
 
 class TracedFromSender(FromSender):
-    """The same, told as spans. A step of its own, as the other must not even ask whether it is."""
+    """The same step with spans. A class of its own, so that the other does not even check for tracing."""
 
     def step(self, work: Incoming | Turn) -> Done | Dead | Later:
         decision = super().step(work)
@@ -270,6 +272,6 @@ def _as_sent(record: Record) -> Record:
 
 
 def _accepted_ms(record: Record, now_ms: int) -> int:
-    """When the log took the message. Where the topic leaves that to the sender's clock, what cannot be is not believed,
-    or a wrong unit would let every message expire at once."""
+    """When the log took the message. If the topic uses the sender's clock, an impossible time is replaced by
+    `now_ms`: a wrong unit would let every message expire at once."""
     return record.timestamp_ms if 0 <= now_ms - record.timestamp_ms <= _KEPT_MS else now_ms

@@ -1,12 +1,12 @@
-"""History: makes what happened searchable. Nothing waits for it.
+"""History: makes past messages and attempts searchable. No delivery waits for it.
 
-1. read records of the messages, the answers, the dead letters and the attempts; what nobody can read is counted;
-2. take the facts out of them;
-3. write them and how far they go to the store, in one transaction;
-4. commit the offsets, for people who look at the group.
+1. Read the records of messages, answers, dead letters and attempts; unreadable ones are counted.
+2. Extract the facts.
+3. Write them and their offsets to the store, in one transaction.
+4. Commit the offsets, for operators who look at the group.
 
-The store's own positions say where it goes on, so it may be a copy of last week, or empty: then it is built anew from
-what the log still has. While the store or the log is away it waits.
+The store's own positions decide where reading resumes. It may therefore be an old copy, or empty: it is then rebuilt
+from the records that the log still has. While the store or the log is unavailable, the worker waits.
 """
 
 import asyncio
@@ -26,41 +26,41 @@ from workers.history_facts import Fact, FactReader, gather
 
 POLL_S: Final = 1.0
 GATHER_S: Final = 0.25
-"""For which more is waited once something has come: a transaction for each record would be the slowest way."""
+"""How long to wait for more records after the first: a transaction for each record would be slowest."""
 SHORTEST_POLL_S: Final = 0.001
 POLL_RECORDS: Final = 250
-"""The longest that the event loop is kept from others: some milliseconds."""
+"""Bounds the time for which one poll blocks the event loop, to some milliseconds."""
 LOOK_EVERY_S: Final = 10.0
 PRUNE_EVERY_S: Final = 3_600.0
 
 
 def never_throttle(_behind_s: float) -> float:
-    """Never rest: this process has others' work to do, too."""
+    """Never rest, for a process that also does other work."""
     return 0.0
 
 
 class Watcher:
-    """What the worker tells about itself; this one tells nobody."""
+    """Callbacks of the worker; this implementation does nothing."""
 
     def wrote(self, records: int, rubbish: int) -> None:
-        """A batch is in the store. `rubbish`: records among them that nobody could read."""
+        """A batch is in the store. `rubbish`: the unreadable records among them."""
 
     def lost(self, gaps: Mapping[TopicPartition, tuple[int, int]]) -> None:
-        """The log does not have these any more: from, and up to what is there."""
+        """The log has deleted these unread: from the first of each pair, up to the second."""
 
     def ahead(self, partitions: Mapping[TopicPartition, int]) -> None:
-        """The store goes further than the log: the topics were made anew under it."""
+        """The store is ahead of the log: the topics were recreated."""
 
     def moved(self) -> None:
-        """The store was cleared, or put back to a former state: it is filled again."""
+        """The store was cleared, or restored to an earlier state: it is filled again."""
 
     def pruned(self, messages: int) -> None: ...
 
 
 @dataclass(slots=True)
 class _Gathered:
-    """Facts, and of each of their partitions from where, up to where and up to when (Unix ms) they go. `rubbish`:
-    records among them."""
+    """Facts, and for each of their partitions the first offset, the next offset and the latest time (Unix ms).
+    `rubbish`: unreadable records among them."""
 
     first: dict[TopicPartition, int] = field(default_factory=dict)
     next_offsets: dict[TopicPartition, int] = field(default_factory=dict)
@@ -82,8 +82,8 @@ class _Gathered:
 
 
 class HistoryWorker:
-    """A service. `at_once`: facts of one transaction, at most. `retention_s`: how long what happened is kept.
-    `give_way`: asked after each turn for how many seconds to rest; is told how far behind it was, in seconds."""
+    """A service. `at_once`: facts of one transaction, at most. `retention_s`: how long facts are kept. `give_way`:
+    returns, after each turn, the seconds to rest; takes the lag in seconds."""
 
     def __init__(
         self,
@@ -112,17 +112,18 @@ class HistoryWorker:
         self._give_way = give_way
         self._watcher = watcher or Watcher()
         self._next: dict[TopicPartition, int] = {}
-        """Of each partition that is ours, what the store is to be given next."""
+        """The next offset to write, for each assigned partition."""
         self._fresh: set[TopicPartition] = set()
-        """Ours, and not yet known where to begin."""
+        """Assigned partitions whose starting offset is not known yet."""
         self._strayed: set[TopicPartition] = set()
-        """Of those, the consumer may have read on from somewhere else."""
+        """Those of them that the consumer may have read from another offset."""
         self._moved: dict[TopicPartition, int] = {}
-        """Where those begin that are given up in order to be assigned again: their records come right behind that."""
+        """Starting offsets of the partitions that are being reassigned on purpose: their records arrive right after
+        that."""
         self._looked_at = self._pruned_at = -PRUNE_EVERY_S
 
     async def run(self, stop: asyncio.Event) -> None:
-        """Raises ConsumerBroken: another one in its place may do better."""
+        """Raises ConsumerBroken: a new worker in its place may succeed."""
         try:
             if await self._until_done("prepare the history", self._history.start, stop) and await self._until_done(
                 "join the group of the history", self._consumer.start, stop
@@ -133,7 +134,7 @@ class HistoryWorker:
             await self._consumer.close()
 
     async def _until_done(self, what: str, call: Callable[[], Awaitable[object]], stop: asyncio.Event) -> bool:
-        """False: it was told to stop first."""
+        """False if it was stopped first."""
         return await unless_stopped(self._patience.until_done(what, call), stop)
 
     async def _rest(self, behind_s: float, stop: asyncio.Event) -> None:
@@ -141,7 +142,7 @@ class HistoryWorker:
             await self._clock.wait(stop, seconds)
 
     async def _turn(self, stop: asyncio.Event) -> float:
-        """How far behind it was with what it has written, in seconds."""
+        """Returns the lag of the batch that was written, in seconds."""
         if self._fresh and not await self._until_done("see where the history goes on", self._place, stop):
             return 0.0
         await self._look_after_store()
@@ -164,7 +165,7 @@ class HistoryWorker:
     # intake
 
     async def _gather(self, stop: asyncio.Event) -> "_Gathered":
-        """What comes within a moment, as far as it fits into one transaction."""
+        """The records that arrive within a moment, up to the size of one transaction."""
         found, until = _Gathered(), self._clock.monotonic() + POLL_S
         while len(found.facts) < self._at_once and not stop.is_set():
             left_s = until - self._clock.monotonic()
@@ -176,7 +177,7 @@ class HistoryWorker:
                     found.first.setdefault(partition, self._next[partition])
                     found.take(record, self._facts)
             if self._fresh:
-                break  # these have to be placed first; what changes hands does so in a poll
+                break  # these need a starting offset first; partitions are reassigned during a poll
             if was_empty and found.next_offsets:
                 until = self._clock.monotonic() + GATHER_S
         return found
@@ -193,14 +194,14 @@ class HistoryWorker:
         return {}
 
     def _ours(self, partition: TopicPartition, records: Sequence[Record]) -> Sequence[Record]:
-        """Those that the store does not have, of a partition whose place is known."""
+        """The records that the store does not have, if the partition's starting offset is known."""
         if partition in self._fresh or partition not in self._next:
-            self._strayed.add(partition)  # read before anybody had said from where: again, from there
+            self._strayed.add(partition)  # read before its starting offset was known: it is read again, from there
             return ()
         return [record for record in records if record.offset >= self._next[partition]]
 
     async def _commit(self, next_offsets: Mapping[TopicPartition, int]) -> None:
-        """For people: where it goes on says the store."""
+        """For operators only: the store decides where reading resumes."""
         ours = {at: offset for at, offset in next_offsets.items() if at in self._next}
         try:
             await self._consumer.commit(ours)
@@ -233,7 +234,7 @@ class HistoryWorker:
         self._next.clear()
 
     async def _place(self) -> None:
-        """Find out where the store goes on, and have the consumer read from there. Raises Unavailable."""
+        """Determine where each new partition resumes, and make the consumer read from there. Raises Unavailable."""
         fresh = set(self._fresh)
         stored = await self._history.next_offsets()
         spans = {span.partition: span for span in await self._log.backlogs(self._groups)}
@@ -267,7 +268,8 @@ class HistoryWorker:
     # the store
 
     async def _look_after_store(self) -> None:
-        """See now and then whether it still has what it was given, and drop what is too old. No hurry: next time."""
+        """Check now and then that the store still has what was written, and prune it. A failure is retried at the
+        next turn."""
         now = self._clock.monotonic()
         if now - self._looked_at < LOOK_EVERY_S:
             return
@@ -284,5 +286,5 @@ class HistoryWorker:
 
 
 def topics_read(topics: Topics) -> tuple[str, ...]:
-    """What the history is made of."""
+    """The topics that the history is built from."""
     return topics.from_sender, topics.to_sender, topics.failed_messages, topics.delivery_attempts

@@ -1,4 +1,4 @@
-"""What a record of the log says to the history. Pure."""
+"""Extracts the history's facts from records of the log. Pure."""
 
 from collections.abc import Iterable
 from typing import Final
@@ -19,24 +19,24 @@ from workers.failed_messages import generation_of, life_of
 from workers.results import FOR_CONSUMER
 
 LATEST: Final = 4_102_444_800.0
-"""The year 2100: moments beyond are a wrong clock's, and taken for this one."""
+"""The year 2100: a later time stems from a wrong clock, and is replaced by this one."""
 _MOST: Final = 2**53
-"""Numbers that every database has, and JSON."""
+"""Largest number that every database and JSON can hold."""
 
 Fact = ArrivalFact | EndingFact | tuple[Coordinate, Attempt]
 
 
 class FactReader:
-    """Reads records. `keep`: bytes of each body that are kept, and with them the headers; 0: neither."""
+    """Reads records. `keep`: bytes of each body to keep, together with the headers; 0: neither."""
 
     def __init__(self, topics: Topics, keep: int) -> None:
         self._topics = topics
         self._keep = keep
 
     def of(self, record: Record) -> Fact | None:
-        """None: it says nothing. Raises InvalidRecord for what nobody can read."""
+        """None if the record has no fact. Raises InvalidRecord for an unreadable record."""
         if record.is_gap:
-            raise InvalidRecord("invalid", "offsets of which nothing can be read")
+            raise InvalidRecord("invalid", "offsets without a readable record")
         if record.topic == self._topics.from_sender:
             return self._arrival(record)
         if record.topic == self._topics.to_sender:
@@ -66,11 +66,11 @@ class FactReader:
         hop = _hop(record) if letter.stage != self._topics.from_sender else None
         receiver, source_id, message_id = identity_of(record.value, record.headers)
         if source_id is None or message_id is None:
-            raise InvalidRecord("invalid", "a dead letter of nobody knows what")
+            raise InvalidRecord("invalid", "a dead letter of an unknown message")
         never_routed = "id_conflict" in (
             letter.reason,
             letter.former_reason,
-        )  # what has the name is the first message's
+        )  # the delivery of this name is the first message's
         delivery = DeliveryId("" if never_routed else receiver or "", source_id, message_id)
         return EndingFact(
             hop.delivery if hop is not None else delivery,
@@ -86,14 +86,14 @@ class FactReader:
         )
 
     def _posts(self, letter: DeadLetter, hop: Hop | None) -> int:
-        """To the receiver: a letter of the way back counts callbacks."""
+        """POSTs to the receiver: a letter of the return path counts callbacks instead."""
         if letter.stage == self._topics.to_sender:
             return hop.attempt if hop is not None else 0
         return letter.attempts
 
 
 def gather(facts: Iterable[Fact]) -> FactBatch:
-    """Facts of all kinds, each with its own."""
+    """Groups facts by kind."""
     arrivals: list[ArrivalFact] = []
     endings: list[EndingFact] = []
     attempts: list[tuple[Coordinate, Attempt]] = []
@@ -113,7 +113,7 @@ def _answer(record: Record) -> EndingFact | None:
     if hop.outcome is None:
         raise InvalidRecord("invalid", "a result without an outcome")
     if hop.outcome == "failed":
-        return None  # a notice of a dead letter, which says more
+        return None  # a notice of a dead letter, which has more details
     left = FOR_CONSUMER in record.headers
     status: Status = "response_delivered_to_sender" if left else "response_received_from_receiver"
     at, moment = record.coordinate, _moment(record.timestamp_ms)
@@ -128,7 +128,7 @@ def _hop(record: Record) -> Hop | None:
 
 
 def _headers(message: Message) -> dict[str, str]:
-    told = {
+    values = {
         "ce-id": message.message_id,
         "ce-source": message.source_id,
         "ce-type": message.event_type,
@@ -137,7 +137,7 @@ def _headers(message: Message) -> dict[str, str]:
         "traceparent": message.traceparent,
         "tracestate": message.tracestate,
     }
-    return {**dict(message.headers), **{name: text for name, text in told.items() if text is not None}}
+    return {**dict(message.headers), **{name: text for name, text in values.items() if text is not None}}
 
 
 def _moment(ms: int) -> float:
@@ -148,5 +148,5 @@ def _checked(attempt: Attempt) -> Attempt:
     numbers = (attempt.generation, attempt.attempt, attempt.response.status if attempt.response is not None else 0)
     times = (attempt.started_at, attempt.started_at + attempt.duration_ms / 1000)
     if not all(0 <= number < _MOST for number in numbers) or not all(0 <= moment <= LATEST for moment in times):
-        raise InvalidRecord("invalid", "an attempt with numbers that cannot be")
+        raise InvalidRecord("invalid", "an attempt with impossible numbers")
     return attempt

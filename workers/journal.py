@@ -1,5 +1,4 @@
-"""What the steps tell of each request that they have made, for the history, which is wired in from outside; and how
-that is told to others: as an `Attempt`, with secrets masked."""
+"""The journal of requests that the steps make, and how a request becomes an `Attempt` with masked secrets."""
 
 from collections.abc import Mapping, Sequence
 from math import inf
@@ -18,7 +17,7 @@ from relay.engine.work import Dead, Decision, Done, Later, Resend
 from relay.state.attempts import Change
 
 LOOKED_AT: Final = 2 * SHOWN_BODY
-"""Bytes of a response's body that are kept until it is told."""
+"""Bytes of a response's body that are kept until the attempt is recorded."""
 _OF_CHANGE: Final[Mapping[Change, AttemptOutcome]] = {
     Change.RETRY: "retry",
     Change.DOUBT: "doubt",
@@ -27,9 +26,9 @@ _OF_CHANGE: Final[Mapping[Change, AttemptOutcome]] = {
 
 
 class RequestPurpose(Struct, frozen=True, gc=False):
-    """Whom a request is made to, and what for. `gate`: the endpoint's name; `endpoint`: knows the secrets that may be
-    repeated. `delivery` None: a ping. `attempt`: 1-based, counted per kind. `posts`: of the delivery, before it.
-    `life`: of its receiver's name."""
+    """The target and purpose of a request. `gate`: the endpoint's name; `endpoint`: knows the secrets to mask.
+    `delivery` None: a ping. `attempt`: 1-based, counted per kind. `posts`: the delivery's POSTs before it. `life`:
+    the life of its receiver's name."""
 
     kind: AttemptKind
     gate: str
@@ -42,17 +41,17 @@ class RequestPurpose(Struct, frozen=True, gc=False):
 
 
 class Journal(Protocol):
-    """Told of every request; must not raise, and must not block."""
+    """Records every request; must not raise, and must not block."""
 
     def tell(
         self, about: RequestPurpose, request: Request, exchange: Exchange, decision: Decision, seconds: float
     ) -> None:
-        """It ended just now, after `seconds`."""
+        """The request ended just now, after `seconds`."""
         ...
 
 
 class Journals:
-    """Tells several."""
+    """Passes each request to several journals."""
 
     def __init__(self, journals: Sequence[Journal]) -> None:
         self._journals = journals
@@ -65,13 +64,13 @@ class Journals:
 
 
 def all_of(*journals: Journal | None) -> Journal | None:
-    """One that tells them; None: there are none."""
+    """One journal that passes requests to all of them; None if there are none."""
     given = [each for each in journals if each is not None]
     return Journals(given) if len(given) > 1 else given[0] if given else None
 
 
 class EndedRequest(Struct, frozen=True, gc=False):
-    """A request that has ended, as little of it as it takes to tell of it later. `later` None: it is done."""
+    """An ended request, reduced to what an `Attempt` needs. `later` None: it is done."""
 
     about: RequestPurpose
     method: str
@@ -92,7 +91,7 @@ def made_of(
     started_at: float,
     seconds: float,
 ) -> EndedRequest:
-    """Without what the request carried, and what came back no further than people will see it. `started_at`: Unix
+    """Drops the request's body, and the part of the response's body that is never displayed. `started_at`: Unix
     seconds."""
     if isinstance(exchange, Response) and len(exchange.body) > LOOKED_AT:
         exchange = Response(exchange.status, exchange.headers, exchange.body[:LOOKED_AT], truncated=True)
@@ -101,7 +100,7 @@ def made_of(
 
 
 def attempt_of(made: EndedRequest) -> Attempt:
-    """As it is told, secrets masked."""
+    """The `Attempt` to record, with secrets masked."""
     about, exchange, later = made.about, made.exchange, made.later
     receiver, source_id, message_id = about.delivery or _pinged(about.gate)
     return Attempt(
@@ -117,8 +116,8 @@ def attempt_of(made: EndedRequest) -> Attempt:
         message_id,
         about.generation,
         about.attempt,
-        _told(exchange, about.endpoint) if isinstance(exchange, Response) else None,
-        _missed(exchange, about.endpoint) if isinstance(exchange, NoResponse) else None,
+        _response(exchange, about.endpoint) if isinstance(exchange, Response) else None,
+        _failure(exchange, about.endpoint) if isinstance(exchange, NoResponse) else None,
         _reason(later),
         later.detail or None if isinstance(later, Later | Dead) else None,
         _next_at(made),
@@ -128,22 +127,22 @@ def attempt_of(made: EndedRequest) -> Attempt:
 
 
 def _pinged(gate: str) -> tuple[str | None, str | None, None]:
-    """The receiver, or the source, whose endpoint `gate` names."""
+    """The receiver or the source whose endpoint `gate` names."""
     kind, _, name = gate.partition(":")
     return (name, None, None) if kind == "r" else (None, name, None)
 
 
-def _told(response: Response, endpoint: Endpoint) -> AttemptResponse:
+def _response(response: Response, endpoint: Endpoint) -> AttemptResponse:
     body, truncated = shown_body(response, endpoint, SHOWN_BODY)
     return AttemptResponse(response.status, shown_response_headers(response.headers, endpoint), body, truncated)
 
 
-def _missed(failure: NoResponse, endpoint: Endpoint) -> AttemptFailure:
+def _failure(failure: NoResponse, endpoint: Endpoint) -> AttemptFailure:
     return AttemptFailure(failure.kind, redacted(failure.detail, endpoint.secrets), failure.sent)
 
 
 def outcome_of(kind: AttemptKind, exchange: Exchange, decision: Decision | None) -> AttemptOutcome:
-    """What follows a request of that kind. None: it is done."""
+    """The outcome of a request of that kind. `decision` None: it is done."""
     match decision:
         case None | Done():
             return "done"

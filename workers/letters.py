@@ -1,4 +1,4 @@
-"""Dead letters: the record of the stage that failed, and why."""
+"""Dead letters: the record that failed, its stage and the reason."""
 
 from relay.clock import Clock
 from relay.domain.dead_letter import DeadLetter, dead_letter_headers

@@ -1,4 +1,4 @@
-"""What the workers tell about the messages they handle: for metrics, which are wired in from outside."""
+"""The workers' meter of messages, for metrics."""
 
 from typing import Literal, Protocol
 
@@ -7,27 +7,27 @@ from relay.domain.identity import DeliveryId
 from relay.domain.outcome import Outcome
 
 Via = Literal["response", "poll", "callback"]
-"""How an answer came: in the POST's response, by a status GET, or by the receiver's own callback."""
+"""How an answer arrived: in the POST's response, by a status GET, or by the receiver's own callback."""
 
 
 class Meter(Protocol):
-    """Told what happens; must not raise, and must not block. `age_s`: seconds since the message was accepted
-    (None: not known)."""
+    """Counts messages; must not raise, and must not block. `age_s`: seconds since the message was accepted (None:
+    not known)."""
 
     def received(self, *, foreign_key: bool) -> None:
         """A message was read from `from_sender`. `foreign_key`: the record's key is not its source_id."""
         ...
 
     def filtered(self) -> None:
-        """A message went to nobody: the filters of all who subscribe left it out."""
+        """A message went to no receiver: the filters of all subscribers excluded it."""
         ...
 
     def unrouted(self, delivery: DeliveryId, why: str) -> None:
-        """A message names a receiver that does not exist; it has a dead letter for that."""
+        """A message names a receiver that does not exist, and gets a dead letter."""
         ...
 
     def posted(self, receiver: str, exchange: Exchange, outcome: Outcome, seconds: float) -> None:
-        """One POST to a receiver ended, however it did, and what that means."""
+        """One POST to a receiver ended, successfully or not; `outcome`: its meaning."""
         ...
 
     def delivered(self, receiver: str, age_s: float) -> None:
@@ -35,7 +35,7 @@ class Meter(Protocol):
         ...
 
     def answered(self, receiver: str, via: Via, age_s: float | None) -> None:
-        """The receiver's answer is here."""
+        """The receiver's answer has arrived."""
         ...
 
     def returned(self, receiver: str, age_s: float) -> None:
@@ -43,11 +43,11 @@ class Meter(Protocol):
         ...
 
     def refused(self, kind: str, why: str) -> None:
-        """A webhook of a sender of that kind did not prove that it is the sender's. `why`: missing, wrong or old."""
+        """A webhook from a sender of that kind failed authentication. `why`: missing, wrong or old."""
         ...
 
     def over_quota(self, of: str, messages: int) -> None:
-        """So many messages were refused for the quota of a `key` or a `source`."""
+        """So many messages were rejected because of the quota of a `key` or a `source`."""
         ...
 
     def queued(self, what: str, seconds: float) -> None:
@@ -55,12 +55,12 @@ class Meter(Protocol):
         ...
 
     def over_share(self, what: str) -> None:
-        """A request to the API was refused: its caller has its share of it. `what`: as above, tail or replay."""
+        """A request to the API was rejected: its caller has used up its share. `what`: as above, tail or replay."""
         ...
 
 
 class SilentMeter:
-    """Tells nobody."""
+    """Meter that counts nothing."""
 
     def received(self, *, foreign_key: bool) -> None: ...
 

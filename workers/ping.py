@@ -1,4 +1,4 @@
-"""A ping: asks an endpoint in a long outage whether it takes requests again, at no message's expense."""
+"""A ping: asks an endpoint in a long outage whether it accepts requests again, without spending a message's attempt."""
 
 from functools import partial
 from math import inf
@@ -14,8 +14,8 @@ from workers.journal import RequestPurpose
 
 
 def ping(outside: Outside, gate: str, endpoint: Endpoint, token: bytes, life: str = "") -> Call[Exchange]:
-    """The step that sends one to the endpoint behind `gate`. `token`: unique per ping; it becomes the id. `life`: of
-    the receiver's name."""
+    """The step that pings the endpoint behind `gate`. `token`: unique per ping; it becomes the id. `life`: of the
+    receiver's name."""
     request = ping_request(endpoint, token.hex(), now=outside.clock.wall(), user_agent=outside.user_agent)
     return outside.call(RequestPurpose("ping", gate, endpoint, life=life), request, partial(_heard, outside, endpoint))
 
@@ -28,7 +28,8 @@ def _heard(outside: Outside, endpoint: Endpoint, exchange: Exchange) -> Later:
         case NotNow(retry_after_s, status):
             return _said("not now", False, status, retry_after_s or 0.0)
         case _:
-            fine = healthy(outcome) is True  # what says nothing about the endpoint is no answer, either
+            # a response that says nothing about the endpoint's health does not count as an answer
+            fine = healthy(outcome) is True
             return _said("answered" if fine else "no answer", fine, outcome.status)
 
 

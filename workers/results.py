@@ -1,4 +1,4 @@
-"""The way back of a receiver's answer: its record on `to_sender`, and whether anybody is to be called with it."""
+"""The return path of a receiver's answer: its record on `to_sender`, and whether the sender's callback is called."""
 
 from typing import Final
 
@@ -12,29 +12,30 @@ from relay.engine.work import Done
 from relay.log.port import Headers, NewRecord, Record
 from relay.state.rows import Result, Stage
 
-NOBODY_TO_CALL: Final = ("relay-callback", b"none")
+NO_CALLBACK: Final = ("relay-callback", b"none")
 FOR_CONSUMER: Final = ("relay-callback", b"kafka")
-"""Headers that say: this answer has arrived, where it is, and its delivery's row says so. It is left for nobody in
-particular, or for a consumer of the source's own."""
+"""Headers of an answer that needs no callback, as its delivery's row records. No client reads it, or the source's
+own consumer does."""
 
 
 def has_arrived(record: Record | NewRecord) -> bool:
-    """Whether a record of `to_sender` was at its end when it was written."""
-    return NOBODY_TO_CALL in record.headers or FOR_CONSUMER in record.headers
+    """Whether a record of `to_sender` was finished when it was written."""
+    return NO_CALLBACK in record.headers or FOR_CONSUMER in record.headers
 
 
 def answered(topics: Topics, source: Source, hop: Hop, result: Result, attempts: int) -> Done:
-    """How a delivery ends whose answer is in `result`. Who has no callback, now, is done when the record is there."""
+    """The end of a delivery whose answer is in `result`. Without a callback now, it is done once the record is
+    written."""
     how = handover(source, failed=False, empty=not result.body)
     if how is Handover.DELIVERED and source.callback is not None:
         return Done((answer_record(topics, hop, result, attempts),), Stage.PUBLISHED, result=result)
-    left = FOR_CONSUMER if how is Handover.DELIVERED else NOBODY_TO_CALL
+    left = FOR_CONSUMER if how is Handover.DELIVERED else NO_CALLBACK
     record = answer_record(topics, hop, result, attempts, extra=(left,))
     return Done((record,), Stage.DONE, to_code(how, 0), result=result)
 
 
 def answer_record(topics: Topics, hop: Hop, result: Result, attempts: int, *, extra: Headers = ()) -> NewRecord:
-    """The answer in `result`, for the sender of the delivery in `hop`: an empty one where there was none."""
+    """The answer in `result`, for the sender of the delivery in `hop`; empty if the receiver gave none."""
     answer = structs.replace(
         hop,
         content_type=result.content_type,

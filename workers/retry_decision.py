@@ -1,4 +1,4 @@
-"""What follows a POST that did not succeed: another attempt later, or the end. The same for receivers and callbacks."""
+"""Decides what follows a failed POST, for receivers and callbacks alike: another attempt later, or the end."""
 
 from dataclasses import dataclass
 from typing import assert_never
@@ -11,8 +11,8 @@ from relay.engine.work import Dead, Later
 
 @dataclass(frozen=True, slots=True)
 class Setback:
-    """`detail`: what happened, in words. `whole`: the whole endpoint is to be left alone. `counted`: this used up an
-    attempt."""
+    """An unsuccessful attempt. `detail`: the failure, in words. `whole`: the whole endpoint is to be paused.
+    `counted`: this used up an attempt."""
 
     why: str
     detail: str
@@ -24,7 +24,7 @@ class Setback:
 
 
 def setback_of(outcome: NotNow | Ambiguous | NotProcessed, detail: str) -> Setback:
-    """`outcome`, as far as it matters for trying again. `detail`: of the exchange behind it."""
+    """The setback of `outcome`. `detail`: describes the exchange behind it."""
     health = healthy(outcome)
     match outcome:
         case NotNow(retry_after_s, status, counted):
@@ -37,7 +37,7 @@ def setback_of(outcome: NotNow | Ambiguous | NotProcessed, detail: str) -> Setba
 def decide_retry(setback: Setback, *, attempts: int, age_s: float, policy: RetryPolicy, jitter: Jitter) -> Later | Dead:
     """Later, or dead (`exhausted`, `expired`) when the first of the policy's limits is reached.
 
-    `attempts`: POSTs begun so far. The pause of a whole endpoint is as long as was asked for, also where this one
+    `attempts`: POSTs begun so far. The pause of a whole endpoint is as long as the endpoint asked for, even if this
     delivery has less time left, or none.
     """
     tried = attempts if setback.counted else min(attempts, policy.max_attempts) - 1

@@ -1,4 +1,4 @@
-"""How a message enters a receiver's lane: its hop record there, for whoever brings it."""
+"""Builds the hop record with which a message enters a receiver's lane."""
 
 from relay.domain.filters import FilterInput
 from relay.domain.hop import Hop
@@ -19,7 +19,7 @@ def first_hop(
     generation: int = 0,
     wait_s: int = 0,
 ) -> Hop:
-    """The hop of a message that nobody has tried to deliver yet."""
+    """The hop of a message without any delivery attempt."""
     message = event.message
     return Hop(
         DeliveryId(receiver.name, message.source_id, message.message_id),
@@ -42,9 +42,9 @@ def first_hop(
 def lane_record(
     topic: str, lane: str, receiver: Receiver, source_id: str, value: bytes | None, headers: Headers
 ) -> NewRecord:
-    """A record for `receiver` in `lane` (its own, or SHARED), of which `topic` is one of the two."""
+    """A record for `receiver` in `lane` (its own, or SHARED). `topic`: one of that lane's two topics."""
     if lane == SHARED:
         return NewRecord(topic, receiver.name.encode(), value, headers)
-    # once it has moved its topics may have grown, of which this process's client need not have heard
+    # after a move its topics may have grown, which this process's client need not know yet
     spread = receiver.partitions if receiver.move else 0
     return NewRecord(topic, source_id.encode(), value, headers, spread)

@@ -1,7 +1,7 @@
-"""What a record on the log proves about rows of the state that were lost: pure functions from records to rows.
+"""Rebuilds lost rows of the state from records on the log: pure functions.
 
-A row may only be written where the log shows that the output which it stands for is acknowledged (rule 2). So each
-function says None where a record leaves that open: what is not remembered is at worst done again.
+A row may be written only if the log shows that the output which it stands for is acknowledged (rule 2). So each
+function returns None if a record leaves that open: work without a row is at worst done again.
 """
 
 from typing import Final, NamedTuple
@@ -22,11 +22,12 @@ from workers.failed_messages import Failure, entry_of, generation_of, is_listed
 from workers.results import FOR_CONSUMER, has_arrived
 
 _NEVER_ROUTED: Final = frozenset({"id_conflict", "too_large", "invalid", "poison"})
-"""Dead letters of messages that can be read, and yet never became deliveries."""
+"""Reasons of dead letters whose messages can be read, and yet never became deliveries."""
 
 
 def enqueued(record: Record) -> Arrival | None:
-    """What a record of `from_sender` proves that lies before its group's committed offset, and was not turned away."""
+    """The arrival that a record of `from_sender` proves, if it lies before its group's committed offset and was not
+    rejected."""
     try:
         message = parse_message(record.value, record.headers)
     except InvalidRecord:
@@ -35,9 +36,9 @@ def enqueued(record: Record) -> Arrival | None:
 
 
 class ProvenFailure(NamedTuple):
-    """What a dead letter proves. `listed`: whether `entry` belongs into the index. `mark`: of the row that it ended;
-    None: of none, for sure. `turned_away`: partition and offset of the message on `from_sender` that it took the place
-    of."""
+    """What a dead letter proves. `listed`: whether `entry` belongs in the index. `mark`: the row that it ended;
+    None: it certainly ended none. `turned_away`: partition and offset of the rejected message on `from_sender` that
+    it replaces."""
 
     entry: FailedEntry
     mark: Mark | None
@@ -57,7 +58,7 @@ def failed(record: Record, topics: Topics) -> ProvenFailure:
 
 
 def _unrouted(work: Failure) -> Mark | None:
-    """Of a message to a receiver that there is not. The stage itself adds the header that names it."""
+    """The row of a message to an unknown receiver. The stage itself adds the header that names it."""
     letter, receiver, source_id, message_id = work.letter, work.receiver, work.source_id, work.message_id
     named = any(name == "relay-receiver" for name, _ in work.record.headers)
     if letter.reason not in ("unknown_receiver", DISCARDED) or not named or not (receiver and source_id and message_id):
@@ -72,8 +73,8 @@ def _turned_away(letter: DeadLetter) -> tuple[int, int] | None:
 
 
 def _hop_of(record: Record, letter: DeadLetter) -> Hop | None:
-    """Of a hop record that a step gave up. One that could not be read names itself as its origin: whose it is cannot
-    be told for sure."""
+    """The hop of a record that a step gave up. An unreadable record names itself as its origin, so its delivery is
+    uncertain."""
     if letter.reason not in REASON_CODES or letter.origin is None or letter.origin.topic == letter.stage:
         return None
     try:
@@ -107,8 +108,8 @@ def awaited(record: Record) -> Mark | None:
 
 
 class Returned(NamedTuple):
-    """A record of `to_sender`. `callback`: the row of its way to the sender; None: there was none to go. `consumed`: it
-    was left for a consumer of the source's own."""
+    """A record of `to_sender`. `callback`: the row of its callback; None: no callback was due. `consumed`: it was
+    left for the source's own consumer."""
 
     hop: Hop
     at: tuple[int, int]
@@ -118,7 +119,7 @@ class Returned(NamedTuple):
 
 
 def returned(record: Record) -> Returned | None:
-    """None where it says nothing of any delivery."""
+    """None if it belongs to no delivery."""
     try:
         hop = decode_hop(record.headers)
     except InvalidRecord:
@@ -132,10 +133,10 @@ def returned(record: Record) -> Returned | None:
 
 
 def handed_over(record: Returned, source: Source, *, over: bool, given_up: int | None) -> Mark | None:
-    """What `record` proves, of the delivery or, where it is a notice of failure, of the callback.
+    """The mark that `record` proves: of the delivery or, for a notice of failure, of the callback.
 
-    `over`: its own stage is finished with it. `given_up`: the code in the callback's row, where a dead letter of it
-    says that it failed. `source`: with its settings of now, which tell how an answer without a callback was left.
+    `over`: its own stage is finished with it. `given_up`: the code in the callback's row if a dead letter says that the
+    callback failed. `source`: with its current settings, which say how an answer without a callback was left.
     """
     hop, is_notice = record.hop, record.hop.outcome == "failed"
     if is_notice and not over:
@@ -149,7 +150,7 @@ def handed_over(record: Returned, source: Source, *, over: bool, given_up: int |
 
 
 def _code(record: Returned, source: Source, *, is_notice: bool) -> int:
-    """How often the callback was called is not on the log; once at least."""
+    """The log does not say how often the callback was called; at least once."""
     if record.consumed:
         return to_code(Handover.DELIVERED, 0)
     how = handover(source, failed=is_notice, empty=record.empty)
@@ -159,7 +160,8 @@ def _code(record: Returned, source: Source, *, is_notice: bool) -> int:
 
 
 def is_over(record: Returned, committed: int, *, parked: bool) -> bool:
-    """Whether the stage behind `to_sender` is finished with `record`: its group has committed beyond it (`committed`:
-    the next offset), and no parked copy of it may be left (`parked`: one may, as its row says after `committed`)."""
+    """Whether the stage behind `to_sender` is finished with `record`: its group has committed beyond it
+    (`committed`: the next offset), and no parked copy can be left (`parked`: the row, read after `committed`, allows
+    one)."""
     below = record.at[1] < committed
     return below and (record.callback is None or not parked)

@@ -1,4 +1,4 @@
-"""Status GETs: one exchange with a receiver, and when to ask again."""
+"""Status GETs: one exchange with a receiver, and the delay before the next."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -23,7 +23,7 @@ def ask(
     url: str,
     decide: Callable[[StatusReading], Decision],
 ) -> Call[Exchange]:
-    """Ask `receiver` at `url` about the delivery of `hop`; `decide` says what its word means for it."""
+    """Ask `receiver` at `url` about the delivery of `hop`; `decide` says what the reading means for it."""
     hop = outside.traced(hop, about.kind, about.attempt)
     timeout_s = receiver.post.timeout
     request = status_request(url, receiver, user_agent=outside.user_agent, timeout_s=timeout_s, hop=hop)

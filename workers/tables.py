@@ -1,5 +1,5 @@
-"""Tables of workers, as far as several have the same: that of works with a row in the state (deliveries, and with them
-polls), and what one says whose works are looked up before they begin."""
+"""Tables that several workers share: rows of deliveries in the state, and tables whose works are always looked up
+first."""
 
 from collections.abc import Sequence
 from typing import Generic
@@ -32,10 +32,10 @@ class RowTable(Generic[W]):
 
     def seen(self, work: W, row: Row, now: float) -> Seen:
         if row.stage is Stage.NONE and not (row.park_intent or row.kept or row.behind) and work.parked_at is None:
-            return Seen.READY  # as most are: there is nothing to fill in
+            return Seen.READY  # the usual case: nothing to fill in
         fill_in(work, row, now, self._kind)
         if row.generation > work.generation and row.stage not in self._finished_at:
-            work.owes_tombstone = False  # the copy may be that of the living generation
+            work.owes_tombstone = False  # the copy may be the living generation's
             return Seen.FINISHED
         if row.stage in self._finished_at:
             return Seen.FINISHED
@@ -53,7 +53,7 @@ class RowTable(Generic[W]):
 
 
 class LookedUpFirst:
-    """Of a table whose works are looked up before they are begun, always."""
+    """Base of a table whose works are always looked up before they are begun."""
 
     def may_begin_unseen(self, work: Work) -> bool:
         return False

@@ -1,14 +1,14 @@
-"""ToReceiver: POSTs each delivery to its receiver, and takes its answer.
+"""ToReceiver: POSTs each delivery to its receiver, and reads the response.
 
-1. read the record; a receiver that was removed: dead letter (`unknown_receiver`);
-2. a receiver whose settings this process cannot use: wait; too old: dead letter (`expired`); ids that must not go
-   into the status endpoint's path: likewise (`invalid`); a receiver that is switched off, has yet to be verified, or
-   comes from another lane that has not finished: wait;
-3. an earlier attempt in doubt, or one of the life before a replay: ask the receiver whether it has the message
-   (`ambiguity.py`);
-4. POST (the engine has written the intent right before); to one that is offline, a ping in its place (`ping.py`);
-5. the response says what follows: an answer for `to_sender`, a wait for one on `pending_from_receiver_*`, another
-   attempt later, or a dead letter. The engine stores the outcome before anything is appended.
+1. Read the record. A removed receiver: dead letter (`unknown_receiver`).
+2. Wait if this process cannot use the receiver's settings. Too old: dead letter (`expired`). Ids that are not allowed
+   in the status endpoint's path: dead letter (`invalid`). Wait if the receiver is switched off or not yet verified, or
+   if its former lane has not finished.
+3. An earlier attempt is in doubt, or a replay follows an earlier life: ask the receiver whether it has the message
+   (`ambiguity.py`).
+4. POST (the engine has written the intent right before); an endpoint that is offline gets a ping instead (`ping.py`).
+5. The response decides what follows: an answer for `to_sender`, a wait on `pending_from_receiver_*`, another attempt
+   later, or a dead letter. The engine stores the outcome before anything is appended.
 """
 
 from collections.abc import Sequence
@@ -58,7 +58,7 @@ from workers.results import answered
 from workers.retry_decision import decide_retry, setback_of
 from workers.tables import RowTable
 
-NOBODY_MOVES = NoMoves()
+NO_MOVES = NoMoves()
 
 
 MOVE_LOOK_S = 5.0
@@ -66,7 +66,7 @@ LONGEST_MOVE_LOOK_S = 300.0
 
 
 class DeliveryTable(RowTable[Delivery]):
-    """Rows of deliveries. A record that came by a move which is not known here has it looked up first."""
+    """Rows of deliveries. If a record arrived by a move that is unknown here, the move is looked up first."""
 
     def __init__(self, state: State, clock: Clock, kind: CallKind, finished_at: frozenset[Stage], moves: Moves) -> None:
         super().__init__(state, clock, kind, finished_at)
@@ -82,12 +82,12 @@ class DeliveryTable(RowTable[Delivery]):
 
 
 def _is_ahead(work: Delivery) -> bool:
-    """It came by a move that is not known here."""
+    """Whether it arrived by a move that is unknown here."""
     return bool(work.hop.move > work.receiver.move and work.receiver.post.url)
 
 
 class ToReceiver:
-    """The step; see the module's first lines."""
+    """The step; see the module's docstring."""
 
     stage = "to_receiver"
     kind = CallKind.POST
@@ -101,7 +101,7 @@ class ToReceiver:
         state: State,
         letters: Letters,
         outside: Outside,
-        moves: Moves = NOBODY_MOVES,
+        moves: Moves = NO_MOVES,
     ) -> None:
         self._topics = topics
         self._directory = directory
@@ -133,7 +133,7 @@ class ToReceiver:
         return self._other_lane_first(work) if waits(receiver, work.hop.move) else None
 
     def _other_lane_first(self, work: Delivery) -> Later:
-        """It is looked at less and less often: a look at a parked one costs a copy, and there may be days to go."""
+        """The check interval grows: each check of a parked record costs a copy, and the other lane may take days."""
         waited_s = self._outside.clock.time() - work.record.timestamp_ms / 1000
         wait_s = min(max(MOVE_LOOK_S, waited_s / 10), LONGEST_MOVE_LOOK_S)
         return Later(wait_s, "the receiver's other lane has to finish first", Change.RELEASED)
@@ -160,7 +160,7 @@ class ToReceiver:
     def bury(self, record: Record, work: Delivery | None, dead: Dead) -> NewRecord:
         if work is None:
             return self._letters.bury(record, dead)
-        sequence = work.sequence  # a replay sends it again, so that the receiver can tell that it falls back
+        sequence = work.sequence  # a replay sends it again, so that the receiver can see that the sequence falls back
         extra = () if sequence is None else (("relay-sequence", b"%d" % sequence),)
         return self._letters.bury(record, dead, work.hop, attempts=work.attempts, extra=extra)
 
@@ -235,12 +235,12 @@ class ToReceiver:
         if can_be_asked(work.receiver):
             return self._ask_later(work, outcome, detail)
         if work.receiver.on_ambiguous == "dead_letter":
-            said = f"nobody knows what became of it: {detail}"
+            said = f"the outcome is unknown: {detail}"
             return Dead("ambiguous", said, outcome.status, healthy(outcome))
         return self._retry(work, outcome, detail)
 
     def _ask_later(self, work: Delivery, outcome: Ambiguous, detail: str) -> Later:
-        """Backoff before the question, not after it: a 404 is then followed by the next POST at once."""
+        """Backoff before the status request, not after it: a 404 is then followed by the next POST at once."""
         outside = self._outside
         usual_s = backoff(work.attempts, work.receiver.post.retry, outside.jitter)
         wait_s = min(max(usual_s, outcome.retry_after_s or 0.0), work.rest_s(outside.clock.time()))
@@ -273,14 +273,14 @@ class ToReceiver:
             move=0,
             ask_first=False,
         )
-        name = work.receiver.name  # removed while it was sent something: the wait for its answer goes on
+        name = work.receiver.name  # it may have been removed during the request: the wait for its answer goes on
         receiver = self._directory.receiver(name) or self._directory.removed(name)
         topic = self._topics.pending(lane_of(receiver) if receiver is not None else SHARED)
         return NewRecord(topic, work.record.key, work.record.value, encode_hop(hop))
 
 
 def _accepted(work: Delivery, outcome: Accepted) -> Result:
-    """The answer comes later: where to ask for it, and when."""
+    """The answer arrives later: the URL to poll, and when."""
     receiver, delivery = work.receiver, work.hop.delivery
     url = location_url(receiver.post.url, outcome.location) if outcome.location else None
     if url is None and receiver.status_endpoint is not None:

@@ -1,9 +1,9 @@
 """ToSender: brings answers and failure notices back to the sender.
 
-1. read the record and the source's settings; what was done when it was written is passed over;
-2. nothing to call (no callback, a Kafka consumer, an answer that the source does not want): done;
-3. POST it to the source's callback, signed, with a stable id: at least once; to one that is offline, a ping;
-4. 2xx: done. Not now, or no luck: again later, until the callback's own limits end it with a dead letter.
+1. Read the record and the source's settings. A record that needed no callback when it was written is skipped.
+2. Nothing to call (no callback, a Kafka consumer, an answer that the source does not want): done.
+3. POST it to the source's callback, signed, with a stable id: at least once. A callback that is offline gets a ping.
+4. 2xx: done. Otherwise retry, until the callback's own limits end it with a dead letter.
 """
 
 from collections.abc import Sequence
@@ -54,8 +54,8 @@ from workers.retry_decision import decide_retry, setback_of
 from workers.tables import LookedUpFirst, RowTable
 
 LONGEST_S: Final = 0.9 * (TopicSpec("", 1).retention_s or inf)
-"""Of a result's life on its topic. What cannot be read for so long, because as much is parked as may be, ends as a dead
-letter as soon as it is read; later it would be gone."""
+"""Longest age of a result on its topic. A result that could not be read for so long, because the parking limit was
+reached, is dead-lettered as soon as it is read; later the log would have deleted it."""
 
 
 class Callback(Work):
@@ -70,7 +70,7 @@ class Callback(Work):
         self.hop = hop
         self.delivery_key: RowKey = delivery_row(hop.delivery)
         self.said: str | None = None
-        """What came of the last call that failed, in words, while this process knows it."""
+        """The outcome of the last failed call, in words, if this process knows it."""
         self.follow(source)
 
     @property
@@ -78,22 +78,23 @@ class Callback(Work):
         return self.hop.delivery
 
     def follow(self, source: Source) -> None:
-        """The source with its settings of now."""
+        """Follow the source's current settings."""
         self.source = source
         self.how = handover(source, failed=self.failed, empty=not self.record.value)
         callback = source.callback if self.how is Handover.DELIVERED else None
         self.rules = _rules_of(callback) if callback is not None else None
 
     def age_s(self, now: float) -> float:
-        """Seconds since there is something to bring back. `now`: Unix seconds."""
+        """Seconds since the result was written. `now`: Unix seconds."""
         return max(0.0, now - self.record.timestamp_ms / 1000)
 
 
 class CallbackTable(LookedUpFirst):
-    """Two rows: the callback's own while it is under way, and the delivery's, which remembers that it is done.
+    """Two rows: the callback's own while it is in progress, and the delivery's, which remembers that it is done.
 
-    A notice's end is in its own row: the delivery has failed before the notice is even written. Of a callback that was
-    given up its own row stays, too: it says where the dead letter is.
+    A notice's end is in its own row: the delivery has failed before the notice is even written. The row of a callback
+    that
+    was given up stays, too: it names the dead letter.
     """
 
     def __init__(self, state: State, clock: Clock) -> None:
@@ -101,7 +102,7 @@ class CallbackTable(LookedUpFirst):
         self._own: RowTable[Callback] = RowTable(state, clock, CallKind.POST, frozenset({Stage.DONE}))
 
     async def intake(self, lane: Lane, works: Sequence[Callback]) -> list[Seen]:
-        """Where nobody is to be called there is nothing to repeat by mistake: nothing is asked then."""
+        """Without a callback nothing can be repeated by mistake: no row is read then."""
         called = [work for work in works if work.rules is not None or work.parked_at is not None]
         seen = dict(zip(map(id, called), await self._known(lane, called), strict=True)) if called else {}
         return [seen.get(id(work), Seen.READY) for work in works]
@@ -145,7 +146,7 @@ def _given_up(work: Callback, outcome: Outcome) -> Mark:
 
 
 class ToSender:
-    """The step; see the module's first lines."""
+    """The step; see the module's docstring."""
 
     stage = "to_sender"
     kind = CallKind.POST
@@ -179,7 +180,7 @@ class ToSender:
             return None
         said = f"; the last: {work.said}" if work.said else ""
         return Dead(
-            "callback_exhausted", f"the callback took nothing within max_age, in {work.attempts} attempts{said}"
+            "callback_exhausted", f"the callback accepted nothing within max_age, in {work.attempts} attempts{said}"
         )
 
     def step(self, work: Callback) -> Step:
@@ -251,13 +252,13 @@ class ToSender:
 
 
 def limits_of(callback: Endpoint) -> RetryPolicy:
-    """When it is given up: by its own limits, and before its record reaches the retention, unread or not."""
+    """The limits of a callback: its own, and an end before its record reaches the topic's retention, unread or not."""
     retry = callback.retry
     return retry if retry.max_age <= LONGEST_S else replace(retry, max_age=LONGEST_S)
 
 
 def _repeated(work: Callback, callback: Endpoint) -> Resend | Dead:
-    """An earlier call has no known outcome: call again, as the id is the same and the sender can tell a repeat."""
+    """An earlier call has no known outcome: call again, as the id is the same and the sender can recognise a repeat."""
     if work.attempts >= callback.retry.max_attempts:
         said = work.said or "it got no answer"
         return Dead("callback_exhausted", f"given up after {work.attempts} attempts; the last: {said}")

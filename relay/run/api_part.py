@@ -1,4 +1,4 @@
-"""A process's part in the API: what that is told of the process, and the desks where it asks for changes."""
+"""The process's API: its context, and the services behind requests for changes."""
 
 import secrets
 from collections.abc import Awaitable, Callable, Mapping
@@ -33,8 +33,8 @@ Look = Callable[[], Mapping[str, str | None]]
 
 
 class ApiPart:
-    """`variables`: all that entries of receivers may refer to; `ring`: what opens their secrets. `member`: which of
-    several processes that were started together. `ready`, `warnings`: see ApiContext."""
+    """`variables`: all variables that entries of receivers may refer to; `ring`: opens their secrets. `member`: this
+    process among several that were started together. `ready`, `warnings`: see ApiContext."""
 
     def __init__(
         self,
@@ -61,7 +61,7 @@ class ApiPart:
         self._session_secrets = session_secrets(context.settings, context.plan.answer_secrets, launch)
         self._keys = KeyService(context.log, context.topics.receiver_config, registry.keys, registry.reach)
         self.desk = self._new_desk()
-        """Where replays and discards are asked for."""
+        """Plans replays and discards."""
 
     def _new_desk(self) -> ReplayService:
         context, registry = self._context, self._context.registry
@@ -80,7 +80,7 @@ class ApiPart:
         )
 
     def api_context(self, siblings: Peers | None) -> ApiContext:
-        """What the API is told; with `siblings`: that asks these, too."""
+        """The API's context; with `siblings`, requests about the whole group also ask these."""
         context, settings, plan = self._context, self._context.settings, self._context.plan
         given = ApiContext(
             log=context.log,
@@ -116,7 +116,7 @@ class ApiPart:
         return _as_set(given, settings)
 
     def _registrar(self) -> Registrar:
-        """Registers receivers and sources over the API: with which secrets, and what they have to prove."""
+        """Registers receivers and sources over the API, with its rules for secrets and verification."""
         context, settings = self._context, self._context.settings
         allowed = settings.api_secrets_from
         usable = usable_variables(self._variables, allowed) if allowed else ()
@@ -146,7 +146,7 @@ class ApiPart:
 
 
 def _as_set(given: ApiContext, settings: Settings) -> ApiContext:
-    """With the bounds and rules that the settings say."""
+    """With the limits and rules of the settings."""
     return replace(
         given,
         web=WebRules(own_names(settings), settings.public_url),

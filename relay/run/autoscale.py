@@ -1,7 +1,7 @@
-"""How many processes the load asks for, where `relay run` is not told: one, until that one is busy.
+"""How many processes the load needs if `relay run` is given no number: one, until that one is busy.
 
-On a small machine one process is better than one for each core as long as it can keep up: what two ask Kafka and Redis
-for apart goes together in one (docs/performance.md). None is taken away again: the sums of `/metrics` would fall.
+On a small machine one process is better than one per core as long as it can keep up: it batches requests to Kafka and
+Redis that two would make apart (docs/performance.md). A process is never removed: the sums of `/metrics` would fall.
 """
 
 import os
@@ -9,18 +9,18 @@ from pathlib import Path
 from typing import Final
 
 BUSY_CORES: Final = 0.85
-"""Of CPU that each of the processes takes: beyond it messages wait for the process."""
+"""CPU use per process beyond which messages wait for the process."""
 BUSY_S: Final = 3.0
-"""How long they have to be that busy. A burst that is over by then is not worth a process."""
+"""How long they must be that busy. A shorter burst does not justify another process."""
 SETTLE_S: Final = 8.0
-"""After one was started it is busy with starting, and those before it are with handing over."""
+"""After a start, the new process is busy starting, and the others are busy handing over partitions."""
 LOOK_EVERY_S: Final = 1.0
 CPU_TIMES: Final = Path("/proc/self/stat")
-"""Where the system has no such file it does not say what a process takes: then there is one per core from the start."""
+"""Without this file the CPU use is unknown: then one process per core is started at once."""
 
 
 class Autoscale:
-    """Judges by the CPU seconds that the processes have taken. `most`: how many there may be; `now` in seconds."""
+    """Decides by the CPU seconds of the processes. `most`: the largest number of processes; `now` in seconds."""
 
     def __init__(self, most: int, now: float) -> None:
         self._most = most
@@ -30,14 +30,14 @@ class Autoscale:
         self.count = 1
 
     @property
-    def met(self) -> bool:
-        """There are as many as there may be."""
+    def complete(self) -> bool:
+        """Whether the largest number is running."""
         return self.count >= self._most
 
     def look(self, now: float, cpu_s: float) -> int:
-        """How many there should be. `cpu_s`: what those that run have taken in all since they began."""
+        """How many there should be. `cpu_s`: CPU seconds of all running processes since they started."""
         last, self._last = self._last, (now, cpu_s)
-        if self.met or last is None or now < self._settled_at or now <= last[0]:
+        if self.complete or last is None or now < self._settled_at or now <= last[0]:
             return self.count
         elapsed = now - last[0]
         busy = (cpu_s - last[1]) / elapsed >= BUSY_CORES * self.count
@@ -48,7 +48,7 @@ class Autoscale:
 
 
 def cpu_seconds(pid: int, root: Path = Path("/proc")) -> float | None:
-    """What process `pid` has taken of CPU since it began; None where it is gone, or the system does not say."""
+    """CPU seconds of process `pid` since it started; None if it has ended, or the system does not say."""
     try:
         # The second field, the command's name in parentheses, may have blanks.
         fields = (root / str(pid) / "stat").read_text().rpartition(")")[2].split()

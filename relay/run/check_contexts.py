@@ -1,4 +1,4 @@
-"""What is looked at, and through what: by a command with its own connections, or from inside a process with its own."""
+"""Contexts of the checks: for a command with its own connections, or for a running process with its existing ones."""
 
 import asyncio
 from collections.abc import Mapping, Sequence
@@ -32,9 +32,9 @@ from relay.run.history_part import opened
 from relay.state.port import State
 
 REPEAT_S: Final = 0.5
-"""For the log's own repeats: who waits here has little time."""
+"""For the log's own retries: the caller has little time."""
 READ_S: Final = 8.0
-"""For reading who there is from the log."""
+"""For reading all entries from the log."""
 
 
 def case_of_settings(
@@ -63,7 +63,7 @@ def case_of_settings(
         if history is None:
             return None
         store = await history()
-        await store.next_offsets()  # so that a log that is away is not taken for a store that is
+        await store.next_offsets()  # so that an unavailable log is not reported as an unavailable store
         return await Behind(store, await log(), Topics(settings.topic_prefix), clock).seconds()
 
     return CheckContext(
@@ -93,7 +93,7 @@ def case_of_directory(
         return known_to_file(file, usable_variables(environ, settings.secrets_from), receiver)
 
     async def log() -> Log:
-        raise LogUnavailable(f"no relay runs on {directory}, and its log and state with it; start it: relay dev")
+        raise LogUnavailable(f"no relay runs on {directory}, so its log and state are unavailable; start it: relay dev")
 
     async def state() -> State:
         raise StateUnavailable("it runs with the embedded relay; start that: relay dev")
@@ -123,7 +123,7 @@ async def look_from_inside(
     *,
     history: HistoryReader | None = None,
 ) -> Diagnosis:
-    """What a process finds through what it works with itself."""
+    """The diagnosis of a running process, through its own connections."""
     case = _case_of_process(settings, plan, clock, log, state, registry, receiver)
     if history is not None:
         case = replace(case, history_behind=Behind(history, log, case.topics, clock).seconds)
@@ -181,14 +181,14 @@ async def _close(opened: Log | State | History) -> None:
 
 
 def _history(settings: Settings) -> Opened[History] | None:
-    """Its store, which nothing is made in: that is its worker's business."""
+    """The history's store. It is never created here: its worker does that."""
     if settings.history_url is None:
         return None
 
     async def opened_one() -> History:
         file = sqlite_file(settings)
         if file is not None and not file.exists():
-            raise HistoryUnavailable(f"the history in {file} is not there: no worker has begun it")
+            raise HistoryUnavailable(f"the history in {file} does not exist: no worker has created it")
         try:
             store = opened(settings)
         except UserError as error:
@@ -201,7 +201,7 @@ def _history(settings: Settings) -> Opened[History] | None:
 
 
 def _file_of(settings: Settings) -> tuple[ReceiversFile | None, list[str]]:
-    """The receivers file, and what is wrong with it."""
+    """The receivers file, and its mistakes."""
     path: Path = settings.receivers_file
     if not path.exists() and "receivers_file" not in settings.model_fields_set:
         return None, []
@@ -218,7 +218,7 @@ async def _known(
     variables: Mapping[str, str],
     receiver: str | None,
 ) -> KnownEntries:
-    """What is in force, and what the file declares besides: that comes into force when a process starts."""
+    """The entries in force, and those that only the file declares: these take effect when a process starts."""
     of_file = known_to_file(file, variables, receiver)
     try:
         async with asyncio.timeout(READ_S):

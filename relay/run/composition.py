@@ -1,4 +1,4 @@
-"""Opens the parts of production as the settings say: the log on Kafka, the state on Redis."""
+"""Opens production's adapters as the settings say: the log on Kafka, the state on Redis."""
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -50,7 +50,7 @@ def redis_state(settings: Settings) -> RedisState:
 
 @asynccontextmanager
 async def open_log(settings: Settings, *, repeat_s: float | None = None) -> AsyncIterator[Log]:
-    """A started log, for one command. Raises LogUnavailable when it does not answer. `repeat_s`: see KafkaLog."""
+    """A started log, for one command. Raises LogUnavailable if it does not answer. `repeat_s`: see KafkaLog."""
     log = kafka_log(settings, repeat_s=repeat_s)
     try:
         await log.start()
@@ -61,7 +61,7 @@ async def open_log(settings: Settings, *, repeat_s: float | None = None) -> Asyn
 
 @asynccontextmanager
 async def open_state(settings: Settings) -> AsyncIterator[State]:
-    """A started state, for one command. Raises StateUnavailable when it does not answer."""
+    """A started state, for one command. Raises StateUnavailable if it does not answer."""
     state = redis_state(settings)
     try:
         await state.start()

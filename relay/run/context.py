@@ -1,4 +1,4 @@
-"""What the parts of one process share: on which log and state it is, what it is to do, and who is known."""
+"""The context that the parts of one process share: log, state, settings, plan and registry."""
 
 from dataclasses import dataclass
 

@@ -1,4 +1,4 @@
-"""How a process that nobody waits for keeps out of the way of those that somebody waits for."""
+"""Throttles a background process, so that it does not slow down the processes that carry messages."""
 
 import os
 import time
@@ -9,24 +9,24 @@ from typing import Final
 
 CPU_TIMES: Final = Path("/proc/stat")
 CROWDED: Final = 0.6
-"""The share of all processors that others keep busy, from which on each of our turns is one that they miss: even what
-we do beside them, on a core that was idle, has the caches and the disk forget what they need next."""
+"""The share of all processors that others use above which each of our turns costs them theirs. Even work on an idle
+core evicts data from the caches that they need next."""
 LEAST: Final = 1 / 64
-"""Of all processors, which we take while it is crowded: a burst goes first, and is done soon."""
+"""Our share of all processors meanwhile: the others' burst goes first, and ends soon."""
 BURST_S: Final = 60.0
-"""Who is further behind than that waits for no end of a burst any more."""
+"""With a longer lag we no longer wait for the end of a burst."""
 OF_THE_REST: Final = 0.5
-"""What we take then of what others leave."""
+"""Our share of the time that the others leave in that case."""
 LONGEST_REST_S: Final = 5.0
-"""Members of a consumer group that are asked to hand over have some seconds for it."""
+"""Longest rest: members of a consumer group have some seconds to hand over partitions."""
 _SHORTEST_LOOK_S: Final = 0.5
 """The system counts in hundredths of a second."""
 _NICEST: Final = 19
 
 
 def lower_priority() -> None:
-    """This process has what others leave. On Linux it also never keeps a core for a moment from somebody who wakes up,
-    as one that is only nice would."""
+    """Give this process only the time that others leave. On Linux SCHED_IDLE also never delays a process that wakes
+    up, as niceness alone would."""
     os.nice(_NICEST)
     if hasattr(os, "SCHED_IDLE"):
         with suppress(OSError):  # a sandbox may not have it
@@ -34,8 +34,8 @@ def lower_priority() -> None:
 
 
 def rest_s(others: float, own_s: float, behind_s: float, processors: int) -> float:
-    """How long to rest. `others`: the share of all `processors` that they keep busy; `own_s`: what we took of one;
-    `behind_s`: how long ago that happened which we are at."""
+    """How long to rest. `others`: their share of all `processors`; `own_s`: CPU seconds of this process; `behind_s`:
+    the lag."""
     if others < CROWDED:
         return 0.0
     share = LEAST if behind_s < BURST_S else max(LEAST, OF_THE_REST * (1 - others))
@@ -43,10 +43,9 @@ def rest_s(others: float, own_s: float, behind_s: float, processors: int) -> flo
 
 
 class CpuThrottle:
-    """Tells after each turn how long to rest before the next one. Where the system does not say how busy it is: never.
+    """Returns after each turn how long to rest before the next; never, if the system does not report its load.
 
-    `own_s`: seconds of a processor that this process has taken. `processors`: how many there are; None: as the system
-    says.
+    `own_s`: CPU seconds of this process. `processors`: their number; None: the system's.
     """
 
     def __init__(
@@ -72,7 +71,7 @@ class CpuThrottle:
         return rest_s((busy_s - own_s) / all_s, own_s, behind_s, self._processors)
 
     def _look(self) -> tuple[float, float, float] | None:
-        """Since the system began: processors were busy, busy or not; and what this process took. Seconds."""
+        """Since boot: busy processor seconds, all processor seconds, and the CPU seconds of this process."""
         try:
             # cpu  user nice system idle iowait irq softirq steal ...; guests are in user and nice
             ticks = [int(field) for field in self._cpu_times.read_text().split("\n", 1)[0].split()[1:9]]

@@ -1,4 +1,4 @@
-"""A process's part in deliveries: its lanes, and the way out that all their requests share."""
+"""The process's deliveries: its lanes, and the transport that all their requests share."""
 
 import random
 import secrets
@@ -20,7 +20,7 @@ from workers.journal import all_of
 
 
 class DeliveryPart:
-    """`answer_urls`: where receivers may POST their answers, as far as is known by now."""
+    """`answer_urls`: where receivers may POST their answers, as known so far."""
 
     def __init__(
         self, context: ProcessContext, telemetry: TelemetryPart, answer_urls: Callable[[], AnswerUrls]
@@ -82,7 +82,7 @@ class DeliveryPart:
         return self._answer_urls().of(hop.delivery, hop.generation, expires)
 
     def parts(self) -> Iterator[tuple[str, Awaitable[None]]]:
-        """What the lanes need, each by its name; to be run until cancelled."""
+        """The services that the lanes need, each with its name; to be run until cancelled."""
         yield "pump", self.lanes.pump.run()
         yield "signs of life", self.lanes.roster.run(self._context.state, self._context.clock)
         if self._context.plan.roles & {"to-receiver", "to-sender"}:

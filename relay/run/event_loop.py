@@ -1,4 +1,4 @@
-"""What the commands that keep running share: signals, the event loop, logging."""
+"""Runs a command's coroutine: event loop and signals."""
 
 import asyncio
 import os
@@ -14,11 +14,11 @@ T = TypeVar("T")
 
 
 _LOOKUPS = "32"
-"""Names that are looked up at a time. With the event loop's own default, 4, a few silent name servers stop them all."""
+"""Concurrent name lookups. With the event loop's default of 4, a few unresponsive name servers block all."""
 
 
 def run_loop(main: Coroutine[Any, Any, T]) -> T:
-    """Run `main` on the fast event loop, with as many descriptors as the system grants."""
+    """Run `main` on the fast event loop, with as many file descriptors as the system grants."""
     raise_descriptor_limit()
     os.environ.setdefault("UV_THREADPOOL_SIZE", _LOOKUPS)
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
@@ -34,8 +34,8 @@ async def run_until_signalled(
 ) -> None:
     """Run `work(stop)`. SIGTERM or SIGINT sets `stop`; a second one, or `grace_s` later, cancels `work`.
 
-    Cancelling is safe by design: what was not finished is read again. SIGHUP calls `hangup`. `lifeline`: the reading
-    end of a pipe whose other end a parent holds open as long as it lives; its end is like SIGTERM.
+    Cancelling is safe by design: unfinished work is read again. SIGHUP calls `hangup`. `lifeline`: the reading end of a
+    pipe that a parent holds open as long as it lives; its end acts like SIGTERM.
     """
     loop, stop = asyncio.get_running_loop(), asyncio.Event()
     task = asyncio.ensure_future(work(stop))

@@ -1,4 +1,4 @@
-"""A process's part in the history: the store, for those who ask, and the worker that fills it. A store for both."""
+"""The process's history: one store, for queries and for the worker that fills it."""
 
 from collections.abc import Callable, Mapping
 from functools import partial
@@ -18,19 +18,19 @@ from relay.telemetry.metrics import Metrics
 from workers.history import HistoryWorker, Watcher, never_throttle, topics_read
 
 AT_ONCE: Final = 1_000
-"""Facts of a transaction, beside lanes that want the event loop, too."""
+"""Facts of a transaction in a process that also runs lanes, which need the event loop."""
 AT_ONCE_ALONE: Final = 3_000
 
 _log = get_logger("relay.history")
 
 
 def opened(settings: Settings) -> History | None:
-    """None: none is set up. Raises UserError."""
+    """None if none is configured. Raises UserError."""
     return None if settings.history_url is None else open_history(settings.history_url.get_secret_value())
 
 
 class HistoryPart:
-    """`store`: not started; None: none is set up."""
+    """`store`: not started; None: none is configured."""
 
     def __init__(
         self,
@@ -52,11 +52,11 @@ class HistoryPart:
         self._watcher = HistoryLog(metrics)
 
     def beside(self, others: Callable[[], Mapping[str, OpenService]]) -> Callable[[], Mapping[str, OpenService]]:
-        """What is wanted with it."""
+        """These services and the history's worker."""
         return lambda: {**others(), **self.wanted()}
 
     def wanted(self) -> Mapping[str, OpenService]:
-        """The worker, where this process has the role."""
+        """The worker, if this process has the role."""
         if self.store is None or HISTORY not in self._plan.roles:
             return {}
         return {HISTORY: partial(self._worker, self.store)}
@@ -83,7 +83,7 @@ class HistoryPart:
 
 
 class HistoryLog(Watcher):
-    """In the log, and in metrics."""
+    """Logs and counts the events of the history's worker."""
 
     def __init__(self, metrics: Metrics) -> None:
         self._metrics = metrics
@@ -98,11 +98,14 @@ class HistoryLog(Watcher):
         _log.warning("history_gap", records=records, partitions=_named(gaps), problem="the log has deleted them unread")
 
     def ahead(self, partitions: Mapping[TopicPartition, int]) -> None:
-        problem = "the topics were made anew under the history; `relay history rebuild` begins it anew, too"
+        problem = "the topics were recreated; `relay history rebuild` rebuilds the history from them"
         _log.error("history_ahead", partitions=_named(partitions), problem=problem)
 
     def moved(self) -> None:
-        _log.warning("history_begun_anew", problem="it was cleared, or is a copy of before: filled again from the log")
+        _log.warning(
+            "history_begun_anew",
+            problem="it was cleared, or restored from an older copy: it is filled again from the log",
+        )
 
     def pruned(self, messages: int) -> None:
         if messages:

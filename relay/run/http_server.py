@@ -1,4 +1,5 @@
-"""What one process answers over HTTP: the API, or only how it is, and that to others of its `relay run`, too."""
+"""The process's HTTP servers: the API, or only the health routes; and a private one for other processes of its
+`relay run`."""
 
 from collections.abc import Callable
 
@@ -12,7 +13,7 @@ from relay.config.settings import Settings
 
 
 class HttpServer:
-    """`context`: what the API is to know; its argument: the siblings that are asked, too, or None."""
+    """`context`: builds the API's context; its argument: the peers that are asked too, or None."""
 
     def __init__(
         self,
@@ -27,7 +28,7 @@ class HttpServer:
         self._context = context
         self._servers: list[ApiServer] = []
         self.url: str | None = None
-        """Of the API, once it is open; None in a process that has none."""
+        """The API's URL once it is open; None in a process without one."""
 
     @property
     def addresses(self) -> list[str]:
@@ -35,11 +36,11 @@ class HttpServer:
         return [address for server in self._servers for address in server.addresses]
 
     def answer_urls(self) -> AnswerUrls:
-        """As far as is known by now: without a public URL they are those of this process."""
+        """As known so far: without a public URL, those of this process."""
         return AnswerUrls(self._plan.answer_secrets, self._settings.public_url or self.url)
 
     async def open(self) -> None:
-        """The API, or in a process without that role the health routes, where a port is set for them. Raises
+        """Opens the API or, in a process without that role, the health routes if a port is set for them. Raises
         UserError."""
         settings, siblings = self._settings, None
         if self._member is not None:
@@ -54,7 +55,7 @@ class HttpServer:
             await server.start(settings.api_host, settings.metrics_port, self._sharing("health"))
 
     def _sharing(self, serves: str) -> Sharing | None:
-        """The processes that may have this one's port, too: of its installation, and with the same routes."""
+        """The processes that may share this one's port: those of its installation, with the same routes."""
         if self._plan.data_dir is not None:
             return None
         installation = installation_id(self._settings.kafka_bootstrap_servers.split(","), self._settings.topic_prefix)

@@ -1,4 +1,4 @@
-"""Which lanes a process runs, and how each is made: a consumer, a worker, and the surroundings of its partitions."""
+"""The lanes of a process, and how each is built: consumer, worker and the setup of its partitions."""
 
 import secrets
 from collections.abc import Collection, Iterable, Mapping
@@ -31,7 +31,7 @@ from relay.state.port import State
 from relay.state.rows import TAGS, tag_of
 from relay.watch.heartbeats import Heartbeats
 from workers.dependencies import Outside
-from workers.failed_messages import NOBODY_GATHERS, FailedMessages, Gatherer, Reporter
+from workers.failed_messages import NO_GATHERER, FailedMessages, Gatherer, Reporter
 from workers.from_receiver_async import FromReceiverAsync
 from workers.from_sender import FromSender, TracedFromSender
 from workers.letters import Letters
@@ -40,17 +40,17 @@ from workers.to_sender import ToSender
 
 ALL_TAGS = tuple(range(TAGS))
 _OF_RECEIVERS: Final = ("to-receiver", "from-receiver-async")
-"""Roles that read a topic for each receiver that has its own."""
+"""Roles that read a topic for each receiver with topics of its own."""
 
 _UNABLE: Final = 1_000
-"""Receivers; the partitions of so many are about all."""
+"""Most receivers to consider; the partitions of so many are nearly all partitions."""
 
 _ALL_TAGS_OF: Final = dict.fromkeys(("to-sender", *_OF_RECEIVERS), ALL_TAGS)
-"""Roles whose lanes park what belongs to many."""
+"""Roles whose lanes park records of many receivers or sources."""
 
 
 class _Reading:
-    """What a role is to read; `reader` follows it, whenever there is one."""
+    """What a role reads; its `reader`, if any, is kept up to date."""
 
     def __init__(self) -> None:
         self.topics: frozenset[str] = frozenset()
@@ -68,24 +68,24 @@ class _Reading:
 
 
 class LaneDirectory(Directory, Moves, Protocol):
-    """Who is known, and all who may have lanes of their own."""
+    """All receivers and sources, and all receivers that may have lanes of their own."""
 
     def receivers(self) -> Mapping[str, Receiver]:
-        """Of those in the shared lane only some."""
+        """Only some of those in the shared lane."""
         ...
 
     def unusable_in_shared(self, most: int) -> Collection[str]:
-        """Receivers with messages in the shared lane whose settings cannot be used here, at most `most`. Raises
+        """Receivers with messages in the shared lane whose settings this process cannot use, at most `most`. Raises
         LogUnavailable."""
         ...
 
     def left_lanes(self) -> frozenset[str]:
-        """Receivers whose own topics are not in use any more, and may hold something."""
+        """Receivers whose own topics are no longer in use, and may still hold records."""
         ...
 
 
 class Lanes:
-    """What has to run now, given the plan and the receivers there are."""
+    """The lanes that have to run now, by the plan and the receivers."""
 
     def __init__(
         self,
@@ -98,11 +98,11 @@ class Lanes:
         observer: Observer,
         patience: Patience,
         reporter: Reporter,
-        gatherer: Gatherer = NOBODY_GATHERS,
+        gatherer: Gatherer = NO_GATHERER,
         *,
         process: str = "",
     ) -> None:
-        """`process`: the name of this one, for people."""
+        """`process`: this process's name, for operators."""
         self._settings = settings
         self._plan = plan
         self._known = known
@@ -112,13 +112,13 @@ class Lanes:
         self._observer = observer
         self._patience = patience
         self.roster = Heartbeats(process, self._unusable)
-        """Which lanes are served here; somebody has to run it."""
+        """Publishes which lanes are served here; the caller runs it."""
         self._topics = topics = Topics(settings.topic_prefix)
         effects = Effects(
             log, state, outside.clock, patience, Holding(log, state, topics.receiver_config), topics.parked()
         )
         self.pump = Pump(effects, outside.clock, outside.turnstile)
-        """Runs the lanes; somebody has to run it."""
+        """Runs the lanes; the caller runs it."""
         letters = Letters(topics, outside.clock)
         routing = FromSender if outside.tracing is None else TracedFromSender
         self._workers: dict[str, Worker[Any]] = {
@@ -132,12 +132,13 @@ class Lanes:
         }
         self._breaks = Breaks()
         self.memory = ByteBudget(lanes_budget(settings))
-        """What the lanes hold."""
+        """The memory that the lanes use."""
         self._unable_names: frozenset[bytes] = frozenset()
         self._reading = {role: _Reading() for role in self._workers if role in plan.roles}
 
     def wanted(self) -> Mapping[str, OpenService]:
-        """A service for each role of the plan, by its name. What they read follows the receivers, with each call."""
+        """A service for each role of the plan, by its name. Each call updates what they read to the current
+        receivers."""
         topics, unable = self._topics_read(), self._unable_in_shared()
         for role, reading in self._reading.items():
             reading.change(topics[role], unable)
@@ -156,28 +157,30 @@ class Lanes:
         }
 
     def _can_serve(self, lane: str) -> bool:
-        """The lane of a receiver whose settings cannot be used here is left to processes that can use them."""
+        """The lane of a receiver whose settings this process cannot use is left to processes that can."""
         receiver = None if lane == SHARED else self._known.receiver(lane)
         return receiver is None or receiver.unusable is None
 
     def _unusable(self) -> list[str]:
-        """Owners of the lanes that are left to others."""
+        """Owners of the lanes that are left to other processes."""
         if not self._reading.keys() & set(_OF_RECEIVERS):
             return []
         return [f"r:{lane}" for lane in self._lanes_of_receivers(self._own()) if not self._can_serve(lane)]
 
     def _unable_in_shared(self) -> Unable:
-        """Partitions of the shared lane go to processes that can use the settings of all that have messages there."""
-        with suppress(LogUnavailable):  # the index of receivers is made anew, which is a change: it is asked again then
+        """Partitions of the shared lane go to processes that can use the settings of all receivers with messages
+        there."""
+        # the index of receivers is being rebuilt; the rebuild is a change, after which this is called again
+        with suppress(LogUnavailable):
             self._unable_names = frozenset(name.encode() for name in self._known.unusable_in_shared(_UNABLE))
         return dict.fromkeys((self._topics.to_receiver(SHARED), self._topics.pending(SHARED)), self._unable_names)
 
     def own(self) -> frozenset[str]:
-        """Receivers whose own topics have to be read by somebody."""
+        """Receivers whose own topics some process has to read."""
         return self._own().all
 
     def levels(self) -> dict[str, LaneLevels]:
-        """By role, of all lanes that this process has now."""
+        """By role, summed over this process's lanes."""
         now = self._outside.clock.monotonic()
         role_of = {worker.stage: role for role, worker in self._workers.items()}
         found = dict.fromkeys(self._reading, NOTHING)

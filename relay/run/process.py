@@ -1,4 +1,5 @@
-"""One process of the relay: wires its parts, starts them in their order, ends them. The only place that knows all."""
+"""One process of the relay: builds its parts, starts them in order, and stops them. The only module that knows all
+parts."""
 
 import asyncio
 import os
@@ -45,16 +46,17 @@ from relay.watch.warnings import warnings_of
 
 LOG_LOOK_S: Final = 5.0
 STATE_LOOK_S: Final = 1.0
-NOBODY: Final = MessageId("-", "-")
-"""Looked up to see whether the state answers."""
+NO_MESSAGE: Final = MessageId("-", "-")
+"""Looked up to check that the state answers."""
 
 _log = get_logger("relay.process")
 
 
 class Relay:
-    """One process of the relay, on whatever log and state it is given. `member`: which of several started together.
+    """One process of the relay, on the given log and state. `member`: its place among several started together.
 
-    `exit_when_stuck`: end the process when its event loop stands still until the groups put its members out.
+    `exit_when_stuck`: end the process if its event loop is blocked so long that consumer groups would evict its
+    members.
     """
 
     def __init__(
@@ -80,18 +82,18 @@ class Relay:
         self._clock = SharedClock(clock, state)
         self._context = context = ProcessContext(settings, plan, log, state, topics, self._clock, registry, owner)
         self._keeps = True
-        """Whether this process takes part in what one of all does for the others."""
+        """Whether this process takes part in the jobs that one process runs for all."""
         self._trouble: dict[str, str | None] = {"start": "connecting", "receivers": "not read yet"}
         self._telemetry = TelemetryPart(context, environ, lambda: self._recovery.ask(), exit_when_stuck=exit_when_stuck)
         self.metrics = self._telemetry.metrics
         self._patience = patience = self._telemetry.patience
         self._history = HistoryPart(settings, plan, log, topics, self._clock, patience, self.metrics)
         self._topic_watch = TopicWatch(log, topics, settings, registry, self._clock, patience)
-        told = self._telemetry.observer.parked_in_all if plan.index == 0 else lambda _count, _cap: None
-        self._parked_watch = ParkedWatch(state, self._clock, settings.parked_total, told)
+        report_parked = self._telemetry.observer.parked_in_all if plan.index == 0 else lambda _count, _cap: None
+        self._parked_watch = ParkedWatch(state, self._clock, settings.parked_total, report_parked)
         self._file = FileWatch(settings, plan, registry, log, state, topics, self._clock, owner=owner)
         self.hangup = self._file.hangup
-        """Set it to have the receivers file read again."""
+        """Set it to reload the receivers file."""
         self._recovery = self._new_recovery()
         self._front = HttpServer(settings, plan, member, lambda siblings: self._api.api_context(siblings))
         self._delivery = DeliveryPart(context, self._telemetry, self._front.answer_urls)
@@ -127,22 +129,22 @@ class Relay:
 
     @property
     def api_url(self) -> str | None:
-        """None until it is open, and in a process without one."""
+        """None until it is open, and in a process without an API."""
         return self._front.url
 
     @property
     def addresses(self) -> list[str]:
-        """Where the API, or the health routes, listen: each as `host:port`."""
+        """Where the API or the health routes listen, each as `host:port`."""
         return self._front.addresses
 
     def report(self, part: str, trouble: str | None) -> None:
-        """For /readyz: what is wrong with a part that this process stands on; None: nothing."""
+        """Sets the state of a part that /readyz reports; None: no problem."""
         self._trouble[part] = trouble
 
     # life
 
     async def run(self, stop: asyncio.Event, started: Callable[[], None] = lambda: None) -> None:
-        """Until `stop`; then what is in flight is finished. Waits for Kafka and Redis. Raises UserError."""
+        """Runs until `stop`, then finishes what is in flight. Waits for Kafka and Redis. Raises UserError."""
         self._telemetry.start()
         watching = asyncio.create_task(self._telemetry.loop_watch.run())
         try:
@@ -171,14 +173,14 @@ class Relay:
         async with asyncio.TaskGroup() as tasks:
 
             def start(parts: Iterable[tuple[str, Awaitable[None]]]) -> list[asyncio.Task[None]]:
-                told = self._telemetry.observer
-                return [tasks.create_task(telling(told, name, work)) for name, work in parts]
+                observer = self._telemetry.observer
+                return [tasks.create_task(telling(observer, name, work)) for name, work in parts]
 
             background = start(self._needed_first())
             if await unless_stopped(self._know_receivers(), stop):
                 await unless_stopped(self._topic_watch.check_lanes(), stop)
             self._trouble["receivers"] = None
-            self._tell_who_is_known()
+            self._log_receivers()
             background += start(self._beside_lanes(stop))
             if await unless_stopped(self._recovery.healed.wait(), stop):
                 keep_startup_heap()
@@ -189,7 +191,7 @@ class Relay:
             await end(background)
 
     def _needed_first(self) -> Iterator[tuple[str, Awaitable[None]]]:
-        """What runs before the receivers are known, each by its name."""
+        """The services that start before the receivers are known, each with its name."""
         log, state = self._context.log, self._context.state
         watched = partial(watch_part, self._trouble, self._clock)
         yield "follow the registry", follow_registry(self.registry, log, self._patience)
@@ -197,22 +199,22 @@ class Relay:
         yield from self._delivery.parts()
         yield "clock watch", ClockWatch(self._clock, self.metrics).run()
         yield "log watch", watched("log", LOG_LOOK_S, partial(log.describe, [self._context.topics.from_sender]))
-        yield "state watch", watched("state", STATE_LOOK_S, partial(state.messages, [NOBODY]))
+        yield "state watch", watched("state", STATE_LOOK_S, partial(state.messages, [NO_MESSAGE]))
 
     async def _know_receivers(self) -> None:
-        """With those of the receivers file, where this process brings it into force. Raises UserError."""
+        """Including the receivers file, if this process applies it. Raises UserError."""
         await self.registry.ready.wait()
         if self._context.plan.apply_file and self._keeps:
             await self._patience.until_done("apply the receivers file", self._file.bring_into_force)
 
-    def _tell_who_is_known(self) -> None:
+    def _log_receivers(self) -> None:
         settings, plan = self._context.settings, self._context.plan
         log_unknown(self.registry, plan.receivers or ())
         some = {**self.registry.receivers(), **self.registry.shared.some(NAMES_SHOWN)}
         log_answer_urls(settings, plan, self._front.answer_urls(), some)
 
     def _beside_lanes(self, stop: asyncio.Event) -> Iterator[tuple[str, Awaitable[None]]]:
-        """What runs from when the receivers are known, each by its name."""
+        """The services that start once the receivers are known, each with its name."""
         yield "stop watch", report_draining(self._trouble, stop)
         yield "lane checks", self._topic_watch.run()
         yield "refused receivers", count_refused(self.registry, self.metrics)

@@ -1,4 +1,4 @@
-"""Several processes of one `relay run` on one machine: how many, and started again when one ends by itself."""
+"""Several processes of one `relay run` on one machine: their number, and their restart when one ends unexpectedly."""
 
 import asyncio
 import os
@@ -23,25 +23,26 @@ FIRST_PAUSE_S: Final = 1.0
 LONGEST_PAUSE_S: Final = 30.0
 USAGE: Final = 2
 STOP_MARGIN_S: Final = 10.0
-"""On top of what each process takes to stop by itself, before it is killed."""
+"""Added to the time that each process may take to stop, before it is killed."""
 SOCKET_PATH_BYTES: Final = 100
-"""The system takes 103 to 107."""
+"""The system allows 103 to 107."""
 
 _log = get_logger("relay.processes")
 
 
 def group_size(wanted: int, plan: ProcessPlan, api_port: int) -> int:
-    """How many of `wanted` processes have something to do. A free port is the first one's: nobody else can guess it."""
+    """How many of `wanted` processes have something to do. A free port serves only the first: no client can guess
+    others."""
     return 1 if api_port == 0 and plan.roles == {API} else wanted
 
 
 def plan_of(index: int, plan: ProcessPlan, api_port: int) -> ProcessPlan:
-    """All serve the API on the same port, where it has a number."""
+    """All serve the API on the same port, if it is fixed."""
     return plan if index == 0 or api_port != 0 else replace(plan, roles=plan.roles - {API})
 
 
 def next_pause(pause_s: float, ran_s: float) -> float:
-    """Seconds until a process is started that ran for `ran_s`; `pause_s`: what it was the last time, 0 before."""
+    """Seconds until a process that ran for `ran_s` is restarted; `pause_s`: the previous pause, 0 for the first."""
     if pause_s == 0 or ran_s >= LONGEST_PAUSE_S:
         return FIRST_PAUSE_S
     return min(pause_s * 2, LONGEST_PAUSE_S)
@@ -50,9 +51,9 @@ def next_pause(pause_s: float, ran_s: float) -> float:
 async def run_processes(
     count: int, plan: ProcessPlan, config_file: Path | None, *, by_demand: bool, api_port: int, grace_s: float
 ) -> int:
-    """Run `count` processes until a signal. Returns the exit code: USAGE when they refused to start, else 0.
+    """Run `count` processes until a signal. Returns the exit code: USAGE if they refused to start, else 0.
 
-    `by_demand`: begin with one, and start another whenever those that run are busy. `grace_s`: what each of them may
+    `by_demand`: begin with one, and start another whenever the running ones are busy. `grace_s`: what each of them may
     take to stop.
     """
     with _private_directory() as directory:
@@ -82,7 +83,7 @@ async def run_processes(
 
 
 def command(member: GroupProcess, plan: ProcessPlan, config_file: Path | None) -> list[str]:
-    """What one of the processes is started with; settings from the environment it inherits."""
+    """The command line of one of the processes; it inherits settings from the environment."""
     place = ["--member", str(member.index), str(member.count), str(member.directory)]
     found = [sys.executable, "-m", "relay", "run", *place, "--roles", ",".join(sorted(plan.roles))]
     if plan.receivers is not None:
@@ -92,7 +93,7 @@ def command(member: GroupProcess, plan: ProcessPlan, config_file: Path | None) -
 
 @contextmanager
 def _private_directory() -> Iterator[Path]:
-    """For sockets: nobody else may look into it. Raises UserError."""
+    """For sockets: no other user may read it. Raises UserError."""
     try:
         with tempfile.TemporaryDirectory(prefix="relay-", ignore_cleanup_errors=True) as name:
             if len(name.encode()) + len("/999.sock") > SOCKET_PATH_BYTES:
@@ -109,11 +110,11 @@ async def _at_once(count: int) -> AsyncIterator[int]:
 
 
 async def _wanted(children: Sequence["Child"], stop: asyncio.Event) -> AsyncIterator[int]:
-    """How many are to run: at first one, and each time more are needed the new number, until `stop` or all run."""
+    """The number of processes to run: at first one, then each larger number, until `stop` or until all run."""
     clock = asyncio.get_running_loop().time
     demand = Autoscale(len(children), clock())
     yield demand.count
-    while not (demand.met or stop.is_set()):
+    while not (demand.complete or stop.is_set()):
         await _set_within(stop, LOOK_EVERY_S)
         before = demand.count
         if demand.look(clock(), sum(child.cpu_s() for child in children)) > before:
@@ -127,24 +128,24 @@ async def _set_within(event: asyncio.Event, seconds: float) -> None:
 
 
 class Child:
-    """One of the processes, in all its lives."""
+    """One of the processes, across restarts."""
 
     def __init__(self, member: GroupProcess, command: Sequence[str]) -> None:
         self._member = member
         self._command = command
         self._process: asyncio.subprocess.Process | None = None
         self.refused = False
-        """It ended at once, because of a mistake in the settings, and has said which."""
+        """It exited at once because of a mistake in the settings, which it has printed."""
 
     async def keep_running(self, stop: asyncio.Event, *, may_refuse: bool) -> None:
-        """Until `stop`. `may_refuse`: that is set when it refuses to start, as the others would say the same."""
+        """Until `stop`. `may_refuse`: set `stop` if it refuses to start, as the others would fail alike."""
         clock, pause_s, lives = asyncio.get_running_loop().time, 0.0, 0
         while not stop.is_set():
             began, lives = clock(), lives + 1
             code = await self._live(stop)
             if stop.is_set():
                 return
-            # Later on it may be a file that somebody edits just now; that must not end those that run.
+            # Later an operator may be editing the file; that must not end the running processes.
             if code == USAGE and lives == 1 and may_refuse:
                 self.refused = True
                 stop.set()
@@ -158,31 +159,31 @@ class Child:
         return self._process if self._process is not None and self._process.returncode is None else None
 
     def cpu_s(self) -> float:
-        """Seconds of CPU that the process has taken since it began; 0 where there is none."""
+        """CPU seconds of the process since it started; 0 if it does not run."""
         running = self._running
         return 0.0 if running is None else cpu_seconds(running.pid) or 0.0
 
     def hangup(self) -> None:
-        """Pass SIGHUP on. One that has no socket yet would die of it, and is going to read everything anyway."""
+        """Pass SIGHUP on. A process without a socket would die of it, and reads everything at its start anyway."""
         if (running := self._running) is not None and self._member.socket.exists():
             running.send_signal(signal.SIGHUP)
 
     async def _live(self, stop: asyncio.Event) -> int:
         self._member.socket.unlink(missing_ok=True)
-        # A session of its own: the terminal's Ctrl-C is for the parent, which passes it on once. The pipe is never
-        # written to; its end tells the child that the parent is gone.
+        # A session of its own: Ctrl-C in the terminal is for the parent, which passes it on once. The pipe is never
+        # written to; when it closes, the child knows that the parent has ended.
         try:
             self._process = process = await asyncio.create_subprocess_exec(
                 *self._command, stdin=asyncio.subprocess.PIPE, start_new_session=True
             )
-        except OSError as error:  # no memory or no process left: a matter of time, and the others go on
+        except OSError as error:  # no memory or no process available: temporary, and the others go on
             _log.warning("process_not_started", process=self._member.index, error=str(error))
             return os.EX_OSERR
         return await _until_exit(process, stop)
 
 
 async def _until_exit(process: asyncio.subprocess.Process, stop: asyncio.Event) -> int:
-    """The exit code; when `stop` comes first, the process is asked to end, too. Cancelled, it is killed."""
+    """The exit code; when `stop` is set first, the process is asked to end, too. Cancelled, it is killed."""
     ending = asyncio.ensure_future(process.wait())
     stopping = asyncio.ensure_future(stop.wait())
     try:

@@ -1,5 +1,5 @@
-"""What one process of all does for the others, under a lease for each: it watches the receivers file, the backlogs and
-the history, moves, replays and rebuilds."""
+"""The jobs that exactly one process of a cluster runs, each under a lease: watching the receivers file, backlogs and
+history, and running moves, replays and rebuilds."""
 
 from collections.abc import Awaitable, Iterator
 from dataclasses import dataclass
@@ -22,7 +22,7 @@ from relay.watch.receivers_file import FileWatch
 
 @dataclass(frozen=True, slots=True)
 class SharedWork:
-    """A process's part in it."""
+    """This process's share of the jobs."""
 
     context: ProcessContext
     patience: Patience
@@ -33,20 +33,21 @@ class SharedWork:
     history: History | None
 
     def parts(self) -> Iterator[tuple[str, Awaitable[None]]]:
-        """Each by its name; to be run until cancelled."""
+        """Each with its name; to be run until cancelled."""
         if self.context.plan.apply_file:
             yield "receivers file watch", self.file.run()
         yield "moves", self._mover().run()
         yield "replays", self._replays().run()
         yield "backlog watch", self._backlog_watch().run()
         yield "lag watch", self._lag_watch().run()
-        if self.history is not None and self.context.plan.roles & {API, HISTORY}:  # the others may not read its topics
+        # others may lack the right to read its topics
+        if self.history is not None and self.context.plan.roles & {API, HISTORY}:
             yield "history watch", self._history_watch(self.history).run()
         yield "rebuilding", self._rebuilding().run()
 
     @property
     def _room(self) -> int:
-        """How much of what may be parked for a receiver moves and replays fill: the rest is for what comes in."""
+        """Records per receiver that moves and replays may park; the rest of the limit is for new messages."""
         return self.context.settings.parked_per_receiver // 4
 
     def _mover(self) -> LaneMigration:

@@ -1,4 +1,4 @@
-"""What one process tells: how it is, in logs, metrics and Sentry; what came of its requests; and its own events."""
+"""The process's telemetry: logs, metrics, Sentry, traces, the attempt log and the relay's own events."""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Iterator, Mapping
@@ -19,8 +19,8 @@ from relay.watch.traces import traces_of
 
 
 class TelemetryPart:
-    """`recover`: called when the state asks for a recovery pass. `exit_when_stuck`: end the process when its event loop
-    stands still until the groups put its members out."""
+    """`recover`: called when the state requests a recovery. `exit_when_stuck`: end the process if its event loop is
+    blocked so long that consumer groups would evict its members."""
 
     def __init__(
         self,
@@ -37,16 +37,16 @@ class TelemetryPart:
         self.meter = MetricsMeter(metrics, tallies)
         self.statistics = StatisticsTeller(tallies, context.state, clock, teller=context.owner, took=metrics.weigh)
         self.sentry = SentryReporter()
-        tells_all = settings.log_level == "debug"
+        logs_all = settings.log_level == "debug"
         self.observer = TelemetryObserver(
             metrics,
             self.sentry,
             recover,
-            tells_attempts=lambda gate: tells_all or plan.tells_attempts(gate),
+            tells_attempts=lambda gate: logs_all or plan.tells_attempts(gate),
             turned=lambda turn, receiver, since: self.events.turned(turn, receiver, since),
         )
         self.patience = Patience(clock, self.observer)
-        # A member that sends no heartbeat for its session timeout is put out; heartbeats come from the loop.
+        # A member without heartbeats is evicted after its session timeout; the event loop sends the heartbeats.
         self.loop_watch = LoopWatch(metrics, settings.kafka_session_timeout / 2 if exit_when_stuck else None)
         log, topics = context.log, context.topics
         self.events = OwnEvents(log, context.state, topics, context.registry, clock, self.patience, metrics)
@@ -60,13 +60,13 @@ class TelemetryPart:
         self.sentry.start(dsn, settings.sentry_environment or "production", __version__, pages)
 
     def parts(self) -> Iterator[tuple[str, Awaitable[None]]]:
-        """Each by its name; to be run until cancelled, after `end`."""
+        """Each with its name; to be run until cancelled, after `end`."""
         yield "own events", self.events.run()
         yield "attempt log", self.attempts.run()
         yield "statistics", self.statistics.run()
 
     async def end(self) -> None:
-        """What waits to be put on the log is, as far as that answers."""
+        """Writes pending events and attempts to the log, if it answers."""
         await self.events.end()
         await self.attempts.end()
 

@@ -14,7 +14,7 @@ from relay.state.rows import Arrival, Mark, Stage, callback_row, delivery_row
 from tests.fakes.steps import DELIVERY, TOPICS, StandingClock
 from workers import row_reconstruction
 from workers.letters import Letters
-from workers.results import FOR_CONSUMER, NOBODY_TO_CALL
+from workers.results import FOR_CONSUMER, NO_CALLBACK
 
 ORIGIN = Coordinate(TOPICS.from_sender, 4, 99)
 HOP = Hop(DELIVERY, origin=ORIGIN, generation=2, attempt=3)
@@ -103,7 +103,7 @@ def test_one_whose_callback_was_given_up_says_so() -> None:
 )
 def test_an_answer_with_nobody_to_call_is_done_where_it_is(source: Source, how: Handover) -> None:
     """Also where the source has got a callback since."""
-    found = answer(more=(NOBODY_TO_CALL,))
+    found = answer(more=(NO_CALLBACK,))
     assert proved(found, source, over=False) == Mark(ROW, 2, Stage.DONE, (3, 17), to_code(how, 0))
 
 

@@ -98,7 +98,7 @@ async def test_the_receiver_says_when_to_ask_again(rig: Rig) -> None:
 
 
 async def test_404_is_asked_again(rig: Rig) -> None:
-    assert await heard(rig, 404) == Later(3, "never seen, says the receiver", up=True)
+    assert await heard(rig, 404) == Later(3, "the receiver says that it never saw it", up=True)
 
 
 async def test_410_pauses_the_receiver_and_is_the_end(rig: Rig) -> None:
@@ -277,7 +277,7 @@ async def test_at_the_deadline_it_is_told_what_was_said_last(rig: Rig) -> None:
 
 def test_a_template_that_could_not_be_filled_is_told_at_the_deadline(rig: Rig) -> None:
     dead = at_deadline(rig, ASKED, CALLBACK_ONLY)
-    assert dead == Dead("answer_timeout", "no answer within 600 s; its 202 named no place to ask at")
+    assert dead == Dead("answer_timeout", "no answer within 600 s; its 202 named no status URL")
 
 
 @pytest.mark.parametrize("hop", [CALLBACK_ONLY, HOP])

@@ -107,8 +107,8 @@ def test_processes_are_added_up_to_what_there_may_be() -> None:
     judge = Autoscale(3, 0.0)
     for second in range(100):
         judge.look(second, 3.0 * second)
-    assert (judge.count, judge.met) == (3, True)
-    assert Autoscale(1, 0.0).met
+    assert (judge.count, judge.complete) == (3, True)
+    assert Autoscale(1, 0.0).complete
 
 
 def test_a_burst_and_a_start_are_not_worth_a_process() -> None:

@@ -33,7 +33,7 @@ from tests.fakes.steps import (
     stepped,
 )
 from workers.delivery import rules_of
-from workers.results import FOR_CONSUMER, NOBODY_TO_CALL
+from workers.results import FOR_CONSUMER, NO_CALLBACK
 from workers.to_receiver import ToReceiver
 
 POST = "https://ci.example/hooks"
@@ -131,10 +131,10 @@ def test_an_answer_goes_to_the_sender_with_all_that_belongs_to_it(rig: Rig) -> N
 @pytest.mark.parametrize(
     ("source", "how", "header"),
     [
-        (Source("github"), Handover.KEPT, NOBODY_TO_CALL),
+        (Source("github"), Handover.KEPT, NO_CALLBACK),
         (Source("github", kafka=True), Handover.DELIVERED, FOR_CONSUMER),
-        (replace(CALLED, answers="none"), Handover.UNWANTED, NOBODY_TO_CALL),
-        (Source("github", kafka=True, answers="none"), Handover.UNWANTED, NOBODY_TO_CALL),
+        (replace(CALLED, answers="none"), Handover.UNWANTED, NO_CALLBACK),
+        (Source("github", kafka=True, answers="none"), Handover.UNWANTED, NO_CALLBACK),
     ],
 )
 def test_where_nobody_is_to_be_called_the_answer_has_arrived_when_it_is_written(

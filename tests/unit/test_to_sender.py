@@ -20,7 +20,7 @@ from relay.state.replies import answered
 from relay.state.rows import Mark, Result, Row, Stage, callback_row, delivery_row
 from tests.fakes.state import MemoryState
 from tests.fakes.steps import DELIVERY, NOW, TOPICS, Rig, headers_of, hop_record, letter_of, record, stepped
-from workers.results import FOR_CONSUMER, NOBODY_TO_CALL
+from workers.results import FOR_CONSUMER, NO_CALLBACK
 from workers.to_sender import Callback, ToSender
 
 POLICY = RetryPolicy(base=10, factor=2, cap=1000, max_attempts=4, max_age=3600)
@@ -196,7 +196,7 @@ async def test_after_a_doubt_it_is_called_again_within_the_limit(rig: Rig) -> No
 # who wants what
 
 
-@pytest.mark.parametrize("header", [NOBODY_TO_CALL, FOR_CONSUMER])
+@pytest.mark.parametrize("header", [NO_CALLBACK, FOR_CONSUMER])
 def test_what_was_done_when_it_was_written_is_passed_over(rig: Rig, header: tuple[str, bytes]) -> None:
     written = hop_record(TOPICS.to_sender, ANSWERED)
     marked = structs.replace(written, headers=(*written.headers, header))
