@@ -164,14 +164,14 @@ class _Desk:
             except ApiProblem as problem:
                 if problem.status in _REFUSED:
                     return web.Response(status=204)  # by which a browser knows that it need not ask again
-            if (place := self.streams.enter(visit.seed)) is None:
+            if (place := self.streams.enter(visit.seed, await _party(visit))) is None:
                 return web.Response(status=503, headers={"Retry-After": "10"})
             try:
                 await stream.prepare(request)
                 with suppress(ConnectionError, _Refused):  # they have left, or may not see it any more
                     wakes = Wakes(visit.api, {} if tail is None else tail(visit), every_s)
                     async with _running(wakes if tail is not None else None):
-                        await self._tell(visit, stream, fragment, wakes, place)
+                        await self._tell(visit, stream, fragment, wakes, place.ended)
             finally:
                 self.streams.leave(visit.seed, place)
             return stream
@@ -179,19 +179,19 @@ class _Desk:
         return handle
 
     async def _tell(
-        self, visit: Visit, stream: web.StreamResponse, fragment: Fragment, wakes: Wakes, place: asyncio.Event
+        self, visit: Visit, stream: web.StreamResponse, fragment: Fragment, wakes: Wakes, ended: asyncio.Event
     ) -> None:
-        """Until the client leaves, `place` is taken by another one, or the server stops."""
+        """Until the client leaves, `ended` is set, or the server stops."""
         loop = asyncio.get_running_loop()
         last: dict[str, str] = {}
         told = 0.0
-        while not place.is_set() and visit.request.transport is not None:
+        while not ended.is_set() and visit.request.transport is not None:
             pieces = await _pieces(visit, fragment, last)
             changed = {name: text for name, text in pieces.items() if last.get(name) != text}
             if changed or loop.time() - told > _KEEP_ALIVE_S:
                 await stream.write(b"".join(map(_event, changed, changed.values())) or b": still here\n\n")
                 last, told = {**last, **changed}, loop.time()
-            await wakes.wait(place)
+            await wakes.wait(ended)
 
 
 class _Routes:
@@ -219,6 +219,14 @@ async def _running(wakes: Wakes | None) -> AsyncIterator[None]:
         if task is not None:
             task.cancel()
             await asyncio.gather(task, return_exceptions=True)
+
+
+async def _party(visit: Visit) -> str:
+    """The key or owner that a browser acts for: all of its sessions share its streams."""
+    session = (await visit.load("/v1/session")).value if visit.signed_in else None
+    if not session:
+        return visit.seed
+    return f"owner:{session['owner']}" if session["owner"] else f"key:{session['key'] or session['who']}"
 
 
 async def _is_our_form(visit: Visit) -> bool:
