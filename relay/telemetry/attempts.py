@@ -1,4 +1,4 @@
-"""Attempts and dead letters in words: the lines that tell whoever develops a receiver what became of a message."""
+"""Attempts and dead letters in words: log lines for developers of receivers."""
 
 from typing import assert_never
 
@@ -58,7 +58,7 @@ def poll_facts(work: Work, decision: Decision) -> dict[str, object]:
 
 
 def letter_facts(record: Record | NewRecord, dead: Dead) -> dict[str, object]:
-    """What a log line says of a dead letter: whose it is, as far as that can be told, and why."""
+    """The fields of the log line of a dead letter: its ids, where known, and why."""
     receiver, source_id, message_id = identity_of(record.value, record.headers)
     return {
         "receiver": receiver,

@@ -91,7 +91,7 @@ EVENTS: Final[dict[str, str]] = {
     "replay_failed": "It failed by a mistake in the relay's own code, and is tried again.",
     "replay_waits": "It cannot go on yet.",
     "replays_wait": "Jobs cannot be looked after yet.",
-    # what is told
+    # records of messages
     "attempts_untold": "Requests are missing on `delivery_attempts`: `why` says for what.",
     "own_events_dropped": "Events of the relay itself were dropped.",
     "own_event_not_told": "One of them could not be written.",

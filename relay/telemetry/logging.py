@@ -24,7 +24,7 @@ LogLevel = Literal["debug", "info", "warning", "error", "critical"]
 _HIDDEN: Final = "[hidden]"
 _HEADLINE: Final = ("timestamp", "level", "event", "logger")
 _CHATTY: Final = ("aiokafka", "aiohttp.access", "asyncio", "sentry_sdk", "urllib3")
-"""Loggers of libraries that tell about their everyday work at level info."""
+"""Loggers of libraries that log routine work at level info."""
 
 _FACTS: Final[tuple[Processor, ...]] = (
     structlog.contextvars.merge_contextvars,
@@ -61,7 +61,7 @@ def get_logger(name: str, **fields: object) -> structlog.typing.FilteringBoundLo
 
 
 class _Lines:
-    """Where structlog's lines go. A log that cannot be written (full disk, closed pipe) stops nobody's work."""
+    """Where structlog's lines go. A log that cannot be written (full disk, closed pipe) stops no work."""
 
     def __init__(self, out: TextIO, name: str = "root") -> None:
         self.name = name
@@ -98,7 +98,7 @@ def _install(handler: logging.Handler, level: LogLevel) -> None:
     logging.raiseExceptions = False  # else a failed write dumps the raw, unescaped record to stderr
     for name in _CHATTY:
         logging.getLogger(name).setLevel(logging.NOTSET if level == "debug" else logging.WARNING)
-    # each error of this one reaches us as an exception, too, and is told then
+    # each of its errors is raised, too, and logged then
     logging.getLogger("aiokafka").setLevel(logging.NOTSET if level == "debug" else logging.CRITICAL)
 
 

@@ -1,4 +1,4 @@
-"""The metrics of several processes as one exposition: what is counted is summed, what a process uses gets its index."""
+"""The metrics of several processes as one exposition: counters are summed, gauges of a process get its index."""
 
 from collections.abc import Iterator, Mapping
 from typing import Final
@@ -54,7 +54,7 @@ class _Families(Collector):
             samples[key] = max(before, sample.value, key=abs) if of_all else before + sample.value
 
     def set(self, name: str, value: float) -> None:
-        """Of a gauge without labels, which only who asks the others can tell."""
+        """A gauge without labels, which only the process that merges can set."""
         self._samples[name] = {(name, ()): value}
 
     def collect(self) -> Iterator[Metric]:

@@ -1,4 +1,4 @@
-"""What the workers tell about the messages they handle, turned into metrics and statistics."""
+"""Turns the workers' calls about messages into metrics and statistics."""
 
 from typing import Final, Literal
 

@@ -1,8 +1,8 @@
 """Every metric of the relay, with its unit and meaning: one registry per process.
 
 Labels are closed sets (outcome, reason, topic, ...) and receiver names; never a URL, source or message id. There may be
-millions of receivers: the `MAX_RECEIVERS` that are sent most have series of their own, all others share `_other`. One
-that is removed keeps its series until somebody needs the place: what it counted last is still to be scraped, and its
+millions of receivers: the `MAX_RECEIVERS` that are sent most have series of their own, all others share `_other`. A
+removed receiver keeps its series until another one needs the place: its last counts are still to be scraped, and its
 messages may go on for days.
 """
 
@@ -76,7 +76,7 @@ class Metrics:
                 family.forget_receivers(changed)
 
     def before_collecting(self, tell: Callable[[], None]) -> None:
-        """`tell` is called whenever somebody looks, to set levels that nobody keeps in between. It is quick."""
+        """`tell` is called for each exposition, to set gauges that are not kept in between. It is quick."""
         self._before.tell.append(tell)
 
     def render(self) -> bytes:

@@ -1,4 +1,4 @@
-"""What the engine tells about itself, turned into log lines, metrics and Sentry events."""
+"""Turns the engine's events into log lines, metrics and Sentry events."""
 
 import time
 from collections.abc import Callable, Iterator
@@ -80,7 +80,7 @@ class TelemetryObserver(Observer):
             self._log.warning("waiting", to=what, error=str(error))
 
     def _is_news(self, trouble: str) -> bool:
-        """One server that is away is one story, although each consumer tells it."""
+        """One server that is away is one incident, although each consumer reports it."""
         now = time.monotonic()
         if now - self._told.get(trouble, -REPEAT_S) < REPEAT_S:
             return False
@@ -296,7 +296,7 @@ class TelemetryObserver(Observer):
 
 
 def is_many(parked: int, cap: int) -> bool:
-    """Whether so much is parked, of what may be, that somebody has to know: half of it."""
+    """Whether half of the cap is parked, which an operator has to know."""
     return 2 * parked >= cap
 
 

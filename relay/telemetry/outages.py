@@ -1,5 +1,5 @@
-"""Which endpoints are down, as far as this process has heard: so that each outage is told of once, and shown while it
-lasts. Pure; times are monotonic seconds.
+"""The endpoints that are down, as this process knows: each outage is reported once, and shown while it lasts. Pure;
+times are monotonic seconds.
 """
 
 from collections.abc import Collection
@@ -9,19 +9,20 @@ from typing import Final
 from relay.state.attempts import WaitReason
 
 MOST: Final = 10_000
-"""Endpoints remembered at a time; the one that was told of first is forgotten first, and may be told of again."""
+"""Endpoints remembered at a time; the oldest is forgotten first, and may be reported again."""
 SLACK_S: Final = 60.0
 """How far the begins of one and the same outage may differ, as they are counted by different clocks."""
 HELD_S: Final = 60.0
-"""Who is held is told about every few seconds: nothing for so long means that it is not, or is another process's."""
+"""A held endpoint is reported every few seconds: without a report for so long it is not held, or is another
+process's."""
 
 
 @dataclass(slots=True)
 class Outages:
-    """What is known of endpoints, by their gates."""
+    """The known endpoints, by their gates."""
 
     began: dict[str, float] = field(default_factory=dict)
-    """When the outages began that were told of."""
+    """The begins of reported outages."""
     _held: dict[tuple[str, WaitReason], float] = field(default_factory=dict)
 
     def begins(self, gate: str, now: float, down_for_s: float) -> bool:
@@ -35,7 +36,7 @@ class Outages:
         return True
 
     def ends(self, gate: str) -> float | None:
-        """When the outage began that was told of and is over now; None: there was none."""
+        """The begin of the reported outage that is over now; None if there was none."""
         return self.began.pop(gate, None)
 
     def hold(self, gate: str, why: WaitReason, now: float) -> None:
@@ -50,5 +51,5 @@ class Outages:
         return self._held.keys()
 
     def let_go(self, now: float) -> None:
-        """Who is not told of any more is held no longer."""
+        """An endpoint without reports is held no longer."""
         self._held = {key: told_at for key, told_at in self._held.items() if now - told_at <= HELD_S}

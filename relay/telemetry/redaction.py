@@ -2,7 +2,7 @@
 
 import re
 
-# C0, DEL and C1 move the cursor or start new lines; bidi marks and zero-width characters disguise what is shown; the
+# C0, DEL and C1 move the cursor or start new lines; bidi marks and zero-width characters disguise the text; the
 # line and paragraph separators end lines in some viewers; lone surrogates cannot be written as UTF-8 at all.
 _UNSAFE = re.compile("[\x00-\x1f\x7f-\x9f\u00ad\u061c\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufeff\ud800-\udfff]")
 _USERINFO = re.compile(r"(?<=://)[^/?#\s]*@")

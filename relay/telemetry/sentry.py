@@ -1,8 +1,8 @@
-"""Reports to Sentry: dead letters grouped by (receiver, reason), and crashes; nothing secret, and never a flood.
+"""Reports to Sentry: dead letters grouped by (receiver, reason), and crashes; no secrets, and rate-limited.
 
 A client of our own instead of `sentry_sdk.init`: nothing else in the process is hooked, so nothing reaches Sentry that
-was not built here, and no trace header is added to requests to receivers. What an event may hold is a list of what is
-allowed (`_allowed`): no ids, no payloads, no texts of exceptions, no local variables, no host names, and no URL but
+was not built here, and no trace header is added to requests to receivers. An event has allowed fields only
+(`_allowed`): no ids, no payloads, no texts of exceptions, no local variables, no host names, and no URL but
 that of our own page about the problem, where the ids are.
 """
 
@@ -45,12 +45,12 @@ _WORD: Final = re.compile(r"[a-z][a-z0-9_]{0,40}")
 _TOPIC: Final = re.compile(r"[A-Za-z0-9._-]{1,249}")
 _UNKNOWN: Final = "-"
 _LANES: Final = "/ui/workers"
-"""The page for what is about no message and no receiver."""
+"""The page for problems without a message or receiver."""
 _HELD: Final = frozenset({"gone", "disabled"})
 
 
 class SentryReporter:
-    """Tells Sentry, at most once a minute per (receiver, reason) and per place of a crash; else it counts.
+    """Reports to Sentry at most once a minute per (receiver, reason) and per place of a crash; others are counted.
 
     Calls return at once: a thread of the SDK sends. Until `start` with a DSN, nothing is done. `transport`: instead
     of HTTP, for tests.
@@ -111,7 +111,7 @@ class SentryReporter:
 
     def report_crash(self, error: BaseException, stage: str = _UNKNOWN, **where: str | int | None) -> None:
         """An unexpected exception: its types and where it came from, without its text and without local variables.
-        `stage`: the topic that it is about; `where`: partition, offset, phase, work_event, times, as far as known."""
+        `stage`: its topic; `where`: partition, offset, phase, work_event, times, where known."""
         place = f"{_origin(error)} {where.get('phase')} {where.get('work_event')}"
         suppressed = self._admit((type(error).__qualname__, place))
         if suppressed is None or self._client is None:
@@ -124,7 +124,7 @@ class SentryReporter:
         self._capture(event)
 
     def close(self, timeout_s: float = 2.0) -> None:
-        """Send what is queued, for at most `timeout_s`, and stop. Blocks: call it from a thread."""
+        """Send queued events, for at most `timeout_s`, and stop. Blocks: call it from a thread."""
         if self._client is not None:
             self._client.close(timeout=timeout_s)
             self._client = None
@@ -141,7 +141,7 @@ class SentryReporter:
 
 
 def page_of(receiver: str, reason: str) -> str:
-    """Our page about such failures; of one that is paused until somebody resumes it, the receiver's own."""
+    """Our page about such failures; for a paused receiver, its own page."""
     if reason in _HELD and receiver != _UNKNOWN:
         return f"/ui/receivers/{receiver}"
     if reason in REASONS:

@@ -40,7 +40,7 @@ class CounterSeries:
 
 
 class Level:
-    """What is so now."""
+    """A current value."""
 
     kind: Final[Literal["gauge"]] = "gauge"
     __slots__ = ("_value",)
@@ -93,7 +93,7 @@ class ReceiverLabels:
     MEMORY: Final = 0.98
     """How much of a volume is left at the next `weigh`: half of it after 35."""
     TIMES: Final = 2.0
-    """Who is sent so many times as much takes the place of another: nobody changes places all the time."""
+    """A receiver that is sent so many times as much takes the place of another, so that places seldom change."""
     MOST: Final = 20_000
     """Volumes remembered, at most."""
 
@@ -161,7 +161,7 @@ class Family(Collector, Generic[M]):
                 self.remove(*values)
 
     def clear(self) -> None:
-        """Forget every series: what is so now is told anew."""
+        """Forget every series: current values are set again."""
         self._known.clear()
         self._series.clear()
 

@@ -1,4 +1,4 @@
-"""Whether spans are written, and to whom: as the standard variables of OpenTelemetry say. Off, nothing of it is
+"""Whether and where spans are written, from the standard variables of OpenTelemetry. If off, nothing of it is
 imported."""
 
 from collections.abc import Mapping
@@ -26,7 +26,7 @@ class Writer(Protocol):
     def write(self, span: Span) -> None: ...
 
     def close(self) -> None:
-        """Send what is left, for two seconds at most. Blocks."""
+        """Send the rest, for two seconds at most. Blocks."""
         ...
 
 

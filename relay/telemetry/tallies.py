@@ -9,7 +9,7 @@ from relay.domain.statistics import NUMBERS, Counted, count_in
 from relay.state.statistics import MOST_BODY, LastAttempt, Tally, kept_response
 
 MOST: Final = 10_000
-"""Receivers between two takes; what is sent to others meanwhile is not counted."""
+"""Receivers between two takes; POSTs to others meanwhile are not counted."""
 
 
 class _Counting:

@@ -1,8 +1,8 @@
-"""Puts what came of each request on `delivery_attempts`: for people and the history, never at a message's expense.
+"""Writes each request and its result to `delivery_attempts`, for operators and the history, and never delays a message.
 
-Steps tell it in passing; masking, encoding and appending are done later, many at a time, in a task of its own. What
-cannot be brought to the log in time is dropped, and counted: beyond `MOST` that wait, while the log is away, and what
-is left when the process ends.
+Steps hand over requests as they end; masking, encoding and appending are done later, many at a time, in a task of its
+own. Requests that cannot be written in time are dropped and counted: beyond `MOST` that wait, while the log is away,
+and at the end of the process.
 """
 
 import asyncio
@@ -26,18 +26,18 @@ EVERY_S: Final = 0.25
 AT_ONCE: Final = 200
 """In one append: some milliseconds of the event loop."""
 MOST: Final = 10_000
-"""That wait to be told: at 3,000 a second for three seconds, of some kB each."""
+"""Waiting requests, at most: at 3,000 a second for three seconds, of some kB each."""
 AWAY_S: Final = 5.0
 """The log is left alone for so long when it took none."""
 LAST_S: Final = 2.0
-"""For what is left when the process ends."""
+"""For the remaining requests when the process ends."""
 
 _log = get_logger("relay.attempts")
 
 
 class AttemptLog:
-    """A `workers.journal.Journal`, one per process; `run` has to run. `share`: of the messages whose requests are told,
-    in [0, 1]; what failed is told of all, unless it is 0."""
+    """A `workers.journal.Journal`, one per process; `run` has to run. `share`: of the messages whose requests are
+    recorded, in [0, 1]; failures are recorded for all, unless it is 0."""
 
     def __init__(self, log: Log, topics: Topics, clock: Clock, metrics: Metrics, *, share: float) -> None:
         self._log = log
@@ -54,7 +54,7 @@ class AttemptLog:
 
     @property
     def journal(self) -> Journal | None:
-        """Whom to tell; None: nobody."""
+        """The journal; None if nothing is recorded."""
         return self if self._share else None
 
     def tell(
@@ -85,7 +85,7 @@ class AttemptLog:
             self._idle.set()
 
     async def end(self) -> None:
-        """Tell the rest, if that takes no longer than `LAST_S`."""
+        """Write the rest, if that takes no longer than `LAST_S`."""
         if not (self._waiting or self._under_way):
             return
         self._idle.clear()

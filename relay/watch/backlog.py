@@ -1,6 +1,7 @@
-"""Watches how far consumer groups are behind: what the retention deletes unread is lost, and nothing else would say so.
+"""Watches how far consumer groups are behind: records that the retention deletes unread are lost, and nothing else
+would report it.
 
-One process of all looks, every few minutes: also at groups that have no member, and so nobody who could notice.
+One process of all checks, every few minutes: also groups without a member, which could not notice it.
 """
 
 from collections import Counter, defaultdict

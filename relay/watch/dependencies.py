@@ -1,4 +1,4 @@
-"""Whether the parts of our own infrastructure answer: for /readyz, and for whoever reads the log."""
+"""Whether the parts of our own infrastructure answer: for /readyz and the log."""
 
 import asyncio
 from collections.abc import Awaitable, Callable, MutableMapping
@@ -21,7 +21,7 @@ async def watch_part(
     every_s: float,
     look: Callable[[], Awaitable[object]],
 ) -> None:
-    """Calls `look` every so often, for ever; `trouble` holds what is wrong with `part`, None when nothing is."""
+    """Calls `look` every so often, for ever; `trouble` holds the problem of `part`, or None."""
     away = False
 
     def tell_away(why: str) -> None:

@@ -37,7 +37,7 @@ class Blockage:
         self._ticked_at = now
         self._beat: int | None = None
         self.lasts_s = 0.0
-        """For how long the loop has not turned, as far as is certain."""
+        """For how long the loop has not turned, at least."""
 
     def tick(self, beat: int, now: float) -> None:
         """`beat`: how often the loop has turned."""
@@ -105,7 +105,7 @@ class LoopWatch:
                 self._say("event_loop_blocked", blockage.lasts_s)
 
     def _say(self, event: str, lasts_s: float) -> None:
-        """In yet another thread: what blocks the loop may be the log's own pipe, which nobody reads."""
+        """In yet another thread: the loop may be blocked by the log's own pipe, if it is not read."""
         stack = stack_of(self._loop_thread)
         say = _log.error if event == "event_loop_stuck" else _log.warning
 

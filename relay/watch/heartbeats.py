@@ -1,4 +1,4 @@
-"""Signs of life: who serves which lane, told to those who look only. Nothing is decided by it."""
+"""Heartbeats: which process serves which lane, for display. No decision depends on them."""
 
 import asyncio
 from collections.abc import Callable, Iterable, Sequence
@@ -17,11 +17,11 @@ SIGN_EVERY_S: Final = 3.0
 UNUSABLE: Final = 500
 """Endpoints whose settings cannot be used, at most: so many get a sign."""
 HEADS: Final = 50
-"""So many lines of a lane are told of, and as many of those that are parked."""
+"""At most so many lines of a lane are reported, and as many parked ones."""
 
 
 class SignedFor(Protocol):
-    """A lane, as far as others are told of it."""
+    """The part of a lane that is reported."""
 
     @property
     def partition(self) -> TopicPartition: ...

@@ -1,4 +1,4 @@
-"""Looks how far the history is behind: one process of all, of those that know its store, whoever fills it."""
+"""Measures the lag of the history: one process of those that know its store, whichever fills it."""
 
 from contextlib import suppress
 from typing import Final

@@ -1,6 +1,6 @@
-"""Looks how far each lane's group is behind, how old its first unfinished record is, and whether anybody serves it.
+"""Measures the lag of each lane's group, the age of its first unfinished record, and whether a process serves it.
 
-One process of all looks, also at the lanes of others and at those that nobody has: only so a missing worker is seen.
+One process of all does, for all lanes, also those without an owner: otherwise a missing worker would go unnoticed.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -94,7 +94,7 @@ class LagWatch:
 
 
 def worst(lanes: Iterable[LaneNow]) -> frozenset[str]:
-    """Who is named: of the receivers with lanes of their own those that nobody serves and those that lag most."""
+    """The lanes that are named: of the dedicated ones those without an owner and those that lag most."""
     lags: dict[str, tuple[int, int]] = {}
     for lane in lanes:
         if lane.receiver is not None:

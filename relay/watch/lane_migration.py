@@ -1,6 +1,7 @@
-"""Takes receivers that change their lane through their moves (`relay/domain/route.py`), and sees removed ones off.
+"""Moves receivers between lanes in the steps of `relay/domain/route.py`, and finishes removed ones.
 
-One process at a time, under a lease; each step is a record on `receiver_config`, found there by whoever goes on.
+One process at a time, under a lease; each step is a record on `receiver_config`, from which the next process
+continues.
 """
 
 import secrets
@@ -33,8 +34,8 @@ MARK_AGAIN_S: Final = 300.0
 SEARCH_SHARE: Final = 9.0
 """A search through all that is parked is followed by so many times as long without one."""
 ROOM: Final = 25_000
-"""Unfinished messages with which a receiver may begin to get more partitions: what comes while its lane finishes them
-gathers in the shared lane, where not more than `parked_per_receiver` (100,000) may."""
+"""Unfinished messages with which a receiver may begin to get more partitions: messages that arrive while its lane
+finishes them gather in the shared lane, where not more than `parked_per_receiver` (100,000) may."""
 
 _log = get_logger("relay.moves")
 
@@ -111,8 +112,8 @@ class LaneMigration:
             await self._clock.sleep(LOOK_S)
 
     async def look(self) -> None:
-        """Take each receiver as far as it can go now; none stands in another one's way. Raises Unavailable, and NotYet
-        when the lease is another process's by now."""
+        """Take all steps of each receiver that are possible now; none blocks another one. Raises Unavailable, and
+        NotYet if another process has the lease by now."""
         await self._registry.catch_up()
         self._sweeps.begin()
         for name, route in self._all():
@@ -191,7 +192,8 @@ class LaneMigration:
         _log.info("move_begun", receiver=name, to=lane, version=move.version)
 
     async def _has_grown(self, name: str, route: Route, partitions: int) -> bool:
-        """Whether the topics of its own have as many partitions; if not, they get them as soon as nobody reads them."""
+        """Whether the topics of its own have as many partitions; if not, they get them as soon as no process reads
+        them."""
         groups = self._topics.lane_groups(name)
         there = await self._log.describe(list(groups))
         small = [topic for topic, state in there.items() if state.spec.partitions < partitions]
@@ -231,7 +233,8 @@ class LaneMigration:
                 marked[partition] = now
 
     async def _drained(self, move: _Move) -> bool:
-        """Whether the lane that it leaves has nothing of it any more: all that could come to it is there by now."""
+        """Whether the lane that it leaves has none of its messages any more: all that could reach it are there by
+        now."""
         route = self._registry.routes()[move.name]
         if former_lane(move.name, route.lane) != SHARED:
             return await self._is_empty(move.name, self._topics.to_receiver(move.name))
@@ -292,7 +295,7 @@ class LaneMigration:
         elif self._registry.is_declared(name) or await self._log.backlogs(groups):
             self._sweeps.found_nothing(name, route)
         else:
-            # without its topic nobody can write there any more, nor own it
+            # without its topic no process can write there any more, nor own it
             if not await self._is_held(name):
                 lanes = [Lane(topic, partition, 0) for topic in groups for partition in range(route.partitions)]
                 await self._state.forget_endpoint(f"r:{name}", lanes)
@@ -309,7 +312,7 @@ class LaneMigration:
         return all([await self._is_empty(name, topic) for topic in self._topics.lane_groups(name)])
 
     async def _is_empty(self, name: str, topic: str) -> bool:
-        """Of a topic of its own: all is read, and nothing is parked (what is has a head with a due time)."""
+        """Of a topic of its own: all is read, and nothing is parked (parked records have a head with a due time)."""
         backlogs = await self._log.backlogs({topic: self._topics.lane_groups(name)[topic]})
         if any(_unread(each) for each in backlogs):
             return False

@@ -10,7 +10,7 @@ from relay.log.port import Log, TopicState
 
 @dataclass(frozen=True, slots=True)
 class LeftOver:
-    """`note`: whose it was and what is left in it, for people."""
+    """`note`: its former receiver and its unread records, in words."""
 
     state: TopicState
     note: str

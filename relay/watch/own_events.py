@@ -1,8 +1,7 @@
-"""Tells receivers that subscribe to the relay's own events of what happens to others: as messages on `from_sender`.
+"""Sends the relay's own events to receivers that subscribe to them, as messages on `from_sender`.
 
-It is told from within the engine, so it takes note and does the rest in a task of its own. What it tells may be lost:
-beyond `MOST` events that wait for the log, and with a process that dies; how receivers are and what has failed is known
-elsewhere.
+It is called from within the engine, so it only notes events, and does the rest in a task of its own. Events may be
+lost: beyond `MOST` that wait for the log, and with a process that dies; health and failures are recorded elsewhere.
 """
 
 import asyncio
@@ -38,10 +37,10 @@ from relay.telemetry.metrics import Metrics
 GATHER_S: Final = 10.0
 """Failures of a receiver within so long make one event."""
 MOST: Final = 1_000
-"""Events that wait to be told; and receivers of which failures are being gathered."""
+"""Waiting events, and receivers with gathered failures, at most."""
 EXAMPLES: Final = 10
 LAST_S: Final = 2.0
-"""For what is left when the process ends."""
+"""For the remaining events when the process ends."""
 _KNOWN: Final = 10_000
 
 _log = get_logger("relay.events")
@@ -59,7 +58,7 @@ class _Turned:
 
 @dataclass(slots=True)
 class _Batch:
-    """Failures of one receiver; None: of nobody who is known. `due`: when it is told, on the monotonic clock."""
+    """Failures of one receiver; None: of no known one. `due`: when they are sent, on the monotonic clock."""
 
     receiver: str | None
     due: float
@@ -105,10 +104,10 @@ class OwnEvents:
         self._ending = False
         self._dropping = False
 
-    # told: does not block, does not raise
+    # called by the engine: does not block, does not raise
 
     def turned(self, turn: Turn, receiver: str, since: float | None) -> None:
-        """A receiver is another one than before; may be told often."""
+        """A receiver has changed; may be called often."""
         if self._is_wanted(turn, receiver):
             self._put(_Turned(turn, receiver, since, self._clock.time()))
 
@@ -129,7 +128,7 @@ class OwnEvents:
         batch.add(entry, attempts)
 
     def _known(self, name: str) -> str | None:
-        """Senders make up names, which are nobody's."""
+        """Senders may use names that no receiver has."""
         try:
             known = name != NO_RECEIVER and (self._directory.receiver(name) or self._directory.removed(name))
         except Unavailable:
@@ -158,7 +157,7 @@ class OwnEvents:
             self._dropping = True
             _log.warning("own_events_dropped", type=event_type, problem=f"{MOST} wait already, or nobody can be asked")
 
-    # tells
+    # sending
 
     async def run(self) -> None:
         """For ever."""
@@ -175,7 +174,7 @@ class OwnEvents:
                 self._idle.set()
 
     async def end(self) -> None:
-        """What is being gathered is told now, as far as that takes no longer than `LAST_S`."""
+        """Send gathered failures now, within `LAST_S`."""
         self._ending = True
         self._idle.clear()
         self._news.set()

@@ -13,9 +13,9 @@ EVERY_S: Final = 10.0
 
 
 class ParkedWatch:
-    """`cap`: how much may be parked in all. `told(count, cap)` is called at each look.
+    """`cap`: how much may be parked in all. `told(count, cap)` is called after each measurement.
 
-    `warning`: for people, while half of the room is taken or more; else None.
+    `warning`: text while half of the cap is used or more; otherwise None.
     """
 
     def __init__(self, state: State, clock: Clock, cap: int, told: Callable[[int, int], None]) -> None:

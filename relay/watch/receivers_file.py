@@ -56,8 +56,8 @@ class FileWatch:
         await self.bring_into_force()
 
     async def bring_into_force(self) -> None:
-        """What was read: by one process at a time, and to the same end whoever does it. The registry has to be
-        followed: it is known there when this returns.
+        """Apply the file that was read: one process at a time, with the same result in any. The registry has to be
+        followed: it knows the result when this returns.
 
         Raises UserError and Unavailable.
         """
@@ -91,7 +91,7 @@ class FileWatch:
         await self._registry.reach(end)
 
     async def run(self) -> None:
-        """Apply what changes, for ever. What cannot be applied is told, and the former one stays in force."""
+        """Apply changes, for ever. A file that cannot be applied is logged, and the former one stays in effect."""
         await watch_file(self._path, self.apply, self._refused, self.hangup, on_gone=self._gone, since=self._stamp)
 
     def _refused(self, error: UserError | Unavailable) -> None:

@@ -1,4 +1,4 @@
-"""Who is known to a running process: the registry is followed for ever, and what is off about it is told."""
+"""Follows the registry of a running process, and logs its problems."""
 
 import asyncio
 from collections.abc import Callable, Collection
@@ -58,7 +58,7 @@ async def count_refused(registry: Registry, metrics: Metrics) -> None:
 
 
 def log_unknown(registry: Registry, wanted: Collection[str]) -> None:
-    """A name that nobody has may be a typo, or a receiver that is registered later."""
+    """An unknown name may be a typo, or a receiver that is registered later."""
     unknown = sorted(name for name in wanted if registry.receiver(name) is None)
     if unknown:
         own = sorted(registry.receivers())[:NAMES_SHOWN]

@@ -1,4 +1,4 @@
-"""Tells the state what this process has counted of the POSTs to receivers: every few seconds, many in one call."""
+"""Writes this process's counts of POSTs to receivers to the state: every few seconds, many in one call."""
 
 import asyncio
 from collections.abc import Callable, Mapping
@@ -21,7 +21,7 @@ _LAST_S: Final = 2.0
 class StatisticsTeller:
     """`teller`: unique per process. `took`: called with how many POSTs went to each receiver, as they are taken.
 
-    A call that failed is made again as it was, before anything newer is told, so that nothing counts twice.
+    A call that failed is repeated unchanged before any newer one, so that nothing counts twice.
     """
 
     def __init__(
@@ -60,7 +60,7 @@ class StatisticsTeller:
             del self._untold[0]
 
     async def end(self) -> None:
-        """Tell the rest, if that can be done at once."""
+        """Write the rest, if that is possible at once."""
         with suppress(Unavailable, TimeoutError):
             async with asyncio.timeout(_LAST_S):
                 await self.tell()  # what was left over

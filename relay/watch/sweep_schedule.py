@@ -1,4 +1,4 @@
-"""When to look again at lanes that nobody reads any more."""
+"""When to check lanes again that no process reads any more."""
 
 from collections.abc import Hashable
 from math import inf

@@ -15,14 +15,14 @@ from relay.log.port import Log
 from relay.telemetry.logging import get_logger
 
 AGAIN_S: Final = 60.0
-"""How soon after somebody has corrected a topic it is not warned of any more."""
+"""How soon after a topic was corrected the warning ends."""
 
 _log = get_logger("relay.process")
 
 
 class TopicWatch:
-    """Whether the topics are such that no message is lost by them. `warning`: what is off, for people, as far as it was
-    looked at last; else None."""
+    """Whether the configuration of the topics loses no message. `warning`: the problems of the last check, in words;
+    otherwise None."""
 
     def __init__(
         self, log: Log, topics: Topics, settings: Settings, registry: Registry, clock: Clock, patience: Patience
@@ -74,7 +74,7 @@ class TopicWatch:
                     await self._patience.until_done("check the topics", self._look_again)
 
     async def _keep_looking(self) -> None:
-        """While something is off: it may have been corrected, which nobody tells."""
+        """While there is a problem: nothing reports that it was corrected."""
         while True:
             await self._clock.sleep(AGAIN_S)
             if self.warning is not None:

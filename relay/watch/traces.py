@@ -1,8 +1,7 @@
-"""Makes spans of what happens to a message: taken in, routed, each request of it. One trace, from the sender to its
-callback, whichever processes it goes through.
+"""Makes the spans of a message: accepted, routed, each of its requests. One trace, from the sender to its callback,
+through all processes.
 
-Spans are made when the thing is over, out of what is known then; only the ids are there before, as the request itself
-says them (`traceparent`).
+Spans are made when their step is over; only the ids exist before, as the request has them (`traceparent`).
 """
 
 import secrets
@@ -85,7 +84,7 @@ class Traces:
         sampled = self._writer.samples(trace_id, parent)
         return TraceContext(trace_id, span_id, sampled, parent is not None and parent.is_random)
 
-    # what is told
+    # calls
 
     def tell(
         self, about: RequestPurpose, request: Request, exchange: Exchange, decision: Decision, seconds: float
@@ -102,7 +101,7 @@ class Traces:
             self._write(lambda: self._routed(message, own, parent, accepted_ms, decision))
 
     def close(self) -> None:
-        """Send what is left. Blocks, for some seconds at most."""
+        """Send the rest. Blocks, for some seconds at most."""
         self._writer.close()
 
     # spans

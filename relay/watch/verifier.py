@@ -1,5 +1,5 @@
-"""Has receivers prove that their URLs want what is sent there: those that have yet to, by one process at a time, under
-a lease, and any one at once when somebody asks for it. What came of it is a record on `receiver_config`."""
+"""Makes verification handshakes with receivers: with unverified ones by one process at a time, under a lease, and with
+any one on request. The result is a record on `receiver_config`."""
 
 import asyncio
 import base64
@@ -25,15 +25,15 @@ LEASE: Final = "verifications"
 LEASE_S: Final = 15.0
 LOOK_S: Final = 0.5
 AT_A_TIME: Final = 32
-"""Handshakes of a process that are under way: one that nobody answers takes 10 s."""
+"""Handshakes of a process in progress: one without a response takes 10 s."""
 LOOKED_AT: Final = 256
 """Receivers that are looked at between two looks."""
 HELD_LOOK_S: Final = 2.0
-"""Who is held is sent nothing by itself; so often it is looked whether it still is."""
+"""A held receiver gets no handshake; so often its hold is checked again."""
 UNUSABLE_S: Final = 5.0
 """How long after a look at a receiver whose settings cannot be used here it is looked at again."""
 ONE_S: Final = TIMEOUT_S + 10.0
-"""So long nobody else makes a handshake with the same receiver."""
+"""So long no other process makes a handshake with the same receiver."""
 NONCE_BYTES: Final = 32
 
 _log = get_logger("relay.verifications")
@@ -75,7 +75,7 @@ class Verifier:
         self._running: dict[tuple[str, str], asyncio.Task[HandshakeResult | None]] = {}
 
     async def run(self) -> None:
-        """For ever. While log or state are away nobody is verified."""
+        """For ever. While log or state are away no receiver is verified."""
         while True:
             try:
                 if self._due(1) and await self._state.lease(LEASE, self._owner, LEASE_S):
@@ -86,9 +86,9 @@ class Verifier:
             await self._clock.sleep(LOOK_S)
 
     async def try_now(self, receiver: Receiver) -> HandshakeResult | None:
-        """The result of a handshake with the receiver, which is known to this process then; of one that is under way,
-        if there is one. None: another process has not finished its own in time. A failed one takes nothing away that
-        was proved. Raises Unavailable."""
+        """The result of a handshake with the receiver, which this process knows then; of the one in progress, if there
+        is one. None if another process has not finished its own in time. A failed one revokes no earlier proof. Raises
+        Unavailable."""
         of = receiver.name, handshake_of(receiver.verification, receiver.post.url)
         running = self._running.get(of)
         if running is None:
@@ -132,7 +132,7 @@ class Verifier:
         return self._registry.proofs.due(self._clock.time(), most)
 
     async def _work(self) -> None:
-        """Until nobody is due. Raises NotYet when the lease is another process's by now."""
+        """Until no receiver is due. Raises NotYet if another process has the lease by now."""
         running: dict[str, asyncio.Task[None]] = {}
         async with asyncio.TaskGroup() as tasks:
             while True:
@@ -148,7 +148,7 @@ class Verifier:
                 resting.cancel()
 
     def _next(self, running: dict[str, asyncio.Task[None]]) -> list[Receiver]:
-        """As many as there is room for. Whoever need not be tried now is put off, or settled."""
+        """As many as fit. A receiver that needs no handshake now is postponed, or done."""
         proofs, found = self._registry.proofs, list[Receiver]()
         for name in self._due(LOOKED_AT):
             if len(running) + len(found) >= AT_A_TIME:

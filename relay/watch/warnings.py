@@ -1,4 +1,4 @@
-"""What needs somebody's attention although all goes on: for /readyz and the overview."""
+"""Warnings, which need attention although the relay works: for /readyz and the overview."""
 
 from relay.clock.shared import SharedClock, off
 from relay.control.registry import Registry
