@@ -8,7 +8,7 @@ from relay.domain.fair_share import FairShare
 
 
 @dataclass(eq=False, slots=True)
-class Place:
+class StreamPlace:
     """`ended`: set when the stream has to end. `party`: whose share it takes; None once a newer stream has it."""
 
     party: str | None
@@ -21,26 +21,26 @@ class Streams:
     def __init__(self, *, most: int, each: int) -> None:
         self._fair = FairShare(most)
         self._each = each
-        self._places: dict[str, list[Place]] = {}
+        self._places: dict[str, list[StreamPlace]] = {}
         self._ended = False
 
-    def enter(self, browser: str, party: str) -> Place | None:
+    def enter(self, browser: str, party: str) -> StreamPlace | None:
         """A place, or None if there is none left. `party`: the key or owner that the browser acts for."""
         own = self._places.get(browser, [])
         if self._ended:
             return None
         if len(own) >= self._each:
             oldest = own.pop(0)
-            place, oldest.party = Place(oldest.party), None
+            place, oldest.party = StreamPlace(oldest.party), None
             oldest.ended.set()
         elif self._fair.take(party):
-            place = Place(party)
+            place = StreamPlace(party)
         else:
             return None
         self._places[browser] = [*own, place]
         return place
 
-    def leave(self, browser: str, place: Place) -> None:
+    def leave(self, browser: str, place: StreamPlace) -> None:
         if place.party is not None:
             self._fair.leave(place.party)
         left = [each for each in self._places.get(browser, ()) if each is not place]

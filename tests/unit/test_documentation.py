@@ -10,6 +10,7 @@ import click
 import pytest
 
 from relay.cli.group import relay
+from tests import words
 from tests.documents import (
     OPTIONS,
     PAGES,
@@ -179,3 +180,8 @@ def test_the_engine_on_the_page_of_the_architecture_is_complete() -> None:
     table = ARCHITECTURE.read_text().split("## The engine, from below")[1].split("## ")[0]
     modules = {path.name for path in (ROOT / "relay" / "engine").glob("*.py")} - {"__init__.py"}
     assert set(re.findall(r"`(\w+\.py)`", table)) == modules
+
+
+def test_prose_and_class_names_keep_the_rules() -> None:
+    """What `make lint` checks, too."""
+    assert [str(finding) for finding in words.findings()] == []

@@ -1,9 +1,9 @@
 """Places for live streams: for each browser the newest ones, and for each key or owner a fair share."""
 
-from relay.pages.streams import Place, Streams
+from relay.pages.streams import StreamPlace, Streams
 
 
-def entered(streams: Streams, party: str, browsers: int) -> list[tuple[str, Place]]:
+def entered(streams: Streams, party: str, browsers: int) -> list[tuple[str, StreamPlace]]:
     """Those of one stream each that got a place."""
     names = [f"{party}-{number}" for number in range(browsers)]
     return [(name, place) for name in names if (place := streams.enter(name, party)) is not None]
