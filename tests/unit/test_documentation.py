@@ -10,7 +10,6 @@ import click
 import pytest
 
 from relay.cli.group import relay
-from tests import words
 from tests.documents import (
     OPTIONS,
     PAGES,
@@ -24,6 +23,7 @@ from tests.documents import (
     named,
     prose,
 )
+from tests.words import findings
 
 FENCES = [fence for page in PAGES for fence in fences(page)]
 RULE = "a line above it says `<!-- run: WHERE -->` or `<!-- skip: WHY -->`: CONTRIBUTING.md"
@@ -184,4 +184,4 @@ def test_the_engine_on_the_page_of_the_architecture_is_complete() -> None:
 
 def test_prose_and_class_names_keep_the_rules() -> None:
     """What `make lint` checks, too."""
-    assert [str(finding) for finding in words.findings()] == []
+    assert [str(finding) for finding in findings()] == []
