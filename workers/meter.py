@@ -55,7 +55,7 @@ class Meter(Protocol):
         ...
 
     def over_share(self, what: str) -> None:
-        """A request to the API was rejected: its caller has used up its share. `what`: as above, tail or replay."""
+        """A request to the API was refused: its caller has its share of it. `what`: as above, tail, page or replay."""
         ...
 
 

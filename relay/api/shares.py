@@ -14,13 +14,15 @@ from typing import Final, NamedTuple
 from aiohttp import web
 
 from relay.api.access import access_of
-from relay.api.problems import RETRY_AFTER_S, TOO_MANY, Problem, ProblemKind
+from relay.api.problems import RETRY_AFTER_S, TOO_MANY, UNAVAILABLE, Problem, ProblemKind
 from relay.domain.fair_share import OF_RESERVE, FairShare
+from relay.domain.scope import Access
 from workers.meter import Meter
 
 MOST_WAITING: Final = 16
 """Requests of one caller that wait for a place."""
 WAIT_S: Final = 10.0
+MOST_LIVE_PAGES: Final = 64
 
 Leave = Callable[[], None]
 
@@ -33,7 +35,10 @@ class Sharer(NamedTuple):
 
 
 def caller_of(request: web.Request) -> Sharer:
-    access = access_of(request)
+    return sharer_of(access_of(request))
+
+
+def sharer_of(access: Access) -> Sharer:
     if access.may("admin"):
         return Sharer(f"key:{access.key or access.who}", is_admin=True)
     owners = access.owners
@@ -128,6 +133,10 @@ class Shares:
     def _refused(self, detail: str) -> Problem:
         self._meter.over_share(self._what)
         return Problem(self._kind, detail, headers={"Retry-After": str(RETRY_AFTER_S)})
+
+
+def shares_of_live_pages(meter: Meter) -> Shares:
+    return Shares("page", "places of live pages", MOST_LIVE_PAGES, meter, UNAVAILABLE)
 
 
 def _give(place: "asyncio.Future[Leave]", leave: Leave) -> bool:

@@ -1,56 +1,46 @@
-"""Places for live streams: bounded for each browser, and shared fairly by keys and owners; each stream costs a query a
+"""The places of live streams: a few for each browser, and a fair share for each caller; each stream costs a look a
 second."""
 
 import asyncio
-from dataclasses import dataclass, field
 
-from relay.domain.fair_share import FairShare
-
-
-@dataclass(eq=False, slots=True)
-class StreamPlace:
-    """`ended`: set when the stream has to end. `party`: whose share it takes; None once a newer stream has it."""
-
-    party: str | None
-    ended: asyncio.Event = field(default_factory=asyncio.Event)
+from relay.api.problems import RETRY_AFTER_S, UNAVAILABLE, Problem
+from relay.api.shares import Leave, Sharer, Shares
 
 
 class Streams:
-    """`most`: of all together; `each`: of one browser, whose oldest stream is evicted for its newest."""
+    """`each`: of one browser, whose oldest stream is evicted for its newest."""
 
-    def __init__(self, *, most: int, each: int) -> None:
-        self._fair = FairShare(most)
+    def __init__(self, shares: Shares, *, each: int) -> None:
+        self._shares = shares
         self._each = each
-        self._places: dict[str, list[StreamPlace]] = {}
+        self._places: dict[str, dict[asyncio.Event, Leave]] = {}
         self._ended = False
 
-    def enter(self, browser: str, party: str) -> StreamPlace | None:
-        """A place, or None if there is none left. `party`: the key or owner that the browser acts for."""
-        own = self._places.get(browser, [])
+    def enter(self, browser: str, caller: Sharer) -> asyncio.Event:
+        """A place: an event that is set when the stream has to end. Raises a Problem where there is none."""
         if self._ended:
-            return None
+            detail = "The live pages end: the process stops."
+            raise Problem(UNAVAILABLE, detail, headers={"Retry-After": str(RETRY_AFTER_S)})
+        own = self._places.get(browser, {})
         if len(own) >= self._each:
-            oldest = own.pop(0)
-            place, oldest.party = StreamPlace(oldest.party), None
-            oldest.ended.set()
-        elif self._fair.take(party):
-            place = StreamPlace(party)
+            oldest = next(iter(own))
+            leave = own.pop(oldest)  # taken over: given back, others might have it before this browser does
+            oldest.set()
         else:
-            return None
-        self._places[browser] = [*own, place]
+            leave = self._shares.take(caller)
+        place = asyncio.Event()
+        self._places.setdefault(browser, {})[place] = leave
         return place
 
-    def leave(self, browser: str, place: StreamPlace) -> None:
-        if place.party is not None:
-            self._fair.leave(place.party)
-        left = [each for each in self._places.get(browser, ()) if each is not place]
-        if left:
-            self._places[browser] = left
-        else:
+    def leave(self, browser: str, place: asyncio.Event) -> None:
+        own = self._places.get(browser, {})
+        if (leave := own.pop(place, None)) is not None:
+            leave()
+        if not own:
             self._places.pop(browser, None)
 
     def end(self) -> None:
-        """The server stops: all streams end, and no new one begins."""
+        """The server stops: what would go on for ever ends, and nothing begins."""
         self._ended = True
         for place in [place for own in self._places.values() for place in own]:
-            place.ended.set()
+            place.set()

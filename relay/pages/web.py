@@ -13,6 +13,9 @@ from aiohttp.typedefs import Handler as WebHandler
 
 from relay import __version__
 from relay.api.client_address import address_of
+from relay.api.problems import RETRY_AFTER_S, UNAVAILABLE, Problem
+from relay.api.shares import Sharer, Shares, sharer_of
+from relay.domain.scope import Access, parse_scope
 from relay.domain.session import kind_of
 from relay.pages.api_client import ApiProblem, OwnApi
 from relay.pages.index import pages
@@ -50,23 +53,24 @@ _SAFE: Final = {
     "Permissions-Policy": "camera=(), geolocation=(), microphone=()",
 }
 _REFUSED: Final = frozenset({401, 403, 429})
-_MOST_STREAMS: Final = 64
 _STREAMS_EACH: Final = 8
 """That one session, or one browser, may have."""
 
 
 def pages_of(
-    wanted: bool, now: Callable[[], float], portal_origins: Sequence[str]
+    wanted: bool, now: Callable[[], float], shares: Shares, portal_origins: Sequence[str]
 ) -> Callable[[Path], web.Application] | None:
     """What makes the pages of a process; None: it has none."""
-    return partial(create_pages, now=now, portal_origins=portal_origins) if wanted else None
+    return partial(create_pages, now=now, shares=shares, portal_origins=portal_origins) if wanted else None
 
 
-def create_pages(socket: Path, now: Callable[[], float], portal_origins: Sequence[str] = ()) -> web.Application:
-    """`socket`: where the API of this process listens. `now`: Unix seconds. `portal_origins`: of pages that may show
-    the portal in a frame."""
+def create_pages(
+    socket: Path, now: Callable[[], float], shares: Shares, portal_origins: Sequence[str] = ()
+) -> web.Application:
+    """`socket`: where the API of this process listens. `now`: Unix seconds. `shares`: of live pages. `portal_origins`:
+    of pages that may show the portal in a frame."""
     api, statics = OwnApi(socket), Statics()
-    desk = _Desk(api, Renderer(statics.url, now), portal_origins)
+    desk = _Desk(api, Renderer(statics.url, now), Streams(shares, each=_STREAMS_EACH), portal_origins)
     app = web.Application(middlewares=[_with_headers])
     statics.add_routes(app.router)
     routes = _Routes(app.router, desk)
@@ -97,13 +101,13 @@ class _Refused(Exception):
 class _Desk:
     """Makes visits of requests, and answers of what was raised."""
 
-    def __init__(self, api: OwnApi, renderer: Renderer, portal_origins: Sequence[str]) -> None:
+    def __init__(self, api: OwnApi, renderer: Renderer, streams: Streams, portal_origins: Sequence[str]) -> None:
         self._api = api
         self._portal_origins = portal_origins
         self._renderer = renderer
         self.pages = pages()
         self._nav = [page.nav for page in self.pages if page.nav is not None]
-        self.streams = Streams(most=_MOST_STREAMS, each=_STREAMS_EACH)
+        self.streams = streams
 
     def visit(self, request: web.Request) -> Visit:
         token, theme = token_of(request), request.cookies.get(THEME_COOKIE, "")
@@ -160,18 +164,19 @@ class _Desk:
             visit = self.visit(request)
             stream = web.StreamResponse(headers={"Content-Type": "text/event-stream", "X-Accel-Buffering": "no"})
             try:
-                await fragment(visit)
-            except ApiProblem as problem:
-                if problem.status in _REFUSED:
-                    return web.Response(status=204)  # by which a browser knows that it need not ask again
-            if (place := self.streams.enter(visit.seed, await _party(visit))) is None:
-                return web.Response(status=503, headers={"Retry-After": "10"})
+                caller = await _sharer(visit)
+                await _check_sight(visit, fragment)
+                place = self.streams.enter(visit.seed, caller)
+            except _Refused:
+                return web.Response(status=204)  # by which a browser knows that it need not ask again
+            except Problem as problem:
+                return web.Response(status=problem.kind.status, headers=problem.headers)
             try:
                 await stream.prepare(request)
                 with suppress(ConnectionError, _Refused):  # they have left, or may not see it any more
                     wakes = Wakes(visit.api, {} if tail is None else tail(visit), every_s)
                     async with _running(wakes if tail is not None else None):
-                        await self._tell(visit, stream, fragment, wakes, place.ended)
+                        await self._tell(visit, stream, fragment, wakes, place)
             finally:
                 self.streams.leave(visit.seed, place)
             return stream
@@ -179,19 +184,19 @@ class _Desk:
         return handle
 
     async def _tell(
-        self, visit: Visit, stream: web.StreamResponse, fragment: Fragment, wakes: Wakes, ended: asyncio.Event
+        self, visit: Visit, stream: web.StreamResponse, fragment: Fragment, wakes: Wakes, place: asyncio.Event
     ) -> None:
-        """Until the client leaves, `ended` is set, or the server stops."""
+        """Until the client leaves, `place` is taken by another one, or the server stops."""
         loop = asyncio.get_running_loop()
         last: dict[str, str] = {}
         told = 0.0
-        while not ended.is_set() and visit.request.transport is not None:
+        while not place.is_set() and visit.request.transport is not None:
             pieces = await _pieces(visit, fragment, last)
             changed = {name: text for name, text in pieces.items() if last.get(name) != text}
             if changed or loop.time() - told > _KEEP_ALIVE_S:
                 await stream.write(b"".join(map(_event, changed, changed.values())) or b": still here\n\n")
                 last, told = {**last, **changed}, loop.time()
-            await wakes.wait(ended)
+            await wakes.wait(place)
 
 
 class _Routes:
@@ -221,12 +226,26 @@ async def _running(wakes: Wakes | None) -> AsyncIterator[None]:
             await asyncio.gather(task, return_exceptions=True)
 
 
-async def _party(visit: Visit) -> str:
-    """The key or owner that a browser acts for: all of its sessions share its streams."""
-    session = (await visit.load("/v1/session")).value if visit.signed_in else None
-    if not session:
-        return visit.seed
-    return f"owner:{session['owner']}" if session["owner"] else f"key:{session['key'] or session['who']}"
+async def _sharer(visit: Visit) -> Sharer:
+    """The caller that has a share of the live pages. Raises _Refused, or Problem where the API does not answer."""
+    try:
+        session = await visit.api.get("/v1/session")
+    except ApiProblem as problem:
+        if problem.status in _REFUSED:
+            raise _Refused from problem
+        raise Problem(UNAVAILABLE, problem.detail, headers={"Retry-After": str(RETRY_AFTER_S)}) from problem
+    if session["proof"] == "nothing":  # without keys all callers are one: there each browser has a share
+        return Sharer(f"browser:{visit.seed}", is_admin=False)
+    return sharer_of(Access(session["who"], frozenset(map(parse_scope, session["scopes"])), session["key"]))
+
+
+async def _check_sight(visit: Visit, fragment: Fragment) -> None:
+    """Raises _Refused where the caller may not see it; other problems are for the stream to show."""
+    try:
+        await fragment(visit)
+    except ApiProblem as problem:
+        if problem.status in _REFUSED:
+            raise _Refused from problem
 
 
 async def _is_our_form(visit: Visit) -> bool:

@@ -10,6 +10,7 @@ from relay.api.batch import largest_body
 from relay.api.limits import limits_of
 from relay.api.peers import GroupProcess, Peers
 from relay.api.registrar import Registrar
+from relay.api.shares import shares_of_live_pages
 from relay.api.web_rules import WebRules
 from relay.config.encryption import KeyRing
 from relay.config.own_address import may_be_open, own_names
@@ -110,7 +111,12 @@ class ApiPart:
             tracing=self._telemetry.traces,
             own_key=plan.own_key,
             session_secrets=self._session_secrets,
-            pages=pages_of(settings.pages, context.clock.time, settings.portal_origins),
+            pages=pages_of(
+                settings.pages,
+                context.clock.time,
+                shares_of_live_pages(self._telemetry.meter),
+                settings.portal_origins,
+            ),
             examine=self._examine(),
         )
         return _as_set(given, settings)

@@ -119,7 +119,7 @@ class Metrics:
         )
         self.api_over_share_total = self._counter(
             "relay_api_over_share_total",
-            "Requests refused because their caller has its share: search, test, dry_run, tail or replay",
+            "Requests refused because their caller has its share: search, test, dry_run, tail, page or replay",
             "what",
         )
         self.own_events_total = self._counter(

@@ -14,7 +14,9 @@ from aiohttp import web
 
 from relay.api.bounds import limit_requests
 from relay.api.limits import ApiLimits
+from relay.api.shares import shares_of_live_pages
 from relay.pages.web import create_pages
+from workers.meter import SilentMeter
 
 
 class Call(NamedTuple):
@@ -30,7 +32,7 @@ class ScriptedApi:
     `posts`: what a POST, PATCH or DELETE answers; by default an empty object. `calls`: those that came."""
 
     def __init__(self, answers: Mapping[str, Any], posts: Mapping[str, Any] | None = None) -> None:
-        self.answers = dict(answers)
+        self.answers = {"/v1/session": {"proof": "nothing"}, **answers}
         self.posts = dict(posts or {})
         self.calls: list[Call] = []
         self.queries: list[tuple[str, dict[str, str]]] = []
@@ -81,7 +83,7 @@ async def scripted_pages(api: ScriptedApi) -> AsyncIterator[ScriptedApi]:
         await inner.setup()
         await web.UnixSite(inner, str(socket)).start()
         front = web.Application(middlewares=[limit_requests(ApiLimits())])
-        front.add_subapp("/ui", create_pages(socket, time.time))
+        front.add_subapp("/ui", create_pages(socket, time.time, shares_of_live_pages(SilentMeter())))
         outer = web.AppRunner(front, shutdown_timeout=1.0)
         await outer.setup()
         await web.TCPSite(outer, "127.0.0.1", 0).start()

@@ -5,7 +5,6 @@ import json
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
-from functools import partial
 from itertools import count
 from typing import Any, Final, Literal, TypeVar
 
@@ -16,6 +15,7 @@ from relay.api.app import ApiContext, ApiServer
 from relay.api.limits import ApiLimits
 from relay.api.peers import Peers
 from relay.api.registrar import Registrar
+from relay.api.shares import shares_of_live_pages
 from relay.api.web_rules import WebRules
 from relay.clock import SystemClock
 from relay.config.encryption import KeyRing
@@ -36,7 +36,7 @@ from relay.domain.replay_job import is_of_job
 from relay.domain.topics import Topics
 from relay.history.port import HistoryReader
 from relay.log.port import Record
-from relay.pages.web import create_pages
+from relay.pages.web import pages_of
 from relay.replay.replay_service import ReplayService
 from relay.state.attempts import Settlement
 from relay.state.quotas import Balance, Charge
@@ -322,7 +322,7 @@ async def running_api(
         history=history,
         may_be_open=may_be_open,
         strict_json=strict_json,
-        pages=partial(create_pages, now=clock.time) if pages else None,
+        pages=pages_of(pages, clock.time, shares_of_live_pages(meter or SilentMeter()), ()),
         examine=examine,
     )
     jobs = Jobs()

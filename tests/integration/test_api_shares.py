@@ -165,3 +165,24 @@ async def test_one_limited_key_does_not_take_all_tests() -> None:
             done(rig.transport.reply)
         assert {(await each).status for each in (*many, asked)} <= {200, 429}
         assert (await asked).status == 200
+
+
+async def test_the_browsers_of_one_owner_do_not_take_all_live_pages() -> None:
+    meter = CountingMeter()
+    async with running_api(pages=True, api_key=SETTING, meter=meter) as rig, AsyncExitStack() as stack:
+        keys = [await rig.keys.make("owner:alice", now=rig.clock.time()) for _ in range(3)]
+
+        async def live(key: str) -> int:
+            """Open a live page in a browser of its own."""
+            reply = await rig.request("POST", "/v1/sessions", b"{}", JSON | bearer(key))
+            cookie = {"Cookie": f"relay_session={json.loads(reply.body)['token']}"}
+            stream = await stack.enter_async_context(rig.client.get(f"{rig.url}/ui/live/messages", headers=cookie))
+            if stream.status == 200:
+                await stream.content.readuntil(b"\n\n")
+            return stream.status
+
+        statuses = [await live(keys[n % 3]) for n in range(20)]
+        assert statuses == [200] * 14 + [503] * 6
+        assert await live(await rig.keys.make("owner:bob", now=rig.clock.time())) == 200
+        assert await live(SETTING) == 200
+        assert meter.told.count(("over_share", "page")) == 6
