@@ -81,7 +81,7 @@ async def test_answers_that_are_owed_keep_their_topic_until_they_have_come() -> 
     assert world.broker.specs[world.topics.pending("r")].partitions == 1
     assert (await world.route("r")).lane == "shared"
     assert await left_over(await world.client(), world.topics) == []
-    assert "when the answers" in (await awaited(await world.client(), world.topics))["r"]
+    assert "once the pending answers" in (await awaited(await world.client(), world.topics))["r"]
     await world.send(message(1, "a", "r"))
     await until(lambda: all_over(world))
     await process.stop()
