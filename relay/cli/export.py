@@ -69,7 +69,7 @@ async def _export(settings: Settings, data_dir: Path | None, with_secrets: bool,
             ring=KeyRing(keys),
             with_secrets=with_secrets,
             version=__version__,
-            tell=tell,
+            write=tell,
         ).run()
     click.echo(f"exported: {written} lines", err=True)
 

@@ -95,7 +95,7 @@ class _Run:
             source=declared.source,
             since_ms=int((clock.time() - LONGEST_LIFE * self.settings.dedup_window) * 1000),
             dry_run=self.dry_run,
-            told=progress.tell,
+            report=progress.tell,
         )
         if self.dry_run:
             return await rebuild.run()

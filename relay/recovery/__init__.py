@@ -1,1 +1,1 @@
-"""Rebuilds from the log what the state has lost."""
+"""Rebuilds lost state from the log."""

@@ -1,9 +1,9 @@
-"""The dedup memory from the topics, after a loss of the state: a relay does it by itself, in the background, and
-`relay recover --dedup` at once.
+"""Rebuilds the dedup memory from the topics after a loss of the state: the relay does so in the background, and `relay
+recover --dedup` at once.
 
-`workers/row_reconstruction.py` says what each record proves; here the topics are read, the newest records first, and
-the rows are written. It may be repeated, and run beside a working relay: only unknown rows are written. Memory holds
-what one fetch brings, and the places of messages that were turned away.
+`workers/row_reconstruction.py` says what each record proves; here the topics are read, newest records first, and the
+rows are written. A rebuild may be repeated, and run beside a working relay: only unknown rows are written. Memory holds
+one fetch, and the offsets of rejected messages.
 """
 
 from collections import Counter
@@ -28,21 +28,21 @@ T = TypeVar("T")
 
 BATCH: Final = 500
 BLOCK: Final = 5_000
-"""Offsets read in one direction before another partition has its turn."""
+"""Offsets read of one partition before another has its turn."""
 MOST_TURNED_AWAY: Final = 500_000
-"""Places kept (60 B each). Beyond, no row of a message is written: its deliveries still have theirs."""
+"""Offsets kept (60 B each). Beyond that, no row of a message is written: its deliveries still have theirs."""
 TAIL: Final = 50_000
 """Offsets of a partition that a lane may have finished before the loss and not committed; more than its window."""
 
 
 class MemoryLostAgain(RelayError):
-    """Rows that were written before are gone."""
+    """Rows that were written before are lost again."""
 
 
 @dataclass(slots=True)
 class Read:
-    """What has been read of a topic so far. `rows`: how many of what were proved, also such as were there before.
-    `reached_ms`: records of then and later have all been read, of all topics that are read together (Unix ms)."""
+    """Progress in one topic. `rows`: how many rows were proved, including those that existed already. `reached_ms`:
+    all records since then have been read, in all topics that are read together (Unix ms)."""
 
     topic: str
     records: int = 0
@@ -51,19 +51,19 @@ class Read:
 
 
 class Pace(Protocol):
-    """How a rebuild gets on with others."""
+    """The pace of a rebuild, and its retries."""
 
     async def until_done(self, what: str, call: Callable[[], Awaitable[T]]) -> T:
         """The result of `call`, which may be repeated."""
         ...
 
     async def after(self, records: int) -> None:
-        """So many were read and written; wait as long as that is worth."""
+        """So many were read and written; wait as long as the pace requires."""
         ...
 
 
 class AtOnce:
-    """As fast as it goes; what is away is an error."""
+    """At full speed; an unavailable log or state is an error."""
 
     async def until_done(self, what: str, call: Callable[[], Awaitable[T]]) -> T:
         return await call()
@@ -73,7 +73,7 @@ class AtOnce:
 
 
 class RebuildTarget(Protocol):
-    """Where what is proved goes: the state, or who writes it down for another one. As in `State`."""
+    """Takes the proved rows: the state, or an export for another relay. As in `State`."""
 
     async def enqueued(self, arrivals: Sequence[Arrival]) -> list[Refusal | None]: ...
 
@@ -88,9 +88,10 @@ Take = Callable[[Read, Sequence[Record]], Awaitable[None]]
 
 
 class Rebuild:
-    """One run. `lanes`: of receivers that have one of their own. `source`: the settings of a source. `since_ms`: rows
-    of older records (Unix ms) would be forgotten by now, or are there. `tags`: only rows of these hash tags.
-    `everything`: the index of dead letters was lost, too. `dry_run`: nothing is written. `told`: after each block."""
+    """One run. `lanes`: receivers with topics of their own. `source`: returns the settings of a source. `since_ms`:
+    rows of older records (Unix ms) would be expired by now, or exist. `tags`: only rows of these hash tags.
+    `everything`: the index of dead letters was lost, too. `dry_run`: nothing is written. `report`: called after each
+    block."""
 
     def __init__(
         self,
@@ -104,7 +105,7 @@ class Rebuild:
         tags: Collection[int] = range(TAGS),
         everything: bool = True,
         dry_run: bool = False,
-        told: Callable[[Read], None] = lambda read: None,
+        report: Callable[[Read], None] = lambda read: None,
         pace: Pace | None = None,
     ) -> None:
         self._log = log
@@ -116,16 +117,17 @@ class Rebuild:
         self._tags = frozenset(tags)
         self._everything = everything
         self._dry_run = dry_run
-        self._told = told
+        self._report = report
         self._pace: Pace = pace or AtOnce()
         self._reads: dict[str, Read] = {}
         self._committed: dict[TopicPartition, int] = {}
-        self._turned_away: set[tuple[int, int]] = set()  # messages on from_sender that never became deliveries
+        self._turned_away: set[tuple[int, int]] = set()  # rejected messages on from_sender
 
     async def run(self) -> list[Read]:
-        """What was read of each topic. Raises MemoryLostAgain, and what the log and the state raise; repeat it then."""
+        """What was read of each topic. Raises MemoryLostAgain, and the errors of the log and the state; run it again
+        then."""
         topics = self._topics
-        # Offsets first: all that they prove to be acknowledged is on the other topics by now, and is read after them.
+        # Offsets first: all output that they prove acknowledged is on the other topics by now, and is read after them.
         own, pending = (topics.from_sender, topics.to_sender, topics.failed_messages), self._pending_topics()
         spans = await self._backlogs((*own, *pending))
         self._reads = {topic: Read(topic) for topic in (*own, *pending) if any(_is_of(span, topic) for span in spans)}
@@ -133,7 +135,8 @@ class Rebuild:
         sent, returned, failed = ([span for span in spans if _is_of(span, topic)] for topic in own)
         awaited = [span for topic in pending for span in spans if _is_of(span, topic)]
         letters = ReverseScan(map(_whole, failed), since_ms=self._since_ms, size=BLOCK)
-        await self._back(letters)  # what failed first: who was turned away has no row, and given up is more than sent
+        # failures first: a rejected message gets no row, and a callback that was given up overrides one that was sent
+        await self._back(letters)
         await self._back(self._newest_first([*map(_finished, sent), *map(_whole, returned)]))
         await self._back(self._newest_first(map(_whole, awaited)))
         await self._read_tails([*sent, *returned], failed)
@@ -145,7 +148,7 @@ class Rebuild:
     def _newest_first(self, spans: Iterable[Block]) -> ReverseScan:
         return ReverseScan(spans, since_ms=self._since_ms, size=BLOCK)
 
-    # where there is something to be read
+    # topics and offsets to read
 
     async def _backlogs(self, topics: Collection[str]) -> list[Backlog]:
         groups = {topic: group for topic, group in self._topics.groups(self._lanes).items() if topic in topics}
@@ -161,16 +164,16 @@ class Rebuild:
         while (block := order.next()) is not None:
             timestamps, read = await self._pace.until_done("read the log back", partial(self._take, block))
             order.read(block, timestamps)
-            told = self._reads[block.at.topic]
-            told.records += read.records
-            told.rows.update(read.rows)
-            told.reached_ms = order.reached_ms
-            self._told(told)
+            progress = self._reads[block.at.topic]
+            progress.records += read.records
+            progress.rows.update(read.rows)
+            progress.reached_ms = order.reached_ms
+            self._report(progress)
 
     async def _read_tails(self, spans: Iterable[Backlog], failed: Iterable[Backlog]) -> None:
         """What lanes had finished before the loss, and committed since."""
         now = {each.partition: each.committed or 0 for each in await self._backlogs(self._reads)}
-        await self._read_on(failed)  # after the offsets: who was turned away before them has a letter by now
+        await self._read_on(failed)  # after the offsets: messages rejected before them have a dead letter by now
         for span in spans:
             start = span.committed or 0
             end = min(span.end, now.get(span.partition, 0), start + TAIL)
@@ -179,7 +182,7 @@ class Rebuild:
                 await self._pace.until_done("read the log", partial(self._take, Block(span.partition, start, end)))
 
     async def _read_on(self, spans: Iterable[Backlog]) -> None:
-        """What was appended to these since they were looked at."""
+        """The records appended to these since their ends were read."""
         known = {span.partition: span.end for span in spans}
         if not known:
             return
@@ -190,7 +193,7 @@ class Rebuild:
                 await self._pace.until_done("read the log", partial(self._take, block))
 
     async def _take(self, block: Block) -> tuple[list[int], Read]:
-        """Timestamps of the block's records, and what they proved. A repeat does no harm."""
+        """Timestamps of the block's records, and what they proved. May be repeated."""
         timestamps: list[int] = []
         read, take = Read(block.at.topic), self._how(block.at.topic)
         try:
@@ -201,7 +204,7 @@ class Rebuild:
                 timestamps += (min(of_batch), max(of_batch))
                 await self._pace.after(len(batch))
         except StateRecovering as error:
-            raise MemoryLostAgain("the state lost its memory again while it was rebuilt: run it once more") from error
+            raise MemoryLostAgain("the state lost its memory again during the rebuild: run it once more") from error
         return timestamps, read
 
     def _how(self, topic: str) -> Take:
@@ -212,7 +215,7 @@ class Rebuild:
         }
         return own.get(topic, self._take_awaited)
 
-    # what it proves
+    # what records prove
 
     async def _take_failed(self, read: Read, batch: Sequence[Record]) -> None:
         found = [row_reconstruction.failed(record, self._topics) for record in batch]
@@ -251,15 +254,15 @@ class Rebuild:
         await self._remember(read, marks)
 
     async def _callbacks(self, found: Sequence[Returned]) -> list[Row]:
-        """The rows of their callbacks: those that failed have one since their dead letters were read, and what is
-        parked was put back before."""
+        """The rows of their callbacks. Failed callbacks have one, as dead letters were read before; those of parked
+        records were restored before."""
         keys = [one.callback for one in found if one.callback is not None]
         try:
             rows = dict(zip(keys, await answered(self._state.peek(keys)), strict=True)) if keys else {}
         except StateRecovering:
             if not self._dry_run:
                 raise
-            rows = {}  # it only counts, and nothing is there yet
+            rows = {}  # a dry run only counts, and no rows exist yet
         return [rows.get(one.callback, Row()) if one.callback is not None else Row() for one in found]
 
     async def _take_awaited(self, read: Read, batch: Sequence[Record]) -> None:
@@ -284,5 +287,5 @@ def _whole(span: Backlog) -> Block:
 
 
 def _finished(span: Backlog) -> Block:
-    """What the group has committed: of records further on nothing is proved."""
+    """The records that the group has committed: later ones prove nothing."""
     return Block(span.partition, span.first, max(span.first, span.committed or 0))

@@ -1,7 +1,7 @@
-"""A relay rebuilds by itself, in the background, what a loss of the state took of finished messages.
+"""Rebuilds in the background the rows of finished messages that a loss of the state took.
 
-Lanes do not wait for it: what is not known yet counts as in doubt. It goes slowly, for it takes from the same log and
-state as they do; and it says how far it is.
+Lanes do not wait for it: an unknown delivery counts as in doubt. It runs slowly, as it shares log and state with the
+lanes, and reports its progress.
 """
 
 from collections import Counter
@@ -28,18 +28,18 @@ T = TypeVar("T")
 LEASE: Final = "rebuilding"
 LOOK_S: Final = 2.0
 AGAIN_S: Final = 30.0
-TELL_S: Final = 10.0
+REPORT_S: Final = 10.0
 LONGEST_LIFE: Final = 1.5
-"""Of a finished row, in dedup windows: what is older would be forgotten by now."""
+"""Longest age of a finished row, in dedup windows: an older row would have expired by now."""
 MARGIN_S: Final = 600.0
-"""Brokers' clocks may be so far from the state's."""
+"""Largest difference between the clocks of brokers and state."""
 
 _log = get_logger("relay.rebuild")
 
 
 class Rebuilding:
-    """One per process; a lease lets one of all do it. `owner`: unique per process. `window_s`: the dedup window.
-    `rate`: records a second, at most."""
+    """One per process; a lease lets one process at a time do it. `owner`: unique per process. `window_s`: the dedup
+    window. `rate`: records a second, at most."""
 
     def __init__(
         self,
@@ -63,11 +63,11 @@ class Rebuilding:
         self._owner = owner
         self._window_s = window_s
         self._rate = rate
-        self._told_at = -inf
+        self._reported_at = -inf
         self._counted: Counter[str] = Counter()  # records by topic
 
     async def run(self) -> None:
-        """For ever. While the state is away, or in recovery, there is nothing to be seen; others say so."""
+        """Runs until cancelled. While the state is unavailable or in recovery it waits; other parts report that."""
         while True:
             again_s = LOOK_S
             try:
@@ -78,7 +78,7 @@ class Rebuilding:
                     async with keeping_lease(self._state, self._clock, LEASE, self._owner):
                         await self._fill(gaps)
             except (Unavailable, MemoryLostAgain, _ClosedByOthersError):
-                pass  # it is looked at again
+                pass  # checked again
             except RelayError as error:
                 _log.error("rebuild_failed", error=str(error), again_in_s=AGAIN_S)
                 again_s = AGAIN_S
@@ -91,7 +91,7 @@ class Rebuilding:
         begun, since_s = self._clock.monotonic(), self._since_s(gaps)
         _log.info("rebuild_begun", tags=len(gaps), back_to=_moment(since_s), records_per_second=self._rate)
         self._counted.clear()
-        self._told_at = begun
+        self._reported_at = begun
         declared = await read_declared(self._log, self._topics)
         rebuild = Rebuild(
             self._log,
@@ -102,7 +102,7 @@ class Rebuilding:
             since_ms=since_s * 1000,
             tags=gaps.keys(),
             everything=any(not gap.kept_until for gap in gaps.values()),
-            told=self._tell,
+            report=self._report,
             pace=_Slowly(self._clock, self._patience, self._rate, self._still_open),
         )
         reads = await rebuild.run()
@@ -120,26 +120,26 @@ class Rebuilding:
         kept_until = min(gap.kept_until for gap in gaps.values())
         return max(self._clock.time() - LONGEST_LIFE * self._window_s, kept_until - MARGIN_S)
 
-    def _tell(self, read: Read) -> None:
-        """Of a topic: what has been read of it so far."""
+    def _report(self, read: Read) -> None:
+        """Progress in a topic."""
         self._metrics.rebuild_records_total.labels(read.topic).inc(read.records - self._counted[read.topic])
         self._counted[read.topic] = read.records
         if isfinite(read.reached_ms):
             self._metrics.rebuild_reached_seconds.set(max(0.0, self._clock.time() - read.reached_ms / 1000))
         now = self._clock.monotonic()
-        if now - self._told_at >= TELL_S:
-            self._told_at = now
+        if now - self._reported_at >= REPORT_S:
+            self._reported_at = now
             records, reached = self._counted.total(), _moment(read.reached_ms / 1000)
             _log.info("rebuild_progress", topic=read.topic, records=records, rows=dict(read.rows), reached=reached)
 
 
 class _ClosedByOthersError(RelayError):
-    """All that was missing is back, and this process need not go on."""
+    """No gap is left, and this process can stop."""
 
 
 class _Slowly:
-    """Repeats what finds log or state away, leaves time between the records, and gives up when there is nothing left to
-    be done: `relay recover --dedup` was quicker."""
+    """Retries while log or state are unavailable, pauses between records, and stops when no gap is left: `relay
+    recover --dedup` was quicker."""
 
     def __init__(self, clock: Clock, patience: Patience, rate: int, still_open: Callable[[], Awaitable[bool]]) -> None:
         self._clock = clock

@@ -1,4 +1,4 @@
-"""In which order partitions are read back: in blocks, each time the newest that was not read yet. Pure."""
+"""Orders the reading of partitions backwards: in blocks, always the newest unread block next. Pure."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -18,8 +18,8 @@ class Block(NamedTuple):
 
 @dataclass(slots=True)
 class _Rest:
-    """What of a partition was not read yet: from `first` to before `end`. `newest_ms`, `oldest_ms`: timestamps of the
-    block behind it."""
+    """The unread part of a partition: from `first` to before `end`. `newest_ms`, `oldest_ms`: timestamps of the block
+    after it."""
 
     at: TopicPartition
     first: int
@@ -29,7 +29,7 @@ class _Rest:
 
 
 class ReverseScan:
-    """Blocks of at most `size` offsets. A partition is done with when a whole block of it was older than `since_ms`
+    """Blocks of at most `size` offsets. A partition is finished when a whole block of it was older than `since_ms`
     (Unix ms); that may be lowered, to go on."""
 
     def __init__(self, spans: Iterable[Block], *, since_ms: float, size: int) -> None:
@@ -39,11 +39,11 @@ class ReverseScan:
 
     @property
     def reached_ms(self) -> float:
-        """What was appended then or later has been read, by the log's clock; -inf: all of it."""
+        """All records since then have been read, by the log's clock; -inf: all records."""
         return max((rest.oldest_ms for rest in self._open()), default=-inf)
 
     def next(self) -> Block | None:
-        """The block to be read now; None: there is none left."""
+        """The next block to read; None if none is left."""
         rest = max(self._open(), key=lambda rest: rest.oldest_ms, default=None)
         return None if rest is None else Block(rest.at, max(rest.first, rest.end - self._size), rest.end)
 
@@ -52,7 +52,7 @@ class ReverseScan:
         known = list(timestamps)
         rest = next(each for each in self._rests if each.at == block.at)
         rest.end = block.start
-        if known:  # else retention has taken them all, which tells nothing
+        if known:  # else retention has deleted them all, which proves nothing
             rest.newest_ms, rest.oldest_ms = max(known), min(rest.oldest_ms, *known)
 
     def _open(self) -> list[_Rest]:

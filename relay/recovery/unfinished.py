@@ -1,7 +1,7 @@
-"""What a lane still has to do for one receiver: what is unread there, under way, or parked.
+"""A lane's unfinished work for one receiver: messages that are unread, in flight or parked.
 
 A record below the committed offset is finished or parked. One above it may be finished, too: in the shared lane a
-neighbour's record holds the watermark back. Then its row says so, and only a row does: without one it counts as open.
+neighbour's record holds the watermark back. Only its row says so; without a row it counts as open.
 """
 
 from collections.abc import Sequence
@@ -22,14 +22,14 @@ _POSTED: Final = _PUBLISHED | {Stage.AWAITING}
 
 
 async def unfinished(log: Log, state: State, topics: Topics, name: str, lane: str) -> int:
-    """How many messages of receiver `name` are unread or under way in `lane` (its own, or SHARED), or parked.
+    """How many messages of receiver `name` are unread or in flight in `lane` (its own, or SHARED), or parked.
 
-    Raises Unavailable, and NotYet while the state recovers: what is parked is not known then.
+    Raises Unavailable, and NotYet while the state recovers: the number of parked messages is not known then.
     """
     try:
         return await _unfinished(log, state, topics, name, lane)
     except StateRecovering as error:
-        raise NotYet(f"what {name} has parked is not known yet: {error}") from error
+        raise NotYet(f"the number of parked messages of {name} is not known yet: {error}") from error
 
 
 async def _unfinished(log: Log, state: State, topics: Topics, name: str, lane: str) -> int:
@@ -37,13 +37,13 @@ async def _unfinished(log: Log, state: State, topics: Topics, name: str, lane: s
         unread = await _unread_in_shared(log, state, topics, name)
     else:
         unread = sum(each.end - _position(each) for each in await log.backlogs(topics.lane_groups(lane)))
-    # counted last: what is not unread any more is parked by then, if it is not over
+    # counted last: messages that left the unread ones are parked by then, unless they are finished
     [counts] = await answered(state.parked([f"r:{name}"]))
     return unread + counts.retries + counts.polls
 
 
 class Drain:
-    """Follows how the shared lane finishes what it has of one receiver that gets nothing more there."""
+    """Follows how the shared lane finishes the remaining records of a receiver that gets no more there."""
 
     def __init__(self, topics: Topics, name: str, topic: str, place: int, end: int) -> None:
         self._topics = topics
@@ -55,7 +55,7 @@ class Drain:
 
     @classmethod
     async def begun(cls, log: Log, topics: Topics, name: str) -> "Drain":
-        """All that it will ever get has to be on the topic. Raises LogUnavailable."""
+        """All records it will ever get must be on the topic. Raises LogUnavailable."""
         own = await _own_partition(log, topics, topics.to_receiver(SHARED), name)
         return cls(topics, name, own.partition.topic, own.partition.partition, own.end)
 
@@ -73,7 +73,7 @@ class Drain:
 
 
 async def is_parked(log: Log, topics: Topics, name: str, topic: str) -> bool:
-    """Whether any record of `topic` for receiver `name` is parked. Reads all that is parked. Raises LogUnavailable."""
+    """Whether any record of `topic` for receiver `name` is parked. Reads all parked records. Raises LogUnavailable."""
     owner = f"r:{name}".encode()
     for partition in range(topics.parked().partitions):
         living: set[bytes | None] = set()
@@ -103,7 +103,7 @@ async def _unread_in_shared(log: Log, state: State, topics: Topics, name: str) -
 
 
 async def _own_partition(log: Log, topics: Topics, topic: str, name: str) -> Backlog:
-    """Of a topic of the shared lane: the one that has the receiver's records."""
+    """The partition of a topic of the shared lane that has the receiver's records."""
     backlogs = await log.backlogs({topic: topics.lane_groups(SHARED)[topic]})
     if not backlogs:
         raise LogUnavailable(f"topic {topic} does not exist")
@@ -114,7 +114,7 @@ async def _own_partition(log: Log, topics: Topics, topic: str, name: str) -> Bac
 async def _judged(
     state: State, name: str, records: Sequence[Record], finished_at: frozenset[Stage]
 ) -> list[tuple[Record, bool]]:
-    """The receiver's own of these records, and whether each is over."""
+    """The receiver's own records among these, and whether each is finished."""
     own = [(record, hop) for record in records if (hop := _hop(record)) and hop.delivery.receiver == name]
     rows = await answered(state.peek([delivery_row(hop.delivery) for _, hop in own])) if own else []
     return [(record, _is_over(hop, row, finished_at)) for (record, hop), row in zip(own, rows, strict=True)]
@@ -124,7 +124,7 @@ def _hop(record: Record) -> Hop | None:
     try:
         return decode_hop(record.headers)
     except InvalidRecord:
-        return None  # a dead letter for the lane to write; nobody's message
+        return None  # unreadable: the lane dead-letters it
 
 
 def _position(backlog: Backlog) -> int:

@@ -1,1 +1,1 @@
-"""Replay and discard: what failed, or was delivered, enters the stage that gave it up once more, or ends for good."""
+"""Replay and discard: sends failed or delivered messages through the failed stage again, or ends them for good."""

@@ -1,6 +1,6 @@
-"""Carries out plans: produce, acknowledge, mark, in that order, and then the index forgets what is nobody's business.
+"""Carries out plans: append, acknowledge, mark, in that order; then entries without open work leave the index.
 
-Everything here can be repeated at any point: who repeats it does what was not done yet.
+Every step can be repeated at any point: a repeat does what was not done yet.
 """
 
 from collections.abc import Sequence
@@ -28,7 +28,7 @@ TOO_LARGE: Final = ReplayPlan(skip="too_large")
 
 
 class ReplayExecutor:
-    """Its methods raise what the two ports do."""
+    """Its methods raise the errors of log and state."""
 
     def __init__(
         self,
@@ -48,7 +48,7 @@ class ReplayExecutor:
         self.planner = Planner(topics, directory, max_payload_bytes=max_payload_bytes)
 
     async def plan(self, action: Action, letters: Sequence[Letter]) -> list[ReplayPlan]:
-        """What would become of each. Of two letters of one life the first counts."""
+        """A plan for each letter. Of two letters of one life the first counts."""
         if action == "discard":
             rows = await self.rows([letter.delivery for letter in letters])
             plans = [self.planner.discard(letter, rows, now=self._clock.time()) for letter in letters]
@@ -61,8 +61,8 @@ class ReplayExecutor:
     async def plan_delivered(
         self, records: Sequence[tuple[Record, Hop]], newest: Sequence[int], committed: int
     ) -> list[ReplayPlan]:
-        """The same of deliveries in their lane that have not failed. `newest`: the last life of each when the job was
-        made. `committed`: where the lane stands."""
+        """Plans for deliveries in their lane that have not failed. `newest`: the last life of each when the job was
+        made. `committed`: the lane's committed offset."""
         await self._moves.catch_up()
         rows = await self.rows([hop.delivery for _, hop in records])
         plans = [
@@ -72,7 +72,7 @@ class ReplayExecutor:
         return _each_life_once(plans)
 
     async def rows(self, deliveries: Sequence[DeliveryId]) -> dict[DeliveryId, Row]:
-        """What is known of each."""
+        """The row of each."""
         wanted = list(dict.fromkeys(deliveries))
         found = await self.peek(list(map(delivery_row, wanted)))
         return dict(zip(wanted, found, strict=True))
@@ -81,8 +81,8 @@ class ReplayExecutor:
         return await answered(self._state.peek(keys)) if keys else []
 
     async def carry_out(self, plans: Sequence[ReplayPlan]) -> list[ReplayPlan]:
-        """Returns them as they were carried out: what the log does not take for its size was not. A slice at a time:
-        what is marked is not appended again, whatever becomes of the rest."""
+        """Returns the plans as carried out: records that the log rejects for their size are not. Works in slices:
+        marked records are not appended again, whatever happens to the rest."""
         weights = [weight_of([out.record for out in plan.out]) for plan in plans]
         return [plan for some in slices(plans, weights) for plan in await self._carry_out(some)]
 
@@ -100,12 +100,12 @@ class ReplayExecutor:
         return [plan for plan, _ in done]
 
     async def close(self, letters: Sequence[Letter], plans: Sequence[ReplayPlan]) -> None:
-        """Nobody has to look after these any more: what was carried out, and what turned out to be over."""
+        """Removes from the index the letters that were carried out or turned out to be finished."""
         over = [letter.entry for letter, plan in zip(letters, plans, strict=True) if plan.out or plan.skip in _OVER]
         await self.forget(over)
 
     async def forget(self, entries: Sequence[FailedEntry]) -> None:
-        """They are not listed any more."""
+        """Removes entries from the index."""
         if entries:
             await self._state.drop_failed(entries)
 
@@ -118,7 +118,7 @@ class ReplayExecutor:
         return [(plan, [next(places) for _ in plan.out]) for plan in plans]
 
     async def _append_one(self, plan: ReplayPlan) -> tuple[ReplayPlan, list[Coordinate]]:
-        """Of a plan of several records all are appended, or it is none that can be carried out."""
+        """Appends all records of a plan, or none if the log rejects one."""
         places: list[Coordinate] = []
         for out in plan.out:
             at = await self._append_smaller(out)
@@ -128,7 +128,7 @@ class ReplayExecutor:
         return plan, places
 
     async def _append_smaller(self, out: Out) -> Coordinate | None:
-        """A dead letter in the largest form that the log takes; None: any other record that it does not take."""
+        """Appends a dead letter in the largest form that the log accepts; None for any other record that it rejects."""
         forms: list[tuple[NewRecord, ...]] = [(out.record,), *ever_smaller([out.record])]
         for form in forms:
             try:

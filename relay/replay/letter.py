@@ -1,4 +1,4 @@
-"""A dead letter as a replay sees it: which stage gave up which life of which delivery. Pure."""
+"""A dead letter as a replay reads it: the stage that gave up, the delivery and its life. Pure."""
 
 from dataclasses import dataclass
 from typing import Final
@@ -15,14 +15,14 @@ from relay.log.port import Coordinate, Headers, Record
 from relay.state.port import FailedEntry
 from workers.failed_messages import generation_of, life_of
 
-NOBODY: Final = "\x01"
+NO_SOURCE: Final = "\x01"
 """In place of a source: no id has a control character."""
 
 
 @dataclass(frozen=True, slots=True)
 class Letter:
-    """`stage` None: of a topic that no step of ours reads. `hop`: of a record behind `from_sender` that can be read.
-    `generation`: of the life that failed."""
+    """`stage` None: its topic is read by no step. `hop`: of a readable record behind `from_sender`. `generation`:
+    the life that failed."""
 
     record: Record
     dead: DeadLetter
@@ -33,7 +33,7 @@ class Letter:
 
     @property
     def reason(self) -> str:
-        """Why it failed, also where it was discarded since."""
+        """Why it failed, even if it was discarded since."""
         return self.dead.former_reason or self.dead.reason
 
     @property
@@ -46,7 +46,7 @@ class Letter:
 
     @property
     def life(self) -> str:
-        """Of its receiver's name."""
+        """The life of its receiver's name."""
         return self.facts.life
 
     @property
@@ -56,19 +56,20 @@ class Letter:
 
     @property
     def headers(self) -> Headers:
-        """Those of the record that was given up."""
+        """The headers of the record that was given up."""
         return original_headers(self.record.headers)
 
     @property
     def delivery(self) -> DeliveryId:
-        """Whose life it ended, or what has a row in its place, to remember that somebody has seen to it: a message that
-        was never routed has the receiver `-`, like its notice, and what is no delivery at all is named by its place."""
+        """The delivery whose life it ended, or a stand-in with a row that records the replay or discard. A message
+        that was never routed has the receiver `-`, like its notice; a record without a delivery is named by its
+        place."""
         if self.hop is not None:
             return self.hop.delivery
         receiver, source_id, message_id, *_ = self.facts
         if not source_id or not message_id or self.stage != "from_sender" or self.reason == "id_conflict":
             # of two messages with one id the row is the first one's
-            return DeliveryId(NO_RECEIVER, NOBODY, coordinate_text(self.at))
+            return DeliveryId(NO_RECEIVER, NO_SOURCE, coordinate_text(self.at))
         named = receiver if is_named(self.record.headers) else None
         return DeliveryId(named or NO_RECEIVER, source_id, message_id)
 
@@ -87,7 +88,7 @@ class Letter:
 
 
 def read_letter(record: Record, topics: Topics) -> Letter:
-    """What a record of `failed_messages` says. Never raises."""
+    """Parses a record of `failed_messages`. Never raises."""
     dead = parse_dead_letter(record.headers)
     receiver, source_id, message_id = identity_of(record.value, record.headers)
     stage = stage_of(dead.stage, topics)
@@ -118,8 +119,8 @@ def stage_of(topic: str, topics: Topics) -> Stage | None:
 
 
 def is_named(headers: Headers) -> bool:
-    """Whether a dead letter of `from_sender` is of one of its message's receivers, and not of the message. That header
-    is the step's own: a sender's is taken away."""
+    """Whether a dead letter of `from_sender` belongs to one receiver of its message, not to the message. The step
+    adds that header itself: a sender's is removed."""
     return any(name == "relay-receiver" for name, _ in headers)
 
 

@@ -1,4 +1,4 @@
-"""What a job reads, in the order in which it failed: several partitions as one, from a moment on."""
+"""Merges several partitions into one stream, in order of failure, from a start time on."""
 
 from collections import deque
 from collections.abc import AsyncIterator, Sequence
@@ -8,11 +8,11 @@ from relay.domain.replay_job import OffsetSpan
 from relay.log.port import Coordinate, LogReader, Record
 
 NEAR: Final = 1_000
-"""So many records are rather read than asked for one by one."""
+"""Up to this many records are scanned instead of being requested one by one."""
 
 
 class _Head:
-    """One partition, of which a part is in hand."""
+    """One partition, partly read."""
 
     def __init__(self, log: LogReader, span: OffsetSpan, position: int) -> None:
         start = max(position, span.start)
@@ -21,7 +21,7 @@ class _Head:
         self._over = start >= span.end
 
     async def first(self) -> Record | None:
-        """The next record; None: there is none."""
+        """The next record; None if none is left."""
         while not self._read and not self._over:
             batch = await anext(self._batches, None)
             if batch is None:
@@ -37,8 +37,9 @@ class _Head:
 async def merged(
     log: LogReader, spans: Sequence[OffsetSpan], positions: Sequence[int]
 ) -> AsyncIterator[tuple[int, Record]]:
-    """Records of all `spans`, each with the number of its span: of each partition in offset order, and of those that
-    are next the oldest first. `positions`: the offset to begin at in each; none: where the spans begin."""
+    """Records of all `spans`, each with the number of its span: in offset order within each partition, and oldest
+    first among the partitions' next records. `positions`: the start offset in each; empty: at the start of the
+    spans."""
     starts = positions or [span.start for span in spans]
     heads = [_Head(log, span, position) for span, position in zip(spans, starts, strict=True)]
     while True:
@@ -50,7 +51,7 @@ async def merged(
 
 
 async def start_at(log: LogReader, span: OffsetSpan, moment_ms: int) -> OffsetSpan:
-    """`span` without most of what was appended before `moment_ms`."""
+    """`span` without most of the records that were appended before `moment_ms`."""
     low, high = span.start, span.end
     while high - low > NEAR:
         middle = (low + high) // 2

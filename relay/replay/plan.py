@@ -1,7 +1,7 @@
-"""What a replay or a discard does with one dead letter, or one delivery, given what the rows say. Pure.
+"""Plans the replay or discard of one dead letter, or one delivery, from its rows. Pure.
 
-A replay begins the life after the one that the letter tells of, and a discard ends that life at once. Both are nothing
-where a later life is known: so each letter is replayed or discarded once, however often, and by whomever, it is tried.
+A replay begins the life after the letter's, and a discard ends that life at once. Neither does anything if a later life
+is known: so each letter is replayed or discarded only once, however often it is tried.
 """
 
 from collections.abc import Mapping
@@ -29,10 +29,10 @@ from workers.delivery import can_be_asked
 from workers.routing import first_hop, lane_record
 
 HERE: Final = (-1, -1)
-"""In a mark: where the record is that proves it."""
+"""In a mark: the place of the record that proves it."""
 IN_DOUBT: Final = frozenset({"ambiguous", "expired", "unknown_receiver", DISCARDED})
-"""Reasons of those whose last attempt may have reached the receiver, also one that was removed meanwhile. What is
-`exhausted` was asked about before each attempt where that can be done."""
+"""Reasons of letters whose last attempt may have reached the receiver, or one that was removed meanwhile.
+`exhausted` is not among them: its attempts were followed by a status request where the receiver allows that."""
 _OF_ONE_LIFE: Final = frozenset(
     {"relay-generation", "relay-attempt", "relay-move", "relay-reason", "relay-ask-first", "relay-wait"}
 )
@@ -44,13 +44,13 @@ _DELIVERED_AT: Final[Mapping[str | None, frozenset[Stage]]] = {
     "to_receiver": frozenset({Stage.AWAITING, Stage.PUBLISHED, Stage.DONE}),
     "pending": frozenset({Stage.PUBLISHED, Stage.DONE}),
 }
-"""Stages of a row that say that a letter of its life is not how it ended."""
+"""Stages of a row which show that its life did not end with a letter."""
 _NOWHERE: Final = Row()
 
 
 @dataclass(frozen=True, slots=True)
 class Out:
-    """A record to be appended. `marks`: what that proves; written if `newly` only where nothing is known of that life.
+    """A record to append. `marks`: what it proves; if `newly`, written only where that life is still unknown.
     `generation`: the life that it begins, or ends."""
 
     record: NewRecord
@@ -62,7 +62,7 @@ class Out:
 
 @dataclass(frozen=True, slots=True)
 class ReplayPlan:
-    """What becomes of one letter or delivery: `out`, or nothing, and `skip` says why."""
+    """The plan for one letter or delivery: `out`, or none, and `skip` is the reason."""
 
     out: tuple[Out, ...] = ()
     skip: str | None = None
@@ -72,17 +72,17 @@ Rows = Mapping[DeliveryId, Row]
 
 
 class Planner:
-    """`max_payload_bytes`: the largest payload that is let in now."""
+    """`max_payload_bytes`: the largest payload that is accepted now."""
 
     def __init__(self, topics: Topics, directory: Directory, *, max_payload_bytes: int) -> None:
         self._topics = topics
         self._directory = directory
         self._max_bytes = max_payload_bytes
 
-    # a replay
+    # replay
 
     def deliveries(self, letter: Letter) -> list[DeliveryId]:
-        """Whose rows have to be looked up for `replay`."""
+        """The deliveries whose rows `replay` needs."""
         message = self._message(letter)
         names = () if message is None else self._names(message)
         return [letter.delivery, *(DeliveryId(name, *message.id) for name in names if message is not None)]
@@ -106,7 +106,7 @@ class Planner:
         return self._sent_again(letter, hop, life)
 
     def _sent_again(self, letter: Letter, hop: Hop, life: int) -> ReplayPlan:
-        """To the receiver's lane of now. One that the receiver says it never saw is not asked about again, but sent."""
+        """To the receiver's current lane. The receiver is not asked about a message that it said it never saw."""
         receiver = self._directory.receiver(hop.delivery.receiver)
         if receiver is None:
             return ReplayPlan(skip="unknown_receiver")
@@ -137,8 +137,8 @@ class Planner:
         return Out(lane_record(topic, lane, receiver, delivery.source_id, value, headers), delivery, life)
 
     def _returned(self, letter: Letter, hop: Hop, life: int, row: Row) -> ReplayPlan:
-        """To the sender. Behind a notice of failure nothing of the delivery has changed: its new life has failed, too,
-        where and why the former one did."""
+        """To the sender. A failed notice changes nothing about its delivery: its new life has failed, too, at the
+        same place and for the same reason."""
         failed = hop.outcome == "failed"
         named = ("webhook-id", callback_id(hop.delivery, life, failed=failed).encode())
         reason = tuple(pair for pair in letter.headers if pair[0] == "relay-reason")
@@ -195,7 +195,7 @@ class Planner:
         return ReplayPlan((self._first(letter, message, receiver, life),))
 
     def _routed_to_all(self, letter: Letter, message: Message, own: DeliveryId, life: int, rows: Rows) -> ReplayPlan:
-        """To each that is not on its way already. The row of the message itself remembers that it was routed."""
+        """To each receiver without a delivery yet. The row of the message itself remembers that it was routed."""
         found = [(name, self._directory.receiver(name)) for name in self._names(message)]
         known = [
             receiver
@@ -227,8 +227,8 @@ class Planner:
     # deliveries that did not fail
 
     def delivered(self, record: Record, hop: Hop, newest: int, row: Row, *, over: bool) -> ReplayPlan:
-        """A delivery once more, that its receiver has. `record`: of its lane. `newest`: its last life when the job was
-        made. `over`: the lane has finished the record, or parked it."""
+        """Send a delivery again that its receiver has. `record`: of its lane. `newest`: its last life when the job
+        was made. `over`: the lane has finished or parked the record."""
         if row.generation > newest and row.stage is not Stage.NONE:
             return ReplayPlan(skip="replayed")
         if row.stage is Stage.FAILED:
@@ -246,7 +246,7 @@ class Planner:
     def once_more(
         self, message: Message, origin: Coordinate | None, accepted_ms: int, delivery: DeliveryId, row: Row
     ) -> ReplayPlan:
-        """The same of one, from the message as it came."""
+        """Send a delivery again, built from the original message."""
         if row.stage not in _AT_REST:
             return ReplayPlan(skip="failed" if row.stage is Stage.FAILED else "under_way")
         receiver = self._directory.receiver(delivery.receiver)
@@ -254,10 +254,10 @@ class Planner:
             return ReplayPlan(skip="unknown_receiver")
         return ReplayPlan((self._fresh(message, receiver, origin, accepted_ms, row.generation + 1),))
 
-    # a discard
+    # discard
 
     def discard(self, letter: Letter, rows: Rows, *, now: float) -> ReplayPlan:
-        """A dead letter that says so, of a life that ended as it began. `now`: Unix seconds."""
+        """A dead letter with the reason `discarded`, of a life that ended as it began. `now`: Unix seconds."""
         own = letter.delivery
         row = rows.get(own, _NOWHERE)
         life = next_life(letter, row)
@@ -274,7 +274,7 @@ class Planner:
     def _discarded(self, letter: Letter, life: int, now: float) -> NewRecord:
         dead, record = letter.dead, letter.record
         said = f": {dead.detail}" if dead.detail else ""
-        told = DeadLetter(
+        discarded = DeadLetter(
             reason=DISCARDED,
             detail=f"discarded by hand, after it had failed ({letter.reason}){said}",
             stage=dead.stage,
@@ -286,7 +286,9 @@ class Planner:
             former_reason=letter.reason,
         )
         headers = (*_without(letter.headers, {"relay-generation"}), ("relay-generation", b"%d" % life))
-        return NewRecord(self._topics.failed_messages, record.key, record.value, dead_letter_headers(headers, told))
+        return NewRecord(
+            self._topics.failed_messages, record.key, record.value, dead_letter_headers(headers, discarded)
+        )
 
 
 def next_life(letter: Letter, row: Row) -> int | str:
@@ -301,7 +303,7 @@ def next_life(letter: Letter, row: Row) -> int | str:
 
 
 def is_open(letter: Letter, row: Row) -> bool:
-    """Whether a dead letter is still somebody's business, as far as its delivery's row tells."""
+    """Whether a dead letter is still open, by its delivery's row."""
     return letter.dead.reason != DISCARDED and isinstance(next_life(letter, row), int)
 
 
@@ -310,7 +312,7 @@ def _returned_mark(hop: Hop, life: int, row: Row) -> Mark:
 
 
 def _callback_marks(hop: Hop, life: int, row: Row, attempts: int) -> tuple[Mark, ...]:
-    """As when a callback is given up: where the letter is, is in the callback's own row."""
+    """As when a callback is given up: the callback's own row names the letter."""
     code = to_code(Handover.FAILED, attempts)
     own = callback_row(hop.delivery, life, failed=hop.outcome == "failed")
     end = _still_failed(hop, life, row) or Mark(delivery_row(hop.delivery), life, Stage.DONE, row.at, code)
@@ -318,12 +320,12 @@ def _callback_marks(hop: Hop, life: int, row: Row, attempts: int) -> tuple[Mark,
 
 
 def _of_name(receiver: Receiver) -> Headers:
-    """What is replayed goes to the receiver that has the name now."""
+    """A replay goes to the receiver that has the name now."""
     return ((LIFE_HEADER, receiver.life.id.encode()),) if receiver.life.id else ()
 
 
 def _where_to_ask(hop: Hop, receiver: Receiver) -> Headers:
-    """Of a receiver that can be asked now, and could not when it said 202."""
+    """For a receiver that has a status endpoint now, but had none at its 202."""
     endpoint = receiver.status_endpoint
     if (
         hop.status_url is not None
@@ -338,7 +340,7 @@ def _where_to_ask(hop: Hop, receiver: Receiver) -> Headers:
 
 
 def _still_failed(hop: Hop, life: int, row: Row) -> Mark | None:
-    """Of a delivery whose notice of failure was what failed."""
+    """For a delivery whose notice of failure was what failed."""
     if hop.outcome != "failed":
         return None
     code = row.code if row.stage is Stage.FAILED else REASON_CODES.get(hop.reason or "", 0)
@@ -346,7 +348,7 @@ def _still_failed(hop: Hop, life: int, row: Row) -> Mark | None:
 
 
 def _headers(former: Headers, life: int, *, attempt: int = 0, drop: frozenset[str] = frozenset()) -> Headers:
-    """Those of a former life, with what is another's in this one."""
+    """The headers of a former life, with those that differ in this one."""
     kept = _without(former, _OF_ONE_LIFE | drop)
     return (*kept, ("relay-attempt", b"%d" % attempt), ("relay-generation", b"%d" % life))
 

@@ -1,4 +1,4 @@
-"""Where replays and discards are asked for: one is done at once, many become a job, and a dry run tells of both."""
+"""Plans and starts replays and discards: one is done at once, many become a job, and a dry run previews both."""
 
 import asyncio
 import secrets
@@ -32,9 +32,9 @@ from relay.state.replies import answered
 from relay.state.rows import Result, Row, Stage, callback_row, delivery_row
 
 MOST_OPEN: Final = 100
-"""Jobs that are not over."""
+"""Most unfinished jobs."""
 MOST_SPANS: Final = 5_000
-"""Partitions of lanes that one job reads."""
+"""Most partitions of lanes that one job reads."""
 AT_ONCE: Final = 500
 REACH_S: Final = 5.0
 INDEXED: Final = 10_000
@@ -42,8 +42,8 @@ INDEXED: Final = 10_000
 
 @dataclass(slots=True)
 class ExpiredRecords:
-    """What the log may have had, and has no more. `records`: of the partitions concerned, ever. `before_ms`: it begins
-    there (Unix ms)."""
+    """Records that the log may have deleted. `records`: all that the partitions concerned ever had. `before_ms`:
+    they begin there (Unix ms)."""
 
     records: int = 0
     before_ms: int | None = None
@@ -51,9 +51,8 @@ class ExpiredRecords:
 
 @dataclass(slots=True)
 class ReplayPreview:
-    """What a job would do now. `complete`: or only so far, as the time was over. `not_found`: ids that it has nothing
-    of. `unremembered`: of those to be sent, how many failed so long ago that, if they were replayed before, nobody
-    knows it any more."""
+    """What a job would do now. `complete`: false if the time ran out. `not_found`: ids without a match.
+    `unremembered`: those to be sent that failed so long ago that an earlier replay of them would be forgotten."""
 
     counted: int = 0
     to_send: int = 0
@@ -70,12 +69,12 @@ class Spans(NamedTuple):
 
 
 class TooMany(NotYet):
-    """What was asked for is more than is done at a time."""
+    """The request exceeds a limit."""
 
 
 class ReplayService:
-    """Its methods raise what the two ports do. `lanes`: receivers with topics of their own. `reach`: returns when
-    `receiver_config` is known here up to an offset."""
+    """Its methods raise the errors of log and state. `lanes`: receivers with topics of their own. `reach`: returns
+    when `receiver_config` is read here up to an offset."""
 
     def __init__(
         self,
@@ -114,7 +113,7 @@ class ReplayService:
         rate: float | None = None,
         by: str = "",
     ) -> tuple[ReplayOrder, ExpiredRecords]:
-        """Fix what a job is about, as of now. `by`: whose it is. Raises TooMany."""
+        """Fix the job's scope, as of now. `by`: its owner. Raises TooMany."""
         spans = await self._spans(selection, only_failed=only_failed)
         order = ReplayOrder(
             secrets.token_hex(8), action, selection, round(self._clock.time(), 3), spans.letters, spans.lanes, rate, by
@@ -122,11 +121,11 @@ class ReplayService:
         return order, spans.gone
 
     async def submit(self, order: ReplayOrder, *, unlimited: bool = True) -> ReplayJob:
-        """From now on it is done, whatever becomes of this process. `unlimited`: it may be the last one that there is
-        room for; else a reserve is left, and room for others. Raises TooMany."""
+        """Publishes the job, which is then done even if this process ends. `unlimited`: it may take the last free
+        place; otherwise a reserve and a share for other callers are left free. Raises TooMany."""
         open_ones = [job for job in self.jobs.all() if not job.is_over]
         if len(open_ones) >= MOST_OPEN:
-            raise TooMany(f"{MOST_OPEN} jobs are not over yet: wait for them, or stop some")
+            raise TooMany(f"{MOST_OPEN} jobs are not finished yet: wait for them, or stop some")
         if not unlimited:
             own = sum(job.order.by == order.by for job in open_ones)
             most = MOST_OPEN - MOST_OPEN // OF_RESERVE
@@ -139,7 +138,7 @@ class ReplayService:
         return self.jobs.get(order.id) or ReplayJob(order)
 
     async def stop(self, id: str) -> ReplayJob | None:
-        """What it has sent stays sent. None: there is no such job."""
+        """What it has sent stays sent. None if there is no such job."""
         job = await self.job(id)
         if job is None or job.is_over:
             return job
@@ -147,7 +146,7 @@ class ReplayService:
         return self.jobs.get(id)
 
     async def job(self, id: str) -> ReplayJob | None:
-        """Also one that another process was asked for this moment."""
+        """Includes a job that another process has just accepted."""
         return self.jobs.get(id) or await self._caught_up(id)
 
     async def _caught_up(self, id: str) -> ReplayJob | None:
@@ -156,7 +155,7 @@ class ReplayService:
         return self.jobs.get(id)
 
     async def reach(self, offset: int) -> None:
-        """Return when `receiver_config` is known here up to `offset`, or does not come to be in time."""
+        """Return when `receiver_config` is read here up to `offset`, or when that takes too long."""
         with suppress(TimeoutError):
             async with asyncio.timeout(REACH_S):
                 await self._known_to(offset)
@@ -166,7 +165,7 @@ class ReplayService:
         await self.reach(at.offset + 1)
 
     async def preview(self, order: ReplayOrder, *, seconds: float) -> ReplayPreview:
-        """What it would do; after so many seconds only as far as that."""
+        """What it would do; after so many seconds, only the part that was read."""
         found, seen = ReplayPreview(), set[str]()
         end, remembered_ms = self._clock.monotonic() + seconds, int(self._clock.time() * 1000) - self._window_ms
         async for chunk in ReplayScanner(self._log, self._topics, order).chunks(size=AT_ONCE):
@@ -184,7 +183,7 @@ class ReplayService:
         return found
 
     async def plans(self, action: Action, chunk: ScanChunk) -> list[ReplayPlan]:
-        """What becomes of each in the chunk."""
+        """A plan for each record in the chunk."""
         if chunk.group == 0:
             return await self.hands.plan(action, chunk.letters) if chunk.letters else []
         if not chunk.records:
@@ -199,7 +198,7 @@ class ReplayService:
         backlogs = await self._log.backlogs({topic: self._topics.group("to-receiver")})
         return next((each.committed or 0 for each in backlogs if each.partition.partition == partition), 0)
 
-    # where to read
+    # what to read
 
     async def _spans(self, selection: Selection, *, only_failed: bool) -> Spans:
         topics, gone = self._topics, ExpiredRecords()
@@ -242,15 +241,15 @@ class ReplayService:
             gone.records += span.start
             gone.before_ms = max(begins_ms, gone.before_ms or 0)
 
-    # one
+    # a single letter or delivery
 
     async def letter_at(self, partition: int, offset: int) -> Letter | None:
-        """None: there is none (any more)."""
+        """None if there is none, or none any more."""
         (record,) = await self._log.read([(Coordinate(self._topics.failed_messages, partition, offset), None)])
         return None if record is None else read_letter(record, self._topics)
 
     async def letter_of(self, delivery: DeliveryId, row: Row) -> Letter | None:
-        """The newest dead letter of a delivery: where its row says, or what the index lists of it."""
+        """The newest dead letter of a delivery: named by its row, or listed in the index."""
         place = await self._place_of(delivery, row)
         letter = await self.letter_at(*place) if place is not None else None
         if letter is not None and (letter.delivery == delivery or letter.facts[:3] == delivery):
@@ -280,15 +279,15 @@ class ReplayService:
     async def send_again(
         self, message: Message, origin: Coordinate | None, accepted_ms: int, delivery: DeliveryId, row: Row
     ) -> ReplayPlan:
-        """A delivery that did not fail once more, now, from its message as that came: at `origin`, then."""
+        """Send a delivery that did not fail again now, from its original message (its `origin` and acceptance time)."""
         plan = self.hands.planner.once_more(message, origin, accepted_ms, delivery, row)
         (done,) = await self.hands.carry_out([plan])
         return done
 
     async def discard_waiting(self, delivery: DeliveryId, row: Row) -> bool:
-        """End a delivery that is under way. Its lane writes the dead letter, as soon as it comes to it; an attempt that
-        is under way is not undone. False: it has just ended otherwise."""
-        detail = "discarded by hand, while it was under way"
+        """End an unfinished delivery. Its lane writes the dead letter when it reaches the record; an attempt in
+        flight is not undone. False: it has just ended otherwise."""
+        detail = "discarded by hand, while it was unfinished"
         settlement = Settlement(
             delivery_row(delivery),
             row.generation,

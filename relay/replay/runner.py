@@ -1,5 +1,5 @@
-"""Does the jobs that replay and discard: one process at a time, under a lease; each step is a record on
-`receiver_config`, found there by whoever goes on."""
+"""Runs the jobs that replay and discard: one process at a time, under a lease. Each step is a record on
+`receiver_config`, from which another process can continue."""
 
 import asyncio
 from collections import Counter
@@ -29,19 +29,19 @@ LEASE: Final = "replays"
 LEASE_S: Final = 15.0
 LOOK_S: Final = 1.0
 AT_ONCE: Final = 500
-"""Letters of a step: after each it is known how far the job is."""
-TELL_S: Final = 2.0
-"""Of what is passed over it is told so often how much it is."""
+"""Letters of a step: progress is published after each step."""
+REPORT_S: Final = 2.0
+"""How often the number of skipped records is published."""
 AT_A_TIME: Final = 4
-"""Jobs; one that is paced for hours must not keep all others waiting."""
+"""Jobs at a time; one that is paced for hours must not block all others."""
 ROOM: Final = 25_000
-"""Unfinished messages of a receiver in the shared lane, up to which it gets more: beyond what may be parked there they
+"""Unfinished messages of a receiver in the shared lane, up to which it gets more: beyond the parking limit they
 would become dead letters again."""
 LOOK_AFTER: Final = 5_000
-"""Records for such a receiver, after which its backlog is looked at: that takes reading what is unread."""
+"""Records for such a receiver after which its backlog is checked: that takes reading the unread records."""
 KEPT: Final = 1_000
 KEPT_S: Final = 30 * 86_400.0
-"""Jobs that are over are remembered, the newest of them, for as long as dead letters are."""
+"""The newest finished jobs are kept for as long as dead letters are."""
 _SURE: Final = frozenset({"replayed", "discarded"})
 
 _log = get_logger("relay.replays")
@@ -63,7 +63,7 @@ class ReplayRunner:
         self._room = room
 
     async def run(self) -> None:
-        """For ever. While log or state are away nothing is replayed."""
+        """Runs until cancelled. While log or state are unavailable nothing is replayed."""
         while True:
             try:
                 if self._open() and await self._state.lease(LEASE, self._owner, LEASE_S):
@@ -79,7 +79,7 @@ class ReplayRunner:
         return [job for job in reversed(self._jobs.all()) if not job.is_over]
 
     async def _work(self) -> None:
-        """Until there is none left. Raises NotYet when the lease is another process's by now."""
+        """Until none is left. Raises NotYet when another process has taken the lease."""
         running: dict[str, asyncio.Task[None]] = {}
         async with asyncio.TaskGroup() as tasks:
             while True:
@@ -94,7 +94,7 @@ class ReplayRunner:
                 )
 
     async def _do(self, job: ReplayJob) -> None:
-        """One job, to its end. What is away is waited for; what is wrong with it is said."""
+        """One job, to its end. Waits while log or state are unavailable; publishes an error of the job."""
         under_way = _UnderWay(job)
         _log.info("replay_begun", job=job.order.id, action=job.order.action, sent=job.progress.sent)
         while True:
@@ -109,7 +109,7 @@ class ReplayRunner:
                 continue
             except NotYet:
                 raise
-            except Exception as error:  # noqa: BLE001  its outermost place: one job's fault is no other's
+            except Exception as error:  # noqa: BLE001  the outermost place: a fault in one job must not affect others
                 _log.error("replay_failed", job=job.order.id, exc_info=True)
                 await self._end(under_way, "failed", f"a fault of the relay: {type(error).__name__}")
             return
@@ -142,7 +142,7 @@ class ReplayRunner:
         await self._end(under_way, "done")
 
     async def _step(self, under_way: "_UnderWay", chunk: ScanChunk) -> int:
-        """Returns how many were sent. What lies in the chunk is told before anything of it is."""
+        """Returns how many were sent. The chunk's contents are published before anything of it is sent."""
         order, before = under_way.job.order, under_way.progress
         await self._rows_are_known(chunk)
         plans = await self._desk.plans(order.action, chunk)
@@ -159,16 +159,16 @@ class ReplayRunner:
         upto = before.upto if before.group == chunk.group else ()
         now_there = replace(after, group=chunk.group, positions=chunk.positions, upto=upto, detail=None)
         under_way.progress = now_there
-        if self._clock.monotonic() - under_way.said_at > TELL_S:
+        if self._clock.monotonic() - under_way.said_at > REPORT_S:
             await self._say(under_way, now_there)
         return sum(bool(plan.out) for plan in plans)
 
     async def _rows_are_known(self, chunk: ScanChunk) -> None:
-        """Without them what was replayed already would be sent again. Raises StateUnavailable."""
+        """Without the rows, letters that were already replayed would be sent again. Raises StateUnavailable."""
         receivers = {letter.facts.receiver for letter in chunk.letters} | {hop.delivery.receiver for hop in chunk.hops}
         tags = sorted({tag_of(f"r:{receiver or NO_RECEIVER}") for receiver in receivers})
         if tags and await self._state.gaps(tags):
-            raise StateUnavailable("what was known of finished messages was lost, and is read back from the log")
+            raise StateUnavailable("the rows of finished messages were lost, and are being rebuilt from the log")
 
     def _for_shared(self, plans: Sequence[ReplayPlan]) -> list[str]:
         """The receiver of each record that went to the shared lane."""
@@ -200,14 +200,14 @@ class ReplayRunner:
         ended = replace(under_way.progress, state=how, ended_at=round(self._clock.time(), 3), detail=detail)
         stop = NewRecord(self._topics.receiver_config, stop_key(under_way.job.order.id), None)
         at = await self._say(under_way, ended, *([stop] if how == "stopped" else []))
-        await self._desk.reach(at.offset + 1)  # or it would be taken for one that is to be gone on with
+        await self._desk.reach(at.offset + 1)  # otherwise it would be taken for an unfinished one
         skipped = sum(ended.skipped.values())
         _log.info("replay_ended", job=under_way.job.order.id, state=how, sent=ended.sent, skipped=skipped)
 
     async def _say(self, under_way: "_UnderWay", progress: ReplayProgress, *more: NewRecord) -> Coordinate:
-        """The lease is asked for right before: who was asleep for longer than it lasts has nothing to say."""
+        """Asks for the lease right before: a process that was suspended for longer than the lease must not publish."""
         if not await self._state.lease(LEASE, self._owner, LEASE_S):
-            raise NotYet("another process does the replays")
+            raise NotYet("another process runs the replays")
         key = progress_key(under_way.job.order.id)
         *_, at = await self._log.append([NewRecord(self._topics.receiver_config, key, progress.encode()), *more])
         under_way.progress, under_way.said_at = progress, self._clock.monotonic()
@@ -224,7 +224,7 @@ class ReplayRunner:
 
 
 class _UnderWay:
-    """A job, with what this process knows of it and has not said yet."""
+    """A job, with unpublished progress."""
 
     __slots__ = ("gathered", "job", "next_at", "progress", "said_at")
 
@@ -233,12 +233,13 @@ class _UnderWay:
         self.progress = job.progress
         self.next_at = 0.0
         self.gathered: Counter[str] = Counter()
-        """Records for receivers in the shared lane since their backlog was looked at."""
+        """Records for receivers in the shared lane since their backlog was checked."""
         self.said_at = -inf
 
 
 def next_of(open_ones: Sequence[ReplayJob], running: Collection[str]) -> list[ReplayJob]:
-    """Those to begin now: of who has the fewest under way the oldest. The last place is for one who has none."""
+    """The jobs to begin now: the oldest of the owner with the fewest running. The last place is for an owner without
+    any."""
     has = Counter(job.order.by for job in open_ones if job.order.id in running)
     waiting = [job for job in open_ones if job.order.id not in running]
     found: list[ReplayJob] = []
@@ -257,7 +258,8 @@ def _further(one: Sequence[int], other: Sequence[int]) -> tuple[int, ...]:
 
 
 def _tally(chunk: ScanChunk, plans: Sequence[ReplayPlan], before: ReplayProgress) -> tuple[int, Counter[str]]:
-    """What was sent, and what not, and why. What somebody had begun to send before, who then died, counts as sent."""
+    """The number sent, and the numbers skipped by reason. A record that an earlier process had begun to send counts
+    as sent."""
     sent, skipped = 0, Counter[str]()
     upto = before.upto if before.group == chunk.group else ()
     for number, record, plan in zip(chunk.numbers, chunk.records, plans, strict=True):

@@ -1,4 +1,4 @@
-"""The way of a job through the log: what it is about, in chunks, each with the place behind it."""
+"""Scans the log for a job: its records in chunks, each with the position behind it."""
 
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass, field
@@ -14,18 +14,18 @@ from relay.replay.letter import Letter, read_letter
 from relay.replay.partition_merge import merged
 
 SCANNED: Final = 2_000
-"""Records that are read for one chunk at most, whatever comes of them."""
+"""Most records read for one chunk, matching or not."""
 BYTES: Final = 8 * 1024 * 1024
-"""Of values that are read for one chunk, and one record more."""
+"""Bytes of values read for one chunk; the last record may exceed it."""
 MOST_LIVES: Final = 200_000
-"""Deliveries of a partition with more than one life, of which each has to be kept in mind."""
+"""Most deliveries of a partition with more than one life; each of them is kept in memory."""
 
 
 @dataclass(slots=True)
 class ScanChunk:
-    """`group`, `positions`: as in `Progress`, behind this. `numbers`: the span of each of `records`.
+    """`group`, `positions`: as in `Progress`, behind this chunk. `numbers`: the span of each of `records`.
 
-    Of group 0 `letters` are what `records` say. Of a lane `hops` are, and `newest` is the last life of each delivery
+    In group 0 `letters` are parsed from `records`. In a lane `hops` are, and `newest` is the last life of each delivery
     when the job was made.
     """
 
@@ -50,7 +50,8 @@ class ReplayScanner:
         self._order = order
 
     async def chunks(self, group: int = 0, positions: Sequence[int] = (), *, size: int) -> AsyncIterator[ScanChunk]:
-        """What is meant, from there on; at most `size` at once, and some chunks may be empty. Raises UserError."""
+        """The matching records from there on; at most `size` at once, and some chunks may be empty. Raises
+        UserError."""
         for number in range(group, 1 + len(self._order.lanes)):
             begin = positions if number == group else ()
             each = self._letters(begin, size) if number == 0 else self._of_lane(number, begin, size)
@@ -89,7 +90,7 @@ class ReplayScanner:
                 size += len(record.value or b"")
                 hop = self._meant(record)
                 if hop is not None and hop.delivery not in taken:
-                    if hop.delivery in lives:  # it may come again in this partition
+                    if hop.delivery in lives:  # it may appear again in this partition
                         taken.add(hop.delivery)
                     chunk.numbers.append(0)
                     chunk.records.append(record)
@@ -106,7 +107,7 @@ class ReplayScanner:
         try:
             hop = decode_hop(record.headers)
         except InvalidRecord:
-            return None  # what became of it is a dead letter
+            return None  # its outcome is a dead letter
         takes = self._order.selection.takes_delivery(*hop.delivery, record.timestamp_ms, hop.life)
         return hop if takes and record.value is not None else None
 

@@ -1,1 +1,1 @@
-"""What one relay hands over to another: `relay export` and `relay import`."""
+"""Moves unfinished work and settings from one relay to another: `relay export` and `relay import`."""

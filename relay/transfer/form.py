@@ -1,7 +1,7 @@
-"""The lines of an export: one JSON object each, in the order in which they are taken in. Pure.
+"""The lines of an export: one JSON object each, in the order in which they are imported. Pure.
 
-`begin`, then what is declared, dead letters, what is known of finished messages, what is unfinished, and `end`. Bytes
-are base64. Names of topics go without their prefix, which the other relay need not share.
+`begin`, then entries, dead letters, rows of finished messages, unfinished records, and `end`. Bytes are base64. Names
+of topics have no prefix, which the other relay need not share.
 """
 
 from typing import Final, Literal
@@ -13,13 +13,13 @@ from relay.domain.coordinate import Headers
 from relay.domain.errors import UserError
 
 FORMAT: Final = 1
-"""Raised with every change that a reader of before would misunderstand."""
+"""Raised with every change that an older reader would misunderstand."""
 
 Kind = Literal["from_sender", "to_receiver", "pending", "to_sender", "failed_messages"]
 
 
 class BeginLine(Struct, frozen=True, tag="begin", tag_field="line", forbid_unknown_fields=True):
-    """`id`: the same for every export of what has not changed since. `made_at`: Unix seconds."""
+    """`id`: the same for every export of an unchanged relay. `made_at`: Unix seconds."""
 
     format: int
     id: str
@@ -35,7 +35,7 @@ class EntryLine(Struct, frozen=True, tag="entry", tag_field="line", forbid_unkno
 
 
 class MessageLine(Struct, frozen=True, tag="message", tag_field="line", forbid_unknown_fields=True):
-    """A message whose fan-out is over."""
+    """A message whose fan-out is finished."""
 
     source_id: str
     message_id: str
@@ -53,8 +53,8 @@ class RowLine(Struct, frozen=True, tag="row", tag_field="line", forbid_unknown_f
 
 
 class RecordLine(Struct, frozen=True, tag="record", tag_field="line", forbid_unknown_fields=True):
-    """A record to be appended. `lane`: where its receiver cannot be told from it. `not_before`: until then (Unix
-    seconds) an attempt that was under way may still arrive. `declared`: its receiver was, when this was exported."""
+    """A record to append. `lane`: its lane, for records whose receiver cannot be read. `not_before`: until then
+    (Unix seconds) an attempt in flight may still arrive. `declared`: its receiver was declared at export."""
 
     topic: Kind
     key: bytes | None

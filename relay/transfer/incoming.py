@@ -1,8 +1,8 @@
-"""Takes in what another relay has exported, before the workers of this one begin.
+"""Imports what another relay has exported, before this relay's workers begin.
 
-Records are appended in batches. Right before each, `parked_messages` is told how many records were acknowledged, and
-where the topics of the next ones end: whoever goes on after a crash looks from there on which of the batch are there,
-and appends the others. Rows and entries are written again, which changes nothing.
+Records are appended in batches. Before each, a record on `parked_messages` stores how many records were acknowledged,
+and the ends of the next ones' topics. After a crash the next run searches from these ends which records of the batch
+were appended, and appends the others. Rows and entries are written again, which has no effect.
 """
 
 import json
@@ -34,14 +34,14 @@ from workers.results import has_arrived
 
 BATCH: Final = 200
 NOWHERE: Final = (0, 2**40)
-"""Partition and offset of messages that this log does not have: no log comes so far."""
+"""Partition and offset of messages that are not on this log: no log reaches that offset."""
 
 T = TypeVar("T", bound=Line)
 
 
 @dataclass(slots=True)
 class ImportResult:
-    """What came in. `before`: records that an earlier run had appended. `kept`: entries that were here already."""
+    """The result of an import. `before`: records that an earlier run had appended. `kept`: entries that exist here."""
 
     id: str = ""
     again: bool = False
@@ -55,7 +55,7 @@ class ImportResult:
 
 @dataclass(frozen=True, slots=True)
 class ImportProgress:
-    """`records` of the export are acknowledged; the next ones may be behind `ends`. `over`: all of it is taken in."""
+    """`records` of the export are acknowledged; the next ones may be behind `ends`. `over`: the import is complete."""
 
     records: int = 0
     ends: Mapping[TopicPartition, int] = field(default_factory=dict)
@@ -67,14 +67,14 @@ class ImportProgress:
 
 
 def decode_progress(value: bytes) -> ImportProgress:
-    """What `ImportProgress.encode` made."""
+    """Decodes `ImportProgress.encode`."""
     known = json.loads(value)
     ends = {TopicPartition(topic, partition): end for topic, partition, end in known["ends"]}
     return ImportProgress(known["records"], ends, known["over"])
 
 
 class Import:
-    """One run; nobody else may run one. `lines`: of a whole export."""
+    """One run; no other may run at the same time. `lines`: of a whole export."""
 
     def __init__(self, log: Log, state: State, topics: Topics, clock: Clock, lines: Iterator[Line]) -> None:
         self._log = log
@@ -89,7 +89,7 @@ class Import:
         self.taken = ImportResult()
 
     async def run(self) -> ImportResult:
-        """Raises UserError where the lines are not those of a whole export."""
+        """Raises UserError unless the lines are a whole export."""
         begin = next(self._lines, None)
         if not isinstance(begin, BeginLine) or begin.format != FORMAT:
             raise UserError(f"not an export that this version reads: it begins with {begin!r:.80}")
@@ -109,15 +109,15 @@ class Import:
             weight += added
             if isinstance(line, EndLine):
                 if line.lines != self._read:
-                    raise UserError(f"the export has {line.lines} lines, and {self._read} came: it is not whole")
+                    raise UserError(f"the export has {line.lines} lines, but {self._read} were read: it is incomplete")
                 await self._note(ImportProgress(self._records, over=True))
                 return self.taken
             batch.append(line)
             self._read += 1
-        raise UserError("the export ends in the middle: what came is kept; run this again with the whole of it")
+        raise UserError("the export ends early: the part that was read is kept; run this again with the whole export")
 
     def _is_full(self, batch: Sequence[Line], weight: int) -> bool:
-        """Also where an earlier run, whose batches were others, had appended all before."""
+        """Also ends a batch where an earlier run, with other batches, had appended everything before."""
         done = isinstance(batch[0], RecordLine) and self._records + len(batch) == self._progress.records
         return len(batch) == BATCH or weight > SLICE_BYTES or done
 
@@ -134,10 +134,10 @@ class Import:
             case _:
                 raise UserError(f"line {self._read}: a second beginning: are these two exports in one?")
 
-    # what is declared
+    # entries
 
     async def _take_entries(self, entries: Sequence[EntryLine]) -> None:
-        """What this relay has an entry for stays as it is here."""
+        """Entries that this relay has already stay unchanged."""
         here = await self._lanes_here()
         fresh = [entry for entry in entries if entry.key not in here.keys]
         self.taken.kept += len(entries) - len(fresh)
@@ -151,7 +151,7 @@ class Import:
         self._lanes = None
 
     def _value(self, entry: EntryLine) -> bytes:
-        """A life of a name began somewhere on the former log, and before all that is on this one."""
+        """A life of a name began somewhere on the former log, and before all records of this one."""
         value = entry.value.encode()
         if ":" in entry.key or not (declared := decode(value)).life.id:
             return value
@@ -170,7 +170,7 @@ class Import:
             self._lanes = await _Lanes.read(self._log, self._topics)
         return self._lanes
 
-    # what is known
+    # finished messages
 
     async def _take_messages(self, known: Sequence[MessageLine]) -> None:
         arrivals = [
@@ -186,7 +186,7 @@ class Import:
         )
         self.taken.rows += len(rows)
 
-    # what is unfinished
+    # unfinished records
 
     async def _take_records(self, moved: Sequence[RecordLine]) -> None:
         first, self._records = self._records, self._records + len(moved)
@@ -212,7 +212,7 @@ class Import:
             await self._state.remember(found)
 
     async def _wait(self, until: float) -> None:
-        """An attempt that was under way may arrive until then, and who is asked before that says that it never did."""
+        """An attempt in flight may arrive until then; a receiver asked earlier says that it never saw the message."""
         rest = until - self._clock.time()
         if rest > 0:
             await self._clock.sleep(rest)
@@ -259,7 +259,7 @@ class Import:
             return Mark(delivery_row(hop.delivery), hop.generation, Stage.AWAITING)
         return None
 
-    # how far it is
+    # progress
 
     async def _known_progress(self) -> ImportProgress:
         topic, key = self._topics.parked_messages, self._key()
@@ -275,7 +275,7 @@ class Import:
         await self._log.append([NewRecord(self._topics.parked_messages, self._key(), progress.encode())])
 
     def _key(self) -> bytes:
-        """A key that no parked record has: readers pass it over."""
+        """A key that no parked record has: readers skip it."""
         return f"import:{self.taken.id}".encode()
 
     async def _ends(self, records: Sequence[NewRecord]) -> dict[TopicPartition, int]:
@@ -284,7 +284,7 @@ class Import:
         return await self._log.ends(places)
 
     async def _appended(self, records: Sequence[NewRecord]) -> dict[int, Coordinate]:
-        """Those of `records` that a run which ended in the middle of them has appended, by their number."""
+        """The records that an interrupted run has appended, by their number."""
         found: defaultdict[object, list[Coordinate]] = defaultdict(list)
         for partition, end in self._progress.ends.items():
             async for batch in self._log.scan(*partition, start=end):
@@ -294,7 +294,7 @@ class Import:
 
 
 class _Lanes:
-    """Which receivers have a lane of their own here, and all keys that say something."""
+    """The receivers with a lane of their own here, and all keys of entries."""
 
     def __init__(self, own: frozenset[str], keys: frozenset[str], declared: Container[str]) -> None:
         self.own = own

@@ -1,8 +1,8 @@
-"""Tells all that a stopped relay has to hand over: who is declared, open dead letters, what is known of finished
-messages, and the records that are unfinished, each with its bytes as they are.
+"""Exports the work of a stopped relay: entries, open dead letters, rows of finished messages, and unfinished records
+with their bytes unchanged.
 
-What finished messages proved is what `relay recover --dedup` reads from the log, and is told in place of the log.
-Nothing is changed, but that a loss of the state is noticed. In memory is a batch, and the places of what is parked.
+Rows are what `relay recover --dedup` would rebuild from the log; they are exported in place of the log. Nothing is
+changed, except that a loss of the state is recorded. Memory holds one batch, and the places of parked records.
 """
 
 import hashlib
@@ -41,11 +41,11 @@ from workers.letters import Letters
 from workers.results import has_arrived
 
 BATCH: Final = 16
-"""Records that are asked for one by one: each may be as large as the log takes."""
+"""Records that are read one by one: each may be as large as the log allows."""
 LISTED: Final = 10_000
 ASK_FIRST: Final = ("relay-ask-first", b"true")
 _OF_ONE_LOG: Final = frozenset({"relay-move"})
-"""Headers that mean something to the moves of one relay only."""
+"""Headers with a meaning for the moves of one relay only."""
 _NAMES_A_TOPIC: Final = frozenset({"relay-origin", "relay-original-origin", "relay-stage"})
 
 
@@ -54,7 +54,7 @@ class NotSettled(RelayError):
 
 
 class RowCollector:
-    """Takes what a `Rebuild` finds, in place of the state whose rows it reads."""
+    """Collects the rows of a `Rebuild` in place of the state, from which it reads."""
 
     def __init__(self, state: State) -> None:
         self._state = state
@@ -75,8 +75,8 @@ class RowCollector:
 
 
 class Export:
-    """One run. `since_ms`: what is older would be forgotten by now (Unix ms). `variables`: all that entries may refer
-    to. `tell`: takes each line. `with_secrets`: also entries with secrets, as they are: encrypted."""
+    """One run. `since_ms`: older rows would have expired by now (Unix ms). `variables`: all variables that entries
+    may refer to. `write`: takes each line. `with_secrets`: also export entries with secrets, still encrypted."""
 
     def __init__(
         self,
@@ -90,7 +90,7 @@ class Export:
         ring: KeyRing,
         with_secrets: bool,
         version: str,
-        tell: Callable[[Line], None],
+        write: Callable[[Line], None],
     ) -> None:
         self._log = log
         self._state = state
@@ -98,7 +98,7 @@ class Export:
         self._since_ms = since_ms
         self._with_secrets = with_secrets
         self._version = version
-        self._tell_line = tell
+        self._write_line = write
         self._now = clock.time()
         self._letters = Letters(topics, clock)
         self._receivers = _Receivers(variables, ring)
@@ -106,8 +106,8 @@ class Export:
         self._lines = 0
 
     async def run(self) -> None:
-        """Raises UserError where the relay has something to end first, or secrets were not asked for, and RelayError
-        when the log changed meanwhile."""
+        """Raises UserError if the relay has a move to finish, or secrets were not requested, and RelayError if the
+        log changed meanwhile."""
         there = await read_topic(self._log, self._topics)
         self._receivers.there = there
         if moving := sorted(name for name, route in there.routes.all().items() if route.moving):
@@ -115,7 +115,7 @@ class Export:
         declared = await read_declared(self._log, self._topics)
         backlogs = await self._backlogs(declared.lanes)
         self._gaps = frozenset(await self._state.gaps(range(TAGS)))
-        self._tell([BeginLine(FORMAT, _id_of(backlogs), self._now, self._version)])
+        self._write([BeginLine(FORMAT, _id_of(backlogs), self._now, self._version)])
         await self._entries()
         await self._open_letters()
         memory = RowCollector(self._state)
@@ -126,27 +126,27 @@ class Export:
             lanes=declared.lanes,
             source=declared.source,
             since_ms=self._since_ms,
-            told=lambda _read: self._tell_all(memory),
+            report=lambda _read: self._write_all(memory),
         ).run()
-        self._tell_all(memory)
+        self._write_all(memory)
         await self._unfinished(backlogs)
         if await self._backlogs(declared.lanes) != backlogs:
-            raise RelayError("the log changed while it was exported: is the relay, or its API, still running?")
-        self._tell([EndLine(self._lines)])
+            raise RelayError("the log changed during the export: is the relay, or its API, still running?")
+        self._write([EndLine(self._lines)])
 
-    def _tell(self, lines: Iterable[Line]) -> None:
+    def _write(self, lines: Iterable[Line]) -> None:
         for line in lines:
-            self._tell_line(line)
+            self._write_line(line)
             self._lines += 1
 
-    def _tell_all(self, memory: RowCollector) -> None:
-        self._tell(memory.lines)
+    def _write_all(self, memory: RowCollector) -> None:
+        self._write(memory.lines)
         memory.lines.clear()
 
     async def _backlogs(self, lanes: Iterable[str]) -> list[Backlog]:
         return sorted(await self._log.backlogs(self._topics.groups(lanes)), key=lambda each: each.partition)
 
-    # what is declared
+    # entries
 
     async def _entries(self) -> None:
         topic = self._topics.receiver_config
@@ -155,10 +155,10 @@ class Export:
             newest.update((record.key or b"", record.offset) for record in records)
         async for records in self._log.scan(topic, 0):
             alive = [record for record in records if newest.get(record.key or b"") == record.offset]
-            self._tell(entry for record in alive if (entry := self._entry(record)) is not None)
+            self._write(entry for record in alive if (entry := self._entry(record)) is not None)
 
     def _entry(self, record: Record) -> EntryLine | None:
-        """Moves and jobs are of one log only; and what a receivers file declares is declared where that file is."""
+        """Moves and jobs belong to one log only; entries of a receivers file are declared where that file is."""
         if not record.key or record.value is None:
             return None
         key = record.key.decode(errors="replace")
@@ -173,19 +173,19 @@ class Export:
         return EntryLine(key, text)
 
     async def _open_letters(self) -> None:
-        """Those that are listed: others have been replayed or discarded."""
+        """The dead letters that are listed: others have been replayed or discarded."""
         for receiver in await self._state.failed_receivers():
             entries = sorted(await self._state.failed(receiver, limit=LISTED), key=lambda entry: entry.at)
             for some in batches(entries, BATCH):
                 for record in await self._log.read([(entry.at, None) for entry in some]):
                     if record is not None:
-                        self._tell([self._moved("failed_messages", record, (MOVED,))])
+                        self._write([self._moved("failed_messages", record, (MOVED,))])
 
-    # what is unfinished
+    # unfinished records
 
     async def _unfinished(self, backlogs: Sequence[Backlog]) -> None:
-        """What is furthest on its way comes first: where a message is in two places, the nearer one to its end counts.
-        Of a partition, what is parked is in its old place again."""
+        """The most advanced records come first: if a message is in two places, the one nearer to its end counts.
+        Parked records are exported as part of their original partition."""
         parked = await self._parked()
         kinds = {each.partition: self._kind(each.partition.topic) for each in backlogs}
         for kind in ("to_sender", "pending", "to_receiver", "failed_messages", "from_sender"):
@@ -194,7 +194,7 @@ class Export:
                     continue
                 start = max(each.first, each.committed or 0)
                 async for records in self._in_order(each, start, parked.get(each.partition, [])):
-                    self._tell(await self._left(kind, records))
+                    self._write(await self._left(kind, records))
 
     async def _in_order(
         self, backlog: Backlog, start: int, parked: Sequence["_Place"]
@@ -268,18 +268,18 @@ class Export:
                 return self._moved(kind, record)
             case Left.IN_DOUBT:
                 return self._in_doubt(record, hop, row)
-            case Left.NOT_TOLD:
+            case Left.NOT_PUBLISHED:
                 who = f"{hop.delivery.source_id} {hop.delivery.message_id}"
                 raise UserError(
-                    f"an outcome of {who} is known, and not on the log yet: run the relay for a moment, and stop it "
-                    "with SIGTERM"
+                    f"an outcome of {who} is stored but not yet published: run the relay for a moment, and "
+                    "stop it with SIGTERM"
                 )
 
     def _has_gap(self, hop: Hop) -> bool:
         return tag_of(f"r:{hop.delivery.receiver}") in self._gaps
 
     def _in_doubt(self, record: Record, hop: Hop, row: Row) -> RecordLine:
-        """As the relay would have it: asked about first, sent again, or a dead letter."""
+        """As the relay would handle it: asked about first, sent again, or dead-lettered."""
         receiver = self._receivers.find(hop.delivery.receiver)
         if receiver is None:
             return self._moved("to_receiver", record)  # it was removed: nothing is sent
@@ -288,7 +288,7 @@ class Export:
             return self._moved("to_receiver", record, (ASK_FIRST,), not_before=later)
         if receiver.on_ambiguous == "resend":
             return self._moved("to_receiver", record, not_before=later)
-        dead = Dead("ambiguous", "an attempt was begun before the relay moved, and nobody knows what came of it")
+        dead = Dead("ambiguous", "an attempt was started before the relay moved, and its outcome is unknown")
         return self._moved("failed_messages", self._letters.bury(record, dead, hop, attempts=row.attempts))
 
     # its form
@@ -319,7 +319,7 @@ class Export:
 
 
 class _Place(NamedTuple):
-    """Of a parked record: the offset of its original, and where its copy is."""
+    """A parked record: the offset of its original, and the coordinate of its copy."""
 
     offset: int
     at: Coordinate
@@ -327,7 +327,7 @@ class _Place(NamedTuple):
 
 
 class _Receivers:
-    """Settings of receivers, as far as can be said with the secrets at hand."""
+    """Settings of receivers, resolved with the available secrets."""
 
     there: Topic
 
@@ -341,7 +341,7 @@ class _Receivers:
 
 
 def prefixed(topics: Topics, headers: Headers) -> Headers:
-    """The headers with the topics that they name as they are called here."""
+    """The headers, with names of topics as they are here."""
     prefix = topics.prefix.encode()
     return tuple((name, prefix + value if name in _NAMES_A_TOPIC else value) for name, value in headers)
 
@@ -367,6 +367,6 @@ def _rows_of(hop: Hop) -> tuple[RowKey, ...]:
 
 
 def _id_of(backlogs: Sequence[Backlog]) -> str:
-    """Two exports of what has not changed are one."""
-    told = [(*each.partition, each.first, each.end, each.committed) for each in backlogs]
-    return hashlib.sha256(repr(told).encode()).hexdigest()[:32]
+    """Two exports of an unchanged relay have one id."""
+    spans = [(*each.partition, each.first, each.end, each.committed) for each in backlogs]
+    return hashlib.sha256(repr(spans).encode()).hexdigest()[:32]

@@ -1,4 +1,4 @@
-"""What a stopped relay had still to do with a record, as rows tell it. Pure."""
+"""The unfinished work of a stopped relay for one record, by its rows. Pure."""
 
 from enum import Enum
 from typing import Final
@@ -9,17 +9,17 @@ from relay.transfer.form import Kind
 
 _ENDED: Final = frozenset({Stage.PUBLISHED, Stage.DONE, Stage.FAILED})
 _POSTED: Final = _ENDED | {Stage.AWAITING}
-_NOT_TOLD: Final = frozenset({Stage.ACCEPTED, Stage.RESULT})
+_NOT_PUBLISHED: Final = frozenset({Stage.ACCEPTED, Stage.RESULT})
 
 
 class Left(Enum):
-    """OVER: nothing. ALL: its step. IN_DOUBT: an attempt was begun, and nobody knows what came of it. NOT_TOLD: an
-    outcome is stored, and not on the log: only the relay itself puts it there."""
+    """OVER: nothing left. ALL: its step. IN_DOUBT: an attempt was started, and its outcome is unknown.
+    NOT_PUBLISHED: an outcome is stored, and not on the log: only the relay itself publishes it."""
 
     OVER = "over"
     ALL = "all"
     IN_DOUBT = "in doubt"
-    NOT_TOLD = "not told"
+    NOT_PUBLISHED = "not published"
 
 
 def left_of_delivery(kind: Kind, hop: Hop, row: Row) -> Left:
@@ -29,18 +29,18 @@ def left_of_delivery(kind: Kind, hop: Hop, row: Row) -> Left:
     stage = row.stage if row.generation == hop.generation else Stage.NONE
     if stage in (_POSTED if kind == "to_receiver" else _ENDED):
         return Left.OVER
-    if stage in _NOT_TOLD:
-        return Left.NOT_TOLD
+    if stage in _NOT_PUBLISHED:
+        return Left.NOT_PUBLISHED
     return Left.IN_DOUBT if kind == "to_receiver" and stage is Stage.SENDING else Left.ALL
 
 
 def left_of_result(hop: Hop, delivery: Row, callback: Row) -> Left:
-    """Of a record on `to_sender` that somebody is to be called with. A callback that was under way is made again, as it
-    would be by the relay itself."""
+    """Of a record on `to_sender` that needs a callback. A callback in flight is made again, as the relay itself
+    would."""
     if callback.stage is Stage.DONE:
         return Left.OVER
-    if callback.stage in _NOT_TOLD:
-        return Left.NOT_TOLD
+    if callback.stage in _NOT_PUBLISHED:
+        return Left.NOT_PUBLISHED
     if hop.outcome == "failed":
         return Left.ALL
     over = delivery.generation > hop.generation or delivery.stage is Stage.DONE

@@ -1,1 +1,1 @@
-"""What watches over a running process: checks of what it stands on, and of itself."""
+"""Watches a running process: its dependencies, its event loop, its backlogs; and reports what it sees."""

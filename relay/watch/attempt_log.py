@@ -1,8 +1,9 @@
-"""Writes each request and its result to `delivery_attempts`, for operators and the history, and never delays a message.
+"""Writes the outcome of each request to `delivery_attempts`, for operators and the history, never at a message's
+expense.
 
-Steps hand over requests as they end; masking, encoding and appending are done later, many at a time, in a task of its
-own. Requests that cannot be written in time are dropped and counted: beyond `MOST` that wait, while the log is away,
-and at the end of the process.
+Steps only queue a request; masking, encoding and appending happen later, in batches, in a task of its own. Requests are
+dropped and counted if the log cannot take them in time: beyond `MOST` that wait, while the log is unavailable, and at
+the end of the process.
 """
 
 import asyncio
@@ -22,22 +23,22 @@ from relay.telemetry.metrics import Metrics
 from workers.journal import EndedRequest, Journal, RequestPurpose, attempt_of, made_of, outcome_of
 
 EVERY_S: Final = 0.25
-"""Requests of so long go to the log together."""
+"""Interval at which requests are written together."""
 AT_ONCE: Final = 200
 """In one append: some milliseconds of the event loop."""
 MOST: Final = 10_000
-"""Waiting requests, at most: at 3,000 a second for three seconds, of some kB each."""
+"""Most waiting requests: three seconds at 3,000 a second, of some kB each."""
 AWAY_S: Final = 5.0
-"""The log is left alone for so long when it took none."""
+"""Pause after a failed append."""
 LAST_S: Final = 2.0
-"""For the remaining requests when the process ends."""
+"""Time for the last append when the process ends."""
 
 _log = get_logger("relay.attempts")
 
 
 class AttemptLog:
-    """A `workers.journal.Journal`, one per process; `run` has to run. `share`: of the messages whose requests are
-    recorded, in [0, 1]; failures are recorded for all, unless it is 0."""
+    """A `workers.journal.Journal`, one per process; the caller runs `run`. `share`: share of messages whose requests
+    are recorded, in [0, 1]; failures are recorded for all messages, unless it is 0."""
 
     def __init__(self, log: Log, topics: Topics, clock: Clock, metrics: Metrics, *, share: float) -> None:
         self._log = log
@@ -54,7 +55,7 @@ class AttemptLog:
 
     @property
     def journal(self) -> Journal | None:
-        """The journal; None if nothing is recorded."""
+        """The journal to use; None if nothing is recorded."""
         return self if self._share else None
 
     def tell(
@@ -75,7 +76,7 @@ class AttemptLog:
         return is_sampled(about.delivery.source_id, about.delivery.message_id, self._share)
 
     async def run(self) -> None:
-        """For ever."""
+        """Runs until cancelled."""
         while True:
             await self._news.wait()
             await self._clock.wait(self._ending, EVERY_S)
@@ -85,7 +86,7 @@ class AttemptLog:
             self._idle.set()
 
     async def end(self) -> None:
-        """Write the rest, if that takes no longer than `LAST_S`."""
+        """Write the rest, within `LAST_S`."""
         if not (self._waiting or self._under_way):
             return
         self._idle.clear()
@@ -96,7 +97,7 @@ class AttemptLog:
         self._waiting.clear()
 
     def _records(self) -> list[NewRecord]:
-        """Of those that have waited longest."""
+        """The oldest waiting requests, as records."""
         taken = (self._waiting.popleft() for _ in range(min(AT_ONCE, len(self._waiting))))
         return [record for made in taken if (record := self._record(made)) is not None]
 
@@ -104,7 +105,7 @@ class AttemptLog:
         try:
             attempt = attempt_of(made)
             return NewRecord(self._topic, key_of(attempt), encode_attempt(attempt))
-        except Exception as error:  # noqa: BLE001  # a bug of ours: nobody's delivery is to suffer from it
+        except Exception as error:  # noqa: BLE001  # a bug of ours must not affect a delivery
             self._drop(1, "bug", repr(error))
             return None
 

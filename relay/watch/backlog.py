@@ -1,7 +1,7 @@
-"""Watches how far consumer groups are behind: records that the retention deletes unread are lost, and nothing else
-would report it.
+"""Watches the lag of consumer groups: unread records that retention deletes are lost, and nothing else would report
+that.
 
-One process of all checks, every few minutes: also groups without a member, which could not notice it.
+One process of the cluster checks every few minutes, including groups without members, which cannot notice it.
 """
 
 from collections import Counter, defaultdict
@@ -37,7 +37,7 @@ class Old(NamedTuple):
 
 
 class BacklogWatch:
-    """One per process; a lease lets one of all of them look. `lanes`: receivers with lanes of their own.
+    """One per process; a lease lets one process at a time check. `lanes`: receivers with lanes of their own.
 
     `owner`: unique per process.
     """
@@ -61,10 +61,10 @@ class BacklogWatch:
         self._metrics = metrics
         self._owner = owner
         self._stable: set[tuple[TopicPartition, int | None]] = set()
-        """Where transactions were open at the last look."""
+        """The partitions and positions at which transactions were open at the last check."""
 
     async def run(self) -> None:
-        """For ever. While log or state are away there is nothing to be seen; others say that they are."""
+        """Runs until cancelled. While log or state are unavailable it waits; other parts report that."""
         while True:
             try:
                 if await self._state.lease(LEASE, self._owner, LEASE_S):
@@ -76,7 +76,7 @@ class BacklogWatch:
             await self._clock.sleep(EVERY_S)
 
     async def look(self) -> None:
-        """Once. Raises Unavailable."""
+        """One check. Raises Unavailable."""
         backlogs = await self._log.backlogs(self._topics.groups(self._lanes()))
         log_findings(backlog_findings(backlogs))
         old = await self._old(backlogs)
@@ -88,7 +88,7 @@ class BacklogWatch:
         self._count(Counter(missing_offset=missing, lost=lost, old=len(old), open_transaction=len(held_back)))
 
     def _held_back(self, backlogs: Sequence[Backlog]) -> list[Backlog]:
-        """Partitions where the same transaction is open as at the last look."""
+        """Partitions where the same transaction is open as at the last check."""
         now = [each for each in backlogs if each.stable is not None]
         held_back = [each for each in now if (each.partition, each.stable) in self._stable]
         self._stable = {(each.partition, each.stable) for each in now}
@@ -99,7 +99,7 @@ class BacklogWatch:
         states = await self._log.describe(sorted({each.partition.topic for each in unread}))
         found = []
         for some in batches(unread, _AT_ONCE):
-            # None where a transaction's end marker is next, say: the next look finds another
+            # None if, say, a transaction's end marker is next: the next check finds another
             records = await self._log.read([(Coordinate(*b.partition, b.committed or 0), None) for b in some])
             now = self._clock.time()
             for backlog, record in zip(some, records, strict=True):
@@ -126,13 +126,13 @@ def _tell_held_back(backlogs: Sequence[Backlog]) -> None:
             partition=partition,
             offset=each.stable,
             records=each.end - each.readable,
-            problem="a producer's transaction is open since the last look: nothing behind it is read until it ends, at "
-            "the latest when its transaction.timeout.ms is over",
+            problem="a producer's transaction has been open since the last check: nothing behind it is read until it "
+            "ends, at the latest after its transaction.timeout.ms",
         )
 
 
 def _tell_old(old: Sequence[Old]) -> None:
-    """A line for each group: who reads nothing is one story, however many partitions there are."""
+    """One line per group: an idle reader is one problem, however many partitions it has."""
     of_group: dict[tuple[str, str], list[Old]] = defaultdict(list)
     for each in old:
         of_group[each.backlog.group, each.backlog.partition.topic].append(each)
@@ -145,5 +145,5 @@ def _tell_old(old: Sequence[Old]) -> None:
             partitions=sorted(each.backlog.partition.partition for each in these),
             age_s=round(oldest.age_s),
             retention_s=oldest.retention_s,
-            problem="the log will delete them unread; mend or add what reads them, or raise retention.ms",
+            problem="the log will delete them unread; fix or add their consumer, or raise retention.ms",
         )

@@ -1,4 +1,4 @@
-"""Watches the machine's own clock: how far it is from the one that all processes share."""
+"""Watches the difference between the machine's clock and the clock that all processes share."""
 
 from contextlib import suppress
 from typing import Final
@@ -14,7 +14,7 @@ _log = get_logger("relay.clock")
 
 
 class ClockWatch:
-    """Measures again and again, and says when the machine's own clock is off, or is right again."""
+    """Measures repeatedly, and logs when the machine's clock is off, or right again."""
 
     def __init__(self, clock: SharedClock, metrics: Metrics) -> None:
         self._clock = clock
@@ -22,7 +22,7 @@ class ClockWatch:
         self._told_s = 0.0
 
     async def run(self) -> None:
-        """For ever; the clock has been measured."""
+        """Runs until cancelled; the clock has been measured before."""
         while True:
             self._tell()
             await self._clock.sleep(EVERY_S)

@@ -1,4 +1,4 @@
-"""Whether the parts of our own infrastructure answer: for /readyz and the log."""
+"""Watches whether log and state answer, for /readyz and the log."""
 
 import asyncio
 from collections.abc import Awaitable, Callable, MutableMapping
@@ -9,7 +9,7 @@ from relay.domain.errors import StateRecovering, Unavailable
 from relay.telemetry.logging import get_logger
 
 SILENT_S: Final = 3.0
-"""A part that takes longer to answer is taken for away, before its client gives up."""
+"""A slower answer counts as unavailable, before the client gives up."""
 
 _log = get_logger("relay.process")
 
@@ -21,10 +21,10 @@ async def watch_part(
     every_s: float,
     look: Callable[[], Awaitable[object]],
 ) -> None:
-    """Calls `look` every so often, for ever; `trouble` holds the problem of `part`, or None."""
+    """Calls `look` every `every_s`, until cancelled; `trouble` holds the problem of `part`, or None."""
     away = False
 
-    def tell_away(why: str) -> None:
+    def report_away(why: str) -> None:
         nonlocal away
         trouble[part] = why
         if not away:
@@ -33,31 +33,31 @@ async def watch_part(
 
     while True:
         try:
-            await _told_if_silent(look, tell_away)
+            await _reported_if_silent(look, report_away)
             trouble[part] = None
             if away:
                 _log.info("back", part=part)
             away = False
         except StateRecovering as error:
-            trouble[part] = str(error)  # it is there; the recovery is told by whoever does it
+            trouble[part] = str(error)  # it answers; the recovery reports its own progress
         except Unavailable as error:
-            tell_away(str(error))
+            report_away(str(error))
         await clock.sleep(every_s)
 
 
-async def _told_if_silent(look: Callable[[], Awaitable[object]], tell: Callable[[str], None]) -> None:
-    """`look`, which may take as long as it likes; `tell` is called when it takes longer than SILENT_S."""
+async def _reported_if_silent(look: Callable[[], Awaitable[object]], report: Callable[[str], None]) -> None:
+    """Awaits `look` for as long as it takes; calls `report` once it takes longer than SILENT_S."""
     looking = asyncio.ensure_future(look())
     try:
         done, _ = await asyncio.wait([looking], timeout=SILENT_S)
         if not done:
-            tell(f"it has not answered for {SILENT_S:g} s")
+            report(f"it has not answered for {SILENT_S:g} s")
         await looking
     finally:
         looking.cancel()
 
 
 async def report_draining(trouble: MutableMapping[str, str | None], stop: asyncio.Event) -> None:
-    """Once `stop` is set, it is not ready any more."""
+    """Once `stop` is set, the process is no longer ready."""
     await stop.wait()
     trouble["stopping"] = "finishing what is in flight"

@@ -1,8 +1,8 @@
-"""Notices that the event loop stands still: a call that blocks it, or a computation that does not end.
+"""Detects a blocked event loop: a blocking call, or an endless computation.
 
-Who does not turn does not send heartbeats either, and cannot say what it waits for. So a thread looks, and shows the
-stack of the blockage itself; and it ends the process when that has lasted so long that the consumer groups will go on
-without it anyway: a new process is worth more than one that cannot do anything.
+A blocked loop sends no heartbeats and cannot report its state. So a thread watches it, and logs the stack of the
+blocking call. It ends the process once the blockage has lasted so long that the consumer groups will evict its members
+anyway: a new process is better than one that can do nothing.
 """
 
 import asyncio
@@ -27,28 +27,29 @@ _log = get_logger("relay.event_loop")
 
 
 class Blockage:
-    """Judges beats of the loop, as the thread sees them at its own ticks. Pure; times are monotonic seconds.
+    """Evaluates beats of the loop, as the thread sees them at its own ticks. Pure; times are monotonic seconds.
 
     A process that was stopped, or got no CPU, has slept in all of its threads: only time through which the thread
-    itself went on ticking counts against the loop.
+    itself
+    went on ticking counts against the loop.
     """
 
     def __init__(self, now: float) -> None:
         self._ticked_at = now
         self._beat: int | None = None
         self.lasts_s = 0.0
-        """For how long the loop has not turned, at least."""
+        """How long the loop has been blocked for certain."""
 
     def tick(self, beat: int, now: float) -> None:
-        """`beat`: how often the loop has turned."""
+        """`beat`: the loop's iterations so far."""
         passed, self._ticked_at = min(now - self._ticked_at, 2 * BEAT_S), now
         self.lasts_s = self.lasts_s + passed if beat == self._beat else 0.0
         self._beat = beat
 
 
 class LoopWatch:
-    """Watches the loop that runs `run`. `exit_after_s`: how long it may stand still, once `arm` was called, before the
-    process is ended, with code os.EX_SOFTWARE; None: it is never ended, as under a debugger."""
+    """Watches the loop that runs `run`. `exit_after_s`: after a blockage of this length, once `arm` was called, the
+    process exits with code os.EX_SOFTWARE; None: it never exits, as under a debugger."""
 
     def __init__(
         self,
@@ -65,16 +66,16 @@ class LoopWatch:
         self._over = threading.Event()
         self._loop_thread = 0
         self._told = False
-        """That it stands still now has been said."""
+        """Whether the current blockage has been logged."""
 
     def arm(self) -> None:
         """This process has members in consumer groups from now on."""
         self._armed = True
 
     async def run(self) -> None:
-        """Until cancelled."""
+        """Runs until cancelled."""
         self._loop_thread = threading.get_ident()
-        context = copy_context()  # whose fields the lines of this process carry
+        context = copy_context()  # the log fields of this process
         threading.Thread(target=context.run, args=(self._watch,), name="loop-watch", daemon=True).start()
         try:
             while True:
@@ -87,7 +88,7 @@ class LoopWatch:
 
     def _measured(self, lag_s: float) -> None:
         self._metrics.event_loop_lag_seconds.observe(lag_s)
-        if lag_s > BLOCKED_S and not self._told:  # the whole process slept, or a library kept the thread from looking
+        if lag_s > BLOCKED_S and not self._told:  # the whole process slept, or a library blocked the thread
             _log.warning("event_loop_late", lag_s=round(lag_s, 1))
 
     def _watch(self) -> None:
@@ -105,7 +106,7 @@ class LoopWatch:
                 self._say("event_loop_blocked", blockage.lasts_s)
 
     def _say(self, event: str, lasts_s: float) -> None:
-        """In yet another thread: the loop may be blocked by the log's own pipe, if it is not read."""
+        """In yet another thread: the loop may be blocked by the log's own pipe, if no process reads that."""
         stack = stack_of(self._loop_thread)
         say = _log.error if event == "event_loop_stuck" else _log.warning
 
@@ -118,7 +119,7 @@ class LoopWatch:
 
 
 def stack_of(thread: int) -> list[str]:
-    """Where a thread is, outermost call first: `file:line function: code`."""
+    """The stack of a thread, outermost call first: `file:line function: code`."""
     frame = sys._current_frames().get(thread)
     frames = traceback.extract_stack(frame, limit=None)[-_FRAMES:] if frame is not None else []
     return [f"{each.filename}:{each.lineno} {each.name}: {each.line}" for each in frames]

@@ -1,4 +1,4 @@
-"""Heartbeats: which process serves which lane, for display. No decision depends on them."""
+"""Publishes which process serves which lane, for display only."""
 
 import asyncio
 from collections.abc import Callable, Iterable, Sequence
@@ -15,13 +15,13 @@ from relay.state.read_model import LineHead, ParkedLine, Sign, unusable_at
 
 SIGN_EVERY_S: Final = 3.0
 UNUSABLE: Final = 500
-"""Endpoints whose settings cannot be used, at most: so many get a sign."""
+"""Endpoints with unusable settings that are published, at most."""
 HEADS: Final = 50
-"""At most so many lines of a lane are reported, and as many parked ones."""
+"""Order keys published per lane, at most, and as many of those that are parked."""
 
 
 class SignedFor(Protocol):
-    """The part of a lane that is reported."""
+    """The part of a lane that is published."""
 
     @property
     def partition(self) -> TopicPartition: ...
@@ -41,10 +41,11 @@ class SignedFor(Protocol):
 
 
 class Heartbeats:
-    """Signs of life: which lanes this process serves, and which records head lines in them. For those who look only.
+    """Publishes the lanes that this process serves, and the first record of order keys in them. For display only.
 
-    All of them go out together, a few times a minute, whatever the traffic. `process`: its name, for people.
-    `unusable`: owners of the lanes that it does not ask for, as it cannot use their settings.
+    All go out together, a few times a minute, whatever the traffic. `process`: its name, for operators. `unusable`:
+    owners
+    of the lanes that this process does not ask for, as it cannot use their settings.
     """
 
     def __init__(self, process: str = "", unusable: Callable[[], Iterable[str]] = tuple) -> None:
@@ -55,7 +56,7 @@ class Heartbeats:
         self._entered = asyncio.Event()
 
     def enter(self, lane: SignedFor) -> None:
-        """It is served from now on, until it was left."""
+        """The lane is served from now on, until it is left."""
         self._lanes[lane.partition] = lane
         self._new.add(lane.partition)
         self._entered.set()
@@ -74,7 +75,7 @@ class Heartbeats:
     async def _sign(self, state: State, signs: Sequence[Sign]) -> None:
         self._new.clear()
         if signs:
-            with suppress(Unavailable):  # who looks meanwhile is told so anyway
+            with suppress(Unavailable):  # readers see that the state is unavailable anyway
                 await state.sign(signs)
 
     def _signs_of(self, partitions: Iterable[TopicPartition]) -> list[Sign]:
@@ -91,13 +92,13 @@ class Heartbeats:
             del self._lanes[partition]
             return None
         heads, parked = lane.order.heads(HEADS), lane.parked_keys(HEADS)
-        told = tuple(
+        line_heads = tuple(
             LineHead(head.queue, head.row.digest, *_ids(head.record.headers), head.row.owner, behind)
             for head, behind in heads
             if head.queue is not None and head.row is not None
         )
         lines = tuple(ParkedLine(owner, queue) for queue, owner in parked)
-        return Sign(*partition, told, self._process, lane.in_flight, lines)
+        return Sign(*partition, line_heads, self._process, lane.in_flight, lines)
 
 
 def _ids(headers: Headers) -> tuple[str, str]:

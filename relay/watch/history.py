@@ -1,4 +1,4 @@
-"""Measures the lag of the history: one process of those that know its store, whichever fills it."""
+"""Watches how far the history is behind: one process of those that know its store, whichever fills it."""
 
 from contextlib import suppress
 from typing import Final
@@ -38,7 +38,7 @@ class HistoryWatch:
         self._owner = owner
 
     async def run(self) -> None:
-        """For ever. While it is not known, nothing is shown."""
+        """Runs until cancelled. While the lag is unknown, no value is published."""
         while True:
             may_be_ours, behind_s = True, None
             with suppress(Unavailable):
@@ -53,6 +53,6 @@ class HistoryWatch:
             await self._clock.sleep(EVERY_S)
 
     async def _let_others_look(self) -> None:
-        """They may reach what this process does not."""
+        """Gives up the lease: another process may reach what this one cannot."""
         with suppress(Unavailable):
             await self._state.release(LEASE, self._owner)

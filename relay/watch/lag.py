@@ -1,6 +1,6 @@
-"""Measures the lag of each lane's group, the age of its first unfinished record, and whether a process serves it.
+"""Watches the lag of each lane's group, the age of its first unfinished record, and whether a process serves it.
 
-One process of all does, for all lanes, also those without an owner: otherwise a missing worker would go unnoticed.
+One process of the cluster checks all lanes, also those that no process serves: only so a missing worker is noticed.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -19,16 +19,16 @@ from relay.telemetry.series import MAX_RECEIVERS, OTHER
 
 EVERY_S: Final = 15.0
 COST: Final = 10.0
-"""A look that took long is good for so many times as long: looking never takes more than a tenth of the time."""
+"""A check is repeated after this many times its own duration: checks never take more than a tenth of the time."""
 LEASE: Final = "lag-watch"
 LEASE_S: Final = 45.0
-"""Beyond the time until the next look."""
+"""Beyond the time until the next check."""
 MANY: Final = "-"
-"""Stands for the receiver where a lane carries many."""
+"""In place of the receiver, for a lane with many."""
 
 
 class LagWatch:
-    """One per process; a lease lets one of all of them look. `lanes`: receivers with lanes of their own.
+    """One per process; a lease lets one process at a time check. `lanes`: receivers with lanes of their own.
 
     `owner`: unique per process.
     """
@@ -53,7 +53,7 @@ class LagWatch:
         self._owner = owner
 
     async def run(self) -> None:
-        """For ever. While log or state are away nothing is known, and nothing is shown."""
+        """Runs until cancelled. While log or state are unavailable, no value is published."""
         pause_s = EVERY_S
         while True:
             begun = self._clock.monotonic()
@@ -67,12 +67,12 @@ class LagWatch:
             await self._clock.sleep(pause_s)
 
     async def _let_others_look(self) -> None:
-        """They may reach what this process does not."""
+        """Gives up the lease: another process may reach what this one cannot."""
         with suppress(Unavailable):
             await self._state.release(LEASE, self._owner)
 
     async def look(self) -> Sequence[LaneNow]:
-        """Once. Raises Unavailable."""
+        """One check. Raises Unavailable."""
         backlogs = await self._log.backlogs(self._topics.groups(self._lanes()))
         signs = await self._state.signs([backlog.partition for backlog in backlogs])
         lanes = lanes_of(self._topics, backlogs, signs)
@@ -94,7 +94,8 @@ class LagWatch:
 
 
 def worst(lanes: Iterable[LaneNow]) -> frozenset[str]:
-    """The lanes that are named: of the dedicated ones those without an owner and those that lag most."""
+    """The receivers to name: of those with lanes of their own, those without a serving process and those with the
+    largest lag."""
     lags: dict[str, tuple[int, int]] = {}
     for lane in lanes:
         if lane.receiver is not None:

@@ -1,7 +1,6 @@
-"""Moves receivers between lanes in the steps of `relay/domain/route.py`, and finishes removed ones.
+"""Moves receivers between lanes step by step (`relay/domain/route.py`), and cleans up after removed receivers.
 
-One process at a time, under a lease; each step is a record on `receiver_config`, from which the next process
-continues.
+One process at a time, under a lease; each step is a record on `receiver_config`, from which another process continues.
 """
 
 import secrets
@@ -32,16 +31,16 @@ LEASE_S: Final = 15.0
 LOOK_S: Final = 1.0
 MARK_AGAIN_S: Final = 300.0
 SEARCH_SHARE: Final = 9.0
-"""A search through all that is parked is followed by so many times as long without one."""
+"""After a search through all parked records, no search is made for this many times its duration."""
 ROOM: Final = 25_000
-"""Unfinished messages with which a receiver may begin to get more partitions: messages that arrive while its lane
-finishes them gather in the shared lane, where not more than `parked_per_receiver` (100,000) may."""
+"""Most unfinished messages with which a receiver may begin to get more partitions: while its lane finishes them, new
+messages gather in the shared lane, up to `parked_per_receiver` (100,000)."""
 
 _log = get_logger("relay.moves")
 
 
 class MigrationRegistry(Protocol):
-    """What the mover has to know of `receiver_config`."""
+    """The part of `receiver_config` that a migration needs."""
 
     async def catch_up(self) -> None: ...
 
@@ -97,11 +96,11 @@ class LaneMigration:
         self._drains: dict[_Move, Drain] = {}
         self._search_at = -inf
         self._sweeps = Sweeps(clock)
-        self._at_rest: int | None = None  # the registry's version in which nobody has anything to do
+        self._at_rest: int | None = None  # the registry's version in which no receiver has a pending step
         self._refused: dict[str, str] = {}
 
     async def run(self) -> None:
-        """For ever. While log or state are away nothing moves; others say that they are."""
+        """Runs until cancelled. While log or state are unavailable nothing moves; other parts report that."""
         while True:
             try:
                 if self._is_due() and await self._state.lease(LEASE, self._owner, LEASE_S):
@@ -112,8 +111,8 @@ class LaneMigration:
             await self._clock.sleep(LOOK_S)
 
     async def look(self) -> None:
-        """Take all steps of each receiver that are possible now; none blocks another one. Raises Unavailable, and
-        NotYet if another process has the lease by now."""
+        """Take each receiver as far as possible now, independently of others. Raises Unavailable, and NotYet when
+        another process has taken the lease."""
         await self._registry.catch_up()
         self._sweeps.begin()
         for name, route in self._all():
@@ -148,7 +147,7 @@ class LaneMigration:
         return self._sweeps.is_due()
 
     def _lane(self, name: str, route: Route) -> LaneKind | None:
-        """The one in force, if any."""
+        """The kind in effect, if any."""
         wanted = self._registry.wanted_lane(name)
         return None if wanted is None else route.lane or wanted[0]
 
@@ -157,7 +156,7 @@ class LaneMigration:
             return self._say
         wanted = self._registry.wanted_lane(name)
         if wanted is None:
-            if self._registry.is_declared(name):  # by a newer version, which knows what to do
+            if self._registry.is_declared(name):  # by a newer version, which handles it
                 return None
             return self._see_off if route.left or self._registry.is_gone(name) else None
         if route.moving:
@@ -166,7 +165,7 @@ class LaneMigration:
             return self._announce
         return self._leave if route.left and self._lane(name, route) != "dedicated" else None
 
-    # a move
+    # moves
 
     async def _announce(self, name: str, route: Route) -> None:
         wanted = self._registry.wanted_lane(name)
@@ -192,8 +191,7 @@ class LaneMigration:
         _log.info("move_begun", receiver=name, to=lane, version=move.version)
 
     async def _has_grown(self, name: str, route: Route, partitions: int) -> bool:
-        """Whether the topics of its own have as many partitions; if not, they get them as soon as no process reads
-        them."""
+        """Whether its own topics have that many partitions; if not, they get them once no process reads them."""
         groups = self._topics.lane_groups(name)
         there = await self._log.describe(list(groups))
         small = [topic for topic, state in there.items() if state.spec.partitions < partitions]
@@ -206,7 +204,7 @@ class LaneMigration:
         return True
 
     async def _backlog(self, name: str) -> int:
-        """What its own lane still has to do for it; answers that it waits for are not waited for."""
+        """Its own lane's unfinished messages; answers that are awaited do not count."""
         topic = self._topics.to_receiver(name)
         unread = sum(map(_unread, await self._log.backlogs({topic: self._topics.lane_groups(name)[topic]})))
         [counts] = await answered(self._state.parked([f"r:{name}"]))
@@ -223,7 +221,7 @@ class LaneMigration:
             await self._settle(move, route, sorted(cuts))
 
     async def _mark(self, move: _Move, route: Route, partitions: Sequence[int], of: int) -> None:
-        """A marker that a worker of an older version has read says nothing to anybody: another one does no harm."""
+        """A marker that a worker of an older version has read has no effect: another one does no harm."""
         marked, now = self._marked.setdefault(move, {}), self._clock.monotonic()
         marker = Marker(move.name, move.version, route.token)
         for partition in partitions:
@@ -233,8 +231,7 @@ class LaneMigration:
                 marked[partition] = now
 
     async def _drained(self, move: _Move) -> bool:
-        """Whether the lane that it leaves has none of its messages any more: all that could reach it are there by
-        now."""
+        """Whether its former lane holds nothing of it any more: everything that could enter it has arrived."""
         route = self._registry.routes()[move.name]
         if former_lane(move.name, route.lane) != SHARED:
             return await self._is_empty(move.name, self._topics.to_receiver(move.name))
@@ -262,11 +259,11 @@ class LaneMigration:
         _log.info("move_ended", receiver=move.name, lane=route.lane, version=move.version)
 
     async def _leave(self, name: str, route: Route) -> None:
-        """It has moved away; its own topics are read until nothing is left, as of answers that come later."""
+        """It has moved away; its own topics are read until they are empty, including answers that arrive later."""
         if await self._own_lanes_are_empty(name):
             await self._say(name, replace(route, left=False))
 
-    # a removal
+    # removals
 
     async def _see_off(self, name: str, route: Route) -> None:
         last = self._registry.removed(name)
@@ -287,32 +284,33 @@ class LaneMigration:
         _log.info("receiver_left", receiver=name)
 
     async def _sweep(self, name: str, route: Route) -> None:
-        """A writer that had not heard of it yet may have put something into its own topics behind our back, and it may
-        have been parked since."""
+        """A writer that did not know of the removal may have written to its own topics since, and the record may
+        have been parked."""
         groups = self._topics.lane_groups(name)
         if not await self._own_lanes_are_empty(name):
             await self._say(name, replace(route, left=True))
         elif self._registry.is_declared(name) or await self._log.backlogs(groups):
             self._sweeps.found_nothing(name, route)
         else:
-            # without its topic no process can write there any more, nor own it
+            # without its topic no process can write there or own it any more
             if not await self._is_held(name):
                 lanes = [Lane(topic, partition, 0) for topic in groups for partition in range(route.partitions)]
                 await self._state.forget_endpoint(f"r:{name}", lanes)
             self._sweeps.never_again(name, route)
 
     async def _is_held(self, name: str) -> bool:
-        """What a person decided, or a 410 said, holds also when it comes again."""
+        """An operator's hold, or that of a 410, also applies when the receiver is registered again."""
         [health] = await self._state.endpoints([f"r:{name}"])
         return health.hold is not None
 
-    # what there is
+    # backlogs
 
     async def _own_lanes_are_empty(self, name: str) -> bool:
         return all([await self._is_empty(name, topic) for topic in self._topics.lane_groups(name)])
 
     async def _is_empty(self, name: str, topic: str) -> bool:
-        """Of a topic of its own: all is read, and nothing is parked (parked records have a head with a due time)."""
+        """Whether a topic of its own is empty: all is read, and nothing is parked (parked records have a head with a
+        due time)."""
         backlogs = await self._log.backlogs({topic: self._topics.lane_groups(name)[topic]})
         if any(_unread(each) for each in backlogs):
             return False
@@ -321,9 +319,9 @@ class LaneMigration:
         return all(first is None for first in await answered(self._state.next_due(asked)))
 
     async def _say(self, name: str, route: Route, *more: NewRecord) -> None:
-        """The lease is asked for right before: who was asleep for longer than it lasts has nothing to say."""
+        """Asks for the lease right before: a process that was suspended for longer than the lease must not publish."""
         if not await self._state.lease(LEASE, self._owner, LEASE_S):
-            raise NotYet("another process looks after the moves")
+            raise NotYet("another process runs the moves")
         key = route_key(name).encode()
         await self._log.append([NewRecord(self._topics.receiver_config, key, route.encode()), *more])
 

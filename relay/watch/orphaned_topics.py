@@ -1,5 +1,4 @@
-"""Topics of receivers that do not use them any more: of those who were removed, and of those who went to the shared
-lane."""
+"""Finds topics that their receivers no longer use: receivers that were removed, or moved to the shared lane."""
 
 from dataclasses import dataclass
 
@@ -10,7 +9,7 @@ from relay.log.port import Log, TopicState
 
 @dataclass(frozen=True, slots=True)
 class LeftOver:
-    """`note`: its former receiver and its unread records, in words."""
+    """`note`: the former owner and the remaining records, for operators."""
 
     state: TopicState
     note: str
@@ -40,6 +39,10 @@ async def _of_receiver(log: Log, topics: Topics, there: Topic, name: str) -> lis
     for topic, state in states.items():
         of_topic = [each for each in backlogs if each.partition.topic == topic]
         unread = sum(each.end - max(each.first, each.committed or 0) for each in of_topic)
-        rest = "it is served until nothing is left, also of what is parked" if served or unread else "it may be deleted"
+        rest = (
+            "it is served until all its records are finished, parked ones included"
+            if served or unread
+            else "it may be deleted"
+        )
         found.append(LeftOver(state, f"{who}; unread: {unread}; {rest}"))
     return found

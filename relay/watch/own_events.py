@@ -1,7 +1,7 @@
-"""Sends the relay's own events to receivers that subscribe to them, as messages on `from_sender`.
+"""Sends the relay's own events to receivers that subscribe to them: as messages on `from_sender`.
 
-It is called from within the engine, so it only notes events, and does the rest in a task of its own. Events may be
-lost: beyond `MOST` that wait for the log, and with a process that dies; health and failures are recorded elsewhere.
+The engine only queues an event; the rest is done in a task of its own. Events may be lost: beyond `MOST` that wait for
+the log, and if the process crashes. The state of receivers and the dead letters are also available elsewhere.
 """
 
 import asyncio
@@ -35,12 +35,12 @@ from relay.telemetry.logging import get_logger
 from relay.telemetry.metrics import Metrics
 
 GATHER_S: Final = 10.0
-"""Failures of a receiver within so long make one event."""
+"""Failures of a receiver within this time make one event."""
 MOST: Final = 1_000
-"""Waiting events, and receivers with gathered failures, at most."""
+"""Most waiting events, and most receivers whose failures are being gathered."""
 EXAMPLES: Final = 10
 LAST_S: Final = 2.0
-"""For the remaining events when the process ends."""
+"""Time for the last events when the process ends."""
 _KNOWN: Final = 10_000
 
 _log = get_logger("relay.events")
@@ -58,7 +58,7 @@ class _Turned:
 
 @dataclass(slots=True)
 class _Batch:
-    """Failures of one receiver; None: of no known one. `due`: when they are sent, on the monotonic clock."""
+    """Failures of one receiver; None: of unknown receivers. `due`: when the event is sent, on the monotonic clock."""
 
     receiver: str | None
     due: float
@@ -77,7 +77,7 @@ class _Batch:
 
 
 class OwnEvents:
-    """One per process; `run` has to run."""
+    """One per process; the caller runs `run`."""
 
     def __init__(
         self,
@@ -104,10 +104,10 @@ class OwnEvents:
         self._ending = False
         self._dropping = False
 
-    # called by the engine: does not block, does not raise
+    # called by the engine: never blocks, never raises
 
     def turned(self, turn: Turn, receiver: str, since: float | None) -> None:
-        """A receiver has changed; may be called often."""
+        """A receiver's state has changed; may be called repeatedly."""
         if self._is_wanted(turn, receiver):
             self._put(_Turned(turn, receiver, since, self._clock.time()))
 
@@ -128,7 +128,7 @@ class OwnEvents:
         batch.add(entry, attempts)
 
     def _known(self, name: str) -> str | None:
-        """Senders may use names that no receiver has."""
+        """The name if it is a receiver's: senders may invent names."""
         try:
             known = name != NO_RECEIVER and (self._directory.receiver(name) or self._directory.removed(name))
         except Unavailable:
@@ -155,12 +155,14 @@ class OwnEvents:
         self._metrics.own_events_dropped_total.labels(event_type).inc()
         if not self._dropping:
             self._dropping = True
-            _log.warning("own_events_dropped", type=event_type, problem=f"{MOST} wait already, or nobody can be asked")
+            _log.warning(
+                "own_events_dropped", type=event_type, problem=f"{MOST} already wait, or the receivers cannot be read"
+            )
 
     # sending
 
     async def run(self) -> None:
-        """For ever."""
+        """Runs until cancelled."""
         while True:
             await self._clock.wait(self._news, self._until_due_s())
             self._news.clear()
@@ -174,7 +176,7 @@ class OwnEvents:
                 self._idle.set()
 
     async def end(self) -> None:
-        """Send gathered failures now, within `LAST_S`."""
+        """Sends gathered failures now, within `LAST_S`."""
         self._ending = True
         self._idle.clear()
         self._news.set()
@@ -197,8 +199,8 @@ class OwnEvents:
             if message is None or message.message_id in self._told:
                 return
             record = NewRecord(self._topic, OWN_SOURCE.encode(), message.payload, message_headers(message))
-            await self._patience.until_done("tell an event", partial(self._log.append, [record]))
-        except RelayError as error:  # as where the log takes no record of that size
+            await self._patience.until_done("send an event", partial(self._log.append, [record]))
+        except RelayError as error:  # for example if the record is too large for the log
             self._drop(event.turn if isinstance(event, _Turned) else FAILED)
             _log.warning("own_event_not_told", problem=str(error))
             return
@@ -211,7 +213,7 @@ class OwnEvents:
         self._metrics.own_events_total.labels(message.event_type or "").inc()
 
     async def _message(self, event: _Turned | _Batch) -> Message | None:
-        """None: it is not so any more. Raises Unavailable."""
+        """None if it no longer holds. Raises Unavailable."""
         if isinstance(event, _Batch):
             return self._of_batch(event)
         since = event.since
@@ -221,12 +223,12 @@ class OwnEvents:
                 return None
             since = health.hold.since
         owner = self._owner_of(event.receiver)
-        told = turn_of(event.turn, event.receiver, owner, rfc3339(since), rfc3339(event.at))
-        return message_of(told, str(round(since * 1000)))
+        event_data = turn_of(event.turn, event.receiver, owner, rfc3339(since), rfc3339(event.at))
+        return message_of(event_data, str(round(since * 1000)))
 
     def _of_batch(self, batch: _Batch) -> Message:
         first, last = batch.times
-        told: MessagesFailed = {
+        event_data: MessagesFailed = {
             "type": "message.failed",
             "receiver": batch.receiver,
             "owner": self._owner_of(batch.receiver),
@@ -238,7 +240,7 @@ class OwnEvents:
             "examples": batch.examples,
         }
         at = batch.first.at
-        return message_of(told, f"{at.partition}-{at.offset}-{batch.count}")
+        return message_of(event_data, f"{at.partition}-{at.offset}-{batch.count}")
 
     def _owner_of(self, name: str | None) -> str | None:
         """Raises Unavailable."""

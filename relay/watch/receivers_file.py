@@ -1,4 +1,4 @@
-"""The receivers file of a running process: brought into force at the start, and again whenever it changes."""
+"""Applies the receivers file of a running process: at the start, and again whenever it changes."""
 
 import asyncio
 from math import inf
@@ -24,7 +24,7 @@ _log = get_logger("relay.process")
 
 
 class FileWatch:
-    """`owner`: who applies it. `hangup`: set it to have the file read again."""
+    """`owner`: the process that applies it. `hangup`: set it to reload the file."""
 
     def __init__(
         self,
@@ -51,13 +51,13 @@ class FileWatch:
         self.hangup = asyncio.Event()
 
     async def apply(self) -> None:
-        """Read the file and bring it into force. Raises UserError and Unavailable."""
+        """Read the file and apply it. Raises UserError and Unavailable."""
         await self.read()
         await self.bring_into_force()
 
     async def bring_into_force(self) -> None:
-        """Apply the file that was read: one process at a time, with the same result in any. The registry has to be
-        followed: it knows the result when this returns.
+        """Applies the file that was read: by one process at a time, with the same result in each. The registry has to
+        be followed: it knows the file's entries when this returns.
 
         Raises UserError and Unavailable.
         """
@@ -75,9 +75,9 @@ class FileWatch:
             say("receivers_applied", added=diff.added, changed=diff.changed, removed=diff.removed)
 
     async def read(self) -> ReceiversFile | None:
-        """The file; secrets that are written out in it become known to this process. Raises UserError."""
+        """The file; its literal secrets are registered for masking. Raises UserError."""
         self._stamp = file_stamp(self._path)
-        # of thousands of receivers it takes seconds, for which the loop must not stand still
+        # with thousands of receivers this takes seconds, which must not block the event loop
         read = await asyncio.to_thread(load_receivers_file, self._path) if self._path.exists() else None
         self._file = file = self._plan.with_entries(read)
         if file is not None:
@@ -86,12 +86,13 @@ class FileWatch:
         return file
 
     async def _reach_end(self) -> None:
-        """Until the registry knows all that is on the topic now."""
+        """Waits until the registry has read the topic up to its present end."""
         [end] = (await self._log.ends([TopicPartition(self._topics.receiver_config, 0)])).values()
         await self._registry.reach(end)
 
     async def run(self) -> None:
-        """Apply changes, for ever. A file that cannot be applied is logged, and the former one stays in effect."""
+        """Applies changes until cancelled. A file that cannot be applied is logged, and the former one stays in
+        effect."""
         await watch_file(self._path, self.apply, self._refused, self.hangup, on_gone=self._gone, since=self._stamp)
 
     def _refused(self, error: UserError | Unavailable) -> None:

@@ -1,4 +1,4 @@
-"""Follows the registry of a running process, and logs its problems."""
+"""Keeps the registry up to date in a running process, and logs its problems."""
 
 import asyncio
 from collections.abc import Callable, Collection
@@ -19,7 +19,7 @@ _log = get_logger("relay.process")
 
 
 async def follow_registry(registry: Registry, log: Log, patience: Patience) -> None:
-    """For ever; while the log is away, what was there stays in force."""
+    """Runs until cancelled; while the log is unavailable, the known entries stay in effect."""
     while True:
         try:
             await registry.follow(log)
@@ -28,8 +28,8 @@ async def follow_registry(registry: Registry, log: Log, patience: Patience) -> N
 
 
 class MovedEndpoints:
-    """Those that have another URL: an outage of the former one says nothing of it, so it is probed at once. `resumed`:
-    has lanes ask again."""
+    """Endpoints with a new URL: an outage of the former URL says nothing about it, so it is probed at once.
+    `resumed`: makes lanes ask again."""
 
     def __init__(self, resumed: Callable[[str], None]) -> None:
         self._resumed = resumed
@@ -41,7 +41,7 @@ class MovedEndpoints:
         self._noted.set()
 
     async def run(self, state: State, patience: Patience) -> None:
-        """For ever."""
+        """Runs until cancelled."""
         while True:
             await self._noted.wait()
             self._noted.clear()
@@ -52,7 +52,7 @@ class MovedEndpoints:
 
 
 async def count_refused(registry: Registry, metrics: Metrics) -> None:
-    """For ever."""
+    """Runs until cancelled."""
     async for _ in registry.changes():
         metrics.receivers_refused.set(registry.refused)
 

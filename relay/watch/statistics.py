@@ -1,4 +1,4 @@
-"""Writes this process's counts of POSTs to receivers to the state: every few seconds, many in one call."""
+"""Writes this process's counts of POSTs to receivers into the state: every few seconds, many in one call."""
 
 import asyncio
 from collections.abc import Callable, Mapping
@@ -15,13 +15,13 @@ EVERY_S: Final = 5.0
 AT_ONCE: Final = 50
 """Tallies in one call: about a millisecond of the server."""
 _LAST_S: Final = 2.0
-"""How long the end of a process may wait for the state to take the rest."""
+"""Longest wait for the state to take the rest when the process ends."""
 
 
 class StatisticsTeller:
-    """`teller`: unique per process. `took`: called with how many POSTs went to each receiver, as they are taken.
+    """`teller`: unique per process. `took`: called with the number of POSTs to each receiver, as they are taken.
 
-    A call that failed is repeated unchanged before any newer one, so that nothing counts twice.
+    A failed call is repeated unchanged before newer counts are written, so that nothing counts twice.
     """
 
     def __init__(
@@ -42,14 +42,14 @@ class StatisticsTeller:
         self._untold: list[list[Tally]] = []
 
     async def run(self) -> None:
-        """For ever. While the state is away, what was counted waits in memory."""
+        """Runs until cancelled. While the state is unavailable, counts stay in memory."""
         while True:
             await self._clock.sleep(EVERY_S)
             with suppress(Unavailable):
-                await self.tell()
+                await self.write()
 
-    async def tell(self) -> None:
-        """All that was counted so far. Raises Unavailable; what was not taken comes first the next time."""
+    async def write(self) -> None:
+        """Writes all counts so far. Raises Unavailable; the rest is written first the next time."""
         if not self._untold:
             taken = self._tallies.take()
             self._took({tally.owner[2:]: tally.counted.attempts for tally in taken})
@@ -60,8 +60,8 @@ class StatisticsTeller:
             del self._untold[0]
 
     async def end(self) -> None:
-        """Write the rest, if that is possible at once."""
+        """Writes the rest, if that is possible at once."""
         with suppress(Unavailable, TimeoutError):
             async with asyncio.timeout(_LAST_S):
-                await self.tell()  # what was left over
-                await self.tell()
+                await self.write()  # what was left over
+                await self.write()

@@ -1,4 +1,4 @@
-"""When to check lanes again that no process reads any more."""
+"""Schedules sweeps of lanes that no process reads any more."""
 
 from collections.abc import Hashable
 from math import inf
@@ -11,30 +11,31 @@ MOST_AT_ONCE: Final = 100
 
 
 class Sweeps:
-    """A late writer gets less likely with time: the next look comes after twice as long as the last one.
+    """A late writer gets less likely with time: each interval is twice as long as the one before.
 
-    `what` it is like: when that is not the same any more, it begins anew.
+    `what`: the lane's state; when it changes, the schedule starts again.
     """
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
-        self._known: dict[str, tuple[Hashable, float, float]] = {}  # what it was like, when, and how long that is
+        # the lane's state, the time of its last sweep, and the interval
+        self._known: dict[str, tuple[Hashable, float, float]] = {}
         self._next = -inf
         self._left = MOST_AT_ONCE
-        self._open: set[str] = set()  # taken in this round, and not told about yet
+        self._open: set[str] = set()  # taken in this round, and not reported yet
 
     def begin(self) -> None:
-        """A round: each name is to be asked about once."""
+        """Begin a round: each name is checked once."""
         self._next = inf
         self._left = MOST_AT_ONCE
         self._open.clear()
 
     def is_due(self) -> bool:
-        """Whether a round is worth while."""
+        """Whether a round is due."""
         return bool(self._open) or self._clock.monotonic() >= self._next
 
     def takes(self, name: str, what: Hashable) -> bool:
-        """Whether `name` is to be looked at in this round. The first look at something is due at once."""
+        """Whether `name` is to be swept in this round. The first sweep is due at once."""
         known = self._known.get(name)
         at = known[1] if known is not None and known[0] == what else -inf
         if at <= self._clock.monotonic() and self._left > 0:

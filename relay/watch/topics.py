@@ -1,5 +1,5 @@
-"""The topics of a running process: looked at before it starts to work, when receivers come or change, and again while
-something is off."""
+"""Checks the topics of a running process: before it starts to work, when receivers change, and again while a problem
+lasts."""
 
 import asyncio
 from typing import Final
@@ -15,14 +15,14 @@ from relay.log.port import Log
 from relay.telemetry.logging import get_logger
 
 AGAIN_S: Final = 60.0
-"""How soon after a topic was corrected the warning ends."""
+"""How soon after a correction the warning disappears."""
 
 _log = get_logger("relay.process")
 
 
 class TopicWatch:
-    """Whether the configuration of the topics loses no message. `warning`: the problems of the last check, in words;
-    otherwise None."""
+    """Whether the topics' settings would lose messages. `warning`: the problem found by the last check, for
+    operators; else None."""
 
     def __init__(
         self, log: Log, topics: Topics, settings: Settings, registry: Registry, clock: Clock, patience: Patience
@@ -38,7 +38,7 @@ class TopicWatch:
         self._turn = asyncio.Lock()
 
     async def check_fixed(self) -> None:
-        """Refuse to start where the topics would lose messages; say what else is off about them. Raises UserError, and
+        """Refuse to start if the topics would lose messages; log other problems. Raises UserError and
         LogUnavailable."""
         expected = expected_topics(self._topics, self._settings)
         there = await self._log.describe([each.spec.name for each in expected])
@@ -52,7 +52,7 @@ class TopicWatch:
             _log.warning("dedup_window_short", dedup_window_s=window_s, retention_s=retention_s)
 
     async def check_lanes(self) -> None:
-        """The same for the topics of the receivers that there are. Raises UserError."""
+        """The same for the topics of the current receivers. Raises UserError."""
         found = await self._patience.until_done("check the receivers' topics", self._look_at_lanes)
         refuse(found)
         log_findings(found)
@@ -60,7 +60,7 @@ class TopicWatch:
             await self._patience.until_done("check the topics", self._look_again)
 
     async def run(self) -> None:
-        """Later on it is only said, for ever: the others, who run, have nothing to do with it."""
+        """Later problems are only logged, until cancelled: they do not concern receivers that work."""
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(self._follow())
             tasks.create_task(self._keep_looking())
@@ -74,7 +74,7 @@ class TopicWatch:
                     await self._patience.until_done("check the topics", self._look_again)
 
     async def _keep_looking(self) -> None:
-        """While there is a problem: nothing reports that it was corrected."""
+        """While a problem lasts: its correction causes no event."""
         while True:
             await self._clock.sleep(AGAIN_S)
             if self.warning is not None:
@@ -89,7 +89,7 @@ class TopicWatch:
         self.warning = warning
 
     async def _look_again(self) -> None:
-        """At all of them. What was said in the log is not said again."""
+        """Checks all of them. A problem that was logged is not logged again."""
         expected = expected_topics(self._topics, self._settings)
         there = await self._log.describe([each.spec.name for each in expected])
         self._lanes.forget()

@@ -1,7 +1,8 @@
-"""Makes the spans of a message: accepted, routed, each of its requests. One trace, from the sender to its callback,
-through all processes.
+"""Makes spans of a message's acceptance, its routing and each of its requests: one trace from the sender to its
+callback, across processes.
 
-Spans are made when their step is over; only the ids exist before, as the request has them (`traceparent`).
+A span is made when its operation has ended; only its ids exist before, as the request itself carries them
+(`traceparent`).
 """
 
 import secrets
@@ -43,8 +44,8 @@ _log = get_logger("relay.traces")
 
 
 class Traces:
-    """A `workers.tracing.Tracing` and a `workers.journal.Journal`, one per process. `system`: of the log, as
-    `messaging.system` has it. `random`: so many bytes."""
+    """A `workers.tracing.Tracing` and a `workers.journal.Journal`, one per process. `system`: the log's
+    `messaging.system`. `random`: returns so many bytes."""
 
     def __init__(
         self, writer: Writer, topics: Topics, clock: Clock, random: Callable[[int], bytes], *, system: str
@@ -56,12 +57,12 @@ class Traces:
         self._system = system
         self._failed = False
 
-    # what goes out
+    # contexts of requests
 
     def traced(self, hop: Hop, kind: AttemptKind, attempt: int) -> Hop:
         delivery = hop.delivery
         trace_id, parent = _trace_of(hop.traceparent, MessageId(delivery.source_id, delivery.message_id))
-        if kind == "status":  # how often it was asked is not known for sure, and nothing links there
+        if kind == "status":  # the number of requests is not known for sure, and nothing links there
             span_id = self._random(8).hex()
         else:
             span_id = request_span_id(trace_id, kind, delivery, hop.generation, attempt)
@@ -84,7 +85,7 @@ class Traces:
         sampled = self._writer.samples(trace_id, parent)
         return TraceContext(trace_id, span_id, sampled, parent is not None and parent.is_random)
 
-    # calls
+    # records
 
     def tell(
         self, about: RequestPurpose, request: Request, exchange: Exchange, decision: Decision, seconds: float
@@ -109,7 +110,7 @@ class Traces:
     def _write(self, make: Callable[[], Span]) -> None:
         try:
             self._writer.write(make())
-        except Exception as error:  # noqa: BLE001  # a bug of ours or the SDK's: nobody's delivery is to suffer from it
+        except Exception as error:  # noqa: BLE001  # a bug of ours or the SDK's must not affect a delivery
             if not self._failed:
                 self._failed = True
                 _log.error("span_not_written", error=f"{type(error).__name__}: {error}")
@@ -121,7 +122,7 @@ class Traces:
         attributes = self._messaging("send", message, topic)
         if at is not None:
             attributes |= {"messaging.destination.partition.id": str(at.partition)}
-        error = None if at is not None else "the log did not take it"
+        error = None if at is not None else "the log did not accept it"
         end = self._clock.time()
         return Span(f"send {topic}", "producer", own, begun, end, attributes, parent, message.tracestate, error=error)
 
@@ -188,7 +189,7 @@ class Traces:
 
 
 def traces_of(environ: Mapping[str, str], plan: ProcessPlan, topics: Topics, clock: Clock) -> Traces | None:
-    """None: there are none."""
+    """None if tracing is off."""
     writer = writer_of(environ, __version__)
     if writer is None:
         return None
@@ -233,7 +234,7 @@ def _relay(about: RequestPurpose, delivery: DeliveryId, outcome: str) -> dict[st
 
 
 def _links(about: RequestPurpose, delivery: DeliveryId, own: TraceContext) -> tuple[TraceContext, ...]:
-    """What it came after: of a repeat the one before it; of what follows a POST, that POST."""
+    """The span before it: for a retry the attempt before, for what follows a POST that POST."""
     earlier: list[tuple[AttemptKind, int]] = []
     if about.kind == "callback" and about.attempt > 1:
         earlier.append(("callback", about.attempt - 1))

@@ -1,5 +1,5 @@
-"""Makes verification handshakes with receivers: with unverified ones by one process at a time, under a lease, and with
-any one on request. The result is a record on `receiver_config`."""
+"""Verifies that receivers want the messages sent to their URLs: pending ones by one process at a time, under a
+lease, and any receiver at once on request. The result is a record on `receiver_config`."""
 
 import asyncio
 import base64
@@ -25,22 +25,22 @@ LEASE: Final = "verifications"
 LEASE_S: Final = 15.0
 LOOK_S: Final = 0.5
 AT_A_TIME: Final = 32
-"""Handshakes of a process in progress: one without a response takes 10 s."""
+"""Most concurrent handshakes of a process: one without an answer takes 10 s."""
 LOOKED_AT: Final = 256
-"""Receivers that are looked at between two looks."""
+"""Most receivers checked in one round."""
 HELD_LOOK_S: Final = 2.0
-"""A held receiver gets no handshake; so often its hold is checked again."""
+"""A receiver on hold is not verified automatically; how often the hold is checked."""
 UNUSABLE_S: Final = 5.0
-"""How long after a look at a receiver whose settings cannot be used here it is looked at again."""
+"""Interval between checks of a receiver whose settings cannot be used here."""
 ONE_S: Final = TIMEOUT_S + 10.0
-"""So long no other process makes a handshake with the same receiver."""
+"""For this long no other process makes a handshake with the same receiver."""
 NONCE_BYTES: Final = 32
 
 _log = get_logger("relay.verifications")
 
 
 def origin_of(public_url: str | None) -> str:
-    """What the relay calls itself when it asks for consent."""
+    """The relay's name in its request for consent."""
     return (urlsplit(public_url).hostname if public_url else None) or "relay"
 
 
@@ -75,7 +75,7 @@ class Verifier:
         self._running: dict[tuple[str, str], asyncio.Task[HandshakeResult | None]] = {}
 
     async def run(self) -> None:
-        """For ever. While log or state are away no receiver is verified."""
+        """Runs until cancelled. While log or state are unavailable no receiver is verified."""
         while True:
             try:
                 if self._due(1) and await self._state.lease(LEASE, self._owner, LEASE_S):
@@ -86,20 +86,20 @@ class Verifier:
             await self._clock.sleep(LOOK_S)
 
     async def try_now(self, receiver: Receiver) -> HandshakeResult | None:
-        """The result of a handshake with the receiver, which this process knows then; of the one in progress, if there
-        is one. None if another process has not finished its own in time. A failed one revokes no earlier proof. Raises
-        Unavailable."""
+        """The result of a handshake with the receiver, which this process then knows; of the one in progress, if
+        there is one. None: another process has not finished its own in time. A failure does not revoke an earlier
+        verification. Raises Unavailable."""
         of = receiver.name, handshake_of(receiver.verification, receiver.post.url)
         running = self._running.get(of)
         if running is None:
             running = self._running[of] = asyncio.create_task(self._try(receiver))
             running.add_done_callback(partial(self._tried_once, of))
-        return await asyncio.shield(running)  # whoever asked may go; others wait for it, too
+        return await asyncio.shield(running)  # the caller may be cancelled; others wait for it, too
 
     def _tried_once(self, of: tuple[str, str], ended: asyncio.Task[HandshakeResult | None]) -> None:
         del self._running[of]
         if not ended.cancelled():
-            ended.exception()  # where nobody waits any more it is of no interest
+            ended.exception()  # if no caller waits any more, the error is of no interest
 
     async def _try(self, receiver: Receiver) -> HandshakeResult | None:
         lease, owner = f"verification-{receiver.name}", f"{self._owner}-{self._random_bytes(6).hex()}"
@@ -108,7 +108,7 @@ class Verifier:
             await self._clock.sleep(LOOK_S)
             result = self._registry.proofs.newest(receiver.name)
             if result is not None and result != before:
-                return result  # of the other process
+                return result  # the other process's result
             if self._clock.monotonic() >= until:
                 return None
         try:
@@ -120,19 +120,19 @@ class Verifier:
             await self._registry.reach(at.offset + 1)
         finally:
             await self._state.release(lease, owner)
-        told = _log.info if result.verified_at is not None or result.failures > 1 else _log.warning
-        told(
+        log = _log.info if result.verified_at is not None or result.failures > 1 else _log.warning
+        log(
             "receiver_verification", receiver=receiver.name, verified=result.verified_at is not None, said=result.detail
         )
         return result
 
-    # those who have yet to be verified
+    # pending receivers
 
     def _due(self, most: int) -> list[str]:
         return self._registry.proofs.due(self._clock.time(), most)
 
     async def _work(self) -> None:
-        """Until no receiver is due. Raises NotYet if another process has the lease by now."""
+        """Until no receiver is due. Raises NotYet when another process has taken the lease."""
         running: dict[str, asyncio.Task[None]] = {}
         async with asyncio.TaskGroup() as tasks:
             while True:
@@ -142,13 +142,13 @@ class Verifier:
                 if not running and not self._due(1):
                     return
                 if not await self._state.lease(LEASE, self._owner, LEASE_S):
-                    raise NotYet("another process does the verifications")
+                    raise NotYet("another process runs the verifications")
                 resting = tasks.create_task(self._clock.sleep(LOOK_S))
                 await asyncio.wait([*running.values(), resting], return_when=asyncio.FIRST_COMPLETED)
                 resting.cancel()
 
     def _next(self, running: dict[str, asyncio.Task[None]]) -> list[Receiver]:
-        """As many as fit. A receiver that needs no handshake now is postponed, or done."""
+        """As many as there are free places. Receivers that need no attempt now are postponed, or settled."""
         proofs, found = self._registry.proofs, list[Receiver]()
         for name in self._due(LOOKED_AT):
             if len(running) + len(found) >= AT_A_TIME:
@@ -157,7 +157,7 @@ class Verifier:
             if receiver is not None and receiver.unusable is not None:
                 proofs.put_off(name, self._clock.time() + UNUSABLE_S)
             elif receiver is None or receiver.verified or not receiver.enabled:
-                proofs.settle([name])  # or else its next record says so
+                proofs.settle([name])  # otherwise its next record says so
             elif name not in running and (due := self._due_at(receiver)) > self._clock.time():
                 proofs.put_off(name, due)
             elif name not in running:
@@ -165,7 +165,7 @@ class Verifier:
         return found
 
     def _due_at(self, receiver: Receiver) -> float:
-        """When it is to be tried (Unix seconds)."""
+        """When to try it (Unix seconds)."""
         result = self._registry.proofs.newest(receiver.name)
         if result is None or result.of != handshake_of(receiver.verification, receiver.post.url):
             return 0.0

@@ -1,4 +1,4 @@
-"""Warnings, which need attention although the relay works: for /readyz and the overview."""
+"""Conditions that need attention although messages are still delivered, for /readyz and the overview."""
 
 from relay.clock.shared import SharedClock, off
 from relay.control.registry import Registry
@@ -9,7 +9,7 @@ from relay.watch.topics import TopicWatch
 def warnings_of(
     parked: ParkedWatch, topics: TopicWatch, clock: SharedClock, registry: Registry
 ) -> dict[str, str | None]:
-    """For people, by what it is about; None: nothing."""
+    """For operators, by subject; None: no problem."""
     return {
         "parked": parked.warning,
         "clock": off(clock.ahead_s),

@@ -109,7 +109,7 @@ async def rebuild(
         source=world.known.source,
         since_ms=0,
         dry_run=dry_run,
-        told=told,
+        report=told,
     )
     return await made.run()
 

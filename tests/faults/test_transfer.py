@@ -95,7 +95,7 @@ async def exported(world: World) -> list[bytes]:
         ring=NO_KEYS,
         with_secrets=False,
         version="1",
-        tell=lambda line: lines.append(encode_line(line)),
+        write=lambda line: lines.append(encode_line(line)),
     ).run()
     return lines
 
@@ -234,8 +234,8 @@ def _newer(lines: list[bytes]) -> list[bytes]:
 @pytest.mark.parametrize(
     ("harm", "said"),
     [
-        (_without_end, "ends in the middle"),
-        (_with_a_gap, "it is not whole"),
+        (_without_end, "the export ends early"),
+        (_with_a_gap, "it is incomplete"),
         (_cut, "not a line of `relay export`"),
         (_newer, "not an export that this version reads"),
     ],

@@ -34,7 +34,7 @@ async def attempted(rig: Rig, *told: tuple[Exchange, float], teller: str = "one"
     tallies = Tallies(rig.clock.time)
     for exchange, seconds in told:
         tallies.count("ci", exchange, classify(exchange, codes=CodeClasses(), now=0), seconds)
-    await StatisticsTeller(tallies, rig.state, rig.clock, teller=teller).tell()
+    await StatisticsTeller(tallies, rig.state, rig.clock, teller=teller).write()
 
 
 async def an_hour_passes(rig: Rig) -> None:

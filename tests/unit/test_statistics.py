@@ -136,7 +136,7 @@ async def test_what_was_not_taken_is_told_again_and_counts_once() -> None:
     count(tallies, "ci")
     for _ in range(3):
         with pytest.raises(StateUnavailable):
-            await teller.tell()
+            await teller.write()
         count(tallies, "ci")
     state.away = False
     await teller.end()
@@ -148,7 +148,7 @@ async def test_many_receivers_are_told_in_few_calls() -> None:
     state, tallies = Shaky(), Tallies(lambda: 0.0)
     for number in range(2 * AT_ONCE + 1):
         count(tallies, f"r-{number}")
-    await StatisticsTeller(tallies, state, StandingClock(), teller="p").tell()
+    await StatisticsTeller(tallies, state, StandingClock(), teller="p").write()
     assert state.sizes == [AT_ONCE, AT_ONCE, 1]
 
 
