@@ -11,7 +11,7 @@ from relay.api.json_body import json_response
 from relay.api.paging import limit_in
 from relay.api.problems import UNAVAILABLE, Problem, invalid
 from relay.api.reading import query_of
-from relay.api.route import DocumentedResponse, Example, Limit, Parameter, json_of, route
+from relay.api.route import LIMIT, DocumentedResponse, Example, Parameter, json_of, route
 from relay.domain.audit import AuditLine, decode_line
 from relay.domain.errors import InvalidRecord
 from relay.log.port import Record
@@ -45,7 +45,7 @@ class AuditResource:
         id="listAudit",
         noun="audit",
         parameters=(
-            Parameter("limit", "query", Limit, "So many at most; usually 50."),
+            LIMIT,
             Parameter("cursor", "query", _Cursor, "Of the page before: what follows it."),
         ),
         answers=(DocumentedResponse(200, "The newest first.", json_of(AuditPage)),),

@@ -16,6 +16,7 @@ from relay.api.context import ApiContext
 from relay.api.incoming import one_type, own_headers, receivers_in, tracestate_in
 from relay.api.intake import AcceptedMessage, Fate, IncomingMessage, Intake, Repeated
 from relay.api.json_body import json_response
+from relay.api.messages import RATE, RECEIVERS, TRACE, TYPE
 from relay.api.problems import (
     OVER_QUOTA,
     UNSUPPORTED,
@@ -31,13 +32,10 @@ from relay.api.route import (
     Body,
     DocumentedResponse,
     Example,
-    Parameter,
-    ReceiverName,
     json_of,
     route,
 )
-from relay.domain.message import MAX_RECEIVERS, MAX_TEXT_BYTES
-from relay.domain.trace import MOST_STATE
+from relay.domain.message import MAX_TEXT_BYTES
 
 MAX_BATCH_BYTES: Final = 16 * 1024**2
 """Of a body: 1,000 items of 16 kB, some times the few kB that payloads have. All of it is held in memory."""
@@ -77,18 +75,6 @@ class BatchView(msgspec.Struct):
 
 
 _NOUN: Final = "messages"
-_TEXT: Final = Annotated[str, Meta(max_length=MAX_TEXT_BYTES)]
-_Names = Annotated[list[ReceiverName], Meta(min_length=1, max_length=MAX_RECEIVERS)]
-_RECEIVERS: Final = Parameter("receiver", "query", _Names, "Who receives it; without any: whoever subscribes.")
-_TYPE: Final = Parameter("type", "query", _TEXT, "The type of event; as `ce-type`.")
-_TRACE: Final = (
-    Parameter("traceparent", "header", _TEXT, "Goes along to receiver and callback."),
-    Parameter("tracestate", "header", str, f"Likewise; left out where it is longer than {MOST_STATE} characters."),
-)
-_RATE: Final = {
-    "RateLimit": "What is left of the quotas that hold.",
-    "RateLimit-Policy": "The quotas that hold, in messages.",
-}
 
 
 class BatchResource:
@@ -107,7 +93,7 @@ class BatchResource:
         audit=UNAUDITED,
         id="sendMessages",
         noun=_NOUN,
-        parameters=(SOURCE_ID, _RECEIVERS, _TYPE, *_TRACE),
+        parameters=(SOURCE_ID, RECEIVERS, TYPE, *TRACE),
         body=Body(
             {
                 "application/x-ndjson": str,
@@ -115,7 +101,7 @@ class BatchResource:
             },
             items={"application/x-ndjson": BatchLine},
         ),
-        answers=(DocumentedResponse(200, "What became of each.", json_of(BatchView), _RATE),),
+        answers=(DocumentedResponse(200, "What became of each.", json_of(BatchView), RATE),),
         problems=(OVER_QUOTA,),
         example=Example(
             200,

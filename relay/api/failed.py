@@ -15,9 +15,9 @@ from relay.api.paging import NewestFirstPages, Rank, cursor_at, limit_in
 from relay.api.problems import NOT_FOUND, Problem
 from relay.api.reading import query_of
 from relay.api.route import (
+    LIMIT,
     DocumentedResponse,
     Example,
-    Limit,
     Parameter,
     cursor_of,
     json_of,
@@ -93,7 +93,6 @@ PLACE: Final = (
     Parameter("offset", "path", Annotated[int, Meta(ge=0, lt=10**18)], "In that partition."),
 )
 AT: Final = {"partition": "6", "offset": "0"}
-_LIMIT: Final = Parameter("limit", "query", Limit, "So many at most; usually 50.")
 
 
 class FailedResource:
@@ -110,7 +109,7 @@ class FailedResource:
         noun=DEAD_LETTERS,
         parameters=(
             Parameter("receiver", "query", list[str], "Of these; `-`: those that never had one."),
-            _LIMIT,
+            LIMIT,
             cursor_of(PAGES),
         ),
         answers=(DocumentedResponse(200, "The newest first.", json_of(LetterPage)),),

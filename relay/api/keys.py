@@ -14,7 +14,7 @@ from relay.api.key_use import KeyUse
 from relay.api.paging import NewestFirstPages
 from relay.api.problems import KEY_EXPIRED, NOT_FOUND, TOO_MANY_KEYS, Problem, invalid
 from relay.api.reading import query_of, read_body
-from relay.api.route import DocumentedResponse, Example, Limit, Parameter, cursor_of, json_of, route
+from relay.api.route import LIMIT, DocumentedResponse, Example, Parameter, cursor_of, json_of, route
 from relay.api.view import rfc3339
 from relay.config.durations import parse_duration
 from relay.control.key_service import KeyService, TooManyKeys
@@ -129,7 +129,7 @@ class KeysResource:
         id="listKeys",
         noun=_NOUN,
         parameters=(
-            Parameter("limit", "query", Limit, "So many at most; usually 50."),
+            LIMIT,
             cursor_of(PAGES),
         ),
         answers=(DocumentedResponse(200, "The newest first.", json_of(KeyPage)),),

@@ -65,13 +65,13 @@ class _Taken(NamedTuple):
 _NOUN: Final = "messages"
 _TEXT: Final = Annotated[str, Meta(max_length=MAX_TEXT_BYTES)]
 _Names = Annotated[list[ReceiverName], Meta(min_length=1, max_length=MAX_RECEIVERS)]
-_RECEIVERS: Final = Parameter("receiver", "query", _Names, "Who receives it; without any: whoever subscribes.")
-_TYPE: Final = Parameter("type", "query", _TEXT, "The type of event; as `ce-type`.")
-_TRACE: Final = (
+RECEIVERS: Final = Parameter("receiver", "query", _Names, "Who receives it; without any: whoever subscribes.")
+TYPE: Final = Parameter("type", "query", _TEXT, "The type of event; as `ce-type`.")
+TRACE: Final = (
     Parameter("traceparent", "header", _TEXT, "Goes along to receiver and callback."),
     Parameter("tracestate", "header", str, f"Likewise; left out where it is longer than {MOST_STATE} characters."),
 )
-_RATE: Final = {
+RATE: Final = {
     "RateLimit": "What is left of the quotas that hold.",
     "RateLimit-Policy": "The quotas that hold, in messages.",
 }
@@ -99,8 +99,8 @@ class MessagesResource:
         noun=_NOUN,
         parameters=(
             SOURCE_ID,
-            _RECEIVERS,
-            _TYPE,
+            RECEIVERS,
+            TYPE,
             WAIT_PARAMETER,
             PREFER_PARAMETER,
             Parameter("ce-id", "header", MessageIdText, "The message's id; without one it gets one."),
@@ -108,7 +108,7 @@ class MessagesResource:
             Parameter("Idempotency-Key", "header", MessageIdText, "As `ce-id`."),
             Parameter("ce-type", "header", _TEXT, "The type of event."),
             Parameter("ce-time", "header", _TEXT, "When it happened."),
-            *_TRACE,
+            *TRACE,
         ),
         body=Body({"application/json": None, "text/plain": str, "application/octet-stream": None}, required=False),
         answers=(
@@ -120,7 +120,7 @@ class MessagesResource:
                     "Location": "The path of the message.",
                     "Idempotent-Replayed": "`true`: it is a duplicate.",
                     "Retry-After": "With `wait`: the answer takes longer.",
-                    **_RATE,
+                    **RATE,
                 },
             ),
             ANSWERED,

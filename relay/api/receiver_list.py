@@ -18,9 +18,9 @@ from relay.api.receiver_view import entry_of
 from relay.api.receivers import Condition, condition
 from relay.api.registrar import Registrar, Written
 from relay.api.route import (
+    LIMIT,
     DocumentedResponse,
     Example,
-    Limit,
     Parameter,
     json_of,
     route,
@@ -106,7 +106,7 @@ class ReceiverListResource:
             Parameter("prefix", "query", str, "Those whose name begins so."),
             Parameter("lane", "query", Literal["dedicated", "shared"], "Those in such a lane."),
             Parameter("traffic", "query", bool, "With what became of a day's attempts, and what waits."),
-            Parameter("limit", "query", Limit, "So many at most; usually 50."),
+            LIMIT,
             Parameter("cursor", "query", str, "Of the page before: what follows it."),
         ),
         answers=(DocumentedResponse(200, "In the order of their names.", json_of(ReceiverPage)),),

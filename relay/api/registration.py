@@ -66,9 +66,9 @@ class RemovalView(TypedDict):
     messages: MessagesView
 
 
-_IF_MATCH: Final = Parameter("If-Match", "header", ETag, "An `ETag`: only if the receiver is still that.")
-_ETAG: Final = {"ETag": "Changes with every change of the receiver."}
-_CHANGE: Final = (DECLARED_IN_FILE, CHANGED_MEANWHILE)
+IF_MATCH: Final = Parameter("If-Match", "header", ETag, "An `ETag`: only if the receiver is still that.")
+ETAG: Final = {"ETag": "Changes with every change of the receiver."}
+CHANGE: Final = (DECLARED_IN_FILE, CHANGED_MEANWHILE)
 
 
 class RegistrationResource:
@@ -91,7 +91,7 @@ class RegistrationResource:
                 201,
                 "It is in force here, and everywhere within 2 s.",
                 json_of(NewReceiverView),
-                {"Location": "Of the receiver.", **_ETAG},
+                {"Location": "Of the receiver.", **ETAG},
             ),
         ),
         problems=(INVALID_RECEIVER, RECEIVER_EXISTS, TOO_MANY_RECEIVERS, NO_SECRETS_KEY),
@@ -129,10 +129,10 @@ class RegistrationResource:
         audit="receiver.changed",
         id="changeReceiver",
         noun="receivers",
-        parameters=(NAME, _IF_MATCH),
+        parameters=(NAME, IF_MATCH),
         body=Body({"application/json": dict[str, Any], "application/merge-patch+json": dict[str, Any]}),
-        answers=(DocumentedResponse(200, "As it is now.", json_of(ReceiverView), _ETAG),),
-        problems=(INVALID_RECEIVER, NO_SECRETS_KEY, CREDENTIALS_NEEDED, *_CHANGE),
+        answers=(DocumentedResponse(200, "As it is now.", json_of(ReceiverView), ETAG),),
+        problems=(INVALID_RECEIVER, NO_SECRETS_KEY, CREDENTIALS_NEEDED, *CHANGE),
         example=Example(200, path={"name": "made"}, body={"rate_limit": 100, "retry": {"max_attempts": 5}}),
     )
     async def change(self, request: web.Request) -> web.Response:
@@ -158,11 +158,11 @@ class RegistrationResource:
         noun="receivers",
         parameters=(
             NAME,
-            _IF_MATCH,
+            IF_MATCH,
             Parameter("dry_run", "query", bool, "Only tell what becomes of its messages."),
         ),
         answers=(DocumentedResponse(200, "What becomes of its messages.", json_of(RemovalView)),),
-        problems=_CHANGE,
+        problems=CHANGE,
         example=Example(200, path={"name": "made"}, query={"dry_run": "true"}),
     )
     async def remove(self, request: web.Request) -> web.Response:

@@ -33,9 +33,9 @@ from relay.api.replay_request import (
 )
 from relay.api.replay_view import JobPage, JobView, PreviewView, job_view, preview_view
 from relay.api.route import (
+    LIMIT,
     DocumentedResponse,
     Example,
-    Limit,
     Parameter,
     cursor_of,
     json_of,
@@ -57,7 +57,6 @@ PAGES: Final = NewestFirstPages("[0-9a-f]{1,32}")
 
 
 REPLAYS: Final = "replays"
-_LIMIT: Final = Parameter("limit", "query", Limit, "So many at most; usually 50.")
 _ID: Final = Parameter("id", "path", Annotated[str, Meta(pattern="^[0-9a-f]{1,32}$")], "Of the job.")
 _JOB_ANSWERS: Final = (
     DocumentedResponse(202, "The job, once it is on the log.", json_of(JobView), {"Location": "The path of the job."}),
@@ -138,7 +137,7 @@ class ReplaysResource:
         scope=OWN,
         id="listJobs",
         noun=REPLAYS,
-        parameters=(_LIMIT, cursor_of(PAGES)),
+        parameters=(LIMIT, cursor_of(PAGES)),
         answers=(DocumentedResponse(200, "The newest first.", json_of(JobPage)),),
         example=Example(200, query={"limit": "10"}),
     )

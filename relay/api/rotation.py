@@ -11,8 +11,6 @@ from relay.api.context import ApiContext
 from relay.api.json_body import read_json
 from relay.api.owner import behalf_of
 from relay.api.problems import (
-    CHANGED_MEANWHILE,
-    DECLARED_IN_FILE,
     INVALID_RECEIVER,
     NO_SECRETS_KEY,
     invalid,
@@ -20,13 +18,11 @@ from relay.api.problems import (
 from relay.api.reading import query_of, read_body
 from relay.api.receiver_view import NewReceiverView, described
 from relay.api.registrar import Registrar
-from relay.api.registration import answer_of, tag_in, told
+from relay.api.registration import CHANGE, ETAG, IF_MATCH, answer_of, tag_in, told
 from relay.api.route import (
     NAME,
     DocumentedResponse,
-    ETag,
     Example,
-    Parameter,
     json_of,
     route,
 )
@@ -59,11 +55,6 @@ class RotatedView(NewReceiverView):
     former_until: str | None
 
 
-_IF_MATCH: Final = Parameter("If-Match", "header", ETag, "An `ETag`: only if the receiver is still that.")
-_ETAG: Final = {"ETag": "Changes with every change of the receiver."}
-_CHANGE: Final = (DECLARED_IN_FILE, CHANGED_MEANWHILE)
-
-
 class RotationResource:
     """The route; see the module's first line."""
 
@@ -78,14 +69,14 @@ class RotationResource:
         audit="receiver.rotated",
         id="rotateReceiverSecret",
         noun="receivers",
-        parameters=(NAME, _IF_MATCH),
+        parameters=(NAME, IF_MATCH),
         body=json_of(SecretRotation, required=False),
         answers=(
             DocumentedResponse(
-                200, "The new secret signs here, and everywhere within 2 s.", json_of(RotatedView), _ETAG
+                200, "The new secret signs here, and everywhere within 2 s.", json_of(RotatedView), ETAG
             ),
         ),
-        problems=(INVALID_RECEIVER, NO_SECRETS_KEY, *_CHANGE),
+        problems=(INVALID_RECEIVER, NO_SECRETS_KEY, *CHANGE),
         example=Example(200, path={"name": "made"}, body={"grace": "1d", "secret": "${DEPLOY_SECRET}"}),
     )
     async def rotate(self, request: web.Request) -> web.Response:

@@ -202,3 +202,4 @@ SOURCE_ID: Final = Parameter("source_id", "path", SourceId, "The application tha
 MESSAGE_ID: Final = Parameter("message_id", "path", MessageIdText, "The message's id, unique in its source.")
 RECEIVER_NAME: Final = Parameter("receiver", "path", ReceiverName, "The receiver's name.")
 NAME: Final = Parameter("name", "path", ReceiverName, "The receiver's name.")
+LIMIT: Final = Parameter("limit", "query", Limit, "So many at most; usually 50.")

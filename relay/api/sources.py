@@ -24,12 +24,12 @@ from relay.api.receivers import ParkedView
 from relay.api.registrar import Registrar, Unknown, Written, readable
 from relay.api.registration import MOST_BODY, answer_of, tag_in, told
 from relay.api.route import (
+    LIMIT,
     SOURCE_ID,
     Body,
     DocumentedResponse,
     ETag,
     Example,
-    Limit,
     Parameter,
     json_of,
     route,
@@ -243,7 +243,7 @@ class SourcesResource:
         noun="sources",
         parameters=(
             Parameter("declared_by", "query", Literal["file", "api"], "Those that came from there."),
-            Parameter("limit", "query", Limit, "So many at most; usually 50."),
+            LIMIT,
             Parameter("cursor", "query", str, "Of the page before: what follows it."),
         ),
         answers=(DocumentedResponse(200, "In the order of their ids.", json_of(SourcePage)),),

@@ -42,12 +42,12 @@ from relay.api.paging import limit_in
 from relay.api.problems import NO_HISTORY, NOT_FOUND, PAYLOAD_GONE, Problem, invalid
 from relay.api.reading import flag_in, message_in_path, query_of
 from relay.api.route import (
+    LIMIT,
     MESSAGE_ID,
     SOURCE_ID,
     Body,
     DocumentedResponse,
     Example,
-    Limit,
     Parameter,
     ReceiverName,
     SourceId,
@@ -110,7 +110,7 @@ _UNTIL: Final = Parameter("until", "query", _Time, "Before then: RFC 3339, or ho
 _Place = Annotated[str, Meta(pattern="^[0-9]{1,9}-[0-9]{1,18}$")]
 _BEHIND: Final = Parameter("behind", "query", _Place, "PARTITION-OFFSET of an attempt: only those recorded later.")
 _PAGE: Final = (
-    Parameter("limit", "query", Limit, "So many at most; usually 50."),
+    LIMIT,
     Parameter("cursor", "query", _Cursor, "Of the page before: what follows it."),
 )
 _AT: Final = {"source_id": "github", "message_id": "sent-1"}
