@@ -18,8 +18,17 @@ from tests.documents import GENERATED, PAGES, ROOT, prose
 
 CHECKED: Final = (
     "CONTRIBUTING.md",
+    "docs/architecture.md",
+    "docs/glossary.md",
     "docs/index.md",
+    "README.md",
     "docs/python.md",
+    "docs/verifying.md",
+    "docs/least-rights.md",
+    "docs/performance.md",
+    "docs/metrics.md",
+    "docs/upgrading.md",
+    "docs/production.md",
     "relay/__init__.py",
     "relay/__main__.py",
     "relay/clock",

@@ -312,7 +312,7 @@ async def test_the_relay_tries_by_itself_until_the_receiver_answers(rig: Rig, si
 
 @pytest.mark.parametrize("kind", ["challenge", "hmac", "cloudevents"])
 async def test_the_receiver_in_the_documents_answers_right(rig: Rig, kind: str) -> None:
-    [sample] = re.findall(r"(?ms)^```python$(.*?)^```$", (DOCS / "verification.md").read_text(encoding="utf-8"))
+    [*_, sample] = re.findall(r"(?ms)^```python$(.*?)^```$", (DOCS / "verifying.md").read_text(encoding="utf-8"))
     environ = {"SECRET": SECRET, "PORT": "0", "PATH": os.environ["PATH"]}
     receiver = await asyncio.create_subprocess_exec(
         sys.executable, "-c", sample, env=environ, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.DEVNULL

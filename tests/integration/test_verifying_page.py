@@ -122,7 +122,7 @@ def cases(*, v1a: bool) -> dict[str, tuple[Case, bool]]:
 
 @pytest.mark.parametrize("language", LANGUAGES, ids=lambda language: str(language.fence))
 def test_a_sample_takes_what_the_relay_signs_and_nothing_else(language: Language, tmp_path: Path) -> None:
-    [source] = re.findall(rf"^```{language.fence}\n(.*?)^```$", PAGE.read_text(), re.DOTALL | re.MULTILINE)
+    [source, *_] = re.findall(rf"^```{language.fence}\n(.*?)^```$", PAGE.read_text(), re.DOTALL | re.MULTILINE)
     if shutil.which(language.tool) is None:
         pytest.skip(f"there is no {language.tool}")
     file = tmp_path / language.file

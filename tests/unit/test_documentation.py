@@ -1,5 +1,6 @@
 """What is written for people: every fence says how it is tried, every command exists, every link leads somewhere."""
 
+import ast
 import json
 import re
 from collections.abc import Iterator
@@ -22,6 +23,7 @@ from tests.documents import (
     named,
     prose,
 )
+from tests.words import findings
 
 FENCES = [fence for page in PAGES for fence in fences(page)]
 RULE = "a line above it says `<!-- run: WHERE -->` or `<!-- skip: WHY -->`: CONTRIBUTING.md"
@@ -141,3 +143,45 @@ def anchors(page: Path) -> set[str]:
         if count:
             found[f"{slug}-{count}"] = 0
     return set(found) | set(re.findall(r'<a (?:id|name)="([^"]+)"', page.read_text()))
+
+
+# --- places in the code -----------------------------------------------------------------------------------------------
+
+ARCHITECTURE = ROOT / "docs" / "architecture.md"
+
+
+@pytest.mark.parametrize(
+    "path", sorted(set(re.findall(r"`((?:relay|workers|tests|release)/[^`*]*)`", ARCHITECTURE.read_text())))
+)
+def test_a_path_on_the_page_of_the_architecture_exists(path: str) -> None:
+    assert (ROOT / path).exists()
+
+
+@pytest.mark.parametrize(
+    ("name", "path"), sorted(set(re.findall(r"`([\w.]+)` in\s+`([\w/]+\.py)`", ARCHITECTURE.read_text())))
+)
+def test_a_name_on_the_page_of_the_architecture_is_in_its_module(name: str, path: str) -> None:
+    body: list[ast.stmt] = ast.parse((ROOT / path).read_text()).body
+    for part in name.split("."):
+        found = [statement for statement in body if part in declared(statement)]
+        assert found, part
+        body = getattr(found[0], "body", [])
+
+
+def declared(statement: ast.stmt) -> set[str]:
+    """The names that a statement of a module or class declares."""
+    if isinstance(statement, ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
+        return {statement.name}
+    targets = statement.targets if isinstance(statement, ast.Assign) else [getattr(statement, "target", None)]
+    return {target.id for target in targets if isinstance(target, ast.Name)}
+
+
+def test_the_engine_on_the_page_of_the_architecture_is_complete() -> None:
+    table = ARCHITECTURE.read_text().split("## The engine, from below")[1].split("## ")[0]
+    modules = {path.name for path in (ROOT / "relay" / "engine").glob("*.py")} - {"__init__.py"}
+    assert set(re.findall(r"`(\w+\.py)`", table)) == modules
+
+
+def test_prose_and_class_names_keep_the_rules() -> None:
+    """What `make lint` checks, too."""
+    assert [str(finding) for finding in findings()] == []

@@ -1,4 +1,4 @@
-"""docs/sizing.md: each limit has a setting, and what tells of it is there; the arithmetic is right."""
+"""docs/performance.md: each limit has a setting, and what tells of it is there; the arithmetic is right."""
 
 import re
 from pathlib import Path
@@ -10,7 +10,7 @@ from relay.config.settings import Settings
 from relay.domain.reasons import REASONS
 
 DOCS: Final = Path(__file__).parents[2] / "docs"
-PAGE: Final = (DOCS / "sizing.md").read_text()
+PAGE: Final = (DOCS / "performance.md").read_text()
 DAY_S: Final = 86_400
 ROW_BYTES: Final = 55
 

@@ -169,7 +169,7 @@ VERIFICATION: Final = Sent(
     "verification",
     "Do you want what is sent there?, to a receiver with `verification: hmac`",
     "Before anything else is sent. Check its signature; answer with a nonce of your own and the signature of both, as "
-    "docs/verification.md says.",
+    "docs/verifying.md says.",
     (
         SentHeader("webhook-id", "`verify_` and the nonce."),
         *_SIGNED,
