@@ -1,4 +1,4 @@
-"""Says at start what is off about answer URLs: a receiver that answers by itself would find out only when it tries."""
+"""Logs problems with answer URLs at start: a receiver that answers later would find them only when it tries."""
 
 from collections.abc import Mapping
 
@@ -13,7 +13,7 @@ _log = get_logger("relay.process")
 
 
 def log_answer_urls(settings: Settings, plan: ProcessPlan, urls: AnswerUrls, receivers: Mapping[str, Receiver]) -> None:
-    """Once for all processes of a group: by the first one, if it sends such URLs or takes what is POSTed to them."""
+    """Logs once per group: in its first process, if that sends such URLs or serves them."""
     if plan.index or not plan.roles & {API, _SENDS}:
         return
     known = {name: AnsweringReceiver(one.post.url, one.status_endpoint is not None) for name, one in receivers.items()}

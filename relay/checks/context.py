@@ -1,4 +1,4 @@
-"""A relay that is looked at: its settings, and what its log, its state and its receivers are looked at through."""
+"""The context of the checks: the relay's settings, and access to its log, state and receivers."""
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -19,14 +19,15 @@ from relay.log.port import Log
 from relay.state.port import State
 
 MOST_KNOWN: Final = 1_000
-"""Receivers that are looked at, in the order of their names."""
+"""Most receivers to check, in the order of their names."""
 _REFUSED_SHOWN: Final = 20
 
 
 @dataclass(frozen=True, slots=True)
 class KnownEntries:
-    """Who there is. `refused`: why entries cannot be used, by `receivers.<name>` or `sources.<id>`; `refused_more`: so
-    many besides. `left_out`: receivers beyond those that are looked at. `keys` None: the log was not read."""
+    """The known receivers and sources. `refused`: why entries cannot be used, by `receivers.<name>` or
+    `sources.<id>`; `refused_more`: the number of further ones. `left_out`: the number of receivers that are not
+    checked. `keys` None: the log was not read."""
 
     receivers: Mapping[str, Receiver]
     sources: Mapping[str, Source]
@@ -37,7 +38,7 @@ class KnownEntries:
 
 
 class LaneTopic(NamedTuple):
-    """A topic that a role has to read. `receiver`: whose own it is; None: of all, or of the shared lane."""
+    """A topic that a role has to read. `receiver`: the owner; None: a topic of all, or of the shared lane."""
 
     topic: str
     role: str
@@ -47,13 +48,15 @@ class LaneTopic(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class CheckContext:
-    """What is looked at. `log` and `state` raise Unavailable where they cannot be opened; `known` does without them.
+    """A relay to check. `log` and `state` raise Unavailable if they cannot be opened; `known` does without them.
 
-    `mistakes`: what is wrong with the settings and the receivers file, a line each. `given`: settings that were given.
-    `receiver`: only what is about this one. `data_dir`: of an embedded relay, which has no Kafka. `history_behind`: how
-    many seconds the history is behind (None: nobody can say), which raises HistoryUnavailable where its store does not
-    answer, and LogUnavailable where that alone is known; None: there is no history. `history`: its store, where it is
-    opened for this.
+    `mistakes`: those of the settings and the receivers file, a line each. `given`: settings that were given.
+    `receiver`:
+    check only this one. `data_dir`: of an embedded relay, which has no Kafka. `history_behind`: the lag of the history
+    in
+    seconds (None: unknown); it raises HistoryUnavailable if the store does not answer, and LogUnavailable if only the
+    log
+    does not; None: there is no history. `history`: its store, if it is opened for this check.
     """
 
     settings: Settings
@@ -80,7 +83,7 @@ class CheckContext:
         return self.data_dir is not None
 
     def lanes(self, known: KnownEntries) -> list[LaneTopic]:
-        """The topics that have to be read, with the receivers that there are; or by the one that is looked at."""
+        """The topics that have to be read, for all receivers, or for the one that is checked."""
         topics, own = self.topics, self._own_lanes(known)
         groups = topics.fixed_groups()
         if self.receiver is not None:
@@ -109,7 +112,7 @@ class CheckContext:
 
 
 def known_to(registry: Registry, receiver: str | None = None) -> KnownEntries:
-    """What a process knows that has read the topic."""
+    """The entries of a process that has read the topic."""
     keys = registry.keys
     if receiver is not None:
         one, why = registry.receiver(receiver), registry.refusal(receiver)
@@ -128,7 +131,7 @@ def known_to(registry: Registry, receiver: str | None = None) -> KnownEntries:
 
 
 def _place(key: str) -> str:
-    """Of a key of the topic, as of a file."""
+    """The place of a topic's key, as in a file."""
     kind, _, rest = key.partition(":")
     return f"sources.{rest}" if kind == "source" else f"receivers.{key}"
 
@@ -136,7 +139,7 @@ def _place(key: str) -> str:
 def known_to_file(
     file: ReceiversFile | None, variables: Mapping[str, str], receiver: str | None = None
 ) -> KnownEntries:
-    """What only the receivers file tells, where the log cannot be read."""
+    """The entries of the receivers file alone, if the log cannot be read."""
     if file is None:
         return KnownEntries({}, {})
     refused = file.refusals(variables)
@@ -160,5 +163,5 @@ def _usable(
     )
     try:
         return kept.resolve(variables)
-    except UserError:  # a variable has gone meanwhile
+    except UserError:  # a variable has been removed meanwhile
         return {}, {}

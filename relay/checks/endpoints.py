@@ -1,6 +1,6 @@
-"""Whether receivers and callbacks can be reached: name, address, connection, certificate. No request is made.
+"""Checks whether receivers and callbacks can be reached: name, address, connection, certificate. No request is made.
 
-Each endpoint is reached as an attempt would, by the same code, with its own settings of TLS and proxy.
+Each endpoint is reached as an attempt would, by the same code, with its own TLS and proxy settings.
 """
 
 import asyncio
@@ -19,7 +19,7 @@ from relay.domain.receiver import Endpoint
 from relay.domain.secrecy import masked_url
 
 MOST: Final = 200
-"""Endpoints that are reached in one look."""
+"""Most endpoints per check."""
 AT_ONCE: Final = 20
 LIMIT_S: Final = 14.0
 SOON_S: Final = 14 * 86_400.0
@@ -29,7 +29,7 @@ _SETTING: Final = re.compile(r"RELAY_[A-Z_]+=\S+[^\s;,]")
 
 
 class Target(NamedTuple):
-    """Where something is sent to: scheme, host and port of `url`. `subject`: of whom, for people."""
+    """A destination: scheme, host and port of `url`. `subject`: its owner, for operators."""
 
     subject: str
     url: str
@@ -37,7 +37,7 @@ class Target(NamedTuple):
 
 
 class Reached(NamedTuple):
-    """What is there. `expires_in_s`: of the certificate; None without TLS."""
+    """A successful connection. `expires_in_s`: of the certificate; None without TLS."""
 
     expires_in_s: float | None
 
@@ -89,7 +89,7 @@ def _of_endpoint(subject: str, endpoint: Endpoint) -> Iterator[Target]:
 async def _reached(
     transport: Reaches, targets: Sequence[Target], wall: Callable[[], float]
 ) -> Mapping[Target, Reached | NoResponse]:
-    """What there was to be found within the time."""
+    """The results within the time."""
     seats = asyncio.Semaphore(AT_ONCE)
     found: dict[Target, Reached | NoResponse] = {}
 
@@ -112,20 +112,20 @@ async def _reached(
 
 
 def judge(found: Mapping[Target, Reached | NoResponse], count: int) -> list[Checked]:
-    """`count`: endpoints that there are. A line for each that is not right, and one for each check that found nothing
-    of the sort; what was not looked at is said."""
+    """A line for each failure, and one for each check without failures; says how many endpoints were not checked.
+    `count`: all endpoints."""
     if not count:
-        return [fine(name, "there is no receiver or callback to look at") for name in CHECKS]
+        return [fine(name, "there is no receiver or callback to check") for name in CHECKS]
     judged = {target: _judged(target, outcome) for target, outcome in found.items()}
     wrong = [checked for checked in judged.values() if checked is not None]
     right = [checked for name in CHECKS if (checked := _right(name, judged)) is not None]
     left = count - len(found)
-    more = f"{left} of {count} endpoints were not looked at, as there are too many for one look"
+    more = f"{left} of {count} endpoints were not checked, as there are too many for one check"
     return [*wrong, *right, *([skipped("connection", more)] if left else [])]
 
 
 def _right(name: str, judged: Mapping[Target, Checked | None]) -> Checked | None:
-    """How many got past this check, where nobody failed it; a failed one says nothing of those behind it."""
+    """How many endpoints passed this check, if none failed it; a failed check says nothing about the later ones."""
     failed = [CHECKS.index(one.name) for one in judged.values() if one is not None]
     if CHECKS.index(name) in failed:
         return None
@@ -135,7 +135,7 @@ def _right(name: str, judged: Mapping[Target, Checked | None]) -> Checked | None
         if (one is None or CHECKS.index(one.name) > CHECKS.index(name))
         and (name != "tls" or target.url.startswith("https:"))
     ]
-    return fine(name, f"right of {len(passed)} endpoints") if passed else None
+    return fine(name, f"{len(passed)} endpoints pass") if passed else None
 
 
 def _judged(target: Target, outcome: Reached | NoResponse) -> Checked | None:
@@ -144,7 +144,7 @@ def _judged(target: Target, outcome: Reached | NoResponse) -> Checked | None:
     if outcome.expires_in_s is None or outcome.expires_in_s >= SOON_S:
         return None
     what = f"the certificate of {_shown(target.url)} expires in {outcome.expires_in_s / _DAY_S:.0f} days"
-    return warning("tls", what, "have it renewed", target.subject)
+    return warning("tls", what, "renew it", target.subject)
 
 
 def _failed(target: Target, outcome: NoResponse) -> Checked:
@@ -152,27 +152,27 @@ def _failed(target: Target, outcome: NoResponse) -> Checked:
     match outcome.kind:
         case "dns":
             todo = "correct the URL of the receiver, or the name in DNS"
-            return error("dns", f"{url}: there is no such name: {detail}", todo, target.subject)
+            return error("dns", f"{url}: the name does not exist: {detail}", todo, target.subject)
         case "dns_silent":
             what = f"{url}: no name server answers: {detail}"
             return warning("dns", what, "see /etc/resolv.conf of this machine", target.subject)
         case "blocked" | "invalid_url":
             return error("address", f"{url}: {detail}", _allowing(detail), target.subject)
         case "tls":
-            todo = "have the certificate renewed, or name its authority: tls.ca of the receiver, or RELAY_CA_FILE"
+            todo = "renew the certificate, or configure its authority: tls.ca of the receiver, or RELAY_CA_FILE"
             return error("tls", f"{url}: {detail}", todo, target.subject)
         case "no_proxy":
             todo = "see RELAY_EGRESS_PROXY, and `proxy` of the receiver"
             return warning("connection", f"{url}: {detail}", todo, target.subject)
         case _:
-            todo = "start the receiver, or open the way to it: firewall, port"
+            todo = "start the receiver, or allow connections to it: firewall, port"
             return warning("connection", f"{url}: {outcome.kind}: {detail}", todo, target.subject)
 
 
 def _allowing(refusal: str) -> str:
     """The setting that a refusal of the guard names."""
     setting = _SETTING.search(refusal)
-    return "use a public address, over https" if setting is None else f"if that is meant to be: {setting[0]}"
+    return "use a public address, over https" if setting is None else f"if that is intended: {setting[0]}"
 
 
 def _shown(url: str) -> str:

@@ -1,4 +1,4 @@
-"""What is looked at of who there is: entries that cannot be used here; and how far the history is."""
+"""Checks of the entries, for those that cannot be used here; and of the history's lag."""
 
 from relay.checks.context import CheckContext, KnownEntries
 from relay.config.durations import format_duration
@@ -13,15 +13,15 @@ async def look_at_entries(case: CheckContext) -> list[Checked]:
 
 
 def judge_entries(known: KnownEntries, receiver: str | None = None) -> list[Checked]:
-    todo = "set what is named, for every process; RELAY_SECRETS_FROM says which variables may be named"
+    todo = "set the variable or file, for every process; RELAY_SECRETS_FROM lists the allowed variables"
     found = [error("entries", why, todo, place) for place, why in known.refused.items()]
     if known.refused_more:
         found.append(error("entries", f"{known.refused_more} more entries are refused", "relay receivers check"))
     if receiver is not None and receiver not in known.receivers and not found:
         what = f"there is no receiver {receiver}" + ("" if known.keys is not None else " in the receivers file")
         return [error("entries", what, "relay receivers list --registered", receiver)]
-    left = f"; {known.left_out} more receivers were not looked at" if known.left_out else ""
-    of_file = "" if known.keys is not None else ", as the receivers file has them: the log was not read"
+    left = f"; {known.left_out} more receivers were not checked" if known.left_out else ""
+    of_file = "" if known.keys is not None else ", by the receivers file: the log was not read"
     counts = f"{len(known.receivers)} receivers and {len(known.sources)} sources can be used here{of_file}{left}"
     return found or [fine("entries", counts)]
 
@@ -32,12 +32,12 @@ async def look_at_history(case: CheckContext) -> list[Checked]:
     try:
         return [judge_history(await case.history_behind())]
     except LogUnavailable:
-        return [skipped("history", "its store answers; how far it is behind takes the log, which cannot be reached")]
+        return [skipped("history", "its store answers; its lag is unknown, as the log cannot be reached")]
 
 
 def judge_history(behind_s: float | None) -> Checked:
     todo = "relay worker history"
     if behind_s is None:
-        return warning("history", "nobody can say how far the history is behind: no worker tells", todo)
+        return warning("history", "the lag of the history is unknown: no worker reports it", todo)
     text = f"{format_duration(round(behind_s))} behind the log"
     return warning("history", text, todo) if behind_s > HISTORY_BEHIND_S else fine("history", text)

@@ -1,4 +1,4 @@
-"""What is looked at on this machine alone: settings, versions, descriptors, the data directory, who reaches the API."""
+"""Checks of this machine alone: settings, versions, descriptors, the data directory, and access to the API."""
 
 import os
 import platform
@@ -41,7 +41,7 @@ async def look_at_settings(case: CheckContext) -> list[Checked]:
         return unusable(case.mistakes)
     file = case.settings.receivers_file
     of_file = f"{file} is well-formed" if file.exists() else f"there is no {file}"
-    return [fine("settings", f"{case.given} given, the others left at their defaults; {of_file}")]
+    return [fine("settings", f"{case.given} set, the others have their defaults; {of_file}")]
 
 
 def unusable(mistakes: Sequence[str]) -> list[Checked]:
@@ -75,10 +75,10 @@ def judge_software(python: tuple[int, int], openssl: tuple[int, int], today: dat
     until = _PYTHON_UNTIL.get(python)
     if until is not None and today > until:
         what = f"Python {python[0]}.{python[1]} has had no fixes since {until}"
-        found.append(warning("software", what, "move to a newer Python"))
+        found.append(warning("software", what, "upgrade Python"))
     if openssl < _OPENSSL:
-        what = f"OpenSSL {openssl[0]}.{openssl[1]} gets no fixes any more"
-        found.append(warning("software", what, "move to OpenSSL 3 or newer"))
+        what = f"OpenSSL {openssl[0]}.{openssl[1]} no longer gets fixes"
+        found.append(warning("software", what, "upgrade to OpenSSL 3 or newer"))
     return found or [fine("software", text)]
 
 
@@ -90,15 +90,15 @@ async def look_at_descriptors(case: CheckContext) -> list[Checked]:
 
 
 def judge_descriptors(settings: Settings, descriptors: int) -> Checked:
-    """`descriptors`: that a process may have."""
+    """`descriptors`: the process's limit."""
     todo = "raise `ulimit -n` to 65536 (LimitNOFILE=65536 of systemd) where the relay is started"
     try:
         seats = requests_of(settings, descriptors)
     except UserError as wrong:
         return error("descriptors", str(wrong), todo)
-    text = f"{descriptors} descriptors, so {seats} requests under way at a time"
+    text = f"{descriptors} descriptors, so at most {seats} requests in flight"
     if seats < FEW_SEATS and settings.max_requests is None:
-        return warning("descriptors", f"{text}: a few slow receivers take all of them", todo)
+        return warning("descriptors", f"{text}: a few slow receivers use all of them", todo)
     return fine("descriptors", text)
 
 
@@ -119,14 +119,14 @@ async def look_at_data(case: CheckContext) -> list[Checked]:
 
 
 def sqlite_file(settings: Settings) -> Path | None:
-    """That of a history in SQLite; None: there is none."""
+    """The file of a history in SQLite; None if there is none."""
     url = "" if settings.history_url is None else settings.history_url.get_secret_value()
     return Path(unquote(urlsplit(url).path)) if url.startswith("sqlite:") else None
 
 
 def _directory(directory: Path) -> Checked:
     if not directory.is_dir():
-        return error("data", f"{directory} is not there", f"mkdir -p {directory}")
+        return error("data", f"{directory} does not exist", f"mkdir -p {directory}")
     if not os.access(directory, os.R_OK | os.W_OK | os.X_OK):
         return error("data", f"{directory} cannot be written to by this user", f"chown or chmod {directory}")
     usage = shutil.disk_usage(directory)
@@ -134,9 +134,9 @@ def _directory(directory: Path) -> Checked:
 
 
 def judge_disk(directory: Path, disk: Disk) -> Checked:
-    text = f"{directory}: {disk.free / _GIB:.1f} GiB of {disk.total / _GIB:.1f} GiB are left on its disk"
+    text = f"{directory}: {disk.free / _GIB:.1f} GiB of {disk.total / _GIB:.1f} GiB are free on its disk"
     if disk.free < FULL_BYTES:
-        return error("data", f"{text}: what comes in will be refused", "make room on that disk")
+        return error("data", f"{text}: new messages will be rejected", "make room on that disk")
     if disk.free < _GIB or disk.free < disk.total / 10:
         return warning("data", text, "make room on that disk")
     return fine("data", text)
@@ -157,18 +157,18 @@ def judge_key(settings: Settings, known: KnownEntries, now: float) -> list[Check
         return [error("api-key", str(wrong), todo)]
     made = known.keys is not None and known.keys.any_good(now)
     if settings.api_key is not None or made:
-        where = "RELAY_API_KEY is set" if settings.api_key is not None else "there are keys that were made"
-        return [fine("api-key", f"the API asks for a key: {where}")]
+        where = "RELAY_API_KEY is set" if settings.api_key is not None else "keys have been created"
+        return [fine("api-key", f"the API requires a key: {where}")]
     own = own_url(settings.api_host, settings.api_port)
     try:
         check_exposure(settings)
     except Exposed as exposed:
-        unsure = "" if known.keys is not None else "; keys that were made could not be looked up"
+        unsure = "" if known.keys is not None else "; created keys could not be looked up"
         return [error("api-key", f"{exposed}{unsure}", todo)]
     if not is_loopback(settings.api_host):
-        what = f"everybody who reaches {settings.api_host} may call the API: RELAY_API_INSECURE is set, and no key is"
+        what = f"every client that reaches {settings.api_host} may call the API: RELAY_API_INSECURE is set, and no key"
         return [warning("api-key", what, todo)]
     if settings.public_url is not None:
-        what = f"RELAY_PUBLIC_URL leads others to {own}, where nobody needs a key"
+        what = f"RELAY_PUBLIC_URL leads other machines to {own}, where no key is required"
         return [warning("api-key", what, todo)]
-    return [fine("api-key", f"none is needed, and only this machine reaches the API, at {own}")]
+    return [fine("api-key", f"none is required, and only this machine reaches the API, at {own}")]

@@ -1,4 +1,4 @@
-"""Something that is opened once for all who look through it, and closed at the end."""
+"""A resource that is opened once for all its users, and closed at the end."""
 
 import asyncio
 from collections.abc import Awaitable, Callable
@@ -12,7 +12,7 @@ async def _nothing(_it: object) -> None:
 
 
 class Opened(Generic[T]):
-    """`make`: opens it. Whoever asks first has that begun; all are told how it ended."""
+    """`make`: opens it. The first caller starts that; all callers get the result or the error."""
 
     def __init__(self, make: Callable[[], Awaitable[T]], close: Callable[[T], Awaitable[None]] = _nothing) -> None:
         self._make = make
@@ -20,7 +20,7 @@ class Opened(Generic[T]):
         self._making: asyncio.Task[T] | None = None
 
     async def __call__(self) -> T:
-        """Raises what `make` does."""
+        """Raises the errors of `make`."""
         if self._making is None:
             self._making = asyncio.ensure_future(self._made())
         return await asyncio.shield(self._making)
@@ -35,7 +35,7 @@ class Opened(Generic[T]):
         )
 
     async def close(self) -> None:
-        """Also while it is being opened; never raises what opening it did."""
+        """Also while it is being opened; never raises the errors of opening."""
         if self._making is None:
             return
         if not self._making.done():

@@ -1,4 +1,4 @@
-"""What is looked at on the log: whether it answers, rights, topics, backlogs, and its clock."""
+"""Checks of the log: connection, rights, topics, backlogs and clock."""
 
 import re
 import shlex
@@ -20,7 +20,7 @@ from relay.log.checks import RISK, Finding, Grade, backlog_findings, findings, i
 from relay.log.port import Backlog, Log, TopicPartition, TopicState
 
 SPAN_S: Final = 2.0
-"""Between the two looks at the backlogs: workers commit twice a second."""
+"""Between the two readings of the backlogs: workers commit twice a second."""
 BEHIND_S: Final = 60.0
 _OLDEST_READ: Final = 100
 _SETTING: Final = re.compile(r"\bset ([a-z]+(?:\.[a-z]+)+=[^\s;,]+)")
@@ -49,7 +49,7 @@ def judge_rights(lacking: Sequence[Right], topics: Topics, roles: frozenset[str]
         what = line.partition("; ")[0]
         severity = error if right.at_once(topics) is not None else warning
         found.append(severity("rights", what, _rights_command(roles)))
-    return found or [fine("rights", "this user has all that the roles need")]
+    return found or [fine("rights", "this user has all rights that the roles need")]
 
 
 def _rights_command(roles: frozenset[str]) -> str:
@@ -78,16 +78,16 @@ def judge_topics(found: Sequence[Finding], count: int) -> list[Checked]:
     for problem, names in in_lines(found).items():
         severity = warning if grades[problem] is Grade.WARN else error
         judged.append(severity("topics", problem, command_for(problem, sorted(names)), some(sorted(names))))
-    return judged or [fine("topics", f"{count} topics are as they have to be")]
+    return judged or [fine("topics", f"{count} topics have the required settings")]
 
 
 def command_for(problem: str, topics: Sequence[str]) -> str | None:
-    """What mends a finding of the topics, as far as a command does."""
+    """The command that fixes a finding of the topics, if there is one."""
     if (command := _COMMAND.search(problem)) is not None:
         return command[1]
     if (setting := _SETTING.search(problem)) is None:
         return None
-    more = f" (and so of {len(topics) - 1} more)" if len(topics) > 1 else ""
+    more = f" (likewise for {len(topics) - 1} more)" if len(topics) > 1 else ""
     words = f"--alter --entity-type topics --entity-name {shlex.quote(topics[0])} --add-config {setting[1]}"
     return f"kafka-configs.sh --bootstrap-server ... {words}{more}"
 
@@ -102,8 +102,8 @@ def some(names: Sequence[str]) -> str:
 
 @dataclass(frozen=True, slots=True)
 class UnreadLag:
-    """How far a group is behind in a topic, at two looks: records that were unread, and how many it had committed by
-    the second. `oldest_s`: how long the oldest had waited; None: not known. `retention_s`: of the topic."""
+    """A group's lag in a topic at two readings: unread records, and the records that it had committed by the second.
+    `oldest_s`: how long the oldest had waited; None: unknown. `retention_s`: of the topic."""
 
     group: str
     topic: str
@@ -128,11 +128,11 @@ async def look_at_lag(case: CheckContext) -> list[Checked]:
 
 
 def judge_lag(found: Sequence[UnreadLag], *, embedded: bool = False) -> list[Checked]:
-    """What is behind, or a line that says that nothing is."""
+    """A line for each lag, or one that says that there is none."""
     judged = [checked for each in found if (checked := _judged(each, embedded=embedded)) is not None]
     total = sum(each.after for each in found)
     oldest_s = max((each.oldest_s or 0.0 for each in found), default=0.0)
-    oldest = f"; the oldest waits for {format_duration(round(oldest_s))}" if total and oldest_s >= 1 else ""
+    oldest = f"; the oldest has waited for {format_duration(round(oldest_s))}" if total and oldest_s >= 1 else ""
     return judged or [fine("lag", f"{total} records are unread, of {len(found)} topics{oldest}")]
 
 
@@ -141,13 +141,13 @@ def _judged(unread: UnreadLag, *, embedded: bool) -> Checked | None:
         return None
     waits = f"{unread.after} records are unread, the oldest for {format_duration(round(unread.oldest_s))}"
     role = unread.group.rpartition("relay.")[2]
-    todo = "see `lanes`, and what is slow: relay receivers health NAME"
+    todo = "see `lanes`, and find slow receivers: relay receivers health NAME"
     todo = todo if embedded else f"{todo}; more processes: relay worker {role}"
     if unread.retention_s is not None and unread.oldest_s > RISK * unread.retention_s:
         kept = format_duration(unread.retention_s)
         return error("lag", f"{waits}: after {kept} it is deleted unread", todo, unread.topic)
     if not unread.committed:
-        grown = f" and {unread.after - unread.before} have come" if unread.after > unread.before else ""
+        grown = f" and {unread.after - unread.before} arrived" if unread.after > unread.before else ""
         return warning("lag", f"{waits}: within {SPAN_S:g} s none was finished{grown}", todo, unread.topic)
     if unread.after > unread.before:
         grows = f"it grows by {(unread.after - unread.before) / SPAN_S:.0f} a second"
@@ -180,7 +180,7 @@ def _size(backlogs: Iterable[Backlog]) -> int:
 
 
 async def _oldest(log: Log, backlogs: Sequence[Backlog], now: float) -> dict[TopicPartition, float]:
-    """Seconds that the first unread record of partitions has waited, of some that have any."""
+    """How long the first unread record has waited, in seconds, for some of the partitions that have any."""
     unread = [each for each in backlogs if each.committed is not None and not each.is_lost and _size([each])]
     some_of_them = sorted(unread, key=lambda each: each.committed - each.end)[:_OLDEST_READ]  # type: ignore[operator]
     records = await log.read([(Coordinate(*each.partition, _next(each)), None) for each in some_of_them])
@@ -195,7 +195,7 @@ async def _oldest(log: Log, backlogs: Sequence[Backlog], now: float) -> dict[Top
 
 
 async def look_at_clock(case: CheckContext) -> list[Checked]:
-    """Kafka does not tell its time; but what it appended last was appended before now."""
+    """Kafka does not report its time; but its newest record was appended before now."""
     log, topic = await case.log(), case.topics.from_sender
     there = await log.describe([topic])
     if topic not in there or there[topic].sender_timed:
@@ -208,7 +208,7 @@ async def look_at_clock(case: CheckContext) -> list[Checked]:
 
 
 def judge_newest(ahead_s: float) -> list[Checked]:
-    """`ahead_s`: of our clock, the time of the newest record; below 0 it says nothing."""
+    """`ahead_s`: how far our clock is ahead of the newest record's time; below 0 it proves nothing."""
     if ahead_s <= OFF_S:
         return []
     what = f"this machine's clock is {ahead_s:.0f} s or more behind that of the log, whose newest record is from then"

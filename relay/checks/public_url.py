@@ -1,4 +1,4 @@
-"""Whether `RELAY_PUBLIC_URL` answers from here, and whether it is this relay that does."""
+"""Checks whether `RELAY_PUBLIC_URL` answers from here, and whether this relay serves it."""
 
 import json
 from collections.abc import Sequence
@@ -19,7 +19,7 @@ _TIMEOUT_S: Final = 6.0
 _EVERYWHERE: Final = (ip_network("0.0.0.0/0"), ip_network("::/0"))
 _NOBODYS: Final = DeliveryId("doctor", "doctor", "doctor")
 _EXPIRED: Final = 410
-"""What only who knows the secret of an expired token answers."""
+"""The status for an expired token, which only a process with the secret returns."""
 
 
 async def look_at_public_url(case: CheckContext) -> list[Checked]:
@@ -37,12 +37,12 @@ async def look_at_public_url(case: CheckContext) -> list[Checked]:
 
 
 def _unguarded(settings: Settings) -> Settings:
-    """It is our own address, wherever it leads."""
+    """It is our own address, even if it is private."""
     return settings.model_copy(update={"allow_private_networks": _EVERYWHERE, "allow_http": True})
 
 
 async def _proof(transport: Transport, url: str, secrets: Sequence[bytes]) -> Exchange | None:
-    """What an answer URL of ours, which has expired, is answered with: so nothing comes of it. None: there are none."""
+    """The response of one of our own answer URLs, expired, so that it has no effect. None if there is no secret."""
     if not secrets:
         return None
     token = issue(secrets[0], _NOBODYS, 0, 1)
@@ -50,24 +50,24 @@ async def _proof(transport: Transport, url: str, secrets: Sequence[bytes]) -> Ex
 
 
 def judge(url: str, version: Exchange, proof: Exchange | None) -> Checked:
-    todo = "correct RELAY_PUBLIC_URL, or what leads from there to the API"
+    todo = "correct RELAY_PUBLIC_URL, or the proxy between it and the API"
     if isinstance(version, NoResponse):
         return error("public-url", f"{url} does not answer from here: {version.kind}: {version.detail}", todo)
-    told = _version_in(version)
-    if told is None:
-        return error("public-url", f"what answers at {url} is no relay (status {version.status})", todo)
+    answered = _version_in(version)
+    if answered is None:
+        return error("public-url", f"the server at {url} is not a relay (status {version.status})", todo)
     if proof is not None and (isinstance(proof, NoResponse) or proof.status != _EXPIRED):
-        what = f"at {url} another relay answers, or one with another RELAY_ANSWER_SECRET: answers would be lost there"
+        what = f"{url} leads to another relay, or one with another RELAY_ANSWER_SECRET: answers would be lost there"
         return error("public-url", what, todo)
-    if told != __version__:
-        return warning("public-url", f"at {url} answers version {told}, this is {__version__}", "update what is older")
+    if answered != __version__:
+        return warning("public-url", f"{url} has version {answered}, this is {__version__}", "update the older one")
     return fine("public-url", f"{url} answers as this relay")
 
 
 def _version_in(response: Response) -> str | None:
-    """None: it is none of a relay."""
+    """None: not a relay's response."""
     try:
-        told = json.loads(response.body)
-        return str(told["version"]) if response.status == 200 and told["name"] == "relay" else None
+        body = json.loads(response.body)
+        return str(body["version"]) if response.status == 200 and body["name"] == "relay" else None
     except (ValueError, TypeError, KeyError):
         return None

@@ -1,5 +1,5 @@
-"""What this process's user may do on the log: looked at before anything else is, so that a right that is missing is
-said in words, and not found out by the first message that needs it."""
+"""Checks the rights of this process's user on the log at start, so that a missing right is named, instead of failing
+the first message that needs it."""
 
 from collections.abc import Collection
 
@@ -9,15 +9,15 @@ from relay.domain.topics import Topics
 from relay.log.port import Log
 from relay.telemetry.logging import get_logger
 
-_SHARED_WORK = "moves, replays, rebuilding, the backlog watch, and what the receivers file declares"
+_SHARED_WORK = "moves, replays, rebuilding, the backlog watch, and applying the receivers file"
 
 _log = get_logger("relay.process")
 
 
 async def check_rights(log: Log, topics: Topics, roles: Collection[str]) -> bool:
-    """Refuse to start where a role could not do its work. Raises UserError, and LogUnavailable.
+    """Refuse to start if a role could not do its work. Raises UserError and LogUnavailable.
 
-    Whether the process may also do what one process of all does for the others: that takes the rights of the API.
+    Returns whether the process may also do the jobs that one process does for all: these need the rights of the API.
     """
     lacking = await log.lacking(rights_of(topics, roles))
     refuse([right for each in lacking if (right := each.at_once(topics))], roles)
@@ -36,7 +36,7 @@ def refuse(lacking: Collection[Right], roles: Collection[str]) -> None:
 
 
 def lines(lacking: Collection[Right], roles: Collection[str]) -> list[str]:
-    """What is missing, a line for each right, with the command that tells what to do."""
+    """The missing rights, a line each, with the command that prints how to grant them."""
     of_one = "".join(f" --role {role}" for role in roles) if len(roles) == 1 else ""
     return [
         f"Kafka: this user may not {', '.join(each.operations)} on {each.kind} {each.probe}; "

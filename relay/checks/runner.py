@@ -1,4 +1,4 @@
-"""Runs the checks, all at once: each has its own time and its own failures, and none is the end of the others."""
+"""Runs the checks concurrently: each has its own time limit, and a failure affects only itself."""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Collection, Iterator, Sequence
@@ -25,8 +25,8 @@ _log = get_logger("relay.doctor")
 
 
 class CheckProbe(NamedTuple):
-    """`names`: of the checks that it may say something of; a failure of the look itself goes to the first. `needs`:
-    without these it cannot be made, which is no failure of its own."""
+    """`names`: the checks that it may report on; a failure of the probe itself is reported for the first. `needs`:
+    without these it is skipped, which is no failure of its own."""
 
     names: tuple[str, ...]
     look: Callable[[CheckContext], Awaitable[Sequence[Checked]]]
@@ -60,11 +60,11 @@ LOOKS: Final = (
 OF_A_RECEIVER: Final = frozenset(
     {"log", "topics", "lag", "state", "lanes", "parked", "dead-letters", "entries", *endpoints.CHECKS}
 )
-"""What is looked at when only one receiver is."""
+"""The probes for a single receiver."""
 
 
 async def examine(case: CheckContext, *, within_s: float = LONGEST_S, looks: Sequence[CheckProbe] = LOOKS) -> Diagnosis:
-    """All that can be found out within this time; what could not is said. Raises nothing on account of what it sees."""
+    """All results within this time, and a note for each check without one. Never raises because of a finding."""
     begun = case.clock.wall()
     if case.receiver is not None:
         looks = [look for look in looks if OF_A_RECEIVER.intersection(look.names)]
@@ -79,7 +79,7 @@ async def examine(case: CheckContext, *, within_s: float = LONGEST_S, looks: Seq
 
 
 class _Failed(NamedTuple):
-    """The look could not be made."""
+    """The probe could not be run."""
 
     why: Checked
 
@@ -90,12 +90,12 @@ async def _made(case: CheckContext, look: CheckProbe, within_s: float) -> Sequen
         async with asyncio.timeout(limit_s):
             return await look.look(case)
     except TimeoutError:
-        return _Failed(error(name, f"there was no answer within {limit_s:g} s", _TODO.get(name)))
+        return _Failed(error(name, f"no answer within {limit_s:g} s", _TODO.get(name)))
     except StateRecovering as recovering:
-        return [warning(name, str(recovering), "wait for its end, which `recovery` tells")]
+        return [warning(name, str(recovering), "wait until it ends; see `recovery`")]
     except RelayError as failure:
         return _Failed(error(name, str(failure), _TODO.get(name)))
-    except Exception as bug:  # noqa: BLE001  one check that crashes is that check's failure, and not the end
+    except Exception as bug:  # noqa: BLE001  a check that crashes is that check's failure only
         _log.error("check_failed", check=name, error=f"{type(bug).__name__}: {bug}", exc_info=bug)
         return _Failed(error(name, f"the check itself has failed: {type(bug).__name__}: {bug}", _BUG))
 
@@ -112,15 +112,15 @@ def _said(look: CheckProbe, outcome: Sequence[Checked] | _Failed, gone: Collecti
         return outcome
     missing = [part for part in look.needs if part in gone]
     if missing and outcome.why.todo != _BUG:
-        return [skipped(look.names[0], f"this takes the {' and the '.join(missing)}, which cannot be reached")]
+        return [skipped(look.names[0], f"the {' and the '.join(missing)} cannot be reached")]
     return [outcome.why]
 
 
-# --- what is shown ------------------------------------------------------------------------------------------------
+# --- output ------------------------------------------------------------------------------------------------
 
 
 async def _secrets(case: CheckContext) -> list[str]:
-    """All that no line may show."""
+    """All secrets, which no line may show."""
     found = list(_in_settings(case.settings))
     if case.known.is_open:
         there = await case.known()

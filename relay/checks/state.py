@@ -1,4 +1,4 @@
-"""What is looked at in the state: the server, its clock, recovery, who serves which lane, what is parked or failed."""
+"""Checks of the state: server, clock, recovery, served lanes, parked records and dead letters."""
 
 import re
 from collections import Counter
@@ -26,7 +26,7 @@ _RUNNING_ALL: Final = "relay run"
 async def look_at_state(case: CheckContext) -> list[Checked]:
     state = await case.state()
     try:
-        await state.start()  # which looks at what forbids a start; it is open already
+        await state.start()  # it is open already; this checks what forbids a start
     except UserError as wrong:
         return [error("state", str(wrong), command_for(str(wrong)))]
     found = [warning("state", problem, command_for(problem)) for problem in await state.problems()]
@@ -34,7 +34,7 @@ async def look_at_state(case: CheckContext) -> list[Checked]:
 
 
 def command_for(problem: str) -> str | None:
-    """What mends it, as far as a command does."""
+    """The command that fixes it, if there is one."""
     if (setting := _CONFIG.search(problem)) is not None:
         return f"redis-cli CONFIG SET {setting[1]}, and the same in redis.conf"
     return "relay rights" if "relay rights" in problem else None
@@ -47,7 +47,7 @@ async def look_at_clock(case: CheckContext) -> list[Checked]:
 
 
 def judge_clock(ahead_s: float) -> Checked:
-    """`ahead_s`: of the state's clock, this machine's."""
+    """`ahead_s`: how far the state's clock is ahead of this machine's."""
     way = "ahead of" if ahead_s > 0 else "behind"
     if abs(ahead_s) <= OFF_S:
         return fine("clock", f"{abs(ahead_s):.1f} s {way} that of Redis")
@@ -69,13 +69,13 @@ async def look_at_recovery(case: CheckContext) -> list[Checked]:
 
 def judge_recovery(lacking: int) -> Checked:
     if not lacking:
-        return fine("recovery", "all that Redis knew is there")
-    what = f"what Redis knew is not complete, of {lacking} of {TAGS} hash tags: it was lost, or never there"
-    return warning("recovery", what, f"a running relay puts it back from the log; if none runs: {_RUNNING_ALL}")
+        return fine("recovery", "the state is complete")
+    what = f"the state is incomplete for {lacking} of {TAGS} hash tags: it was lost, or never existed"
+    return warning("recovery", what, f"a running relay restores it from the log; if none runs: {_RUNNING_ALL}")
 
 
 def _name_of_each_tag() -> list[str]:
-    """A name of a receiver for each hash tag, whether or not there is such a receiver."""
+    """A receiver's name for each hash tag, existing or not."""
     found: dict[int, str] = {}
     number = 0
     while len(found) < TAGS:
@@ -84,12 +84,12 @@ def _name_of_each_tag() -> list[str]:
     return list(found.values())
 
 
-# --- who serves which lane ----------------------------------------------------------------------------------------
+# --- served lanes ----------------------------------------------------------------------------------------
 
 
 class Unserved(NamedTuple):
-    """A topic of which nobody serves so many partitions. `ago_s`: since one of them was served last; None: never.
-    `unread`: records in them; None: not known."""
+    """A topic with so many partitions that no process serves. `ago_s`: since one of them was last served; None:
+    never. `unread`: records in them; None: unknown."""
 
     lane: LaneTopic
     partitions: int
@@ -107,7 +107,7 @@ async def look_at_lanes(case: CheckContext) -> list[Checked]:
 
 
 async def _unread(case: CheckContext, lanes: Sequence[LaneTopic]) -> Mapping[TopicPartition, int] | None:
-    """None where the log does not answer."""
+    """None if the log does not answer."""
     try:
         log = await case.log()
         backlogs = await log.backlogs({lane.topic: case.topics.group(lane.role) for lane in lanes})
@@ -123,7 +123,7 @@ def judge_lanes(
     *,
     embedded: bool = False,
 ) -> list[Checked]:
-    """A line for each topic that has partitions which nobody serves; one for all, where nobody serves any."""
+    """A line for each topic with partitions that no process serves; one for all if no partition is served."""
     found = [unserved for lane in lanes if (unserved := _unserved(lane, signs, unread)) is not None]
     if not found:
         return [fine("lanes", f"all {len(signs)} partitions of {len(lanes)} topics are served")]
@@ -147,7 +147,8 @@ def _unserved(
 def _told(unserved: Unserved, *, embedded: bool) -> Checked:
     lane = unserved.lane
     since = "ever" if unserved.ago_s is None else f"for {format_duration(round(unserved.ago_s))}"
-    what = f"nobody has served {unserved.partitions} of {lane.partitions} partitions {since}{_waiting(unserved.unread)}"
+    count, waiting = f"{unserved.partitions} of {lane.partitions}", _waiting(unserved.unread)
+    what = f"no process has served {count} partitions {since}{waiting}"
     severity = warning if unserved.unread == 0 else error
     only = "" if lane.receiver is None else f" --receiver {lane.receiver}"
     todo = "restart relay dev" if embedded else f"relay worker {lane.role}{only}"
@@ -156,10 +157,12 @@ def _told(unserved: Unserved, *, embedded: bool) -> Checked:
 
 def _nobody(found: Sequence[Unserved], *, embedded: bool) -> Checked:
     ages = [each.ago_s for each in found if each.ago_s is not None]
-    since = f", for {format_duration(round(min(ages)))}" if ages else ", and nobody ever has"
+    since = f", for {format_duration(round(min(ages)))}" if ages else ", and none ever has"
     counted = [each.unread for each in found if each.unread is not None]
     waiting = _waiting(sum(counted) if len(counted) == len(found) else None)
-    what = f"nobody serves any of {sum(each.partitions for each in found)} partitions{since}: no relay runs{waiting}"
+    what = (
+        f"no process serves any of {sum(each.partitions for each in found)} partitions{since}: no relay runs{waiting}"
+    )
     return error("lanes", what, "relay dev" if embedded else _RUNNING_ALL)
 
 
@@ -167,18 +170,18 @@ def _waiting(unread: int | None) -> str:
     return "" if unread is None else f"; unread in them: {unread}"
 
 
-# --- what is parked, and what has failed --------------------------------------------------------------------------
+# --- parked records and dead letters --------------------------------------------------------------------------
 
 
 async def look_at_parked(case: CheckContext) -> list[Checked]:
     state, known, settings = await case.state(), await case.known(), case.settings
     names = list(known.receivers)
     counts = dict(zip(names, await state.parked([f"r:{name}" for name in names]), strict=True))
-    told = {name: each for name, each in counts.items() if isinstance(each, Counts)}
-    found = [*judge_parked_of(told, settings.parked_per_receiver)]
+    counted = {name: each for name, each in counts.items() if isinstance(each, Counts)}
+    found = [*judge_parked_of(counted, settings.parked_per_receiver)]
     if case.receiver is None:
         found = [judge_parked(await state.parked_total(), settings.parked_total), *found]
-    return found or [fine("parked", f"{sum(map(_sum, told.values()))} records wait for their next attempt")]
+    return found or [fine("parked", f"{sum(map(_sum, counted.values()))} records wait for their next attempt")]
 
 
 def judge_parked(total: Counts, cap: int) -> Checked:
@@ -186,16 +189,16 @@ def judge_parked(total: Counts, cap: int) -> Checked:
     text = f"{count} of {cap} records that may be parked in all"
     todo = "relay receivers list --state offline; or raise RELAY_PARKED_TOTAL"
     if count >= cap:
-        return error("parked", f"{text}: what would park more is not taken in", todo)
+        return error("parked", f"{text}: records that would be parked are not read", todo)
     return warning("parked", text, todo) if is_many(count, cap) else fine("parked", text)
 
 
 def judge_parked_of(counts: Mapping[str, Counts], cap: int) -> list[Checked]:
-    """Of receivers with many."""
+    """Receivers with many."""
     found = []
     for name, count in counts.items():
         if is_many(_sum(count), cap):
-            text = f"{_sum(count)} of {cap} records that may be parked of one receiver"
+            text = f"{_sum(count)} of {cap} records that may be parked for one receiver"
             severity = error if _sum(count) >= cap else warning
             todo = f"relay receivers health {name}; or raise RELAY_PARKED_PER_RECEIVER"
             found.append(severity("parked", text, todo, name))
@@ -225,7 +228,7 @@ def judge_letters(found: Mapping[str, Sequence[FailedEntry]]) -> list[Checked]:
     for name, letters in found.items():
         reasons = Counter(each.reason for each in letters).most_common()
         many = " or more" if len(letters) >= MOST_LETTERS else ""
-        told = ", ".join(f"{count} {reason}" for reason, count in reasons)
+        listed = ", ".join(f"{count} {reason}" for reason, count in reasons)
         todo = f"relay failed list --receiver {name}"
-        judged.append(warning("dead-letters", f"{len(letters)}{many} within the last hour: {told}", todo, name))
+        judged.append(warning("dead-letters", f"{len(letters)}{many} within the last hour: {listed}", todo, name))
     return judged

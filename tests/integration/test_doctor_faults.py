@@ -77,7 +77,7 @@ async def test_kafka_is_away(rig: DoctorRig) -> None:
     assert "RELAY_KAFKA_BOOTSTRAP_SERVERS" in (line.todo or "")
     assert {each.severity for name in ("rights", "topics", "lag") for each in named(found, name)} == {"skipped"}
     assert only(found, "state", "ok")
-    assert "as the receivers file has them" in only(found, "entries", "ok").what
+    assert "by the receivers file" in only(found, "entries", "ok").what
 
 
 async def test_topics_are_missing(rig: DoctorRig) -> None:
@@ -112,7 +112,7 @@ async def test_a_backlog_grows_and_stands_still(rig: DoctorRig) -> None:
         line = only(await rig.look("lag"), "lag", "warning")
     assert line.subject == rig.topics.from_sender
     assert re.match("5 records are unread, the oldest for (10m|60[1-9]s|6[1-5][0-9]s|11m)", line.what), line.what
-    assert "none was finished and 1 have come" in line.what
+    assert "none was finished and 1 arrived" in line.what
     assert "relay worker from-sender" in (line.todo or "")
 
 
@@ -273,7 +273,7 @@ async def test_an_address_is_private(rig: DoctorRig) -> None:
     rig.receivers["ci"]["post_endpoint"] = "https://10.1.2.3/hooks"
     line = only(await rig.look("address"), "address", "error")
     assert line.subject == "ci"
-    assert line.todo == "if that is meant to be: RELAY_ALLOW_PRIVATE_NETWORKS=10.1.2.3/32"
+    assert line.todo == "if that is intended: RELAY_ALLOW_PRIVATE_NETWORKS=10.1.2.3/32"
 
 
 async def test_nothing_accepts_a_connection(rig: DoctorRig) -> None:
@@ -295,7 +295,7 @@ async def test_the_public_url_leads_elsewhere(rig: DoctorRig) -> None:
         line = only(await rig.look("public-url"), "public-url", "error")
     finally:
         await sink.stop()
-    assert "is no relay" in line.what
+    assert "is not a relay" in line.what
 
 
 async def test_strangers_may_use_the_api(rig: DoctorRig) -> None:
@@ -323,7 +323,7 @@ async def test_the_history_is_looked_at_by_the_command_itself(rig: DoctorRig) ->
     file = rig.directory / "kept" / "history.db"
     rig.environ["RELAY_HISTORY_URL"] = f"sqlite://{file}"
     found = await rig.look("history", "data", "log")
-    assert f"{file.parent} is not there" in only(found, "data", "error").what
+    assert f"{file.parent} does not exist" in only(found, "data", "error").what
     assert "no worker has begun it" in only(found, "history", "error").what
     file.parent.mkdir()
     assert "no worker has begun it" in only(await rig.look("history"), "history", "error").what
@@ -341,7 +341,7 @@ async def test_the_history_is_looked_at_by_the_command_itself(rig: DoctorRig) ->
 async def test_the_data_directory_cannot_be_used(rig: DoctorRig) -> None:
     missing = rig.directory / "gone"
     assert str(missing) in only(await rig.look("data", data_dir=missing), "data", "error").what
-    assert "left on its disk" in named(await rig.look("data", data_dir=rig.directory), "data")[0].what
+    assert "free on its disk" in named(await rig.look("data", data_dir=rig.directory), "data")[0].what
 
 
 async def test_one_receiver_is_looked_at_alone(rig: DoctorRig) -> None:

@@ -164,7 +164,11 @@ def test_the_page_shows_the_table() -> None:
     ("unread", "severity", "words"),
     [
         (UnreadLag("relay.from-sender", "from_sender", 5, 9, 100, oldest_s=3.0), "ok", "9 records are unread"),
-        (UnreadLag("relay.from-sender", "from_sender", 900, 500, 400, oldest_s=300.0), "ok", "the oldest waits for 5m"),
+        (
+            UnreadLag("relay.from-sender", "from_sender", 900, 500, 400, oldest_s=300.0),
+            "ok",
+            "the oldest has waited for 5m",
+        ),
         (
             UnreadLag("relay.from-sender", "from_sender", 500, 900, 40, oldest_s=300.0),
             "warning",
@@ -194,7 +198,7 @@ def test_what_a_topic_lacks_is_a_command() -> None:
     assert command_for("is missing; run `relay topics apply`", ["a"]) == "relay topics apply"
     named = command_for("cleanup.policy is delete: it goes; set cleanup.policy=compact", ["t.a", "t.b"])
     assert named is not None
-    assert named.endswith("--entity-name t.a --add-config cleanup.policy=compact (and so of 1 more)")
+    assert named.endswith("--entity-name t.a --add-config cleanup.policy=compact (likewise for 1 more)")
     assert command_for("it has 3 partitions, expected 10", ["a"]) is None
 
 
