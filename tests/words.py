@@ -18,17 +18,9 @@ from tests.documents import GENERATED, PAGES, ROOT, prose
 
 CHECKED: Final = (
     "CONTRIBUTING.md",
-    "docs/architecture.md",
-    "docs/glossary.md",
-    "docs/index.md",
+    "docker/README.md",
+    "docs",
     "README.md",
-    "docs/python.md",
-    "docs/verifying.md",
-    "docs/least-rights.md",
-    "docs/performance.md",
-    "docs/metrics.md",
-    "docs/upgrading.md",
-    "docs/production.md",
     "relay/__init__.py",
     "relay/__main__.py",
     "relay/clock",
@@ -36,6 +28,7 @@ CHECKED: Final = (
     "relay/history",
     "relay/samples",
     "relay/sink",
+    "SECURITY.md",
 )
 """Pages, and folders or modules whose comments and docstrings are checked, as paths from the root. Add one when it is
 clean."""
@@ -46,7 +39,12 @@ REFUSED: Final = re.compile(
     re.IGNORECASE,
 )
 EXCEPTIONS: Final = {
+    "docs/doctor.md": "made of relay/checks",
+    "docs/guarantees.md": "not rewritten yet",
+    "docs/http-api.md": "not rewritten yet",
     "docs/licences.md": "the texts of others",
+    "docs/operating.md": "not rewritten yet",
+    "docs/pages.md": "not rewritten yet",
     "Lane": "the engine's state of a lane, and the lane's key in Redis",
     "Messages": "of the SDK, and the page that lists them",
     "Relay": "the SDK's blocking client, and the process that it talks to",
