@@ -22,7 +22,7 @@ def outcome_of(decision: Decision) -> str:
 
 
 def facts_of(work: Work, decision: Decision) -> dict[str, object]:
-    """What a log line says of an attempt; facts that there are none of are left out."""
+    """The fields of an attempt's log line; fields without a value are left out."""
     receiver, source_id, message_id = work.delivery or (work.gate, None, None)
     facts: dict[str, object | None] = {
         "receiver": receiver,
@@ -48,7 +48,7 @@ def facts_of(work: Work, decision: Decision) -> dict[str, object]:
 
 
 def poll_facts(work: Work, decision: Decision) -> dict[str, object]:
-    """The same of a status GET, which is no attempt at a delivery: that there is no answer yet is no failure."""
+    """The same for a status GET, which is no delivery attempt: a missing answer is no failure."""
     facts = facts_of(work, decision)
     del facts["attempt"]
     if isinstance(decision, Later):

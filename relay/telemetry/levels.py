@@ -1,4 +1,4 @@
-"""What the lanes of this process have in memory, shown as of each exposition: nothing is counted in between."""
+"""Memory use of this process's lanes, computed for each exposition of the metrics."""
 
 from collections.abc import Callable, Mapping
 from typing import get_args
@@ -10,10 +10,10 @@ from relay.telemetry.metrics import Metrics
 
 
 def show_levels(metrics: Metrics, look: Callable[[], Mapping[str, LaneLevels]], memory: ByteBudget) -> None:
-    """From now on. `look`: by role, of all lanes there are."""
+    """From now on. `look`: by role, over all lanes."""
     metrics.memory_budget_bytes.set(memory.limit)
 
-    def tell() -> None:
+    def set_levels() -> None:
         metrics.memory_held_bytes.set(memory.used)
         metrics.requests_in_flight.clear()
         metrics.waiting_records.clear()
@@ -22,4 +22,4 @@ def show_levels(metrics: Metrics, look: Callable[[], Mapping[str, LaneLevels]], 
             for reason in get_args(WaitFor):
                 metrics.waiting_records.labels(role, reason).set(levels.waits[reason])
 
-    metrics.before_collecting(tell)
+    metrics.before_collecting(set_levels)

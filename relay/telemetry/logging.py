@@ -1,9 +1,9 @@
 """Logs: one line per event, JSON for machines, coloured for people at a terminal.
 
 Event names are constant, facts are fields: `log.info("delivered", receiver=..., attempt=...)`. Fields named like a
-secret are hidden, byte strings are shown by their length only, URLs lose user, password and query, and control
-characters are escaped, whatever the logging code does. Records of the standard library's `logging` (client libraries)
-come out in the same form.
+secret are hidden, byte strings are replaced by their length, URLs lose user, password and query, and control characters
+are escaped, whatever the logging code does. Records of the standard library's `logging` (client libraries) get the
+same form.
 """
 
 import logging
@@ -37,8 +37,9 @@ _FACTS: Final[tuple[Processor, ...]] = (
 def configure(format: LogFormat = "auto", level: LogLevel = "info", stream: TextIO | None = None) -> None:
     """Set up logging for this process; may be called again.
 
-    `auto`: console when `stream` (default: stderr, because stdout belongs to what a command prints) is a terminal,
-    else JSON. With the console format a traceback follows its line, each of its lines marked with `  | `.
+    `auto`: console if `stream` (default: stderr, because stdout belongs to a command's output) is a terminal, else
+    JSON.
+    With the console format a traceback follows its line, each of its lines marked with `  | `.
     """
     out = stream if stream is not None else sys.stderr
     console = format == "console" or (format == "auto" and out.isatty())
@@ -53,9 +54,9 @@ def configure(format: LogFormat = "auto", level: LogLevel = "info", stream: Text
 
 
 def get_logger(name: str, **fields: object) -> structlog.typing.FilteringBoundLogger:
-    """A logger that adds `fields` to each of its events. `name`: the module or worker that speaks.
+    """A logger that adds `fields` to each of its events. `name`: the module or worker that logs.
 
-    It follows every `configure`, also a later one. `bind()` it once where lines are many: that freezes the look-up.
+    It follows later calls of `configure`, too. `bind()` it once if it logs many lines: that freezes the look-up.
     """
     return cast(structlog.typing.FilteringBoundLogger, structlog.get_logger(name, **fields))
 
@@ -76,7 +77,7 @@ class _Lines:
 
 
 def _handler(out: TextIO, renderers: Sequence[Processor]) -> logging.Handler:
-    """For records of the standard library's `logging`: it gives them the form of ours."""
+    """For records of the standard library's `logging`: gives them the same form."""
     handler = logging.StreamHandler(out)
     drop_meta = structlog.stdlib.ProcessorFormatter.remove_processors_meta
     handler.setFormatter(
@@ -95,7 +96,7 @@ def _install(handler: logging.Handler, level: LogLevel) -> None:
             root.removeHandler(old)
     root.addHandler(handler)
     root.setLevel(level.upper())
-    logging.raiseExceptions = False  # else a failed write dumps the raw, unescaped record to stderr
+    logging.raiseExceptions = False  # otherwise a failed write dumps the raw, unescaped record to stderr
     for name in _CHATTY:
         logging.getLogger(name).setLevel(logging.NOTSET if level == "debug" else logging.WARNING)
     # each of its errors is raised, too, and logged then
@@ -129,7 +130,7 @@ def _clean(name: str, value: Any) -> Any:
     if name == "exc_info":
         return value  # rendered, and escaped, by _marked_traceback
     if name == "exception":
-        return "\n".join(map(escape_control, str(value).split("\n")))  # JSON escapes these newlines by itself
+        return "\n".join(map(escape_control, str(value).split("\n")))  # JSON escapes these newlines anyway
     if is_secret_name(name):
         return _HIDDEN
     if value is None or isinstance(value, bool | int | float):
@@ -145,7 +146,7 @@ def _clean(name: str, value: Any) -> Any:
 
 
 def _marked_traceback(out: TextIO, exc_info: ExcInfo) -> None:
-    """Write a traceback so that none of its lines can be taken for an event's line."""
+    """Write a traceback so that none of its lines can be mistaken for an event's line."""
     text = structlog.processors.format_exc_info(None, "error", {"exc_info": exc_info})["exception"]
     for line in text.split("\n"):
         out.write(f"\n  | {escape_control(line)}")

@@ -9,22 +9,23 @@ from prometheus_client.registry import Collector
 from prometheus_client.samples import Sample
 
 PROCESS: Final = "process"
-"""Label with the index of a process, for what has no meaning as a sum: its memory, its start, its collector's runs."""
+"""Label with the index of a process, for values without a meaningful sum: its memory, its start, its collector's
+runs."""
 
 PROCESSES_SILENT: Final = "relay_processes_silent"
 _OF_ONE_PROCESS: Final = ("process_", "python_")
 OF_ALL: Final = frozenset(
     {"relay_build_info", "relay_clock_offset_seconds", "relay_state_tags_not_ready", "relay_receivers_refused"}
 )
-"""Gauges of what all processes share, and each sees for itself: the one furthest from 0 counts."""
+"""Gauges of shared things that each process measures itself: the value furthest from 0 counts."""
 
 
 def merge(texts: Mapping[int, str], silent: int) -> bytes:
-    """One exposition from those of several processes, by index. `silent`: how many have not given theirs.
+    """One exposition from those of several processes, by index. `silent`: how many have not returned theirs.
 
     Counters, and buckets, counts and sums of histograms, are added up where name and labels are equal. So are gauges: a
-    lane is in the window of one process only. Those of what all share are not. Raises ValueError for what
-    is no exposition.
+    lane is in the window of one process only. Gauges of shared things are not. Raises ValueError for an invalid
+    exposition.
     """
     families = _Families()
     for index, text in sorted(texts.items()):
@@ -37,7 +38,7 @@ def merge(texts: Mapping[int, str], silent: int) -> bytes:
 
 
 class _Families(Collector):
-    """Families in the order in which they came first, and so are the samples in each."""
+    """Families in the order of their first appearance, as are the samples in each."""
 
     def __init__(self) -> None:
         self._metrics: dict[str, Metric] = {}

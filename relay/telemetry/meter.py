@@ -11,8 +11,8 @@ from relay.telemetry.tallies import Tallies
 
 _log = get_logger("relay.engine")
 
-_NOBODY: Final = "-"
-"""Label of what has no receiver of ours: names that senders make up must not become series."""
+_NO_RECEIVER: Final = "-"
+"""Label for unknown receivers: names that senders invent must not become series."""
 
 
 class MetricsMeter:
@@ -32,9 +32,9 @@ class MetricsMeter:
 
     def unrouted(self, delivery: DeliveryId, why: str) -> None:
         reason = "unknown_receiver"
-        self._metrics.failed_total.labels(_NOBODY, reason).inc()
+        self._metrics.failed_total.labels(_NO_RECEIVER, reason).inc()
         facts = {"reason": reason, "status": None, "detail": why}
-        _log.warning("dead_letter", stage="from_sender", endpoint=_NOBODY, **delivery._asdict(), **facts)
+        _log.warning("dead_letter", stage="from_sender", endpoint=_NO_RECEIVER, **delivery._asdict(), **facts)
 
     def posted(self, receiver: str, exchange: Exchange, outcome: Outcome, seconds: float) -> None:
         self._metrics.delivery_duration_seconds.labels(receiver).observe(seconds)

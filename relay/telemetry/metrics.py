@@ -40,11 +40,11 @@ class _Before(Collector):
     """First of a registry: has no series of its own."""
 
     def __init__(self) -> None:
-        self.tell: list[Callable[[], None]] = []
+        self.callbacks: list[Callable[[], None]] = []
 
     def collect(self) -> Iterator[Metric]:
-        for tell in self.tell:
-            tell()
+        for callback in self.callbacks:
+            callback()
         return iter(())
 
 
@@ -64,7 +64,7 @@ class Metrics:
         self._define_state()
         self._define_faults()
         self._define_watched()
-        self._gauge("relay_build_info", "Always 1; the label tells the version", "version").labels(version).set(1)
+        self._gauge("relay_build_info", "Always 1; the label is the version", "version").labels(version).set(1)
         ProcessCollector(registry=self.registry)
         PlatformCollector(registry=self.registry)
         GCCollector(registry=self.registry)
@@ -75,9 +75,9 @@ class Metrics:
             for family in self._families:
                 family.forget_receivers(changed)
 
-    def before_collecting(self, tell: Callable[[], None]) -> None:
-        """`tell` is called for each exposition, to set gauges that are not kept in between. It is quick."""
-        self._before.tell.append(tell)
+    def before_collecting(self, callback: Callable[[], None]) -> None:
+        """`callback` is called for each exposition, to set gauges that are not kept in between. It is quick."""
+        self._before.callbacks.append(callback)
 
     def render(self) -> bytes:
         """The text exposition format, of type CONTENT_TYPE."""
@@ -90,44 +90,44 @@ class Metrics:
 
     def _define_flow(self) -> None:
         self.messages_received_total = self._plain_counter(
-            "relay_messages_received_total", "Messages read from from_sender, where both ways in meet"
+            "relay_messages_received_total", "Messages read from from_sender, which all messages pass"
         )
         self.messages_filtered_total = self._plain_counter(
             "relay_messages_filtered_total",
-            "Messages that went to nobody: the filters of all who subscribe left them out",
+            "Messages without a receiver: the filters of all subscribers excluded them",
         )
         self.duplicates_total = self._plain_counter(
             "relay_duplicates_total", "Messages and records recognised as already handled, and not repeated"
         )
         self.foreign_keys_total = self._plain_counter(
-            "relay_foreign_keys_total", "Records whose key is not their source_id: order is not promised for them"
+            "relay_foreign_keys_total", "Records whose key is not their source_id: their order is not guaranteed"
         )
         self.inbound_refused_total = self._counter(
             "relay_inbound_refused_total",
-            "Webhooks refused for their signature, by the kind of sender, and why: missing, wrong or old",
+            "Webhooks rejected for their signature, by the kind of sender and the reason: missing, wrong or old",
             "kind",
             "why",
         )
         self.over_quota_total = self._counter(
-            "relay_over_quota_total", "Messages refused over HTTP for a quota: of a key, or of a source", "of"
+            "relay_over_quota_total", "Messages rejected over HTTP because of the quota of a key or source", "of"
         )
         self.api_queue_seconds = self._histogram(
             "relay_api_queue_seconds",
-            "How long requests waited for their caller's turn: a search, a test of a receiver, a dry run",
+            "How long requests waited for their turn among their caller's: a search, a test of a receiver, a dry run",
             _HTTP_SECONDS,
             "what",
         )
         self.api_over_share_total = self._counter(
             "relay_api_over_share_total",
-            "Requests refused because their caller has its share: search, test, dry_run, tail, page or replay",
+            "Requests rejected because their caller has used its share: search, test, dry_run, tail, page or replay",
             "what",
         )
         self.own_events_total = self._counter(
-            "relay_own_events_total", "Events of the relay itself that were put on from_sender, by type", "type"
+            "relay_own_events_total", "Events of the relay itself that were written to from_sender, by type", "type"
         )
         self.own_events_dropped_total = self._counter(
             "relay_own_events_dropped_total",
-            "Events of the relay itself that are told to nobody, as too many wait for the log, by type",
+            "Events of the relay itself that were dropped, as too many waited for the log, by type",
             "type",
         )
         self.held_up_total = self._counter(
@@ -146,20 +146,20 @@ class Metrics:
 
     def _define_delivery(self) -> None:
         self.delivery_attempts_total = self._counter(
-            "relay_delivery_attempts_total", "POSTs to receivers, by what came of them", "receiver", "outcome"
+            "relay_delivery_attempts_total", "POSTs to receivers, by outcome", "receiver", "outcome"
         )
         self.delivery_duration_seconds = self._histogram(
             "relay_delivery_duration_seconds", "One POST, from connect to the last byte", _HTTP_SECONDS, "receiver"
         )
         self.status_polls_total = self._counter(
-            "relay_status_polls_total", "GETs of status endpoints, by what came of them", "receiver", "outcome"
+            "relay_status_polls_total", "GETs of status endpoints, by outcome", "receiver", "outcome"
         )
         self.callback_attempts_total = self._counter(
-            "relay_callback_attempts_total", "POSTs of results to senders, by what came of them", "outcome"
+            "relay_callback_attempts_total", "POSTs of results to senders, by outcome", "outcome"
         )
         self.pings_total = self._counter(
             "relay_pings_total",
-            "Throw-away POSTs to endpoints that are offline (- for callbacks): answered, unanswered or gone",
+            "Pings of endpoints that are offline (- for callbacks): answered, unanswered or gone",
             "receiver",
             "outcome",
         )
@@ -168,11 +168,11 @@ class Metrics:
         )
 
         self.attempts_told_total = self._plain_counter(
-            "relay_attempts_told_total", "Requests to receivers and callbacks that are told on delivery_attempts"
+            "relay_attempts_told_total", "Requests to receivers and callbacks that were written to delivery_attempts"
         )
         self.attempts_untold_total = self._counter(
             "relay_attempts_untold_total",
-            "Those that are missing there, by why: full (too many wait), log (it is away, or refuses them), end (left "
+            "Requests missing there, by reason: full (too many wait), log (unavailable, or rejects them), end (left "
             "over when the process ended), bug",
             "why",
         )
@@ -185,62 +185,62 @@ class Metrics:
         ).labels()
         self.parked_references_limit = self._gauge(
             "relay_parked_references_limit",
-            "So many may be parked in all: then intake stops where more would be",
+            "Limit of parked records in all, at which intake stops",
         ).labels()
         self.lane_window_records = self._gauge(
             "relay_lane_window_records", "Unfinished records in a lane's window", "topic", "partition"
         )
         self.endpoints_held = self._gauge(
             "relay_endpoints_held",
-            "Endpoints with messages waiting that are sent none now, by why: pause, breaker, offline, disabled "
-            "or backlog (no room for what would wait); - stands for callbacks. Over 0 while it is so: each process "
-            "counts those that it was told about",
+            "Endpoints with waiting messages that are sent none now, by reason: pause, breaker, offline, disabled "
+            "or backlog (the limit of waiting messages is reached); - stands for callbacks. Each process "
+            "counts those that it has seen",
             "receiver",
             "why",
         )
 
         self.event_loop_lag_seconds = self._plain_histogram(
-            "relay_event_loop_lag_seconds", "How late the event loop comes to a timer, looked at twice a second", _LAGS
+            "relay_event_loop_lag_seconds", "How late the event loop runs a timer, measured twice a second", _LAGS
         )
 
     def _define_lanes(self) -> None:
         self.consumer_lag = self._gauge(
             "relay_consumer_lag",
-            "Records that a lane's group has not finished, as the one process sees it that looks for all. "
-            "`receiver`: - where a lane carries many; those that lag most have series of their "
+            "Records that a lane's group has not finished, as measured by one process for all. "
+            "`receiver`: - for a lane with many; those that lag most have series of their "
             "own, the others share _other",
             *_LANE,
         )
         self.oldest_message_age_seconds = self._gauge(
             "relay_oldest_message_age_seconds",
-            "Age of the first record that a lane's group has not finished; 0: there is none",
+            "Age of the first record that a lane's group has not finished; 0 if there is none",
             *_LANE,
         )
         self.lanes_unserved = self._gauge(
             "relay_lanes_unserved",
-            "Lanes of which no worker has given a sign of life for 10 s",
+            "Lanes that no worker has reported to serve for 10 s",
             *("role", "receiver"),
         )
         self.requests_in_flight = self._gauge(
-            "relay_requests_in_flight", "Attempts under way, and what a worker has in hand otherwise", "role"
+            "relay_requests_in_flight", "Requests in flight, and other work in progress", "role"
         )
         self.waiting_records = self._gauge(
             "relay_waiting_records",
-            "Records in memory that wait, by what for: the words of `waiting_for`, and backlog (room for an answer or "
-            "a retry), max_in_flight, own_shortage, seat (among the requests of the process), turn (for nothing). What "
-            "waits for longer is parked",
+            "Records in memory that wait, by reason: those of `waiting_for`, and backlog (no free place for an answer "
+            "or a retry), max_in_flight, own_shortage, seat (the process's request limit), turn (for nothing). Records "
+            "that wait longer are parked",
             *("role", "reason"),
         )
         self.memory_held_bytes = self._gauge(
-            "relay_memory_held_bytes", "Bytes of records, and of what they have come to, that the lanes have in hand"
+            "relay_memory_held_bytes", "Bytes of unfinished records and of their results in the lanes"
         ).labels()
         self.memory_budget_bytes = self._gauge(
-            "relay_memory_budget_bytes", "At how many of them intake stops: what waits beyond stays in the log"
+            "relay_memory_budget_bytes", "Limit of these bytes, at which intake stops: further records stay in the log"
         ).labels()
         self.history_behind_seconds = self._gauge(
             "relay_history_behind_seconds",
-            "Age of the oldest record that the history has not taken, as one process of all sees it; there while there "
-            "is a history whose store and log answer",
+            "Age of the oldest record that the history has not read, as measured by one process; absent without a "
+            "history whose store and log answer",
         )
 
     def _define_state(self) -> None:
@@ -249,44 +249,44 @@ class Metrics:
         )
         self.state_tags_not_ready = self._gauge(
             "relay_state_tags_not_ready",
-            "Hash tags of the state, of 64, whose lanes stand still until they are recovered",
+            "Hash tags of the state, of 64, whose lanes are stopped until they are recovered",
         ).labels()
         self.state_recovery_seconds = self._plain_histogram(
             "relay_state_recovery_seconds",
-            "One recovery pass: so long the lanes of its tags stood still",
+            "Duration of a recovery pass, during which the lanes of its tags are stopped",
             _RECOVERY_SECONDS,
         )
         self.state_tags_rebuilding = self._gauge(
             "relay_state_tags_rebuilding",
-            "Hash tags of the state, of 64, whose finished messages are not all known again since it lost its memory",
+            "Hash tags of the state, of 64, whose memory of finished messages is not yet rebuilt after a loss",
         ).labels()
         self.rebuild_records_total = self._counter(
-            "relay_rebuild_records_total", "Records read to make finished messages known again", "topic"
+            "relay_rebuild_records_total", "Records read to rebuild the memory of finished messages", "topic"
         )
         self.rebuild_reached_seconds = self._gauge(
-            "relay_rebuild_reached_seconds", "How far back from now they are known again, while that goes on"
+            "relay_rebuild_reached_seconds", "How far back from now that memory is rebuilt, while a rebuild runs"
         ).labels()
         self.parked_put_back_total = self._plain_counter(
             "relay_parked_put_back_total",
-            "Parked records that no reference knew of any more, put back into the due index",
+            "Parked records without a reference, restored to the due index",
         )
 
     def _define_faults(self) -> None:
         self.dependency_waits_total = self._counter(
-            "relay_dependency_waits_total", "Calls repeated because the server was away", "dependency"
+            "relay_dependency_waits_total", "Calls repeated because the server was unavailable", "dependency"
         )
         self.step_crashes_total = self._counter(
             "relay_step_crashes_total", "Unexpected exceptions in a worker's step: bugs", "stage"
         )
         self.own_shortages_total = self._counter(
             "relay_own_shortages_total",
-            "Requests that could not be made for want of something of our own: no_resources (descriptors, memory), "
-            "no_local_address, no_proxy; unreachable or dns_silent where everything is. Nobody's attempts",
+            "Requests that failed for lack of local resources: no_resources (descriptors, memory), "
+            "no_local_address, no_proxy; unreachable or dns_silent if all receivers are. They count as no attempts",
             "kind",
         )
         self.offsets_skipped_total = self._counter(
             "relay_offsets_skipped_total",
-            "Offsets of which nothing could be read (a damaged batch), passed over under a dead letter",
+            "Unreadable offsets (of a damaged batch), skipped with a dead letter",
             "topic",
         )
         self.log_truncated_offsets_total = self._counter(
@@ -298,32 +298,34 @@ class Metrics:
             "relay_lanes_fenced_total", "Lanes taken over by a newer owner", "topic"
         )
         self.lanes_stalled_total = self._counter(
-            "relay_lanes_stalled_total", "Times that a lane stood still for a minute with nothing to wait for", "topic"
+            "relay_lanes_stalled_total",
+            "Times that a lane made no progress for a minute without a reason to wait",
+            "topic",
         )
         self.services_restarted_total = self._counter(
             "relay_services_restarted_total",
-            "Consumers and lanes made anew in a running process, by why: consumer_broken, offset_missing, lane_anew or "
-            "lane_broken",
+            "Consumers and lanes restarted in a running process, by reason: consumer_broken, offset_missing, lane_anew "
+            "or lane_broken",
             "reason",
         )
 
     def _define_watched(self) -> None:
         self.backlog_problem_partitions = self._gauge(
             "relay_backlog_problem_partitions",
-            "Partitions that a group cannot go on with (missing_offset, lost), whose oldest unread record is older "
+            "Partitions that a group cannot continue (missing_offset, lost), whose oldest unread record is older "
             "than half of the retention (old), or that a producer's transaction holds back (open_transaction)",
             "problem",
         )
         self.history_records_total = self._counter(
-            "relay_history_records_total", "Records that the history took: taken, or unreadable", "outcome"
+            "relay_history_records_total", "Records that the history read: taken, or unreadable", "outcome"
         )
         self.processes_silent = self._gauge(
             PROCESSES_SILENT,
-            "Processes of this relay that did not tell their metrics in time: the sums are without theirs",
+            "Processes of this relay that did not return their metrics in time: the sums exclude them",
         ).labels()
         self.receivers_refused = self._gauge(
             "relay_receivers_refused",
-            "Entries of receiver_config that this process cannot use, as where a secret is missing here",
+            "Entries of receiver_config that this process cannot use, for example because of a missing secret",
         ).labels()
         self.clock_offset_seconds = self._gauge(
             "relay_clock_offset_seconds",

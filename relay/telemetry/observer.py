@@ -29,25 +29,25 @@ from relay.telemetry.outages import Outages
 from relay.telemetry.sentry import SentryReporter
 
 REPEAT_S = 10.0
-"""The same wait is logged again only after this time: a server that is away is one story, not thousands of lines."""
+"""Interval at which the same wait is logged again: an unavailable server is one incident, not thousands of lines."""
 
-_PARKED = "at the most, intake stops until something ends: see who is down, or raise RELAY_PARKED_TOTAL"
+_PARKED = "at the limit, intake stops until records end: find endpoints that are down, or raise RELAY_PARKED_TOTAL"
 _MISSING = (
-    "it goes on with the first record that is there: what was finished is not sent again, but records that were "
-    "deleted before they were read are lost"
+    "it continues with the first record that exists: finished messages are not sent again, but records that "
+    "were deleted unread are lost"
 )
 _TRUNCATED = (
-    "the log has lost records that it had acknowledged; what takes their offsets is read, and what was finished is not "
-    "sent again: see docs/runbooks/RelayLogTruncated.md for what is gone"
+    "the log has lost records that it had acknowledged; the records that replaced them are read, and "
+    "finished messages are not sent again: see docs/runbooks/RelayLogTruncated.md for the losses"
 )
-_STALLED = "what comes behind it cannot be committed; a restart of this process helps, and nothing is lost by it"
+_STALLED = "the records behind it cannot be committed; a restart of this process helps, and loses nothing"
 
 
 class TelemetryObserver(Observer):
     """`ask_recovery` is called when the state is not ready.
 
-    `tells_attempts`: at which endpoints each attempt gets a line: far too much where messages come by the hundred.
-    `turned`: called with what has become of a receiver, its name, and since when its outage lasts (Unix seconds).
+    `tells_attempts`: the endpoints whose attempts are logged one by one: too many lines with hundreds of messages a
+    second. `turned`: called with a receiver's new state, its name, and the begin of its outage (Unix seconds).
     """
 
     def __init__(
@@ -62,7 +62,7 @@ class TelemetryObserver(Observer):
         self._turned = turned
         self._tells_attempts = tells_attempts
         self._metrics = metrics
-        metrics.before_collecting(self._tell_held)
+        metrics.before_collecting(self._count_held)
         self._sentry = sentry
         self._ask_recovery = ask_recovery
         self._log = get_logger("relay.engine")
@@ -80,7 +80,7 @@ class TelemetryObserver(Observer):
             self._log.warning("waiting", to=what, error=str(error))
 
     def _is_news(self, trouble: str) -> bool:
-        """One server that is away is one incident, although each consumer reports it."""
+        """One unavailable server is one incident, although each consumer reports it."""
         now = time.monotonic()
         if now - self._told.get(trouble, -REPEAT_S) < REPEAT_S:
             return False
@@ -93,14 +93,14 @@ class TelemetryObserver(Observer):
     def not_ready(self, tags: frozenset[int], forgotten: frozenset[int]) -> None:
         self._metrics.state_tags_not_ready.set(len(tags))
         if tags - self._not_ready:
-            told = self._log.warning if self._was_ready else self._log.debug  # at the start it is no news
-            told("state_not_ready", tags=_tags(tags), memory="missing" if tags & forgotten else "kept")
+            log = self._log.warning if self._was_ready else self._log.debug  # at the start it is no news
+            log("state_not_ready", tags=_tags(tags), memory="missing" if tags & forgotten else "kept")
         self._not_ready = tags
         self._was_ready = self._was_ready or not tags
 
     def recovery_begun(self, tags: frozenset[int], forgotten: frozenset[int]) -> None:
-        told = self._log.info if self._was_ready else self._log.debug
-        told("recovery_begun", tags=_tags(tags), memory="missing" if tags & forgotten else "kept")
+        log = self._log.info if self._was_ready else self._log.debug
+        log("recovery_begun", tags=_tags(tags), memory="missing" if tags & forgotten else "kept")
 
     def recovered(self, done: Recovered) -> None:
         put_back, finished = done.count(Restored.PUT_BACK), done.count(Restored.FINISHED)
@@ -118,8 +118,8 @@ class TelemetryObserver(Observer):
         self.not_ready(frozenset(), frozenset())
         self._metrics.state_recoveries_total.inc()
         self._metrics.state_recovery_seconds.observe(done.seconds)
-        tell = {StateMemory.LOST: self._log.warning, StateMemory.KEPT: self._log.info, StateMemory.NEW: self._log.debug}
-        tell[done.memory](
+        logs = {StateMemory.LOST: self._log.warning, StateMemory.KEPT: self._log.info, StateMemory.NEW: self._log.debug}
+        logs[done.memory](
             "state_recovered",
             tags=_tags(done.tags),
             memory=done.memory.value,
@@ -179,8 +179,8 @@ class TelemetryObserver(Observer):
         self._sentry.report_failure("-", "offsets_skipped", "system", partition.topic, 0, None)
 
     def wary(self, partition: TopicPartition, before: int, marked: int) -> None:
-        told = self._log.warning if marked else self._log.info
-        told("former_owner_died", topic=partition.topic, partition=partition.partition, before=before, marked=marked)
+        log = self._log.warning if marked else self._log.info
+        log("former_owner_died", topic=partition.topic, partition=partition.partition, before=before, marked=marked)
 
     def state_clock_set_back(self, seconds: float) -> None:
         self._log.warning("state_clock_set_back", seconds=round(seconds, 3))
@@ -199,8 +199,8 @@ class TelemetryObserver(Observer):
     def held(self, gate: str, why: WaitReason) -> None:
         self._outages.hold(gate, why, time.monotonic())
 
-    def _tell_held(self) -> None:
-        """Counted anew: whose series it is may have changed since they were held."""
+    def _count_held(self) -> None:
+        """Counted again each time: a receiver's series may have changed meanwhile."""
         for level in self._metrics.endpoints_held.every():
             level.set(0)
         for gate, why in self._outages.held:
@@ -246,7 +246,7 @@ class TelemetryObserver(Observer):
         self._metrics.own_shortages_total.labels(kind).inc()
         if not self._short:
             self._short = True
-            self._log.warning("sending_paused", kind=kind, error=detail, counts="as nobody's attempt")
+            self._log.warning("sending_paused", kind=kind, error=detail, counts="as no attempt")
 
     def enough_again(self, lasted_s: float) -> None:
         self._short = False
@@ -283,8 +283,8 @@ class TelemetryObserver(Observer):
             self._truncated(error)
             self._log.error(event, service=name, error=str(error), problem=_MISSING, again_in_s=again_in_s)
         else:
-            tell = self._log.warning if self._is_news(event) else self._log.debug
-            tell(event, service=name, error=str(error), again_in_s=again_in_s)
+            log = self._log.warning if self._is_news(event) else self._log.debug
+            log(event, service=name, error=str(error), again_in_s=again_in_s)
         self._metrics.services_restarted_total.labels(event).inc()
 
     def _truncated(self, error: OffsetMissing) -> None:
@@ -301,7 +301,7 @@ def is_many(parked: int, cap: int) -> bool:
 
 
 def _tags(tags: frozenset[int]) -> str:
-    """Hash tags for people: nearly always it is all of them."""
+    """Hash tags for operators: nearly always all of them."""
     return "all" if len(tags) == TAGS else ",".join(map(str, sorted(tags)))
 
 
@@ -320,7 +320,7 @@ def _named(error: BaseException) -> str:
 
 
 def _leaves(error: Exception) -> Iterator[Exception]:
-    """What was raised, out of the groups that gathered it."""
+    """The exceptions in nested groups."""
     if isinstance(error, ExceptionGroup):
         for each in error.exceptions:
             yield from _leaves(each)
@@ -334,7 +334,7 @@ def _receiver_of(gate: str) -> str:
 
 
 def _dependency(error: Unavailable) -> str:
-    """Which server is away."""
+    """The unavailable server."""
     match error:
         case StateUnavailable() | StateRecovering():
             return "state"

@@ -11,7 +11,7 @@ from relay.state.attempts import WaitReason
 MOST: Final = 10_000
 """Endpoints remembered at a time; the oldest is forgotten first, and may be reported again."""
 SLACK_S: Final = 60.0
-"""How far the begins of one and the same outage may differ, as they are counted by different clocks."""
+"""Largest difference between the begins of one outage, by different clocks."""
 HELD_S: Final = 60.0
 """A held endpoint is reported every few seconds: without a report for so long it is not held, or is another
 process's."""
@@ -26,7 +26,7 @@ class Outages:
     _held: dict[tuple[str, WaitReason], float] = field(default_factory=dict)
 
     def begins(self, gate: str, now: float, down_for_s: float) -> bool:
-        """Whether this is the first that is heard of an outage which has lasted `down_for_s`."""
+        """Whether this is the first report of an outage that has lasted `down_for_s`."""
         began, known = now - down_for_s, self.began.get(gate)
         if known is not None and began <= known + SLACK_S:
             return False
@@ -47,7 +47,7 @@ class Outages:
 
     @property
     def held(self) -> Collection[tuple[str, WaitReason]]:
-        """Gate and why of each that is held."""
+        """Gate and reason of each held endpoint."""
         return self._held.keys()
 
     def let_go(self, now: float) -> None:

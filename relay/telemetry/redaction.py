@@ -1,4 +1,4 @@
-"""What must not leave the process through logs and Sentry, and what must not reach a terminal unescaped."""
+"""Removes secrets from logs and Sentry events, and control characters from terminal output."""
 
 import re
 
@@ -10,7 +10,7 @@ _QUERY = re.compile(r"[?#].*", re.DOTALL)
 
 
 def escape_control(text: str) -> str:
-    """`text` with every character that could forge a line, steer a terminal or hide itself as `\\xNN` or `\\uNNNN`.
+    """`text` with every character that could forge a line, control a terminal or hide itself as `\\xNN` or `\\uNNNN`.
 
     Backslashes stay: the result is for people, not for decoding.
     """
@@ -18,7 +18,7 @@ def escape_control(text: str) -> str:
 
 
 def escape_in_json(text: str) -> str:
-    """The same for JSON, which says the same afterwards: its own newlines stay, and in its strings there are none."""
+    """The same for JSON, without changing its meaning: its own newlines stay, and its strings contain none."""
     return _UNSAFE.sub(lambda match: match[0] if match[0] == "\n" else f"\\u{ord(match[0]):04x}", text)
 
 
@@ -28,5 +28,5 @@ def _escaped(match: re.Match[str]) -> str:
 
 
 def public_url(url: str) -> str:
-    """`url` without user, password, query and fragment, where secrets tend to hide."""
+    """`url` without user, password, query and fragment, which may contain secrets."""
     return _QUERY.sub("", _USERINFO.sub("", url))

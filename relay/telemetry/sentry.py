@@ -64,8 +64,8 @@ class SentryReporter:
         self._pages: str | None = None
 
     def start(self, dsn: str | None, environment: str, release: str, pages: str | None = None) -> None:
-        """Send to `dsn` from now on; None or empty: stay silent. `pages`: where others reach the pages for people;
-        None: nowhere, and events have no link. Raises UserError for something that is no DSN."""
+        """Send to `dsn` from now on; None or empty: send nothing. `pages`: public URL of the pages; None: events
+        have no link. Raises UserError for an invalid DSN."""
         if not dsn:
             return
         self._pages = pages
@@ -77,9 +77,9 @@ class SentryReporter:
     def report_failure(
         self, receiver: str, reason: str, reason_class: str, stage: str, attempts: int, last_status: int | None
     ) -> None:
-        """A dead letter. Only the class `system` is an error that pages a person; the others are warnings.
+        """A dead letter. Only the class `system` is an error that pages an operator; the others are warnings.
 
-        `receiver` and `stage` (a topic) may come from the outside: what cannot be a name becomes `-`.
+        `receiver` and `stage` (a topic) may be foreign: a text that cannot be a name becomes `-`.
         """
         receiver = receiver if is_receiver_name(receiver) else _UNKNOWN
         reason, reason_class = _word(reason), _word(reason_class)
@@ -110,8 +110,8 @@ class SentryReporter:
         )
 
     def report_crash(self, error: BaseException, stage: str = _UNKNOWN, **where: str | int | None) -> None:
-        """An unexpected exception: its types and where it came from, without its text and without local variables.
-        `stage`: its topic; `where`: partition, offset, phase, work_event, times, where known."""
+        """An unexpected exception: its types and origin, without its text and local variables. `stage`: its topic;
+        `where`: partition, offset, phase, work_event, times, where known."""
         place = f"{_origin(error)} {where.get('phase')} {where.get('work_event')}"
         suppressed = self._admit((type(error).__qualname__, place))
         if suppressed is None or self._client is None:
@@ -151,7 +151,7 @@ def page_of(receiver: str, reason: str) -> str:
 
 
 def _client(dsn: str, environment: str, release: str, transport: Transport | None) -> sentry_sdk.Client:
-    # send_default_pii is off unless it is named; to name it is deprecated, and its successor turns the scrubber off
+    # send_default_pii is off unless it is set; setting it is deprecated, and its successor turns the scrubber off
     return sentry_sdk.Client(
         dsn,
         environment=environment,
@@ -180,7 +180,7 @@ def _origin(error: BaseException) -> str:
 
 
 def _allowed(event: Event, hint: Hint) -> Event | None:
-    """The allow list: whatever else the SDK, or a later version of it, puts into an event is dropped."""
+    """The allow list: all other fields that the SDK, or a later version of it, adds to an event are dropped."""
     kept = cast(Event, _only(cast(Mapping[str, Any], event), _EVENT_KEYS))
     if "tags" in kept:
         kept["tags"] = _only(kept["tags"], _TAGS)

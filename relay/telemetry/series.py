@@ -1,7 +1,7 @@
 """Counters, levels and histograms for one thread: a change costs an addition, and no lock.
 
-The client library's own metrics take a lock and several calls for every change, which is a tenth of what a message may
-cost. Its text format is used as it is: a Family is a collector of its registry.
+The client library's own metrics take a lock and several calls for every change, a tenth of the budget of a message. Its
+text format is used unchanged: a Family is a collector of its registry.
 """
 
 from bisect import bisect_left
@@ -16,7 +16,7 @@ from prometheus_client.utils import floatToGoString
 MAX_RECEIVERS: Final = 200
 """With all of a receiver's histograms that is some 20,000 samples, which take a tenth of a second to write."""
 OTHER: Final = "_other"
-"""Stands for the receivers beyond the bound; no receiver can have this name."""
+"""Label of the receivers beyond the limit; no receiver can have this name."""
 
 _text: Callable[[float], str] = floatToGoString
 Sample = tuple[str, dict[str, str], float]
@@ -62,7 +62,7 @@ class Level:
 
 
 class Spread:
-    """How observed values are spread over buckets. `bounds`: their upper ends, growing."""
+    """Distribution of observed values over buckets. `bounds`: their upper ends, ascending."""
 
     kind: Final[Literal["histogram"]] = "histogram"
     __slots__ = ("_bounds", "_counts", "_sum")
@@ -87,11 +87,11 @@ M = TypeVar("M", CounterSeries, Level, Spread)
 
 
 class ReceiverLabels:
-    """Which receivers have series of their own: the first that are named, and once there are MAX_RECEIVERS of them,
-    those that are sent most."""
+    """The receivers with series of their own: the first ones and, once there are MAX_RECEIVERS of them, those that
+    are sent most."""
 
     MEMORY: Final = 0.98
-    """How much of a volume is left at the next `weigh`: half of it after 35."""
+    """Share of a volume that remains at the next `weigh`: half of it after 35."""
     TIMES: Final = 2.0
     """A receiver that is sent so many times as much takes the place of another, so that places seldom change."""
     MOST: Final = 20_000
@@ -108,8 +108,8 @@ class ReceiverLabels:
         return name
 
     def weigh(self, sent: Mapping[str, int]) -> frozenset[str]:
-        """`sent`: how much went to each since the last call. Returns who has lost or won a place by that: their series
-        begin anew."""
+        """`sent`: POSTs to each since the last call. Returns the receivers that lost or won a place: their series
+        start again."""
         volume = {name: kept for name, had in self._volume.items() if (kept := had * self.MEMORY) >= 1.0}
         for name, count in sent.items():
             volume[name] = volume.get(name, 0.0) + count
@@ -142,7 +142,7 @@ class Family(Collector, Generic[M]):
         self._receiver_at: int | None = label_names.index("receiver") if "receiver" in label_names else None
         self._receivers = receivers
         self._known: dict[tuple[str, ...], M] = {}
-        self._series: dict[tuple[str, ...], M] = {}  # under the labels that are shown
+        self._series: dict[tuple[str, ...], M] = {}  # under the displayed labels
 
     def labels(self, *values: str) -> M:
         """The series of these label values, in the order in which `Metrics` names them."""
@@ -166,7 +166,7 @@ class Family(Collector, Generic[M]):
         self._series.clear()
 
     def every(self) -> Iterator[M]:
-        """Every series there is."""
+        """Every series."""
         yield from self._series.values()
 
     @property

@@ -17,10 +17,10 @@ _log = get_logger("relay.traces")
 
 
 class Writer(Protocol):
-    """Calls return at once: a thread of its own sends. What cannot be sent is dropped."""
+    """Calls return at once: a separate thread sends. Spans that cannot be sent are dropped."""
 
     def samples(self, trace_id: str, parent: TraceContext | None) -> bool:
-        """Whether spans of that trace are written; the same wherever it is asked with the same settings."""
+        """Whether spans of that trace are written; the same in every process with the same settings."""
         ...
 
     def write(self, span: Span) -> None: ...
@@ -31,7 +31,7 @@ class Writer(Protocol):
 
 
 def are_wanted(environ: Mapping[str, str]) -> bool:
-    """By the standard variables: `otlp` is asked for, or there is a place to send to."""
+    """By the standard variables: `otlp` is requested, or an endpoint is set."""
     if environ.get("OTEL_SDK_DISABLED", "").strip().lower() == "true":
         return False
     exporters = environ.get(_EXPORTER, "").strip()
@@ -41,11 +41,11 @@ def are_wanted(environ: Mapping[str, str]) -> bool:
 
 
 def writer_of(environ: Mapping[str, str], version: str) -> Writer | None:
-    """None: no traces; where they were wanted, a line of the log says why. Messages go on without them."""
+    """None: no traces; if they are configured, the reason is logged. Deliveries continue without them."""
     if not are_wanted(environ):
         return None
     protocol = next((environ[name] for name in _PROTOCOLS if environ.get(name)), _SPOKEN)
-    problem = f"the protocol {protocol!r} is not spoken here: it has to be {_SPOKEN}"
+    problem = f"the protocol {protocol!r} is not supported: it has to be {_SPOKEN}"
     if protocol == _SPOKEN:
         try:
             return _opened(version)
@@ -58,6 +58,6 @@ def writer_of(environ: Mapping[str, str], version: str) -> Writer | None:
 
 
 def _opened(version: str) -> Writer:
-    from relay.telemetry.tracing import open_writer  # what it imports is an extra, and takes its time
+    from relay.telemetry.tracing import open_writer  # its imports are an extra, and take time
 
     return open_writer(version)

@@ -13,7 +13,7 @@ MOST: Final = 10_000
 
 
 class _Counting:
-    """Of one receiver. The last attempt is kept in parts: nothing is made for each."""
+    """Counts of one receiver. The last attempt is kept in parts: no object is created per attempt."""
 
     __slots__ = ("at", "failure", "numbers", "responded_at", "response", "seconds", "status")
 
@@ -54,11 +54,11 @@ class Tallies:
             found.status, found.failure = None, exchange.kind
 
     def take(self) -> list[Tally]:
-        """All that was counted since the last call."""
+        """All counts since the last call."""
         taken, self._counting = self._counting, {}
         return [counting.tally(receiver) for receiver, counting in taken.items()]
 
 
 def _shortened(response: Response) -> Response:
-    """So that thousands of receivers with large bodies cost no memory."""
+    """With a truncated body, so that thousands of receivers cost little memory."""
     return Response(response.status, response.headers, response.body[:MOST_BODY], truncated=True)

@@ -1,4 +1,4 @@
-"""How often one and the same thing is reported: pure, time is passed in."""
+"""Limits how often the same thing is reported. Pure; time is passed in."""
 
 from collections import OrderedDict
 from collections.abc import Hashable
@@ -26,7 +26,8 @@ class Throttle:
         self._span_count = 0
 
     def admit(self, key: Hashable, now: float) -> int | None:
-        """None: not now. Else how many of this key were refused since its last report. `now`: seconds, monotonic."""
+        """None: not now. Otherwise the number of this key's rejections since its last report. `now`: seconds,
+        monotonic."""
         entry = self._entries.get(key)
         if entry is None:
             entry = self._remember(key)

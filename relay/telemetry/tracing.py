@@ -1,6 +1,6 @@
-"""Spans for OpenTelemetry. The only module that imports it, and imported only where traces are wanted: it is an extra.
+"""Spans for OpenTelemetry. The only module that imports it, and only if traces are on: it is an extra.
 
-What the standard variables say (OTEL_*) is read by the SDK itself: where spans go, how many, and of which messages.
+The SDK itself reads the standard variables (OTEL_*): where spans go, how many, and of which messages.
 """
 
 from threading import Thread
@@ -38,12 +38,12 @@ _KINDS: Final[dict[Kind, SpanKind]] = {
     "client": SpanKind.CLIENT,
 }
 _UNNAMED: Final = "unknown_service"
-_NOBODY: Final = Context()
+_NO_PARENT: Final = Context()
 """No parent; without it the SDK would look for one around the caller."""
 
 
 def open_writer(version: str) -> "SpanWriter":
-    """To the collector that the environment names. Raises ValueError and OSError for settings that cannot be used."""
+    """Sends to the collector that the environment names. Raises ValueError and OSError for unusable settings."""
     return SpanWriter(BatchSpanProcessor(OTLPSpanExporter()), version)
 
 
@@ -79,14 +79,14 @@ class SpanWriter:
         written.end(end)
 
     def close(self) -> None:
-        # the SDK waits for half a minute for a collector that does not answer; its threads do not hold up the end
+        # the SDK waits half a minute for a collector that does not answer; its threads do not delay the exit
         last = Thread(target=self._provider.shutdown, name="last spans", daemon=True)
         last.start()
         last.join(LAST_S)
 
 
 class _SetIds(IdGenerator):
-    """The ids of the span that comes next: they have been made, and sent, before."""
+    """The ids of the next span: they were chosen and sent before."""
 
     def __init__(self) -> None:
         self._next = (0, 0)
@@ -112,13 +112,13 @@ def _resource(version: str) -> Resource:
 
 
 def _around(parent: TraceContext | None, state: str | None = None) -> Context:
-    """What the SDK takes a parent from; `state`: of the trace."""
+    """The context from which the SDK takes a parent; `state`: of the trace."""
     if parent is None:
-        return _NOBODY
+        return _NO_PARENT
     given = TraceState.from_header([state]) if state is not None else None
     flags = TraceFlags(TraceFlags.SAMPLED if parent.sampled else TraceFlags.DEFAULT)
     ids = int(parent.trace_id, 16), int(parent.span_id, 16)
-    return set_span_in_context(NonRecordingSpan(SpanContext(*ids, True, flags, given)), _NOBODY)
+    return set_span_in_context(NonRecordingSpan(SpanContext(*ids, True, flags, given)), _NO_PARENT)
 
 
 def _own(context: TraceContext) -> SpanContext:

@@ -341,7 +341,7 @@ def test_the_standard_variables_say_whether_there_are_traces(environ: dict[str, 
 @pytest.mark.parametrize(
     ("environ", "missing", "problem"),
     [
-        ({"OTEL_EXPORTER_OTLP_PROTOCOL": "grpc"}, False, "the protocol 'grpc' is not spoken here"),
+        ({"OTEL_EXPORTER_OTLP_PROTOCOL": "grpc"}, False, "the protocol 'grpc' is not supported"),
         ({}, True, "it needs the extra otel: pip install 'webhook-relay[otel]'"),
         ({"OTEL_BSP_MAX_EXPORT_BATCH_SIZE": "9999"}, False, "a variable OTEL_... cannot be used"),
     ],
