@@ -18,7 +18,7 @@ _MOST_OF_THE_API: Final = 1000
 
 
 def raise_descriptor_limit() -> int:
-    """Raise the limit of open descriptors as far as the system allows; returns the resulting limit."""
+    """Raise the limit of open descriptors to the system's maximum; returns the resulting limit."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     try:
         resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))

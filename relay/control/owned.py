@@ -26,7 +26,7 @@ class TooManyReceivers(RelayError):
 
 @dataclass(frozen=True, slots=True)
 class OwnerScope:
-    """The owners for whom receivers may be changed, each with at most `most` receivers. `reads`: whether the key may
+    """The owners whose receivers may be changed, each with at most `most` receivers. `reads`: whether the key may
     read a source, or all sources of a pattern."""
 
     owners: frozenset[str]

@@ -117,6 +117,6 @@ def _value(text: str, field: Field, present: Mapping[str, Any]) -> Any:
             return [part.strip() for part in text.split(",") if part.strip()]
         case "labels":
             parts = [part.partition("=") for part in text.split(",") if part.strip()]
-            gone = dict.fromkeys(present.get(field.name) or {})  # a merge patch takes away what is null
+            gone = dict.fromkeys(present.get(field.name) or {})  # a merge patch removes null values
             return {**gone, **{name.strip(): value.strip() for name, _, value in parts}}
     return text

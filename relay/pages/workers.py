@@ -34,7 +34,7 @@ class WorkersPage:
     async def _seen(self, visit: Visit) -> dict[str, Any]:
         query, by = visit.filters(*_FILTERS), visit.filters("by").get("by", "topic")
         found = await visit.load("/v1/lanes", {**query, **visit.filters("cursor"), "limit": _MOST})
-        lanes = sorted(found.items, key=lambda lane: lane["served"])  # stable: what nobody serves comes first
+        lanes = sorted(found.items, key=lambda lane: lane["served"])  # stable: lanes without a process first
         return {"found": found, "query": query, "by": by, "lanes": lanes, "topics": topics_of(lanes), "roles": ROLES}
 
 

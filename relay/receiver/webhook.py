@@ -21,7 +21,7 @@ class Webhook:
 
     `webhook_id`: the same for each attempt of a delivery; use it to process it once. `source`, `message_id`, `type`: of
     the message; None in a ping. `attempt`: from 1 on. `answer_url`: where to answer later; None if the relay has no
-    answer secret, or there is nobody to answer to.
+    answer secret, or no answer is possible.
     """
 
     webhook_id: str

@@ -144,7 +144,7 @@ class Relay:
     # life
 
     async def run(self, stop: asyncio.Event, started: Callable[[], None] = lambda: None) -> None:
-        """Runs until `stop`, then finishes what is in flight. Waits for Kafka and Redis. Raises UserError."""
+        """Runs until `stop`, then finishes the requests in flight. Waits for Kafka and Redis. Raises UserError."""
         self._telemetry.start()
         watching = asyncio.create_task(self._telemetry.loop_watch.run())
         try:

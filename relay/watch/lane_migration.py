@@ -111,8 +111,8 @@ class LaneMigration:
             await self._clock.sleep(LOOK_S)
 
     async def look(self) -> None:
-        """Take each receiver as far as possible now, independently of others. Raises Unavailable, and NotYet when
-        another process has taken the lease."""
+        """Take all steps that are possible now of each receiver's move, independently of others. Raises Unavailable and
+        NotYet when another process has taken the lease."""
         await self._registry.catch_up()
         self._sweeps.begin()
         for name, route in self._all():
