@@ -96,19 +96,18 @@ class KeysResource:
         id="createKey",
         noun=_NOUN,
         body=json_of(WantedKey),
+        most_bytes=MOST_BYTES,
         answers=(DocumentedResponse(201, "It is in force; `key` is told only now.", json_of(NewKey)),),
         problems=(TOO_MANY_KEYS, NOT_FOUND),
         example=Example(
             201, body={"name": "ci server", "scopes": ["ingest:github", "read:github"], "expires_in": "90d"}
         ),
     )
-    async def create(self, request: web.Request) -> web.Response:
+    async def create(self, request: web.Request, wanted: WantedKey) -> web.Response:
         """Make a key.
 
         The first one needs the scope `admin`: from then on every request needs a key.
         """
-        query_of(request)
-        wanted = read_json(await read_body(request, MOST_BYTES), WantedKey)
         scopes, now, who = _scopes(wanted.scopes), self._context.clock.time(), access_of(request).who
         self._keep_the_door(scopes)
         lives_s = None if wanted.expires_in is None else _seconds(wanted.expires_in, "/expires_in")

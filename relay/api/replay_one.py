@@ -17,7 +17,7 @@ from relay.api.access import (
 from relay.api.audit_lines import has_changed
 from relay.api.context import ApiContext
 from relay.api.failed import AT, DEAD_LETTERS, PLACE, is_of_theirs
-from relay.api.json_body import json_response, read_json, read_only
+from relay.api.json_body import json_response, read_json
 from relay.api.problems import (
     NOT_FAILED,
     NOT_FOUND,
@@ -99,7 +99,7 @@ class ReplayResource:
         problems=(NOT_REPLAYABLE,),
         example=Example(202, path=AT),
     )
-    async def replay_letter(self, request: web.Request) -> web.Response:
+    async def replay_letter(self, request: web.Request, _nothing: Nothing) -> web.Response:
         """Send a dead letter again."""
         return await self._letter("replay", request)
 
@@ -116,7 +116,7 @@ class ReplayResource:
         problems=(NOT_REPLAYABLE,),
         example=Example(202, path=AT),
     )
-    async def discard_letter(self, request: web.Request) -> web.Response:
+    async def discard_letter(self, request: web.Request, _nothing: Nothing) -> web.Response:
         """Say that nobody has to look at a dead letter."""
         return await self._letter("discard", request)
 
@@ -166,9 +166,8 @@ class ReplayResource:
         problems=(NOT_FAILED, NOT_REPLAYABLE),
         example=Example(202, path=_FAILED_ONE),
     )
-    async def discard_one(self, request: web.Request) -> web.Response:
+    async def discard_one(self, request: web.Request, _nothing: Nothing) -> web.Response:
         """Give a delivery up, or its dead letter."""
-        await read_only(request, Nothing)
         delivery = _delivery(request)
         await self._check_own(request, delivery)
         row, letter = await self._row_and_letter(delivery, returns=may_read(request, delivery.source_id))
@@ -242,7 +241,6 @@ class ReplayResource:
 
     async def _letter(self, action: Action, request: web.Request) -> web.Response:
         """The dead letter at a place on `failed_messages`."""
-        await read_only(request, Nothing)
         partition, offset = int(request.match_info["partition"]), int(request.match_info["offset"])
         letter = await self._service.letter_at(partition, offset)
         if letter is not None and not is_of_theirs(request, letter):

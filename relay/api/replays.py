@@ -16,7 +16,7 @@ from relay.api.access import (
 )
 from relay.api.audit_lines import changed_nothing, record_audit
 from relay.api.context import ApiContext
-from relay.api.json_body import json_response, read_only
+from relay.api.json_body import json_response
 from relay.api.paging import NewestFirstPages
 from relay.api.problems import (
     NOT_FOUND,
@@ -84,12 +84,11 @@ class ReplaysResource:
         problems=(TOO_MANY_JOBS,),
         example=Example(202, body={"receiver": "ci", "since": "2d", "rate": 10}),
     )
-    async def replay(self, request: web.Request) -> web.Response:
+    async def replay(self, request: web.Request, asked: Replays) -> web.Response:
         """Send many again.
 
         A job, which survives restarts and sends each once. `dry_run` counts first.
         """
-        asked = await read_only(request, Replays)
         check_delivered(asked)
         return await self._begin(request, "replay", asked, only_failed=asked.only_failed)
 
@@ -105,9 +104,9 @@ class ReplaysResource:
         problems=(TOO_MANY_JOBS,),
         example=Example(200, body={"receiver": "ci", "reason": "rejected", "dry_run": True}),
     )
-    async def discard(self, request: web.Request) -> web.Response:
+    async def discard(self, request: web.Request, asked: Discards) -> web.Response:
         """Discard many."""
-        return await self._begin(request, "discard", await read_only(request, Discards), only_failed=True)
+        return await self._begin(request, "discard", asked, only_failed=True)
 
     async def _begin(self, request: web.Request, action: Action, asked: Discards, *, only_failed: bool) -> web.Response:
         selection = selection_of(asked, self._context.clock.time())

@@ -8,14 +8,12 @@ from aiohttp import web
 from relay.api.access import OWNED
 from relay.api.audit_lines import record_audit
 from relay.api.context import ApiContext
-from relay.api.json_body import read_json
 from relay.api.owner import behalf_of
 from relay.api.problems import (
     INVALID_RECEIVER,
     NO_SECRETS_KEY,
     invalid,
 )
-from relay.api.reading import query_of, read_body
 from relay.api.receiver_view import NewReceiverView, described
 from relay.api.registrar import Registrar
 from relay.api.registration import CHANGE, ETAG, IF_MATCH, answer_of, tag_in, told
@@ -71,6 +69,7 @@ class RotationResource:
         noun="receivers",
         parameters=(NAME, IF_MATCH),
         body=json_of(SecretRotation, required=False),
+        most_bytes=MOST_BYTES,
         answers=(
             DocumentedResponse(
                 200, "The new secret signs here, and everywhere within 2 s.", json_of(RotatedView), ETAG
@@ -79,14 +78,13 @@ class RotationResource:
         problems=(INVALID_RECEIVER, NO_SECRETS_KEY, *CHANGE),
         example=Example(200, path={"name": "made"}, body={"grace": "1d", "secret": "${DEPLOY_SECRET}"}),
     )
-    async def rotate(self, request: web.Request) -> web.Response:
+    async def rotate(self, request: web.Request, asked: SecretRotation) -> web.Response:
         """Give a receiver a new signing secret.
 
         The former one signs along for the `grace` time, and then no longer. In a style that has room for one signature
         (`github`) the new one signs alone.
         """
-        query_of(request)
-        name, asked = request.match_info["name"], read_json(await read_body(request, MOST_BYTES), SecretRotation)
+        name = request.match_info["name"]
         turn = _Turn(asked, _grace_s(asked.grace), self._registrar)
         behalf = behalf_of(request, self._context.owner_receivers)
         with told():

@@ -3,18 +3,19 @@
 import re
 from collections.abc import Awaitable, Callable, Iterator, Mapping
 from dataclasses import dataclass, field
-from inspect import cleandoc
-from typing import Annotated, Any, Final, Literal, TypeVar
+from functools import wraps
+from inspect import cleandoc, signature
+from typing import Annotated, Any, Final, Literal
 
 from aiohttp import web
 from msgspec import Meta
 
 from relay.api.access import Need
+from relay.api.json_body import JSON, MOST_BYTES, read_only
 from relay.api.paging import MOST, NewestFirstPages
 from relay.api.problems import ProblemKind
 from relay.domain.identity import MAX_ID_BYTES
 
-JSON: Final = "application/json"
 Place = Literal["path", "query", "header"]
 READING: Final = frozenset({"GET", "HEAD", "OPTIONS"})
 UNAUDITED: Final = "-"
@@ -115,7 +116,7 @@ class Route:
         return None if self.audit == UNAUDITED else self.audit
 
 
-Handler = TypeVar("Handler", bound=Callable[..., Awaitable[web.StreamResponse]])
+Handler = Callable[[Any, web.Request], Awaitable[web.StreamResponse]]
 
 
 def route(
@@ -130,12 +131,15 @@ def route(
     audit: str | None = None,
     parameters: tuple[Parameter, ...] = (),
     body: Body | None = None,
+    most_bytes: int = MOST_BYTES,
     problems: tuple[ProblemKind, ...] = (),
-) -> Callable[[Handler], Handler]:
+) -> Callable[[Callable[..., Awaitable[web.StreamResponse]]], Handler]:
     """Declares the route that a method of a resource handles. The first line of the method's docstring is the summary,
-    the rest the description."""
+    the rest the description. A method with a parameter after the request gets the body there, decoded: JSON of at most
+    `most_bytes`, of a route without query parameters."""
 
-    def declare(handler: Handler) -> Handler:
+    def declare(method_of: Callable[..., Awaitable[web.StreamResponse]]) -> Handler:
+        handler = method_of if len(signature(method_of).parameters) == 2 else _decoding(method_of, body, most_bytes)
         summary, _, description = cleandoc(handler.__doc__ or "").partition("\n\n")
         declared = Route(
             method=method,
@@ -156,6 +160,20 @@ def route(
         return handler
 
     return declare
+
+
+def _decoding(
+    method: Callable[[Any, web.Request, Any], Awaitable[web.StreamResponse]], body: Body | None, most_bytes: int
+) -> Handler:
+    if body is None:
+        raise ValueError(f"{method.__qualname__} takes a body, and its route declares none")
+    kind = body.content[JSON]
+
+    @wraps(method)
+    async def decoding(resource: Any, request: web.Request) -> web.StreamResponse:
+        return await method(resource, request, await read_only(request, kind, most_bytes))
+
+    return decoding
 
 
 def routes_of(resource: type) -> Iterator[Route]:

@@ -12,9 +12,9 @@ from relay.api.access import CALLER, OPEN, OWNERS, forbidden, owner_of
 from relay.api.audit_lines import changed_nothing, record_audit
 from relay.api.authentication import Caller, Callers, bearer_in, caller_of, tenants_in
 from relay.api.context import ApiContext
-from relay.api.json_body import json_response, read_json
+from relay.api.json_body import json_response
 from relay.api.problems import FORBIDDEN, TOO_MANY, TOO_MANY_KEYS, UNAUTHORIZED, UNKNOWN_RECEIVER, Problem, invalid
-from relay.api.reading import query_of, read_body
+from relay.api.reading import query_of
 from relay.api.route import DocumentedResponse, Example, json_of, route
 from relay.api.view import rfc3339
 from relay.config.durations import parse_duration
@@ -109,20 +109,19 @@ class SessionsResource:
         id="createSession",
         noun=_NOUN,
         body=json_of(WantedSession, required=False),
+        most_bytes=MOST_BYTES,
         answers=(
             DocumentedResponse(201, "It is good from now on; send `token` as a key is sent.", json_of(NewSession)),
         ),
         problems=(UNAUTHORIZED, FORBIDDEN, TOO_MANY),
         example=Example(201, body={"key": "the key of the examples", "expires_in": "12h"}),
     )
-    async def create(self, request: web.Request) -> web.Response:
+    async def create(self, request: web.Request, wanted: WantedSession) -> web.Response:
         """Make a session with a key.
 
         The key is that of the header, or `key` in the body. The session may what the key may, and ends with it. While
         no key was made, none is needed.
         """
-        query_of(request)
-        wanted = read_json(await read_body(request, MOST_BYTES), WantedSession)
         text = bearer_in(request) if wanted.key is None else wanted.key.strip()
         given = wanted.key is not None or "Authorization" in request.headers
         caller = self._callers.judged(request, text, given=given)
@@ -202,18 +201,17 @@ class SessionsResource:
         id="createPortalLink",
         noun=_NOUN,
         body=json_of(WantedLink),
+        most_bytes=MOST_BYTES,
         answers=(DocumentedResponse(201, "The link.", json_of(NewLink)),),
         problems=(UNKNOWN_RECEIVER,),
         example=Example(201, body={"owner": "team-42", "hours": 24}),
     )
-    async def link(self, request: web.Request) -> web.Response:
+    async def link(self, request: web.Request, wanted: WantedLink) -> web.Response:
         """Make a link into the portal.
 
         Everyone who has the link has the rights of this owner, until it expires or the key that made it is revoked. A
         key with `owner:<id>` makes links for itself.
         """
-        query_of(request)
-        wanted = read_json(await read_body(request, MOST_BYTES), WantedLink)
         caller, owner = caller_of(request), _owner(wanted.owner)
         if caller.session is not None and caller.session.kind == "portal":
             raise Problem(FORBIDDEN, "Who came by a link into the portal makes no further ones.")

@@ -53,15 +53,15 @@ async def world() -> AsyncIterator[Rig]:
         await _declared(rig, "made", "api")
         await _declared(rig, source_key("shop"), "api", callback="kafka")
         await rig.keys.make("admin", now=NOW)  # and all before it is read
-        await _answered(rig)
+        await responded(rig, "ci")
         yield rig
 
 
-async def _answered(rig: Rig) -> None:
-    """The receiver `ci` has responded to a POST."""
+async def responded(rig: Rig, name: str, number: int = 1) -> None:
+    """The receiver has responded to a POST. `number`: of the call to the state."""
     last = LastAttempt(NOW, 201, None, 0.1)
     response = LastResponse(NOW, 201, {"location": "/builds/1"}, b'{"build": 1}', False)
-    await rig.state.tally("world", 1, [Tally("r:ci", Counted((1, *[0] * (NUMBERS - 1))), last, response)])
+    await rig.state.tally("world", number, [Tally(f"r:{name}", Counted((1, *[0] * (NUMBERS - 1))), last, response)])
 
 
 async def _declared(rig: Rig, name: str, by: str, **fields: object) -> None:

@@ -16,6 +16,7 @@ from relay.control.records import EntryRecord
 from relay.log.port import NewRecord
 from relay.state.port import FailedEntry
 from tests.integration.api_rig import NOW, Reply, Rig, document, problem, running_api
+from tests.integration.api_world import responded
 from tests.integration.test_api_keys import ADMIN, JSON, JSON_, SETTING, bearer, letter
 from tests.integration.test_cli_mistakes import called
 
@@ -337,6 +338,8 @@ async def owned_api() -> AsyncIterator[Rig]:
         query = "&".join(f"receiver={name}" for name in NAMES)
         sent = await rig.request("POST", f"/v1/sources/github/messages?{query}", b"{}", ADMIN | {"ce-id": "m-1"})
         assert sent.status == 202, sent
+        for number, name in enumerate(NAMES):
+            await responded(rig, name, number)
         yield rig
 
 

@@ -83,14 +83,14 @@ T = TypeVar("T")
 Item = TypeVar("Item")
 
 
-Handler = Callable[["HistoryResource", web.Request], Awaitable[web.Response]]
+Handler = Callable[["HistoryResource", web.Request], Awaitable[web.StreamResponse]]
 
 
 def _in_turn(handler: Handler) -> Handler:
     """A search of the history, when it is the turn of its caller."""
 
     @wraps(handler)
-    async def handle(self: "HistoryResource", request: web.Request) -> web.Response:
+    async def handle(self: "HistoryResource", request: web.Request) -> web.StreamResponse:
         async with self.searches.turn(caller_of(request)):
             return await handler(self, request)
 
