@@ -21,10 +21,12 @@ _USAGE: Final = (
 @click.command()
 @click.argument("source_id", required=False)
 @click.argument("message_id", required=False)
-@click.option("--receiver", help="At this receiver; alone: whatever they were about.")
-@click.option("--failed", is_flag=True, help="With --receiver alone: only those that did not end well.")
-@click.option("--limit", type=click.IntRange(1, 1000), default=50, show_default=True, help="The newest so many.")
-@click.option("--cursor", help="Behind what the page before said.")
+@click.option("--receiver", help="To this receiver; alone: for all its messages.")
+@click.option("--failed", is_flag=True, help="With --receiver alone: only failures.")
+@click.option(
+    "--limit", type=click.IntRange(1, 1000), default=50, show_default=True, help="At most so many, newest first."
+)
+@click.option("--cursor", help="Continue after the previous page's cursor.")
 @api_option
 @config_option
 @output_option
@@ -39,9 +41,9 @@ def attempts(
     config_file: Path | None,
     output: str,
 ) -> None:
-    """List attempts, newest first: POSTs, status GETs, callbacks and pings, with what came of each.
+    """List attempts, newest first: POSTs, status GETs, callbacks and pings, with their outcomes.
 
-    Of a message (SOURCE_ID MESSAGE_ID), or all at a receiver (--receiver NAME). `-o json` has headers and bodies.
+    For one message (SOURCE_ID MESSAGE_ID), or all to a receiver (--receiver NAME). `-o json` has headers and bodies.
     """
     of_message = source_id is not None and message_id is not None
     at_receiver = source_id is None and receiver is not None

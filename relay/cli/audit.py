@@ -1,4 +1,4 @@
-"""`relay audit`: who changed what over the API."""
+"""`relay audit`: changes made over the API, and by which key."""
 
 from pathlib import Path
 from typing import Any, Final
@@ -14,13 +14,13 @@ _COLUMNS: Final = ("AT", "WHO", "FROM", "WHAT", "WHOM", "OUTCOME", "FACTS")
 
 
 @click.command()
-@click.option("--limit", type=click.IntRange(1, 1000), default=50, show_default=True, help="So many at most.")
-@click.option("--cursor", help="Go on behind the page that ended with it.")
+@click.option("--limit", type=click.IntRange(1, 1000), default=50, show_default=True, help="At most so many.")
+@click.option("--cursor", help="Continue after the previous page's cursor.")
 @api_option
 @config_option
 @output_option
 def audit(limit: int, cursor: str | None, api: str | None, config_file: Path | None, output: str) -> None:
-    """Show who changed what, and what was refused, the newest first."""
+    """Show changes and rejected requests with their callers, newest first."""
     page = with_client(settings_from(config_file), api, lambda client: client.audit(limit=limit, cursor=cursor))
     if output == "json":
         print_json(page)

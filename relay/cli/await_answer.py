@@ -1,5 +1,5 @@
-"""A message that a command sends, and whose answer it waits for: in the same request where there is one receiver, else
-by looking until all have answered."""
+"""Sends a command's message and waits for its answer: in the same request if there is one receiver, else by polling
+until all have answered."""
 
 import asyncio
 import contextlib
@@ -15,17 +15,17 @@ from relay.cli.status import has_failed, is_over, print_answers, reasons_to_wait
 
 LOOK_EVERY_S: Final = 0.2
 WAY_BACK_S: Final = 5.0
-"""For which the answer's way on to the sender is followed: it is usually there at once, and may take days."""
+"""How long the answer's delivery to the sender is followed: it usually takes no time, but may take days."""
 
 wait_option = click.option(
-    "--wait", "wait_s", type=click.FloatRange(0), help="Wait up to so many seconds for the answer, and print it."
+    "--wait", "wait_s", type=click.FloatRange(0), help="Wait up to this many seconds for the answer, and print it."
 )
 
 
 @dataclass(frozen=True, slots=True)
 class AwaitedAnswer:
-    """`state`: of the message, in the end. `letter`: place of its dead letter. `late`: the time was up before its end,
-    and what it waits for; "" where it has ended."""
+    """`state`: the message's last known state. `letter`: place of its dead letter. `late`: after a timeout, what the
+    message waits for; "" if it has ended."""
 
     state: Any
     letter: str | None = None
@@ -38,7 +38,7 @@ class AwaitedAnswer:
 
 @dataclass(frozen=True, slots=True)
 class Outgoing:
-    """A message as a command sends it. Without `message_id` it gets a new one."""
+    """A message to send. Without `message_id` it gets a new one."""
 
     source_id: str
     payload: bytes
@@ -63,7 +63,7 @@ class Outgoing:
 
 
 async def send(client: Client, outgoing: Outgoing, wait_s: float | None) -> AwaitedAnswer:
-    """Send a message, and wait for its end; None: don't."""
+    """Send a message, and wait for its end; `wait_s` None: do not wait."""
     if wait_s is None:
         return AwaitedAnswer(await outgoing.send(client))
     message_id = outgoing.message_id or secrets.token_hex(16)
@@ -86,7 +86,7 @@ async def _sent(client: Client, outgoing: Outgoing, message_id: str, wait_s: flo
 
 
 async def until_over(client: Client, source_id: str, message_id: str, wait_s: float) -> Any:
-    """The message's state once it is over. Raises ApiFailed when that takes longer than `wait_s`."""
+    """The message's state once it has ended. Raises ApiFailed if that takes longer than `wait_s`."""
     state = await _followed(client, source_id, message_id, time.monotonic() + wait_s)
     if not is_over(state):
         raise ApiFailed(_late(state, wait_s))
@@ -94,7 +94,7 @@ async def until_over(client: Client, source_id: str, message_id: str, wait_s: fl
 
 
 async def first_tried(client: Client, state: Any, within_s: float) -> Any:
-    """The message's state once each delivery was tried or has ended, or else after `within_s` seconds."""
+    """The message's state once each delivery was tried or has ended, or after `within_s` seconds."""
     until = time.monotonic() + within_s
     while not all(each["attempts"] for each in state["deliveries"]) and not is_over(state):
         if time.monotonic() >= until:
@@ -106,7 +106,7 @@ async def first_tried(client: Client, state: Any, within_s: float) -> Any:
 
 
 async def _followed(client: Client, source_id: str, message_id: str, until: float) -> Any:
-    """The message's state once it is over, or else at `until`, of the monotonic clock."""
+    """The message's state once it has ended, or at `until`, on the monotonic clock."""
     state = None
     while True:
         with contextlib.suppress(ApiBusy):
@@ -115,13 +115,13 @@ async def _followed(client: Client, source_id: str, message_id: str, until: floa
             return state
         if time.monotonic() >= until:
             if state is None:
-                raise ApiFailed(f"nobody can say what became of message {message_id}")
+                raise ApiFailed(f"the outcome of message {message_id} is unknown")
             return state
         await asyncio.sleep(LOOK_EVERY_S)
 
 
 def tell(waited: AwaitedAnswer) -> None:
-    """Print for people, beside the state: each answer in full, and where to look for what failed."""
+    """Print what the table does not show: each answer in full, and where to find failures."""
     print_answers(waited.state)
     if waited.letter is not None:
         click.echo(f"dead letter: relay failed show {waited.letter}")

@@ -10,7 +10,7 @@ from urllib.parse import quote
 import aiohttp
 
 from relay import __version__
-from relay.cli.response import Reply, told
+from relay.cli.response import Reply, problem_line
 from relay.config.entry_types import check_url
 from relay.config.own_address import own_url
 from relay.config.settings import Settings
@@ -22,24 +22,24 @@ T = TypeVar("T")
 
 _TIMEOUT_S: Final = 30.0
 LONGEST_WAIT_S: Final = 20
-"""For which one request asks to wait: well within its own timeout, and those that proxies have."""
+"""The wait that one request asks for: well within its own timeout, and those of proxies."""
 
 
 class ApiFailed(RelayError):
-    """The API did not do what it was asked to; the message says what it answered."""
+    """The API rejected the request; the message quotes its response."""
 
 
 class ApiBusy(ApiFailed):
-    """The API cannot do it right now: a part of the relay is away or recovering."""
+    """The API cannot do it right now: a part of the relay is unavailable or recovering."""
 
 
 class NoHistory(ApiFailed):
-    """The relay has no history to look things up in."""
+    """The relay has no history to search."""
 
 
 @dataclass(frozen=True, slots=True)
 class ApiResponse:
-    """What the API answered; `body` is its JSON."""
+    """A response of the API; `body` is its JSON."""
 
     status: int
     body: Any
@@ -47,13 +47,13 @@ class ApiResponse:
 
 @dataclass(frozen=True, slots=True)
 class Ended:
-    """Of a delivery that was waited for: it is over. `letter`: of a failed one, PARTITION/OFFSET of its dead letter."""
+    """The delivery has ended. `letter`: of a failed one, PARTITION/OFFSET of its dead letter."""
 
     letter: str | None = None
 
 
 class Client:
-    """Talks to the API. Raises ApiFailed if no relay answers at that address, and for requests that it refuses."""
+    """Client of the API. Raises ApiFailed if no relay answers at that address, and for rejected requests."""
 
     def __init__(self, base: str, key: str | None, session: aiohttp.ClientSession) -> None:
         self._base = base.rstrip("/")
@@ -70,7 +70,7 @@ class Client:
         params: list[tuple[str, str]] | None = None,
         missing_ok: bool = False,
     ) -> ApiResponse | None:
-        """None where the API says 404 and `missing_ok`."""
+        """None if the API says 404 and `missing_ok`."""
         reply = await self._reply(method, path, body, self._headers | dict(headers or {}), params)
         return self._judged(reply, f"{method} {path}", missing_ok=missing_ok)
 
@@ -85,22 +85,22 @@ class Client:
         params: list[tuple[str, str]] | None = None,
         missing_ok: bool = False,
     ) -> ApiResponse | Ended | None:
-        """As `call`, of a route that waits up to `wait_s` for the end of a message's only delivery.
+        """As `call`, for a route that waits up to `wait_s` for the end of a message's only delivery.
 
-        An Answer says that it takes longer, or that there are several.
+        An ApiResponse means that it takes longer, or that there are several deliveries.
         """
         wanted = {"prefer": f"wait={min(wait_s, LONGEST_WAIT_S)}"}
         reply = await self._reply(method, path, body, self._headers | wanted | dict(headers or {}), params)
         if "relay-outcome" in reply.headers:
             return Ended(reply.letter)
         if reply.status == 410 and reply.is_problem:
-            return Ended()  # so long ago that its answer is not kept any more
+            return Ended()  # so long ago that its answer is no longer stored
         return self._judged(reply, f"{method} {path}", missing_ok=missing_ok)
 
     def _judged(self, reply: Reply, what: str, *, missing_ok: bool) -> ApiResponse | None:
         status, answer = reply.status, reply.document
         if not isinstance(answer, dict) or 300 <= status < 400:
-            if status == 503:  # of a proxy in front of it
+            if status == 503:  # from a proxy in front of it
                 raise ApiBusy(f"{what}: {status} from {self._base}")
             raise self._stranger(status, reply.media_type)
         if status < 400:
@@ -113,9 +113,9 @@ class Client:
         if str(answer.get("type")).endswith("/no-history"):
             failure = NoHistory
         if status == 404 and answer.get("detail"):
-            raise failure(answer["detail"])  # it says what there is not, and where
+            raise failure(answer["detail"])  # it names what is missing, and where
         hint = f"; {self.key_hint()}" if status == 401 else ""
-        raise failure(f"{what}: {status} {told(answer)}{hint}")
+        raise failure(f"{what}: {status} {problem_line(answer)}{hint}")
 
     async def _reply(
         self,
@@ -135,7 +135,7 @@ class Client:
             raise ApiFailed(f"no TLS connection to {self._base}: {tls_failure(str(error))}") from error
         except (aiohttp.ClientConnectionError, TimeoutError) as error:
             raise ApiFailed(f"no relay answers at {self._base}: is `relay dev` or `relay run` up? ({error})") from error
-        except (aiohttp.ClientError, ValueError) as error:  # no HTTP, or something that a URL or a header cannot say
+        except (aiohttp.ClientError, ValueError) as error:  # no HTTP, or something that is invalid in a URL or header
             raise ApiFailed(f"{method} {self._base}: {error}") from error
 
     def key_hint(self) -> str:
@@ -146,12 +146,12 @@ class Client:
 
     def _stranger(self, status: int, media_type: str) -> ApiFailed:
         return ApiFailed(
-            f"what answers at {self._base} is no relay (status {status}, {media_type}): is it the URL of the API?"
-            " --api or RELAY_API_URL says where that is"
+            f"the server at {self._base} is not a relay (status {status}, {media_type}): is it the URL of the "
+            "API? Set it with --api or RELAY_API_URL"
         )
 
     async def _wanted(self, call: Awaitable[ApiResponse | Ended | None], *fields: str) -> Any:
-        """The body of an answer, which has these fields; None where there was none; Ended, as it is."""
+        """The body of a response, which has these fields; None without a response; Ended unchanged."""
         answer = await call
         if isinstance(answer, Ended):
             return answer
@@ -165,7 +165,7 @@ class Client:
         return await self._wanted(self.call("GET", path, params=params), "items", "cursor")
 
     async def whole_page(self, path: str, asked: Mapping[str, object], limit: int) -> Any:
-        """As `page`, with `limit` items: a page of large ones ends early, and is asked for again from there."""
+        """As `page`, with `limit` items: a page of large items ends early, and the rest is requested from there."""
         items, page = list[Any](), dict[str, Any](asked)
         while len(items) < limit:
             page = await self.page(path, {**asked, "limit": limit - len(items), "cursor": page["cursor"]})
@@ -183,7 +183,7 @@ class Client:
         return await self._wanted(waited, "status", "deliveries")
 
     async def overview(self) -> Any:
-        """What flows through each stage, and what needs attention; None where the relay has none."""
+        """The throughput of each stage, and what needs attention; None if the relay has no overview."""
         return await self._wanted(self.call("GET", "/v1/overview", missing_ok=True), "stages", "parked")
 
     async def failed(self, *, receiver: str | None = None, limit: int = 50, cursor: str | None = None) -> Any:
@@ -241,17 +241,17 @@ class Client:
         return await self._wanted(self.call("POST", f"{path}/{action}", body=body, headers=headers), "condition")
 
     async def statistics(self, name: str) -> Any:
-        """What became of the attempts at a receiver within a day."""
+        """The outcomes of a receiver's attempts within a day."""
         return await self._wanted(self.call("GET", f"/v1/receivers/{_quoted(name)}/stats"), "outcomes", "hours")
 
     async def test_receiver(self, name: str) -> Any:
-        """What was sent to it, and what came back."""
+        """The request to the receiver, and its response."""
         return await self._wanted(self._post(f"/v1/receivers/{_quoted(name)}/test"), "request", "response", "failure")
 
     async def keys(
         self, method: str, path: str = "", body: bytes | None = None, *, params: list[tuple[str, str]] | None = None
     ) -> Any:
-        """Of the keys of the API; `path`: behind theirs."""
+        """Calls the API's routes of keys; `path`: below their root."""
         quoted = "/".join(map(_quoted, path.split("/"))) if path else ""
         headers = {"content-type": "application/json"} if body is not None else {}
         target = f"/v1/keys/{quoted}".removesuffix("/")
@@ -265,7 +265,7 @@ class Client:
         )
 
     async def audit(self, *, limit: int, cursor: str | None) -> Any:
-        """A page of who changed what, newest first."""
+        """A page of the audit log, newest first."""
         return await self.page("/v1/audit", {"limit": limit, "cursor": cursor})
 
     async def register(self, fields: Mapping[str, Any]) -> Any:
@@ -287,11 +287,11 @@ class Client:
         return await self._wanted(self.call("POST", path, body=body, headers=headers), "secret", "former_until")
 
     async def verify_receiver(self, name: str) -> Any:
-        """What came of a handshake with the receiver's URL."""
+        """The result of a handshake with the receiver's URL."""
         return await self._wanted(self._post(f"/v1/receivers/{_quoted(name)}/verify"), "proved", "verification")
 
     async def reencrypt_secrets(self, cursor: str | None = None, *, dry_run: bool = False) -> Any:
-        """A page of what was encrypted anew; `dry_run`: of what would be."""
+        """A page of re-encrypted entries; `dry_run`: of those that would be."""
         params = [
             ("limit", "200"),
             *([("cursor", cursor)] if cursor else []),
@@ -300,7 +300,7 @@ class Client:
         return await self._wanted(self.call("POST", "/v1/secrets/reencrypt", params=params), "outdated", "rewritten")
 
     async def remove_receiver(self, name: str, tag: str | None = None, *, dry_run: bool = False) -> Any:
-        """What becomes of its messages; `dry_run`: it stays."""
+        """What will happen to its messages; `dry_run`: it stays."""
         path, params = f"/v1/receivers/{_quoted(name)}", [("dry_run", "true")] if dry_run else []
         return await self._wanted(
             self.call("DELETE", path, headers=_if_match(tag), params=params), "removed", "messages"
@@ -328,7 +328,7 @@ class Client:
         return await self._wanted(changed, "settings", "etag")
 
     async def remove_source(self, source_id: str, tag: str | None = None, *, dry_run: bool = False) -> Any:
-        """What becomes of its results; `dry_run`: it stays."""
+        """What will happen to its results; `dry_run`: it stays."""
         path, params = f"/v1/sources/{_quoted(source_id)}", [("dry_run", "true")] if dry_run else []
         removed = self.call("DELETE", path, headers=_if_match(tag), params=params)
         return await self._wanted(removed, "removed", "results")
@@ -350,8 +350,8 @@ class Client:
         wait_s: int | None = None,
         headers: Iterable[tuple[str, str]] = (),
     ) -> Any:
-        """Post a message; returns its state. With `wait_s`: Ended, if its only delivery is over within that. `headers`:
-        the message's own."""
+        """Post a message; returns its state. With `wait_s`: Ended, if its only delivery ends within that time.
+        `headers`: the message's own."""
         sent_headers = {"content-type": content_type} | {PREFIX + name: value for name, value in headers}
         if message_id is not None:
             sent_headers["ce-id"] = quote(message_id, safe=" !#$&'()*+,/:;=?@[]~-._", errors="surrogateescape")
@@ -366,7 +366,7 @@ class Client:
 
 
 def api_base(settings: Settings, api: str | None) -> str:
-    """The URL of the API: `--api`, else RELAY_API_URL, else where a relay with these settings would be on this machine.
+    """The URL of the API: `--api`, else RELAY_API_URL, else the address of a relay with these settings on this machine.
 
     Raises UserError for an invalid URL.
     """
@@ -381,7 +381,7 @@ def api_base(settings: Settings, api: str | None) -> str:
 def with_client(
     settings: Settings, api: str | None, work: Callable[[Client], Awaitable[T]], *, patience_s: float = _TIMEOUT_S
 ) -> T:
-    """Run `work(client)` against the API at `api`, or where the settings say it is; a request takes `patience_s`."""
+    """Run `work(client)` against the API at `api`, or at the URL of the settings; a request may take `patience_s`."""
     base = api_base(settings, api)
     key = settings.api_key.get_secret_value() if settings.api_key else None
 
@@ -398,15 +398,15 @@ def _if_match(tag: str | None) -> dict[str, str]:
 
 
 def message_path(source_id: str, message_id: str) -> str:
-    """Of a message in the API."""
+    """The API's path of a message."""
     return f"/v1/sources/{_quoted(source_id)}/messages/{_quoted(message_id)}"
 
 
 def receiver_path(name: str) -> str:
-    """Of a receiver in the API."""
+    """The API's path of a receiver."""
     return f"/v1/receivers/{_quoted(name)}"
 
 
 def _quoted(text: str) -> str:
-    """For a path; bytes of the command line that are no UTF-8 stay what they are, and the API says so."""
+    """For a path; bytes of the command line that are not UTF-8 are kept, and the API rejects them."""
     return quote(text, safe="", errors="surrogateescape")

@@ -1,4 +1,4 @@
-"""Commands wait for a cluster that answers and is not ready: a fresh broker takes its time over its first group."""
+"""Waits for a cluster that answers but is not ready: a fresh broker needs time for its first group."""
 
 from collections.abc import Awaitable, Callable
 from typing import Final, TypeVar

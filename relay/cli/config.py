@@ -1,4 +1,4 @@
-"""`relay config`: the settings in force and where they came from, a check of them, and the schema of receivers.yaml."""
+"""`relay config`: the effective settings and their origins, a check of them, and the schema of receivers.yaml."""
 
 import os
 from collections.abc import Mapping
@@ -30,13 +30,13 @@ def settings_from(config_file: Path | None) -> Settings:
 
 
 def print_refused(file: ReceiversFile, settings: Settings) -> None:
-    """Say on stdout which entries a relay with this environment would refuse, and why."""
+    """Print the entries that a relay with this environment would reject, and why."""
     for what, why in refusals(file, settings).items():
         click.echo(f"refused with this environment: {what}: {why.removeprefix(f'{file.origin}: {what}.')}")
 
 
 def verdict_on(file: ReceiversFile, settings: Settings) -> str:
-    """In a line, whether all of a well-formed file can be used with this environment."""
+    """One line: whether all entries of a well-formed file can be used with this environment."""
     counts = f"receivers: {len(file.receivers)}, sources: {len(file.sources)}"
     refused = len(refusals(file, settings))
     if not refused:
@@ -45,7 +45,7 @@ def verdict_on(file: ReceiversFile, settings: Settings) -> str:
 
 
 def notes_on(receivers: Mapping[str, ReceiverEntry], settings: Settings) -> list[str]:
-    """What would be off about answer URLs in `relay run`."""
+    """The problems that `relay run` would have with answer URLs."""
     base = settings.public_url or own_url(settings.api_host, settings.api_port)
     answering = {
         name: AnsweringReceiver(one.post_endpoint, one.status_endpoint is not None) for name, one in receivers.items()
@@ -60,14 +60,14 @@ def refusals(file: ReceiversFile, settings: Settings) -> dict[str, str]:
 
 @click.group()
 def config() -> None:
-    """Look at the settings."""
+    """Show and check the settings."""
 
 
 @config.command()
 @config_option
 @output_option
 def show(config_file: Path | None, output: str) -> None:
-    """Show every setting, its value, and where it came from. Secrets are masked."""
+    """Show every setting, its value and its origin. Secrets are masked."""
     origins = sources_of({CONFIG_FILE: config_file}, os.environ)
     if output == "json":
         print_json([origin._asdict() for origin in origins])
@@ -82,7 +82,7 @@ def show(config_file: Path | None, output: str) -> None:
 )
 @output_option
 def check(config_file: Path | None, roles: str | None, output: str) -> None:
-    """Check the settings and the receivers file: what `relay run` refuses before it connects is refused here."""
+    """Check the settings and the receivers file, as `relay run` does before it connects."""
     wanted = roles_of(roles)
     origins = sources_of({CONFIG_FILE: config_file}, os.environ)
     settings = settings_from(config_file)
@@ -91,7 +91,8 @@ def check(config_file: Path | None, roles: str | None, output: str) -> None:
     is_there = not is_default or settings.receivers_file.exists()
     file = load_receivers_file(settings.receivers_file) if is_there else None
     raise_all(refusals_at_start(settings, wanted))
-    notes = notes_on({}, settings) if settings.answer_secret else []  # who needs one, `relay receivers check` says
+    # `relay receivers check` names the receivers that need one
+    notes = notes_on({}, settings) if settings.answer_secret else []
     if output == "json":
         refused = refusals(file, settings) if file else {}
         counts = {"receivers": len(file.receivers), "sources": len(file.sources)} if file else {}
@@ -112,7 +113,7 @@ def check(config_file: Path | None, roles: str | None, output: str) -> None:
 @config_option
 def asyncapi(config_file: Path | None) -> None:
     """Print the AsyncAPI 3.0 document of the topics, as /asyncapi.json has it."""
-    from relay.api.asyncapi.document import asyncapi as document  # its imports take their time, which few need
+    from relay.api.asyncapi.document import asyncapi as document  # its imports take time, which few commands need
 
     print_json(document(Topics(settings_from(config_file).topic_prefix)))
 

@@ -38,8 +38,8 @@ WAIT_S: Final = 45.0
 STORY_S: Final = 3.0
 COLUMNS: Final = 80
 LEGEND: Final = (
-    "--> a message comes     <-- what a receiver, or the sender's callback, responds\n"
-    "<== an answer goes back !!! a dead letter"
+    "--> a message arrives   <-- response of a receiver, or of the sender's callback\n"
+    "<== an answer returns   !!! a dead letter"
 )
 NEXT: Final = """\
 Next, a relay of your own, with pages at http://127.0.0.1:8080/ui/ :
@@ -158,7 +158,7 @@ class Demo:
             async with asyncio.timeout(WAIT_S):
                 await story.begun.wait()
                 states, letters = await self._send_all(Client(url, self._key, session))
-            with suppress(TimeoutError):  # what was told is no proof: that is below
+            with suppress(TimeoutError):  # the printed events are no proof: that follows below
                 async with asyncio.timeout(STORY_S):
                     await story.ended.wait()
             watching.cancel()
@@ -191,7 +191,7 @@ class Demo:
                 click.echo(f"{'':<13}the sender has: {result.headers['relay-outcome']}, signature {signed}")
 
     def _problems(self, states: list[Any], letters: list[Any]) -> list[str]:
-        """What was expected and not seen."""
+        """The results that are missing."""
         problems = []
         results = {arrival.headers["relay-receiver"]: arrival for arrival in self._sender.received}
         for case, state in zip(CASES, states, strict=True):
@@ -220,7 +220,7 @@ async def _journey(client: Client, message_id: str, case: DemoCase) -> Any:
 
 
 async def _letters(client: Client) -> list[Any]:
-    """The dead letters, once there are any: they are listed right after the notice of them is written, not before."""
+    """The dead letters, once there are any: they are listed shortly after their notice is written."""
     while True:
         letters = (await client.failed())["items"]
         if letters:
@@ -248,4 +248,4 @@ class Story:
 
 
 def _say_nothing(_why: str) -> None:
-    """The relay is our own: when it goes, the demo ends."""
+    """The relay is part of this process: when it ends, the demo ends."""

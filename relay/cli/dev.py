@@ -46,8 +46,8 @@ MOST_LETTERS = 100
 @click.option(
     "--data-dir", type=DIRECTORY, help="Where data is kept. Default: a directory for each folder of a receivers file."
 )
-@click.option("--fresh", is_flag=True, help="First remove what earlier runs have left in the data directory.")
-@click.option("--ephemeral", is_flag=True, help="Forget everything at the end.")
+@click.option("--fresh", is_flag=True, help="First remove the data of earlier runs from the data directory.")
+@click.option("--ephemeral", is_flag=True, help="Delete all data at the end.")
 @click.option("--port", type=click.IntRange(0, 65535), help="Port of the API. Default: 8080, or a free one.")
 @click.option("--receivers", "receivers_file", type=FILE, help="Receivers file.")
 @click.option("--no-demo", is_flag=True, help="Without the demo receiver and the demo sender's callback.")
@@ -82,7 +82,7 @@ def dev(
 
 
 def _exposed(settings: Settings) -> Exposed | None:
-    """What to say where no key was made: that is known once the embedded log is open."""
+    """The error to raise if no key exists, which is known once the embedded log is open."""
     try:
         check_exposure(settings)
     except Exposed as error:
@@ -91,10 +91,10 @@ def _exposed(settings: Settings) -> Exposed | None:
 
 
 def _check_receivers_file(settings: Settings) -> None:
-    """One that was named has to be there; the default may come later, or never."""
+    """A named file has to exist; the default one may be created later, or never."""
     path = settings.receivers_file
     if "receivers_file" in settings.model_fields_set and not path.exists():
-        raise UserError(f"--receivers (RELAY_RECEIVERS_FILE): {path} is not there")
+        raise UserError(f"--receivers (RELAY_RECEIVERS_FILE): {path} does not exist")
 
 
 @contextmanager
@@ -106,16 +106,16 @@ def _directory(directory: Path, *, ephemeral: bool) -> Iterator[Path]:
         try:
             directory.mkdir(parents=True, exist_ok=True, mode=0o700)
         except OSError as error:
-            raise UserError(f"--data-dir: {directory} cannot be made: {error.strerror}; choose another") from error
+            raise UserError(f"--data-dir: {directory} cannot be created: {error.strerror}; choose another") from error
         yield directory
 
 
 def _port(settings: Settings) -> int:
-    """The port of the API: if the default is taken, a free one; a port that was asked for has to be free."""
+    """The port of the API: a free one if the default is taken; a requested port has to be free."""
     port = free_port(settings.api_host, settings.api_port)
     if port != settings.api_port and "api_port" in settings.model_fields_set:
         raise UserError(
-            f"--port (RELAY_API_PORT): {settings.api_port} on {settings.api_host} cannot be had, it is probably in use;"
+            f"--port (RELAY_API_PORT): {settings.api_port} on {settings.api_host} is not available, probably in use;"
             " choose another one, or 0 for a free one"
         )
     return port
@@ -134,9 +134,9 @@ class Dev:
         self._ephemeral = ephemeral
         self._secret = seed = kept_secret_text(directory / "demo_secret")
         self._screen = Screen()
-        tells = demo and not self._screen.is_terminal  # there the live view tells it
-        self._receiver = Sink("answer", secret=seed, on_arrival=_tell_arrival if tells else None)
-        self._sender = Sink("ok", secret=seed, on_arrival=_tell_result if tells else None)
+        logs = demo and not self._screen.is_terminal  # there the live view prints it
+        self._receiver = Sink("answer", secret=seed, on_arrival=_print_arrival if logs else None)
+        self._sender = Sink("ok", secret=seed, on_arrival=_print_result if logs else None)
         self._engine: EmbeddedRelay | None = None
         self._own_key = secrets.token_urlsafe(32)
         self._exposed = exposed
@@ -182,16 +182,16 @@ class Dev:
         async with aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=PROBE_S)) as session:
             client = Client(url, self._own_key, session)
             if left := await _left_over(client):
-                click.echo(f"Left over: {left}; `relay dev --fresh` begins anew")
+                click.echo(f"Left over: {left}; `relay dev --fresh` removes it")
             probe = f"probe-{secrets.token_hex(4)}"
             await client.send(PROBE, b'{"probe": true}', receivers=(PROBE,), message_id=probe, event_type="probe")
             state = await until_over(client, PROBE, probe, PROBE_S)
         if state["status"] != "response_delivered_to_sender":
-            raise RelayError(f"the probe message did not go round: it is {state['status']}")
+            raise RelayError(f"the probe message did not complete: it is {state['status']}")
         await self._show_what_happens(url)
 
     async def _show_what_happens(self, url: str) -> None:
-        """For every receiver, until cancelled. It is ready once whatever is sent would be seen."""
+        """For every receiver, until cancelled. Ready once every further event would be seen."""
         show = shown_on(self._screen, Lines(pages=f"{url}/ui" if self._settings.pages else None, api=url))
         ready = False
 
@@ -213,7 +213,7 @@ class Dev:
 
     def _block(self, url: str, relay: Relay) -> str:
         version = self._engine.server_version if self._engine else "?"
-        kept = "forgotten at the end" if self._ephemeral else "kept"
+        kept = "deleted at the end" if self._ephemeral else "kept"
         lines = [
             ("API", url + self._port_note(url)),
             *([("Pages", f"{url}/ui/")] if self._settings.pages else []),
@@ -233,11 +233,11 @@ class Dev:
         return "\n".join(f"{name:<{width}}  {value}" for name, value in lines)
 
     def _former_data(self) -> list[tuple[str, str]]:
-        """Of a release that had one directory for all folders: until that is removed, or gone on with."""
+        """Of a release that had one directory for all folders, until it is removed or used again."""
         former = user_directory(os.environ)
         if self._ephemeral or self._directory == former or not holds_data(former):
             return []
-        return [("Former data", f"{former}, of an earlier release; relay dev --data-dir {former} goes on with it")]
+        return [("Former data", f"{former}, of an earlier release; relay dev --data-dir {former} continues with it")]
 
     def _port_note(self, url: str) -> str:
         if self._wanted_port and not url.endswith(f":{self._wanted_port}"):
@@ -251,7 +251,7 @@ def kept_secret_text(path: Path) -> str:
 
 
 async def _left_over(client: Client) -> str:
-    """What earlier runs have left in the data directory; empty where that is nothing."""
+    """The data of earlier runs in the data directory; empty if there is none."""
     overview = await client.overview()
     unfinished = overview["parked"] + sum(stage["lag"] or 0 for stage in overview["stages"])
     letters = (await client.failed(limit=MOST_LETTERS))["items"]
@@ -261,7 +261,10 @@ async def _left_over(client: Client) -> str:
         _counted(unfinished, "unfinished message"),
         _counted(len(letters), "dead letter", at_least=len(letters) == MOST_LETTERS),
         _counted(
-            len(names), "receiver made over the API", "receivers made over the API", at_least=bool(page["cursor"])
+            len(names),
+            "receiver registered over the API",
+            "receivers registered over the API",
+            at_least=bool(page["cursor"]),
         ),
     ]
     return ", ".join(filter(None, found))
@@ -281,15 +284,15 @@ def _file_note(path: Path) -> str:
 def _key_note(settings: Settings, url: str, *, made: bool) -> str:
     if made or settings.api_key is not None:
         return f"needed, as RELAY_API_KEY; relay keys list --api {url}"
-    return f"none yet: everybody on this machine may call; relay keys create --scope admin --api {url}"
+    return f"none yet: every client on this machine may call; relay keys create --scope admin --api {url}"
 
 
-def _tell_arrival(arrival: ReceivedPost) -> None:
+def _print_arrival(arrival: ReceivedPost) -> None:
     if arrival.source_id != PROBE:
         click.echo(f"{DEMO}    {line(arrival)}")
 
 
-def _tell_result(arrival: ReceivedPost) -> None:
+def _print_result(arrival: ReceivedPost) -> None:
     headers = arrival.headers
     if headers.get("relay-source") != PROBE:
         what = f"{headers.get('relay-outcome')} {headers.get('relay-answer-status', headers.get('relay-reason', ''))}"

@@ -1,4 +1,4 @@
-"""`relay doctor`: looks at settings, Kafka, Redis and receivers from this machine, and says what to do."""
+"""`relay doctor`: checks settings, Kafka, Redis and receivers from this machine, and says what to do."""
 
 import asyncio
 import os
@@ -31,10 +31,10 @@ _WIDTH: Final = 13
 
 
 @click.command()
-@click.option("--receiver", metavar="NAME", help="Only what is about this receiver.")
+@click.option("--receiver", metavar="NAME", help="Only checks of this receiver.")
 @click.option("--roles", help=f"Of the `relay run` that is meant, comma-separated: {', '.join(ROLES)}. Default: all.")
-@click.option("--timeout", "within_s", type=_TIMEOUT, default=20.0, show_default=True, help="Seconds for all of it.")
-@click.option("--data-dir", type=DIRECTORY, help="The data directory of `relay dev`, if that is meant.")
+@click.option("--timeout", "within_s", type=_TIMEOUT, default=20.0, show_default=True, help="Seconds for all checks.")
+@click.option("--data-dir", type=DIRECTORY, help="The data directory of `relay dev`to check.")
 @api_option
 @config_option
 @output_option
@@ -47,10 +47,11 @@ def doctor(
     config_file: Path | None,
     output: str,
 ) -> None:
-    """Look at all that the relay depends on; say of each thing whether it is right, or what to do.
+    """Check the relay and all its dependencies, and say for each what to do.
 
-    Looks from this machine with its settings, whether or not a relay runs. With --api, and where `relay dev` runs, that
-    one looks for itself. Exits with 0 where there are warnings at most, with 1 where there is an error.
+    Checks from this machine with its settings, whether or not a relay runs. With --api, or if `relay dev` runs here,
+    that
+    relay checks itself. Exit code 0 if there are only warnings, 1 if there is an error.
     """
     wanted = roles_of(roles)
     try:
@@ -68,7 +69,7 @@ def doctor(
 
 
 def _embedded(settings: Settings) -> Path | None:
-    """The usual directory of `relay dev`, where one runs and no servers are named."""
+    """The default directory of `relay dev`, if one runs and no servers are configured."""
     directory = usual_directory(os.environ, settings.receivers_file)
     named = {"kafka_bootstrap_servers", "redis_url"} & settings.model_fields_set
     return directory if not named and is_taken(directory) else None
@@ -80,7 +81,7 @@ async def _looked(
     from relay.checks.runner import examine
     from relay.clock import SystemClock
     from relay.embedded.relay import local
-    from relay.run.check_contexts import case_of_directory, case_of_settings  # their imports take their time
+    from relay.run.check_contexts import case_of_directory, case_of_settings  # their imports take time
 
     raise_descriptor_limit()  # as a process does at its start
     if directory is not None:
@@ -95,7 +96,7 @@ async def _looked(
 
 
 def _asked(settings: Settings, api: str, receiver: str | None, within_s: float) -> Any:
-    from relay.cli.client import with_client  # who looks by himself does without an HTTP client
+    from relay.cli.client import with_client  # local checks need no HTTP client
 
     async def work(client: "Client") -> Any:
         params = [("receiver", receiver)] if receiver is not None else []
@@ -106,15 +107,15 @@ def _asked(settings: Settings, api: str, receiver: str | None, within_s: float) 
 
 
 def _of_mistakes(wrong: UserError) -> Any:
-    """Settings that cannot be read: there is nothing else that could be looked at."""
-    from relay.checks.host import unusable  # its imports take their time
+    """The finding for settings that cannot be read: nothing else can be checked."""
+    from relay.checks.host import unusable  # its imports take time
 
     return _as_json(Diagnosis(time.time(), unusable(str(wrong).splitlines())))
 
 
 def _as_json(found: Diagnosis) -> Any:
-    """As the API has it."""
-    from relay.api.doctor import view_of  # its imports take their time
+    """In the API's form."""
+    from relay.api.doctor import view_of  # its imports take time
 
     return view_of(found)
 
@@ -144,5 +145,5 @@ def _print(checked: Any) -> None:
 
 def _summary(checks: Any) -> str:
     counts: dict[str, int] = {severity: sum(each["severity"] == severity for each in checks) for severity in _COLOURS}
-    told = {"error": "errors", "warning": "warnings", "skipped": "not looked at", "ok": "right"}
-    return ", ".join(f"{counts[severity]} {words}" for severity, words in told.items())
+    words_of = {"error": "errors", "warning": "warnings", "skipped": "skipped", "ok": "right"}
+    return ", ".join(f"{counts[severity]} {words}" for severity, words in words_of.items())

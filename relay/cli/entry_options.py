@@ -1,4 +1,4 @@
-"""What the commands share that declare something over the API: what they ask for, and the fields they give."""
+"""Options that commands share which declare something over the API, and the fields they read."""
 
 import sys
 from collections.abc import Awaitable, Callable
@@ -25,14 +25,14 @@ match_option = click.option("--if-match", "tag", help="Only if its etag is this 
 def asked(
     config_file: Path | None, api: str | None, work: "Callable[[Client], Awaitable[Any]]", **patience: float
 ) -> Any:
-    """What `work` has of the API. `patience_s`: how long a request may take, if not as usual."""
-    from relay.cli.client import with_client  # those who only look at a file do without an HTTP client
+    """The result of `work` with a client of the API. `patience_s`: a request's timeout, if not the usual one."""
+    from relay.cli.client import with_client  # commands that only read a file need no HTTP client
 
     return with_client(settings_from(config_file), api, work, **patience)
 
 
 async def every_page(ask: Callable[[str | None], Awaitable[Any]]) -> list[Any]:
-    """The items of all pages. `ask`: has the page behind a cursor."""
+    """The items of all pages. `ask`: returns the page after a cursor."""
     page = await ask(None)
     found = list(page["items"])
     while page["cursor"] is not None:
@@ -43,7 +43,7 @@ async def every_page(ask: Callable[[str | None], Awaitable[Any]]) -> list[Any]:
 
 def fields_of(document: str | None, given: tuple[str, ...], unset: tuple[str, ...] = ()) -> dict[str, Any]:
     """Fields from a JSON or YAML mapping in a file, or on stdin (`-`), and `field=value` of the command line, which
-    go before those. A value is YAML; `retry.cap=2h` is a field within another. Raises UserError."""
+    takes precedence. A value is YAML; `retry.cap=2h` is a field within another. Raises UserError."""
     fields: dict[str, Any] = {str(name): value for name, value in _mapping(document).items()}
     for text in given:
         name, mark, value = text.partition("=")
@@ -59,7 +59,7 @@ def fields_of(document: str | None, given: tuple[str, ...], unset: tuple[str, ..
 
 
 def changes_of(document: str | None, given: tuple[str, ...], unset: tuple[str, ...]) -> dict[str, Any]:
-    """Fields to change. Raises UserError where there are none."""
+    """The fields to change. Raises UserError if there are none."""
     fields = fields_of(document, given, unset)
     if not fields:
         raise UserError("nothing to change: give --set, --unset or --from")
@@ -88,14 +88,14 @@ def _put(fields: dict[str, Any], name: str, value: object) -> None:
 
 
 def remove(
-    asking: Callable[[bool], Any], told: Callable[[Any], str], name: str, *, dry_run: bool, yes: bool
+    asking: Callable[[bool], Any], describe: Callable[[Any], str], name: str, *, dry_run: bool, yes: bool
 ) -> dict[str, Any]:
-    """Look first, confirm unless `yes`, then remove. `asking`: returns the API's response to a removal, which may be a
-    dry run. `told`: describes it for people."""
+    """Preview, confirm unless `yes`, then remove. `asking`: returns the API's response to a removal, which may be a
+    dry run. `describe`: describes it for people."""
     known = asking(True)
     if not dry_run:
         if not yes:
-            confirm(f"{name}: {told(known)}. Remove it?")
+            confirm(f"{name}: {describe(known)}. Remove it?")
         known = asking(False)
     return dict(known)
 

@@ -1,8 +1,8 @@
-"""Events as lines for a terminal or a pipe: `-->` a message, `<--` a receiver's response, `<==` its answer on the way
-to the sender, `!!!` a dead letter. Pure.
+"""Formats events as lines for a terminal or a pipe: `-->` a message, `<--` a receiver's response, `<==` its answer on
+the way to the sender, `!!!` a dead letter. Pure.
 
-Foreign text may be hostile: control characters are escaped. A line begins with what matters most, because a terminal
-cuts it at its width.
+Foreign text may be hostile: control characters are escaped. A line begins with its most important part, because a
+terminal cuts it at its width.
 """
 
 from collections.abc import Mapping
@@ -17,7 +17,7 @@ from relay.cli.screen import INDENT
 from relay.telemetry.redaction import escape_control
 
 _LONGEST_ID: Final = 36
-"""Characters of an id or a type: that of a UUID."""
+"""Characters of an id or a type: the length of a UUID."""
 _MOST_NAMES: Final = 4
 _LONGEST_BODY: Final = 200
 
@@ -43,9 +43,9 @@ class Lines:
             case "failed":
                 return self._failed(data, at)
             case "skipped":
-                return [_line(at, "...", ("yellow", f"{data.get('count')} left out: too much at once"))]
+                return [_line(at, "...", ("yellow", f"{data.get('count')} omitted: too many at once"))]
             case "away":
-                return [_line(at, "...", ("yellow", "the log does not answer; what happens cannot be told"))]
+                return [_line(at, "...", ("yellow", "the log does not answer; events are missing"))]
             case "ended":
                 return [_line(at, "...", ("yellow", f"ended: {escape_control(str(data.get('detail')))}"))]
             case _:
@@ -54,7 +54,7 @@ class Lines:
     def _message(self, data: Mapping[str, Any], at: str) -> Text:
         names = [str(one["receiver"]) for one in data["deliveries"]]
         more = f" and {len(names) - _MOST_NAMES} more" if len(names) > _MOST_NAMES else ""
-        to = ", ".join(map(_shown, names[:_MOST_NAMES])) + more or "nobody"
+        to = ", ".join(map(_shown, names[:_MOST_NAMES])) + more or "no receiver"
         source = _shown(data["source_id"])
         return _line(at, "-->", self._id(data), _type(data), ("", f"{source} to"), ("cyan", to))
 
@@ -94,7 +94,7 @@ class Lines:
 
 
 def came_line(came: Came, now: datetime) -> Text:
-    """A POST that `relay listen` passes on."""
+    """A POST that `relay listen` forwards."""
     again = f"attempt {came.attempt}" if came.attempt != "1" else ""
     body = _beginning(came.body[: 4 * _LONGEST_BODY].decode(errors="replace"))
     parts = (("bold", _shown(came.message_id)), ("", _shown(came.event_type)), ("", _shown(came.source_id)))
@@ -102,7 +102,7 @@ def came_line(came: Came, now: datetime) -> Text:
 
 
 def went_back_line(back: WentBack, now: datetime) -> Text:
-    """What came of it."""
+    """Its response."""
     verdict = ("red", "nothing") if back.status is None else (_colour(back.status), str(back.status))
     body = _beginning(back.detail or back.body[: 4 * _LONGEST_BODY].decode(errors="replace"))
     parts = (("", f"{back.took_ms:.0f} ms"), ("bold", _shown(back.came.message_id)), ("dim", body))
@@ -113,7 +113,7 @@ _WHAT: Final = {"status": "status GET", "ping": "ping"}
 
 
 def _moment(data: Mapping[str, Any], now: datetime) -> datetime:
-    """When it happened, in the zone of `now`; `now` where the event does not say."""
+    """The event's time, in the zone of `now`; `now` if the event has none."""
     if data.get("started_at") is not None:
         return _ended(data).astimezone(now.tzinfo)
     at = data.get("received_at") or data.get("at") or data.get("failed_at")
@@ -125,7 +125,7 @@ def _ended(attempt: Mapping[str, Any]) -> datetime:
 
 
 def _follows(data: Mapping[str, Any]) -> tuple[str, str] | None:
-    """The next step after an attempt that was not the last, its delay from the end of the attempt, and why."""
+    """The next step after an attempt that was not the last, its delay from the end of the attempt, and the reason."""
     if data["outcome"] == "done" or data["next_attempt_at"] is None or data["started_at"] is None:
         return None
     seconds = (datetime.fromisoformat(data["next_attempt_at"]) - _ended(data)).total_seconds()
@@ -166,13 +166,13 @@ def _colour(status: int) -> str:
 
 
 def _shown(text: str) -> str:
-    """A name, in one piece, and of a length that leaves room for others."""
+    """A name, in one piece, shortened to leave room for others."""
     safe = escape_control(str(text))
     return safe if len(safe) <= _LONGEST_ID else safe[: _LONGEST_ID - 1] + "…"
 
 
 def _beginning(text: str) -> str:
-    """Of a body: its white space is of no interest here."""
+    """The beginning of a body, without its white space."""
     return escape_control(" ".join(text[: 4 * _LONGEST_BODY].split()))[:_LONGEST_BODY]
 
 

@@ -1,4 +1,4 @@
-"""`relay export`: all that a stopped relay has to hand over, as JSON lines."""
+"""`relay export`: the data of a stopped relay, as JSON lines."""
 
 import asyncio
 import os
@@ -76,7 +76,7 @@ async def _export(settings: Settings, data_dir: Path | None, with_secrets: bool,
 
 @contextmanager
 def _out(file: str) -> Iterator[BinaryIO]:
-    """For its owner only: payloads are in it."""
+    """Readable by its owner only: it contains payloads."""
     if file == "-":
         yield sys.stdout.buffer
         sys.stdout.buffer.flush()

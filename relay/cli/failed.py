@@ -24,13 +24,15 @@ _MOMENTS = frozenset({"relay-first-failed", "relay-accepted-at", "relay-parked-d
 
 @click.group()
 def failed() -> None:
-    """List dead letters, look at one, replay or discard them."""
+    """List, show, replay or discard dead letters."""
 
 
 @failed.command("list")
 @click.option("--receiver", help="Only of this receiver; `-`: of messages that never had one.")
-@click.option("--limit", type=click.IntRange(1, 1000), default=50, show_default=True, help="The newest so many.")
-@click.option("--cursor", help="Behind what the page before said.")
+@click.option(
+    "--limit", type=click.IntRange(1, 1000), default=50, show_default=True, help="At most so many, newest first."
+)
+@click.option("--cursor", help="Continue after the previous page's cursor.")
 @api_option
 @config_option
 @output_option
@@ -82,8 +84,8 @@ def show(place: str, api: str | None, config_file: Path | None, output: str) -> 
     click.echo(f"\nTo replay it: {_command(letter)}")
 
 
-failed.add_command(acting("replay", "Send dead letters again, from the stage that gave them up."))
-failed.add_command(acting("discard", "End dead letters for good, and tell their senders."))
+failed.add_command(acting("replay", "Send dead letters again, from the stage that failed."))
+failed.add_command(acting("discard", "End dead letters for good, and notify their senders."))
 
 
 def _command(letter: Any) -> str:
@@ -91,7 +93,7 @@ def _command(letter: Any) -> str:
 
 
 def _facts(letter: Any) -> list[tuple[str, str]]:
-    """What a person wants to know first."""
+    """The most important facts, first."""
     last = f", the last got {letter['last_status']}" if letter["last_status"] else ""
     return [
         ("Why", f"{letter['reason']} (class: {letter['class']})"),

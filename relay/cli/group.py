@@ -38,7 +38,8 @@ class Lazy(click.Group):
     def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
         """What may follow `relay`. No command is imported for it: a shell waits for this at each Tab."""
         found = [CompletionItem(name, help=COMMANDS[name][1]) for name in self.list_commands(ctx)]
-        own = click.Command.shell_complete(self, ctx, incomplete)  # options, without the group's own look at commands
+        # options, without the group's own look-up of commands
+        own = click.Command.shell_complete(self, ctx, incomplete)
         return [item for item in found if item.value.startswith(incomplete)] + own
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
@@ -63,7 +64,7 @@ def relay() -> None:
 
 
 def run() -> int:
-    """Run the command that the arguments name, and say in a line what went wrong. Returns the exit code."""
+    """Run the command that the arguments name, and report an error in one line. Returns the exit code."""
     try:
         return relay(standalone_mode=False) or 0
     except click.exceptions.Abort:
@@ -83,14 +84,13 @@ def run() -> int:
 
 
 def _reader_gone() -> int:
-    """The reader of our output, such as `head`, has closed the pipe. What Python would still write at its end is
-    dropped."""
+    """The reader of our output, such as `head`, has closed the pipe: drops what Python would still write at exit."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     return 1
 
 
 def _known(error: BaseException) -> RelayError | None:
-    """The first error in `error`, when all of it was raised on purpose: a mistake or a fault, but no bug."""
+    """The first error in `error`, if all of them were raised on purpose: mistakes or faults, but no bugs."""
     if isinstance(error, BaseExceptionGroup):
         known = [_known(each) for each in error.exceptions]
         return known[0] if all(each is not None for each in known) else None

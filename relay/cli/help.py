@@ -18,7 +18,7 @@ from relay.config.problems import unknown
 from relay.domain.errors import RelayError, UserError
 
 _WIDEST: Final = 110
-"""Columns: longer lines are hard to read, however wide the terminal is."""
+"""Columns: longer lines are hard to read, even in a wider terminal."""
 _LINK: Final = re.compile(r"(?<!!)\[([^\]]+)\]\(([^)\s]+)\)")
 _PICTURE: Final = re.compile(r"!\[([^\]]*)\]\([^)]*\)")
 _COMMENT: Final = re.compile(r"<!--.*?-->\n?", re.S)
@@ -47,25 +47,25 @@ def help(topic: str | None, output: str) -> None:
 
 
 def documentation() -> Path:
-    """Where the pages are: in the package as it is installed; beside it where it is run from its source.
+    """The directory of the pages: in the installed package, or beside it in a source tree.
 
-    Raises RelayError where they are in neither.
+    Raises RelayError if it is in neither place.
     """
     package = Path(relay.__file__).parent
     for directory in (package / "docs", package.parent / "docs"):
         if (directory / "index.md").is_file():
             return directory
-    raise RelayError(f"the documentation is not there; it belongs into {package / 'docs'}: install again")
+    raise RelayError(f"the documentation is missing from {package / 'docs'}: install again")
 
 
 def pages_in(directory: Path) -> dict[str, Path]:
-    """By the name that they are asked for with: `start`, `reference/settings`; those of folders come last."""
+    """Pages by name, as `start` or `reference/settings`; those of folders come last."""
     paths = sorted(directory.rglob("*.md"), key=lambda path: (len(path.parts), path))
     return {path.relative_to(directory).with_suffix("").as_posix(): path for path in paths}
 
 
 def topic_of(asked: str, pages: Iterable[str]) -> str | None:
-    """The page that is meant: a file's name will do, and a folder's may be left out."""
+    """The page for a name: a file name works too, and a folder's name may be omitted."""
     wanted = asked.lower().removesuffix(".md").removeprefix("docs/")
     return next((name for name in pages if name == wanted or name.endswith(f"/{wanted}")), None)
 
@@ -83,7 +83,7 @@ def _list(pages: dict[str, Path], output: str) -> None:
 
 
 def rendered(text: str, topics: Iterable[str]) -> str:
-    """For this terminal; without colour where there is none."""
+    """For this terminal; without colour if it has none."""
     is_terminal = sys.stdout.isatty()
     width = min(shutil.get_terminal_size().columns, _WIDEST)
     console = Console(file=io.StringIO(), width=width, force_terminal=is_terminal, color_system="auto", emoji=False)
@@ -95,7 +95,7 @@ def rendered(text: str, topics: Iterable[str]) -> str:
 def plain(text: str, topics: Iterable[str]) -> str:
     """The page without what a terminal cannot show: a link to another page becomes the command that shows it."""
 
-    def told(link: re.Match[str]) -> str:
+    def command_of(link: re.Match[str]) -> str:
         path = link[2].partition("#")[0]
         name = topic_of(path.removeprefix("../"), topics) if path.endswith(".md") else None
         if name is None:
@@ -103,4 +103,4 @@ def plain(text: str, topics: Iterable[str]) -> str:
         command = f"`relay help {name}`"
         return command if link[1].endswith(".md") else f"{link[1]} ({command})"
 
-    return _LINK.sub(told, _PICTURE.sub(r"*(a picture: \1)*", _COMMENT.sub("", text)))
+    return _LINK.sub(command_of, _PICTURE.sub(r"*(a picture: \1)*", _COMMENT.sub("", text)))

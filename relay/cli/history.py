@@ -1,4 +1,4 @@
-"""`relay history`: how far the history is, and to begin it anew from the log."""
+"""`relay history`: shows the history's lag, and rebuilds it from the log."""
 
 import asyncio
 import os
@@ -23,9 +23,9 @@ ANSWER_S: Final = 60.0
 
 @click.group()
 def history() -> None:
-    """See how far the history is, or build it anew.
+    """Show the history's lag, or rebuild it.
 
-    Both go to the history and to Kafka themselves, with RELAY_HISTORY_URL and RELAY_KAFKA_... of this shell.
+    Both connect to the history and to Kafka directly, with RELAY_HISTORY_URL and RELAY_KAFKA_... of this shell.
     """
 
 
@@ -33,16 +33,16 @@ def history() -> None:
 @config_option
 @output_option
 def status(config_file: Path | None, output: str) -> None:
-    """Show what it holds, and how far it is behind each topic."""
+    """Show its contents, and its lag for each topic."""
     settings = settings_from(config_file)
-    told = _ask(settings, lambda store: _status(settings, store))
+    found = _ask(settings, lambda store: _status(settings, store))
     if output == "json":
-        print_json(told)
+        print_json(found)
         return
-    topics = [(one["topic"], one["behind"], one["behind_s"], one["lost"]) for one in told["topics"]]
+    topics = [(one["topic"], one["behind"], one["behind_s"], one["lost"]) for one in found["topics"]]
     print_table(("TOPIC", "BEHIND", "SECONDS", "LOST"), [tuple(map(_cell, row)) for row in topics])
-    size = "" if told["bytes"] is None else f"; {told['bytes'] / 1e6:.1f} MB"
-    click.echo(f"{told['messages']} messages, {told['deliveries']} deliveries, {told['attempts']} attempts{size}")
+    size = "" if found["bytes"] is None else f"; {found['bytes'] / 1e6:.1f} MB"
+    click.echo(f"{found['messages']} messages, {found['deliveries']} deliveries, {found['attempts']} attempts{size}")
 
 
 @history.command()
@@ -50,29 +50,32 @@ def status(config_file: Path | None, output: str) -> None:
 @config_option
 @output_option
 def rebuild(*, yes: bool, config_file: Path | None, output: str) -> None:
-    """Drop everything in it; the worker then fills it again from the topics.
+    """Delete everything in it; the worker then fills it again from the topics.
 
-    A running worker notices within seconds, one that is started later begins with that. Data older than the retention
-    of the topics is gone then.
+    A running worker notices within seconds; one that starts later begins with that. Data older than the retention of
+    the
+    topics is lost.
     """
     settings = settings_from(config_file)
     if not yes:
-        click.confirm("Drop the history, and build it anew from the topics?", abort=True)
+        click.confirm("Delete the history, and rebuild it from the topics?", abort=True)
     _ask(settings, _clear)
     if output == "json":
         print_json({"cleared": True})
         return
-    click.echo("It is empty; the worker fills it. How far it is: relay history status")
+    click.echo("It is empty; the worker fills it. Progress: relay history status")
 
 
 def _ask(settings: Settings, work: Callable[[History], Awaitable[Any]]) -> Any:
-    """What `work` says of the store. Raises UserError where there is none, or it does not answer."""
-    from relay.run.history_part import opened  # its imports take their time, which few need
+    """The result of `work` on the store. Raises UserError if there is none, or it does not answer."""
+    from relay.run.history_part import opened  # its imports take time, which few commands need
 
     async def run() -> Any:
         store = opened(with_local_history(settings, os.environ))
         if store is None:
-            raise UserError("RELAY_HISTORY_URL: no history is set up; `relay dev` has its own, history.db in its data")
+            raise UserError(
+                "RELAY_HISTORY_URL: no history is configured; `relay dev` has its own, history.db in its data"
+            )
         try:
             async with asyncio.timeout(ANSWER_S):
                 await store.start()

@@ -1,4 +1,4 @@
-"""`relay import`: takes in what another relay has exported."""
+"""`relay import`: imports the data of another relay."""
 
 import asyncio
 import os
@@ -22,7 +22,7 @@ from relay.transfer.form import Line, decode_line
 from relay.transfer.incoming import Import, ImportResult
 
 LEASE: Final = "import"
-_STOP: Final = "it takes in an export while it is stopped: end that `relay dev` first"
+_STOP: Final = "it imports while it is stopped: end that `relay dev` first"
 
 
 @click.command("import")
@@ -41,12 +41,12 @@ def import_(file: str, config_file: Path | None, data_dir: Path | None, output: 
         print_json(_as_json(taken))
         return
     if taken.again:
-        click.echo(f"export {taken.id} is here already: nothing to do")
+        click.echo(f"export {taken.id} was imported before: nothing to do")
         return
     records = ", ".join(f"{topic} {count}" for topic, count in sorted(taken.records.items())) or "none"
-    click.echo(f"entries: {taken.entries} taken in, {taken.kept} were here already and stay as they are")
+    click.echo(f"entries: {taken.entries} imported, {taken.kept} existed and are unchanged")
     click.echo(f"finished: {taken.messages} messages, {taken.rows} deliveries and callbacks remembered")
-    click.echo(f"records: {records}" + (f"; {taken.before} were here already" if taken.before else ""))
+    click.echo(f"records: {records}" + (f"; {taken.before} were imported before" if taken.before else ""))
 
 
 def _as_json(taken: ImportResult) -> dict[str, object]:
@@ -69,7 +69,7 @@ async def _import(settings: Settings, data_dir: Path | None, lines: Iterator[Lin
         clock = await shared_clock(state)
         await make_ready(log, state, topics, clock, settings.dedup_window, owner)
         if not await state.lease(LEASE, owner, LEASE_S):
-            raise RelayError(f"another `relay import` is under way, or was killed less than {LEASE_S:g} s ago")
+            raise RelayError(f"another `relay import` is running, or was killed less than {LEASE_S:g} s ago")
         async with keeping_lease(state, clock, LEASE, owner):
             return await Import(log, state, topics, clock, lines).run()
 

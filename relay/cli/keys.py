@@ -17,7 +17,7 @@ _PAGE: Final = 1000
 
 @click.group()
 def keys() -> None:
-    """Make, list, rotate and revoke keys of the API."""
+    """Create, list, rotate and revoke keys of the API."""
 
 
 @keys.command()
@@ -26,18 +26,18 @@ def keys() -> None:
     "scopes",
     multiple=True,
     required=True,
-    help="What it may do: ingest:SOURCE, read:SOURCE (a trailing * stands for anything), receiver:NAME, owner:ID,"
+    help="Its rights: ingest:SOURCE, read:SOURCE (a trailing * stands for anything), receiver:NAME, owner:ID,"
     " metrics, admin. May be given more than once.",
 )
-@click.option("--name", default="", help="What it is for, for people.")
-@click.option("--expires-in", help="How long it is good, such as 30d. Default: for ever.")
+@click.option("--name", default="", help="Its purpose, for people.")
+@click.option("--expires-in", help="How long it is valid, such as 30d. Default: for ever.")
 @api_option
 @config_option
 @output_option
 def create(
     scopes: tuple[str, ...], name: str, expires_in: str | None, api: str | None, config_file: Path | None, output: str
 ) -> None:
-    """Make a key, and show it, this once."""
+    """Create a key, and show it, only this once."""
     wanted = {"scopes": list(scopes), "name": name} | ({"expires_in": expires_in} if expires_in else {})
     _show_made(_call(config_file, api, "POST", "", wanted), output)
 
@@ -47,7 +47,7 @@ def create(
 @config_option
 @output_option
 def list_(api: str | None, config_file: Path | None, output: str) -> None:
-    """List all keys, the newest first."""
+    """List all keys, newest first."""
 
     async def work(client: Client) -> list[Any]:
         async def page(cursor: str | None) -> Any:
@@ -69,22 +69,22 @@ def list_(api: str | None, config_file: Path | None, output: str) -> None:
 @config_option
 @output_option
 def revoke(id: str, api: str | None, config_file: Path | None, output: str) -> None:
-    """Refuse the key from now on."""
+    """Reject the key from now on."""
     answer = _call(config_file, api, "DELETE", id)
     if output == "json":
         print_json(answer)
     else:
-        click.echo(f"{answer['id']} is revoked: no process takes it any more, two seconds from now at the latest")
+        click.echo(f"{answer['id']} is revoked: within two seconds no process accepts it")
 
 
 @keys.command()
 @click.argument("id")
-@click.option("--overlap", default="1d", show_default=True, help="How long the old secret is good as well.")
+@click.option("--overlap", default="1d", show_default=True, help="How long the old secret stays valid.")
 @api_option
 @config_option
 @output_option
 def rotate(id: str, overlap: str, api: str | None, config_file: Path | None, output: str) -> None:
-    """Give the key a new secret, and show it, this once."""
+    """Give the key a new secret, and show it, only this once."""
     _show_made(_call(config_file, api, "POST", f"{id}/rotate", {"overlap": overlap}), output)
 
 

@@ -1,4 +1,5 @@
-"""`relay listen`: a temporary receiver that brings messages to a port of this machine, and shows request and answer."""
+"""`relay listen`: a temporary receiver that forwards messages to a port of this machine, and prints requests and
+responses."""
 
 import asyncio
 import os
@@ -27,11 +28,11 @@ from relay.run.event_loop import run_until_signalled
 from relay.telemetry.redaction import escape_control
 
 LABEL: Final = "relay-listen"
-"""On a receiver of ours: the machine and the process that it belongs to."""
+"""Label of such receivers: the machine and the process that they belong to."""
 TIMEOUT_S: Final = 60.0
-"""For a debugger that stands still for a while."""
+"""Long enough for a debugger that pauses for a while."""
 PROVE_S: Final = 20.0
-"""How long a handshake may take to be made."""
+"""Longest wait for a handshake."""
 _AGAIN_S: Final = 0.5
 GRACE_S: Final = 20.0
 _REQUEST_S: Final = 75.0
@@ -40,11 +41,13 @@ _REFUSED: Final = 300
 
 @click.command()
 @click.argument("url")
-@click.option("--source", "sources", multiple=True, help="Have what is from this source; repeatable.")
-@click.option("--type", "types", multiple=True, help="Only of this type, or with a trailing * of all that begin so.")
-@click.option("--receiver", "name", help="Name of the receiver. Default: listen-, and something random.")
-@click.option("--port", default=0, type=click.IntRange(0, 65535), help="Where to listen here. Default: a free port.")
-@click.option("--public-url", help="Where a relay on another machine reaches this port, as through a tunnel.")
+@click.option("--source", "sources", multiple=True, help="Subscribe to this source; repeatable.")
+@click.option("--type", "types", multiple=True, help="Only this type, or with a trailing * all types with that prefix.")
+@click.option("--receiver", "name", help="Name of the receiver. Default: listen-, and a random suffix.")
+@click.option("--port", default=0, type=click.IntRange(0, 65535), help="Port to listen on. Default: a free one.")
+@click.option(
+    "--public-url", help="URL at which a relay on another machine reaches this port, for example through a tunnel."
+)
 @api_option
 @config_option
 def listen(
@@ -70,7 +73,7 @@ def listen(
     settings = settings_from(config_file)
     target, base = target_of(url), api_base(settings, api)
     if types and not sources:
-        raise UserError("--type: say of which source, too: --source S, or --source '*' for any")
+        raise UserError("--type: name the source, too: --source S, or --source '*' for any")
     check_reach(base, public_url)
     name = name or f"listen-{secrets.token_hex(3)}"
     listening = Listening(settings, base, target, name, sources, types, public_url)
@@ -78,7 +81,7 @@ def listen(
 
 
 def target_of(text: str) -> str:
-    """The URL that a port, or a URL, means. Raises UserError."""
+    """The URL for a port, or a URL. Raises UserError."""
     if text.isascii() and text.isdigit() and 0 < int(text) < 65_536:
         return f"http://127.0.0.1:{int(text)}/"
     try:
@@ -88,7 +91,7 @@ def target_of(text: str) -> str:
 
 
 def check_reach(base: str, public_url: str | None) -> None:
-    """Raises UserError where the relay cannot know how to reach this machine."""
+    """Raises UserError if the relay cannot reach this machine."""
     if public_url is not None:
         try:
             check_url(public_url)
@@ -96,8 +99,8 @@ def check_reach(base: str, public_url: str | None) -> None:
             raise UserError(f"--public-url: {public_url!r}: {error}") from None
     elif not is_loopback(urlsplit(base).hostname or ""):
         raise UserError(
-            f"the relay at {base} is not on this machine, and has to reach this command to bring messages to it: let a"
-            " tunnel lead to a port of yours, and say --port PORT --public-url https://..."
+            f"the relay at {base} is not on this machine, and has to reach this command to forward messages "
+            "to it: open a tunnel to a port of this machine, and add --port PORT --public-url https://..."
         )
 
 
@@ -122,12 +125,12 @@ class Listening:
         self._types = types
         self._public_url = public_url
         self._unaccepted: set[tuple[str, str]] = set()
-        """Messages whose last attempt was none that the relay takes for a yes."""
+        """Messages whose last attempt was not accepted."""
         self._screen = Screen()
         self._listener = Listener(target, TIMEOUT_S - 5, self._came, self._back, public_url)
 
     async def run(self, port: int, stop: asyncio.Event) -> None:
-        """Until `stop`. The receiver is removed at the end; if the relay is away by then, a warning says so."""
+        """Until `stop`. The receiver is removed at the end; if the relay is unavailable by then, a warning says so."""
         timeout = aiohttp.ClientTimeout(total=_REQUEST_S)
         async with aiohttp.ClientSession(timeout=timeout) as session:
             client = Client(self._base, self._key, session)
@@ -165,14 +168,14 @@ class Listening:
         while loop.time() < until:
             try:
                 tried = await client.verify_receiver(self._name)
-            except ApiFailed as error:  # the relay's own handshake is under way
+            except ApiFailed as error:  # the relay's own handshake is in progress
                 why = str(error)
             else:
                 if tried["proved"]:
                     return
                 why = tried["detail"] or ""
             await asyncio.sleep(_AGAIN_S)
-        raise ApiFailed(f"the handshake that the relay wants ({kind}) proved nothing: {escape_control(why)}")
+        raise ApiFailed(f"the verification that the relay requires ({kind}) failed: {escape_control(why)}")
 
     async def _begin(self, client: Client, known: Any) -> None:
         await self._prove(client, known)
@@ -182,8 +185,8 @@ class Listening:
         if self._sources:
             subscribed = {"sources": list(self._sources), "event_types": list(self._types or ("*",))}
             await client.change_receiver(self._name, subscribed)
-        what = f"what {', '.join(self._sources)} sends" if self._sources else "what names it"
-        click.echo(f"Listening as receiver {self._name}: {escape_control(what)} goes to {self._target}")
+        what = f"messages of {', '.join(self._sources)}" if self._sources else "messages that name it"
+        click.echo(f"Listening as receiver {self._name}: {escape_control(what)} go to {self._target}")
         if known["secret"]:
             click.echo(f"Signing secret: {known['secret']}")
         if not self._sources:
@@ -223,13 +226,14 @@ def _named(machine: str) -> str:
 
 
 def is_left_over(mark: str, machine: str, lives: "Any") -> bool:
-    """Whether a process of this machine made it that is no more. `lives`: whether one with that number is there."""
+    """Whether it belongs to a process of this machine that has ended. `lives`: whether a process with that number
+    exists."""
     made_on, _, pid = mark.rpartition(".")
     return made_on == _named(machine) and pid.isdigit() and not lives(int(pid))
 
 
 async def remove_left_over(client: Client) -> None:
-    """What a `relay listen` of this machine left behind that was killed."""
+    """Removes receivers of `relay listen` commands of this machine that were killed."""
     page = await client.registered([("label", LABEL), ("limit", "100")])
     for item in page["items"]:
         if is_left_over(item["labels"].get(LABEL, ""), socket.gethostname(), _lives):
@@ -250,8 +254,8 @@ def _lives(pid: int) -> bool:
 def _why(tested: Any) -> str:
     failure, response = tested["failure"], tested["response"]
     if failure is None:
-        return f"somebody else answers at {tested['request']['url']}, with {response['status']}"
+        return f"another server answers at {tested['request']['url']}, with {response['status']}"
     hint = ""
     if failure["kind"] == "blocked":
-        hint = "; RELAY_ALLOW_PRIVATE_NETWORKS=127.0.0.0/8 of the relay allows it (relay dev does so by itself)"
+        hint = "; RELAY_ALLOW_PRIVATE_NETWORKS=127.0.0.0/8 of the relay allows it (relay dev does so by default)"
     return escape_control(f"{failure['kind']}: {failure['detail']}{hint}")

@@ -48,7 +48,8 @@ class Came(NamedTuple):
 
 
 class WentBack(NamedTuple):
-    """What it got. `status` None: nothing came from the URL, and `detail` says why. `took_ms`: until then."""
+    """Its response. `status` None: the URL did not respond, for the reason in `detail`. `took_ms`: the request's
+    duration."""
 
     came: Came
     status: int | None
@@ -76,7 +77,7 @@ class Listener:
         self._tell_back = tell_back
         self._rules = WebRules(public_url=public_url)
         self._named: OrderedDict[str, None] = OrderedDict()
-        """Paths, with their queries, where an answer said that there would be more."""
+        """Paths, with their queries, at which a response announced an answer."""
         self.secret: str | None = None
         self._session: ClientSession | None = None
         self._runner: web.AppRunner | None = None
@@ -114,9 +115,9 @@ class Listener:
     async def _refuse_strangers(self, request: web.Request, handler: Handler) -> web.StreamResponse:
         """A request of a page in a browser has an Origin, or a foreign Host."""
         if not (self._rules.is_ours(request.headers.get("Host")) and self._rules.is_ours(request.host)):
-            return _refused(HTTPStatus.MISDIRECTED_REQUEST, "this is not the host that it asks for")
+            return _refused(HTTPStatus.MISDIRECTED_REQUEST, "the requested host is not this one")
         if "Origin" in request.headers:
-            return _refused(HTTPStatus.FORBIDDEN, "it comes from a page in a browser")
+            return _refused(HTTPStatus.FORBIDDEN, "the request comes from a page in a browser")
         return await handler(request)
 
     async def _post(self, request: web.Request) -> web.Response:
@@ -140,7 +141,7 @@ class Listener:
         return response
 
     async def _get(self, request: web.Request) -> web.Response:
-        """Where a 202 said that the answer would be, and nothing else that there is."""
+        """Only the path at which a 202 announced the answer."""
         challenge = request.query.get("challenge", "") if request.path == "/" else ""
         if self.secret is not None and _CHALLENGE.fullmatch(challenge):
             return web.Response(text=challenge)
@@ -152,7 +153,7 @@ class Listener:
         return response
 
     async def _consent(self, request: web.Request) -> web.Response:
-        """To the one whose receiver this is."""
+        """Consents if the receiver is ours."""
         if self.secret is None:
             return _refused(HTTPStatus.NOT_FOUND, "there is no receiver yet")
         return web.Response(headers=consent({name.lower(): value for name, value in request.headers.items()}))
@@ -179,12 +180,13 @@ class Listener:
             return web.Response(status=502, text=f"relay listen: {why}"), why
 
     def _location(self, status: int, headers: Mapping[str, str]) -> dict[str, str]:
-        """Of an answer that comes later: the relay asks for it where it sent the message, which is here."""
+        """Of an answer that comes later: the relay polls it where it sent the message, which is here."""
         found = headers.get("Location")
         if found is None:
             return {}
         url = location_url(self._target, found)
-        if url is None or status >= HTTPStatus.MULTIPLE_CHOICES:  # elsewhere, or nothing that the relay would ask for
+        # elsewhere, or a response that the relay would not poll for
+        if url is None or status >= HTTPStatus.MULTIPLE_CHOICES:
             return {"Location": found}
         path = urlsplit(url)._replace(scheme="", netloc="").geturl() or "/"
         self._named[path] = None
@@ -212,7 +214,7 @@ async def _read(answer: ClientResponse) -> bytes:
 
 
 def _kept(headers: Mapping[str, str]) -> dict[str, str]:
-    """Those that belong to the message, not to the connection."""
+    """The headers of the message, without those of the connection."""
     return {name: value for name, value in headers.items() if name.lower() not in _OF_THE_CONNECTION}
 
 

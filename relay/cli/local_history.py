@@ -1,4 +1,4 @@
-"""The history of a relay whose brokers and Redis are all on this machine: in SQLite, without being asked for."""
+"""The default history of a relay whose brokers and Redis are all on this machine: in SQLite."""
 
 from collections.abc import Iterator, Mapping
 from urllib.parse import quote, urlsplit
@@ -12,9 +12,9 @@ from relay.embedded.directory import user_directory
 
 
 def with_local_history(settings: Settings, environ: Mapping[str, str]) -> Settings:
-    """The settings, with a history in this user's data directory where none is set and one machine runs all.
+    """The settings, with a history in this user's data directory if none is set and one machine runs everything.
 
-    All processes of the installation find the same one. Where that directory cannot be made there is none.
+    All processes of the installation find the same one. If that directory cannot be created there is none.
     """
     if "history_url" in settings.model_fields_set or not all(map(is_loopback, _hosts(settings))):
         return settings
@@ -29,7 +29,7 @@ def with_local_history(settings: Settings, environ: Mapping[str, str]) -> Settin
 
 
 def _hosts(settings: Settings) -> Iterator[str]:
-    """Of the brokers and of Redis; none for a socket of this machine."""
+    """Hosts of the brokers and of Redis; none for a socket of this machine."""
     redis = urlsplit(settings.redis_url.get_secret_value())
     servers = (
         settings.kafka_bootstrap_servers

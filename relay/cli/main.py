@@ -10,7 +10,7 @@ from relay.cli.commands import INTERRUPTED
 def main() -> None:
     """Entry point. Exit codes: 0 done, 1 failed, 2 usage or configuration."""
     try:
-        # Interrupted while modules are loaded, there is nothing to clean up, and a traceback does not help.
+        # While modules are being loaded there is nothing to clean up, and a traceback does not help.
         signal.signal(signal.SIGINT, lambda *_: os._exit(INTERRUPTED))
         import logging
 

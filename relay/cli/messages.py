@@ -1,4 +1,4 @@
-"""`relay messages`: what came, newest first, and how far each delivery is."""
+"""`relay messages`: lists messages, newest first, with the status of each delivery."""
 
 from pathlib import Path
 from typing import Any, Final
@@ -12,31 +12,33 @@ from relay.domain.progress import ON_RECORD
 from relay.domain.reasons import REASONS
 
 BEHIND_S: Final = 10.0
-"""So far behind the topics a history has to be, before that is worth a line."""
+"""Smallest lag of the history that is reported."""
 _COLUMNS: Final = ("RECEIVED", "SOURCE", "MESSAGE", "TYPE", "STATUS", "SIZE", "DELIVERIES")
 
 
 @click.command()
-@click.option("--source", help="Of this source.")
+@click.option("--source", help="From this source.")
 @click.option("--receiver", help="With a delivery to this receiver.")
 @click.option("--owner", help="With a delivery to a receiver of this owner.")
-@click.option("--status", type=click.Choice(ON_RECORD), help="With a delivery that is so far.")
-@click.option("--reason", type=click.Choice(list(REASONS)), help="With a delivery that failed for this.")
+@click.option("--status", type=click.Choice(ON_RECORD), help="With a delivery in this status.")
+@click.option("--reason", type=click.Choice(list(REASONS)), help="With a delivery that failed for this reason.")
 @click.option("--type", "type_", help="Of this type; a trailing * stands for anything.")
 @click.option("--since", metavar="TIME", help="Since then: how long ago (1h, 2d), or RFC 3339.")
 @click.option("--until", metavar="TIME", help="Before then.")
-@click.option("--id", "id_", help="How the id, or the webhook id, begins.")
-@click.option("--header", metavar="NAME:VALUE", help="That came with it; where bodies are kept.")
-@click.option("--payload", metavar="/POINTER=VALUE", help="In the JSON of the payload; where bodies are kept.")
-@click.option("--limit", type=click.IntRange(1, 1000), default=50, show_default=True, help="The newest so many.")
-@click.option("--cursor", help="Behind what the page before said.")
+@click.option("--id", "id_", help="Prefix of the id, or of the webhook id.")
+@click.option("--header", metavar="NAME:VALUE", help="A header of the message; needs stored bodies.")
+@click.option("--payload", metavar="/POINTER=VALUE", help="A value in the JSON payload; needs stored bodies.")
+@click.option(
+    "--limit", type=click.IntRange(1, 1000), default=50, show_default=True, help="At most so many, newest first."
+)
+@click.option("--cursor", help="Continue after the previous page's cursor.")
 @api_option
 @config_option
 @output_option
 def messages(
     api: str | None, config_file: Path | None, output: str, type_: str | None, id_: str | None, **asked: Any
 ) -> None:
-    """List messages that came, newest first. Of those that a key may see, all that is given has to be met."""
+    """List messages, newest first. All given filters apply, and only messages visible to the key are listed."""
     wanted = {**asked, "type": type_, "id": id_}
     page = with_client(settings_from(config_file), api, lambda client: client.page("/v1/messages", wanted))
     if output == "json":
@@ -46,7 +48,7 @@ def messages(
         if page["cursor"]:
             click.echo(f"there are more: --cursor {page['cursor']}")
     if (page.get("behind_s") or 0.0) > BEHIND_S:
-        click.echo(f"the history is {page['behind_s']:.0f} s behind: what came since may be missing", err=True)
+        click.echo(f"the history is {page['behind_s']:.0f} s behind: newer messages may be missing", err=True)
 
 
 def _row(item: Any) -> tuple[str, ...]:

@@ -12,12 +12,12 @@ from relay.cli.table import output_option, print_json
 
 @click.group()
 def portal() -> None:
-    """Make links into the portal of an owner."""
+    """Create links to the portal of an owner."""
 
 
 @portal.command()
 @click.argument("owner")
-@click.option("--hours", type=float, default=24, show_default=True, help="How long it is good, at most 168.")
+@click.option("--hours", type=float, default=24, show_default=True, help="How long it is valid, at most 168.")
 @click.option("--receiver", "receivers", multiple=True, help="Only this one of theirs. May be given more than once.")
 @api_option
 @config_option
@@ -25,7 +25,7 @@ def portal() -> None:
 def link(
     owner: str, hours: float, receivers: tuple[str, ...], api: str | None, config_file: Path | None, output: str
 ) -> None:
-    """Make a link that shows the receivers of OWNER, and allows changing them."""
+    """Create a link to a page with the receivers of OWNER, which may be changed there."""
     wanted = {"owner": owner, "hours": hours} | ({"receivers": list(receivers)} if receivers else {})
 
     async def work(client: Client) -> Any:

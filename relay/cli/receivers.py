@@ -1,4 +1,4 @@
-"""`relay receivers`: what a receivers file declares, whether it is right, and making it so."""
+"""`relay receivers`: checks, lists and applies a receivers file, and manages receivers over the API."""
 
 import os
 from pathlib import Path
@@ -33,12 +33,12 @@ from relay.config.references import usable_variables
 from relay.config.settings import Settings
 from relay.domain.errors import UserError
 
-_callback_option = click.option("--callback", is_flag=True, help="NAME is a source_id: its callback is meant.")
+_callback_option = click.option("--callback", is_flag=True, help="NAME is a source_id: use its callback.")
 
 
 @click.group()
 def receivers() -> None:
-    """Look at receivers.yaml and apply it; register receivers; see how they are; pause and resume them."""
+    """Check and apply receivers.yaml; register receivers; show their health; pause and resume them."""
 
 
 for _command in (apply, create, show, patch, rotate, test, stats, verify, delete):
@@ -50,7 +50,7 @@ for _command in (apply, create, show, patch, rotate, test, stats, verify, delete
 @config_option
 @output_option
 def check(file: Path | None, config_file: Path | None, output: str) -> None:
-    """Check FILE (default: the setting receivers_file) and say what was understood."""
+    """Check FILE (default: the setting receivers_file), and print a summary of it."""
     settings = settings_from(config_file)
     known = load_receivers_file(file or settings.receivers_file)
     keys = _public_keys(known, settings)
@@ -71,7 +71,7 @@ def check(file: Path | None, config_file: Path | None, output: str) -> None:
 
 @receivers.command(name="list")
 @file_option
-@click.option("--registered", is_flag=True, help="In place of the file's: all that are in force, from the API.")
+@click.option("--registered", is_flag=True, help="Instead of the file's: all in effect, from the API.")
 @click.option("--owner", help="Those of this owner, from the API.")
 @click.option("--label", "labels", multiple=True, metavar="NAME[=VALUE]", help="With this label, from the API.")
 @click.option("--state", "states", multiple=True, help="In this condition, as up or offline, from the API.")
@@ -88,8 +88,8 @@ def list_(
     config_file: Path | None,
     output: str,
 ) -> None:
-    """List the receivers of the file with their effective settings, or those in force. Secrets are masked; of
-    private keys (whsk_) the public ones are shown, which receivers need."""
+    """List the receivers of the file with their effective settings, or those in effect. Secrets are masked; of
+    private keys (whsk_) the public keys are shown, which receivers need."""
     narrowed = [*(("label", each) for each in labels), *(("state", each) for each in states)]
     narrowed += [("owner", owner)] if owner is not None else []
     if registered or narrowed:
@@ -98,7 +98,7 @@ def list_(
     settings = settings_from(config_file)
     path = file or settings.receivers_file
     if not path.exists():
-        raise UserError(f"{path}: there is no such file; --registered lists what a running relay has in force")
+        raise UserError(f"{path}: the file does not exist; --registered lists the receivers of a running relay")
     known = load_receivers_file(path)
     keys = _public_keys(known, settings)
     refused = refusals(known, settings)
@@ -125,10 +125,10 @@ def list_(
 @_callback_option
 @api_option
 @config_option
-@click.option("--reason", default="", help="Why, for whoever looks at it later.")
+@click.option("--reason", default="", help="The reason, for other operators.")
 @output_option
 def pause(name: str, callback: bool, api: str | None, config_file: Path | None, reason: str, output: str) -> None:
-    """Send NAME nothing until it is resumed. Its messages wait, and their max_age goes on."""
+    """Send NAME nothing until it is resumed. Its messages wait, and their max_age continues to count."""
     _act(name, "pause", callback, api, config_file, output, {"reason": reason})
 
 
@@ -139,8 +139,8 @@ def pause(name: str, callback: bool, api: str | None, config_file: Path | None, 
 @config_option
 @output_option
 def resume(name: str, callback: bool, api: str | None, config_file: Path | None, output: str) -> None:
-    """Send to NAME again: after a pause by hand, after it said that it was gone (410), or was down for so long that it
-    was disabled. A long outage is forgotten at once."""
+    """Send to NAME again: after a manual pause, a 410, or an outage so long that it was disabled. A long outage is
+    forgotten at once."""
     _act(name, "resume", callback, api, config_file, output)
 
 
@@ -151,7 +151,7 @@ def resume(name: str, callback: bool, api: str | None, config_file: Path | None,
 @config_option
 @output_option
 def health(name: str, callback: bool, api: str | None, config_file: Path | None, output: str) -> None:
-    """Show whether NAME is offline, disabled or paused, and since when; its breaker, and what waits for it."""
+    """Show whether NAME is offline, disabled or paused, and since when; its breaker, and its waiting messages."""
     _act(name, None, callback, api, config_file, output)
 
 
@@ -164,7 +164,7 @@ def _act(
     output: str,
     said: dict[str, str] | None = None,
 ) -> None:
-    from relay.cli.client import Client, with_client  # the other commands do without an HTTP client
+    from relay.cli.client import Client, with_client  # the other commands need no HTTP client
 
     async def work(client: Client) -> Any:
         return await client.endpoint(name, action, said, callback=callback)
@@ -204,7 +204,7 @@ def _paused(known: dict[str, Any]) -> str:
     held = known["hold"]
     if held is None:
         return f"paused for {known['paused_for_s']:.0f} s"
-    who = {"paused": "by hand", "gone": "for it said that it is gone", "disabled": "for it was down too long"}
+    who = {"paused": "by hand", "gone": "for it returned 410", "disabled": "for it was down too long"}
     detail = f" ({held['detail']})" if held["detail"] else ""
     return f"paused until it is resumed, since {held['since']}, {who[held['reason']]}{detail}"
 
@@ -240,7 +240,7 @@ def _in_words(entry: ReceiverEntry) -> str:
     off = "" if entry.enabled else "switched off; "
     off += "" if entry.verification == "none" else f"to be verified ({entry.verification}); "
     subscribed = f"; gets {', '.join(entry.event_types)} of {', '.join(entry.sources)}" if entry.sources else ""
-    subscribed += ", as far as its filter takes them" if entry.filter is not None else ""
+    subscribed += ", by its filter" if entry.filter is not None else ""
     return (
         f"{off}POST {shown_url(entry.post_endpoint)}; {entry.lane} lane; order: {order_by(entry.ordering)}; "
         f"rate: {_rate(entry)}; retry: {_retry(entry)}; answer: {_answer(entry)}{subscribed}"

@@ -1,4 +1,4 @@
-"""`relay receivers apply`: what a receivers file declares is announced to all processes; or what that would change."""
+"""`relay receivers apply`: announces the entries of a receivers file to all processes, or previews the changes."""
 
 import asyncio
 import json
@@ -30,7 +30,7 @@ _AWAIT_S: Final = 1.0
 _LARGE_BYTES: Final = 1_000_000
 _LEASE_LOOK_S: Final = 0.2
 _LEASE_PATIENCE_S: Final = 60.0
-"""Several times what a process takes that reads a file of 100,000 receivers, and what the lease of a dead one lasts."""
+"""Several times as long as a process needs for a file of 100,000 receivers, and as the lease of a dead one lasts."""
 _TOLD_EVERY: Final = 10_000
 
 Say = Callable[[str], None]
@@ -42,14 +42,14 @@ file_option = click.option("--file", "-f", type=FILE, help="Receivers file; defa
 @file_option
 @config_option
 @click.option("--dry-run", is_flag=True, help="Only show what would change, field by field.")
-@click.option("--prune", is_flag=True, help="Also when the file has no receivers any more.")
-@click.option("--wait", is_flag=True, help="Until moves and removals have come to their end.")
+@click.option("--prune", is_flag=True, help="Also if the file has no receivers any more.")
+@click.option("--wait", is_flag=True, help="Wait until moves and removals are complete.")
 @output_option
 def apply(file: Path | None, config_file: Path | None, dry_run: bool, prune: bool, wait: bool, output: str) -> None:
     """Create the topics of new receivers, and announce the file's receivers and sources to all processes.
 
     A receiver whose lane changes, or that gets more partitions, is moved in order while the relay runs; a removed one
-    leaves when none of its messages is left. The command prints what is pending, and waits for it with --wait only. No
+    leaves when its last message is finished. The command prints what is pending, and waits for it with --wait only. No
     other process changes receivers meanwhile: it takes their lease in Redis, as the relay does.
     """
     settings = settings_from(config_file)
@@ -57,7 +57,7 @@ def apply(file: Path | None, config_file: Path | None, dry_run: bool, prune: boo
     say: Say = click.echo if output != "json" else _nothing_said
     if dry_run:
         preview = asyncio.run(_preview(settings, known, prune=prune))
-        _tell_changes(preview, "not applied: dry run", say)
+        _print_changes(preview, "not applied: dry run", say)
         diff, rest = preview.diff, dict[str, str]()
         more: dict[str, Any] = {"fields": _as_json(preview)}
     else:
@@ -67,8 +67,8 @@ def apply(file: Path | None, config_file: Path | None, dry_run: bool, prune: boo
     if output == "json":
         changes = {"added": list(diff.added), "changed": list(diff.changed), "removed": list(diff.removed)}
         taken = {key: refusal_of(key) for key in diff.refused}
-        told = {"applied": not dry_run, "awaited": rest, "refused": refusals(known, settings), "taken": taken}
-        print_json({**changes, **told, **more})
+        status = {"applied": not dry_run, "awaited": rest, "refused": refusals(known, settings), "taken": taken}
+        print_json({**changes, **status, **more})
     else:
         print_refused(known, settings)
     if preview is not None and preview.refusal is not None:
@@ -78,7 +78,7 @@ def apply(file: Path | None, config_file: Path | None, dry_run: bool, prune: boo
 
 
 async def _preview(settings: Settings, file: ReceiversFile, *, prune: bool) -> ApplyPreview:
-    from relay.cli.cluster_wait import REPEAT_S  # costs the clients' imports, which others do without
+    from relay.cli.cluster_wait import REPEAT_S  # costs the clients' imports, which other commands do not need
     from relay.run.composition import open_log
 
     async with open_log(settings, repeat_s=REPEAT_S) as log:
@@ -98,7 +98,7 @@ async def _apply(
             diff = await wait_for_cluster(
                 lambda: apply_file(log, file, topics, prune=prune, announced=_tell_announced), settings.kafka_wait
             )
-        _tell_changes(ApplyPreview(diff, {}), "applied", say)
+        _print_changes(ApplyPreview(diff, {}), "applied", say)
         return diff, await _tell_awaited(log, topics, say, wait=wait)
 
 
@@ -122,13 +122,16 @@ async def alone(settings: Settings) -> AsyncIterator[None]:
 
 
 async def _has_lease(state: State, clock: Clock, owner: str) -> bool:
-    """False: there is no Redis. Raises StateUnavailable where others keep it for too long."""
+    """False if there is no Redis. Raises StateUnavailable if another process keeps it for too long."""
     from relay.state.lease import take_lease
 
     try:
         given = await take_lease(state, clock, LEASE, owner, patience_s=_LEASE_PATIENCE_S, look_s=_LEASE_LOOK_S)
     except StateUnavailable as error:
-        click.echo(f"note: without the lease of receivers, so let nobody change them meanwhile: {error}", err=True)
+        click.echo(
+            f"note: without the lease of receivers, so make sure that no other process changes them meanwhile: {error}",
+            err=True,
+        )
         return False
     if not given:
         raise StateUnavailable("another process has been changing receivers for too long; try again")
@@ -143,7 +146,7 @@ def _loaded(path: Path) -> ReceiversFile:
         click.echo(f"reading {path} ...", err=True)
     known = load_receivers_file(path)
     if is_large:
-        click.echo(f"{len(known.receivers)} receivers; comparing them with what is in force ...", err=True)
+        click.echo(f"{len(known.receivers)} receivers; comparing them with those in effect ...", err=True)
     return known
 
 
@@ -153,21 +156,21 @@ def _tell_announced(records: int) -> None:
 
 
 async def _tell_awaited(log: Log, topics: Topics, say: Say, *, wait: bool) -> dict[str, str]:
-    told: dict[str, str] = {}
+    printed: dict[str, str] = {}
     while True:
         now = await awaited(log, topics)
-        for name in sorted(told.keys() - now.keys()):
+        for name in sorted(printed.keys() - now.keys()):
             say(f"done     {name}")
         for name, text in now.items():
-            if told.get(name) != text:
+            if printed.get(name) != text:
                 say(f"awaited  {name} {text}")
         if not (wait and now):
             return now
-        told = now
+        printed = now
         await asyncio.sleep(_AWAIT_S)
 
 
-def _tell_changes(preview: ApplyPreview, done: str, say: Say) -> None:
+def _print_changes(preview: ApplyPreview, done: str, say: Say) -> None:
     diff = preview.diff
     for sign, keys in (("+", diff.added), ("~", diff.changed), ("-", diff.removed)):
         for key in keys:

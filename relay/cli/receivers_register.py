@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 @click.command()
 @click.argument("name")
 @click.argument("post_endpoint", required=False)
-@click.option("--owner", help="Id of whom it belongs to.")
+@click.option("--owner", help="Id of its owner.")
 @click.option("--label", "labels", multiple=True, metavar="NAME=VALUE", help="Repeatable.")
 @set_option
 @from_option
@@ -46,8 +46,8 @@ def create(
     config_file: Path | None,
     output: str,
 ) -> None:
-    """Register NAME, which is POSTed to at POST_ENDPOINT. The fields are those of receivers.yaml; without a secret it
-    gets one, which is shown once. Give secrets with --from, as command lines can be seen."""
+    """Register NAME with the URL POST_ENDPOINT. The fields are those of receivers.yaml; without a secret it gets
+    one, which is shown once. Give secrets with --from, as command lines can be seen."""
     fields = fields_of(document, given) | {"name": name}
     if post_endpoint is not None:
         fields["post_endpoint"] = post_endpoint
@@ -66,7 +66,7 @@ def create(
         return
     click.echo(f"{name}: registered, in {_lane(known)}")
     if known["secret"]:
-        click.echo(f"secret, shown only now: {known['secret']}")
+        click.echo(f"secret, shown only this once: {known['secret']}")
 
 
 @click.command()
@@ -75,7 +75,7 @@ def create(
 @config_option
 @output_option
 def show(name: str, api: str | None, config_file: Path | None, output: str) -> None:
-    """Show who NAME is, its settings in force, and how it is. Secrets are masked."""
+    """Show the owner, effective settings and health of NAME. Secrets are masked."""
 
     async def work(client: "Client") -> Any:
         return await client.endpoint(name)
@@ -115,7 +115,7 @@ def patch(
     config_file: Path | None,
     output: str,
 ) -> None:
-    """Change fields of NAME, which was registered over the API; the others stay as they are."""
+    """Change fields of NAME, which was registered over the API; the others stay unchanged."""
     fields = changes_of(document, given, unset)
 
     async def work(client: "Client") -> Any:
@@ -130,7 +130,7 @@ def patch(
 
 @click.command()
 @click.argument("name")
-@click.option("--dry-run", is_flag=True, help="Only say what becomes of its messages.")
+@click.option("--dry-run", is_flag=True, help="Only print what will happen to its messages.")
 @click.option("--yes", "-y", is_flag=True, help="Do not ask.")
 @match_option
 @api_option
@@ -139,7 +139,7 @@ def patch(
 def delete(
     name: str, dry_run: bool, yes: bool, tag: str | None, api: str | None, config_file: Path | None, output: str
 ) -> None:
-    """Remove NAME, which was registered over the API. What it has accepted is finished first."""
+    """Remove NAME, which was registered over the API. Messages that it has accepted are finished first."""
 
     def asking(dry_run: bool) -> Any:
         return asked(config_file, api, lambda client: client.remove_receiver(name, tag, dry_run=dry_run))
@@ -173,8 +173,8 @@ def list_registered(
 
 def _row(item: Any) -> tuple[str, ...]:
     labels = ",".join(f"{name}={value}" for name, value in item["labels"].items())
-    told = (item["declared_by"], item["owner"], labels, item["lane"], item["post_endpoint"])
-    return (item["name"], item["condition"], *(each or "-" for each in told))
+    cells = (item["declared_by"], item["owner"], labels, item["lane"], item["post_endpoint"])
+    return (item["name"], item["condition"], *(each or "-" for each in cells))
 
 
 def _messages(known: Any) -> str:
@@ -185,13 +185,13 @@ def _messages(known: Any) -> str:
 
 
 def verified_in_words(seen: dict[str, Any]) -> str:
-    """What a receiver has proved."""
+    """The verification status of a receiver."""
     match seen["state"]:
         case "verified":
             rate = f", for {seen['allowed_rate']} requests a minute" if seen["allowed_rate"] else ""
             return f"verified by {seen['kind']} at {seen['verified_at']}{rate}"
         case "failed":
-            again = f"tried again at {seen['next_try_at']}" if seen["next_try_at"] else "not tried again by itself"
+            again = f"retried at {seen['next_try_at']}" if seen["next_try_at"] else "not retried automatically"
             return f"not verified by {seen['kind']}: {seen['detail']}; {again}"
         case "pending":
             return f"not verified by {seen['kind']} yet"

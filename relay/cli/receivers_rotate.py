@@ -17,9 +17,9 @@ if TYPE_CHECKING:
 
 @click.command()
 @click.argument("name")
-@click.option("--grace", default="1d", show_default=True, help="How long the former secret signs along; 0: not at all.")
+@click.option("--grace", default="1d", show_default=True, help="How long the former secret signs, too; 0: not at all.")
 @click.option(
-    "--secret-from", "source", metavar="FILE", help="The new secret, in a file; - is stdin. Else one is made."
+    "--secret-from", "source", metavar="FILE", help="The new secret, in a file; - is stdin. Default: a generated one."
 )
 @match_option
 @api_option
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 def rotate(
     name: str, grace: str, source: str | None, tag: str | None, api: str | None, config_file: Path | None, output: str
 ) -> None:
-    """Give NAME, which was registered over the API, a new signing secret, and show it, this once."""
+    """Give NAME, which was registered over the API, a new signing secret, and show it, only this once."""
     wanted = {"grace": grace} | ({} if source is None else {"secret": _secret_in(source)})
 
     async def work(client: "Client") -> Any:
@@ -41,7 +41,7 @@ def rotate(
     former = known["former_until"]
     click.echo(f"{name}: the former secret signs {f'along until {former}' if former else 'no longer'}")
     if known["secret"]:
-        click.echo(f"secret, shown only now: {known['secret']}")
+        click.echo(f"secret, shown only this once: {known['secret']}")
     if known["public_key"]:
         click.echo(f"public key: {known['public_key']}")
 

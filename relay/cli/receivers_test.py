@@ -1,4 +1,4 @@
-"""`relay receivers test`: a signed ping to a receiver, and what came back."""
+"""`relay receivers test`: a signed ping to a receiver, and its response."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -23,8 +23,8 @@ _PATIENCE_S: Final = 75.0
 @config_option
 @output_option
 def test(name: str, api: str | None, config_file: Path | None, output: str) -> None:
-    """Send NAME one signed relay.ping, whether it is paused or not, and show request and response. Ends with code 1
-    unless it answers with a 2xx."""
+    """Send NAME one signed relay.ping, even if it is paused, and show request and response. Exit code 1 unless it
+    responds with a 2xx."""
 
     async def work(client: "Client") -> Any:
         return await client.test_receiver(name)

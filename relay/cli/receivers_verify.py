@@ -32,10 +32,10 @@ def verify(name: str, api: str | None, config_file: Path | None, output: str) ->
     if output == "json":
         print_json(known)
     elif not needed:
-        click.echo(f"{name}: has nothing to prove (verification: none)")
+        click.echo(f"{name}: needs no verification (verification: none)")
     else:
         click.echo(f"{name}: {verified_in_words(seen)}")
         if seen["state"] == "verified" and not known["proved"]:
-            click.echo(f"this handshake proved nothing: {known['detail']}")
+            click.echo(f"this handshake failed: {known['detail']}")
     if needed and not known["proved"]:
         raise click.exceptions.Exit(1)

@@ -1,4 +1,4 @@
-"""`relay recover`: rebuild in the state what was lost there, from the log."""
+"""`relay recover`: restores lost state from the log."""
 
 import asyncio
 from collections import Counter
@@ -30,10 +30,10 @@ from relay.state.rows import TAGS
 T = TypeVar("T")
 
 DEDUP_LEASE: Final = "recovery-dedup"
-"""Of those who do it by hand; a relay that does it slowly, in the background, sees that it need not go on."""
+"""Lease of manual runs; a relay that rebuilds in the background stops once it sees the result."""
 LOOK_S: Final = 0.5
 TELL_S: Final = 5.0
-_STOPPED: Final = "a running `relay dev` looks after its state by itself; --dedup needs it stopped"
+_STOPPED: Final = "a running `relay dev` restores its state on its own; --dedup needs it stopped"
 _COLUMNS: Final = ("kind", "name", "parked", "put_back", "tombstones")
 _ROWS: Final = ("enqueued", "done", "published", "awaiting", "failed", "indexed")
 
@@ -42,7 +42,7 @@ _ROWS: Final = ("enqueued", "done", "published", "awaiting", "failed", "indexed"
 @config_option
 @click.option("--dedup", is_flag=True, help="Rebuild the memory against duplicates, too, from all topics.")
 @click.option("--dry-run", is_flag=True, help="Count only; change nothing.")
-@click.option("--no-wait", is_flag=True, help="Fail at once when another recovery is under way.")
+@click.option("--no-wait", is_flag=True, help="Fail at once if another recovery is running.")
 @click.option("--data-dir", type=DIRECTORY, help="Of a `relay dev` that is not running.")
 @output_option
 def recover(
@@ -50,8 +50,9 @@ def recover(
 ) -> None:
     """Restore lost state from the log.
 
-    A running relay does this on its own, and what --dedup does slowly and in the background: that makes finished
-    messages known again after Redis lost everything. Safe to repeat, and while the relay runs.
+    A running relay does this on its own, and also what --dedup does, slowly and in the background: to rebuild the
+    memory
+    of finished messages after Redis lost everything. Safe to repeat, and while the relay runs.
     """
     settings = settings_from(config_file)
     run = _Run(settings, data_dir, dedup=dedup, dry_run=dry_run, wait=not no_wait)
@@ -95,7 +96,7 @@ class _Run:
             source=declared.source,
             since_ms=int((clock.time() - LONGEST_LIFE * self.settings.dedup_window) * 1000),
             dry_run=self.dry_run,
-            report=progress.tell,
+            report=progress.print,
         )
         if self.dry_run:
             return await rebuild.run()
@@ -116,18 +117,16 @@ class _Run:
         waiting = False
         while (done := await work()) is None:
             if not self.wait:
-                raise RelayError("another recovery is under way, of a relay process or of another `relay recover`")
+                raise RelayError("another recovery is running, in a relay process or another `relay recover`")
             if not waiting:
-                click.echo(
-                    "another recovery is under way (of a relay process, or a `relay recover`): waiting", err=True
-                )
+                click.echo("another recovery is running (in a relay process, or a `relay recover`): waiting", err=True)
             waiting = True
             await asyncio.sleep(LOOK_S)
         return done
 
 
 class _Progress:
-    """Prints every few seconds how far the topics are read."""
+    """Prints every few seconds the progress in the topics."""
 
     def __init__(self) -> None:
         self._clock = SystemClock()
@@ -135,7 +134,7 @@ class _Progress:
         self._records: Counter[str] = Counter()  # by topic
         self._before = 0
 
-    def tell(self, read: Read) -> None:
+    def print(self, read: Read) -> None:
         self._records[read.topic] = read.records
         now, records = self._clock.monotonic(), self._records.total()
         if now - self._told_at >= TELL_S:

@@ -1,4 +1,4 @@
-"""`relay replay`: send again what failed, or was delivered, and look after the jobs that do so."""
+"""`relay replay`: replays failed or delivered messages, and manages such jobs."""
 
 from pathlib import Path
 from typing import Any
@@ -15,11 +15,11 @@ _COLUMNS = ("JOB", "ACTION", "STATE", "MADE AT", "COUNTED", "SENT", "SKIPPED", "
 
 @click.group(invoke_without_command=True)
 @choosing
-@click.option("--all", "everything", is_flag=True, help="What was delivered, too, and not only what failed.")
+@click.option("--all", "everything", is_flag=True, help="Delivered messages, too, not only failed ones.")
 @carrying_out
 @click.pass_context
 def replay(context: click.Context, /, everything: bool, **given: Any) -> None:
-    """Send failed deliveries again, from the stage that gave them up; without options, all of them.
+    """Send failed deliveries again, from the stage that failed; without options, all of them.
 
     The deliveries are counted first. A job continues on its own, also after restarts; each delivery is sent once.
     """
@@ -29,8 +29,10 @@ def replay(context: click.Context, /, everything: bool, **given: Any) -> None:
 
 
 @replay.command("list")
-@click.option("--limit", type=click.IntRange(1, 1000), default=50, show_default=True, help="The newest so many.")
-@click.option("--cursor", help="Behind what the page before said.")
+@click.option(
+    "--limit", type=click.IntRange(1, 1000), default=50, show_default=True, help="At most so many, newest first."
+)
+@click.option("--cursor", help="Continue after the previous page's cursor.")
 @api_option
 @config_option
 @output_option
@@ -47,12 +49,12 @@ def list_(limit: int, cursor: str | None, api: str | None, config_file: Path | N
 
 @replay.command()
 @click.argument("job")
-@click.option("--wait", is_flag=True, help="Until it is over.")
+@click.option("--wait", is_flag=True, help="Wait until it has ended.")
 @api_option
 @config_option
 @output_option
 def show(job: str, wait: bool, api: str | None, config_file: Path | None, output: str) -> None:
-    """Show how far JOB is."""
+    """Show the progress of JOB."""
     settings = settings_from(config_file)
     found = with_client(settings, api, lambda client: client.job(job))
     finish(settings, api, found, output, wait=wait)
@@ -64,7 +66,7 @@ def show(job: str, wait: bool, api: str | None, config_file: Path | None, output
 @config_option
 @output_option
 def stop(job: str, api: str | None, config_file: Path | None, output: str) -> None:
-    """Stop JOB. What it has sent stays sent."""
+    """Stop JOB. Messages that it has sent stay sent."""
     found = with_client(settings_from(config_file), api, lambda client: client.stop_job(job))
     print_json(found) if output == "json" else print_job(found)
 
@@ -74,7 +76,7 @@ def stop(job: str, api: str | None, config_file: Path | None, output: str) -> No
 @click.argument("message_id")
 @click.argument("receiver")
 @click.option("--all", "everything", is_flag=True, help="Also if it was delivered.")
-@click.option("--discard", is_flag=True, help="End it for good instead, and tell its sender.")
+@click.option("--discard", is_flag=True, help="End it for good instead, and notify its sender.")
 @api_option
 @config_option
 @output_option

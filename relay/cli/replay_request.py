@@ -1,4 +1,4 @@
-"""What `relay replay`, `relay failed replay` and `relay failed discard` have in common: choose, count, ask, follow."""
+"""Shared by `relay replay`, `relay failed replay` and `relay failed discard`: select, count, confirm, follow."""
 
 import asyncio
 import sys
@@ -23,26 +23,26 @@ OVER: Final = frozenset({"done", "stopped", "failed"})
 _DONE: Final = {"replay": "replayed", "discard": "discarded"}
 
 _CHOOSING: Final = (
-    click.option("--receiver", "receiver", multiple=True, help="Of this receiver; `-`: that never had one."),
-    click.option("--source", "source", multiple=True, help="Of this source."),
-    click.option("--reason", "reason", multiple=True, help="That failed for this reason."),
-    click.option("--status", "status", multiple=True, type=int, help="Whose last response had this status."),
+    click.option("--receiver", "receiver", multiple=True, help="To this receiver; `-`: without one."),
+    click.option("--source", "source", multiple=True, help="From this source."),
+    click.option("--reason", "reason", multiple=True, help="Failed for this reason."),
+    click.option("--status", "status", multiple=True, type=int, help="With this last status."),
     click.option(
         "--stage",
         "stage",
         multiple=True,
         type=click.Choice(["from_sender", "to_receiver", "pending", "to_sender"]),
-        help="That this stage gave up.",
+        help="Failed in this stage.",
     ),
     click.option("--id", "ids", multiple=True, help="This message."),
-    click.option("--since", help="From then on: a time, or how long ago: 2h, 1d."),
+    click.option("--since", help="Since then: a time, or how long ago: 2h, 1d."),
     click.option("--until", help="Before then."),
 )
 _CARRYING_OUT: Final = (
-    click.option("--rate", type=click.FloatRange(min=0, min_open=True), help="At most so many a second."),
+    click.option("--rate", type=click.FloatRange(min=0, min_open=True), help="At most this many a second."),
     click.option("--dry-run", is_flag=True, help="Count only."),
     click.option("--yes", "-y", is_flag=True, help="Do not ask."),
-    click.option("--no-wait", is_flag=True, help="Do not wait for its end."),
+    click.option("--no-wait", is_flag=True, help="Do not wait until it ends."),
     api_option,
     config_option,
     output_option,
@@ -67,7 +67,7 @@ carrying_out: Final = options(*_CARRYING_OUT)
 def acting(action: str, help: str) -> click.Command:
     """`relay failed replay` or `relay failed discard`."""
 
-    @click.command(action, help=f"{help} With PLACE (as `list` names it) just these, else all that are chosen.")
+    @click.command(action, help=f"{help} With PLACE (as `list` names it) only these, otherwise all that are selected.")
     @click.argument("places", metavar="[PLACE]...", nargs=-1)
     @choosing
     @carrying_out
@@ -84,7 +84,7 @@ def acting(action: str, help: str) -> click.Command:
 
 
 def split(given: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
-    """The request to the API, and how to run it."""
+    """The request to the API, and the options of the command."""
     names = ("receiver", "source", "reason", "status", "stage", "ids")
     asked: dict[str, Any] = {name: list(given.pop(name)) for name in names}
     asked |= {name: given.pop(name) for name in ("since", "until", "rate")}
@@ -112,7 +112,7 @@ def of_places(
 ) -> None:
     """Each at once; nothing has to be counted."""
     if dry_run:
-        raise UserError("--dry-run counts what is chosen; PLACE names it already")
+        raise UserError("--dry-run counts a selection; PLACE names single ones")
     if action == "discard":
         _ask(f"Discard {len(places):,}?", yes=yes)
 
@@ -136,9 +136,9 @@ def of_places(
 
 
 def print_result(done: Any) -> None:
-    """What became of one."""
+    """The result for one delivery."""
     message = f"{done['source_id'] or '-'} {done['message_id'] or '-'} for {done['receiver'] or '-'}"
-    where = f" on {done['topic']}" if done["topic"] else ", as soon as its lane comes to it"
+    where = f" on {done['topic']}" if done["topic"] else ", as soon as its lane reaches it"
     click.echo(f"{_DONE[done['action']]}: {message}, life {done['generation']}{where}")
 
 
@@ -153,7 +153,7 @@ def begin(
     config_file: Path | None,
     output: str,
 ) -> None:
-    """Count, ask, begin, and follow it to its end."""
+    """Count, confirm, begin, and follow it to its end."""
     settings = settings_from(config_file)
     counted = with_client(settings, api, lambda client: client.replays(action, {**asked, "dry_run": True}))
     if dry_run:
@@ -187,7 +187,7 @@ def print_job(job: Any) -> None:
     """A job in a line or two."""
     click.echo(f"job {job['id']}: {job['state']}, {job['sent']:,} {_DONE[job['action']]}{_skipped(job)}")
     if job["state"] not in OVER:
-        click.echo(f"`relay replay show {job['id']}` tells how far it is")
+        click.echo(f"`relay replay show {job['id']}` shows its progress")
 
 
 async def _followed(client: Client, job: Any) -> Any:
@@ -213,23 +213,23 @@ def _ask(question: str, *, yes: bool) -> None:
 
 
 def _tell_count(counted: Any) -> None:
-    chosen = f"{counted['counted']:,}{'' if counted['complete'] else ' at least'} chosen"
+    chosen = f"{counted['counted']:,}{'' if counted['complete'] else ' at least'} selected"
     click.echo(f"{chosen}, {counted['to_send']:,} to {counted['action']}{_skipped(counted)}")
     if gone := counted["gone"]:
         records = f"up to {gone['records']:,} records"
-        click.echo(f"what failed before {gone['before']} is not in the log any more ({records})")
+        click.echo(f"failures before {gone['before']} are no longer in the log ({records})")
     if old := counted["unremembered"]:
-        click.echo(f"{old:,} of them failed so long ago that nobody knows whether they were replayed before")
+        click.echo(f"{old:,} of them failed so long ago that earlier replays of them are forgotten")
     if counted["not_found"]:
-        click.echo(f"nothing is there of: {', '.join(counted['not_found'])}")
+        click.echo(f"not found: {', '.join(counted['not_found'])}")
 
 
 def _count(counted: Any) -> str:
     return f"{counted['to_send']:,}{'' if counted['complete'] else ' or more'}"
 
 
-def _skipped(told: Any) -> str:
-    if not told["skipped"]:
+def _skipped(job: Any) -> str:
+    if not job["skipped"]:
         return ""
-    why = ", ".join(f"{why} {count:,}" for why, count in told["skipped_because"].items())
-    return f"; {told['skipped']:,} not ({why})"
+    why = ", ".join(f"{why} {count:,}" for why, count in job["skipped_because"].items())
+    return f"; {job['skipped']:,} not ({why})"

@@ -1,4 +1,4 @@
-"""A response of the API as the commands read it."""
+"""A response of the API, as the commands read it."""
 
 import json
 from collections.abc import Mapping
@@ -29,12 +29,12 @@ class Reply(NamedTuple):
 
     @property
     def letter(self) -> str | None:
-        """Where the dead letter is that a failed delivery's problem links to."""
+        """The place of the dead letter that a failed delivery's problem links to."""
         problem = self.document if self.is_problem else None
         link = problem.get("dead_letter") if isinstance(problem, dict) else None
         return link.removeprefix("/v1/failed/") if isinstance(link, str) else None
 
 
-def told(problem: Mapping[str, Any]) -> str:
-    """What a problem says, in a line."""
+def problem_line(problem: Mapping[str, Any]) -> str:
+    """A problem in one line."""
     return f"{problem.get('title', '')}: {problem.get('detail', '')}".strip(": ")

@@ -15,7 +15,7 @@ from relay.domain.topics import Topics
 
 _HEAD: Final = "KAFKA='--bootstrap-server kafka:9092 --command-config admin.properties'"
 _OUTSIDE: Final = {
-    SENDER: "puts messages on Kafka by itself",
+    SENDER: "produces messages to Kafka itself",
     RESULTS: "reads its results from Kafka (callback: kafka), with a group of its own",
 }
 

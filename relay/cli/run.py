@@ -28,7 +28,7 @@ from relay.run.processes import group_size, run_processes
 from relay.telemetry.logging import configure, get_logger
 
 GATHER_BYTES = 262_144
-"""At a time from a broker, for the history."""
+"""Bytes per fetch from a broker, for the history."""
 STOP_MARGIN_S = 15.0
 """Beyond the grace period for requests in flight: leaving the groups, closing connections."""
 
@@ -87,8 +87,8 @@ def _run_group(settings: Settings, plan: ProcessPlan, config_file: Path | None, 
         sys.exit(code)  # the processes have said why
 
 
-def _tell_missing_file(settings: Settings, member: GroupProcess | None) -> None:
-    """The file may come later; but where it was named, its absence is more likely a mistake."""
+def _log_missing_file(settings: Settings, member: GroupProcess | None) -> None:
+    """The file may be created later; but if it was named, its absence is more likely a mistake."""
     path = settings.receivers_file
     if "receivers_file" in settings.model_fields_set and not path.exists() and (member is None or not member.index):
         get_logger("relay.process").warning("receivers_file_missing", path=str(path), setting="RELAY_RECEIVERS_FILE")
@@ -97,7 +97,7 @@ def _tell_missing_file(settings: Settings, member: GroupProcess | None) -> None:
 async def _run(settings: Settings, plan: ProcessPlan, member: GroupProcess | None) -> None:
     log = kafka_log(settings, gather_bytes=GATHER_BYTES if plan.is_history_alone else 1)
     state = redis_state(settings)
-    _tell_missing_file(settings, member)
+    _log_missing_file(settings, member)
     relay = Relay(settings, log, state, plan, os.environ, SystemClock(), member, exit_when_stuck=True)
     events = get_logger("relay.process")
 

@@ -15,16 +15,16 @@ _SHOWN: Final = 20
 
 @click.group()
 def secrets() -> None:
-    """Encrypt with the newest key what an older one has encrypted."""
+    """Re-encrypt secrets with the newest key."""
 
 
 @secrets.command()
-@click.option("--dry-run", is_flag=True, help="Only count what would be.")
+@click.option("--dry-run", is_flag=True, help="Only count them.")
 @api_option
 @config_option
 @output_option
 def reencrypt(dry_run: bool, api: str | None, config_file: Path | None, output: str) -> None:
-    """Encrypt all secrets with the first key of RELAY_SECRETS_KEY, so that those behind it can go."""
+    """Encrypt all secrets with the first key of RELAY_SECRETS_KEY, so that the others can be removed."""
 
     async def work(client: Client) -> dict[str, Any]:
         found = page = await client.reencrypt_secrets(dry_run=dry_run)
@@ -43,13 +43,13 @@ def reencrypt(dry_run: bool, api: str | None, config_file: Path | None, output: 
 
 def _tell(found: dict[str, Any], *, dry_run: bool) -> None:
     click.echo(f"{found['looked_at']} records, of which {found['outdated']} have secrets of older keys")
-    click.echo("nothing was changed" if dry_run else f"{found['rewritten']} encrypted anew with the key {found['key']}")
+    click.echo("nothing was changed" if dry_run else f"{found['rewritten']} re-encrypted with the key {found['key']}")
     if found["leaving"]:
         click.echo(
             f"{found['leaving']} removed receivers still have some; keep the older keys until `relay receivers apply` "
             "awaits none of them"
         )
     for name in found["unreadable"][:_SHOWN]:
-        click.echo(f"cannot be read here, for want of its key: {name}; give its secrets anew")
+        click.echo(f"cannot be decrypted without its key: {name}; set its secrets again")
     if len(found["unreadable"]) > _SHOWN:
         click.echo(f"and {len(found['unreadable']) - _SHOWN} more")

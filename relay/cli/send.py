@@ -18,8 +18,8 @@ from relay.domain.headers import check_header_value
 
 
 @click.command()
-@click.option("--source", required=True, help="The source_id it comes from.")
-@click.option("--receiver", "receivers", multiple=True, help="Who gets it; repeatable. Default: who subscribes.")
+@click.option("--source", required=True, help="Its source_id.")
+@click.option("--receiver", "receivers", multiple=True, help="Its receiver; repeatable. Default: the subscribers.")
 @click.option("--type", "event_type", help="Its event type, such as push.")
 @click.option("--id", "message_id", help="Its id, unique per source. Default: a new one.")
 @click.option("--content-type", default="application/json", show_default=True)
@@ -42,10 +42,11 @@ def send(
     output: str,
     file: str,
 ) -> None:
-    """Send one message from FILE, or from standard input where FILE is a dash.
+    """Send one message from FILE, or from standard input if FILE is a dash.
 
-    With --wait, the answer is printed, and the exit code is 1 where a delivery failed, or the way of its result to the
-    sender, and where it takes longer.
+    With --wait, the answer is printed, and the exit code is 1 if a delivery or the callback with its result failed, or
+    took
+    longer.
     """
     outgoing = Outgoing(source, _payload(file), message_id, receivers, event_type, content_type, _pairs(headers))
     waited = with_client(settings_from(config_file), api, lambda client: send_one(client, outgoing, wait_s))

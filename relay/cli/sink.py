@@ -26,7 +26,7 @@ from relay.telemetry.redaction import escape_control
     "--answer-after", default=0.0, type=click.FloatRange(0), help="Earliest answer in mode later, in seconds."
 )
 @click.option("--callback", is_flag=True, help="POST the answer to the relay-answer-url as well.")
-@click.option("--handshakes/--no-handshakes", default=True, show_default=True, help="Whether it proves that it is one.")
+@click.option("--handshakes/--no-handshakes", default=True, show_default=True, help="Whether it answers verifications.")
 @click.option("--secret", help="Check signatures with this secret, or public key (whpk_).")
 def sink(
     host: str,
@@ -97,7 +97,7 @@ def line(arrival: ReceivedPost) -> str:
 
 
 def summary(receiver: Sink) -> str:
-    """What came in, in a line."""
+    """A summary in one line."""
     outcomes = Counter(str(arrival.status or arrival.met) for arrival in receiver.received)
     messages = len({(arrival.source_id, arrival.message_id) for arrival in receiver.received})
     parts = ", ".join(f"{count} x {outcome}" for outcome, count in sorted(outcomes.items()))

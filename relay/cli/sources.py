@@ -28,16 +28,16 @@ if TYPE_CHECKING:
 
 @click.group()
 def sources() -> None:
-    """Declare sources over the API, list, change and remove them. What receivers.yaml declares is changed there."""
+    """Declare, list, change and remove sources over the API. Sources of receivers.yaml are changed there."""
 
 
 @sources.command(name="list")
-@click.option("--declared-by", type=click.Choice(["file", "api"]), help="Those that came from there.")
+@click.option("--declared-by", type=click.Choice(["file", "api"]), help="Only those from there.")
 @api_option
 @config_option
 @output_option
 def list_(declared_by: str | None, api: str | None, config_file: Path | None, output: str) -> None:
-    """List all sources that are declared, and how results come back to them."""
+    """List all sources, and how results return to them."""
     narrowed = [("limit", str(PAGE))] + ([("declared_by", declared_by)] if declared_by else [])
 
     async def work(client: "Client") -> list[Any]:
@@ -94,7 +94,7 @@ def create(
     if callback is not None:
         more = fields.get("callback", {})
         if not isinstance(more, dict):
-            raise UserError(f"CALLBACK is a URL, and the field callback says {more!r}: leave one of the two out")
+            raise UserError(f"CALLBACK is a URL, and the field callback is {more!r}: give only one of them")
         fields["callback"] = {**more, "url": callback}
 
     async def work(client: "Client") -> Any:
@@ -106,7 +106,7 @@ def create(
         return
     click.echo(f"{source_id}: declared; etag {known['etag']}")
     if known["secret"]:
-        click.echo(f"secret of its callback, shown only now: {known['secret']}")
+        click.echo(f"secret of its callback, shown only this once: {known['secret']}")
 
 
 @sources.command()
@@ -128,7 +128,7 @@ def patch(
     config_file: Path | None,
     output: str,
 ) -> None:
-    """Change fields of SOURCE_ID, which was declared over the API; the others stay as they are."""
+    """Change fields of SOURCE_ID, which was declared over the API; the others stay unchanged."""
     fields = changes_of(document, given, unset)
 
     async def work(client: "Client") -> Any:
@@ -143,7 +143,7 @@ def patch(
 
 @sources.command()
 @click.argument("source_id")
-@click.option("--dry-run", is_flag=True, help="Only say what becomes of its results.")
+@click.option("--dry-run", is_flag=True, help="Only print what will happen to its results.")
 @click.option("--yes", "-y", is_flag=True, help="Do not ask.")
 @match_option
 @api_option
@@ -152,7 +152,7 @@ def patch(
 def delete(
     source_id: str, dry_run: bool, yes: bool, tag: str | None, api: str | None, config_file: Path | None, output: str
 ) -> None:
-    """Remove what was declared of SOURCE_ID over the API. Its results are not POSTed any more."""
+    """Remove the entry of SOURCE_ID from the API. Its results are no longer POSTed."""
 
     def asking(dry_run: bool) -> Any:
         return asked(config_file, api, lambda client: client.remove_source(source_id, tag, dry_run=dry_run))
@@ -166,8 +166,8 @@ def delete(
 
 
 def _row(item: Any) -> tuple[str, ...]:
-    told = (item["declared_by"], item["callback"], item["answers"], item["inbound"], item["refused"])
-    return (item["source_id"], *(each or "-" for each in told))
+    cells = (item["declared_by"], item["callback"], item["answers"], item["inbound"], item["refused"])
+    return (item["source_id"], *(each or "-" for each in cells))
 
 
 def _results(known: Any) -> str:

@@ -11,7 +11,7 @@ from relay.domain.failure import tls_failure
 
 
 class EventStream(Client):
-    """A client that follows what happens."""
+    """A client that follows events."""
 
     async def events(self, path: str, params: list[tuple[str, str]]) -> AsyncIterator[ServerSentEvent]:
         """Until the API ends the stream. Raises ApiFailed; ApiBusy where it may be tried again."""

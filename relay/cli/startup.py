@@ -1,4 +1,4 @@
-"""What `relay run` refuses before it connects to anything: said at its start, and found by `relay config check`."""
+"""Checks that `relay run` makes before it connects; `relay config check` makes them, too."""
 
 import asyncio
 import time
@@ -17,12 +17,12 @@ LOOK_S: Final = 30.0
 
 
 def roles_of(text: str | None) -> frozenset[str]:
-    """Those that `--roles` names; all without it. Raises UserError."""
+    """The roles of `--roles`; all without it. Raises UserError."""
     return names(text, ROLES, "--roles") or frozenset(ROLES)
 
 
 def check_history(settings: Settings, text: str | None) -> None:
-    """Raises UserError where the role is named and there is nothing to be filled."""
+    """Raises UserError if the role is named and there is no history to fill."""
     if HISTORY in (names(text, ROLES, "--roles") or ()) and settings.history_url is None:
         raise UserError(
             "the role history needs RELAY_HISTORY_URL: sqlite:///absolute/path/history.db, or postgresql://..."
@@ -41,7 +41,7 @@ def names(text: str | None, allowed: tuple[str, ...] | None, what: str) -> froze
 
 
 def check_api(settings: Settings, roles: Collection[str]) -> None:
-    """Raises UserError for an API that strangers could use."""
+    """Raises UserError if the API would be open to strangers."""
     for check in _api_checks(roles):
         try:
             check(settings)
@@ -51,7 +51,7 @@ def check_api(settings: Settings, roles: Collection[str]) -> None:
 
 
 def refusals_at_start(settings: Settings, roles: Collection[str]) -> list[str]:
-    """Why a process with these roles would not start, all there is; empty where it would connect."""
+    """All reasons why a process with these roles would not start; empty if it would connect."""
     raise_descriptor_limit()  # as it does, before it counts what it may have
     return asyncio.run(_refusals(settings, roles))  # the clients want a loop around them
 
@@ -81,8 +81,8 @@ def unmakeable(settings: Settings, roles: Collection[str]) -> list[str]:
 
 
 async def is_key_made(settings: Settings) -> bool:
-    """Whether the log has a key of the API that is good now; False, too, where it does not answer soon."""
-    from relay.run.composition import open_log  # its imports take their time, which few need
+    """Whether the log has a valid key of the API; also False if it does not answer soon."""
+    from relay.run.composition import open_log  # its imports take time, which few commands need
 
     try:
         async with asyncio.timeout(LOOK_S), open_log(settings) as log:

@@ -1,4 +1,4 @@
-"""`relay receivers stats`: what became of the attempts at a receiver within a day."""
+"""`relay receivers stats`: the outcomes of a receiver's attempts within a day."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -21,7 +21,7 @@ _COLUMNS: Final = ("HOUR", "ATTEMPTS", "SUCCESS", "P50", "P99", "OUTCOMES")
 @config_option
 @output_option
 def stats(name: str, api: str | None, config_file: Path | None, output: str) -> None:
-    """Show what became of the attempts at NAME within a day, and how long its responses took."""
+    """Show the outcomes of NAME's attempts within a day, and the durations of its responses."""
 
     async def work(client: "Client") -> Any:
         return await client.statistics(name)

@@ -1,4 +1,4 @@
-"""`relay status`: where a message is, why it waits, how it got there, and its answers."""
+"""`relay status`: the status of a message, why it waits, its history, and its answers."""
 
 import asyncio
 import json
@@ -20,23 +20,23 @@ from relay.telemetry.redaction import escape_control, escape_in_json
 ANSWER_CHARS = 60
 WATCH_EVERY_S = 0.5
 SHOWN_ATTEMPTS = 200
-_NO_HISTORY = "attempts are not shown one by one: this relay keeps no history (RELAY_HISTORY_URL says where)"
+_NO_HISTORY = "attempts are not shown one by one: this relay has no history (set RELAY_HISTORY_URL)"
 _COLUMNS = ("RECEIVER", "STATUS", "ATTEMPTS", "LAST", "REASON", "WAITING FOR", "CALLBACK", "ANSWER")
 
 
 @click.command()
 @click.argument("source_id")
 @click.argument("message_id")
-@click.option("--watch", is_flag=True, help="Go on until it is over, and show each change.")
+@click.option("--watch", is_flag=True, help="Continue until it has ended, and show each change.")
 @api_option
 @config_option
 @output_option
 def status(
     source_id: str, message_id: str, watch: bool, api: str | None, config_file: Path | None, output: str
 ) -> None:
-    """Show where a message is, why it waits, how it got there, and its answers.
+    """Show the status of a message, why it waits, its history, and its answers.
 
-    The exit code is 1 when a delivery failed, or the way of its result to the sender.
+    The exit code is 1 if a delivery failed, or the callback with its result.
     """
 
     async def work(client: Client) -> tuple[Any, _Tried]:
@@ -49,7 +49,7 @@ def status(
 
     state, tried = with_client(settings_from(config_file), api, work)
     if state is None:
-        raise ApiFailed(f"nobody knows a message {message_id!r} of source {source_id!r}")
+        raise ApiFailed(f"there is no message {message_id!r} of source {source_id!r}")
     if not watch:
         _show_whole(state, tried, output)
     if has_failed(state):
@@ -57,7 +57,7 @@ def status(
 
 
 class _Tried(NamedTuple):
-    """The attempts of a message, newest first. None: they are not known, and `note` says why."""
+    """The attempts of a message, newest first. None: unknown, for the reason in `note`."""
 
     attempts: list[Any] | None = None
     note: str = ""
@@ -69,7 +69,7 @@ async def _tried(client: Client, source_id: str, message_id: str) -> _Tried:
         page = await client.page(path, {"limit": SHOWN_ATTEMPTS})
     except NoHistory:
         return _Tried(note=_NO_HISTORY)
-    except ApiFailed as error:  # what is known of the message is shown all the same
+    except ApiFailed as error:  # the message's state is shown all the same
         return _Tried(note=f"attempts are not shown one by one: {error}")
     older = f"only the newest {SHOWN_ATTEMPTS} attempts are shown: `relay attempts` has the others"
     return _Tried(page["items"], older if page["cursor"] else "")
@@ -163,7 +163,7 @@ def reasons_to_wait(state: Any) -> list[str]:
 
 
 def callback_text(callback: Any) -> str:
-    """How the result's way to the sender is going, in a few words: state, calls, last HTTP status."""
+    """The state of the result's callback, in a few words: state, calls, last HTTP status."""
     if not callback:
         return "-"
     if callback["attempts"] is None:  # a key for the receiver sees no more
@@ -204,12 +204,12 @@ def print_answers(state: Any) -> None:
 
 
 def has_failed(state: Any) -> bool:
-    """Whether anything about it went wrong for good: a delivery, or the way of its result to the sender."""
+    """Whether a delivery of it, or the callback with its result, has failed for good."""
     return progress.has_failed(state["status"], _progress(state))
 
 
 def _said(delivery: Any) -> list[tuple[str, str]]:
-    """What does not fit into a cell."""
+    """Details that do not fit into a cell."""
     waiting_for, callback = delivery["waiting_for"], delivery["callback"]
     said = [("detail", delivery["detail"]), ("what to do", delivery.get("advice"))]
     if waiting_for:
@@ -220,7 +220,7 @@ def _said(delivery: Any) -> list[tuple[str, str]]:
 
 
 def _essence(state: Any) -> list[Any]:
-    """What makes a state another one."""
+    """The part of a state whose change is shown."""
     return [
         [each[name] for name in ("status", "generation", "attempts", "last_status", "reason", "answer")]
         + [(each["waiting_for"] or {}).get("kind"), callback_text(each["callback"])]

@@ -1,4 +1,4 @@
-"""Log and state for a command that works on them beside the relay, or while it is stopped: of production, or of a
+"""Opens log and state for a command that works beside the relay, or while it is stopped: of production, or of a
 `relay dev`'s data directory."""
 
 import asyncio
@@ -29,7 +29,7 @@ from relay.state.port import State
 from relay.state.redis.state import RedisState
 
 QUIET_S: Final = 10.0
-"""Lanes give a sign of life every 3 s."""
+"""Lanes report every 3 s."""
 LOOK_S: Final = 0.5
 
 
@@ -83,7 +83,7 @@ async def check_topics(log: Log, topics: Topics) -> None:
     there = await log.describe(names)
     missing = [name for name in names if name not in there]
     if missing:
-        raise UserError(f"topic {missing[0]} is not there ({len(missing)} are missing): is the topic prefix right?")
+        raise UserError(f"topic {missing[0]} does not exist ({len(missing)} are missing): is the topic prefix right?")
 
 
 async def shared_clock(state: State) -> SharedClock:
@@ -123,11 +123,11 @@ async def make_ready(log: Log, state: State, topics: Topics, clock: Clock, windo
         if await recovery.check() is not None:
             return
         await asyncio.sleep(LOOK_S)
-    raise RelayError("a recovery is under way, of a relay process or of a `relay recover`: wait for its end")
+    raise RelayError("a recovery is running, in a relay process or a `relay recover`: wait until it ends")
 
 
 async def check_stopped(log: Log, state: State, topics: Topics) -> None:
-    """Raises UserError while any worker gives signs of life; waits until it is sure that none does."""
+    """Raises UserError while any worker is running; waits until it is sure that none is."""
     backlogs = await log.backlogs(topics.fixed_groups())
     places = [backlog.partition for backlog in backlogs]
     for _ in range(round((QUIET_S + 2.0) / LOOK_S)):
@@ -135,4 +135,4 @@ async def check_stopped(log: Log, state: State, topics: Topics) -> None:
         if min(ages, default=QUIET_S) >= QUIET_S:
             return
         await asyncio.sleep(LOOK_S)
-    raise UserError("workers of this relay are running: stop them first (its API may go on taking messages in)")
+    raise UserError("workers of this relay are running: stop them first (its API may continue to accept messages)")

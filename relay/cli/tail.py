@@ -1,4 +1,4 @@
-"""`relay tail`: what happens, line by line, until it is stopped."""
+"""`relay tail`: prints events as they happen."""
 
 import asyncio
 import json
@@ -27,8 +27,8 @@ AGAIN_S: Final = 1.0
 @click.command()
 @click.option("--source", "sources", multiple=True, help="Only of this source; repeatable.")
 @click.option("--receiver", "receivers", multiple=True, help="Only about this receiver; repeatable.")
-@click.option("--type", "types", multiple=True, help="Only of this type, or with a trailing * of all that begin so.")
-@click.option("--failed", is_flag=True, help="Only what went wrong.")
+@click.option("--type", "types", multiple=True, help="Only this type, or with a trailing * all types with that prefix.")
+@click.option("--failed", is_flag=True, help="Only failures.")
 @api_option
 @config_option
 @output_option
@@ -78,7 +78,7 @@ def _trouble(why: str) -> None:
 async def follow(
     stream: EventStream, params: list[tuple[str, str]], tell: Tell, trouble: Callable[[str], None] = _trouble
 ) -> None:
-    """Until cancelled, whatever ends the stream once it has begun. Raises ApiFailed where it does not begin."""
+    """Reconnects until cancelled, once the stream has begun. Raises ApiFailed if it does not begin."""
     begun = False
     while True:
         try:
@@ -103,6 +103,6 @@ def shown_on(screen: Screen, lines: Lines) -> Tell:
 
 
 def _as_json(event: ServerSentEvent) -> None:
-    """One object a line. What only says how the listening goes is left out, but that something is missing."""
+    """One object a line. Events about the stream itself are omitted, except those about missing events."""
     if event.name != "listening":
         click.echo(json.dumps({"event": event.name, "data": event.data}, ensure_ascii=False))

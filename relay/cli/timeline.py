@@ -75,7 +75,7 @@ class _Writer:
 
 
 def _words(step: Step) -> Iterator[str]:
-    """The title, and what more there is to say."""
+    """The title, and the details."""
     wait = step.wait or {}
     if step.ongoing and wait.get("until"):
         yield f"{step.title}, until {_clock(moment(wait['until']) or 0.0)}"

@@ -1,4 +1,4 @@
-"""`relay top`: what goes through each stage and what becomes of it at each receiver, as it changes."""
+"""`relay top`: throughput, lag and failures of each stage and receiver, updated continuously."""
 
 import asyncio
 from collections.abc import Mapping, Sequence
@@ -24,7 +24,7 @@ MOST_RECEIVERS: Final = 20
 MOST_ATTENTION: Final = 10
 MOST_FAILURES: Final = 5
 _UNTIL_RATES_S: Final = 1.2
-"""A rate takes two looks, and the API looks anew after a second."""
+"""A rate takes two readings, and the API reads again after a second."""
 _TIMEOUT_S: Final = 30.0
 _PIPED_WIDTH: Final = 200
 _AT_A_TIME: Final = 5
@@ -39,14 +39,14 @@ class TopSnapshot(NamedTuple):
 
 
 @click.command()
-@click.option("--once", is_flag=True, help="Look once, and end.")
+@click.option("--once", is_flag=True, help="Print once, and exit.")
 @click.option(
     "--every",
     "every_s",
     default=2.0,
     show_default=True,
     type=click.FloatRange(0.5, 3600),
-    help="Seconds between looks.",
+    help="Seconds between updates.",
 )
 @click.option("--receiver", "receivers", multiple=True, help="Only these; repeatable. Default: those with most to do.")
 @api_option
@@ -55,8 +55,8 @@ class TopSnapshot(NamedTuple):
 def top(
     once: bool, every_s: float, receivers: tuple[str, ...], api: str | None, config_file: Path | None, output: str
 ) -> None:
-    """Show rates, lag and failures of each stage, what becomes of the attempts at each receiver, and what needs
-    attention. In a terminal it looks again and again; Ctrl-C ends it.
+    """Show rates, lag and failures of each stage, the outcomes of attempts at each receiver, and what needs attention.
+    In a terminal it is updated until Ctrl-C.
 
     \b
     relay top
@@ -111,7 +111,7 @@ async def _watch(
 
 async def _look(client: Client, receivers: tuple[str, ...]) -> TopSnapshot:
     """Raises ApiFailed."""
-    overview: Mapping[str, Any] = await client.overview() or {}  # a relay of before has none
+    overview: Mapping[str, Any] = await client.overview() or {}  # an older relay has none
     names, more = (list(receivers), False) if receivers else await _names(client)
     slots = asyncio.Semaphore(_AT_A_TIME)
 
@@ -211,8 +211,8 @@ def _last(last: Mapping[str, Any] | None) -> Text:
 def _failures(failures: Mapping[str, Any]) -> Text:
     each = [f"{one['receiver']} {one['reason'].replace('_', ' ')} {one['count']}" for one in failures["by"]]
     more = f", and {len(each) - MOST_FAILURES} more kinds" if len(each) > MOST_FAILURES else ""
-    told = escape_control(", ".join(each[:MOST_FAILURES])) + more
-    return Text("DEAD LETTERS, 1 H ", "bold").append(f"{failures['count']}: ", "red").append(told)
+    kinds = escape_control(", ".join(each[:MOST_FAILURES])) + more
+    return Text("DEAD LETTERS, 1 H ", "bold").append(f"{failures['count']}: ", "red").append(kinds)
 
 
 def _attention(item: Mapping[str, Any]) -> Text:

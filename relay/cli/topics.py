@@ -1,4 +1,4 @@
-"""`relay topics`: the log's topics, as they should be and as they are."""
+"""`relay topics`: the log's topics, required and actual."""
 
 import asyncio
 import sys
@@ -72,7 +72,7 @@ _COLUMNS: Final = ("topic", "partitions", "cleanup", "retention_s", "replication
 
 @dataclass(frozen=True, slots=True)
 class _Wanted:
-    """What should be on the log. `groups`: topic -> the group that reads it. `needs`: by receiver of the file."""
+    """The required topics. `groups`: topic -> the group that reads it. `needs`: by receiver of the file."""
 
     expected: list[Expected]
     groups: dict[str, str]
@@ -122,7 +122,7 @@ _MEANINGS: Final = {Grade.REFUSE: "the relay does not start", Grade.ALARM: "need
 
 
 async def _create(settings: Settings, specs: list[TopicSpec], groups: dict[str, str]) -> list[str]:
-    """The names of the topics that were missing: a call that failed half way may have made some."""
+    """The names of the topics that were missing: a call that failed half way may have created some."""
     names = [spec.name for spec in specs]
     async with open_log(settings, repeat_s=REPEAT_S) as log:
         there = await wait_for_cluster(lambda: log.describe(names), settings.kafka_wait)

@@ -17,12 +17,12 @@ from relay.samples import Sample, load, names
 from relay.telemetry.redaction import escape_control
 
 FIRST_TRIED_S = 1.0
-"""So long it is waited for a single event's first attempt, so that a receiver that is down is seen."""
+"""Wait for a single event's first attempt, so that a receiver that is down is noticed."""
 
 
 @click.command()
 @click.argument("event", required=False)
-@click.option("--receiver", "receivers", multiple=True, help="Who gets it; repeatable. Default: who subscribes.")
+@click.option("--receiver", "receivers", multiple=True, help="Its receiver; repeatable. Default: the subscribers.")
 @click.option("--source", help="The source_id. Default: the event's first part, such as github.")
 @click.option("--count", type=click.IntRange(1), default=1, show_default=True)
 @click.option("--rate", type=click.FloatRange(0, min_open=True), help="Per second. Default: one after the other.")
@@ -41,9 +41,9 @@ def trigger(
     config_file: Path | None,
     output: str,
 ) -> None:
-    """Send the sample EVENT, such as github.push. Without EVENT, list what there is.
+    """Send the sample EVENT, such as github.push. Without EVENT, list all samples.
 
-    With --wait, the answers are printed, and the exit code is 1 as that of `relay send --wait`.
+    With --wait, the answers are printed, and the exit code is as that of `relay send --wait`.
     """
     if event is None:
         _list(output)

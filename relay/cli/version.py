@@ -9,7 +9,7 @@ from relay.cli.table import output_option, print_json
 
 
 def version_text() -> str:
-    """In a line."""
+    """The version in one line."""
     return f"relay {__version__} (Python {platform.python_version()})"
 
 

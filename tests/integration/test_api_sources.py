@@ -162,7 +162,7 @@ async def command(rig: Rig, *arguments: str) -> str:
 
 async def test_each_route_has_its_command(rig: Rig) -> None:
     made = await command(rig, "create", "a/b", URL, "--set", "callback.timeout=3", "--set", "answers=non_empty")
-    assert made.splitlines()[-1] == f"secret of its callback, shown only now: {MADE}"
+    assert made.splitlines()[-1] == f"secret of its callback, shown only this once: {MADE}"
     shown = json.loads(await command(rig, "show", "a/b", "-o", "json"))
     assert shown == document(await rig.ask("GET", "/v1/sources/a%2Fb"))
     assert "answers: non_empty" in (await command(rig, "show", "a/b")).splitlines()

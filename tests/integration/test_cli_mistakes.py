@@ -78,7 +78,7 @@ STATUS = ("status", "app", "m-1")
         (("run", "--processes", "1"), {"RELAY_API_HOST": "a..b", "RELAY_API_INSECURE": "1"}, 2, ("a..b", "api_host")),
         (("run", "--roles", "apy"), {}, 2, ("--roles", "'apy'")),
         (("config", "check"), {"RELAY_EGRESS_PROXY": "foo"}, 2, ("RELAY_EGRESS_PROXY",)),
-        (("dev", "--ephemeral", "--receivers", "nope.yaml"), {}, 2, ("--receivers", "nope.yaml is not there")),
+        (("dev", "--ephemeral", "--receivers", "nope.yaml"), {}, 2, ("--receivers", "nope.yaml does not exist")),
         (("dev", "--ephemeral"), {"RELAY_RECEIVERS_FILE": "no.yaml"}, 2, ("RELAY_RECEIVERS_FILE", "no.yaml")),
         (("sink", "--host", "a..b"), {}, 2, ("a..b", "--host")),
         (("hlep",), {}, 2, ("'hlep'", "Did you mean 'help'?")),
@@ -170,7 +170,7 @@ COMMANDS_TO_IT = [
 async def test_what_is_no_relay_is_said(arguments: tuple[str, ...], response: web.Response) -> None:
     async with answering(response) as url:
         done = await asyncio.to_thread(called, *arguments, "--api", url)
-    refused(done, 1, url, "is no relay", "RELAY_API_URL")
+    refused(done, 1, url, "is not a relay", "RELAY_API_URL")
 
 
 async def test_what_is_no_http_is_said() -> None:

@@ -274,7 +274,7 @@ async def test_listen_says_so_where_the_relay_cannot_reach_it(tmp_path: Path) ->
     async with far_away() as api, RelayProcess("listen", "3000", "--api", api, cwd=tmp_path) as listen:
         said = await listen.finish()
     assert listen.returncode == 1
-    assert "somebody else answers at http://x/, with 200" in said
+    assert "another server answers at http://x/, with 200" in said
 
 
 @pytest.mark.parametrize(

@@ -70,7 +70,7 @@ def letter(**other: Any) -> dict[str, Any]:
 
 def test_a_message_says_where_it_goes() -> None:
     assert told("message", message()) == ["11:59:58 --> m-1 push github to ci"]
-    assert told("message", message(type=None, receivers=())) == ["11:59:58 --> m-1 github to nobody"]
+    assert told("message", message(type=None, receivers=())) == ["11:59:58 --> m-1 github to no receiver"]
     many = message(receivers=[f"r-{n}" for n in range(9)])
     assert told("message", many) == ["11:59:58 --> m-1 push github to r-0, r-1, r-2, r-3 and 5 more"]
 
@@ -127,9 +127,9 @@ def test_a_dead_letter_is_red_and_says_how_to_send_it_again() -> None:
 
 
 def test_what_is_missing_is_said() -> None:
-    assert told("skipped", {"count": 7}) == ["12:00:00 ... 7 left out: too much at once"]
+    assert told("skipped", {"count": 7}) == ["12:00:00 ... 7 omitted: too many at once"]
     assert told("ended", {"detail": "the key\x1b is over"}) == ["12:00:00 ... ended: the key\\x1b is over"]
-    assert told("away", {}) == ["12:00:00 ... the log does not answer; what happens cannot be told"]
+    assert told("away", {}) == ["12:00:00 ... the log does not answer; events are missing"]
     assert told("listening", {}) == told("of a newer version", {"new": 1}) == []
 
 

@@ -13,9 +13,9 @@ from relay.telemetry.events import EVENTS
 
 ABOUT: Final = """\
 A line of the log is an event with a constant name and fields; JSON, unless it goes to a terminal
-(`RELAY_LOG_FORMAT`). Each has `timestamp`, `level`, `event` and `logger` as well. What is told of many things at
-once is told seldom: again after a while, or when something has changed. Look for `error`: somebody has to do
-something. A `warning` may need somebody, soon or together with something else. Bodies and secrets are in none."""
+(`RELAY_LOG_FORMAT`). Each has `timestamp`, `level`, `event` and `logger` as well. Events that
+concern many things are rate-limited: they are logged again after a while, or after a change. An `error` needs an
+operator; a `warning` may need one, soon or in combination with another failure. No line has bodies or secrets."""
 LEVELS: Final = ("debug", "info", "warning", "error", "critical")
 _NAMED: Final = {level: level for level in LEVELS} | {"exception": "error"}
 
@@ -29,13 +29,13 @@ class EventUse:
 
 
 def page() -> str:
-    told = found()
-    rows = [(code(name), _levels(told[name]), codes(told[name].fields), meaning) for name, meaning in EVENTS.items()]
+    uses = found()
+    rows = [(code(name), _levels(uses[name]), codes(uses[name].fields), meaning) for name, meaning in EVENTS.items()]
     return titled("Log events", ABOUT, table(("event", "level", "fields", "what it means"), rows))
 
 
-def _levels(told: EventUse) -> str:
-    return ", ".join(level for level in LEVELS if level in told.levels)
+def _levels(use: EventUse) -> str:
+    return ", ".join(level for level in LEVELS if level in use.levels)
 
 
 def found() -> dict[str, EventUse]:

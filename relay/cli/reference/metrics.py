@@ -12,7 +12,7 @@ from relay.telemetry.metrics import Metrics
 from workers.meter import Via
 
 ABOUT: Final = """\
-What `/metrics` tells of the relay; `process_*` and `python_*` beside it are the client library's.
+The relay's metrics at `/metrics`; `process_*` and `python_*` beside them are the client library's.
 How to read them is in [metrics.md](../metrics.md)."""
 _LEGS: Final = ("to_receiver", "answer", "to_sender")
 _SAYS_NOTHING_OF_AN_ENDPOINT: Final = ("rate", "settling", "max_in_flight")

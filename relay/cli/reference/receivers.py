@@ -11,7 +11,7 @@ from relay.config.receivers_file import receivers_schema
 
 ABOUT: Final = """\
 The file declares sources and receivers; the API takes the same fields. `relay config schema` prints its JSON
-Schema, for editors, and `relay receivers check` says what is wrong with a file. Durations are seconds, or have a
+Schema, for editors, and `relay receivers check` names the mistakes in a file. Durations are seconds, or have a
 unit: `500ms`, `15s`, `10m`, `1h`, `2d`. `${NAME}` in a text stands for a variable of the process that uses it."""
 EXAMPLE: Final = Path(relay.__file__).parents[1] / "receivers.yaml"
 """Of the source tree: who makes the reference anew has it."""
@@ -49,7 +49,7 @@ def title_of(name: str) -> str:
 
 def _default(one: Any) -> str:
     default = one.get("default")
-    if default is None or isinstance(default, list | dict):  # of a mapping its own section tells
+    if default is None or isinstance(default, list | dict):  # a mapping has its own section
         return ""
     if isinstance(default, bool):
         return code(str(default).lower())

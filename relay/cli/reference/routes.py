@@ -11,7 +11,7 @@ from relay.cli.reference.markdown import code, codes, described, table, titled
 ABOUT: Final = """\
 A relay that runs has the same at `/docs`, with a call to copy for each, and for programs at `/openapi.json`
 (OpenAPI 3.1), which `relay config openapi` prints without one. [http-api.md](../http-api.md) says how they are used
-together, and [problems.md](problems.md) what is refused and why. Any request may be answered with 400, 401, 403,
+together, and [problems.md](problems.md) lists the reasons of rejections. Any request may return 400, 401, 403,
 404, 405, 413, 415, 429, 500 and 503 as well; what is listed is a route's own."""
 
 

@@ -17,8 +17,8 @@ with a secret, that before YAML, and that before the default. An unknown variabl
 refused.
 
 Durations are a number of seconds, or have a unit: `500ms`, `15s`, `10m`, `1h`, `2d`. Sizes are bytes, or `64KiB`,
-`1MiB`. Lists have commas. `relay config show` tells the value of each, and where it comes from; `relay config
-check` whether all fit."""
+`1MiB`. Lists have commas. `relay config show` prints the value and the origin of each; `relay config
+check` checks them."""
 
 
 def page() -> str:
