@@ -16,12 +16,9 @@ from relay.cli.config import (
     verdict_on,
 )
 from relay.cli.paths import FILE
+from relay.cli.receivers_actions import rotate, stats, test, verify
 from relay.cli.receivers_apply import apply, file_option
 from relay.cli.receivers_register import create, delete, list_registered, patch, show, verified_in_words
-from relay.cli.receivers_rotate import rotate
-from relay.cli.receivers_test import test
-from relay.cli.receivers_verify import verify
-from relay.cli.stats import stats
 from relay.cli.table import output_option, print_json, print_table
 from relay.config.durations import format_duration
 from relay.config.endpoint_entry import EndpointEntry
