@@ -324,9 +324,9 @@ async def test_the_history_is_looked_at_by_the_command_itself(rig: DoctorRig) ->
     rig.environ["RELAY_HISTORY_URL"] = f"sqlite://{file}"
     found = await rig.look("history", "data", "log")
     assert f"{file.parent} does not exist" in only(found, "data", "error").what
-    assert "no worker has begun it" in only(found, "history", "error").what
+    assert "no worker has created it" in only(found, "history", "error").what
     file.parent.mkdir()
-    assert "no worker has begun it" in only(await rig.look("history"), "history", "error").what
+    assert "no worker has created it" in only(await rig.look("history"), "history", "error").what
     assert not file.exists()  # looking makes nothing
     store = SqliteHistory(file)
     await store.start()

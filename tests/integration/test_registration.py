@@ -45,7 +45,7 @@ async def test_a_receiver_registered_by_hand_is_sent_to_and_outlives_a_restart(t
             code, output = await relay(
                 dev, "receivers", "rotate", "ci", "--grace", "10m"
             )  # the sink verifies the former
-            assert (code, "along until" in output, "shown only now: whsec_" in output) == (0, True, True), output
+            assert (code, "along until" in output, "shown only this once: whsec_" in output) == (0, True, True), output
             code, output = await relay(dev, "receivers", "test", "ci")
             assert (code, "< 200 in " in output, "> authorization: ********" in output) == (0, True, True), output
             code, output = await relay(dev, "receivers", "show", "ci")

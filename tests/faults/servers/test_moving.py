@@ -239,7 +239,7 @@ async def test_an_import_that_is_killed_goes_on_where_it_was(rig: Rig) -> None:
     killed.stdin.close()
     while True:
         code, output = await command(rig, "import", "moved.jsonl", "-o", "json")
-        if "another `relay import` is under way" not in output:
+        if "another `relay import` is running" not in output:
             break
         await asyncio.sleep(1)  # until the lease of the dead one is over, of which nothing tells
     assert code == 0, output
@@ -270,7 +270,7 @@ async def test_what_is_running_is_neither_exported_nor_imported_into(rig: Rig) -
         code, output = await command(rig, "export", "moved.jsonl")
         assert (code, output.strip().splitlines()[-1]) == (
             2,
-            "error: workers of this relay are running: stop them first (its API may go on taking messages in)",
+            "error: workers of this relay are running: stop them first (its API may continue to accept messages)",
         )
     (rig.cwd / "half.jsonl").write_text('{"line":"begin","format":9,"id":"x","made_at":0,"version":"1"}\n')
     code, output = await command(rig, "import", "half.jsonl")

@@ -116,9 +116,9 @@ async def test_while_another_is_at_it(rig: Rig, redis_server: ValkeyServer) -> N
     async with rig.relay("recover", "--no-wait") as refused:
         output = await refused.finish()
     assert refused.returncode == 1
-    assert "another recovery is under way" in output
+    assert "another recovery is running" in output
     async with rig.relay("recover") as waiting:
-        await waiting.line_with("another recovery is under way")
+        await waiting.line_with("another recovery is running")
         await client.delete(lease)
         await waiting.finish()
     assert waiting.returncode == 0
@@ -148,7 +148,7 @@ async def test_on_the_engine_of_relay_dev(tmp_path: Path) -> None:
             output = await refused.finish()
         assert refused.returncode == 2
         assert "in use by process" in output
-        assert "a running `relay dev` looks after its state by itself" in output
+        assert "a running `relay dev` restores its state on its own" in output
         await stopped(running)
 
     server = EmbeddedServer(data)
