@@ -49,14 +49,12 @@ def request_view(request: Request, endpoint: Endpoint) -> RequestView:
 
 def response_view(exchange: Exchange, endpoint: Endpoint) -> ResponseView | None:
     """None if there was no status line."""
-    return None if isinstance(exchange, NoResponse) else shown_response(exchange, endpoint)
-
-
-def shown_response(response: Response, endpoint: Endpoint) -> ResponseView:
-    body, truncated = shown_body(response, endpoint, SHOWN_BYTES)
+    if isinstance(exchange, NoResponse):
+        return None
+    body, truncated = shown_body(exchange, endpoint, SHOWN_BYTES)
     return {
-        "status": response.status,
-        "headers": shown_response_headers(response.headers, endpoint),
+        "status": exchange.status,
+        "headers": shown_response_headers(exchange.headers, endpoint),
         "body": body,
         "truncated": truncated,
     }

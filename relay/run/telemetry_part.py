@@ -2,8 +2,11 @@
 
 import asyncio
 from collections.abc import Awaitable, Callable, Iterator, Mapping
+from functools import partial
 
 from relay import __version__
+from relay.control.registry import Registry
+from relay.domain.receiver import Endpoint
 from relay.engine.supervision import Patience
 from relay.run.context import ProcessContext
 from relay.telemetry.meter import MetricsMeter
@@ -33,7 +36,7 @@ class TelemetryPart:
         settings, plan, clock = context.settings, context.plan, context.clock
         self._settings = settings
         self.metrics = metrics = Metrics(__version__)
-        tallies = Tallies(clock.time)
+        tallies = Tallies(clock.time, partial(_endpoint_of, context.registry))
         self.meter = MetricsMeter(metrics, tallies)
         self.statistics = StatisticsTeller(tallies, context.state, clock, teller=context.owner, took=metrics.weigh)
         self.sentry = SentryReporter()
@@ -74,3 +77,8 @@ class TelemetryPart:
         await asyncio.to_thread(self.sentry.close)
         if self.traces is not None:
             await asyncio.to_thread(self.traces.close)
+
+
+def _endpoint_of(registry: Registry, receiver: str) -> Endpoint | None:
+    found = registry.receiver(receiver)
+    return None if found is None or found.unusable is not None else found.post

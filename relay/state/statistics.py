@@ -3,6 +3,8 @@
 from typing import Final, NamedTuple
 
 from relay.domain.exchange import Response
+from relay.domain.receiver import Endpoint
+from relay.domain.redact import shown_body, shown_response_headers
 from relay.domain.statistics import Counted
 
 MOST_BODY: Final = 4_096
@@ -21,13 +23,13 @@ class LastAttempt(NamedTuple):
 
 
 class LastResponse(NamedTuple):
-    """The last response to a POST, bounded; secrets are not masked yet. `at`: Unix seconds. `truncated`: the response
-    had a longer body."""
+    """The last response to a POST, bounded, with secrets masked. `at`: Unix seconds. `truncated`: the response had a
+    longer body."""
 
     at: float
     status: int
     headers: dict[str, str]
-    body: bytes
+    body: str
     truncated: bool
 
 
@@ -48,9 +50,8 @@ class Statistics(NamedTuple):
     last: LastAttempt | None
 
 
-def kept_response(at: float, response: Response) -> LastResponse:
-    """The part of a response that is stored."""
-    kept = list(response.headers.items())[:MOST_HEADERS]
-    headers = {name[:MOST_VALUE]: value[:MOST_VALUE] for name, value in kept}
-    truncated = response.truncated or len(response.body) > MOST_BODY
-    return LastResponse(at, response.status, headers, response.body[:MOST_BODY], truncated)
+def kept_response(at: float, response: Response, endpoint: Endpoint) -> LastResponse:
+    """The part of a response that is kept, with the secrets of its endpoint masked."""
+    shown = list(shown_response_headers(response.headers, endpoint).items())[:MOST_HEADERS]
+    headers = {name[:MOST_VALUE]: value[:MOST_VALUE] for name, value in shown}
+    return LastResponse(at, response.status, headers, *shown_body(response, endpoint, MOST_BODY))

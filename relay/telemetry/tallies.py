@@ -5,11 +5,14 @@ from typing import Final
 
 from relay.domain.exchange import Exchange, Response
 from relay.domain.outcome import Outcome
+from relay.domain.receiver import Endpoint
 from relay.domain.statistics import NUMBERS, Counted, count_in
 from relay.state.statistics import MOST_BODY, LastAttempt, Tally, kept_response
 
 MOST: Final = 10_000
 """Receivers between two takes; POSTs to others meanwhile are not counted."""
+_LOOKED_AT: Final = 2 * MOST_BODY
+"""So that a secret that begins in the kept part is masked whole."""
 
 
 class _Counting:
@@ -25,17 +28,23 @@ class _Counting:
         self.at = self.seconds = self.responded_at = 0.0
         self.response: Response | None = None
 
-    def tally(self, receiver: str) -> Tally:
+    def tally(self, receiver: str, endpoint: Endpoint | None) -> Tally:
         last = LastAttempt(self.at, self.status, self.failure, self.seconds)
-        response = None if self.response is None else kept_response(self.responded_at, self.response)
+        response = None
+        if self.response is not None and endpoint is not None:
+            response = kept_response(self.responded_at, self.response, endpoint)
         return Tally(f"r:{receiver}", Counted(tuple(self.numbers)), last, response)
 
 
 class Tallies:
-    """One per process. `time`: Unix seconds."""
+    """One per process. `time`: Unix seconds. `endpoint_of`: of a receiver, for the secrets that its responses may
+    repeat; no response is kept without it."""
 
-    def __init__(self, time: Callable[[], float]) -> None:
+    def __init__(
+        self, time: Callable[[], float], endpoint_of: Callable[[str], Endpoint | None] = lambda _receiver: None
+    ) -> None:
         self._time = time
+        self._endpoint_of = endpoint_of
         self._counting: dict[str, _Counting] = {}
 
     def count(self, receiver: str, exchange: Exchange, outcome: Outcome, seconds: float) -> None:
@@ -49,16 +58,16 @@ class Tallies:
         if isinstance(exchange, Response):
             found.status, found.failure = exchange.status, None
             found.responded_at = found.at
-            found.response = exchange if len(exchange.body) <= MOST_BODY else _shortened(exchange)
+            found.response = exchange if len(exchange.body) <= _LOOKED_AT else _shortened(exchange)
         else:
             found.status, found.failure = None, exchange.kind
 
     def take(self) -> list[Tally]:
         """All counts since the last call."""
         taken, self._counting = self._counting, {}
-        return [counting.tally(receiver) for receiver, counting in taken.items()]
+        return [counting.tally(receiver, self._endpoint_of(receiver)) for receiver, counting in taken.items()]
 
 
 def _shortened(response: Response) -> Response:
     """With a truncated body, so that thousands of receivers cost little memory."""
-    return Response(response.status, response.headers, response.body[:MOST_BODY], truncated=True)
+    return Response(response.status, response.headers, response.body[:_LOOKED_AT], truncated=True)

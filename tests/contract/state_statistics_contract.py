@@ -74,14 +74,14 @@ class StatisticsContract:
 
     async def test_the_last_response_is_kept_for_a_day_and_forgotten_with_its_receiver(self, rig: Rig) -> None:
         assert await rig.state.last_response("r:ci") is None
-        first = LastResponse(1.5, 201, {"location": "/1"}, bytes(range(256)), False)
+        first = LastResponse(1.5, 201, {"location": "/1"}, "körper\u0000" * 50, False)
         await rig.state.tally("one", 1, [tally(1)._replace(response=first), tally(1, owner="r:cd")])
         assert await rig.state.last_response("r:ci") == first
         assert await rig.state.last_response("r:cd") is None
 
         await rig.state.tally("one", 2, [tally(1)])  # a timeout leaves the response before it
         assert await rig.state.last_response("r:ci") == first
-        second = LastResponse(2.5, 500, {}, b"", True)
+        second = LastResponse(2.5, 500, {}, "", True)
         for _ in range(2):
             await rig.state.tally("one", 3, [tally(1)._replace(response=second)])
         assert await rig.state.last_response("r:ci") == second

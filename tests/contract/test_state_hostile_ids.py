@@ -198,7 +198,7 @@ def calls() -> Iterator[Call]:
     yield call("use_keys", used)
     yield call("keys_used", list(used))
     tally = Counted((1, *[0] * (NUMBERS - 1)))
-    response = LastResponse(CLOCK.now, 200, {SOURCE: SOURCE}, b"}:{", False)
+    response = LastResponse(CLOCK.now, 200, {SOURCE: SOURCE}, "}:{", False)
     last = LastAttempt(CLOCK.now, 200, None, 0.1)
     yield call("tally", SOURCE, 1, [Tally(owner, tally, last, response) for owner in owners])
     yield call("statistics", owners)

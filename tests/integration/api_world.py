@@ -60,7 +60,7 @@ async def world() -> AsyncIterator[Rig]:
 async def responded(rig: Rig, name: str, number: int = 1) -> None:
     """The receiver has responded to a POST. `number`: of the call to the state."""
     last = LastAttempt(NOW, 201, None, 0.1)
-    response = LastResponse(NOW, 201, {"location": "/builds/1"}, b'{"build": 1}', False)
+    response = LastResponse(NOW, 201, {"location": "/builds/1"}, '{"build": 1}', False)
     await rig.state.tally("world", number, [Tally(f"r:{name}", Counted((1, *[0] * (NUMBERS - 1))), last, response)])
 
 

@@ -31,7 +31,7 @@ async def rig() -> AsyncIterator[Rig]:
 
 
 async def attempted(rig: Rig, *told: tuple[Exchange, float], teller: str = "one") -> None:
-    tallies = Tallies(rig.clock.time)
+    tallies = Tallies(rig.clock.time, lambda name: rig.directory.receivers[name].post)
     for exchange, seconds in told:
         tallies.count("ci", exchange, classify(exchange, codes=CodeClasses(), now=0), seconds)
     await StatisticsTeller(tallies, rig.state, rig.clock, teller=teller).write()

@@ -179,7 +179,7 @@ async def test_an_emptied_receivers_file_changes_nothing(rig: Rig) -> None:
         await running.line_with('"started"')
         (rig.cwd / "receivers.yaml").write_text("")
         refused = json.loads(await running.line_with('"receivers_file_refused"'))
-        assert "would remove all 3 that are in force" in refused["error"]
+        assert "would remove all 3 that are in effect" in refused["error"]
         await rig.produce(sent)
         await rig.until(lambda: len(rig.arrivals()) >= len(sent))
     code, output = await said(rig, "run", "--processes", "1")
