@@ -4,7 +4,7 @@ import asyncio
 import functools
 import threading
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Coroutine, Iterator
-from typing import Any, Concatenate, ParamSpec, Protocol, TypeVar, cast
+from typing import Any, Concatenate, Generic, ParamSpec, TypeVar, cast
 
 from relay.client.async_client import AsyncMessages, AsyncReceivers, AsyncRelay, AsyncReplays
 
@@ -49,9 +49,12 @@ def _run(loop: asyncio.AbstractEventLoop) -> None:
         loop.close()
 
 
-class _Wrapped(Protocol[A]):
-    _loop: _Loop
-    _async: A
+class _Wrapped(Generic[A]):
+    """An asyncio object, and the loop that its methods run in."""
+
+    def __init__(self, loop: _Loop, wrapped: A) -> None:
+        self._loop = loop
+        self._async = wrapped
 
 
 def _blocking(
@@ -91,12 +94,8 @@ def _iterating(
     return call
 
 
-class Messages:
+class Messages(_Wrapped[AsyncMessages]):
     """The messages of the relay: `Relay.messages`."""
-
-    def __init__(self, loop: _Loop, wrapped: AsyncMessages) -> None:
-        self._loop = loop
-        self._async = wrapped
 
     get = _blocking(AsyncMessages.get)
     list = _iterating(AsyncMessages.list)
@@ -104,12 +103,8 @@ class Messages:
     payload = _blocking(AsyncMessages.payload)
 
 
-class Receivers:
+class Receivers(_Wrapped[AsyncReceivers]):
     """The receivers of the relay: `Relay.receivers`."""
-
-    def __init__(self, loop: _Loop, wrapped: AsyncReceivers) -> None:
-        self._loop = loop
-        self._async = wrapped
 
     get = _blocking(AsyncReceivers.get)
     list = _iterating(AsyncReceivers.list)
@@ -125,12 +120,8 @@ class Receivers:
     attempts = _iterating(AsyncReceivers.attempts)
 
 
-class Replays:
+class Replays(_Wrapped[AsyncReplays]):
     """Jobs that replay or discard many dead letters: `Relay.replays`."""
-
-    def __init__(self, loop: _Loop, wrapped: AsyncReplays) -> None:
-        self._loop = loop
-        self._async = wrapped
 
     create = _blocking(AsyncReplays.create)
     discard = _blocking(AsyncReplays.discard)
@@ -140,14 +131,13 @@ class Replays:
     stop = _blocking(AsyncReplays.stop)
 
 
-class Relay:
+class Relay(_Wrapped[AsyncRelay]):
     """A relay, by its HTTP API. Arguments, methods and errors are those of `AsyncRelay`; threads may share it."""
 
     def __init__(
         self, url: str | None = None, key: str | None = None, *, timeout_s: float = 30.0, tries: int = 5
     ) -> None:
-        self._loop = _Loop()
-        self._async = AsyncRelay(url, key, timeout_s=timeout_s, tries=tries)
+        super().__init__(_Loop(), AsyncRelay(url, key, timeout_s=timeout_s, tries=tries))
         self.messages = Messages(self._loop, self._async.messages)
         self.receivers = Receivers(self._loop, self._async.receivers)
         self.replays = Replays(self._loop, self._async.replays)
