@@ -170,6 +170,13 @@ Count = Annotated[int, Field(ge=1)]
 Factor = Annotated[float, Field(ge=1, le=1000)]
 
 
+def _at_least_base(cap: float, info: ValidationInfo) -> float:
+    base = info.data.get("base", 0.0)
+    if cap < base:
+        raise ValueError(f"{cap:g} s is less than base, {base:g} s")
+    return cap
+
+
 class RetryEntry(Entry):
     """When to retry; the first limit reached ends the delivery."""
 
@@ -184,10 +191,7 @@ class RetryEntry(Entry):
     max_age: PositiveDuration = 172_800.0
     """Age of the message at which the delivery is given up, as a dead letter `expired`."""
 
-    @field_validator("cap")
-    @classmethod
-    def _not_under_base(cls, cap: float, info: ValidationInfo) -> float:
-        return _at_least_base(cap, info)
+    _not_under_base = field_validator("cap")(_at_least_base)
 
 
 class BreakerEntry(Entry):
@@ -231,14 +235,4 @@ class PollEntry(Entry):
     cap: PositiveDuration = 60.0
     """Longest wait between two status GETs."""
 
-    @field_validator("cap")
-    @classmethod
-    def _not_under_base(cls, cap: float, info: ValidationInfo) -> float:
-        return _at_least_base(cap, info)
-
-
-def _at_least_base(cap: float, info: ValidationInfo) -> float:
-    base = info.data.get("base", 0.0)
-    if cap < base:
-        raise ValueError(f"{cap:g} s is less than base, {base:g} s")
-    return cap
+    _not_under_base = field_validator("cap")(_at_least_base)
