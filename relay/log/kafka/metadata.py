@@ -29,6 +29,7 @@ class Layout(NamedTuple):
     brokers: dict[int, tuple[str, int]]
 
 
+BROKERS: Final = Array(("node", Int32), ("host", String()), ("port", Int32), ("rack", String()))
 PARTITIONS: Final = Array(
     ("error", Int16),
     ("partition", Int32),
@@ -44,7 +45,7 @@ class _Answer(MetadataResponse_v5):  # type: ignore[misc]  # the library is unty
     API_VERSION = 7
     SCHEMA = Schema(
         ("throttle_time_ms", Int32),
-        ("brokers", Array(("node", Int32), ("host", String()), ("port", Int32), ("rack", String()))),
+        ("brokers", BROKERS),
         ("cluster_id", String()),
         ("controller", Int32),
         (

@@ -21,7 +21,7 @@ from aiokafka.protocol.types import Array, Boolean, Int16, Int32, Schema, String
 from relay.domain.errors import LogUnavailable
 from relay.domain.rights import Operation, Right
 from relay.log.kafka.client import KafkaClient, check
-from relay.log.kafka.metadata import PARTITIONS
+from relay.log.kafka.metadata import BROKERS, PARTITIONS
 
 _BITS: Final[dict[Operation, int]] = {
     "Read": 3,
@@ -40,7 +40,7 @@ class _TopicsAnswer(MetadataResponse_v5):  # type: ignore[misc]  # the library i
     API_VERSION = 8
     SCHEMA = Schema(
         ("throttle_time_ms", Int32),
-        ("brokers", Array(("node", Int32), ("host", String()), ("port", Int32), ("rack", String()))),
+        ("brokers", BROKERS),
         ("cluster_id", String()),
         ("controller", Int32),
         (
