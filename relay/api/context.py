@@ -96,3 +96,7 @@ class ApiContext:
     """Runs the checks of all dependencies of this process, or of one receiver; None if it cannot."""
     owner_receivers: int = 1_000
     """That an owner may have, of those who have keys of their own."""
+
+    def has_receiver(self, name: str) -> bool:
+        """Whether there is an entry of that name, which may be unusable here."""
+        return self.directory.receiver(name) is not None or self.directory.refusal(name) is not None

@@ -3,10 +3,9 @@
 import asyncio
 import base64
 from collections.abc import Sequence
-from typing import Annotated, Final, TypedDict
+from typing import Final, TypedDict
 
 from aiohttp import web
-from msgspec import Meta
 
 from relay.api.access import LETTERS, access_of, check_own, forbidden, may_read, may_see, may_see_of
 from relay.api.context import ApiContext
@@ -18,7 +17,9 @@ from relay.api.route import (
     LIMIT,
     DocumentedResponse,
     Example,
+    Offset,
     Parameter,
+    Partition,
     cursor_of,
     json_of,
     route,
@@ -89,8 +90,8 @@ class LetterPage(TypedDict):
 
 DEAD_LETTERS: Final = "dead letters"
 PLACE: Final = (
-    Parameter("partition", "path", Annotated[int, Meta(ge=0, le=999_999_999)], "Of `failed_messages`."),
-    Parameter("offset", "path", Annotated[int, Meta(ge=0, lt=10**18)], "In that partition."),
+    Parameter("partition", "path", Partition, "Of `failed_messages`."),
+    Parameter("offset", "path", Offset, "In that partition."),
 )
 AT: Final = {"partition": "6", "offset": "0"}
 

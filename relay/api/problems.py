@@ -127,6 +127,10 @@ class Problem(RelayError):
         self.more = dict(more or {})
 
 
+def no_receiver(name: str) -> Problem:
+    return Problem(NOT_FOUND, f"There is no receiver named {name[:80]!r}.")
+
+
 def invalid(
     detail: str,
     *,

@@ -13,7 +13,7 @@ from relay.api.audit_lines import has_changed, record_audit
 from relay.api.backlog import in_lane
 from relay.api.context import ApiContext
 from relay.api.json_body import json_response
-from relay.api.problems import NOT_FOUND, Problem, invalid
+from relay.api.problems import NOT_FOUND, Problem, invalid, no_receiver
 from relay.api.reading import query_of, read_body, source_in_path
 from relay.api.receiver_view import ReceiverView, described
 from relay.api.registrar import Unknown
@@ -245,7 +245,7 @@ class ReceiversResource:
         name = request.match_info["name"]
         receiver, refused = self._context.directory.receiver(name), self._context.directory.refusal(name)
         if receiver is None and refused is None:
-            raise Problem(NOT_FOUND, f"There is no receiver named {name[:80]!r}.")
+            raise no_receiver(name)
         if receiver is None or receiver.unusable is not None:
             return FoundEndpoint(f"r:{name}", None, refused, None, self._declared(name))
         registrar = self._context.registrar

@@ -1,6 +1,6 @@
 """Replay and discard of one: a delivery, or a dead letter."""
 
-from typing import Final, NamedTuple
+from typing import Final
 
 import msgspec
 from aiohttp import web
@@ -56,14 +56,6 @@ from relay.state.rows import Row, Stage
 
 Who = tuple[str | None, str | None, str | None]
 """Receiver, source and message id, where known."""
-
-
-class _Told(NamedTuple):
-    """What was done about one."""
-
-    action: Action
-    who: Who
-    plan: ReplayPlan
 
 
 class Nothing(msgspec.Struct, forbid_unknown_fields=True):
@@ -141,7 +133,7 @@ class ReplayResource:
         await self._check_own(request, delivery)
         returns = may_read(request, delivery.source_id)
         plan = await self.again(delivery, only_failed=asked.only_failed, returns=returns)
-        told = self._told(_Told("replay", delivery, plan))
+        told = _done("replay", delivery, plan)
         has_changed(request)
         if wait is None:
             return told
@@ -207,7 +199,7 @@ class ReplayResource:
         return row, letter
 
     async def _do(self, action: Action, letter: Letter, who: Who) -> web.Response:
-        return self._told(_Told(action, who, await self._service.do(action, letter)))
+        return _done(action, who, await self._service.do(action, letter))
 
     async def _not_failed(self, delivery: DeliveryId, row: Row, *, only_failed: bool) -> ReplayPlan:
         known = await self._known(delivery)
@@ -232,13 +224,6 @@ class ReplayResource:
             raise Problem(NOT_FOUND, _NO_DELIVERY)
         return known
 
-    def _told(self, told: _Told) -> web.Response:
-        action, who, plan = told
-        if plan.skip is not None:
-            raise Problem(NOT_REPLAYABLE, problem_of_skip(plan.skip))
-        first = plan.out[0]
-        return json_response(202, _of_one(action, who, first.generation, first.record.topic))
-
     async def _letter(self, action: Action, request: web.Request) -> web.Response:
         """The dead letter at a place on `failed_messages`."""
         partition, offset = int(request.match_info["partition"]), int(request.match_info["offset"])
@@ -249,6 +234,14 @@ class ReplayResource:
         if letter is None:
             raise Problem(NOT_FOUND, f"failed_messages has no record at {partition}/{offset} (any more).")
         return await self._do(action, letter, letter.facts[:3])
+
+
+def _done(action: Action, who: Who, plan: ReplayPlan) -> web.Response:
+    """What was done about one. Raises a Problem where nothing could be."""
+    if plan.skip is not None:
+        raise Problem(NOT_REPLAYABLE, problem_of_skip(plan.skip))
+    first = plan.out[0]
+    return json_response(202, _of_one(action, who, first.generation, first.record.topic))
 
 
 def _of_one(action: Action, who: Who, generation: int, topic: str | None) -> OneView:

@@ -26,6 +26,8 @@ SourceId = Annotated[str, Meta(min_length=1, max_length=MAX_ID_BYTES, pattern=r"
 MessageIdText = SourceId
 ReceiverName = Annotated[str, Meta(pattern="^[a-z0-9][a-z0-9-]{0,62}$")]
 Limit = Annotated[int, Meta(ge=1, le=MOST)]
+Partition = Annotated[int, Meta(ge=0, le=999_999_999)]
+Offset = Annotated[int, Meta(ge=0, lt=10**18)]
 ETag = Annotated[str, Meta(pattern=r'^(\*|"[^"]*")$')]
 
 _PATTERNS: Final = {
@@ -178,18 +180,22 @@ def _decoding(
 
 def routes_of(resource: type) -> Iterator[Route]:
     """The routes that a resource declares, in their order."""
-    for member in vars(resource).values():
-        if isinstance(found := getattr(member, "route", None), Route):
-            yield found
+    return (declared for _, declared in _handlers(resource))
 
 
 def add_routes(router: web.UrlDispatcher, resource: object) -> None:
     """Have the router call the handlers of a resource."""
-    for name, member in vars(type(resource)).items():
+    for name, declared in _handlers(type(resource)):
+        router.add_route(declared.method, pattern(declared.path), getattr(resource, name))
+        if declared.method == "GET":
+            router.add_route("HEAD", pattern(declared.path), getattr(resource, name))
+
+
+def _handlers(resource: type) -> Iterator[tuple[str, Route]]:
+    """Name and route of each handler."""
+    for name, member in vars(resource).items():
         if isinstance(declared := getattr(member, "route", None), Route):
-            router.add_route(declared.method, pattern(declared.path), getattr(resource, name))
-            if declared.method == "GET":
-                router.add_route("HEAD", pattern(declared.path), getattr(resource, name))
+            yield name, declared
 
 
 def pattern(path: str) -> str:

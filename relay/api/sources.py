@@ -11,9 +11,7 @@ from relay.api.context import ApiContext
 from relay.api.json_body import JSON, MERGE_PATCH, json_response, read_object
 from relay.api.paging import cursor_behind, key_behind, limit_in
 from relay.api.problems import (
-    CHANGED_MEANWHILE,
     CREDENTIALS_NEEDED,
-    DECLARED_IN_FILE,
     INVALID_SOURCE,
     NO_SECRETS_KEY,
     SOURCE_EXISTS,
@@ -22,7 +20,7 @@ from relay.api.problems import (
 from relay.api.reading import flag_in, query_of, source_in_path, source_location
 from relay.api.receivers import ParkedView
 from relay.api.registrar import Registrar, Unknown, Written, readable
-from relay.api.registration import MOST_BODY, answer_of, tag_in, told
+from relay.api.registration import CHANGE, MOST_BODY, answer_of, tag_in, told
 from relay.api.route import (
     LIMIT,
     SOURCE_ID,
@@ -108,7 +106,6 @@ class SourceRemovalView(TypedDict):
 
 _IF_MATCH: Final = Parameter("If-Match", "header", ETag, "An `ETag`: only if the source is still that.")
 _ETAG: Final = {"ETag": "Changes with every change of the source."}
-_CHANGE: Final = (DECLARED_IN_FILE, CHANGED_MEANWHILE)
 _AT: Final = {"source_id": "shop"}
 
 
@@ -187,7 +184,7 @@ class SourcesResource:
         parameters=(SOURCE_ID, _IF_MATCH),
         body=Body({"application/json": dict[str, Any], "application/merge-patch+json": dict[str, Any]}),
         answers=(DocumentedResponse(200, "As it is now.", json_of(SourceView), _ETAG),),
-        problems=(INVALID_SOURCE, NO_SECRETS_KEY, CREDENTIALS_NEEDED, *_CHANGE),
+        problems=(INVALID_SOURCE, NO_SECRETS_KEY, CREDENTIALS_NEEDED, *CHANGE),
         example=Example(200, path=_AT, body={"failures": False}),
     )
     async def change(self, request: web.Request) -> web.Response:
@@ -215,7 +212,7 @@ class SourcesResource:
             Parameter("dry_run", "query", bool, "Only tell what becomes of its results."),
         ),
         answers=(DocumentedResponse(200, "What becomes of its results.", json_of(SourceRemovalView)),),
-        problems=_CHANGE,
+        problems=CHANGE,
         example=Example(200, path=_AT, query={"dry_run": "true"}),
     )
     async def remove(self, request: web.Request) -> web.Response:

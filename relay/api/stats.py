@@ -9,7 +9,7 @@ from relay.api.access import RECEIVER
 from relay.api.context import ApiContext
 from relay.api.exchange_view import ResponseView
 from relay.api.json_body import json_response
-from relay.api.problems import NOT_FOUND, Problem
+from relay.api.problems import NOT_FOUND, Problem, no_receiver
 from relay.api.reading import query_of
 from relay.api.route import (
     NAME,
@@ -139,9 +139,8 @@ class StatsResource:
         return json_response(200, view)
 
     def _check_known(self, name: str) -> None:
-        directory = self._context.directory
-        if directory.receiver(name) is None and directory.refusal(name) is None:
-            raise Problem(NOT_FOUND, f"There is no receiver named {name[:80]!r}.")
+        if not self._context.has_receiver(name):
+            raise no_receiver(name)
 
 
 def hours_view(known: Mapping[int, Counted], now: float) -> list[HourView]:

@@ -24,10 +24,10 @@ from relay.api.exchange_view import (
 from relay.api.json_body import json_response
 from relay.api.problems import (
     INVALID_RECEIVER,
-    NOT_FOUND,
     TOO_MANY,
     UNVERIFIED,
     Problem,
+    no_receiver,
 )
 from relay.api.reading import query_of
 from relay.api.route import (
@@ -143,7 +143,7 @@ class TrialResource:
         refused = self._context.directory.refusal(name)
         if refused is not None:
             raise Problem(INVALID_RECEIVER, f"The receiver cannot be sent anything: {refused}")
-        raise Problem(NOT_FOUND, f"There is no receiver named {name[:80]!r}.")
+        raise no_receiver(name)
 
     async def _tried(self, receiver: Receiver) -> TrialView:
         clock, post = self._context.clock, receiver.post

@@ -44,11 +44,14 @@ from relay.api.reading import flag_in, message_in_path, query_of
 from relay.api.route import (
     LIMIT,
     MESSAGE_ID,
+    NAME,
     SOURCE_ID,
     Body,
     DocumentedResponse,
     Example,
+    Offset,
     Parameter,
+    Partition,
     ReceiverName,
     SourceId,
     json_of,
@@ -223,8 +226,8 @@ class HistoryResource:
         id="getAttempt",
         noun=_HISTORY,
         parameters=(
-            Parameter("partition", "path", Annotated[int, Meta(ge=0, le=999_999_999)], "Of `delivery_attempts`."),
-            Parameter("offset", "path", Annotated[int, Meta(ge=0, lt=10**18)], "In that partition."),
+            Parameter("partition", "path", Partition, "Of `delivery_attempts`."),
+            Parameter("offset", "path", Offset, "In that partition."),
         ),
         answers=(DocumentedResponse(200, "The attempt.", json_of(AttemptItem)),),
         problems=(NO_HISTORY,),
@@ -247,7 +250,7 @@ class HistoryResource:
         id="listReceiverAttempts",
         noun=_HISTORY,
         parameters=(
-            Parameter("name", "path", ReceiverName, "The receiver's name."),
+            NAME,
             Parameter("failed", "query", bool, "Only those that did not end well; `false`: only the others."),
             *_PAGE,
         ),
@@ -262,8 +265,7 @@ class HistoryResource:
         visible = Visible() if is_admin(request) else self._sight.of_receivers(request, {name})
         wanted = AttemptQuery(visible, receiver=name, kinds=AT_RECEIVERS, failed=failed)
         page = await self._attempts(query, history, wanted)
-        directory = self._context.directory
-        if not page["items"] and directory.receiver(name) is None and directory.refusal(name) is None:
+        if not page["items"] and not self._context.has_receiver(name):
             raise Problem(NOT_FOUND, f"There is no receiver named {name[:80]!r}, and no attempt at one.")
         return json_response(200, page)
 

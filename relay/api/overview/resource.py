@@ -1,20 +1,19 @@
 """`GET /v1/overview`: throughput, failures, and what needs attention first. `GET /v1/lanes`: every partition."""
 
 from collections.abc import Iterable, Mapping
-from typing import Annotated, Final, Literal, TypedDict
+from typing import Final, Literal, TypedDict
 
 from aiohttp import web
-from msgspec import Meta
 
 from relay.api.access import ADMIN
 from relay.api.context import ApiContext
 from relay.api.json_body import json_response
 from relay.api.overview.alerts import AlertInput, FailedNow, Item, Kind, attention
 from relay.api.overview.snapshot import FAILED_SPAN_S, Looker, OverviewSnapshot
-from relay.api.paging import MOST, cursor_behind, key_behind, limit_in
+from relay.api.paging import cursor_behind, key_behind, limit_in
 from relay.api.problems import invalid
 from relay.api.reading import query_of
-from relay.api.route import DocumentedResponse, Example, Parameter, ReceiverName, json_of, route
+from relay.api.route import DocumentedResponse, Example, Limit, Parameter, ReceiverName, json_of, route
 from relay.api.view import rfc3339
 from relay.domain.errors import HistoryUnavailable
 from relay.history.lag import Behind
@@ -226,7 +225,7 @@ class OverviewResource:
             Parameter("receiver", "query", list[ReceiverName], "Their own lanes."),
             Parameter("role", "query", list[Literal[*STAGES]], "What these workers read."),  # type: ignore[valid-type]
             Parameter("served", "query", bool, "Only those that somebody serves, or that nobody does."),
-            Parameter("limit", "query", Annotated[int, Meta(ge=1, le=MOST)], "So many at most."),
+            Parameter("limit", "query", Limit, "So many at most."),
             Parameter("cursor", "query", str, "Where to go on, from an answer."),
         ),
         answers=(DocumentedResponse(200, "The lanes.", json_of(LanePage)),),
