@@ -52,7 +52,7 @@ async def test_what_failed_is_seen_mended_and_replayed_from_the_command_line(tmp
             assert (code, "It was replayed already" in output, "0/999: " in output) == (1, True, True), output
 
             code, output = await relay(dev, "replay", "--receiver", "ci", "--dry-run")
-            assert (code, "5 chosen, 4 to replay; 1 not (replayed 1)" in output) == (0, True), output
+            assert (code, "5 selected, 4 to replay; 1 not (replayed 1)" in output) == (0, True), output
             code, output = await relay(dev, "replay", "--receiver", "ci")
             assert (code, "--yes" in output) == (2, True), "nobody is there to be asked"
             code, output = await relay(dev, "failed", "discard", "--id", "m-4", "--yes")
