@@ -197,7 +197,7 @@ class LeanTransport(Transport):
             raise
         if connection.is_closing():
             self._calls.finish(call, NoResponse("disconnected", "closed before anything was sent", sent=False))
-        elif self._loop.time() > start_by:
+        elif self._loop.time() >= start_by:  # a clock in whole milliseconds may not have moved while it connected
             self._pool.keep(connection)
             self._calls.finish(call, NoResponse(LATE, "it had to wait for a connection", sent=False))
         else:
