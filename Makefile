@@ -14,7 +14,7 @@ READY    := $(VENV)/.ready
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help setup demo dev quick test test-faults test-full speed bench faults lint format clean screenshots reference site wheel sbom licences audit
+.PHONY: help setup demo dev quick test test-faults test-full again speed bench faults lint format clean screenshots reference site wheel sbom licences audit
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-11s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -39,6 +39,9 @@ test-faults: $(READY) ## Run what proves the guarantees: crashes, outages, inter
 
 test-full: $(READY) ## Run all tests, with the slow forms and those of the tools (harness, benchmark, chart, image)
 	$(PYTEST) -m ''
+
+again: $(READY) ## Run the tests that failed last once more, one after the other
+	$(BIN)/pytest --last-failed --last-failed-no-failures none
 
 speed: $(READY) ## Check what a message may cost in our own Python; on a quiet machine
 	$(BIN)/pytest tests/speed
