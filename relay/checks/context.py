@@ -1,11 +1,11 @@
 """The context of the checks: the relay's settings, and access to its log, state and receivers."""
 
+import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Final, NamedTuple
+from typing import Final, Generic, NamedTuple, TypeVar
 
-from relay.checks.lazy import Opened
 from relay.clock import Clock
 from relay.config.receivers_file import ReceiversFile
 from relay.config.settings import Settings
@@ -18,9 +18,53 @@ from relay.history.port import History
 from relay.log.port import Log
 from relay.state.port import State
 
+T = TypeVar("T")
+
 MOST_KNOWN: Final = 1_000
 """Most receivers to check, in the order of their names."""
 _REFUSED_SHOWN: Final = 20
+
+
+async def _nothing(_it: object) -> None:
+    return
+
+
+class Opened(Generic[T]):
+    """A resource that is opened once for all its users, and closed at the end. `make`: opens it. The first caller
+    starts that; all callers get the result or the error."""
+
+    def __init__(self, make: Callable[[], Awaitable[T]], close: Callable[[T], Awaitable[None]] = _nothing) -> None:
+        self._make = make
+        self._close = close
+        self._making: asyncio.Task[T] | None = None
+
+    async def __call__(self) -> T:
+        """Raises the errors of `make`."""
+        if self._making is None:
+            self._making = asyncio.ensure_future(self._made())
+        return await asyncio.shield(self._making)
+
+    @property
+    def is_open(self) -> bool:
+        return (
+            self._making is not None
+            and self._making.done()
+            and not self._making.cancelled()
+            and (self._making.exception() is None)
+        )
+
+    async def close(self) -> None:
+        """Also while it is being opened; never raises the errors of opening."""
+        if self._making is None:
+            return
+        if not self._making.done():
+            self._making.cancel()
+        await asyncio.wait([self._making])
+        if self.is_open:
+            await self._close(self._making.result())
+
+    async def _made(self) -> T:
+        return await self._make()
 
 
 @dataclass(frozen=True, slots=True)

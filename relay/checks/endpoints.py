@@ -11,6 +11,7 @@ from typing import Final, NamedTuple, Protocol
 from urllib.parse import urlsplit
 
 from relay.checks.context import CheckContext, KnownEntries
+from relay.checks.registry import Check, probe
 from relay.delivery.egress import transport_of
 from relay.domain.diagnosis import Checked, error, fine, skipped, warning
 from relay.domain.egress import Egress
@@ -24,7 +25,7 @@ AT_ONCE: Final = 20
 LIMIT_S: Final = 14.0
 SOON_S: Final = 14 * 86_400.0
 _DAY_S: Final = 86_400.0
-CHECKS: Final = ("dns", "address", "connection", "tls")
+STAGES: Final = ("dns", "address", "connection", "tls")
 _SETTING: Final = re.compile(r"RELAY_[A-Z_]+=\S+[^\s;,]")
 
 
@@ -48,6 +49,43 @@ class Reaches(Protocol):
         ...
 
 
+@probe(
+    Check(
+        "dns",
+        "whether the host of each receiver, status endpoint, callback and token endpoint has an address",
+        "correct the URL, or the name server of this machine (`/etc/resolv.conf`)",
+        error="the name does not exist",
+        warning="no name server answers",
+        alerts=("RelayOwnShortage", "RelayReceiverFails", "RelayCallbacksRefused"),
+        per_receiver=True,
+    ),
+    Check(
+        "address",
+        "whether the relay may send to the address of the name",
+        "the setting that the line names; or a public address, and https",
+        error="it is private, or plain http: every message to it becomes a dead letter, `blocked`",
+        alerts=("RelayDeadLetters",),
+        per_receiver=True,
+    ),
+    Check(
+        "connection",
+        "whether a server accepts a connection there, through the proxy if there is one; no request is made",
+        "start the receiver, or allow connections to it: firewall, proxy, port",
+        warning="no server does; messages to it are retried until they expire",
+        alerts=("RelayOwnShortage", "RelayReceiverFails", "RelayEndpointHeld", "RelayCallbacksRefused"),
+        per_receiver=True,
+    ),
+    Check(
+        "tls",
+        "the certificate presented there, by the receiver's own authorities, certificate and pins",
+        "renew it; or configure its issuer, in `tls.ca` of the receiver or `RELAY_CA_FILE`",
+        error="it is not trusted, has expired, or has another name",
+        warning="it expires within 14 days",
+        alerts=("RelayReceiverFails", "RelayCallbacksRefused"),
+        per_receiver=True,
+    ),
+    limit_s=18.0,
+)
 async def look_at_endpoints(case: CheckContext) -> list[Checked]:
     targets = targets_of(await case.known())
     transport = transport_of(case.settings, AT_ONCE)
@@ -115,10 +153,10 @@ def judge(found: Mapping[Target, Reached | NoResponse], count: int) -> list[Chec
     """A line for each failure, and one for each check without failures; says how many endpoints were not checked.
     `count`: all endpoints."""
     if not count:
-        return [fine(name, "there is no receiver or callback to check") for name in CHECKS]
+        return [fine(name, "there is no receiver or callback to check") for name in STAGES]
     judged = {target: _judged(target, outcome) for target, outcome in found.items()}
     wrong = [checked for checked in judged.values() if checked is not None]
-    right = [checked for name in CHECKS if (checked := _right(name, judged)) is not None]
+    right = [checked for name in STAGES if (checked := _right(name, judged)) is not None]
     left = count - len(found)
     more = f"{left} of {count} endpoints were not checked, as there are too many for one check"
     return [*wrong, *right, *([skipped("connection", more)] if left else [])]
@@ -126,13 +164,13 @@ def judge(found: Mapping[Target, Reached | NoResponse], count: int) -> list[Chec
 
 def _right(name: str, judged: Mapping[Target, Checked | None]) -> Checked | None:
     """How many endpoints passed this check, if none failed it; a failed check says nothing about the later ones."""
-    failed = [CHECKS.index(one.name) for one in judged.values() if one is not None]
-    if CHECKS.index(name) in failed:
+    failed = [STAGES.index(one.name) for one in judged.values() if one is not None]
+    if STAGES.index(name) in failed:
         return None
     passed = [
         target
         for target, one in judged.items()
-        if (one is None or CHECKS.index(one.name) > CHECKS.index(name))
+        if (one is None or STAGES.index(one.name) > STAGES.index(name))
         and (name != "tls" or target.url.startswith("https:"))
     ]
     return fine(name, f"{len(passed)} endpoints pass") if passed else None

@@ -1,4 +1,4 @@
-"""Checks of this machine alone: settings, versions, descriptors, the data directory, and access to the API."""
+"""Checks of this machine alone: settings, versions, descriptors and the data directory."""
 
 import os
 import platform
@@ -11,10 +11,9 @@ from pathlib import Path
 from typing import Final, NamedTuple
 from urllib.parse import unquote, urlsplit
 
-from relay.checks.context import CheckContext, KnownEntries
-from relay.config.answer_urls import AnsweringReceiver, AnswerUrls, findings
+from relay.checks.context import CheckContext
+from relay.checks.registry import Check, probe
 from relay.config.limits import descriptor_limit
-from relay.config.own_address import Exposed, check_exposure, check_key, is_loopback, own_url
 from relay.config.settings import Settings
 from relay.delivery.egress import requests_of
 from relay.domain.diagnosis import Checked, error, fine, warning
@@ -36,6 +35,15 @@ _PYTHON_UNTIL: Final = {
 # --- settings -----------------------------------------------------------------------------------------------------
 
 
+@probe(
+    Check(
+        "settings",
+        "every setting and its origin, and the receivers file, as `relay config check` does",
+        "correct the named variable, option or line; `relay config show` prints the origin of each value",
+        error="an invalid value, or two that contradict each other",
+        at_start="fails",
+    )
+)
 async def look_at_settings(case: CheckContext) -> list[Checked]:
     if case.mistakes:
         return unusable(case.mistakes)
@@ -49,21 +57,17 @@ def unusable(mistakes: Sequence[str]) -> list[Checked]:
     return [error("settings", mistake, "relay config check") for mistake in mistakes]
 
 
-async def look_at_answer_urls(case: CheckContext) -> list[Checked]:
-    known = await case.known()
-    base = case.settings.public_url or case.api_url
-    urls = AnswerUrls(case.answer_secrets, base)
-    answering = {
-        name: AnsweringReceiver(one.post.url, one.status_endpoint is not None) for name, one in known.receivers.items()
-    }
-    found = findings(case.settings, urls, answering)
-    todo = "set RELAY_ANSWER_SECRET and RELAY_PUBLIC_URL, the same for all processes"
-    return [warning("answer-urls", str(each), todo) for each in found] or [fine("answer-urls", f"lead to {base}")]
-
-
 # --- software -----------------------------------------------------------------------------------------------------
 
 
+@probe(
+    Check(
+        "software",
+        "the versions of Python and OpenSSL in use",
+        "upgrade the image or distribution",
+        warning="a version that no longer gets fixes",
+    )
+)
 async def look_at_software(case: CheckContext) -> list[Checked]:
     today = datetime.fromtimestamp(case.clock.wall(), UTC).date()
     return judge_software(sys.version_info[:2], ssl.OPENSSL_VERSION_INFO[:2], today)
@@ -85,6 +89,17 @@ def judge_software(python: tuple[int, int], openssl: tuple[int, int], today: dat
 # --- descriptors --------------------------------------------------------------------------------------------------
 
 
+@probe(
+    Check(
+        "descriptors",
+        "the limit of open files and connections, compared with the requests that may be in flight",
+        "raise `ulimit -n` (`LimitNOFILE=` of systemd) to 65536",
+        error="`RELAY_MAX_REQUESTS` needs more than the limit",
+        warning="only few requests may be in flight",
+        at_start="fails",
+        alerts=("RelayOwnShortage",),
+    )
+)
 async def look_at_descriptors(case: CheckContext) -> list[Checked]:
     return [judge_descriptors(case.settings, descriptor_limit())]
 
@@ -112,6 +127,17 @@ class Disk(NamedTuple):
     free: int
 
 
+@probe(
+    Check(
+        "data",
+        "the data directory of an embedded relay, or of a history in SQLite: whether it is writable, and the free "
+        "space on its disk",
+        "free space, or move the directory",
+        error="it is not writable, or the disk is nearly full",
+        warning="less than a tenth, or 1 GiB, is free",
+        ready=("disk",),
+    )
+)
 async def look_at_data(case: CheckContext) -> list[Checked]:
     file = sqlite_file(case.settings)
     directories = (case.data_dir, None if file is None else file.parent)
@@ -140,35 +166,3 @@ def judge_disk(directory: Path, disk: Disk) -> Checked:
     if disk.free < _GIB or disk.free < disk.total / 10:
         return warning("data", text, "make room on that disk")
     return fine("data", text)
-
-
-# --- the key of the API -------------------------------------------------------------------------------------------
-
-
-async def look_at_key(case: CheckContext) -> list[Checked]:
-    return judge_key(case.settings, await case.known(), case.clock.wall())
-
-
-def judge_key(settings: Settings, known: KnownEntries, now: float) -> list[Checked]:
-    todo = "set RELAY_API_KEY (openssl rand -hex 32), or: relay keys create --scope admin"
-    try:
-        check_key(settings)
-    except UserError as wrong:
-        return [error("api-key", str(wrong), todo)]
-    made = known.keys is not None and known.keys.any_good(now)
-    if settings.api_key is not None or made:
-        where = "RELAY_API_KEY is set" if settings.api_key is not None else "keys have been created"
-        return [fine("api-key", f"the API requires a key: {where}")]
-    own = own_url(settings.api_host, settings.api_port)
-    try:
-        check_exposure(settings)
-    except Exposed as exposed:
-        unsure = "" if known.keys is not None else "; created keys could not be looked up"
-        return [error("api-key", f"{exposed}{unsure}", todo)]
-    if not is_loopback(settings.api_host):
-        what = f"every client that reaches {settings.api_host} may call the API: RELAY_API_INSECURE is set, and no key"
-        return [warning("api-key", what, todo)]
-    if settings.public_url is not None:
-        what = f"RELAY_PUBLIC_URL leads other machines to {own}, where no key is required"
-        return [warning("api-key", what, todo)]
-    return [fine("api-key", f"none is required, and only this machine reaches the API, at {own}")]

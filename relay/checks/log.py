@@ -1,33 +1,46 @@
-"""Checks of the log: connection, rights, topics, backlogs and clock."""
+"""Checks of the log: connection, rights and backlogs; a starting process checks the rights, too."""
 
-import re
-import shlex
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 from typing import Final
 
 from relay.checks.context import CheckContext
-from relay.checks.rights import lines
-from relay.checks.topics import expected_lanes, expected_topics, needs_of, too_long_waits
-from relay.clock.shared import OFF_S
+from relay.checks.registry import Check, probe
 from relay.config.durations import format_duration
 from relay.domain.coordinate import Coordinate
 from relay.domain.diagnosis import Checked, error, fine, warning
-from relay.domain.rights import Right, rights_of
+from relay.domain.errors import UserError
+from relay.domain.rights import API, Right, rights_of
 from relay.domain.topics import Topics
-from relay.log.checks import RISK, Finding, Grade, backlog_findings, findings, in_lines
+from relay.log.checks import RISK, backlog_findings
 from relay.log.port import Backlog, Log, TopicPartition, TopicState
+from relay.telemetry.logging import get_logger
 
 SPAN_S: Final = 2.0
 """Between the two readings of the backlogs: workers commit twice a second."""
 BEHIND_S: Final = 60.0
 _OLDEST_READ: Final = 100
-_SETTING: Final = re.compile(r"\bset ([a-z]+(?:\.[a-z]+)+=[^\s;,]+)")
-_COMMAND: Final = re.compile(r"`(relay [^`]+)`")
-_SHOWN: Final = 5
+_SHARED_WORK: Final = "moves, replays, rebuilding, the backlog watch, and applying the receivers file"
+
+_log = get_logger("relay.process")
 
 
+@probe(
+    Check(
+        "log",
+        "whether Kafka (the log of an embedded relay) answers, and its version",
+        "start Kafka, or correct `RELAY_KAFKA_BOOTSTRAP_SERVERS` and its security settings in `relay config show`",
+        error="no broker answers at `RELAY_KAFKA_BOOTSTRAP_SERVERS`, or it rejects this user: nothing is accepted or "
+        "delivered until it is back",
+        at_start="waits",
+        ready=("log",),
+        alerts=("RelayDependencyAway",),
+        per_receiver=True,
+    ),
+    limit_s=10.0,
+    if_away="start Kafka, or correct RELAY_KAFKA_BOOTSTRAP_SERVERS and RELAY_KAFKA_SECURITY_PROTOCOL",
+)
 async def look_at_log(case: CheckContext) -> list[Checked]:
     log = await case.log()
     where = "" if case.data_dir is not None else f" at {case.settings.kafka_bootstrap_servers}"
@@ -37,6 +50,18 @@ async def look_at_log(case: CheckContext) -> list[Checked]:
 # --- rights -------------------------------------------------------------------------------------------------------
 
 
+@probe(
+    Check(
+        "rights",
+        "the rights of this user on Kafka, compared with those that the roles need",
+        "the commands that `relay rights` prints",
+        error="a right that every process needs is missing",
+        warning="one that is needed later",
+        at_start="fails",
+    ),
+    limit_s=12.0,
+    needs=("log",),
+)
 async def look_at_rights(case: CheckContext) -> list[Checked]:
     log, topics = await case.log(), case.topics
     lacking = await log.lacking(rights_of(topics, case.roles))
@@ -45,56 +70,46 @@ async def look_at_rights(case: CheckContext) -> list[Checked]:
 
 def judge_rights(lacking: Sequence[Right], topics: Topics, roles: frozenset[str]) -> list[Checked]:
     found = []
-    for right, line in zip(lacking, lines(lacking, roles), strict=True):
+    for right, line in zip(lacking, _lines(lacking, roles), strict=True):
         what = line.partition("; ")[0]
         severity = error if right.at_once(topics) is not None else warning
         found.append(severity("rights", what, _rights_command(roles)))
     return found or [fine("rights", "this user has all rights that the roles need")]
 
 
-def _rights_command(roles: frozenset[str]) -> str:
+def _rights_command(roles: Collection[str]) -> str:
     of_one = "".join(f" --role {role}" for role in roles) if len(roles) == 1 else ""
     return f"relay rights{of_one}"
 
 
-# --- topics -------------------------------------------------------------------------------------------------------
+async def check_rights(log: Log, topics: Topics, roles: Collection[str]) -> bool:
+    """Refuse to start if a role could not do its work. Raises UserError and LogUnavailable.
+
+    Returns whether the process may also do the jobs that one process does for all: these need the rights of the API.
+    """
+    lacking = await log.lacking(rights_of(topics, roles))
+    refuse([right for each in lacking if (right := each.at_once(topics))], roles)
+    for line in _lines(lacking, roles):
+        _log.warning("right_missing", problem=line)
+    keeps = not any(each.at_once(topics) for each in await log.lacking(rights_of(topics, [API])))
+    if not keeps:
+        _log.info("shared_work_left", what=_SHARED_WORK, to="processes whose user has the rights of the API")
+    return keeps
 
 
-async def look_at_topics(case: CheckContext) -> list[Checked]:
-    log, known = await case.log(), await case.known()
-    topics, settings = case.topics, case.settings
-    needs = {name: needs_of(receiver) for name, receiver in known.receivers.items()}
-    expected = expected_lanes(topics, settings, needs.values())
-    if case.receiver is None:
-        expected = [*expected_topics(topics, settings), *expected]
-    there = await log.describe([each.spec.name for each in expected])
-    found = [*findings(expected, there), *too_long_waits(topics, needs, there)]
-    return judge_topics(found, len(expected))
+def refuse(lacking: Collection[Right], roles: Collection[str]) -> None:
+    """Raises UserError with a line for each topic or group."""
+    if lacking:
+        raise UserError("\n".join(_lines(lacking, roles)))
 
 
-def judge_topics(found: Sequence[Finding], count: int) -> list[Checked]:
-    grades = {finding.problem: finding.grade for finding in found}
-    judged = []
-    for problem, names in in_lines(found).items():
-        severity = warning if grades[problem] is Grade.WARN else error
-        judged.append(severity("topics", problem, command_for(problem, sorted(names)), some(sorted(names))))
-    return judged or [fine("topics", f"{count} topics have the required settings")]
-
-
-def command_for(problem: str, topics: Sequence[str]) -> str | None:
-    """The command that fixes a finding of the topics, if there is one."""
-    if (command := _COMMAND.search(problem)) is not None:
-        return command[1]
-    if (setting := _SETTING.search(problem)) is None:
-        return None
-    more = f" (likewise for {len(topics) - 1} more)" if len(topics) > 1 else ""
-    words = f"--alter --entity-type topics --entity-name {shlex.quote(topics[0])} --add-config {setting[1]}"
-    return f"kafka-configs.sh --bootstrap-server ... {words}{more}"
-
-
-def some(names: Sequence[str]) -> str:
-    more = len(names) - _SHOWN
-    return ", ".join(names[:_SHOWN]) + (f" and {more} more" if more > 0 else "")
+def _lines(lacking: Collection[Right], roles: Collection[str]) -> list[str]:
+    """The missing rights, a line each, with the command that prints how to grant them."""
+    return [
+        f"Kafka: this user may not {', '.join(each.operations)} on {each.kind} {each.probe}; "
+        f"`{_rights_command(roles)}` prints the commands that allow it"
+        for each in lacking
+    ]
 
 
 # --- lag ----------------------------------------------------------------------------------------------------------
@@ -114,6 +129,20 @@ class UnreadLag:
     retention_s: int | None = None
 
 
+@probe(
+    Check(
+        "lag",
+        "for each consumer group, the number of unread records and the age of the oldest; twice, two seconds apart",
+        "see which process serves the lane (`lanes`), start more processes (`relay worker ROLE`), and find slow "
+        "receivers: `relay receivers health NAME`",
+        error="records were deleted unread, or soon will be",
+        warning="the oldest has waited for more than a minute, and the backlog grows or is stuck",
+        alerts=("RelayLagGrows", "RelayMessagesOld", "RelayUnreadAtRisk"),
+        per_receiver=True,
+    ),
+    limit_s=15.0,
+    needs=("log",),
+)
 async def look_at_lag(case: CheckContext) -> list[Checked]:
     log, known = await case.log(), await case.known()
     groups = {lane.topic: case.topics.group(lane.role) for lane in case.lanes(known)}
@@ -189,27 +218,3 @@ async def _oldest(log: Log, backlogs: Sequence[Backlog], now: float) -> dict[Top
         for each, record in zip(some_of_them, records, strict=True)
         if record is not None
     }
-
-
-# --- its clock ----------------------------------------------------------------------------------------------------
-
-
-async def look_at_clock(case: CheckContext) -> list[Checked]:
-    """Kafka does not report its time; but its newest record was appended before now."""
-    log, topic = await case.log(), case.topics.from_sender
-    there = await log.describe([topic])
-    if topic not in there or there[topic].sender_timed:
-        return []
-    partitions = [TopicPartition(topic, number) for number in range(there[topic].spec.partitions)]
-    last = [Coordinate(*at, end - 1) for at, end in (await log.ends(partitions)).items() if end]
-    records = await log.read([(at, None) for at in last])
-    newest_ms = max((record.timestamp_ms for record in records if record is not None), default=0)
-    return judge_newest(newest_ms / 1000 - case.clock.wall())
-
-
-def judge_newest(ahead_s: float) -> list[Checked]:
-    """`ahead_s`: how far our clock is ahead of the newest record's time; below 0 it proves nothing."""
-    if ahead_s <= OFF_S:
-        return []
-    what = f"this machine's clock is {ahead_s:.0f} s or more behind that of the log, whose newest record is from then"
-    return [error("clock", what, "set the clocks of all machines by NTP: timedatectl set-ntp true")]

@@ -1,4 +1,4 @@
-"""Checks of the state: server, clock, recovery, served lanes, parked records and dead letters."""
+"""Checks of the state: server, recovery, served lanes, parked records and dead letters."""
 
 import re
 from collections import Counter
@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Final, NamedTuple
 
 from relay.checks.context import CheckContext, LaneTopic
-from relay.clock.shared import OFF_S, SharedClock
+from relay.checks.registry import Check, probe
 from relay.config.durations import format_duration
 from relay.domain.diagnosis import Checked, error, fine, warning
 from relay.domain.errors import LogUnavailable, StateRecovering, StateUnavailable, UserError
@@ -23,6 +23,21 @@ _CONFIG: Final = re.compile(r"`((?:appendonly|maxmemory-policy) [^`]+)`")
 _RUNNING_ALL: Final = "relay run"
 
 
+@probe(
+    Check(
+        "state",
+        "whether Redis answers, its version, the rights of its user, that it evicts nothing, persists writes to disk, "
+        "and has free memory",
+        "start Redis, correct `RELAY_REDIS_URL`, or run the command that the line names",
+        error="no server answers, or its settings would lose messages",
+        warning="a restart forgets delivered messages, or memory is nearly full",
+        at_start="fails",
+        ready=("state",),
+        alerts=("RelayDependencyAway",),
+        per_receiver=True,
+    ),
+    if_away="start Redis, or correct RELAY_REDIS_URL",
+)
 async def look_at_state(case: CheckContext) -> list[Checked]:
     state = await case.state()
     try:
@@ -40,24 +55,20 @@ def command_for(problem: str) -> str | None:
     return "relay rights" if "relay rights" in problem else None
 
 
-async def look_at_clock(case: CheckContext) -> list[Checked]:
-    shared = SharedClock(case.clock, await case.state())
-    await shared.measure()
-    return [judge_clock(shared.ahead_s)]
-
-
-def judge_clock(ahead_s: float) -> Checked:
-    """`ahead_s`: how far the state's clock is ahead of this machine's."""
-    way = "ahead of" if ahead_s > 0 else "behind"
-    if abs(ahead_s) <= OFF_S:
-        return fine("clock", f"{abs(ahead_s):.1f} s {way} that of Redis")
-    what = f"this machine's clock is {abs(ahead_s):.0f} s {way} that of Redis: receivers may refuse signatures"
-    return error("clock", what, "set the clocks of all machines by NTP: timedatectl set-ntp true")
-
-
 # --- recovery -----------------------------------------------------------------------------------------------------
 
 
+@probe(
+    Check(
+        "recovery",
+        "whether the state in Redis is complete",
+        "wait if a relay is running; otherwise start one, which recovers the state",
+        warning="it has lost data, or may have, and it is not restored yet: duplicates are possible",
+        at_start="waits",
+        alerts=("RelayStateRecovering",),
+    ),
+    needs=("state",),
+)
 async def look_at_recovery(case: CheckContext) -> list[Checked]:
     state = await case.state()
     replies = await state.peek([RowKey(f"r:{name}", b"doctor" * 2) for name in _name_of_each_tag()])
@@ -97,6 +108,19 @@ class Unserved(NamedTuple):
     unread: int | None
 
 
+@probe(
+    Check(
+        "lanes",
+        "for each partition that has to be read, when a process last reported that it serves it",
+        "the command that the line names",
+        error="no process serves it, and it has records",
+        warning="no process serves it",
+        alerts=("RelayNoWorker",),
+        per_receiver=True,
+    ),
+    limit_s=15.0,
+    needs=("state",),
+)
 async def look_at_lanes(case: CheckContext) -> list[Checked]:
     state, known = await case.state(), await case.known()
     lanes = case.lanes(known)
@@ -173,6 +197,20 @@ def _waiting(unread: int | None) -> str:
 # --- parked records and dead letters --------------------------------------------------------------------------
 
 
+@probe(
+    Check(
+        "parked",
+        "the records that wait for their next attempt, in all and per receiver, compared with the limits",
+        "find out why the receiver accepts nothing; or raise `RELAY_PARKED_PER_RECEIVER` or `RELAY_PARKED_TOTAL`",
+        error="a limit is reached, and intake stops",
+        warning="half of a limit is used",
+        ready=("parked",),
+        alerts=("RelayParkedMany",),
+        per_receiver=True,
+    ),
+    limit_s=15.0,
+    needs=("state",),
+)
 async def look_at_parked(case: CheckContext) -> list[Checked]:
     state, known, settings = await case.state(), await case.known(), case.settings
     names = list(known.receivers)
@@ -209,6 +247,17 @@ def _sum(counts: Counts) -> int:
     return counts.retries + counts.polls
 
 
+@probe(
+    Check(
+        "dead-letters",
+        "dead letters of the last hour, by receiver and reason",
+        "`relay failed list --receiver NAME`; when the cause is fixed, `relay replay --receiver NAME`",
+        warning="there are some",
+        alerts=("RelayDeadLetters",),
+        per_receiver=True,
+    ),
+    needs=("state",),
+)
 async def look_at_letters(case: CheckContext) -> list[Checked]:
     state, since = await case.state(), case.clock.time() - LATELY_S
     names = [case.receiver] if case.receiver is not None else (await state.failed_receivers())[:_RECEIVERS]

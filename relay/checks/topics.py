@@ -1,13 +1,18 @@
 """Checks topics before they are used: refuses those that lose messages, and reports other problems."""
 
+import re
+import shlex
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
+from relay.checks.context import CheckContext
+from relay.checks.registry import Check, probe
 from relay.clock import Clock
 from relay.config.receiver_entry import ReceiverEntry
 from relay.config.settings import Settings
+from relay.domain.diagnosis import Checked, error, fine, warning
 from relay.domain.errors import UserError
 from relay.domain.receiver import Receiver
 from relay.domain.topics import SHARED, Topics, lane_of
@@ -29,6 +34,8 @@ WAITS_LOOKED_AT: Final = 20
 _SHOWN: Final = 5
 _LOOKS: Final = 5
 _LOOK_S: Final = 1.0
+_SETTING: Final = re.compile(r"\bset ([a-z]+(?:\.[a-z]+)+=[^\s;,]+)")
+_COMMAND: Final = re.compile(r"`(relay [^`]+)`")
 
 _log = get_logger("relay.checks")
 
@@ -146,3 +153,52 @@ def log_findings(found: Iterable[Finding]) -> None:
 def _some(names: Sequence[str]) -> str:
     more = len(names) - _SHOWN
     return ", ".join(names[:_SHOWN]) + (f" and {more} more" if more > 0 else "")
+
+
+# --- for the doctor ------------------------------------------------------------------------------------------------
+
+
+@probe(
+    Check(
+        "topics",
+        "each topic: whether it exists, its partitions, replicas, cleanup, retention and largest record",
+        "the command that the line names; `relay topics apply` creates a missing topic",
+        error="messages would be lost, or blocked for ever",
+        warning="they may be lost or reordered in combination with another failure",
+        at_start="fails",
+        ready=("topics",),
+        per_receiver=True,
+    ),
+    limit_s=15.0,
+    needs=("log",),
+)
+async def look_at_topics(case: CheckContext) -> list[Checked]:
+    log, known = await case.log(), await case.known()
+    topics, settings = case.topics, case.settings
+    needs = {name: needs_of(receiver) for name, receiver in known.receivers.items()}
+    expected = expected_lanes(topics, settings, needs.values())
+    if case.receiver is None:
+        expected = [*expected_topics(topics, settings), *expected]
+    there = await log.describe([each.spec.name for each in expected])
+    found = [*findings(expected, there), *too_long_waits(topics, needs, there)]
+    return judge_topics(found, len(expected))
+
+
+def judge_topics(found: Sequence[Finding], count: int) -> list[Checked]:
+    grades = {finding.problem: finding.grade for finding in found}
+    judged = []
+    for problem, names in in_lines(found).items():
+        severity = warning if grades[problem] is Grade.WARN else error
+        judged.append(severity("topics", problem, command_for(problem, sorted(names)), _some(sorted(names))))
+    return judged or [fine("topics", f"{count} topics have the required settings")]
+
+
+def command_for(problem: str, topics: Sequence[str]) -> str | None:
+    """The command that fixes a finding of the topics, if there is one."""
+    if (command := _COMMAND.search(problem)) is not None:
+        return command[1]
+    if (setting := _SETTING.search(problem)) is None:
+        return None
+    more = f" (likewise for {len(topics) - 1} more)" if len(topics) > 1 else ""
+    words = f"--alter --entity-type topics --entity-name {shlex.quote(topics[0])} --add-config {setting[1]}"
+    return f"kafka-configs.sh --bootstrap-server ... {words}{more}"

@@ -6,9 +6,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
-from relay.checks.context import CheckContext, KnownEntries, known_to, known_to_file
+from relay.checks.context import CheckContext, KnownEntries, Opened, known_to, known_to_file
 from relay.checks.host import sqlite_file
-from relay.checks.lazy import Opened
 from relay.checks.runner import examine
 from relay.clock import Clock
 from relay.config.answer_urls import answer_secrets

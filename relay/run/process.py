@@ -10,8 +10,9 @@ from functools import partial
 from typing import Final
 
 from relay.api.peers import GroupProcess
-from relay.checks.answer_urls import log_answer_urls
-from relay.checks.rights import check_rights
+from relay.checks.api import log_answer_urls
+from relay.checks.log import check_rights
+from relay.checks.registry import ReadyPart
 from relay.clock import Clock
 from relay.clock.shared import SharedClock
 from relay.config.encryption import KeyRing
@@ -37,12 +38,11 @@ from relay.run.telemetry_part import TelemetryPart
 from relay.state.port import State
 from relay.telemetry.logging import get_logger
 from relay.watch.clock import ClockWatch
-from relay.watch.dependencies import report_draining, watch_part
 from relay.watch.parked import ParkedWatch
+from relay.watch.readiness import report_draining, warnings_of, watch_part
 from relay.watch.receivers_file import FileWatch
 from relay.watch.registry import NAMES_SHOWN, MovedEndpoints, count_refused, follow_registry, log_unknown
 from relay.watch.topics import TopicWatch
-from relay.watch.warnings import warnings_of
 
 LOG_LOOK_S: Final = 5.0
 STATE_LOOK_S: Final = 1.0
@@ -83,7 +83,9 @@ class Relay:
         self._context = context = ProcessContext(settings, plan, log, state, topics, self._clock, registry, owner)
         self._keeps = True
         """Whether this process takes part in the jobs that one process runs for all."""
-        self._trouble: dict[str, str | None] = {"start": "connecting", "receivers": "not read yet"}
+        self._trouble: dict[str, str | None] = {}
+        self.report("start", "connecting")
+        self.report("receivers", "not read yet")
         self._telemetry = TelemetryPart(context, environ, lambda: self._recovery.ask(), exit_when_stuck=exit_when_stuck)
         self.metrics = self._telemetry.metrics
         self._patience = patience = self._telemetry.patience
@@ -137,7 +139,7 @@ class Relay:
         """Where the API or the health routes listen, each as `host:port`."""
         return self._front.addresses
 
-    def report(self, part: str, trouble: str | None) -> None:
+    def report(self, part: ReadyPart, trouble: str | None) -> None:
         """Sets the state of a part that /readyz reports; None: no problem."""
         self._trouble[part] = trouble
 
@@ -166,7 +168,7 @@ class Relay:
             _log.warning("state_problem", problem=problem)
         await self._patience.until_done("ask the state for the time", self._clock.measure)
         await self._delivery.transport.start()
-        self._trouble["start"] = None
+        self.report("start", None)
         await self._file.read()
 
     async def _serve(self, stop: asyncio.Event, started: Callable[[], None]) -> None:
@@ -179,7 +181,7 @@ class Relay:
             background = start(self._needed_first())
             if await unless_stopped(self._know_receivers(), stop):
                 await unless_stopped(self._topic_watch.check_lanes(), stop)
-            self._trouble["receivers"] = None
+            self.report("receivers", None)
             self._log_receivers()
             background += start(self._beside_lanes(stop))
             if await unless_stopped(self._recovery.healed.wait(), stop):
@@ -193,7 +195,7 @@ class Relay:
     def _needed_first(self) -> Iterator[tuple[str, Awaitable[None]]]:
         """The services that start before the receivers are known, each with its name."""
         log, state = self._context.log, self._context.state
-        watched = partial(watch_part, self._trouble, self._clock)
+        watched = partial(watch_part, self.report, self._clock)
         yield "follow the registry", follow_registry(self.registry, log, self._patience)
         yield "recovery", self._recovery.run()
         yield from self._delivery.parts()
@@ -215,7 +217,7 @@ class Relay:
 
     def _beside_lanes(self, stop: asyncio.Event) -> Iterator[tuple[str, Awaitable[None]]]:
         """The services that start once the receivers are known, each with its name."""
-        yield "stop watch", report_draining(self._trouble, stop)
+        yield "stop watch", report_draining(self.report, stop)
         yield "lane checks", self._topic_watch.run()
         yield "refused receivers", count_refused(self.registry, self.metrics)
         yield "moved endpoints", self._moved.run(self._context.state, self._patience)

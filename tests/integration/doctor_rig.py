@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from relay.checks.runner import LOOKS, examine
+from relay.checks.runner import PROBES, examine
 from relay.clock import SystemClock
 from relay.config.plan import ROLES
 from relay.config.settings import Settings, load_settings
@@ -69,13 +69,13 @@ class DoctorRig:
         (self.directory / "receivers.yaml").write_text(json.dumps(file))
 
     async def look(self, *names: str, receiver: str | None = None, **changes: Any) -> Diagnosis:
-        """What is found; only by the looks of these names, if some are given. `changes`: of the case."""
+        """What is found; only by the probes of these checks, if some are given. `changes`: of the case."""
         self.write()
         case = case_of_settings(self.settings, self.environ, frozenset(ROLES), self.clock, receiver)
         case = replace(case, **changes)
-        looks = [look for look in LOOKS if not names or set(names) & set(look.names)]
+        probes = [probe for probe in PROBES if not names or set(names) & set(probe.names)]
         try:
-            return await examine(case, looks=looks)
+            return await examine(case, probes=probes)
         finally:
             await case.close()
 

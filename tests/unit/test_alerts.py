@@ -7,6 +7,8 @@ from pathlib import Path
 import pytest
 import yaml
 
+from relay.checks.registry import NO_CHECK
+from relay.checks.runner import CHECKS
 from relay.cli.group import relay
 from relay.telemetry.metrics import Metrics
 from tests.prometheus.files import ROOT, RULES, SCRAPES, TESTS, Asked, alerts, asked, promtool, rules
@@ -22,13 +24,23 @@ PLACEHOLDERS = {"SOURCE": "s", "MESSAGE_ID": "m", "NAME": "ci", "WHY": "why", "N
 def test_an_alert_says_what_it_is_and_what_to_do(name: str) -> None:
     rule = ALERTS[name]
     assert rule["labels"]["severity"] in ("critical", "warning")
-    assert set(rule["annotations"]) == {"summary", "description", "runbook"}
+    checks = [check.name for check in CHECKS if name in check.alerts]
+    about = {"summary", "description", "runbook"}
+    assert set(rule["annotations"]) == (about | {"checks"} if checks else about)
+    assert rule["annotations"].get("checks", "") == ", ".join(checks)
     page = ROOT / rule["annotations"]["runbook"]
     assert page == BOOKS / f"{name}.md"
     text = page.read_text()
-    assert text.startswith(f"# {name}\n\nSeverity: {rule['labels']['severity']}.\n")
+    assert text.startswith(f"# {name}\n\nSeverity: {rule['labels']['severity']}. {_checks_line(name, checks)}\n")
     assert re.findall(r"^## (.*)$", text, re.M) == ["What it means", "Where to look", "What to do"]
     assert f"| [{name}]({name}.md) | {rule['labels']['severity']} |" in (BOOKS / "README.md").read_text()
+
+
+def test_every_alert_belongs_to_a_check_or_says_why_not() -> None:
+    of_checks = {alert for check in CHECKS for alert in check.alerts}
+    without = {name for name in NO_CHECK if name.startswith("Relay")}
+    assert of_checks | without == set(ALERTS)
+    assert not of_checks & without
 
 
 def test_no_page_is_left_over() -> None:
@@ -86,6 +98,12 @@ def test_prometheus_takes_the_rules_and_the_configuration() -> None:
 
 def test_the_alerts_fire_when_they_should() -> None:
     assert "SUCCESS" in promtool("test", "rules", TESTS.name, cwd=TESTS.parent)
+
+
+def _checks_line(alert: str, checks: list[str]) -> str:
+    if not checks:
+        return f"No check of [`relay doctor`](../doctor.md): it is {NO_CHECK[alert]}."
+    return f"Checks of [`relay doctor`](../doctor.md): {', '.join(f'`{name}`' for name in checks)}."
 
 
 def _of(page: str) -> str:

@@ -1,24 +1,25 @@
 """What the doctor makes of what it sees, and that one check's failure is no other one's."""
 
 import asyncio
+import re
 from collections.abc import Sequence
 from datetime import date
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 from pydantic import SecretStr
 
 from relay.api.doctor import view_of
-from relay.checks.context import CheckContext, KnownEntries, known_to_file
+from relay.checks.api import judge_public_url
+from relay.checks.context import CheckContext, KnownEntries, Opened, known_to_file
 from relay.checks.endpoints import Reached, Target, judge
 from relay.checks.entries import judge_entries, judge_history
 from relay.checks.host import Disk, judge_descriptors, judge_disk, judge_software
-from relay.checks.lazy import Opened
-from relay.checks.log import UnreadLag, command_for, judge_lag, judge_rights
-from relay.checks.public_url import judge as judge_public_url
-from relay.checks.registry import CHECKS, NAMES
-from relay.checks.runner import LOOKS, CheckProbe, examine
+from relay.checks.log import UnreadLag, judge_lag, judge_rights
+from relay.checks.registry import NO_CHECK, Check, Look, Probe, ReadyPart, ReadyWarning
+from relay.checks.runner import CHECKS, PROBES, examine
+from relay.checks.topics import command_for
 from relay.clock import SystemClock
 from relay.config.plan import ROLES
 from relay.config.settings import Settings
@@ -30,6 +31,7 @@ from relay.domain.topics import Topics
 from relay.log.kafka.broker_version import release_of
 
 ROOT = Path(__file__).parents[2]
+NAMES = [check.name for check in CHECKS]
 
 
 async def _away() -> Any:
@@ -64,8 +66,12 @@ def saying(*lines: Checked) -> Any:
     return look
 
 
-async def examined(*looks: CheckProbe, of: CheckContext | None = None, within_s: float = 5.0) -> Diagnosis:
-    return await examine(of or case(), within_s=within_s, looks=looks)
+def probe_of(name: str, look: Look, **more: Any) -> Probe:
+    return Probe((Check(name, "", ""),), look, **more)
+
+
+async def examined(*probes: Probe, of: CheckContext | None = None, within_s: float = 5.0) -> Diagnosis:
+    return await examine(of or case(), within_s=within_s, probes=probes)
 
 
 # --- the examination ------------------------------------------------------------------------------------------------
@@ -75,9 +81,7 @@ async def test_a_check_that_crashes_is_its_own_failure_alone() -> None:
     async def crash(_case: CheckContext) -> Sequence[Checked]:
         raise ZeroDivisionError("of ours")
 
-    found = await examined(
-        CheckProbe(("topics",), crash, needs=("log",)), CheckProbe(("data",), saying(fine("data", "well")))
-    )
+    found = await examined(probe_of("topics", crash, needs=("log",)), probe_of("data", saying(fine("data", "well"))))
     assert [(each.name, each.severity) for each in found.checks] == [("data", "ok"), ("topics", "error")]
     assert "ZeroDivisionError: of ours" in found.checks[1].what
 
@@ -87,9 +91,7 @@ async def test_a_check_that_takes_too_long_is_given_up_and_the_others_are_not() 
         await asyncio.Event().wait()
         return ()
 
-    found = await examined(
-        CheckProbe(("data",), hang), CheckProbe(("log",), saying(fine("log", "there"))), within_s=0.05
-    )
+    found = await examined(probe_of("data", hang), probe_of("log", saying(fine("log", "there"))), within_s=0.05)
     assert [(each.name, each.severity) for each in found.checks] == [("data", "error"), ("log", "ok")]
     assert "no answer within 0.05 s" in found.checks[0].what
 
@@ -102,7 +104,8 @@ async def test_what_depends_on_something_that_is_away_is_skipped() -> None:
         **dict.fromkeys(("topics", "rights", "lag", "lanes", "recovery"), "skipped"),
     }
     assert not found.ok
-    assert [NAMES.index(each.name) for each in found.checks] == sorted(NAMES.index(each.name) for each in found.checks)
+    order = [NAMES.index(each.name) for each in found.checks]
+    assert order == sorted(order)
 
 
 async def test_no_line_shows_a_secret_or_steers_a_terminal() -> None:
@@ -110,14 +113,14 @@ async def test_no_line_shows_a_secret_or_steers_a_terminal() -> None:
         api_key=SecretStr("k3y-of-the-api"), redis_url=SecretStr("redis://user:pa55-word@localhost:6379/0")
     )
     line = error("data", "k3y-of-the-api and\npa55-word \x1b[31m", "use k3y-of-the-api", "pa55-word")
-    found = await examined(CheckProbe(("data",), saying(line)), of=case(settings=settings))
+    found = await examined(probe_of("data", saying(line)), of=case(settings=settings))
     [shown] = found.checks
     assert (shown.what, shown.todo) == ("******** and ******** \\x1b[31m", "use ********")
     assert "pa55-word" not in repr(found)
 
 
 async def test_warnings_alone_are_no_failure() -> None:
-    found = await examined(CheckProbe(("data",), saying(warning("data", "nearly full"))))
+    found = await examined(probe_of("data", saying(warning("data", "nearly full"))))
     assert found.ok
     view = view_of(found)
     assert (view["ok"], view["checks"][0]["ok"], view["checks"][0]["severity"]) == (True, False, "warning")
@@ -146,15 +149,45 @@ async def test_something_is_opened_once_for_all_and_closed_at_the_end() -> None:
 # --- the table ------------------------------------------------------------------------------------------------------
 
 
-def test_every_look_is_in_the_table_and_every_check_is_looked_at() -> None:
-    assert {name for look in LOOKS for name in look.names} == set(NAMES)
+def test_a_name_belongs_to_one_check() -> None:
+    assert len(set(NAMES)) == len(NAMES)
+    assert {check.name for probe in PROBES for check in probe.checks} == set(NAMES)
 
 
 def test_the_page_shows_the_table() -> None:
     page = (ROOT / "docs" / "doctor.md").read_text().splitlines()
-    start = page.index("| check | looks at | finds | what to do |") + 2
-    rows = [f"| `{each.name}` | {each.looks_at} | {each.finds} | {each.todo} |" for each in CHECKS]
-    assert page[start:] == rows
+    start = page.index("| check | looks at | finds | what to do | also reported |") + 2
+    assert page[start:] == [check.row() for check in CHECKS]
+
+
+def test_every_name_on_readyz_belongs_to_a_check_or_says_why_not() -> None:
+    ready = {name for check in CHECKS for name in check.ready}
+    without = {name for name, why in NO_CHECK.items() if why.startswith("on /readyz")}
+    assert ready | without == {*get_args(ReadyPart), *get_args(ReadyWarning), "process"}
+    assert not ready & without
+
+
+STEPS = {
+    "connect to the log": "log",
+    "check the rights": "rights",
+    "check the topics": "topics",
+    "connect to the state": "state",
+    "look at the state's server": "state",
+    "ask the state for the time": "clock",
+}
+"""What a process does before it works, by the check that it makes with it."""
+BEFORE = {"settings", "descriptors", "api-key"}
+"""Made when the process is put together; a mistake ends it at once."""
+AFTER = {"answer-urls", "recovery", "entries"}
+"""Made when the receivers are known, or by a service of the process."""
+
+
+def test_a_start_makes_the_checks_that_are_declared_so() -> None:
+    process = (ROOT / "relay" / "run" / "process.py").read_text()
+    [connect] = re.findall(r"async def _connect.*?(?=\n    async def )", process, re.DOTALL)
+    assert set(re.findall(r'until_done\("([^"]+)"', connect)) == set(STEPS)
+    declared = {check.name for check in CHECKS if check.at_start is not None}
+    assert declared == {*STEPS.values(), *BEFORE, *AFTER}
 
 
 # --- judgements -----------------------------------------------------------------------------------------------------

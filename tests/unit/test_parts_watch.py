@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import Awaitable, Callable
 
 from relay.domain.errors import LogUnavailable
-from relay.watch.dependencies import SILENT_S, watch_part
+from relay.watch.readiness import SILENT_S, watch_part
 from tests.fakes.virtual_time import LoopClock, run_virtually
 
 Trouble = dict[str, str | None]
@@ -13,7 +13,7 @@ Trouble = dict[str, str | None]
 async def _watched(look: Callable[[], Awaitable[object]], until_s: float) -> list[str | None]:
     """What was wrong with the log at each second."""
     trouble: Trouble = {}
-    watching = asyncio.ensure_future(watch_part(trouble, LoopClock(), "log", 5.0, look))
+    watching = asyncio.ensure_future(watch_part(trouble.__setitem__, LoopClock(), "log", 5.0, look))
     said = []
     for _ in range(round(until_s)):
         await asyncio.sleep(1)

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from relay.checks.rights import refuse
+from relay.checks.log import refuse
 from relay.cli.rights import rights
 from relay.config.plan import ROLES
 from relay.domain.errors import UserError

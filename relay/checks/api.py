@@ -1,0 +1,176 @@
+"""Checks of the API: its key, its public URL, and the URLs for later answers."""
+
+import json
+from collections.abc import Mapping, Sequence
+from ipaddress import ip_network
+from typing import Final
+
+from relay import __version__
+from relay.checks.context import CheckContext, KnownEntries
+from relay.checks.registry import Check, probe
+from relay.config.answer_urls import AnsweringReceiver, AnswerUrls, findings
+from relay.config.own_address import Exposed, check_exposure, check_key, is_loopback, own_url
+from relay.config.plan import API, ProcessPlan
+from relay.config.settings import Settings
+from relay.delivery.egress import transport_of
+from relay.delivery.port import Transport
+from relay.domain.answer_token import issue
+from relay.domain.diagnosis import Checked, error, fine, warning
+from relay.domain.errors import UserError
+from relay.domain.exchange import Exchange, NoResponse, Request, Response
+from relay.domain.identity import DeliveryId
+from relay.domain.receiver import Receiver
+from relay.telemetry.logging import get_logger
+
+_SENDS: Final = "to-receiver"
+_TIMEOUT_S: Final = 6.0
+_EVERYWHERE: Final = (ip_network("0.0.0.0/0"), ip_network("::/0"))
+_NOBODYS: Final = DeliveryId("doctor", "doctor", "doctor")
+_EXPIRED: Final = 410
+"""The status for an expired token, which only a process with the secret returns."""
+
+_log = get_logger("relay.process")
+
+
+# --- its key ------------------------------------------------------------------------------------------------------
+
+
+@probe(
+    Check(
+        "api-key",
+        "whether the API requires a key, and which machines reach it",
+        "set `RELAY_API_KEY` (`openssl rand -hex 32`), or create a key with `relay keys create --scope admin`",
+        error="other machines reach it without a key",
+        warning="the same, allowed by a setting, or `RELAY_PUBLIC_URL` leads to an API without a key",
+        at_start="fails",
+    ),
+    limit_s=15.0,
+)
+async def look_at_key(case: CheckContext) -> list[Checked]:
+    return judge_key(case.settings, await case.known(), case.clock.wall())
+
+
+def judge_key(settings: Settings, known: KnownEntries, now: float) -> list[Checked]:
+    todo = "set RELAY_API_KEY (openssl rand -hex 32), or: relay keys create --scope admin"
+    try:
+        check_key(settings)
+    except UserError as wrong:
+        return [error("api-key", str(wrong), todo)]
+    made = known.keys is not None and known.keys.any_good(now)
+    if settings.api_key is not None or made:
+        where = "RELAY_API_KEY is set" if settings.api_key is not None else "keys have been created"
+        return [fine("api-key", f"the API requires a key: {where}")]
+    own = own_url(settings.api_host, settings.api_port)
+    try:
+        check_exposure(settings)
+    except Exposed as exposed:
+        unsure = "" if known.keys is not None else "; created keys could not be looked up"
+        return [error("api-key", f"{exposed}{unsure}", todo)]
+    if not is_loopback(settings.api_host):
+        what = f"every client that reaches {settings.api_host} may call the API: RELAY_API_INSECURE is set, and no key"
+        return [warning("api-key", what, todo)]
+    if settings.public_url is not None:
+        what = f"RELAY_PUBLIC_URL leads other machines to {own}, where no key is required"
+        return [warning("api-key", what, todo)]
+    return [fine("api-key", f"none is required, and only this machine reaches the API, at {own}")]
+
+
+# --- its public URL -----------------------------------------------------------------------------------------------
+
+
+@probe(
+    Check(
+        "public-url",
+        "whether `RELAY_PUBLIC_URL` answers from here, and whether this relay serves it: it has to know the secret of "
+        "answer URLs",
+        "correct `RELAY_PUBLIC_URL`, or the proxy between it and the API; all processes need the same "
+        "`RELAY_ANSWER_SECRET`",
+        error="no server or another server answers",
+        warning="another version of the relay answers",
+    ),
+    limit_s=15.0,
+)
+async def look_at_public_url(case: CheckContext) -> list[Checked]:
+    url = case.settings.public_url
+    if url is None:
+        return [fine("public-url", "RELAY_PUBLIC_URL is not set: receivers on other machines cannot answer later")]
+    transport = transport_of(_unguarded(case.settings), 2)
+    await transport.start()
+    try:
+        version = await transport.exchange(Request("GET", f"{url}/version", (), b"", _TIMEOUT_S))
+        proof = await _proof(transport, url, case.answer_secrets)
+    finally:
+        await transport.close()
+    return [judge_public_url(url, version, proof)]
+
+
+def _unguarded(settings: Settings) -> Settings:
+    """It is our own address, even if it is private."""
+    return settings.model_copy(update={"allow_private_networks": _EVERYWHERE, "allow_http": True})
+
+
+async def _proof(transport: Transport, url: str, secrets: Sequence[bytes]) -> Exchange | None:
+    """The response of one of our own answer URLs, expired, so that it has no effect. None if there is no secret."""
+    if not secrets:
+        return None
+    token = issue(secrets[0], _NOBODYS, 0, 1)
+    return await transport.exchange(Request("POST", f"{url}/v1/answers/{token}", (), b"", _TIMEOUT_S))
+
+
+def judge_public_url(url: str, version: Exchange, proof: Exchange | None) -> Checked:
+    todo = "correct RELAY_PUBLIC_URL, or the proxy between it and the API"
+    if isinstance(version, NoResponse):
+        return error("public-url", f"{url} does not answer from here: {version.kind}: {version.detail}", todo)
+    answered = _version_in(version)
+    if answered is None:
+        return error("public-url", f"the server at {url} is not a relay (status {version.status})", todo)
+    if proof is not None and (isinstance(proof, NoResponse) or proof.status != _EXPIRED):
+        what = f"{url} leads to another relay, or one with another RELAY_ANSWER_SECRET: answers would be lost there"
+        return error("public-url", what, todo)
+    if answered != __version__:
+        return warning("public-url", f"{url} has version {answered}, this is {__version__}", "update the older one")
+    return fine("public-url", f"{url} answers as this relay")
+
+
+def _version_in(response: Response) -> str | None:
+    """None: not a relay's response."""
+    try:
+        body = json.loads(response.body)
+        return str(body["version"]) if response.status == 200 and body["name"] == "relay" else None
+    except (ValueError, TypeError, KeyError):
+        return None
+
+
+# --- URLs for later answers ---------------------------------------------------------------------------------------
+
+
+@probe(
+    Check(
+        "answer-urls",
+        "whether receivers get URLs for later answers, and can reach them",
+        "set `RELAY_ANSWER_SECRET` and `RELAY_PUBLIC_URL`",
+        warning="they are off, or lead to this machine only, or their secret can be guessed",
+        at_start="logs",
+    ),
+    limit_s=15.0,
+)
+async def look_at_answer_urls(case: CheckContext) -> list[Checked]:
+    known = await case.known()
+    base = case.settings.public_url or case.api_url
+    urls = AnswerUrls(case.answer_secrets, base)
+    answering = {
+        name: AnsweringReceiver(one.post.url, one.status_endpoint is not None) for name, one in known.receivers.items()
+    }
+    found = findings(case.settings, urls, answering)
+    todo = "set RELAY_ANSWER_SECRET and RELAY_PUBLIC_URL, the same for all processes"
+    return [warning("answer-urls", str(each), todo) for each in found] or [fine("answer-urls", f"lead to {base}")]
+
+
+def log_answer_urls(settings: Settings, plan: ProcessPlan, urls: AnswerUrls, receivers: Mapping[str, Receiver]) -> None:
+    """Logs once per group: in its first process, if that sends such URLs or serves them."""
+    if plan.index or not plan.roles & {API, _SENDS}:
+        return
+    known = {name: AnsweringReceiver(one.post.url, one.status_endpoint is not None) for name, one in receivers.items()}
+    for finding in findings(settings, urls, known, sends=_SENDS in plan.roles):
+        say = _log.warning if finding.receivers or settings.answer_secret else _log.info
+        say("answer_urls", problem=str(finding))
