@@ -6,6 +6,7 @@ never be outdated. Reading one record takes microseconds.
 
 import asyncio
 import sqlite3
+import weakref
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from itertools import chain
@@ -93,11 +94,7 @@ class SharedIndex:
     """
 
     def __init__(self) -> None:
-        with index_errors():
-            # Only one thread at a time uses it: the event loop's, or that of `seal`.
-            self._db = sqlite3.connect("", isolation_level=None, check_same_thread=False)
-            self._db.executescript(_SCHEMA)
-            self._db.execute("BEGIN")  # never committed: no other process reads it, and after an error it is rebuilt
+        self._db = temporary_database(self, _SCHEMA)
         self._lists: dict[tuple[str, ...], list[int]] = {}
         self._source_lengths: set[int] = set()
         self._type_lengths: set[int] = set()
@@ -309,6 +306,21 @@ def _headers(row: IndexedRecord) -> list[RecordHeader]:
 def _candidates(text: str, lengths: Iterable[int]) -> list[str]:
     """All patterns with these lengths that match `text`."""
     return [text, *(f"{text[:length]}*" for length in lengths if length <= len(text))]
+
+
+def temporary_database(user: object, schema: str) -> sqlite3.Connection:
+    """A database in a temporary file, closed at the latest when `user` is collected. Only one thread at a time may use
+    it. Its one transaction is never committed: no other process reads it, and after an error it is rebuilt.
+
+    Raises:
+        IndexBroken: if the file cannot be written.
+    """
+    with index_errors():
+        database = sqlite3.connect("", isolation_level=None, check_same_thread=False)
+        weakref.finalize(user, database.close)
+        database.executescript(schema)
+        database.execute("BEGIN")
+        return database
 
 
 @contextmanager

@@ -5,13 +5,12 @@ the receivers that still have to be verified are in memory.
 """
 
 import logging
-import sqlite3
 from collections.abc import Iterable
 from typing import Final, NamedTuple
 
 from relay.config.references import has_reference
 from relay.control.record_header import RecordHeader
-from relay.control.shared_index import index_errors
+from relay.control.shared_index import index_errors, temporary_database
 from relay.domain.errors import InvalidRecord
 from relay.domain.receiver import Receiver, Verification
 from relay.domain.verification import (
@@ -45,10 +44,7 @@ class VerificationResults:
     """Results by receiver name. Its methods may raise IndexBroken."""
 
     def __init__(self) -> None:
-        with index_errors():
-            self._db = sqlite3.connect("", isolation_level=None, check_same_thread=False)
-            self._db.executescript(_SCHEMA)
-            self._db.execute("BEGIN")  # never committed: no other process reads it
+        self._db = temporary_database(self, _SCHEMA)
         self._open: dict[str, _Open] = {}
         self._reading = 0
 
