@@ -110,11 +110,10 @@ class Runner:
                 await self._stopped(polling, stop)
                 self._stopping = True
                 await self._stop_lanes(list(self._lanes), self._grace_s)
-                await polling
                 if self._broken is not None:
                     raise self._broken
             finally:
-                # first of all: a consumer that is closed has nothing to wait for
+                # A poll that waits for records would delay the stop. A closed consumer has nothing to wait for.
                 await end((polling, committing, *self._restarting))
                 await self._consumer.close()
                 for each in self._lingering:
@@ -127,7 +126,7 @@ class Runner:
         self._consumer.subscribe(topics, unable)
 
     async def _stopped(self, polling: asyncio.Task[None], stop: asyncio.Event) -> None:
-        """Lanes stop at once, although a poll that is under way cannot be ended."""
+        """Until `stop`, or the end of `polling`: lanes stop at once, also while a poll waits."""
         stopping = asyncio.ensure_future(stop.wait())
         try:
             await asyncio.wait((polling, stopping), return_when=asyncio.FIRST_COMPLETED)

@@ -34,6 +34,7 @@ class _Consumer:
         self.polled_when_closed = 0
         self._under_way = 0
         self.under_way_at_close: int | None = None
+        self.closed_at: float | None = None
         self.failures: list[BaseException] = []
         self.restarted: list[list[TopicPartition]] = []
 
@@ -80,6 +81,7 @@ class _Consumer:
 
     async def close(self) -> None:
         self.under_way_at_close = self._under_way
+        self.closed_at = asyncio.get_running_loop().time()
         self.closed = True
         await asyncio.sleep(1)
 
@@ -124,6 +126,18 @@ async def _ended(cause: Callable[[asyncio.Task[None]], Awaitable[None]]) -> _Con
     await consumer.polling.wait()
     await cause(running)
     return consumer
+
+
+@virtually
+async def test_a_stop_does_not_wait_for_records() -> None:
+    rig, stop = _Rig(), asyncio.Event()
+    running = asyncio.create_task(rig.runner.run(stop))
+    consumer = rig.opened[0]
+    await consumer.polling.wait()
+    stop.set()
+    stopped_at = asyncio.get_running_loop().time()
+    await running
+    assert (consumer.closed_at, consumer.under_way_at_close) == (stopped_at, 0)
 
 
 @virtually
