@@ -18,7 +18,7 @@ from relay.state.rows import Result, Stage
 from workers.delivery import Delivery, can_be_asked
 from workers.dependencies import Outside
 from workers.journal import RequestPurpose
-from workers.status_request import ask, ask_again_s
+from workers.requests import ask, ask_again_s
 
 
 class Doubt:

@@ -4,20 +4,82 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
 from math import inf
+from typing import Literal, Protocol
 
 from msgspec import structs
 
 from relay.clock import Clock
 from relay.delivery.port import Transport
 from relay.domain.attempt import AttemptKind
+from relay.domain.coordinate import Coordinate
 from relay.domain.exchange import Exchange, Request
 from relay.domain.hop import Hop
+from relay.domain.identity import DeliveryId
+from relay.domain.message import Message
+from relay.domain.outcome import Outcome
 from relay.domain.receiver import Receiver
 from relay.engine.request_limiter import RequestLimiter
-from relay.engine.work import Call, Decision, Work
+from relay.engine.work import Call, Dead, Decision, Done, Work
 from workers.journal import Journal, RequestPurpose
-from workers.meter import Meter, SilentMeter
-from workers.tracing import Tracing
+
+Via = Literal["response", "poll", "callback"]
+"""How an answer arrived: in the POST's response, by a status GET, or by the receiver's own callback."""
+
+
+class Tracing(Protocol):
+    """Records events other than requests, which a `workers.journal.Journal` records; must not raise, and must not
+    block."""
+
+    def traced(self, hop: Hop, kind: AttemptKind, attempt: int) -> Hop:
+        """`hop` with the trace context that a request for it carries. `attempt`: 1-based, counted per kind."""
+        ...
+
+    def sending(self, message: Message) -> tuple[Message, Callable[[Coordinate | None], None]]:
+        """`message` as it goes to the log, with the trace context of its send; and a callback that takes its
+        coordinate (None: the log did not accept it)."""
+        ...
+
+    def routed(self, message: Message, accepted_ms: int, decision: Done | Dead) -> None:
+        """The message was routed just now. `accepted_ms`: when the log took it (Unix ms)."""
+        ...
+
+
+class Meter:
+    """Counts messages; this one counts nothing. Its methods must not raise, and must not block. `age_s`: seconds since
+    the message was accepted (None: not known)."""
+
+    def received(self, *, foreign_key: bool) -> None:
+        """A message was read from `from_sender`. `foreign_key`: the record's key is not its source_id."""
+
+    def filtered(self) -> None:
+        """A message went to no receiver: the filters of all subscribers excluded it."""
+
+    def unrouted(self, delivery: DeliveryId, why: str) -> None:
+        """A message names a receiver that does not exist, and gets a dead letter."""
+
+    def posted(self, receiver: str, exchange: Exchange, outcome: Outcome, seconds: float) -> None:
+        """One POST to a receiver ended, successfully or not; `outcome`: its meaning."""
+
+    def delivered(self, receiver: str, age_s: float) -> None:
+        """The receiver has the message."""
+
+    def answered(self, receiver: str, via: Via, age_s: float | None) -> None:
+        """The receiver's answer has arrived."""
+
+    def returned(self, receiver: str, age_s: float) -> None:
+        """The sender's callback took the result."""
+
+    def refused(self, kind: str, why: str) -> None:
+        """A webhook from a sender of that kind failed authentication. `why`: missing, wrong or old."""
+
+    def over_quota(self, of: str, messages: int) -> None:
+        """So many messages were rejected because of the quota of a `key` or a `source`."""
+
+    def queued(self, what: str, seconds: float) -> None:
+        """A request to the API waited so long for its caller's turn. `what`: search, test or dry_run."""
+
+    def over_share(self, what: str) -> None:
+        """A request to the API was refused: its caller has its share of it. `what`: as above, tail, page or replay."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,7 +93,7 @@ class Outside:
     jitter: Callable[[], float]
     user_agent: str
     answer_url: Callable[[Receiver, Hop], str | None] = lambda _receiver, _hop: None
-    meter: Meter = field(default_factory=SilentMeter)
+    meter: Meter = field(default_factory=Meter)
     journal: Journal | None = None
     tracing: Tracing | None = None
     turnstile: RequestLimiter = field(kw_only=True)

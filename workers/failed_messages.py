@@ -10,8 +10,8 @@ A discarded dead letter is neither reported nor listed, as no action is left. On
 was moved here is only listed.
 """
 
-from collections.abc import Sequence
-from typing import Final, Protocol
+from collections.abc import Callable, Sequence
+from typing import Protocol
 
 from relay.domain.dead_letter import MOVED, DeadLetter, identity_of, original_headers, parse_dead_letter
 from relay.domain.hop import LIFE_HEADER, NO_RECEIVER, Hop, result_headers
@@ -25,7 +25,7 @@ from relay.log.port import NewRecord, Record
 from relay.state.attempts import CallKind
 from relay.state.port import FailedEntry, Lane, State
 from relay.state.rows import Result
-from workers.letters import Letters
+from workers.records import Letters
 from workers.tables import LookedUpFirst
 
 
@@ -37,20 +37,8 @@ class Reporter(Protocol):
     ) -> None: ...
 
 
-class Gatherer(Protocol):
-    """Gathers failures to report many at once; never raises, never blocks, and may drop."""
-
-    def failed(self, entry: FailedEntry, attempts: int) -> None: ...
-
-
-class NoGatherer:
-    """`Gatherer` that does nothing."""
-
-    def failed(self, entry: FailedEntry, attempts: int) -> None:
-        return
-
-
-NO_GATHERER: Final = NoGatherer()
+Gather = Callable[[FailedEntry, int], None]
+"""Takes a failure and the number of its attempts, to report many at once; never raises, never blocks, and may drop."""
 
 
 class Failure(Work):
@@ -72,9 +60,9 @@ class Failure(Work):
 class FailedIndex(LookedUpFirst):
     """Index of dead letters. No lookup is needed, as indexing twice has the effect of indexing once."""
 
-    def __init__(self, state: State, gatherer: Gatherer) -> None:
+    def __init__(self, state: State, gather: Gather) -> None:
         self._state = state
-        self._gatherer = gatherer
+        self._gather = gather
 
     async def intake(self, lane: Lane, works: Sequence[Failure]) -> list[Seen]:
         return [Seen.READY] * len(works)
@@ -86,7 +74,7 @@ class FailedIndex(LookedUpFirst):
         known = {work.record.coordinate for work, _ in works if work.is_known}
         for entry, attempts in listed:
             if entry.at not in known:
-                self._gatherer.failed(entry, attempts)
+                self._gather(entry, attempts)
 
 
 def entry_of(work: Failure) -> FailedEntry:
@@ -120,12 +108,12 @@ class FailedMessages:
         state: State,
         letters: Letters,
         reporter: Reporter,
-        gatherer: Gatherer = NO_GATHERER,
+        gather: Gather = lambda _entry, _attempts: None,
     ) -> None:
         self._topics = topics
         self._letters = letters
         self._reporter = reporter
-        self.table = FailedIndex(state, gatherer)
+        self.table = FailedIndex(state, gather)
 
     def admit(self, record: Record) -> Failure:
         return Failure(record, parse_dead_letter(record.headers))

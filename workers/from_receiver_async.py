@@ -47,9 +47,8 @@ from workers.delivery import (
 )
 from workers.dependencies import Outside
 from workers.journal import RequestPurpose
-from workers.letters import Letters
-from workers.results import answered
-from workers.status_request import ask, ask_again_s
+from workers.records import Letters, answered
+from workers.requests import ask, ask_again_s
 from workers.tables import RowTable
 
 FORGOT = "receiver_forgot"

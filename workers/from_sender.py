@@ -37,8 +37,7 @@ from relay.state.port import Lane, State
 from relay.state.replies import answered
 from relay.state.rows import Arrival, Mark, MessageRow, MessageStage, Result, Stage, delivery_row
 from workers.dependencies import Outside
-from workers.letters import Letters
-from workers.routing import first_hop, lane_record
+from workers.records import Letters, first_hop, lane_record
 from workers.tables import LookedUpFirst
 
 NO_MOVES: Final = NoMoves()

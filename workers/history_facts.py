@@ -16,7 +16,7 @@ from relay.domain.topics import Topics
 from relay.history.port import ArrivalFact, EndingFact, FactBatch
 from relay.log.port import Record
 from workers.failed_messages import generation_of, life_of
-from workers.results import FOR_CONSUMER
+from workers.records import FOR_CONSUMER
 
 LATEST: Final = 4_102_444_800.0
 """The year 2100: a later time stems from a wrong clock, and is replaced by this one."""

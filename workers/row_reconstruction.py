@@ -19,7 +19,7 @@ from relay.log.port import Record
 from relay.state.port import FailedEntry
 from relay.state.rows import Arrival, Mark, RowKey, Stage, callback_row, delivery_row
 from workers.failed_messages import Failure, entry_of, generation_of, is_listed
-from workers.results import FOR_CONSUMER, has_arrived
+from workers.records import FOR_CONSUMER, has_arrived
 
 _NEVER_ROUTED: Final = frozenset({"id_conflict", "too_large", "invalid", "poison"})
 """Reasons of dead letters whose messages can be read, and yet never became deliveries."""

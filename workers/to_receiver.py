@@ -6,7 +6,7 @@
    if its former lane has not finished.
 3. An earlier attempt is in doubt, or a replay follows an earlier life: ask the receiver whether it has the message
    (`ambiguity.py`).
-4. POST (the engine has written the intent right before); an endpoint that is offline gets a ping instead (`ping.py`).
+4. POST (the engine has written the intent right before); an endpoint that is offline gets a ping instead.
 5. The response decides what follows: an answer for `to_sender`, a wait on `pending_from_receiver_*`, another attempt
    later, or a dead letter. The engine stores the outcome before anything is appended.
 """
@@ -49,13 +49,20 @@ from relay.state.attempts import CallKind, Change
 from relay.state.port import Lane, State
 from relay.state.rows import Result, Stage
 from workers.ambiguity import Doubt
-from workers.delivery import Delivery, can_be_asked, not_sendable, receiver_or_stand_in, still_there, unusable_wait
+from workers.delivery import (
+    Delivery,
+    can_be_asked,
+    decide_retry,
+    not_sendable,
+    receiver_or_stand_in,
+    setback_of,
+    still_there,
+    unusable_wait,
+)
 from workers.dependencies import Outside
 from workers.journal import RequestPurpose
-from workers.letters import Letters
-from workers.ping import ping
-from workers.results import answered
-from workers.retry_decision import decide_retry, setback_of
+from workers.records import Letters, answered
+from workers.requests import ping
 from workers.tables import RowTable
 
 NO_MOVES = NoMoves()

@@ -44,13 +44,11 @@ from relay.state.attempts import CallKind, Limits
 from relay.state.port import Lane, State
 from relay.state.replies import answered
 from relay.state.rows import Mark, Result, Row, RowKey, Stage, callback_row, delivery_row
-from workers.delivery import pace_of, unusable_wait
+from workers.delivery import decide_retry, pace_of, setback_of, unusable_wait
 from workers.dependencies import Outside
 from workers.journal import RequestPurpose
-from workers.letters import Letters
-from workers.ping import ping
-from workers.results import has_arrived
-from workers.retry_decision import decide_retry, setback_of
+from workers.records import Letters, has_arrived
+from workers.requests import ping
 from workers.tables import LookedUpFirst, RowTable
 
 LONGEST_S: Final = 0.9 * (TopicSpec("", 1).retention_s or inf)

@@ -32,7 +32,7 @@ from relay.domain.receiver import BreakerPolicy
 from relay.state.attempts import Change, Settlement
 from relay.state.replies import answered
 from relay.state.rows import Mark, Result, Row, Stage, delivery_row
-from workers.results import answer_record
+from workers.records import answer_record
 
 _STATUS: Final = "relay-answer-status"
 

@@ -25,8 +25,7 @@ from relay.history.port import HistoryReader
 from relay.log.port import Log
 from relay.replay.replay_service import ReplayService
 from relay.state.port import State
-from workers.meter import Meter, SilentMeter
-from workers.tracing import Tracing
+from workers.dependencies import Meter, Tracing
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +53,7 @@ class ApiContext:
     answer_body_cap: int
     clock: Clock
     new_id: Callable[[], str]
-    meter: Meter = field(default_factory=SilentMeter)
+    meter: Meter = field(default_factory=Meter)
     siblings: Peers | None = None
     web: WebRules = field(default_factory=WebRules)
     limits: ApiLimits = field(default_factory=ApiLimits)

@@ -17,7 +17,7 @@ from relay.api.access import access_of
 from relay.api.problems import RETRY_AFTER_S, TOO_MANY, UNAVAILABLE, Problem, ProblemKind
 from relay.domain.fair_share import OF_RESERVE, FairShare
 from relay.domain.scope import Access
-from workers.meter import Meter
+from workers.dependencies import Meter
 
 MOST_WAITING: Final = 16
 """Requests of one caller that wait for a place."""

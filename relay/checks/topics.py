@@ -1,4 +1,4 @@
-"""Checks topics before they are used: refuses those that lose messages, and reports other problems."""
+"""Checks topics: refuses those that lose messages before they are used, and reports other problems and unused ones."""
 
 import re
 import shlex
@@ -12,6 +12,7 @@ from relay.checks.registry import Check, probe
 from relay.clock import Clock
 from relay.config.receiver_entry import ReceiverEntry
 from relay.config.settings import Settings
+from relay.control.records import Topic, read_topic
 from relay.domain.diagnosis import Checked, error, fine, warning
 from relay.domain.errors import UserError
 from relay.domain.receiver import Receiver
@@ -202,3 +203,44 @@ def command_for(problem: str, topics: Sequence[str]) -> str | None:
     more = f" (likewise for {len(topics) - 1} more)" if len(topics) > 1 else ""
     words = f"--alter --entity-type topics --entity-name {shlex.quote(topics[0])} --add-config {setting[1]}"
     return f"kafka-configs.sh --bootstrap-server ... {words}{more}"
+
+
+@dataclass(frozen=True, slots=True)
+class LeftOver:
+    """`note`: the former owner and the remaining records, for operators."""
+
+    state: TopicState
+    note: str
+
+    @property
+    def topic(self) -> str:
+        return self.state.spec.name
+
+
+async def left_over(log: Log, topics: Topics) -> list[LeftOver]:
+    """Sorted by receiver. Raises LogUnavailable."""
+    if not await log.describe([topics.receiver_config]):
+        return []
+    there = await read_topic(log, topics)
+    names = there.routes.all().keys() | there.routes.removed.keys()
+    return [found for name in sorted(names) for found in await _of_receiver(log, topics, there, name)]
+
+
+async def _of_receiver(log: Log, topics: Topics, there: Topic, name: str) -> list[LeftOver]:
+    if there.uses_own_topics(name):
+        return []
+    groups = topics.lane_groups(name)
+    states, backlogs = await log.describe(list(groups)), await log.backlogs(groups)
+    who = f"left by {name}, who " + ("went to the shared lane" if name in there.declared else "was removed")
+    served = there.routes.route(name).left or name in there.routes.removed
+    found = []
+    for topic, state in states.items():
+        of_topic = [each for each in backlogs if each.partition.topic == topic]
+        unread = sum(each.end - max(each.first, each.committed or 0) for each in of_topic)
+        rest = (
+            "it is served until all its records are finished, parked ones included"
+            if served or unread
+            else "it may be deleted"
+        )
+        found.append(LeftOver(state, f"{who}; unread: {unread}; {rest}"))
+    return found

@@ -19,12 +19,11 @@ from relay.clock import SystemClock
 from relay.config.answer_urls import answer_secrets
 from relay.config.plan import ROLES, ProcessPlan
 from relay.config.settings import Settings
-from relay.run.autoscale import CPU_TIMES
 from relay.run.composition import kafka_log, redis_state
-from relay.run.cpu_throttle import lower_priority
 from relay.run.event_loop import run_loop, run_until_signalled
+from relay.run.history_part import lower_priority
 from relay.run.process import Relay
-from relay.run.processes import group_size, run_processes
+from relay.run.processes import CPU_TIMES, group_size, run_processes
 from relay.telemetry.logging import configure, get_logger
 
 GATHER_BYTES = 262_144

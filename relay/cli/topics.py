@@ -9,7 +9,15 @@ from typing import Final
 
 import click
 
-from relay.checks.topics import LaneNeeds, expected_lanes, expected_topics, needs_of_entry, too_long_waits
+from relay.checks.topics import (
+    LaneNeeds,
+    LeftOver,
+    expected_lanes,
+    expected_topics,
+    left_over,
+    needs_of_entry,
+    too_long_waits,
+)
 from relay.cli.cluster_wait import REPEAT_S, wait_for_cluster
 from relay.cli.config import config_option, settings_from
 from relay.cli.table import output_option, print_json, print_table
@@ -19,7 +27,6 @@ from relay.domain.topics import Topics, TopicSpec
 from relay.log.checks import Expected, Finding, Grade, backlog_findings, findings, in_lines
 from relay.log.port import TopicState
 from relay.run.composition import open_log
-from relay.watch.orphaned_topics import LeftOver, left_over
 
 
 @click.group()

@@ -26,7 +26,7 @@ from relay.log.port import Coordinate, Headers, NewRecord, Record
 from relay.replay.letter import Letter, is_named
 from relay.state.rows import Mark, Row, Stage, callback_row, delivery_row
 from workers.delivery import can_be_asked
-from workers.routing import first_hop, lane_record
+from workers.records import first_hop, lane_record
 
 HERE: Final = (-1, -1)
 """In a mark: the place of the record that proves it."""

@@ -3,17 +3,19 @@
 import random
 import secrets
 from collections.abc import Awaitable, Callable, Iterator
+from typing import get_args
 
 from relay.config.answer_urls import AnswerUrls
 from relay.delivery.egress import USER_AGENT, requests_of, transport_of
 from relay.domain.hop import Hop
 from relay.domain.receiver import Receiver
 from relay.engine.request_limiter import RequestLimiter, attend
+from relay.engine.work import WaitFor
 from relay.run.context import ProcessContext
 from relay.run.lanes import Lanes
 from relay.run.telemetry_part import TelemetryPart
 from relay.state.rows import TAGS
-from relay.telemetry.levels import show_levels
+from relay.telemetry.metrics import Metrics
 from relay.watch.verifier import Verifier, origin_of
 from workers.dependencies import Outside
 from workers.journal import all_of
@@ -44,10 +46,10 @@ class DeliveryPart:
             telemetry.observer,
             telemetry.patience,
             telemetry.sentry,
-            telemetry.events,
+            telemetry.events.failed,
             process=context.owner,
         )
-        show_levels(telemetry.metrics, self.lanes.levels, self.lanes.memory)
+        _show_levels(telemetry.metrics, self.lanes)
 
     def _new_verifier(self) -> Verifier:
         context = self._context
@@ -92,3 +94,19 @@ class DeliveryPart:
     async def _attend(self) -> None:
         if self._context.plan.roles & {"to-receiver", "from-receiver-async", "to-sender"}:
             await attend(self._context.state, self._context.clock, self._turnstile, range(TAGS), self._observer)
+
+
+def _show_levels(metrics: Metrics, lanes: Lanes) -> None:
+    """Computes the memory use of this process's lanes for each exposition of the metrics."""
+    metrics.memory_budget_bytes.set(lanes.memory.limit)
+
+    def set_levels() -> None:
+        metrics.memory_held_bytes.set(lanes.memory.used)
+        metrics.requests_in_flight.clear()
+        metrics.waiting_records.clear()
+        for role, levels in lanes.levels().items():
+            metrics.requests_in_flight.labels(role).set(levels.in_flight)
+            for reason in get_args(WaitFor):
+                metrics.waiting_records.labels(role, reason).set(levels.waits[reason])
+
+    metrics.before_collecting(set_levels)

@@ -31,10 +31,10 @@ from relay.state.port import State
 from relay.state.rows import TAGS, tag_of
 from relay.watch.heartbeats import Heartbeats
 from workers.dependencies import Outside
-from workers.failed_messages import NO_GATHERER, FailedMessages, Gatherer, Reporter
+from workers.failed_messages import FailedMessages, Gather, Reporter
 from workers.from_receiver_async import FromReceiverAsync
 from workers.from_sender import FromSender, TracedFromSender
-from workers.letters import Letters
+from workers.records import Letters
 from workers.to_receiver import ToReceiver
 from workers.to_sender import ToSender
 
@@ -98,7 +98,7 @@ class Lanes:
         observer: Observer,
         patience: Patience,
         reporter: Reporter,
-        gatherer: Gatherer = NO_GATHERER,
+        gather: Gather = lambda _entry, _attempts: None,
         *,
         process: str = "",
     ) -> None:
@@ -126,7 +126,7 @@ class Lanes:
                 topics, known, state, letters, outside, max_payload_bytes=settings.max_payload_bytes, moves=known
             ),
             "to-sender": ToSender(known, state, letters, outside),
-            "failed-messages": FailedMessages(topics, state, letters, reporter, gatherer),
+            "failed-messages": FailedMessages(topics, state, letters, reporter, gather),
             "to-receiver": ToReceiver(topics, known, state, letters, outside, known),
             "from-receiver-async": FromReceiverAsync(topics, known, state, letters, outside),
         }

@@ -15,10 +15,18 @@ from relay.api.peers import GroupProcess, begin
 from relay.config.plan import API, ProcessPlan
 from relay.config.session_secrets import keep_launch_secret
 from relay.domain.errors import UserError
-from relay.run.autoscale import LOOK_EVERY_S, Autoscale, cpu_seconds
 from relay.run.event_loop import run_until_signalled
 from relay.telemetry.logging import get_logger
 
+BUSY_CORES: Final = 0.85
+"""CPU use per process beyond which messages wait for the process."""
+BUSY_S: Final = 3.0
+"""How long they must be that busy. A shorter burst does not justify another process."""
+SETTLE_S: Final = 8.0
+"""After a start, the new process is busy starting, and the others are busy handing over partitions."""
+LOOK_EVERY_S: Final = 1.0
+CPU_TIMES: Final = Path("/proc/self/stat")
+"""Without this file the CPU use is unknown: then one process per core is started at once."""
 FIRST_PAUSE_S: Final = 1.0
 LONGEST_PAUSE_S: Final = 30.0
 USAGE: Final = 2
@@ -28,6 +36,44 @@ SOCKET_PATH_BYTES: Final = 100
 """The system allows 103 to 107."""
 
 _log = get_logger("relay.processes")
+
+
+class Autoscale:
+    """Decides by the CPU seconds of the processes. `most`: the largest number of processes; `now` in seconds."""
+
+    def __init__(self, most: int, now: float) -> None:
+        self._most = most
+        self._last: tuple[float, float] | None = None
+        self._busy_s = 0.0
+        self._settled_at = now + SETTLE_S
+        self.count = 1
+
+    @property
+    def complete(self) -> bool:
+        """Whether the largest number is running."""
+        return self.count >= self._most
+
+    def look(self, now: float, cpu_s: float) -> int:
+        """How many there should be. `cpu_s`: CPU seconds of all running processes since they started."""
+        last, self._last = self._last, (now, cpu_s)
+        if self.complete or last is None or now < self._settled_at or now <= last[0]:
+            return self.count
+        elapsed = now - last[0]
+        busy = (cpu_s - last[1]) / elapsed >= BUSY_CORES * self.count
+        self._busy_s = self._busy_s + elapsed if busy else 0.0
+        if self._busy_s >= BUSY_S:
+            self.count, self._busy_s, self._settled_at = self.count + 1, 0.0, now + SETTLE_S
+        return self.count
+
+
+def cpu_seconds(pid: int, root: Path = Path("/proc")) -> float | None:
+    """CPU seconds of process `pid` since it started; None if it has ended, or the system does not say."""
+    try:
+        # The second field, the command's name in parentheses, may have blanks.
+        fields = (root / str(pid) / "stat").read_text().rpartition(")")[2].split()
+    except OSError:
+        return None
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
 def group_size(wanted: int, plan: ProcessPlan, api_port: int) -> int:

@@ -13,11 +13,9 @@ from relay.replay.runner import ReplayRunner
 from relay.run.context import ProcessContext
 from relay.run.lanes import Lanes
 from relay.telemetry.metrics import Metrics
-from relay.watch.backlog import BacklogWatch
-from relay.watch.history import HistoryWatch
-from relay.watch.lag import LagWatch
+from relay.watch.lag import BacklogWatch, HistoryWatch, LagWatch
 from relay.watch.lane_migration import LaneMigration
-from relay.watch.receivers_file import FileWatch
+from relay.watch.registry import FileWatch
 
 
 @dataclass(frozen=True, slots=True)

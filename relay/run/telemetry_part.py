@@ -9,15 +9,13 @@ from relay.control.registry import Registry
 from relay.domain.receiver import Endpoint
 from relay.engine.supervision import Patience
 from relay.run.context import ProcessContext
-from relay.telemetry.meter import MetricsMeter
 from relay.telemetry.metrics import Metrics
 from relay.telemetry.observer import TelemetryObserver
 from relay.telemetry.sentry import SentryReporter
-from relay.telemetry.tallies import Tallies
 from relay.watch.attempt_log import AttemptLog
 from relay.watch.event_loop import LoopWatch
 from relay.watch.own_events import OwnEvents
-from relay.watch.statistics import StatisticsTeller
+from relay.watch.statistics import MetricsMeter, StatisticsTeller, Tallies
 from relay.watch.traces import traces_of
 
 

@@ -1,8 +1,10 @@
-"""Turns the engine's events into log lines, metrics and Sentry events."""
+"""Turns the engine's events into log lines, metrics and Sentry events, each outage once."""
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from typing import Final
 
 from relay.domain.errors import (
     HistoryUnavailable,
@@ -25,12 +27,17 @@ from relay.state.rows import TAGS
 from relay.telemetry.attempts import facts_of, letter_facts, outcome_of, poll_facts
 from relay.telemetry.logging import get_logger
 from relay.telemetry.metrics import Metrics
-from relay.telemetry.outages import Outages
 from relay.telemetry.sentry import SentryReporter
 
+MOST: Final = 10_000
+"""Endpoints remembered at a time; the oldest is forgotten first, and may be reported again."""
+SLACK_S: Final = 60.0
+"""Largest difference between the begins of one outage, by different clocks."""
+HELD_S: Final = 60.0
+"""A held endpoint is reported every few seconds: without a report for so long it is not held, or is another
+process's."""
 REPEAT_S = 10.0
 """Interval at which the same wait is logged again: an unavailable server is one incident, not thousands of lines."""
-
 _PARKED = "at the limit, intake stops until records end: find endpoints that are down, or raise RELAY_PARKED_TOTAL"
 _MISSING = (
     "it continues with the first record that exists: finished messages are not sent again, but records that "
@@ -41,6 +48,44 @@ _TRUNCATED = (
     "finished messages are not sent again: see docs/runbooks/RelayLogTruncated.md for the losses"
 )
 _STALLED = "the records behind it cannot be committed; a restart of this process helps, and loses nothing"
+
+
+@dataclass(slots=True)
+class Outages:
+    """The known endpoints, by their gates."""
+
+    began: dict[str, float] = field(default_factory=dict)
+    """The begins of reported outages."""
+    _held: dict[tuple[str, WaitReason], float] = field(default_factory=dict)
+
+    def begins(self, gate: str, now: float, down_for_s: float) -> bool:
+        """Whether this is the first report of an outage that has lasted `down_for_s`."""
+        began, known = now - down_for_s, self.began.get(gate)
+        if known is not None and began <= known + SLACK_S:
+            return False
+        if len(self.began) >= MOST:
+            del self.began[next(iter(self.began))]
+        self.began[gate] = began
+        return True
+
+    def ends(self, gate: str) -> float | None:
+        """The begin of the reported outage that is over now; None if there was none."""
+        return self.began.pop(gate, None)
+
+    def hold(self, gate: str, why: WaitReason, now: float) -> None:
+        """The endpoint is sent nothing now."""
+        key = gate, why
+        if key in self._held or len(self._held) < MOST:
+            self._held[key] = now
+
+    @property
+    def held(self) -> Collection[tuple[str, WaitReason]]:
+        """Gate and reason of each held endpoint."""
+        return self._held.keys()
+
+    def let_go(self, now: float) -> None:
+        """An endpoint without reports is held no longer."""
+        self._held = {key: told_at for key, told_at in self._held.items() if now - told_at <= HELD_S}
 
 
 class TelemetryObserver(Observer):

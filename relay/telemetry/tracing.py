@@ -48,7 +48,7 @@ def open_writer(version: str) -> "SpanWriter":
 
 
 class SpanWriter:
-    """Implements `relay.telemetry.spans.Writer`."""
+    """Implements `relay.watch.traces.Writer`."""
 
     def __init__(self, processor: SpanProcessor, version: str) -> None:
         self._ids = _SetIds()

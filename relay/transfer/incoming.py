@@ -30,7 +30,7 @@ from relay.state.rows import Arrival, Mark, MessageStage, RowKey, Stage, deliver
 from relay.transfer.form import FORMAT, BeginLine, EndLine, EntryLine, Line, MessageLine, RecordLine, RowLine
 from relay.transfer.outgoing import prefixed
 from workers import row_reconstruction
-from workers.results import has_arrived
+from workers.records import has_arrived
 
 BATCH: Final = 200
 NOWHERE: Final = (0, 2**40)

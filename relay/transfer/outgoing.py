@@ -37,8 +37,7 @@ from relay.state.rows import TAGS, Arrival, Mark, MessageStage, Row, RowKey, Sta
 from relay.transfer.form import FORMAT, BeginLine, EndLine, EntryLine, Kind, Line, MessageLine, RecordLine, RowLine
 from relay.transfer.unfinished import Left, left_of_delivery, left_of_result
 from workers.delivery import can_be_asked
-from workers.letters import Letters
-from workers.results import has_arrived
+from workers.records import Letters, has_arrived
 
 BATCH: Final = 16
 """Records that are read one by one: each may be as large as the log allows."""

@@ -4,7 +4,7 @@ One process at a time, under a lease; each step is a record on `receiver_config`
 """
 
 import secrets
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Hashable, Mapping, Sequence
 from dataclasses import replace
 from itertools import count
 from math import inf
@@ -24,7 +24,6 @@ from relay.state.port import Lane, State
 from relay.state.replies import answered
 from relay.state.rows import tag_of
 from relay.telemetry.logging import get_logger
-from relay.watch.sweep_schedule import Sweeps
 
 LEASE: Final = "moves"
 LEASE_S: Final = 15.0
@@ -35,6 +34,9 @@ SEARCH_SHARE: Final = 9.0
 ROOM: Final = 25_000
 """Most unfinished messages with which a receiver may begin to get more partitions: while its lane finishes them, new
 messages gather in the shared lane, up to `parked_per_receiver` (100,000)."""
+
+FIRST_SWEEP_S: Final = 300.0
+SWEEPS_AT_ONCE: Final = 100
 
 _log = get_logger("relay.moves")
 
@@ -338,3 +340,55 @@ def _key_for(partition: int, partitions: int) -> bytes:
     """A key whose records go to that partition."""
     keys = (b"move-%d" % number for number in count())
     return next(key for key in keys if partition_of(key, partitions) == partition)
+
+
+class Sweeps:
+    """A late writer gets less likely with time: each interval is twice as long as the one before.
+
+    `what`: the lane's state; when it changes, the schedule starts again.
+    """
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        # the lane's state, the time of its last sweep, and the interval
+        self._known: dict[str, tuple[Hashable, float, float]] = {}
+        self._next = -inf
+        self._left = SWEEPS_AT_ONCE
+        self._open: set[str] = set()  # taken in this round, and not reported yet
+
+    def begin(self) -> None:
+        """Begin a round: each name is checked once."""
+        self._next = inf
+        self._left = SWEEPS_AT_ONCE
+        self._open.clear()
+
+    def is_due(self) -> bool:
+        """Whether a round is due."""
+        return bool(self._open) or self._clock.monotonic() >= self._next
+
+    def takes(self, name: str, what: Hashable) -> bool:
+        """Whether `name` is to be swept in this round. The first sweep is due at once."""
+        known = self._known.get(name)
+        at = known[1] if known is not None and known[0] == what else -inf
+        if at <= self._clock.monotonic() and self._left > 0:
+            self._left -= 1
+            self._open.add(name)
+            return True
+        self._next = min(self._next, at)
+        return False
+
+    def found_nothing(self, name: str, what: Hashable) -> None:
+        known = self._known.get(name)
+        wait_s = 2 * known[2] if known is not None and known[0] == what else FIRST_SWEEP_S
+        at = self._clock.monotonic() + wait_s
+        self._open.discard(name)
+        self._known[name] = what, at, wait_s
+        self._next = min(self._next, at)
+
+    def never_again(self, name: str, what: Hashable) -> None:
+        self._open.discard(name)
+        self._known[name] = what, inf, inf
+
+    def forget(self, name: str) -> None:
+        self._open.discard(name)
+        self._known.pop(name, None)

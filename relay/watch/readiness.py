@@ -2,23 +2,89 @@
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from typing import Final
 
 from relay.checks.registry import ReadyPart, ReadyWarning
 from relay.clock import Clock
-from relay.clock.shared import SharedClock, off
+from relay.clock.shared import OFF_S, SharedClock, off
 from relay.control.registry import Registry
 from relay.domain.errors import StateRecovering, Unavailable
+from relay.state.port import State
 from relay.telemetry.logging import get_logger
-from relay.watch.parked import ParkedWatch
+from relay.telemetry.metrics import Metrics
+from relay.telemetry.observer import is_many
 from relay.watch.topics import TopicWatch
 
+CLOCK_LOOK_S: Final = 60.0
+PARKED_LOOK_S: Final = 10.0
 Report = Callable[[ReadyPart, str | None], None]
-
 SILENT_S: Final = 3.0
 """A slower answer counts as unavailable, before the client gives up."""
 
 _log = get_logger("relay.process")
+
+
+class ClockWatch:
+    """Measures repeatedly, and logs when the machine's clock is off, or right again."""
+
+    def __init__(self, clock: SharedClock, metrics: Metrics) -> None:
+        self._clock = clock
+        self._metrics = metrics
+        self._told_s = 0.0
+
+    async def run(self) -> None:
+        """Runs until cancelled; the clock has been measured before."""
+        while True:
+            self._tell()
+            await self._clock.sleep(CLOCK_LOOK_S)
+            with suppress(Unavailable):
+                await self._clock.measure()
+
+    def _tell(self) -> None:
+        ahead_s = self._clock.ahead_s
+        self._metrics.clock_offset_seconds.set(ahead_s)
+        if abs(ahead_s) <= OFF_S:
+            if self._told_s:
+                _log.info("clock_right", ahead_s=round(ahead_s, 3))
+            self._told_s = 0.0
+        elif abs(ahead_s - self._told_s) > OFF_S:
+            self._told_s = ahead_s
+            _log.warning(
+                "clock_off",
+                ahead_s=round(ahead_s, 3),
+                problem="this machine and the state's server differ; deadlines go by the server, and receivers may "
+                "refuse signatures with a wrong time: set both by NTP",
+            )
+
+
+class ParkedWatch:
+    """`cap`: most parked records in all. `report(count, cap)` is called at each check.
+
+    `warning`: for operators, while at least half of the limit is used; else None.
+    """
+
+    def __init__(self, state: State, clock: Clock, cap: int, report: Callable[[int, int], None]) -> None:
+        self._state = state
+        self._clock = clock
+        self._cap = cap
+        self._report = report
+        self.warning: str | None = None
+
+    async def run(self) -> None:
+        """Runs until cancelled. While the state is unavailable, the last count stays; other parts report that."""
+        while True:
+            with suppress(Unavailable):
+                await self.look()
+            await self._clock.sleep(PARKED_LOOK_S)
+
+    async def look(self) -> None:
+        """One check. Raises Unavailable."""
+        total = await self._state.parked_total()
+        count = total.retries + total.polls
+        self._report(count, self._cap)
+        words = f"{count} of {self._cap} records that may be parked in all"
+        self.warning = words if is_many(count, self._cap) else None
 
 
 async def watch_part(

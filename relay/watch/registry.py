@@ -1,19 +1,30 @@
-"""Keeps the registry up to date in a running process, and logs its problems."""
+"""Keeps the receivers of a running process up to date: follows the registry, and applies the receivers file."""
 
 import asyncio
 from collections.abc import Callable, Collection
 from functools import partial
+from math import inf
 from typing import Final
 
+from relay.clock import Clock
+from relay.config.plan import ProcessPlan
+from relay.config.receivers_file import ReceiversFile, load_receivers_file
+from relay.config.settings import Settings
+from relay.config.watch import Stamp, file_stamp, watch_file
+from relay.control.apply import LEASE, apply_file, refusal_of
 from relay.control.registry import Registry
-from relay.domain.errors import LogUnavailable
+from relay.domain.errors import LogUnavailable, Unavailable, UserError
+from relay.domain.topics import Topics
 from relay.engine.supervision import Patience
-from relay.log.port import Log
+from relay.log.port import Log, TopicPartition
+from relay.state.lease import keeping_lease, take_lease
 from relay.state.port import State
 from relay.telemetry.logging import get_logger
 from relay.telemetry.metrics import Metrics
 
 NAMES_SHOWN: Final = 50
+
+LEASE_LOOK_S: Final = 0.2
 
 _log = get_logger("relay.process")
 
@@ -63,3 +74,83 @@ def log_unknown(registry: Registry, wanted: Collection[str]) -> None:
     if unknown:
         own = sorted(registry.receivers())[:NAMES_SHOWN]
         _log.warning("receivers_unknown", names=unknown, known=own, shared=len(registry.shared))
+
+
+class FileWatch:
+    """`owner`: the process that applies it. `hangup`: set it to reload the file."""
+
+    def __init__(
+        self,
+        settings: Settings,
+        plan: ProcessPlan,
+        registry: Registry,
+        log: Log,
+        state: State,
+        topics: Topics,
+        clock: Clock,
+        *,
+        owner: str,
+    ) -> None:
+        self._path = settings.receivers_file
+        self._plan = plan
+        self._registry = registry
+        self._log = log
+        self._state = state
+        self._topics = topics
+        self._clock = clock
+        self._owner = owner
+        self._stamp: Stamp | None = None
+        self._file: ReceiversFile | None = None
+        self.hangup = asyncio.Event()
+
+    async def apply(self) -> None:
+        """Read the file and apply it. Raises UserError and Unavailable."""
+        await self.read()
+        await self.bring_into_force()
+
+    async def bring_into_force(self) -> None:
+        """Applies the file that was read: by one process at a time, with the same result in each. The registry has to
+        be followed: it knows the file's entries when this returns.
+
+        Raises UserError and Unavailable.
+        """
+        if self._file is None:
+            return
+        await take_lease(self._state, self._clock, LEASE, self._owner, patience_s=inf, look_s=LEASE_LOOK_S)
+        async with keeping_lease(self._state, self._clock, LEASE, self._owner):
+            await self._reach_end()
+            diff = await apply_file(self._log, self._file, self._topics, there=self._registry.topic())
+        for key in diff.refused:
+            _log.error("receivers_file_entry_refused", key=key, problem=refusal_of(key))
+        if diff:
+            await self._reach_end()
+            say = _log.warning if diff.removed else _log.info  # a removed receiver gets nothing any more
+            say("receivers_applied", added=diff.added, changed=diff.changed, removed=diff.removed)
+
+    async def read(self) -> ReceiversFile | None:
+        """The file; its literal secrets are registered for masking. Raises UserError."""
+        self._stamp = file_stamp(self._path)
+        # with thousands of receivers this takes seconds, which must not block the event loop
+        read = await asyncio.to_thread(load_receivers_file, self._path) if self._path.exists() else None
+        self._file = file = self._plan.with_entries(read)
+        if file is not None:
+            await asyncio.to_thread(file.sealed)
+            self._registry.learn(file)
+        return file
+
+    async def _reach_end(self) -> None:
+        """Waits until the registry has read the topic up to its present end."""
+        [end] = (await self._log.ends([TopicPartition(self._topics.receiver_config, 0)])).values()
+        await self._registry.reach(end)
+
+    async def run(self) -> None:
+        """Applies changes until cancelled. A file that cannot be applied is logged, and the former one stays in
+        effect."""
+        await watch_file(self._path, self.apply, self._refused, self.hangup, on_gone=self._gone, since=self._stamp)
+
+    def _refused(self, error: UserError | Unavailable) -> None:
+        for mistake in str(error).splitlines():
+            _log.error("receivers_file_refused", error=mistake, in_force="the former one")
+
+    def _gone(self) -> None:
+        _log.warning("receivers_file_gone", path=str(self._path), in_force="the former one")

@@ -1,4 +1,5 @@
-"""Writes this process's counts of POSTs to receivers into the state: every few seconds, many in one call."""
+"""Counts messages and POSTs to receivers: as metrics, and as statistics, which are written into the state every few
+seconds, many receivers in one call."""
 
 import asyncio
 from collections.abc import Callable, Mapping
@@ -7,15 +8,88 @@ from typing import Final
 
 from relay.clock import Clock
 from relay.domain.errors import Unavailable
+from relay.domain.exchange import Exchange, Response
+from relay.domain.identity import DeliveryId
+from relay.domain.outcome import Outcome
+from relay.domain.receiver import Endpoint
+from relay.domain.statistics import NUMBERS, Counted, count_in
 from relay.state.port import State
-from relay.state.statistics import Tally
-from relay.telemetry.tallies import Tallies
+from relay.state.statistics import MOST_BODY, LastAttempt, Tally, kept_response
+from relay.telemetry.logging import get_logger
+from relay.telemetry.metrics import Metrics
+from workers.dependencies import Meter, Via
 
+MOST: Final = 10_000
+"""Receivers between two takes; POSTs to others meanwhile are not counted."""
+_LOOKED_AT: Final = 2 * MOST_BODY
+"""So that a secret that begins in the kept part is masked whole."""
 EVERY_S: Final = 5.0
 AT_ONCE: Final = 50
 """Tallies in one call: about a millisecond of the server."""
 _LAST_S: Final = 2.0
 """Longest wait for the state to take the rest when the process ends."""
+_NO_RECEIVER: Final = "-"
+"""Label for unknown receivers: names that senders invent must not become series."""
+
+_log = get_logger("relay.engine")
+
+
+class _Counting:
+    """Counts of one receiver. The last attempt is kept in parts: no object is created per attempt."""
+
+    __slots__ = ("at", "failure", "numbers", "responded_at", "response", "seconds", "status")
+
+    status: int | None
+    failure: str | None
+
+    def __init__(self) -> None:
+        self.numbers = [0] * NUMBERS
+        self.at = self.seconds = self.responded_at = 0.0
+        self.response: Response | None = None
+
+    def tally(self, receiver: str, endpoint: Endpoint | None) -> Tally:
+        last = LastAttempt(self.at, self.status, self.failure, self.seconds)
+        response = None
+        if self.response is not None and endpoint is not None:
+            response = kept_response(self.responded_at, self.response, endpoint)
+        return Tally(f"r:{receiver}", Counted(tuple(self.numbers)), last, response)
+
+
+class Tallies:
+    """One per process. `time`: Unix seconds. `endpoint_of`: of a receiver, for the secrets that its responses may
+    repeat; no response is kept without it."""
+
+    def __init__(
+        self, time: Callable[[], float], endpoint_of: Callable[[str], Endpoint | None] = lambda _receiver: None
+    ) -> None:
+        self._time = time
+        self._endpoint_of = endpoint_of
+        self._counting: dict[str, _Counting] = {}
+
+    def count(self, receiver: str, exchange: Exchange, outcome: Outcome, seconds: float) -> None:
+        found = self._counting.get(receiver)
+        if found is None:
+            if len(self._counting) >= MOST:
+                return
+            found = self._counting[receiver] = _Counting()
+        count_in(found.numbers, exchange, outcome, seconds)
+        found.at, found.seconds = self._time(), seconds
+        if isinstance(exchange, Response):
+            found.status, found.failure = exchange.status, None
+            found.responded_at = found.at
+            found.response = exchange if len(exchange.body) <= _LOOKED_AT else _shortened(exchange)
+        else:
+            found.status, found.failure = None, exchange.kind
+
+    def take(self) -> list[Tally]:
+        """All counts since the last call."""
+        taken, self._counting = self._counting, {}
+        return [counting.tally(receiver, self._endpoint_of(receiver)) for receiver, counting in taken.items()]
+
+
+def _shortened(response: Response) -> Response:
+    """With a truncated body, so that thousands of receivers cost little memory."""
+    return Response(response.status, response.headers, response.body[:_LOOKED_AT], truncated=True)
 
 
 class StatisticsTeller:
@@ -65,3 +139,55 @@ class StatisticsTeller:
             async with asyncio.timeout(_LAST_S):
                 await self.write()  # what was left over
                 await self.write()
+
+
+class MetricsMeter(Meter):
+    """Turns the workers' calls about messages into metrics and statistics."""
+
+    def __init__(self, metrics: Metrics, tallies: Tallies) -> None:
+        self._metrics = metrics
+        self._tallies = tallies
+
+    def received(self, *, foreign_key: bool) -> None:
+        self._metrics.messages_received_total.inc()
+        if foreign_key:
+            self._metrics.foreign_keys_total.inc()
+
+    def filtered(self) -> None:
+        self._metrics.messages_filtered_total.inc()
+
+    def unrouted(self, delivery: DeliveryId, why: str) -> None:
+        reason = "unknown_receiver"
+        self._metrics.failed_total.labels(_NO_RECEIVER, reason).inc()
+        facts = {"reason": reason, "status": None, "detail": why}
+        _log.warning("dead_letter", stage="from_sender", endpoint=_NO_RECEIVER, **delivery._asdict(), **facts)
+
+    def posted(self, receiver: str, exchange: Exchange, outcome: Outcome, seconds: float) -> None:
+        self._metrics.delivery_duration_seconds.labels(receiver).observe(seconds)
+        self._tallies.count(receiver, exchange, outcome, seconds)
+
+    def delivered(self, receiver: str, age_s: float) -> None:
+        self._leg(receiver, "to_receiver", age_s)
+
+    def answered(self, receiver: str, via: Via, age_s: float | None) -> None:
+        self._metrics.answers_total.labels(receiver, via).inc()
+        if age_s is not None:
+            self._leg(receiver, "answer", age_s)
+
+    def returned(self, receiver: str, age_s: float) -> None:
+        self._leg(receiver, "to_sender", age_s)
+
+    def refused(self, kind: str, why: str) -> None:
+        self._metrics.inbound_refused_total.labels(kind, why).inc()
+
+    def over_quota(self, of: str, messages: int) -> None:
+        self._metrics.over_quota_total.labels(of).inc(messages)
+
+    def queued(self, what: str, seconds: float) -> None:
+        self._metrics.api_queue_seconds.labels(what).observe(seconds)
+
+    def over_share(self, what: str) -> None:
+        self._metrics.api_over_share_total.labels(what).inc()
+
+    def _leg(self, receiver: str, leg: str, age_s: float) -> None:
+        self._metrics.end_to_end_seconds.labels(receiver, leg).observe(max(0.0, age_s))  # clocks may differ

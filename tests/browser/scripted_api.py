@@ -16,7 +16,7 @@ from relay.api.bounds import limit_requests
 from relay.api.limits import ApiLimits
 from relay.api.shares import shares_of_live_pages
 from relay.pages.web import create_pages
-from workers.meter import SilentMeter
+from workers.dependencies import Meter
 
 
 class Call(NamedTuple):
@@ -83,7 +83,7 @@ async def scripted_pages(api: ScriptedApi) -> AsyncIterator[ScriptedApi]:
         await inner.setup()
         await web.UnixSite(inner, str(socket)).start()
         front = web.Application(middlewares=[limit_requests(ApiLimits())])
-        front.add_subapp("/ui", create_pages(socket, time.time, shares_of_live_pages(SilentMeter())))
+        front.add_subapp("/ui", create_pages(socket, time.time, shares_of_live_pages(Meter())))
         outer = web.AppRunner(front, shutdown_timeout=1.0)
         await outer.setup()
         await web.TCPSite(outer, "127.0.0.1", 0).start()

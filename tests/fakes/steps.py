@@ -18,10 +18,9 @@ from relay.domain.topics import Topics
 from relay.engine.request_limiter import RequestLimiter
 from relay.engine.work import Call, Decision, W, Worker
 from relay.log.port import Headers, NewRecord, Record
-from workers.dependencies import Outside
+from workers.dependencies import Meter, Outside, Via
 from workers.journal import RequestPurpose, attempt_of, made_of
-from workers.letters import Letters
-from workers.meter import Via
+from workers.records import Letters
 
 NOW = 1_700_000_000.0
 TOPICS = Topics()
@@ -90,7 +89,7 @@ class KeptJournal:
         self.attempts.append(attempt_of(made))
 
 
-class CountingMeter:
+class CountingMeter(Meter):
     """Writes down what it is told."""
 
     def __init__(self) -> None:

@@ -3,12 +3,12 @@
 import asyncio
 from typing import Any
 
+from relay.checks.topics import left_over
 from relay.config.settings import Settings
 from relay.control.apply import awaited
 from relay.domain.errors import UserError
 from relay.log.partitioner import partition_of
 from relay.watch.lane_migration import LaneMigration
-from relay.watch.orphaned_topics import left_over
 from tests.fakes.log import MemoryLog
 from tests.fakes.moving import MovingProcess, MovingWorld
 from tests.fakes.state import MemoryState

@@ -47,7 +47,7 @@ from tests.fakes.history import MemoryHistory
 from tests.fakes.keys import MemoryKeys
 from tests.fakes.log import MemoryBroker, MemoryLog
 from tests.fakes.state import MemoryState
-from workers.meter import Meter, SilentMeter
+from workers.dependencies import Meter
 
 NOW = 1_700_000_000.0
 NEW_KEY, OLD_KEY = b"n" * 32, b"o" * 32
@@ -306,7 +306,7 @@ async def running_api(
         max_payload_bytes=PAYLOAD_CAP,
         answer_body_cap=ANSWER_CAP,
         clock=clock,
-        meter=meter or SilentMeter(),
+        meter=meter or Meter(),
         new_id=lambda: next(ids),
         siblings=siblings,
         web=web or WebRules(),
@@ -322,7 +322,7 @@ async def running_api(
         history=history,
         may_be_open=may_be_open,
         strict_json=strict_json,
-        pages=pages_of(pages, clock.time, shares_of_live_pages(meter or SilentMeter()), ()),
+        pages=pages_of(pages, clock.time, shares_of_live_pages(meter or Meter()), ()),
         examine=examine,
     )
     jobs = Jobs()

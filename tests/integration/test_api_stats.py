@@ -14,8 +14,7 @@ from relay.domain.exchange import Exchange, NoResponse, Response
 from relay.domain.outcome import classify
 from relay.domain.receiver import CodeClasses
 from relay.domain.statistics import BOUNDS_S, OUTCOMES
-from relay.telemetry.tallies import Tallies
-from relay.watch.statistics import StatisticsTeller
+from relay.watch.statistics import StatisticsTeller, Tallies
 from tests.integration.api_rig import Rig, document, problem, running_api
 
 PATH = "/v1/receivers/ci/stats"

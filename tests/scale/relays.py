@@ -34,7 +34,7 @@ from relay.state.port import State
 from tests.fakes.virtual_time import UNIX_START, LoopClock
 from tests.speed.hot_path import QuickLog, QuickState
 from workers.dependencies import Outside
-from workers.letters import Letters
+from workers.records import Letters
 from workers.to_receiver import ToReceiver
 
 TOPICS = Topics("")

@@ -34,17 +34,16 @@ from relay.state.attempts import BeginAsk, Go, Settlement
 from relay.state.port import IntakeAsk, State
 from relay.state.port import Lane as LaneId
 from relay.state.rows import Arrival, Result, Row, Stage
-from relay.telemetry.meter import MetricsMeter
 from relay.telemetry.metrics import Metrics
 from relay.telemetry.observer import TelemetryObserver
 from relay.telemetry.sentry import SentryReporter
-from relay.telemetry.tallies import Tallies
 from relay.watch.attempt_log import AttemptLog
+from relay.watch.statistics import MetricsMeter, Tallies
 from relay.watch.traces import Traces
 from workers.dependencies import Outside
 from workers.from_sender import FromSender, TracedFromSender
 from workers.journal import RequestPurpose
-from workers.letters import Letters
+from workers.records import Letters
 from workers.to_receiver import ToReceiver
 
 TOPICS = Topics("")

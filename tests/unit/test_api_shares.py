@@ -13,7 +13,7 @@ from relay.api import shares
 from relay.api.problems import Problem
 from relay.api.shares import Leave, Sharer, Shares
 from relay.domain.fair_share import OF_RESERVE, FairShare
-from workers.meter import SilentMeter
+from workers.dependencies import Meter
 
 CALLERS: Final = [Sharer(name, is_admin=name.isupper()) for name in "abcdefghijAB"]
 Step = tuple[str, int]
@@ -26,7 +26,7 @@ class Room:
 
     def __init__(self, made: Callable[..., Shares], most: int) -> None:
         self.most, self.reserve = most, most // OF_RESERVE
-        self.shares = made("search", "places", most, SilentMeter())
+        self.shares = made("search", "places", most, Meter())
         self.has: dict[asyncio.Task[None], Sharer] = {}
         self.waits: dict[asyncio.Task[None], Sharer] = {}
         self.leaves: dict[asyncio.Task[None], asyncio.Event] = {}
@@ -168,7 +168,7 @@ def test_a_planted_mistake_is_found(planted: type[Shares]) -> None:
 
 async def test_a_caller_alone_leaves_places_for_others(monkeypatch: pytest.MonkeyPatch) -> None:
     def taken() -> int:
-        held = Shares("tail", "places", 64, SilentMeter())
+        held = Shares("tail", "places", 64, Meter())
         for number in range(64):
             try:
                 held.take(CALLERS[0])

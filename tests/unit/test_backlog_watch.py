@@ -11,7 +11,7 @@ from relay.domain.topics import DAY_S, Topics
 from relay.log.port import NewRecord, TopicPartition
 from relay.telemetry.logging import configure
 from relay.telemetry.metrics import Metrics
-from relay.watch.backlog import EVERY_S, LEASE_S, BacklogWatch
+from relay.watch.lag import BACKLOG_LOOK_S, LEASE_S, BacklogWatch
 from tests.fakes.log import MemoryBroker, MemoryLog
 from tests.fakes.state import MemoryState
 from tests.fakes.virtual_time import LoopClock, virtually
@@ -118,11 +118,11 @@ async def test_one_process_looks_and_another_one_when_that_is_gone() -> None:
     first = asyncio.create_task(rig.watches[0].run())
     await rig.clock.sleep(1)
     second = asyncio.create_task(rig.watches[1].run())
-    await rig.clock.sleep(2 * EVERY_S)
+    await rig.clock.sleep(2 * BACKLOG_LOOK_S)
     assert (rig.count("missing_offset", 0), rig.count("missing_offset", 1)) == (1, 0)
     assert len(rig.said()) == 3
     first.cancel()
-    await rig.clock.sleep(LEASE_S + EVERY_S)
+    await rig.clock.sleep(LEASE_S + 2 * BACKLOG_LOOK_S)
     assert rig.count("missing_offset", 1) == 1
     second.cancel()
 
@@ -137,7 +137,7 @@ async def test_while_the_log_is_away_nothing_is_said_and_it_goes_on_after() -> N
     await rig.clock.sleep(1)
     assert (rig.said(), rig.count("missing_offset")) == ([], 0)
     rig.broker.available = True
-    await rig.clock.sleep(EVERY_S)
+    await rig.clock.sleep(BACKLOG_LOOK_S)
     assert (len(rig.said()), rig.count("missing_offset")) == (1, 1)
     running.cancel()
 

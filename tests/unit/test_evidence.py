@@ -13,8 +13,7 @@ from relay.log.port import Coordinate, Headers, NewRecord, Record
 from relay.state.rows import Arrival, Mark, Stage, callback_row, delivery_row
 from tests.fakes.steps import DELIVERY, TOPICS, StandingClock
 from workers import row_reconstruction
-from workers.letters import Letters
-from workers.results import FOR_CONSUMER, NO_CALLBACK
+from workers.records import FOR_CONSUMER, NO_CALLBACK, Letters
 
 ORIGIN = Coordinate(TOPICS.from_sender, 4, 99)
 HOP = Hop(DELIVERY, origin=ORIGIN, generation=2, attempt=3)

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from relay.run.cpu_throttle import BURST_S, CROWDED, LEAST, LONGEST_REST_S, CpuThrottle, rest_s
+from relay.run.history_part import BURST_S, CROWDED, LEAST, LONGEST_REST_S, CpuThrottle, rest_s
 
 HERTZ = os.sysconf("SC_CLK_TCK")
 

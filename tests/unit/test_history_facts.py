@@ -14,7 +14,7 @@ from relay.domain.topics import Topics
 from relay.history.port import ArrivalFact, EndingFact
 from relay.log.port import Coordinate, Headers, Record
 from workers.history_facts import LATEST, FactReader
-from workers.results import FOR_CONSUMER
+from workers.records import FOR_CONSUMER
 
 TOPICS = Topics("p.")
 HOP = Hop(DeliveryId("ci", "shop", "m"), attempt=3, generation=1, origin=Coordinate("p.from_sender", 0, 0))

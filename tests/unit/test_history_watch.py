@@ -5,7 +5,7 @@ import asyncio
 from relay.domain.topics import Topics
 from relay.log.port import NewRecord
 from relay.telemetry.metrics import Metrics
-from relay.watch.history import EVERY_S, HistoryWatch
+from relay.watch.lag import LOOK_S, HistoryWatch
 from tests.fakes.history import MemoryHistory
 from tests.fakes.log import MemoryBroker, MemoryLog
 from tests.fakes.state import MemoryState
@@ -31,13 +31,13 @@ async def test_one_process_shows_how_far_it_is_behind() -> None:
     await clock.sleep(1.0)
     assert [shown(metrics) for metrics in all_metrics] == [0.0, None]
     await log.append([NewRecord(topics.from_sender, b"k", b"v")])
-    await clock.sleep(2 * EVERY_S)
-    assert EVERY_S <= (shown(all_metrics[0]) or 0.0) <= 3 * EVERY_S
+    await clock.sleep(2 * LOOK_S)
+    assert LOOK_S <= (shown(all_metrics[0]) or 0.0) <= 3 * LOOK_S
     broker.available = False
-    await clock.sleep(2 * EVERY_S)
+    await clock.sleep(2 * LOOK_S)
     assert [shown(metrics) for metrics in all_metrics] == [None, None]
     broker.available = True
-    await clock.sleep(2 * EVERY_S)
+    await clock.sleep(2 * LOOK_S)
     assert sum(shown(metrics) is not None for metrics in all_metrics) == 1
     for task in tasks:
         task.cancel()

@@ -14,7 +14,7 @@ from relay.telemetry import series
 from relay.telemetry.metrics import Metrics
 from relay.telemetry.series import OTHER
 from relay.watch import lag
-from relay.watch.lag import COST, EVERY_S, LEASE_S, MANY, LagWatch, worst
+from relay.watch.lag import COST, LEASE_S, LOOK_S, MANY, LagWatch, worst
 from tests.fakes.log import MemoryBroker, MemoryLog
 from tests.fakes.state import MemoryState
 from tests.fakes.virtual_time import LoopClock, virtually
@@ -88,7 +88,7 @@ async def test_a_lane_is_shown_with_its_lag_its_age_and_whether_it_is_served() -
     assert rig.value("relay_lanes_unserved", role="from-sender", receiver=MANY) == 10
     assert rig.value("relay_oldest_message_age_seconds", role="from-sender", receiver=MANY) == 0
     rig.broker.offsets[GROUP, CI] = 3
-    await rig.clock.sleep(EVERY_S)
+    await rig.clock.sleep(LOOK_S)
     assert rig.value("relay_consumer_lag", role="to-receiver", receiver="ci", partition="0") == 0
     assert rig.value("relay_oldest_message_age_seconds", role="to-receiver", receiver="ci", partition="0") == 0
     assert rig.value("relay_lanes_unserved", role="to-receiver", receiver="ci") == 1, "no sign of life for 15 s"
@@ -100,10 +100,10 @@ async def test_one_process_shows_it_and_another_one_when_that_is_gone() -> None:
     rig = Rig()
     await rig.start()
     first, second = (asyncio.create_task(watch.run()) for watch in rig.watches)
-    await rig.clock.sleep(3 * EVERY_S)
+    await rig.clock.sleep(3 * LOOK_S)
     assert [rig.value("relay_consumer_lag", process=process) for process in (0, 1)] == [0, None]
     first.cancel()
-    await rig.clock.sleep(3 * EVERY_S + LEASE_S)
+    await rig.clock.sleep(3 * LOOK_S + LEASE_S)
     assert rig.value("relay_consumer_lag", process=1) == 0
     second.cancel()
 
@@ -115,7 +115,7 @@ async def test_who_cannot_reach_the_log_lets_another_one_look() -> None:
     other = MemoryLog(rig.broker)  # which was not started
     cut_off = LagWatch(other, rig.state, rig.topics, lambda: ["ci"], rig.clock, Metrics("1"), owner="cut-off")
     tasks = [asyncio.create_task(cut_off.run()), asyncio.create_task(rig.watches[0].run())]
-    await rig.clock.sleep(2 * EVERY_S)
+    await rig.clock.sleep(2 * LOOK_S)
     assert rig.value("relay_consumer_lag") == 0
     for task in tasks:
         task.cancel()
@@ -128,11 +128,11 @@ async def test_while_the_log_is_away_nothing_is_shown_and_it_goes_on_after() -> 
     watch = asyncio.create_task(rig.watches[0].run())
     await rig.clock.sleep(1)
     rig.broker.available = False
-    await rig.clock.sleep(2 * EVERY_S)
+    await rig.clock.sleep(2 * LOOK_S)
     assert rig.value("relay_consumer_lag") is None
     rig.broker.available = True
     await rig.append(count=2)
-    await rig.clock.sleep(2 * EVERY_S)
+    await rig.clock.sleep(2 * LOOK_S)
     assert rig.value("relay_consumer_lag") == 2
     watch.cancel()
 

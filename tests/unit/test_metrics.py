@@ -10,10 +10,9 @@ from relay.domain.exchange import Response
 from relay.domain.identity import DeliveryId
 from relay.domain.outcome import Delivered
 from relay.telemetry import series
-from relay.telemetry.meter import MetricsMeter
 from relay.telemetry.metrics import CONTENT_TYPE, Metrics
 from relay.telemetry.series import OTHER
-from relay.telemetry.tallies import Tallies
+from relay.watch.statistics import MetricsMeter, Tallies
 
 LEGS = ("to_receiver", "answer", "to_sender")
 

@@ -2,7 +2,7 @@
 
 from relay.domain.errors import StateUnavailable
 from relay.state.port import Counts
-from relay.watch.parked import ParkedWatch
+from relay.watch.readiness import ParkedWatch
 from tests.fakes.state import MemoryState
 from tests.integration.api_rig import StandingClock
 

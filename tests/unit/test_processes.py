@@ -15,12 +15,16 @@ from hypothesis import strategies as st
 from relay.api.peers import GroupProcess
 from relay.cli.cores import available_cores, within_limit
 from relay.config.plan import API, ROLES, ProcessPlan
-from relay.run import autoscale, processes
-from relay.run.autoscale import BUSY_CORES, BUSY_S, SETTLE_S, Autoscale, cpu_seconds
+from relay.run import processes
 from relay.run.processes import (
+    BUSY_CORES,
+    BUSY_S,
     FIRST_PAUSE_S,
     LONGEST_PAUSE_S,
+    SETTLE_S,
+    Autoscale,
     command,
+    cpu_seconds,
     group_size,
     next_pause,
     plan_of,
@@ -140,8 +144,8 @@ async def test_another_is_started_when_those_that_run_are_busy(monkeypatch: pyte
     monkeypatch.setattr(processes, "command", lambda member, *_: [sys.executable, "-c", WAITS, str(member.index)])
     monkeypatch.setattr(processes, "cpu_seconds", lambda _pid: 1e6 * time.monotonic())
     monkeypatch.setattr(processes, "LOOK_EVERY_S", 0.001)
-    monkeypatch.setattr(autoscale, "SETTLE_S", 0.0)
-    monkeypatch.setattr(autoscale, "BUSY_S", 0.0)
+    monkeypatch.setattr(processes, "SETTLE_S", 0.0)
+    monkeypatch.setattr(processes, "BUSY_S", 0.0)
     running = asyncio.ensure_future(run_processes(3, ProcessPlan(), None, by_demand=True, api_port=8080, grace_s=5.0))
     said = ""
     async with asyncio.timeout(60):

@@ -11,7 +11,7 @@ from relay.clock.shared import SAMPLES, SharedClock
 from relay.domain.errors import StateUnavailable
 from relay.telemetry.logging import configure
 from relay.telemetry.metrics import Metrics
-from relay.watch.clock import EVERY_S, ClockWatch
+from relay.watch.readiness import CLOCK_LOOK_S, ClockWatch
 from tests.fakes.virtual_time import LoopClock, OffClock, virtually
 
 HOUR_S = 3600.0
@@ -115,7 +115,7 @@ async def test_while_the_server_is_away_the_last_measurement_counts() -> None:
     rig.server.away = True
     with pytest.raises(StateUnavailable):
         await rig.clock.measure()
-    await rig.watched(10 * EVERY_S)
+    await rig.watched(10 * CLOCK_LOOK_S)
     assert rig.error_s == approximately(0)
     assert rig.metric() == approximately(HOUR_S)
 
@@ -125,7 +125,7 @@ async def test_it_follows_the_server() -> None:
     rig = Rig(0.0)
     await rig.clock.measure()
     rig.server.off_s = 5.0
-    await rig.watched(EVERY_S + 1)
+    await rig.watched(CLOCK_LOOK_S + 1)
     assert rig.error_s == approximately(5)
 
 
@@ -147,8 +147,8 @@ async def test_a_clock_that_is_off_is_said_once_for_each_change(
 ) -> None:
     rig = Rig(off_s)
     await rig.clock.measure()
-    watching = asyncio.create_task(rig.watched(20 * EVERY_S))
-    await rig.world.sleep(5.5 * EVERY_S)
+    watching = asyncio.create_task(rig.watched(20 * CLOCK_LOOK_S))
+    await rig.world.sleep(5.5 * CLOCK_LOOK_S)
     rig.own.off_s = then_s
     await watching
     assert rig.said() == [(event, approximately(ahead_s)) for event, ahead_s in said]

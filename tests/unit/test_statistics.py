@@ -14,9 +14,8 @@ from relay.domain.outcome import classify
 from relay.domain.receiver import CodeClasses
 from relay.domain.statistics import BOUNDS_S, NUMBERS, OUTCOMES, Counted, count_in, sum_of
 from relay.state.statistics import LastAttempt, Tally
-from relay.telemetry import tallies as counting
-from relay.telemetry.tallies import Tallies
-from relay.watch.statistics import AT_ONCE, StatisticsTeller
+from relay.watch import statistics as counting
+from relay.watch.statistics import AT_ONCE, StatisticsTeller, Tallies
 from tests.fakes.state import MemoryState
 from tests.fakes.steps import StandingClock
 

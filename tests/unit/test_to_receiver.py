@@ -33,7 +33,7 @@ from tests.fakes.steps import (
     stepped,
 )
 from workers.delivery import rules_of
-from workers.results import FOR_CONSUMER, NO_CALLBACK
+from workers.records import FOR_CONSUMER, NO_CALLBACK
 from workers.to_receiver import ToReceiver
 
 POST = "https://ci.example/hooks"

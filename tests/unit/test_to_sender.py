@@ -20,7 +20,7 @@ from relay.state.replies import answered
 from relay.state.rows import Mark, Result, Row, Stage, callback_row, delivery_row
 from tests.fakes.state import MemoryState
 from tests.fakes.steps import DELIVERY, NOW, TOPICS, Rig, headers_of, hop_record, letter_of, record, stepped
-from workers.results import FOR_CONSUMER, NO_CALLBACK
+from workers.records import FOR_CONSUMER, NO_CALLBACK
 from workers.to_sender import Callback, ToSender
 
 POLICY = RetryPolicy(base=10, factor=2, cap=1000, max_attempts=4, max_age=3600)

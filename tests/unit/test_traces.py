@@ -18,10 +18,9 @@ from relay.domain.message import Message, message_headers
 from relay.domain.receiver import Endpoint, Receiver, RetryPolicy, Source
 from relay.domain.trace import parse_traceparent
 from relay.log.port import Coordinate
-from relay.telemetry import spans
-from relay.telemetry.spans import are_wanted, writer_of
 from relay.telemetry.tracing import SpanWriter
-from relay.watch.traces import Traces
+from relay.watch import traces
+from relay.watch.traces import Traces, are_wanted, writer_of
 from tests.fakes.state import MemoryState
 from tests.fakes.steps import DELIVERY, NOW, TOPICS, Rig, hop_record, record, stepped
 from workers.from_receiver_async import FromReceiverAsync
@@ -350,7 +349,9 @@ def test_traces_that_cannot_be_had_are_one_line_of_the_log(
     environ: dict[str, str], missing: bool, problem: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     lines: list[str] = []
-    monkeypatch.setattr(spans._log, "warning", lambda event, problem: lines.append(f"{event} {problem}"), raising=False)
+    monkeypatch.setattr(
+        traces._log, "warning", lambda event, problem: lines.append(f"{event} {problem}"), raising=False
+    )
     if missing:
         monkeypatch.setitem(sys.modules, "relay.telemetry.tracing", None)
     environ = environ | {"OTEL_TRACES_EXPORTER": "otlp"}
@@ -365,7 +366,7 @@ OFF = """
 import asyncio, sys
 sys.modules["opentelemetry"] = None  # whoever imports it fails, as where the extra is not installed
 import relay.run.process, relay.cli.main, relay.embedded.relay
-from relay.telemetry.spans import writer_of
+from relay.watch.traces import writer_of
 from tests.speed.hot_path import HotPath, TOPICS, hop_records, messages, passed
 
 assert writer_of({}, "1") is None
@@ -387,7 +388,7 @@ async def go():
 
 asyncio.run(go())
 sys.setprofile(None)
-ours = ("trace.py", "traces.py", "tracing.py", "spans.py")
+ours = ("trace.py", "traces.py", "tracing.py")
 files = sorted("/".join(name.split("/")[-2:]) for name in called if name.endswith(ours))
 loaded = sorted(name for name, module in sys.modules.items() if "opentelemetry" in name and module is not None)
 step = any(name.endswith("workers/to_receiver.py") for name in called)

@@ -24,7 +24,7 @@ from relay.domain.topics import Topics
 from relay.engine.supervision import end
 from relay.log.port import Log
 from relay.telemetry.logging import get_logger
-from workers.meter import Meter
+from workers.dependencies import Meter
 
 LOOK_S: Final = 0.2
 REST: Final = 3

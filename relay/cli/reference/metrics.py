@@ -9,7 +9,7 @@ from relay.engine.work import WaitFor
 from relay.state.attempts import Change, WaitReason
 from relay.state.lanes import STAGES
 from relay.telemetry.metrics import Metrics
-from workers.meter import Via
+from workers.dependencies import Via
 
 ABOUT: Final = """\
 The relay's metrics at `/metrics`; `process_*` and `python_*` beside them are the client library's.

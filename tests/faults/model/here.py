@@ -24,7 +24,7 @@ from tests.fakes.log import MemoryLog
 from tests.fakes.world import Known, receiver
 from workers.dependencies import Outside
 from workers.from_sender import FromSender
-from workers.letters import Letters
+from workers.records import Letters
 from workers.to_receiver import ToReceiver
 from workers.to_sender import ToSender
 

@@ -1,0 +1,124 @@
+"""The records that steps append: hops on their way, answers for the sender, and dead letters."""
+
+from typing import Final
+
+from msgspec import structs
+
+from relay.clock import Clock
+from relay.domain.dead_letter import DeadLetter, dead_letter_headers
+from relay.domain.filters import FilterInput
+from relay.domain.hop import Hop, result_headers
+from relay.domain.identity import DeliveryId
+from relay.domain.ordering import order_digest
+from relay.domain.receiver import Receiver, Source
+from relay.domain.result_delivery import Handover, handover, to_code
+from relay.domain.topics import SHARED, Topics
+from relay.engine.work import Dead, Done
+from relay.log.port import Coordinate, Headers, NewRecord, Record
+from relay.state.rows import Result, Stage
+
+NO_CALLBACK: Final = ("relay-callback", b"none")
+FOR_CONSUMER: Final = ("relay-callback", b"kafka")
+"""Headers of an answer that needs no callback, as its delivery's row records. No client reads it, or the source's
+own consumer does."""
+
+
+def first_hop(
+    event: FilterInput,
+    receiver: Receiver,
+    origin: Coordinate | None,
+    accepted_ms: int,
+    *,
+    move: int,
+    generation: int = 0,
+    wait_s: int = 0,
+) -> Hop:
+    """The hop of a message without any delivery attempt."""
+    message = event.message
+    return Hop(
+        DeliveryId(receiver.name, message.source_id, message.message_id),
+        event_type=message.event_type,
+        time=message.time,
+        content_type=message.content_type,
+        generation=generation,
+        origin=origin,
+        accepted_ms=accepted_ms,
+        traceparent=message.traceparent,
+        tracestate=message.tracestate,
+        move=move,
+        headers=message.headers if receiver.forward_headers else (),
+        wait_s=wait_s,
+        order=order_digest(receiver.ordering, event),
+        life=receiver.life.id,
+    )
+
+
+def lane_record(
+    topic: str, lane: str, receiver: Receiver, source_id: str, value: bytes | None, headers: Headers
+) -> NewRecord:
+    """A record for `receiver` in `lane` (its own, or SHARED). `topic`: one of that lane's two topics."""
+    if lane == SHARED:
+        return NewRecord(topic, receiver.name.encode(), value, headers)
+    # after a move its topics may have grown, which this process's client need not know yet
+    spread = receiver.partitions if receiver.move else 0
+    return NewRecord(topic, source_id.encode(), value, headers, spread)
+
+
+class Letters:
+    """Writes dead letters to `failed_messages`."""
+
+    def __init__(self, topics: Topics, clock: Clock) -> None:
+        self._topics = topics
+        self._clock = clock
+
+    def bury(
+        self, record: Record, dead: Dead, hop: Hop | None = None, *, attempts: int = 0, extra: Headers = ()
+    ) -> NewRecord:
+        """The dead letter of `record`. `extra` headers replace those of the same name."""
+        letter = DeadLetter(
+            reason=dead.reason,
+            detail=dead.detail,
+            stage=record.topic,
+            origin=hop.origin if hop is not None and hop.origin is not None else record.coordinate,
+            attempts=attempts,
+            first_failed_ms=int(self._clock.time() * 1000),
+            last_status=dead.last_status,
+            omitted=record.flaw.omitted if record.flaw is not None else None,
+        )
+        replaced = {name for name, _ in extra}
+        headers = tuple(pair for pair in record.headers if pair[0] not in replaced) + extra
+        return NewRecord(self._topics.failed_messages, record.key, record.value, dead_letter_headers(headers, letter))
+
+
+def has_arrived(record: Record | NewRecord) -> bool:
+    """Whether a record of `to_sender` was finished when it was written."""
+    return NO_CALLBACK in record.headers or FOR_CONSUMER in record.headers
+
+
+def answered(topics: Topics, source: Source, hop: Hop, result: Result, attempts: int) -> Done:
+    """The end of a delivery whose answer is in `result`. Without a callback now, it is done once the record is
+    written."""
+    how = handover(source, failed=False, empty=not result.body)
+    if how is Handover.DELIVERED and source.callback is not None:
+        return Done((answer_record(topics, hop, result, attempts),), Stage.PUBLISHED, result=result)
+    left = FOR_CONSUMER if how is Handover.DELIVERED else NO_CALLBACK
+    record = answer_record(topics, hop, result, attempts, extra=(left,))
+    return Done((record,), Stage.DONE, to_code(how, 0), result=result)
+
+
+def answer_record(topics: Topics, hop: Hop, result: Result, attempts: int, *, extra: Headers = ()) -> NewRecord:
+    """The answer in `result`, for the sender of the delivery in `hop`; empty if the receiver gave none."""
+    answer = structs.replace(
+        hop,
+        content_type=result.content_type,
+        attempt=attempts,
+        outcome="answered" if result.outcome == "answered" else "delivered",
+        answer_status=result.status,
+        answer_truncated=result.truncated,
+        status_url=None,
+        ask_after_s=None,
+        ask_first=False,
+        wait_s=0,
+        headers=(),
+    )
+    return NewRecord(topics.to_sender, hop.delivery.source_id.encode(), result.body, result_headers(answer) + extra)

@@ -1,0 +1,73 @@
+"""Requests that several steps make: status GETs, and pings of endpoints that are offline."""
+
+from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
+from math import inf
+
+from relay.domain.exchange import Exchange
+from relay.domain.failure import failure_detail
+from relay.domain.hop import Hop
+from relay.domain.outcome import Gone, NotNow, classify, healthy
+from relay.domain.receiver import Endpoint, PollPolicy, Receiver
+from relay.domain.requests import ping_request, status_request
+from relay.domain.schedule import poll_delay
+from relay.domain.status import AskLater, StatusReading, read_status
+from relay.engine.work import Call, Decision, Later
+from relay.state.attempts import Change
+from workers.dependencies import Outside
+from workers.journal import RequestPurpose
+
+
+def ask(
+    outside: Outside,
+    about: RequestPurpose,
+    hop: Hop,
+    receiver: Receiver,
+    url: str,
+    decide: Callable[[StatusReading], Decision],
+) -> Call[Exchange]:
+    """Ask `receiver` at `url` about the delivery of `hop`; `decide` says what the reading means for it."""
+    hop = outside.traced(hop, about.kind, about.attempt)
+    timeout_s = receiver.post.timeout
+    request = status_request(url, receiver, user_agent=outside.user_agent, timeout_s=timeout_s, hop=hop)
+
+    def read(exchange: Exchange) -> Decision:
+        reading = read_status(exchange, status_map=receiver.status_map, now=outside.clock.time())
+        if isinstance(reading, AskLater):
+            reading = replace(reading, detail=failure_detail(exchange, receiver.post, url=url, method="GET"))
+        return decide(reading)
+
+    return outside.call(about, request, read)
+
+
+def ask_again_s(wish_s: float | None, asked: int, policy: PollPolicy) -> float:
+    """Seconds until the next GET after `asked` of them: the receiver's wish, else the policy's next step.
+
+    A wish may be shorter than that step, but not than the first: `Retry-After: 0` must not become a busy loop.
+    """
+    return poll_delay(asked, policy) if wish_s is None else max(wish_s, policy.base)
+
+
+def ping(outside: Outside, gate: str, endpoint: Endpoint, token: bytes, life: str = "") -> Call[Exchange]:
+    """The step that pings the endpoint behind `gate`. `token`: unique per ping; it becomes the id. `life`: of the
+    receiver's name."""
+    request = ping_request(endpoint, token.hex(), now=outside.clock.wall(), user_agent=outside.user_agent)
+    return outside.call(RequestPurpose("ping", gate, endpoint, life=life), request, partial(_heard, outside, endpoint))
+
+
+def _heard(outside: Outside, endpoint: Endpoint, exchange: Exchange) -> Later:
+    outcome = classify(exchange, codes=endpoint.codes, now=outside.clock.time())
+    match outcome:
+        case Gone(status):
+            return _said("gone", True, status, inf)
+        case NotNow(retry_after_s, status):
+            return _said("not now", False, status, retry_after_s or 0.0)
+        case _:
+            # a response that says nothing about the endpoint's health does not count as an answer
+            fine = healthy(outcome) is True
+            return _said("answered" if fine else "no answer", fine, outcome.status)
+
+
+def _said(reason: str, fine: bool, status: int | None, pause_s: float = 0.0) -> Later:
+    return Later(0.0, reason, Change.RELEASED, last_status=status, healthy=fine, pause_s=pause_s)
