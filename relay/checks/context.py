@@ -67,6 +67,15 @@ class Opened(Generic[T]):
         return await self._make()
 
 
+def already(opened: T, close: Callable[[T], Awaitable[None]] = _nothing) -> Opened[T]:
+    """Of a resource that needs no opening."""
+
+    async def make() -> T:
+        return opened
+
+    return Opened(make, close)
+
+
 @dataclass(frozen=True, slots=True)
 class KnownEntries:
     """The known receivers and sources. `refused`: why entries cannot be used, by `receivers.<name>` or
@@ -94,9 +103,8 @@ class LaneTopic(NamedTuple):
 class CheckContext:
     """A relay to check. `log` and `state` raise Unavailable if they cannot be opened; `known` does without them.
 
-    `mistakes`: those of the settings and the receivers file, a line each. `given`: settings that were given.
-    `receiver`:
-    check only this one. `data_dir`: of an embedded relay, which has no Kafka. `history_behind`: the lag of the history
+    `mistakes`: those of the settings and the receivers file, a line each. `receiver`: check
+    only this one. `data_dir`: of an embedded relay, which has no Kafka. `history_behind`: the lag of the history
     in
     seconds (None: unknown); it raises HistoryUnavailable if the store does not answer, and LogUnavailable if only the
     log
@@ -109,7 +117,6 @@ class CheckContext:
     log: Opened[Log]
     state: Opened[State]
     known: Opened[KnownEntries]
-    given: int = 0
     mistakes: Sequence[str] = ()
     answer_secrets: Sequence[bytes] = field(default=(), repr=False)
     api_url: str | None = None

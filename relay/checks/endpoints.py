@@ -7,12 +7,13 @@ import asyncio
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from typing import Final, NamedTuple, Protocol
+from typing import Final, NamedTuple
 from urllib.parse import urlsplit
 
 from relay.checks.context import CheckContext, KnownEntries
 from relay.checks.registry import Check, probe
 from relay.delivery.egress import transport_of
+from relay.delivery.lean_transport import LeanTransport
 from relay.domain.diagnosis import Checked, error, fine, skipped, warning
 from relay.domain.egress import Egress
 from relay.domain.exchange import NoResponse
@@ -41,12 +42,6 @@ class Reached(NamedTuple):
     """A successful connection. `expires_in_s`: of the certificate; None without TLS."""
 
     expires_in_s: float | None
-
-
-class Reaches(Protocol):
-    async def reach(self, url: str, egress: Egress | None) -> float | NoResponse | None:
-        """As `LeanTransport.reach`."""
-        ...
 
 
 @probe(
@@ -125,7 +120,7 @@ def _of_endpoint(subject: str, endpoint: Endpoint) -> Iterator[Target]:
 
 
 async def _reached(
-    transport: Reaches, targets: Sequence[Target], wall: Callable[[], float]
+    transport: LeanTransport, targets: Sequence[Target], wall: Callable[[], float]
 ) -> Mapping[Target, Reached | NoResponse]:
     """The results within the time."""
     seats = asyncio.Semaphore(AT_ONCE)

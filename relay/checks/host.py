@@ -49,7 +49,7 @@ async def look_at_settings(case: CheckContext) -> list[Checked]:
         return unusable(case.mistakes)
     file = case.settings.receivers_file
     of_file = f"{file} is well-formed" if file.exists() else f"there is no {file}"
-    return [fine("settings", f"{case.given} set, the others have their defaults; {of_file}")]
+    return [fine("settings", f"{len(case.settings.model_fields_set)} set, the others have their defaults; {of_file}")]
 
 
 def unusable(mistakes: Sequence[str]) -> list[Checked]:

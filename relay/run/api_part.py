@@ -1,7 +1,7 @@
 """The process's API: its context, the services behind requests for changes, and its HTTP servers."""
 
 import secrets
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import partial
 
@@ -23,13 +23,12 @@ from relay.config.settings import Settings, origins_of
 from relay.control.key_service import KeyService
 from relay.control.patch import Rules
 from relay.delivery.egress import USER_AGENT
-from relay.domain.diagnosis import Diagnosis
 from relay.domain.signing import generate_secret
 from relay.history.port import History
 from relay.pages.web import pages_of
 from relay.replay.replay_service import ReplayService
 from relay.run.check_contexts import look_from_inside
-from relay.run.context import ProcessContext
+from relay.run.composition import ProcessContext
 from relay.run.delivery_part import DeliveryPart
 from relay.run.telemetry_part import TelemetryPart
 
@@ -120,7 +119,7 @@ class ApiPart:
                 shares_of_live_pages(self._telemetry.meter),
                 settings.portal_origins,
             ),
-            examine=self._examine(),
+            examine=partial(look_from_inside, context, self._history),
         )
         return _as_set(given, settings)
 
@@ -139,18 +138,6 @@ class ApiPart:
             rules,
             lambda: generate_secret(secrets.token_bytes),
             owner=context.owner,
-        )
-
-    def _examine(self) -> Callable[[str | None], Awaitable[Diagnosis]]:
-        return partial(
-            look_from_inside,
-            self._context.settings,
-            self._context.plan,
-            self._context.clock,
-            self._context.log,
-            self._context.state,
-            self._context.registry,
-            history=self._history,
         )
 
 

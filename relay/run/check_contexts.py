@@ -6,14 +6,14 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
-from relay.checks.context import CheckContext, KnownEntries, Opened, known_to, known_to_file
+from relay.checks.context import CheckContext, KnownEntries, Opened, already, known_to, known_to_file
 from relay.checks.host import sqlite_file
 from relay.checks.runner import examine
 from relay.clock import Clock
 from relay.config.answer_urls import answer_secrets
 from relay.config.encryption import KeyRing
 from relay.config.own_address import own_url
-from relay.config.plan import ROLES, ProcessPlan
+from relay.config.plan import ROLES
 from relay.config.receivers_file import ReceiversFile, load_receivers_file
 from relay.config.references import usable_variables
 from relay.config.setting_values import key_of
@@ -26,7 +26,7 @@ from relay.engine.supervision import unless_stopped
 from relay.history.lag import Behind
 from relay.history.port import History, HistoryReader
 from relay.log.port import Log
-from relay.run.composition import kafka_log, redis_state
+from relay.run.composition import ProcessContext, kafka_log, redis_state
 from relay.run.history_part import opened
 from relay.state.port import State
 
@@ -53,9 +53,6 @@ def case_of_settings(
     async def known() -> KnownEntries:
         return await _known(settings, log, file, variables, receiver)
 
-    async def state() -> State:
-        return redis_state(settings)
-
     history = _history(settings)
 
     async def behind() -> float | None:
@@ -70,9 +67,8 @@ def case_of_settings(
         roles=roles,
         clock=clock,
         log=log,
-        state=Opened(state, _close),
+        state=already(redis_state(settings), _close),
         known=Opened(known),
-        given=len(settings.model_fields_set),
         mistakes=[*mistakes, *of_file],
         answer_secrets=answer_secrets(settings),
         api_url=own_url(settings.api_host, settings.api_port),
@@ -104,7 +100,6 @@ def case_of_directory(
         log=Opened(log),
         state=Opened(state),
         known=Opened(known),
-        given=len(settings.model_fields_set),
         mistakes=mistakes,
         receiver=receiver,
         data_dir=directory,
@@ -112,57 +107,31 @@ def case_of_directory(
 
 
 async def look_from_inside(
-    settings: Settings,
-    plan: ProcessPlan,
-    clock: Clock,
-    log: Log,
-    state: State,
-    registry: Registry,
-    receiver: str | None = None,
-    *,
-    history: HistoryReader | None = None,
+    context: ProcessContext, history: HistoryReader | None, receiver: str | None = None
 ) -> Diagnosis:
     """The diagnosis of a running process, through its own connections."""
-    case = _case_of_process(settings, plan, clock, log, state, registry, receiver)
-    if history is not None:
-        case = replace(case, history_behind=Behind(history, log, case.topics, clock).seconds)
-    return await examine(case)
-
-
-def _case_of_process(
-    settings: Settings,
-    plan: ProcessPlan,
-    clock: Clock,
-    log: Log,
-    state: State,
-    registry: Registry,
-    receiver: str | None,
-) -> CheckContext:
+    settings, plan, registry = context.settings, context.plan, context.registry
 
     async def known() -> KnownEntries:
         if registry.ready.is_set():
             return known_to(registry, receiver)
         return known_to_file(_file_of(settings)[0], {}, receiver)
 
-    async def open_log() -> Log:
-        return log
-
-    async def open_state() -> State:
-        return state
-
-    return CheckContext(
+    case = CheckContext(
         settings=settings,
         roles=plan.roles,
-        clock=clock,
-        log=Opened(open_log),
-        state=Opened(open_state),
+        clock=context.clock,
+        log=already(context.log),
+        state=already(context.state),
         known=Opened(known),
-        given=len(settings.model_fields_set),
         answer_secrets=plan.answer_secrets,
         api_url=own_url(settings.api_host, settings.api_port),
         receiver=receiver,
         data_dir=plan.data_dir,
     )
+    if history is not None:
+        case = replace(case, history_behind=Behind(history, context.log, case.topics, context.clock).seconds)
+    return await examine(case)
 
 
 async def _started(settings: Settings) -> Log:

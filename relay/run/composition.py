@@ -1,16 +1,35 @@
-"""Opens production's adapters as the settings say: the log on Kafka, the state on Redis."""
+"""Production's adapters as the settings say, the log on Kafka and the state on Redis; and the context of a process."""
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from dataclasses import dataclass
 from pathlib import Path
 
+from relay.clock.shared import SharedClock
 from relay.config.limits import fetch_budget
+from relay.config.plan import ProcessPlan
 from relay.config.settings import Settings
+from relay.control.registry import Registry
+from relay.domain.topics import Topics
 from relay.log.kafka.log import MAX_MESSAGE_BYTES, KafkaLog
 from relay.log.kafka.settings import Isolation, KafkaSecurity
 from relay.log.port import Log
 from relay.state.port import State
 from relay.state.redis.state import RedisState
+
+
+@dataclass(frozen=True, slots=True)
+class ProcessContext:
+    """The context that the parts of a process share. `owner`: the process's name, unique among all."""
+
+    settings: Settings
+    plan: ProcessPlan
+    log: Log
+    state: State
+    topics: Topics
+    clock: SharedClock
+    registry: Registry
+    owner: str
 
 
 def kafka_log(settings: Settings, *, repeat_s: float | None = None, gather_bytes: int = 1) -> KafkaLog:

@@ -11,7 +11,7 @@ from relay.domain.hop import Hop
 from relay.domain.receiver import Receiver
 from relay.engine.request_limiter import RequestLimiter, attend
 from relay.engine.work import WaitFor
-from relay.run.context import ProcessContext
+from relay.run.composition import ProcessContext
 from relay.run.lanes import Lanes
 from relay.run.telemetry_part import TelemetryPart
 from relay.state.rows import TAGS

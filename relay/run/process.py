@@ -17,7 +17,7 @@ from relay.checks.registry import ReadyPart
 from relay.clock import Clock
 from relay.clock.shared import SharedClock
 from relay.config.encryption import KeyRing
-from relay.config.plan import ProcessPlan
+from relay.config.plan import API, HISTORY, ProcessPlan
 from relay.config.references import usable_variables
 from relay.config.setting_values import key_of
 from relay.config.settings import Settings
@@ -28,14 +28,17 @@ from relay.domain.topics import Topics
 from relay.engine.recovery import Holding, Recovery
 from relay.engine.supervision import Supervisor, end, telling, unless_stopped
 from relay.log.port import Log
+from relay.recovery.rebuilding import Rebuilding
+from relay.replay.runner import ReplayRunner
 from relay.run.api_part import ApiPart, HttpServer
-from relay.run.context import ProcessContext
+from relay.run.composition import ProcessContext
 from relay.run.delivery_part import DeliveryPart
 from relay.run.history_part import HistoryPart
-from relay.run.shared_work import SharedWork
 from relay.run.telemetry_part import TelemetryPart
 from relay.state.port import State
 from relay.telemetry.logging import get_logger
+from relay.watch.lag import BacklogWatch, HistoryWatch, LagWatch
+from relay.watch.lane_migration import LaneMigration
 from relay.watch.readiness import ClockWatch, ParkedWatch, report_draining, warnings_of, watch_part
 from relay.watch.registry import NAMES_SHOWN, FileWatch, MovedEndpoints, count_refused, follow_registry, log_unknown
 from relay.watch.topics import TopicWatch
@@ -226,20 +229,29 @@ class Relay:
         yield "parked watch", self._parked_watch.run()
         yield from self._telemetry.parts()
         if self._keeps:
-            yield from self._shared_work().parts()
+            yield from self._shared_work()
         if "to-receiver" in self._context.plan.roles:
             yield "verifications", self._delivery.verifier.run()
 
-    def _shared_work(self) -> SharedWork:
-        return SharedWork(
-            self._context,
-            self._patience,
-            self.metrics,
-            self._delivery.lanes,
-            self._api.desk,
-            self._file,
-            self._history.store,
-        )
+    def _shared_work(self) -> Iterator[tuple[str, Awaitable[None]]]:
+        """The jobs that exactly one process of a cluster runs, each under a lease: this process's share of them."""
+        context, metrics, lanes = self._context, self.metrics, self._delivery.lanes
+        topics, clock, owner, settings = context.topics, context.clock, context.owner, context.settings
+        stores = context.log, context.state, topics
+        if context.plan.apply_file:
+            yield "receivers file watch", self._file.run()
+        # moves and replays park at most this many records per receiver: the rest of the limit is for new messages
+        room = settings.parked_per_receiver // 4
+        yield "moves", LaneMigration(*stores, self.registry, clock, owner=owner, room=room).run()
+        yield "replays", ReplayRunner(*stores, self._api.desk, clock, owner=owner, room=room).run()
+        yield "backlog watch", BacklogWatch(*stores, lanes.own, clock, metrics, owner).run()
+        yield "lag watch", LagWatch(*stores, lanes.own, clock, metrics, owner).run()
+        # others may lack the right to read its topics
+        if (history := self._history.store) is not None and context.plan.roles & {API, HISTORY}:
+            yield "history watch", HistoryWatch(history, *stores, clock, metrics, owner).run()
+        window_s, rate = settings.dedup_window, settings.rebuild_rate
+        rebuilding = Rebuilding(*stores, clock, self._patience, metrics, owner=owner, window_s=window_s, rate=rate)
+        yield "rebuilding", rebuilding.run()
 
     async def _run_lanes(self, stop: asyncio.Event) -> None:
         wanted, changes = self._history.beside(self._delivery.lanes.wanted), self.registry.lane_changes()

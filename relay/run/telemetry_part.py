@@ -8,7 +8,7 @@ from relay import __version__
 from relay.control.registry import Registry
 from relay.domain.receiver import Endpoint
 from relay.engine.supervision import Patience
-from relay.run.context import ProcessContext
+from relay.run.composition import ProcessContext
 from relay.telemetry.metrics import Metrics
 from relay.telemetry.observer import TelemetryObserver
 from relay.telemetry.sentry import SentryReporter

@@ -4,16 +4,17 @@ One process at a time, under a lease; each step is a record on `receiver_config`
 """
 
 import secrets
-from collections.abc import Awaitable, Callable, Hashable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Hashable, Sequence
 from dataclasses import replace
 from itertools import count
 from math import inf
-from typing import Final, NamedTuple, Protocol
+from typing import Final, NamedTuple
 
 from relay.clock import Clock
+from relay.control.registry import Registry
 from relay.domain.errors import NotYet, Unavailable, UserError
-from relay.domain.receiver import LaneKind, Receiver
-from relay.domain.route import Cut, Marker, Route, cut_key, former_lane, next_move, removed_key, route_key
+from relay.domain.receiver import LaneKind
+from relay.domain.route import Marker, Route, cut_key, former_lane, next_move, removed_key, route_key
 from relay.domain.topics import SHARED, Topics
 from relay.domain.verification import verification_key
 from relay.log.partitioner import partition_of
@@ -41,33 +42,6 @@ SWEEPS_AT_ONCE: Final = 100
 _log = get_logger("relay.moves")
 
 
-class MigrationRegistry(Protocol):
-    """The part of `receiver_config` that a migration needs."""
-
-    async def catch_up(self) -> None: ...
-
-    def routes(self) -> Mapping[str, Route]: ...
-
-    @property
-    def version(self) -> int: ...
-
-    def is_outdated(self, name: str) -> bool: ...
-
-    def is_declared(self, name: str) -> bool: ...
-
-    def gone(self) -> frozenset[str]: ...
-
-    def is_gone(self, name: str) -> bool: ...
-
-    def removed(self, name: str) -> Receiver | None: ...
-
-    def wanted_lane(self, name: str) -> tuple[LaneKind, int] | None: ...
-
-    def cut(self, name: str, version: int, partition: int) -> int | None: ...
-
-    def cuts(self, name: str) -> list[Cut]: ...
-
-
 class _Move(NamedTuple):
     name: str
     version: int
@@ -81,7 +55,7 @@ class LaneMigration:
         log: Log,
         state: State,
         topics: Topics,
-        registry: MigrationRegistry,
+        registry: Registry,
         clock: Clock,
         *,
         owner: str,
