@@ -97,7 +97,10 @@ def _issued(name: str, by: Issued | None, days: int, own: rsa.RSAPrivateKey | No
         .add_extension(x509.BasicConstraints(ca=by is None, path_length=None), critical=True)
         .add_extension(x509.SubjectKeyIdentifier.from_public_key(key.public_key()), critical=False)
     )
-    if by is not None:
+    if by is None:
+        usage = x509.KeyUsage(False, False, False, False, False, True, True, False, False)  # Python 3.13 demands it
+        builder = builder.add_extension(usage, critical=True)
+    else:
         issuer = x509.AuthorityKeyIdentifier.from_issuer_public_key(by.key.public_key())
         builder = builder.add_extension(issuer, critical=False)
         alternative = x509.IPAddress(ip_address(name)) if name == LOOPBACK else x509.DNSName(name)
