@@ -25,7 +25,7 @@ from bench.history_sizes import Place, history_lines
 from bench.phases import drain, steady
 from bench.rig import Options, Rig
 from relay.domain.topics import Topics
-from workers.history import topics_read
+from relay.history.lag import topics_read
 
 _CASE: Final = replace(BASE, round_trip=True, payload=1000, answer=200)
 _ATTEMPTS: Final = 2

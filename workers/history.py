@@ -20,6 +20,7 @@ from relay.domain.errors import HistoryMoved, InvalidRecord, LogUnavailable, Off
 from relay.domain.topics import Topics
 from relay.engine.runner import OpenConsumer
 from relay.engine.supervision import Patience, unless_stopped
+from relay.history.lag import topics_read
 from relay.history.port import History
 from relay.log.port import Assignment, Consumer, LogAdmin, Record, TopicPartition
 from workers.history_facts import Fact, FactReader, gather
@@ -283,8 +284,3 @@ class HistoryWorker:
                 self._pruned_at = now
         except Unavailable as error:
             self._patience.tell("look after the history", error)
-
-
-def topics_read(topics: Topics) -> tuple[str, ...]:
-    """The topics that the history is built from."""
-    return topics.from_sender, topics.to_sender, topics.failed_messages, topics.delivery_attempts

@@ -105,7 +105,7 @@ async def _status(settings: Settings, store: History) -> dict[str, Any]:
 
 
 async def _topics(log: Log, topics: Topics, taken: dict[TopicPartition, int]) -> list[dict[str, Any]]:
-    from workers.history import topics_read
+    from relay.history.lag import topics_read
 
     found: dict[str, dict[str, Any]] = {
         topic: {"topic": topic, "behind": 0, "behind_s": 0.0, "lost": 0} for topic in topics_read(topics)

@@ -18,7 +18,7 @@ class Behind:
     def __init__(self, history: HistoryReader, log: Log, topics: Topics, clock: Clock) -> None:
         self._history = history
         self._log = log
-        self._groups = {topic: topics.group("history") for topic in told_by(topics)}
+        self._groups = {topic: topics.group("history") for topic in topics_read(topics)}
         self._clock = clock
         self._measured: tuple[float, float | None] | None = None
 
@@ -48,6 +48,6 @@ class Behind:
         return round(max(0.0, self._clock.time() - oldest_ms / 1000), 3)
 
 
-def told_by(topics: Topics) -> tuple[str, ...]:
+def topics_read(topics: Topics) -> tuple[str, ...]:
     """The topics from which the history is built."""
     return topics.from_sender, topics.to_sender, topics.failed_messages, topics.delivery_attempts

@@ -13,12 +13,13 @@ from relay.config.plan import HISTORY, ProcessPlan
 from relay.config.settings import Settings
 from relay.domain.topics import Topics
 from relay.engine.supervision import OpenService, Patience
+from relay.history.lag import topics_read
 from relay.history.opening import open_history
 from relay.history.port import History
 from relay.log.port import Log, TopicPartition
 from relay.telemetry.logging import get_logger
 from relay.telemetry.metrics import Metrics
-from workers.history import HistoryWorker, Watcher, never_throttle, topics_read
+from workers.history import HistoryWorker, Watcher, never_throttle
 
 AT_ONCE: Final = 1_000
 """Facts of a transaction in a process that also runs lanes, which need the event loop."""
