@@ -23,7 +23,7 @@ _TARGETS: Final = {"replay": "/v1/replays", "discard": "/v1/discards"}
 class FailedPage:
     """The groups, the letters of one, and the actions on all of one."""
 
-    nav: ClassVar[Nav | None] = Nav("FailedPage", HERE, portal=True)
+    nav: ClassVar[Nav | None] = Nav("Failed", HERE, portal=True)
 
     def add_routes(self, routes: PageRoutes) -> None:
         routes.get("/failed", self.show)

@@ -29,7 +29,7 @@ def host_of(url: str | None) -> str:
 class ReceiversPage:
     """`/ui/receivers`, and `/ui/receivers/new`."""
 
-    nav: ClassVar[Nav | None] = Nav("ReceiversPage", "/ui/receivers", portal=True)
+    nav: ClassVar[Nav | None] = Nav("Receivers", "/ui/receivers", portal=True)
 
     def add_routes(self, routes: PageRoutes) -> None:
         routes.get("/receivers", self.list)

@@ -15,7 +15,7 @@ _JOB: Final = "/v1/replays/{}"
 class ReplaysPage:
     """The list, and one job as it goes on."""
 
-    nav: ClassVar[Nav | None] = Nav("ReplaysPage", "/ui/replays", portal=True)
+    nav: ClassVar[Nav | None] = Nav("Replays", "/ui/replays", portal=True)
 
     def add_routes(self, routes: PageRoutes) -> None:
         routes.get("/replays", self.list)

@@ -16,7 +16,7 @@ _PAGE: Final = "50"
 class SourcesPage:
     """`/ui/sources`, and `/ui/sources/{id}`."""
 
-    nav: ClassVar[Nav | None] = Nav("SourcesPage", "/ui/sources")
+    nav: ClassVar[Nav | None] = Nav("Sources", "/ui/sources")
 
     def add_routes(self, routes: PageRoutes) -> None:
         routes.get("/sources", self.list)

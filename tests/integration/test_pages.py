@@ -41,6 +41,14 @@ async def test_a_browser_is_led_to_the_pages_and_a_program_is_not() -> None:
         assert (await rig.get("/ui")).headers["Location"] == "/ui/"
 
 
+async def test_the_navigation_calls_each_page_by_its_heading() -> None:
+    async with running_api(pages=True) as rig:
+        for path, label in re.findall(
+            r'<li><a href="(/ui/[^"]*)"[^>]*>([^<]*)</a>', (await rig.get("/ui/system")).text
+        ):
+            assert f"<h1>{label}</h1>" in (await rig.get(path)).text
+
+
 async def test_without_pages_there_are_none() -> None:
     async with running_api(pages=False) as rig:
         assert (await rig.request("GET", "/", headers=BROWSER)).status == 200
