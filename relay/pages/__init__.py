@@ -3,22 +3,23 @@
 Pages call the API over a unix socket of this process, with the visitor's own token: so rights, audit and error texts
 are the API's, and every action has a call of the API.
 
-**To add a page**: a module with a class like this, and a line in `index.py`; templates in `templates/`.
+**To add a page**: a module with a class like this, and a line in `PAGES` of `web.py`; templates in `templates/`.
 
-    class Messages:
+    class Messages(Page):
         nav = Nav("Messages", "/ui/messages")          # None: not in the navigation; portal=True: for owners, too
 
-        def add_routes(self, routes: Routes) -> None:
+        def add_routes(self, routes: PageRoutes) -> None:
             routes.get("/messages", self.list)         # under /ui
-            routes.live("/live/messages", self.rows)   # server-sent events: HTML, again each second where it changed
+            routes.live("/live/messages", self.rows)   # server-sent events: HTML, again each second if it changed
 
         async def list(self, visit: Visit) -> web.StreamResponse:
-            query = visit.filters("source", "status", "cursor")              # those that are set in the URL
-            found = await visit.load("/v1/messages", query)                  # Loaded: `.value`, or `.problem` to show
+            query = visit.filters("source", "status", "cursor")                # those that are set in the URL
+            found = await visit.load(visit.api.get("/v1/messages", query))     # Loaded: `.value`, or `.problem`
             return visit.show("messages.html", found=found, query=query)
 
-- `visit.load` gives a `Loaded`, for a part of a page that shows its own errors; `visit.api.get` raises
-  ApiProblem, which becomes a page of its own (401: the log-in). Paths with ids: `path("/v1/receivers/{}", name)`.
+- `visit.load` returns a `Loaded`, for a part of a page that shows its own errors, `visit.result` the same for the code
+  of a page. Other ApiProblems become a page of their own (401: the log-in). Paths with ids:
+  `path("/v1/receivers/{}", name)`.
 - Actions: `{{ ui.action(...) }}` in a template is a button that makes one call of the API (`/ui/act`), asks first with
   `confirm`, and comes back with a note. A POST of your own: `routes.post`; its form has `{{ ui.csrf() }}`, which is
   checked before your handler runs. Then `return visit.back(url, "Done.")`.

@@ -5,20 +5,12 @@ The words are those of `relay.domain.advice`; what the API itself advises about 
 
 from collections.abc import Mapping
 from http import HTTPStatus
-from typing import Any, NamedTuple, cast
+from typing import Any, cast
 
 from relay.domain.advice import ERRORS, STATUSES, WAITS, Cause, advice_on_end, of_callback
 from relay.domain.progress import WaitKind
 
 Value = Mapping[str, Any]
-
-
-class Mend(NamedTuple):
-    """What can be done about it from a page: a call of the API, or with an empty `method` the page at `path`."""
-
-    label: str
-    method: str
-    path: str
 
 
 def wait_cause(delivery: Value) -> Cause:

@@ -1,14 +1,18 @@
-"""Failed: what was given up, by receiver and reason; many sent again or discarded, once it was said how many."""
+"""Failed and Replays: dead letters by receiver and reason, and the jobs that replay or discard many of them."""
 
 from collections.abc import Mapping, Sequence
-from typing import Any, ClassVar, Final
+from dataclasses import dataclass
+from typing import Any, Final
 
 from aiohttp import web
 
 from relay.domain.reasons import REASONS
+from relay.domain.replay_job import OVER
 from relay.pages.api_client import ApiProblem, path
-from relay.pages.failed_groups import HOURS, groups_of
-from relay.pages.page import Nav, PageRoutes
+from relay.pages.causes import group_advice
+from relay.pages.page import Nav, Page, PageRoutes
+from relay.pages.render import choices
+from relay.pages.round_trip import moment
 from relay.pages.visit import Loaded, Visit
 
 HERE: Final = "/ui/failed"
@@ -18,12 +22,17 @@ _SHOWN: Final = 200
 """Letters in a list; the groups count all that were read."""
 _CHOOSING: Final = ("receiver", "reason", "source", "since", "until")
 _TARGETS: Final = {"replay": "/v1/replays", "discard": "/v1/discards"}
+HOURS: Final = 24
+"""Hours of which a group shows the counts."""
+_HOUR_S: Final = 3_600.0
+_JOB: Final = "/v1/replays/{}"
+Letter = Mapping[str, Any]
 
 
-class FailedPage:
+class FailedPage(Page):
     """The groups, the letters of one, and the actions on all of one."""
 
-    nav: ClassVar[Nav | None] = Nav("Failed", HERE, portal=True)
+    nav = Nav("Failed", HERE, portal=True)
 
     def add_routes(self, routes: PageRoutes) -> None:
         routes.get("/failed", self.show)
@@ -43,7 +52,7 @@ class FailedPage:
             hours=HOURS,
             asked={name: query.get(name, "") for name in ("receiver", "reason", "source")},
             filtered=bool(query),
-            reasons=[("", "Any"), *((each, each.replace("_", " ")) for each in REASONS)],
+            reasons=choices(tuple(REASONS)),
         )
 
     async def all(self, visit: Visit) -> web.StreamResponse:
@@ -80,16 +89,106 @@ def _is_meant(letter: Mapping[str, Any], query: Mapping[str, str]) -> bool:
     return query.get("reason") in (None, letter["reason"]) and query.get("source") in (None, letter["source_id"])
 
 
-async def _letters(visit: Visit, receiver: str | None) -> tuple[Loaded, bool]:
+async def _letters(visit: Visit, receiver: str | None) -> tuple[Loaded[Any], bool]:
     """The newest, so many pages of them, and whether these are all."""
     query = {"limit": _A_PAGE} | ({} if receiver is None else {"receiver": receiver})
     items: Sequence[Any] = ()
     cursor: str | None = None
     for _ in range(_MOST_PAGES):
-        found = await visit.load("/v1/failed", query | ({} if cursor is None else {"cursor": cursor}))
+        found = await visit.load(visit.api.get("/v1/failed", query | ({} if cursor is None else {"cursor": cursor})))
         if found.problem is not None:
             return found, False
         items, cursor = [*items, *found.items], found.cursor
         if cursor is None:
             break
     return Loaded({"items": items}), cursor is None
+
+
+@dataclass(frozen=True, slots=True)
+class FailedGroup:
+    """`newest`: its newest letter. `hours`: how many in each of the last HOURS hours, the present one last; `earlier`:
+    before that. `share`: of each of these hours, from 0 to 1, of the fullest."""
+
+    receiver: str
+    reason: str
+    count: int
+    first_at: str | None
+    newest: Letter
+    hours: tuple[int, ...]
+    earlier: int
+    advice: str
+
+    @property
+    def shares(self) -> tuple[float, ...]:
+        most = max(self.hours) or 1
+        return tuple(count / most for count in self.hours)
+
+
+def groups_of(letters: Sequence[Letter], now: float) -> list[FailedGroup]:
+    """The largest first. `letters`: newest first. `now`: Unix seconds."""
+    found: dict[tuple[str, str], list[Letter]] = {}
+    for letter in letters:
+        found.setdefault((letter["receiver"], letter["reason"]), []).append(letter)
+    groups = [_group(receiver, reason, each, now) for (receiver, reason), each in found.items()]
+    return sorted(groups, key=lambda group: (-group.count, group.receiver, group.reason))
+
+
+def _group(receiver: str, reason: str, letters: Sequence[Letter], now: float) -> FailedGroup:
+    hours, earlier = [0] * HOURS, 0
+    for letter in letters:
+        ago = int((now - (moment(letter["failed_at"]) or 0.0)) // _HOUR_S)
+        if ago >= HOURS:
+            earlier += 1
+        else:
+            hours[HOURS - 1 - max(0, ago)] += 1
+    first = letters[-1]["failed_at"]
+    return FailedGroup(
+        receiver,
+        reason,
+        len(letters),
+        first,
+        letters[0],
+        tuple(hours),
+        earlier,
+        group_advice(reason, letters[0]["last_status"]),
+    )
+
+
+class ReplaysPage(Page):
+    """The list, and one job as it goes on."""
+
+    nav = Nav("Replays", "/ui/replays", portal=True)
+
+    def add_routes(self, routes: PageRoutes) -> None:
+        routes.get("/replays", self.list)
+        routes.get("/replays/{id:[^/]+}", self.show)
+        routes.live("/live/replays", self.rows)
+        routes.live("/live/replays/{id:[^/]+}", self.progress)
+
+    async def list(self, visit: Visit) -> web.StreamResponse:
+        found = await visit.load(visit.api.get("/v1/replays", visit.filters("cursor")))
+        return visit.show("replays.html", found=found, share=share, is_over=is_over)
+
+    async def rows(self, visit: Visit) -> str:
+        found = Loaded(await visit.api.get("/v1/replays", visit.filters("cursor")))
+        return visit.fragment("replays_rows.html", found=found, share=share, is_over=is_over)
+
+    async def show(self, visit: Visit) -> web.StreamResponse:
+        job = await visit.api.get(path(_JOB, visit.part("id")))
+        live = path("/ui/live/replays/{}", visit.part("id"))
+        return visit.show("replay.html", job=job, share=share(job), is_over=is_over(job), live=live)
+
+    async def progress(self, visit: Visit) -> str:
+        job = await visit.api.get(path(_JOB, visit.part("id")))
+        return visit.fragment("replay_progress.html", job=job, share=share(job), is_over=is_over(job))
+
+
+def share(job: Any) -> float | None:
+    """How much of it is done, from 0 to 1; None while it is not known how much there is."""
+    if job["counted"] is None:
+        return None
+    return 1.0 if job["counted"] == 0 else min(1.0, (job["sent"] + job["skipped"]) / job["counted"])
+
+
+def is_over(job: Any) -> bool:
+    return job["state"] in OVER

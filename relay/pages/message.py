@@ -4,13 +4,12 @@ import asyncio
 import re
 from ast import literal_eval
 from collections.abc import Mapping, Sequence
-from typing import Any, ClassVar, Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from aiohttp import web
 
 from relay.pages.api_client import ApiProblem, path
-from relay.pages.causes import Mend
-from relay.pages.page import Nav, PageRoutes
+from relay.pages.page import Page, PageRoutes
 from relay.pages.payload_view import body_text, curl, shown
 from relay.pages.round_trip import WIDTH, Trip, moment, stations, took, trips_of
 from relay.pages.visit import Loaded, Visit
@@ -28,14 +27,20 @@ class ShownMessage(NamedTuple):
     `is_old`: only the history knows it any more."""
 
     message: Mapping[str, Any]
-    attempts: Loaded
+    attempts: Loaded[Any]
     is_old: bool
 
 
-class MessageDetailPage:
-    """The page, its live part, and the payload as a download."""
+class Mend(NamedTuple):
+    """A remedy that a page offers: a call of the API, or with an empty `method` the page at `path`."""
 
-    nav: ClassVar[Nav | None] = None
+    label: str
+    method: str
+    path: str
+
+
+class MessageDetailPage(Page):
+    """The page, its live part, and the payload as a download."""
 
     def add_routes(self, routes: PageRoutes) -> None:
         routes.get("/messages/{source:[^/]+}/{message:[^/]+}", self.show)
@@ -46,7 +51,7 @@ class MessageDetailPage:
     async def show(self, visit: Visit) -> web.StreamResponse:
         source_id, message_id = _ids(visit)
         try:
-            seen, body, conflicts = await asyncio.gather(_look(visit), _body(visit), _conflicts(visit))
+            seen, body, conflicts = await asyncio.gather(_look(visit), visit.load(_payload(visit)), _conflicts(visit))
         except ApiProblem as problem:
             if problem.status != 404:
                 raise
@@ -136,29 +141,29 @@ def _ids(visit: Visit) -> tuple[str, str]:
 async def _look(visit: Visit) -> ShownMessage:
     """Raises ApiProblem if the message is not known."""
     ids = _ids(visit)
-    message, attempts = await asyncio.gather(visit.load(path(_OF_MESSAGE, *ids)), _attempts(visit))
-    if message.problem is None:
-        return ShownMessage(message.value, attempts, is_old=False)
-    if message.problem.status == 404 and (old := await _remembered(visit, *ids)) is not None:
+    message, attempts = await asyncio.gather(visit.result(visit.api.get(path(_OF_MESSAGE, *ids))), _attempts(visit))
+    if not isinstance(message, ApiProblem):
+        return ShownMessage(message, attempts, is_old=False)
+    if message.status == 404 and (old := await _remembered(visit, *ids)) is not None:
         return ShownMessage(old, attempts, is_old=True)
-    raise message.problem
+    raise message
 
 
-async def _attempts(visit: Visit) -> Loaded:
+async def _attempts(visit: Visit) -> Loaded[Any]:
     """Those that a live part knows already are not asked for again until there is a new one."""
     target, known = path(f"{_OF_MESSAGE}/attempts", *_ids(visit)), visit.kept.get("attempts", Loaded())
     if known.items:
         partition, offset = max((each["partition"], each["offset"]) for each in known.items)
-        news = await visit.load(target, {"limit": "1", "behind": f"{partition}-{offset}"})
+        news = await visit.load(visit.api.get(target, {"limit": "1", "behind": f"{partition}-{offset}"}))
         if news.problem is None and not news.items:
             return known
-    visit.kept["attempts"] = found = await visit.load(target, {"limit": _MOST_ATTEMPTS})
+    visit.kept["attempts"] = found = await visit.load(visit.api.get(target, {"limit": _MOST_ATTEMPTS}))
     return found
 
 
 async def _remembered(visit: Visit, source_id: str, message_id: str) -> Mapping[str, Any] | None:
     """What the history has of a message that state and log have forgotten, in the shape of one that they know."""
-    found = await visit.load("/v1/messages", {"source": source_id, "id": message_id})
+    found = await visit.load(visit.api.get("/v1/messages", {"source": source_id, "id": message_id}))
     same = (each for each in found.items if (each["source_id"], each["message_id"]) == (source_id, message_id))
     if (message := next(same, None)) is None:
         return None
@@ -166,17 +171,13 @@ async def _remembered(visit: Visit, source_id: str, message_id: str) -> Mapping[
     return {**message, "deliveries": [{**unknown, **each} for each in message["deliveries"]]}
 
 
-async def _body(visit: Visit) -> Loaded:
-    """The payload's bytes."""
-    try:
-        return Loaded((await visit.api.call("GET", path(f"{_OF_MESSAGE}/payload", *_ids(visit)))).body)
-    except ApiProblem as problem:
-        return Loaded(problem=problem)
+async def _payload(visit: Visit) -> bytes:
+    return (await visit.api.call("GET", path(f"{_OF_MESSAGE}/payload", *_ids(visit)))).body
 
 
 async def _conflicts(visit: Visit) -> Sequence[Mapping[str, Any]]:
     """Other messages that came with the same id, and were refused for that."""
-    letters = await visit.load("/v1/failed", {"receiver": "-", "limit": _MOST_LETTERS})
+    letters = await visit.load(visit.api.get("/v1/failed", {"receiver": "-", "limit": _MOST_LETTERS}))
     return [
         each
         for each in letters.items

@@ -4,15 +4,15 @@ import asyncio
 import json
 import re
 from collections.abc import Mapping, Sequence
-from typing import Any, ClassVar, Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from aiohttp import web
 
 from relay.domain.progress import ON_RECORD
 from relay.domain.reasons import REASONS
 from relay.pages.api_client import ApiProblem, path
-from relay.pages.form import fields_of
-from relay.pages.page import Nav, PageRoutes
+from relay.pages.page import Nav, Page, PageRoutes
+from relay.pages.render import choices
 from relay.pages.visit import Loaded, NoteKind, Visit
 
 HERE: Final = "/ui/messages"
@@ -47,10 +47,10 @@ class Picked(NamedTuple):
         return path("/v1/sources/{}/messages/{}/deliveries/{}/replay", *ids)
 
 
-class Messages:
+class Messages(Page):
     """The list, its live part, the way to one message by its ids, and the replay of some."""
 
-    nav: ClassVar[Nav | None] = Nav("Messages", HERE, portal=True)
+    nav = Nav("Messages", HERE, portal=True)
 
     def add_routes(self, routes: PageRoutes) -> None:
         routes.get("/messages", self.list)
@@ -60,7 +60,7 @@ class Messages:
 
     async def list(self, visit: Visit) -> web.StreamResponse:
         query = visit.filters(*FILTERS)
-        found = await _load(visit, query)
+        found = await visit.load(_page(visit, query))
         can_follow = LOOKED_INTO.isdisjoint(query)
         live = can_follow and bool(visit.request.query.get("live")) and "cursor" not in visit.request.query
         return visit.show(
@@ -73,8 +73,8 @@ class Messages:
             presets=[
                 (text, visit.url_with(since=since or None, until=None, cursor=None), since) for since, text in PRESETS
             ],
-            statuses=_choices(ON_RECORD),
-            reasons=_choices(tuple(REASONS)),
+            statuses=choices(ON_RECORD),
+            reasons=choices(tuple(REASONS)),
             row_key=_row_key,
             pick=_pick,
         )
@@ -83,9 +83,7 @@ class Messages:
         query = visit.filters(*FILTERS)
         if not LOOKED_INTO.isdisjoint(query):
             raise ApiProblem(400, "invalid-request", "This cannot be followed", _NOT_FOLLOWED)
-        found = await _load(visit, query)
-        if found.problem is not None:
-            raise found.problem
+        found = Loaded(await _page(visit, query))
         return visit.fragment("messages_rows.html", found=found, row_key=_row_key, pick=_pick)
 
     async def find(self, visit: Visit) -> web.StreamResponse:
@@ -98,7 +96,7 @@ class Messages:
     async def replay(self, visit: Visit) -> web.StreamResponse:
         """Those that were picked; first it is said how many, and what each of them is."""
         posted = await visit.form()
-        texts = [value for name, value in await fields_of(visit.request) if name == "pick"]
+        texts = [value for name, value in await visit.fields() if name == "pick"]
         picked = [one for text in texts for one in _picked(text)]
         back = posted.get("back", HERE)
         if not picked:
@@ -113,9 +111,9 @@ class Messages:
         return visit.back(back, *await _replayed(visit, chosen))
 
 
-async def _load(visit: Visit, query: Mapping[str, str]) -> Loaded:
+async def _page(visit: Visit, query: Mapping[str, str]) -> Any:
     asked = {name: _moment(value) if name in ("since", "until") else value for name, value in query.items()}
-    return await visit.load("/v1/messages", asked | visit.filters("cursor") | {"limit": _LIMIT})
+    return await visit.api.get("/v1/messages", asked | visit.filters("cursor") | {"limit": _LIMIT})
 
 
 async def _replayed(visit: Visit, chosen: Sequence[Picked]) -> tuple[str, NoteKind]:
@@ -131,17 +129,9 @@ async def _replayed(visit: Visit, chosen: Sequence[Picked]) -> tuple[str, NoteKi
 
 async def _replay(visit: Visit, one: Picked) -> str | None:
     """None if it was replayed; otherwise why not."""
-    try:
-        await visit.api.call("POST", one.target, body={"only_failed": False} if one.delivered else {})
-    except ApiProblem as problem:
-        if problem.status == 401:
-            raise
-        return problem.detail
-    return None
-
-
-def _choices(values: Sequence[str]) -> list[tuple[str, str]]:
-    return [("", "Any"), *((value, value.replace("_", " ")) for value in values)]
+    body = {"only_failed": False} if one.delivered else {}
+    result = await visit.result(visit.api.call("POST", one.target, body=body))
+    return result.detail if isinstance(result, ApiProblem) else None
 
 
 def _moment(text: str) -> str:

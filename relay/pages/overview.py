@@ -4,13 +4,13 @@ from collections import defaultdict
 from collections.abc import Mapping
 from datetime import datetime
 from math import ceil
-from typing import Any, ClassVar, Final
+from typing import Any, Final
 from urllib.parse import quote, urlencode
 
 from aiohttp import web
 
 from relay.pages.api_client import path
-from relay.pages.page import Nav, PageRoutes
+from relay.pages.page import Nav, Page, PageRoutes
 from relay.pages.visit import Loaded, Visit, see
 
 _SPAN: Final = "1h"
@@ -35,20 +35,20 @@ WORDS: Final[Mapping[str, str]] = {
 """Labels of alerts whose names are no plain words."""
 
 
-class Overview:
+class Overview(Page):
     """The first page."""
 
-    nav: ClassVar[Nav | None] = Nav("Overview", "/ui/")
+    nav = Nav("Overview", "/ui/")
 
     def add_routes(self, routes: PageRoutes) -> None:
         routes.get("/", self.show)
         routes.live("/live/overview", self.now)
 
     async def show(self, visit: Visit) -> web.StreamResponse:
-        found = await visit.load("/v1/overview")
+        found = await visit.load(visit.api.get("/v1/overview"))
         if found.problem is not None and found.problem.status == 403 and visit.has_page(_NARROWER):
             return see(_NARROWER)
-        stats = await visit.load("/v1/stats", {"by": "minute", "since": _SPAN})
+        stats = await visit.load(visit.api.get("/v1/stats", {"by": "minute", "since": _SPAN}))
         return visit.show("overview.html", found=found, chart=chart_of(stats), **_words())
 
     async def now(self, visit: Visit) -> Mapping[str, str]:
@@ -83,7 +83,7 @@ def failed_page(receiver: str, reason: str | None) -> str:
     return f"/ui/failed?{urlencode(chosen)}"
 
 
-def chart_of(stats: Loaded) -> dict[str, Any] | None:
+def chart_of(stats: Loaded[Any]) -> dict[str, Any] | None:
     """Of each minute, also those in which nothing happened, over all receivers and sources. None: there is no history,
     or nothing in it yet."""
     if stats.value is None:

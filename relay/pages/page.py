@@ -1,4 +1,4 @@
-"""What a page is, and how it says which paths are its own."""
+"""The interface of a page: its entry in the navigation, and its routes."""
 
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
@@ -13,7 +13,7 @@ Fragment = Callable[[Visit], Awaitable[str | Mapping[str, str]]]
 """Makes HTML, whose values were escaped; or several pieces of it, by the name of their event."""
 
 Tail = Callable[[Visit], Mapping[str, str]]
-"""What of the live tail a part is about: its query."""
+"""The query of the live tail for a part."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,8 +43,8 @@ class PageRoutes(Protocol):
 
 
 class Page(Protocol):
-    """One module of pages."""
+    """Pages of one subject. `nav` None: the navigation does not lead there."""
 
-    nav: ClassVar[Nav | None]
+    nav: ClassVar[Nav | None] = None
 
     def add_routes(self, routes: PageRoutes) -> None: ...

@@ -1,4 +1,4 @@
-"""The settings of a receiver as form fields, and the patch that a form sends. Pure.
+"""The settings of a receiver as text and as form fields, and the patch that a form sends. Pure.
 
 Only changed fields are sent, so that an outdated form does not undo another change.
 """
@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any, Final, Literal
 
 from relay.pages.api_client import ApiProblem
+from relay.pages.render import duration
 
 Kind = Literal["text", "number", "duration", "list", "labels"]
 
@@ -43,7 +44,10 @@ NEW_FIELDS: Final = (
     COMMON[-1],
 )
 
-
+_DURATIONS: Final = frozenset(
+    {"window_size", "timeout", "answer_deadline", "window", "open_for", "after", "ping_every", "disable_after"}
+    | {"base", "cap", "max_age"}
+)
 ANEW: Final = "anew:"
 """Begins the name of a field for a credential, before its JSON pointer."""
 
@@ -120,3 +124,31 @@ def _value(text: str, field: Field, present: Mapping[str, Any]) -> Any:
             gone = dict.fromkeys(present.get(field.name) or {})  # a merge patch removes null values
             return {**gone, **{name.strip(): value.strip() for name, _, value in parts}}
     return text
+
+
+def settings_of(it: Mapping[str, Any]) -> list[tuple[str, str, str]]:
+    """Name, value, and where it comes from. Those that were declared come first."""
+    given, declared_by, settings = frozenset(it["given"] or ()), it["declared_by"], it["settings"] or {}
+    origin = {"file": "receivers file", "api": "API"}.get(declared_by, declared_by or "")
+    rows = [
+        (name, settings_text(name, value), origin if name in given else "default") for name, value in settings.items()
+    ]
+    return sorted(rows, key=lambda row: (row[2] == "default", row[0]))
+
+
+def settings_text(name: str, value: Any) -> str:
+    """As people read it: durations with a unit, nested values in a line."""
+    if value is None or value in ([], {}):
+        return ""
+    if name in _DURATIONS and isinstance(value, int | float):
+        return duration(float(value))
+    if isinstance(value, dict) and name == "labels":
+        return ", ".join(f"{key}={each}" for key, each in value.items())
+    if isinstance(value, dict):
+        known = [(key, settings_text(key, each)) for key, each in value.items()]
+        return ", ".join(f"{key} {text}" for key, text in known if text)
+    if isinstance(value, list):
+        return ", ".join(str(each) for each in value)
+    if isinstance(value, float):
+        return f"{value:g}"
+    return str(value).lower() if isinstance(value, bool) else str(value)

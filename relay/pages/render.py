@@ -1,7 +1,7 @@
 """Templates, and how numbers, times and states are written on a page. Values may be hostile text: all are escaped."""
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final
@@ -199,6 +199,11 @@ def tone(state: object) -> str:
 def words(state: object) -> str:
     """`half_open` as people write it."""
     return str(state).replace("_", " ")
+
+
+def choices(values: Sequence[str]) -> list[tuple[str, str]]:
+    """Options of a filter: any, or one of `values`."""
+    return [("", "Any"), *((value, words(value)) for value in values)]
 
 
 _SHORT: Final = {

@@ -1,22 +1,22 @@
 """Sources, and how the callback of one is."""
 
 import asyncio
-from typing import ClassVar, Final
+from typing import Final
 
 from aiohttp import web
 
-from relay.pages.api_client import ApiProblem, path
-from relay.pages.page import Nav, PageRoutes
-from relay.pages.receiver import settings_text
+from relay.pages.api_client import path
+from relay.pages.page import Nav, Page, PageRoutes
+from relay.pages.receiver_form import settings_text
 from relay.pages.visit import Visit
 
 _PAGE: Final = "50"
 
 
-class SourcesPage:
+class SourcesPage(Page):
     """`/ui/sources`, and `/ui/sources/{id}`."""
 
-    nav: ClassVar[Nav | None] = Nav("Sources", "/ui/sources")
+    nav = Nav("Sources", "/ui/sources")
 
     def add_routes(self, routes: PageRoutes) -> None:
         routes.get("/sources", self.list)
@@ -24,14 +24,15 @@ class SourcesPage:
         routes.post("/sources/{source_id}/pause", self.pause)
 
     async def list(self, visit: Visit) -> web.StreamResponse:
-        found = await visit.load("/v1/sources", {"limit": _PAGE, **visit.filters("cursor")})
+        found = await visit.load(visit.api.get("/v1/sources", {"limit": _PAGE, **visit.filters("cursor")}))
         return visit.show("sources.html", found=found)
 
     async def show(self, visit: Visit) -> web.StreamResponse:
         """Who may read a source, and no more, sees how its callback is, and not its settings."""
         source_id = visit.part("source_id")
         callback, source = await asyncio.gather(
-            visit.load(path("/v1/sources/{}/callback", source_id)), visit.load(path("/v1/sources/{}", source_id))
+            visit.load(visit.api.get(path("/v1/sources/{}/callback", source_id))),
+            visit.load(visit.api.get(path("/v1/sources/{}", source_id))),
         )
         if callback.problem is not None and callback.problem.status == 403:
             raise callback.problem
@@ -41,11 +42,5 @@ class SourcesPage:
 
     async def pause(self, visit: Visit) -> web.StreamResponse:
         source_id, why = visit.part("source_id"), (await visit.form()).get("reason", "").strip()
-        following = path("/ui/sources/{}", source_id)
-        try:
-            await visit.api.call("POST", path("/v1/sources/{}/callback/pause", source_id), body={"reason": why})
-        except ApiProblem as problem:
-            if problem.status == 401:
-                raise
-            return visit.back(following, f"{problem.title}. {problem.detail}", "bad")
-        return visit.back(following, "Its callback is paused.")
+        call = visit.api.call("POST", path("/v1/sources/{}/callback/pause", source_id), body={"reason": why})
+        return await visit.change(call, path("/ui/sources/{}", source_id), "Its callback is paused.")

@@ -1,15 +1,22 @@
-"""System: which version this is, whether all parts work, the settings in force, and where the documents are."""
+"""Pages about the relay itself: topics and workers, system, and doctor."""
 
 import re
 from collections.abc import Iterable, Mapping
 from http import HTTPStatus
-from typing import ClassVar, Final, NamedTuple
+from typing import Any, Final, NamedTuple
+from urllib.parse import urlencode
 
 from aiohttp import web
 
-from relay.pages.page import Nav, PageRoutes
+from relay.pages.page import Nav, Page, PageRoutes
 from relay.pages.visit import Loaded, Visit
 
+_MOST: Final = "1000"
+_FILTERS: Final = ("role", "receiver", "served")
+ROLES: Final = [
+    ("", "all"),
+    *((role, role) for role in ("from-sender", "to-receiver", "from-receiver-async", "to-sender", "failed-messages")),
+]
 _LINE: Final = re.compile(r"\[([-+!])\](\S+) (?:ok|failed: (.*)|warns: (.*))")
 _STATES: Final = {"+": "ok", "-": "failed", "!": "warning"}
 DOCUMENTS: Final = (
@@ -20,6 +27,54 @@ DOCUMENTS: Final = (
     ("/metrics", "Metrics", "for Prometheus; once there is a key, with one that has the scope metrics"),
 )
 """Address, name, and what it is for."""
+_FOUND: Final = "/ui/doctor/found"
+
+
+class WorkersPage(Page):
+    """The lanes, by topic or one by one."""
+
+    nav = Nav("Topics and workers", "/ui/workers")
+
+    def add_routes(self, routes: PageRoutes) -> None:
+        routes.get("/workers", self.show)
+        routes.live("/live/workers", self.rows, every_s=2.0)
+
+    async def show(self, visit: Visit) -> web.StreamResponse:
+        return visit.show("working.html", **await self._seen(visit))
+
+    async def rows(self, visit: Visit) -> str:
+        return visit.fragment("working_rows.html", **await self._seen(visit))
+
+    async def _seen(self, visit: Visit) -> dict[str, Any]:
+        query, by = visit.filters(*_FILTERS), visit.filters("by").get("by", "topic")
+        found = await visit.load(visit.api.get("/v1/lanes", {**query, **visit.filters("cursor"), "limit": _MOST}))
+        lanes = sorted(found.items, key=lambda lane: lane["served"])  # stable: lanes without a process first
+        return {"found": found, "query": query, "by": by, "lanes": lanes, "topics": topics_of(lanes), "roles": ROLES}
+
+
+def topics_of(lanes: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """A row for each topic, in the order in which they come."""
+    found: dict[str, dict[str, Any]] = {}
+    for lane in lanes:
+        nothing = {"partitions": 0, "served": 0, "lag": 0, "rate": None, "oldest_s": None, "seen_s": None}
+        row = found.setdefault(lane["topic"], {**lane, **nothing, "in_flight": 0, "processes": []})
+        row["partitions"] += 1
+        row["served"] += lane["served"]
+        row["lag"] += lane["lag"]
+        row["in_flight"] += lane["in_flight"]
+        row["processes"] = sorted({*row["processes"], *filter(None, [lane["process"]])})
+        row["rate"] = _sum(row["rate"], lane["rate"])
+        row["oldest_s"] = _most(row["oldest_s"], lane["oldest_s"])
+        row["seen_s"] = _most(row["seen_s"], lane["seen_s"])
+    return list(found.values())
+
+
+def _sum(one: float | None, other: float | None) -> float | None:
+    return other if one is None else one + (other or 0.0)
+
+
+def _most(one: float | None, other: float | None) -> float | None:
+    return other if one is None else max(one, other or 0.0)
 
 
 class SystemPart(NamedTuple):
@@ -30,18 +85,18 @@ class SystemPart(NamedTuple):
     detail: str
 
 
-class System:
+class System(Page):
     """One page."""
 
-    nav: ClassVar[Nav | None] = Nav("System", "/ui/system")
+    nav = Nav("System", "/ui/system")
 
     def add_routes(self, routes: PageRoutes) -> None:
         routes.get("/system", self.show)
 
     async def show(self, visit: Visit) -> web.StreamResponse:
-        version = await visit.load("/version")
+        version = await visit.load(visit.api.get("/version"))
         told = await visit.api.call("GET", "/readyz", query={"verbose": ""}, also={503})
-        settings = await visit.load("/v1/settings")
+        settings = await visit.load(visit.api.get("/v1/settings"))
         if settings.problem is not None and settings.problem.status == HTTPStatus.FORBIDDEN:
             settings = Loaded()  # it is the administrators' business, and no problem
         return visit.show(
@@ -69,3 +124,24 @@ def parts_of(text: str) -> list[SystemPart]:
     """What /readyz says of each part."""
     found = map(_LINE.fullmatch, text.splitlines())
     return [SystemPart(one[2], _STATES[one[1]], one[3] or one[4] or "") for one in found if one is not None]
+
+
+class Doctor(Page):
+    """One page. A look takes some seconds, so what it finds comes when the page is there."""
+
+    nav = Nav("Doctor", "/ui/doctor")
+
+    def add_routes(self, routes: PageRoutes) -> None:
+        routes.get("/doctor", self.show)
+        routes.get("/doctor/found", self.found)
+
+    async def show(self, visit: Visit) -> web.StreamResponse:
+        query = visit.filters("receiver")
+        later = f"{_FOUND}?{urlencode(query)}" if query else _FOUND
+        return visit.show("doctor.html", found=None, later=later, query=query)
+
+    async def found(self, visit: Visit) -> web.StreamResponse:
+        """A part of the page; the whole of it for browsers without scripts."""
+        query = visit.filters("receiver")
+        found = await visit.load(visit.api.get("/v1/doctor", query))
+        return visit.show("doctor_found.html" if visit.is_partial else "doctor.html", found=found, query=query)

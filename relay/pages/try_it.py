@@ -3,14 +3,14 @@
 import json
 import secrets
 from collections.abc import Mapping
-from typing import Any, ClassVar, Final
+from typing import Any, Final
 from urllib.parse import quote
 
 from aiohttp import web
 
 from relay import samples
 from relay.pages.api_client import ApiProblem, path
-from relay.pages.page import Nav, PageRoutes
+from relay.pages.page import Nav, Page, PageRoutes
 from relay.pages.visit import Visit
 
 SOURCE: Final = "try-it"
@@ -18,10 +18,10 @@ _USUAL: Final = "github.push"
 _NAMED: Final = "100"
 
 
-class Trying:
+class Trying(Page):
     """A form with a sample message; sending it leads to the page of that message."""
 
-    nav: ClassVar[Nav | None] = Nav("Try it", "/ui/try")
+    nav = Nav("Try it", "/ui/try")
 
     def add_routes(self, routes: PageRoutes) -> None:
         routes.get("/try", self.form)
@@ -42,24 +42,23 @@ class Trying:
     async def send(self, visit: Visit) -> web.StreamResponse:
         form = await visit.form()
         source, message_id = form.get("source", "") or SOURCE, f"try-{secrets.token_hex(6)}"
-        try:
-            sent = await visit.api.call(
+        sent = await visit.result(
+            visit.api.call(
                 "POST",
                 path("/v1/sources/{}/messages", source),
                 query={"receiver": form["receiver"]} if form.get("receiver") else None,
                 content=form.get("payload", "").encode(),
                 headers=_headers(message_id, form.get("type", "")),
             )
-        except ApiProblem as problem:
-            if problem.status == 401:
-                raise
-            return await self._show(visit, {"sample": _USUAL, "type": "", "source": source, **form}, problem)
-        return visit.back(path("/ui/messages/{}/{}", source, sent.value["message_id"]), "Sent. Watch it go round.")
+        )
+        if isinstance(sent, ApiProblem):
+            return await self._show(visit, {"sample": _USUAL, "type": "", "source": source, **form}, sent)
+        return visit.back(path("/ui/messages/{}/{}", source, message_id), "Sent. Watch it go round.")
 
     async def _show(
         self, visit: Visit, values: Mapping[str, Any], problem: ApiProblem | None = None
     ) -> web.StreamResponse:
-        receivers = await visit.load("/v1/receivers", {"limit": _NAMED})
+        receivers = await visit.load(visit.api.get("/v1/receivers", {"limit": _NAMED}))
         return visit.show(
             "trying.html",
             status=200 if problem is None else problem.status,

@@ -1,18 +1,19 @@
-"""One request for a page: its visitor, its URL parameters, and its response."""
+"""One request for a page: its visitor, its URL parameters and form, and its response."""
 
 import base64
 import hashlib
 import hmac
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Final, Literal
+from typing import Any, Final, Generic, Literal, TypeVar, cast
+from urllib.parse import parse_qsl
 
 from aiohttp import web
 from yarl import URL
 
-from relay.pages.api_client import ApiClient, ApiProblem, Query
-from relay.pages.form import fields_of
+from relay.api.reading import read_body
+from relay.pages.api_client import ApiClient, ApiProblem
 from relay.pages.render import Renderer
 
 HOME: Final = "/ui/"
@@ -23,8 +24,14 @@ _FLASH_MOST: Final = 600
 """Characters of a note: a cookie has 4 KiB."""
 _FLASH_S: Final = 60
 _CSRF: Final = b"the form of a page"
+MOST_BYTES: Final = 2 * 1024 * 1024
+"""A message that is tried may be 1 MiB, and grows when a form has it."""
+_MOST_FIELDS: Final = 2_000
+_FORM_TYPE: Final = "application/x-www-form-urlencoded"
+_FIELDS: Final[web.RequestKey[list[tuple[str, str]]]] = web.RequestKey("form", list[tuple[str, str]])
 
 NoteKind = Literal["good", "bad", "plain"]
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,21 +43,21 @@ class Note:
 
 
 @dataclass(frozen=True, slots=True)
-class Loaded:
-    """What the API gave for a part of a page: a `value`, or a `problem` that takes its place."""
+class Loaded(Generic[T]):
+    """The result of a call of the API: a `value`, or a `problem` to show in its place."""
 
-    value: Any = None
+    value: T | None = None
     problem: ApiProblem | None = None
 
     @property
     def items(self) -> Sequence[Any]:
         """Of a list."""
-        return () if self.value is None else self.value["items"]
+        return cast(Mapping[str, Any], self.value)["items"] if self.value is not None else ()
 
     @property
     def cursor(self) -> str | None:
         """Of the list's next part."""
-        return None if self.value is None else self.value.get("cursor") or None
+        return cast(Mapping[str, Any], self.value).get("cursor") if self.value is not None else None
 
 
 @dataclass(slots=True)
@@ -71,7 +78,7 @@ class Visit:
     newcomer: str | None = None
     in_portal: bool = False
     """A visitor with a portal link, who sees the receivers of one owner."""
-    kept: dict[str, Loaded] = field(default_factory=dict)
+    kept: dict[str, Loaded[Any]] = field(default_factory=dict)
     """What a live part knows from its last look."""
     portal_origins: Sequence[str] = ()
     frame_ancestors: Sequence[str] = ()
@@ -89,7 +96,16 @@ class Visit:
 
     async def form(self) -> Mapping[str, str]:
         """Fields of the form; of several with one name the first."""
-        return dict(reversed(await fields_of(self.request)))
+        return dict(reversed(await self.fields()))
+
+    async def fields(self) -> list[tuple[str, str]]:
+        """Names and values of the form, in their order. Raises ApiProblem for another kind of body, and the Problems of
+        `read_body`."""
+        fields = self.request.get(_FIELDS)
+        if fields is None:
+            body = await read_body(self.request, MOST_BYTES)
+            fields = self.request[_FIELDS] = _parsed(self.request.content_type, body)
+        return fields
 
     @property
     def is_partial(self) -> bool:
@@ -103,14 +119,24 @@ class Visit:
 
     # the API
 
-    async def load(self, target: str, query: Query | None = None) -> Loaded:
-        """A part of the page. A 401 is raised all the same: it leads to the log-in."""
+    async def load(self, call: Awaitable[T]) -> Loaded[T]:
+        """The result of a call of the API, for a template."""
+        found = await self.result(call)
+        return Loaded(problem=found) if isinstance(found, ApiProblem) else Loaded(found)
+
+    async def result(self, call: Awaitable[T]) -> T | ApiProblem:
+        """The result of a call of the API. A 401 is raised: it leads to the log-in."""
         try:
-            return Loaded(await self.api.get(target, query))
+            return await call
         except ApiProblem as problem:
             if problem.status == 401:
                 raise
-            return Loaded(problem=problem)
+            return problem
+
+    async def change(self, call: Awaitable[object], following: str, done: str) -> web.Response:
+        """Make a change, and go to the page `following` with a note: `done`, or why the API refused."""
+        result = await self.result(call)
+        return self.refused(following, result) if isinstance(result, ApiProblem) else self.back(following, done)
 
     # the answer
 
@@ -132,6 +158,11 @@ class Visit:
             else:
                 response.set_cookie(FLASH_COOKIE, note, path=HOME, max_age=_FLASH_S, httponly=True, samesite="Strict")
         return response
+
+    def refused(self, following: str, problem: ApiProblem) -> web.Response:
+        """To another page of ours, with the API's reason as the note."""
+        more = (error["detail"] for error in problem.errors if error["detail"] != problem.detail)
+        return self.back(following, " ".join([f"{problem.title}. {problem.detail}", *more]), "bad")
 
     def has_page(self, href: str) -> bool:
         """Whether the navigation leads there."""
@@ -202,3 +233,14 @@ def note_of(cookie: str | None) -> Note | None:
     except ValueError:
         return None
     return Note(str(text), kind if kind in ("good", "bad") else "plain")
+
+
+def _parsed(kind: str, body: bytes) -> list[tuple[str, str]]:
+    if not body:
+        return []
+    if kind != _FORM_TYPE:
+        raise ApiProblem(415, "form", "This is no form", f"A page posts {_FORM_TYPE}.")
+    try:
+        return parse_qsl(body.decode(), keep_blank_values=True, errors="strict", max_num_fields=_MOST_FIELDS)
+    except ValueError:
+        raise ApiProblem(400, "form", "The form cannot be read", "Go back, load the page again, repeat it.") from None

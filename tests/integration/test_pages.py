@@ -8,8 +8,8 @@ from contextlib import AsyncExitStack
 import pytest
 
 from relay.history.port import HistoryPage, MessageFound, MessageQuery
-from relay.pages.form import MOST_BYTES
-from relay.pages.statics import FILES
+from relay.pages.visit import MOST_BYTES
+from relay.pages.web import FILES
 from relay.state.read_model import Sign
 from tests.fakes.history import MemoryHistory
 from tests.integration.api_rig import Reply, Rig, running_api

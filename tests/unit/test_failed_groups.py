@@ -1,6 +1,6 @@
 """Dead letters in groups, as the page Failed shows them."""
 
-from relay.pages.failed_groups import HOURS, groups_of
+from relay.pages.failed import HOURS, groups_of
 from tests.browser.told import BEGUN, at, letter
 
 NOW = BEGUN + 10.0

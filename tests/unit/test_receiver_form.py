@@ -7,8 +7,7 @@ import pytest
 
 from relay.pages import spark
 from relay.pages.api_client import ApiProblem
-from relay.pages.receiver import settings_of
-from relay.pages.receiver_form import COMMON, credentials_of, given_anew, shown, wanted_of
+from relay.pages.receiver_form import COMMON, credentials_of, given_anew, settings_of, shown, wanted_of
 from relay.pages.receivers import host_of
 
 PRESENT: dict[str, Any] = {

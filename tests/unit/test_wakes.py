@@ -5,7 +5,7 @@ from collections.abc import AsyncIterator
 from typing import Any
 
 from relay.pages.api_client import ApiProblem, Query
-from relay.pages.refresh import IDLE_S, LINGER_S, Wakes
+from relay.pages.live import IDLE_S, LINGER_S, Wakes
 from tests.fakes.virtual_time import virtually
 
 
