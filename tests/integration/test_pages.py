@@ -6,11 +6,13 @@ import re
 from contextlib import AsyncExitStack
 
 import pytest
+from aiohttp import ClientSession
 
 from relay.history.port import HistoryPage, MessageFound, MessageQuery
 from relay.pages.visit import MOST_BYTES
 from relay.pages.web import FILES
 from relay.state.read_model import Sign
+from tests.browser.scripted_api import ScriptedApi, scripted_pages
 from tests.fakes.history import MemoryHistory
 from tests.integration.api_rig import Reply, Rig, running_api
 
@@ -288,6 +290,13 @@ async def test_what_is_live_comes_in_pieces_and_ends_with_the_server() -> None:
         assert b"event: attention\n" in told
         await rig.server.stop()
         await stream.content.read()
+
+
+async def test_a_live_part_renders_its_first_content_once() -> None:
+    api = ScriptedApi({"/v1/replays": {"items": [], "cursor": None}})
+    async with scripted_pages(api), ClientSession() as client, client.get(f"{api.url}/ui/live/replays") as stream:
+        await stream.content.readuntil(b"event: message\n")
+        assert [path for path, _ in api.queries] == ["/v1/session", "/v1/replays"]
 
 
 async def test_of_many_streams_of_one_browser_the_oldest_ends() -> None:
