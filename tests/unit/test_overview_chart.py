@@ -6,7 +6,7 @@ from relay.pages.overview import chart_of
 from relay.pages.visit import Loaded
 
 
-def stats(**series: dict[str, tuple[int, int]]) -> Loaded:
+def stats(**series: dict[str, tuple[int, int]]) -> Loaded[Any]:
     """By name, what was delivered and what failed at a time of day."""
     lines: list[dict[str, Any]] = [
         {
