@@ -7,11 +7,12 @@ with Relay("https://relay.example", key="...") as relay:
     print(answer.json())
 """
 
-from relay.client.async_client import Answer as Answer
-from relay.client.async_client import AsyncRelay as AsyncRelay
-from relay.client.blocking import Relay as Relay
 from relay.client.errors import ApiError as ApiError
 from relay.client.errors import ClientError as ClientError
 from relay.client.errors import DeliveryFailed as DeliveryFailed
+from relay.client.errors import NotARelay as NotARelay
 from relay.client.errors import RelayUnreachable as RelayUnreachable
 from relay.client.errors import WaitTimeout as WaitTimeout
+from relay.client.relay import Answer as Answer
+from relay.client.relay import AsyncRelay as AsyncRelay
+from relay.client.relay import Relay as Relay

@@ -5,11 +5,24 @@ from typing import Any
 
 
 class ClientError(Exception):
-    """The relay did not do what it was asked to do; the message says why."""
+    """The relay did not do what it was asked to do; the message says why. `busy`: the same request may succeed later,
+    as a part of the relay is unavailable or recovering."""
+
+    busy: bool = False
 
 
 class RelayUnreachable(ClientError):
-    """No relay answers at that address, or the connection broke, also after several tries."""
+    """No relay answers at that address, or the connection broke, also after several tries. `lost`: there was no
+    connection, or it broke."""
+
+    def __init__(self, message: str, *, busy: bool = False, lost: bool = False) -> None:
+        super().__init__(message)
+        self.busy = busy
+        self.lost = lost
+
+
+class NotARelay(RelayUnreachable):
+    """Another server answers at that address, or a relay of another version."""
 
 
 class WaitTimeout(ClientError):
@@ -20,26 +33,29 @@ class ApiError(ClientError):
     """The API refused the request: problem details (RFC 9457).
 
     `kind`: the last part of the problem's `type`, for example `not-found`; see docs/reference/problems.md.
-    `errors`: the mistakes and their places. `document`: the whole problem.
+    `errors`: the mistakes and their places. `document`: the whole problem. `request`: method and path of the request.
     """
 
-    def __init__(self, status: int, document: Mapping[str, Any]) -> None:
+    def __init__(self, status: int, document: Mapping[str, Any], request: str = "", hint: str = "") -> None:
         title, detail = str(document.get("title", "")), str(document.get("detail", ""))
-        super().__init__(f"{status} {title}: {detail}")
+        line = f"{title}: {detail}".strip(": ")
+        super().__init__(f"{request}: {status} {line}{hint}" if request else f"{status} {line}{hint}")
         self.status = status
         self.kind = str(document.get("type", "")).rpartition("/")[2]
         self.title = title
         self.detail = detail
         self.errors: Sequence[Mapping[str, str]] = document.get("errors") or ()
         self.document = document
+        self.request = request
+        self.busy = status == 503
 
 
 class DeliveryFailed(ApiError):
     """The relay gave the delivery up. `reason`: as in docs/reference/reasons.md. `dead_letter`: its path in the API, or
     None if it is not kept."""
 
-    def __init__(self, status: int, document: Mapping[str, Any]) -> None:
-        super().__init__(status, document)
+    def __init__(self, status: int, document: Mapping[str, Any], request: str = "") -> None:
+        super().__init__(status, document, request)
         self.reason: str | None = document.get("reason")
         self.attempts: int | None = document.get("attempts")
         self.last_status: int | None = document.get("last_status")

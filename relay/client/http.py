@@ -1,17 +1,21 @@
 """Requests of the client to the API: with retries, and with the API's problems as errors."""
 
 import os
-from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
-from typing import Any, Final, NamedTuple, TypeVar
+from collections.abc import AsyncIterator, Collection, Iterable, Mapping, Sequence
+from copy import copy
+from types import MappingProxyType
+from typing import Final, NamedTuple, TypeVar, is_typeddict
 from urllib.parse import quote
 
 import aiohttp
 import msgspec
 from tenacity import AsyncRetrying, RetryCallState, retry_if_exception_type, stop_after_attempt, wait_random_exponential
+from yarl import URL
 
 from relay import __version__
-from relay.client.errors import ApiError, DeliveryFailed, RelayUnreachable
+from relay.client.errors import ApiError, ClientError, DeliveryFailed, NotARelay, RelayUnreachable
 from relay.client.sse import SILENT_S, EventReader, ServerSentEvent
+from relay.domain.failure import tls_failure
 
 T = TypeVar("T")
 Query = Mapping[str, object]
@@ -19,6 +23,9 @@ Query = Mapping[str, object]
 
 USUAL_URL: Final = "http://127.0.0.1:8080"
 JSON: Final = "application/json"
+MERGE_PATCH: Final = "application/merge-patch+json"
+_EVENTS: Final = "text/event-stream"
+_NOTHING: Final[Mapping[str, str]] = MappingProxyType({})
 _BACKOFF: Final = wait_random_exponential(multiplier=0.2, max=5.0)
 _LONGEST_PAUSE_S: Final = 60.0
 """A longer Retry-After is cut to this."""
@@ -30,6 +37,8 @@ class Response(NamedTuple):
     status: int
     headers: Mapping[str, str]
     body: bytes
+    url: str
+    """Of the relay."""
 
 
 class _Again(Exception):
@@ -45,17 +54,25 @@ class Http:
     """One connection pool to one relay.
 
     A request is repeated after a 429, and a 503 with `Retry-After`; one that is `safe` to repeat also after a broken
-    connection, 502 and 504. `tries`: in all. `timeout_s`: of each.
+    connection, 502 and 504. `tries`: in all. `timeout_s`: of each. `headers`: of each request.
     """
 
     def __init__(
-        self, url: str | None, key: str | None, *, tries: int, timeout_s: float, session: aiohttp.ClientSession | None
+        self,
+        url: str | None,
+        key: str | None,
+        *,
+        tries: int,
+        timeout_s: float,
+        session: aiohttp.ClientSession | None = None,
+        headers: Mapping[str, str] = _NOTHING,
     ) -> None:
         self.url = (url or os.environ.get("RELAY_API_URL") or USUAL_URL).rstrip("/")
         key = key if key is not None else os.environ.get("RELAY_API_KEY")
         self._headers = {"user-agent": f"relay-client/{__version__}"}
         if key:
             self._headers["authorization"] = f"Bearer {key}"
+        self._headers.update(headers)
         self._tries = tries
         self._timeout = aiohttp.ClientTimeout(total=timeout_s)
         self._given, self._session = session is not None, session
@@ -65,25 +82,12 @@ class Http:
             await self._session.close()
             self._session = None
 
-    async def get(self, kind: type[T], path: str, query: Query | None = None) -> T:
-        return decoded(kind, await self.request("GET", path, query=query, safe=True))
-
-    async def post(
-        self, kind: type[T], path: str, body: object = None, *, query: Query | None = None, safe: bool = False
-    ) -> T:
-        encoded = None if body is None else msgspec.json.encode(body)
-        return decoded(kind, await self.request("POST", path, query=query, body=encoded, safe=safe))
-
-    async def pages(self, kind: type[T], path: str, query: Query) -> AsyncIterator[T]:
-        """The items of a list, page by page as they are needed."""
-        cursor: str | None = None
-        while True:
-            page = await self.get(dict[str, Any], path, {**query, "cursor": cursor})
-            for item in page["items"]:
-                yield msgspec.convert(item, kind, strict=False)
-            cursor = page["cursor"]
-            if cursor is None:
-                return
+    def having(self, headers: Mapping[str, str]) -> "Http":
+        """The same pool, with these headers in each request, too."""
+        self._pool()
+        other = copy(self)
+        other._headers, other._given = self._headers | dict(headers), True
+        return other
 
     async def request(
         self,
@@ -95,8 +99,11 @@ class Http:
         content_type: str = JSON,
         headers: Iterable[tuple[str, str]] = (),
         safe: bool = False,
+        accepted: Collection[int] = (),
     ) -> Response:
-        """Raises ApiError for what the API refuses, RelayUnreachable if no relay answers."""
+        """`accepted`: error statuses that are a response like any other here.
+
+        Raises ApiError for what the API refuses, RelayUnreachable if no relay answers."""
         sent = self._headers | dict(headers) | ({} if body is None else {"content-type": content_type})
         tries = AsyncRetrying(
             stop=stop_after_attempt(self._tries),
@@ -104,7 +111,7 @@ class Http:
             retry=retry_if_exception_type(_Again),
             retry_error_callback=_give_up,
         )
-        return await tries(self._once, method, path, parameters(query), body, sent, safe)
+        return await tries(self._once, method, path, parameters(query), body, sent, safe, accepted)
 
     async def _once(
         self,
@@ -114,45 +121,57 @@ class Http:
         body: bytes | None,
         headers: Mapping[str, str],
         safe: bool,
+        accepted: Collection[int],
     ) -> Response:
+        request = f"{method} {path}"
         try:
             async with self._pool().request(
                 method,
-                self.url + path,
+                self._at(path),
                 params=query,
                 data=body,
                 headers=headers,
                 timeout=self._timeout,
                 allow_redirects=False,
             ) as response:
-                found = Response(response.status, response.headers, await response.read())
+                found = Response(response.status, response.headers, await response.read(), self.url)
         except aiohttp.ClientConnectorError as error:  # nothing was sent
-            raise _Again(RelayUnreachable(f"no relay answers at {self.url}: {error}")) from error
-        except (aiohttp.ClientError, TimeoutError) as error:
-            unreachable = RelayUnreachable(f"{method} {self.url}{path}: {error or 'timeout'}")
+            raise _Again(self._unreachable(request, error)) from error
+        except (aiohttp.ClientError, TimeoutError, ValueError) as error:
+            unreachable = self._unreachable(request, error)
             raise _Again(unreachable) if safe else unreachable from error
-        if found.status < 300:
+        if found.status < 300 or found.status in accepted:
             return found
-        problem, pause_s = refused(found), _retry_after(found.headers)
+        problem, pause_s = self._refused(found, request), _retry_after(found.headers)
         repeated = found.status == 429 or (found.status == 503 and (safe or pause_s is not None))
         repeated |= safe and found.status in (502, 504) and not isinstance(problem, DeliveryFailed)
         raise _Again(problem, pause_s) if repeated else problem
 
     async def events(self, path: str, query: Query) -> AsyncIterator[ServerSentEvent]:
         """Server-sent events, until the API ends the stream. Raises as `request`."""
+        request = f"GET {path}"
         timeout = aiohttp.ClientTimeout(total=None, sock_connect=SILENT_S / 2, sock_read=SILENT_S)
         try:
             async with self._pool().get(
-                self.url + path, params=parameters(query), headers=self._headers, timeout=timeout, allow_redirects=False
+                self._at(path),
+                params=parameters(query),
+                headers=self._headers | {"accept": _EVENTS},
+                timeout=timeout,
+                allow_redirects=False,
             ) as response:
-                if response.status != 200:
-                    raise refused(Response(response.status, response.headers, await response.read()))
+                if response.status != 200 or response.content_type != _EVENTS:
+                    body = await response.read()
+                    raise self._refused(Response(response.status, response.headers, body, self.url), request)
                 reader = EventReader()
                 async for data in response.content.iter_any():
                     for event in reader.feed(data):
                         yield event
         except (aiohttp.ClientError, TimeoutError, ValueError) as error:
-            raise RelayUnreachable(f"GET {self.url}{path}: {error or 'timeout'}") from error
+            raise self._unreachable(request, error) from error
+
+    def _at(self, path: str) -> URL:
+        """`path` is percent-encoded, and an id in it may be `..`: it is sent as it is."""
+        return URL(str(URL(self.url)) + path, encoded=True)
 
     def _pool(self) -> aiohttp.ClientSession:
         """Made by the first request: a session belongs to the event loop that it is made in."""
@@ -160,10 +179,43 @@ class Http:
             self._session = aiohttp.ClientSession(cookie_jar=aiohttp.DummyCookieJar(), trust_env=True)
         return self._session
 
+    def _unreachable(self, request: str, error: Exception) -> RelayUnreachable:
+        match error:
+            case aiohttp.ClientSSLError():
+                return RelayUnreachable(f"no TLS connection to {self.url}: {tls_failure(str(error))}")
+            case aiohttp.ClientConnectionError() | aiohttp.ClientPayloadError() | TimeoutError():
+                why = str(error) or "timeout"
+                return RelayUnreachable(
+                    f"no relay answers at {self.url}: is `relay dev` or `relay run` up? ({why})", lost=True
+                )
+            case _:  # no HTTP, or something that is invalid in a URL or header
+                return RelayUnreachable(f"{request.partition(' ')[0]} {self.url}: {error}")
+
+    def _refused(self, response: Response, request: str) -> ClientError:
+        """The error of a response with a status from 300 on."""
+        try:
+            document = msgspec.json.decode(response.body)
+        except msgspec.MsgspecError:
+            document = None
+        if not isinstance(document, dict) or "title" not in document or response.status < 400:
+            if response.status == 503:  # from a proxy in front of it
+                return RelayUnreachable(f"{request}: 503 from {self.url}", busy=True)
+            return _stranger(response)
+        if response.headers.get("relay-outcome") == "failed":
+            return DeliveryFailed(response.status, document, request)
+        return ApiError(response.status, document, request, self._hint() if response.status == 401 else "")
+
+    def _hint(self) -> str:
+        """What to do about a 401."""
+        if "authorization" in self._headers:
+            return f"; RELAY_API_KEY is not a key of the API at {self.url}"
+        return "; set RELAY_API_KEY to a key of the API"
+
 
 def path(template: str, *parts: object) -> str:
-    """`template` with each `{}` replaced by a part, percent-encoded: an id may contain a slash."""
-    return template.format(*(quote(str(part), safe="") for part in parts))
+    """`template` with each `{}` replaced by a part, percent-encoded: an id may contain a slash. Bytes of a command line
+    that are not UTF-8 are kept, and the API rejects them."""
+    return template.format(*(quote(str(part), safe="", errors="surrogateescape") for part in parts))
 
 
 def parameters(query: Query | None) -> list[tuple[str, str]]:
@@ -180,25 +232,20 @@ def parameters(query: Query | None) -> list[tuple[str, str]]:
 
 
 def decoded(kind: type[T], response: Response) -> T:
-    """The JSON of a response. Fields that a newer relay adds are ignored. Raises RelayUnreachable if it is another
-    document: then something else than a relay answers there."""
-    try:
-        return msgspec.json.decode(response.body, type=kind, strict=False)
-    except msgspec.MsgspecError as error:
-        raise RelayUnreachable(f"what answered is no relay of this version: {error}") from error
-
-
-def refused(response: Response) -> ApiError | RelayUnreachable:
-    """The error of a response with a status from 300 on."""
+    """The JSON of a response. Fields that a newer relay adds are kept. Raises NotARelay if it is another document: then
+    something else than a relay answers there."""
     try:
         document = msgspec.json.decode(response.body)
-    except msgspec.MsgspecError:
-        document = None
-    if not isinstance(document, dict) or "title" not in document:
-        return RelayUnreachable(f"what answered is no relay: status {response.status}")
-    if response.headers.get("relay-outcome") == "failed":
-        return DeliveryFailed(response.status, document)
-    return ApiError(response.status, document)
+        converted = msgspec.convert(document, kind, strict=False)
+    except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+        raise _stranger(response) from error
+    return document if is_typeddict(kind) else converted
+
+
+def _stranger(response: Response) -> NotARelay:
+    media_type = response.headers.get("Content-Type", "no type").partition(";")[0]
+    seen = f"status {response.status}, {media_type}"
+    return NotARelay(f"the server at {response.url} is not a relay ({seen}): is it the URL of the API?")
 
 
 def _retry_after(headers: Mapping[str, str]) -> float | None:

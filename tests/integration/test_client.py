@@ -58,7 +58,7 @@ async def test_a_message_is_sent_waited_for_and_found(url: str) -> None:
         assert again.duplicate
         state = await relay.messages.get("app", "m/1")
         assert [delivery.receiver for delivery in state.deliveries] == ["good"]
-        assert await relay.messages.payload("app", "m/1") == b'{"n":1}'
+        assert (await relay.messages.payload("app", "m/1")).body == b'{"n":1}'
 
         with pytest.raises(DeliveryFailed) as failed:
             await relay.send_and_wait("app", "text", receiver="bad")
@@ -105,7 +105,7 @@ async def test_the_tail_and_a_replay(url: str) -> None:
         while (event := await anext(events))[0] != "failed":
             pass
         assert event[1]["message_id"] == sent.message_id
-        assert (await relay.replay("app", sent.message_id, "bad"))["generation"] == 1
+        assert (await relay.messages.replay("app", sent.message_id, "bad"))["generation"] == 1
         preview = await relay.replays.preview(receiver="bad")
         assert preview["dry_run"] is True
         await events.aclose()  # type: ignore[attr-defined]

@@ -95,7 +95,7 @@ async def test_a_delivery_that_failed_says_why(api: Api, relay: AsyncRelay) -> N
 
 async def test_something_else_that_answers_is_named(api: Api, relay: AsyncRelay) -> None:
     api.responses.append(web.Response(status=200, text="<html>", content_type="text/html"))
-    with pytest.raises(RelayUnreachable, match="no relay"):
+    with pytest.raises(RelayUnreachable, match="not a relay"):
         await relay.receivers.get("ci")
 
 

@@ -1,0 +1,262 @@
+"""Declarations of the client's methods: each names a route of the API, its parameters and its response, once.
+
+The signature says the rest: a parameter in braces in the path goes there, `etag` is sent as If-Match, `changes` is the
+whole body, as a merge patch. The others are the query of a GET or DELETE, and the fields of the body of a POST. One
+declaration serves both clients: a method of `Asyncio` returns a coroutine, one of `Blocking` its result.
+"""
+
+import asyncio
+import functools
+import inspect
+import json
+import re
+import threading
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Collection, Coroutine, Iterator, Mapping
+from dataclasses import dataclass, field
+from types import MappingProxyType
+from typing import Any, Concatenate, Final, Generic, ParamSpec, Self, TypeVar, cast, get_type_hints, overload
+
+from relay.client.http import JSON, MERGE_PATCH, Http, Response, decoded, path
+
+P = ParamSpec("P")
+T = TypeVar("T")
+M = TypeVar("M")
+
+_PARAMETER: Final = re.compile(r"\{(\w+)\}")
+_NOTHING: Final[Mapping[str, object]] = MappingProxyType({})
+
+
+class Asyncio:
+    """Marks a client whose methods return coroutines and async iterators."""
+
+
+class Blocking:
+    """Marks a client whose methods block, and return iterators."""
+
+
+class Loop:
+    """An event loop in a thread of its own, from the first call until it is closed."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._thread: threading.Thread | None = None
+
+    def run(self, coroutine: Coroutine[Any, Any, T]) -> T:
+        with self._lock:
+            if self._loop is None:
+                self._loop = asyncio.new_event_loop()
+                self._thread = threading.Thread(target=_run, args=(self._loop,), name="relay-client", daemon=True)
+                self._thread.start()
+        future = asyncio.run_coroutine_threadsafe(coroutine, self._loop)
+        try:
+            return future.result()
+        except BaseException:  # Ctrl-C must not leave the request in progress
+            future.cancel()
+            raise
+
+    def close(self) -> None:
+        with self._lock:
+            loop, self._loop = self._loop, None
+            if loop is not None and self._thread is not None:
+                loop.call_soon_threadsafe(loop.stop)
+                self._thread.join()
+
+
+def _run(loop: asyncio.AbstractEventLoop) -> None:
+    try:
+        loop.run_forever()
+    finally:
+        loop.close()
+
+
+class Resource(Generic[M]):
+    """A group of methods. `loop`: the one that a blocking client runs in; None: the caller's."""
+
+    def __init__(self, http: Http, loop: Loop | None = None) -> None:
+        self._http = http
+        self._loop = loop
+
+    def in_asyncio(self) -> "Resource[Asyncio]":
+        """The same resource for code that runs in the loop."""
+        return cast(type[Resource[Asyncio]], type(self))(self._http)
+
+
+class Method(Generic[P, T]):
+    """A method of both clients, written as a coroutine function."""
+
+    def __init__(self, function: Callable[Concatenate[Any, P], Coroutine[Any, Any, T]]) -> None:
+        self._function = function
+        functools.update_wrapper(cast(Any, self), function, updated=())
+
+    @overload
+    def __get__(self, resource: None, owner: type) -> Self: ...
+    @overload
+    def __get__(self, resource: Resource[Asyncio], owner: type) -> Callable[P, Coroutine[Any, Any, T]]: ...
+    @overload
+    def __get__(self, resource: Resource[Blocking], owner: type) -> Callable[P, T]: ...
+    def __get__(self, resource: Resource[Any] | None, owner: type) -> Any:
+        if resource is None:
+            return self
+        return functools.partial(self._call, resource)
+
+    def _call(self, resource: Resource[Any], /, *args: P.args, **kwargs: P.kwargs) -> Coroutine[Any, Any, T] | T:
+        loop = resource._loop
+        if loop is None:
+            return self._function(resource, *args, **kwargs)
+        return loop.run(self._function(resource.in_asyncio(), *args, **kwargs))
+
+
+class Iteration(Generic[P, T]):
+    """An iterator of both clients, written as an async generator function."""
+
+    def __init__(self, function: Callable[Concatenate[Any, P], AsyncIterator[T]]) -> None:
+        self._function = function
+        functools.update_wrapper(cast(Any, self), function, updated=())
+
+    @overload
+    def __get__(self, resource: None, owner: type) -> Self: ...
+    @overload
+    def __get__(self, resource: Resource[Asyncio], owner: type) -> Callable[P, AsyncIterator[T]]: ...
+    @overload
+    def __get__(self, resource: Resource[Blocking], owner: type) -> Callable[P, Iterator[T]]: ...
+    def __get__(self, resource: Resource[Any] | None, owner: type) -> Any:
+        if resource is None:
+            return self
+        return functools.partial(self._call, resource)
+
+    def _call(self, resource: Resource[Any], /, *args: P.args, **kwargs: P.kwargs) -> AsyncIterator[T] | Iterator[T]:
+        loop = resource._loop
+        if loop is None:
+            return self._function(resource, *args, **kwargs)
+        return _blocking(loop, self._function(resource.in_asyncio(), *args, **kwargs))
+
+
+def _blocking(loop: Loop, items: AsyncIterator[T]) -> Iterator[T]:
+    end = object()
+
+    async def following() -> T | object:
+        return await anext(items, end)
+
+    async def close() -> None:
+        if isinstance(items, AsyncGenerator):
+            await items.aclose()
+
+    try:
+        while (item := loop.run(following())) is not end:
+            yield cast(T, item)
+    finally:
+        loop.run(close())
+
+
+@dataclass(frozen=True, slots=True)
+class Declared:
+    """A declared request. `safe`: may be repeated. `in_query`: parameters outside the path are the query, not the body.
+    `fixed`: parameters that the caller does not give. `accepted`: error statuses that are a response here."""
+
+    method: str
+    path: str
+    safe: bool
+    in_query: bool
+    signature: inspect.Signature
+    fixed: Mapping[str, object] = field(default_factory=dict)
+    accepted: Collection[int] = ()
+
+    @property
+    def parameters(self) -> Iterator[str]:
+        """Names of the query's parameters or of the body's fields, without those of `**fields`."""
+        yield from self.fixed
+        for name, parameter in list(self.signature.parameters.items())[1:]:
+            if parameter.kind is not inspect.Parameter.VAR_KEYWORD and name not in (*self._in_path, "etag", "changes"):
+                yield name
+
+    @property
+    def _in_path(self) -> list[str]:
+        return _PARAMETER.findall(self.path)
+
+    async def send(self, http: Http, args: tuple[object, ...], kwargs: Mapping[str, object]) -> Response:
+        bound = self.signature.bind(None, *args, **kwargs)
+        bound.apply_defaults()
+        given = dict(list(bound.arguments.items())[1:])
+        extra = [name for name, one in self.signature.parameters.items() if one.kind is one.VAR_KEYWORD]
+        more = {name: value for each in extra for name, value in given.pop(each).items()}
+        places = [given.pop(name) for name in self._in_path]
+        etag, changes = given.pop("etag", None), given.pop("changes", None)
+        others = {name: value for name, value in given.items() if value is not None} | more | dict(self.fixed)
+        document = changes if changes is not None else None if self.in_query else others or None
+        return await http.request(
+            self.method,
+            path(_PARAMETER.sub("{}", self.path), *places),
+            query=others if self.in_query else None,
+            body=None if document is None else json.dumps(document, default=str).encode(),
+            content_type=JSON if changes is None else MERGE_PATCH,
+            headers=() if etag is None else [("if-match", f'"{etag}"')],
+            safe=self.safe,
+            accepted=self.accepted,
+        )
+
+
+class ApiCall(Method[P, T]):
+    """The method for a declared route."""
+
+    def __init__(self, stub: Callable[Concatenate[Any, P], T], declared: Declared) -> None:
+        self.declared = declared
+        self._stub = stub
+
+        async def call(resource: Resource[Any], /, *args: P.args, **kwargs: P.kwargs) -> T:
+            response = await declared.send(resource._http, args, kwargs)
+            return cast(T, response) if self.kind is Response else decoded(self.kind, response)
+
+        functools.update_wrapper(call, stub)
+        super().__init__(call)
+
+    @functools.cached_property
+    def kind(self) -> type[T]:
+        """The type of the response."""
+        return cast(type[T], get_type_hints(self._stub)["return"])
+
+
+def route(
+    method: str,
+    path: str,
+    *,
+    safe: bool | None = None,
+    in_query: bool | None = None,
+    fixed: Mapping[str, object] = _NOTHING,
+    accepted: Collection[int] = (),
+) -> Callable[[Callable[Concatenate[Any, P], T]], ApiCall[P, T]]:
+    """Declares a method by its signature, which has no body. `safe`: default of a GET. `in_query`: default of all but
+    POST."""
+
+    def declare(stub: Callable[Concatenate[Any, P], T]) -> ApiCall[P, T]:
+        return ApiCall(
+            stub,
+            Declared(
+                method,
+                path,
+                method == "GET" if safe is None else safe,
+                method != "POST" if in_query is None else in_query,
+                inspect.signature(stub),
+                fixed,
+                accepted,
+            ),
+        )
+
+    return declare
+
+
+def every(page: ApiCall[P, Any], kind: type[T]) -> Iteration[P, T]:
+    """The items of all pages of a list, requested as they are needed. `limit` is the size of a page."""
+
+    async def items(resource: Resource[Asyncio], /, *args: P.args, **kwargs: P.kwargs) -> AsyncIterator[T]:
+        ask = cast(Callable[..., Coroutine[Any, Any, Mapping[str, Any]]], page.__get__(resource, type(resource)))
+        while True:
+            found = await ask(*args, **kwargs)
+            for item in found["items"]:
+                yield item
+            if found["cursor"] is None:
+                return
+            kwargs["cursor"] = found["cursor"]
+
+    functools.update_wrapper(items, cast(Any, page), updated=())
+    return Iteration(items)

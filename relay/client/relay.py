@@ -1,0 +1,342 @@
+"""The client of the relay's API, for asyncio programs (`AsyncRelay`) and others (`Relay`)."""
+
+# mypy: disable-error-code="empty-body"
+
+import asyncio
+import secrets
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final, Self
+from urllib.parse import quote
+
+import aiohttp
+import msgspec
+
+from relay.api.audit import AuditPage
+from relay.api.doctor import DoctorView
+from relay.api.health import Version
+from relay.api.history.shapes import AttemptItem, CountsView
+from relay.api.overview.resource import LaneItem, LanePage, OverviewView
+from relay.api.reencryption import ReencryptionPage
+from relay.api.sessions import NewLink
+from relay.api.settings import SettingsView
+from relay.api.view import MessageView
+from relay.client.call import Asyncio, Blocking, Iteration, Loop, M, Method, Resource, every, route
+from relay.client.errors import ApiError, ClientError, NotARelay, RelayUnreachable, WaitTimeout
+from relay.client.http import JSON, Http, Response, decoded, path
+from relay.client.resources import Failed, Keys, Messages, Receivers, Replays, Sessions, Sources
+from relay.client.sse import ServerSentEvent
+from relay.domain.forwarding import PREFIX
+
+Payload = bytes | str | Mapping[str, Any] | list[Any]
+"""Bytes and text are sent as they are; everything else as JSON."""
+
+_IN_A_HEADER: Final = " !#$&'()*+,/:;=?@[]~-._"
+LONGEST_WAIT_S: Final = 20
+"""For which one request waits: proxies end requests that take longer."""
+_RECONNECT_S: Final = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """The receiver's answer to a message. `outcome`: `answered`, or `delivered` if the receiver took it without an
+    answer. `status`: the answer's HTTP status, or None if there is none. `truncated`: only its beginning was kept."""
+
+    outcome: str
+    status: int | None
+    content_type: str | None
+    body: bytes = field(repr=False)
+    truncated: bool = False
+
+    def json(self) -> Any:
+        """The body, decoded. Raises ValueError if it is not JSON."""
+        return msgspec.json.decode(self.body)
+
+
+class RelayApi(Resource[M]):
+    """The methods of `AsyncRelay` and `Relay`."""
+
+    def __init__(self, http: Http, loop: Loop | None = None) -> None:
+        super().__init__(http, loop)
+        self.messages = Messages[M](http, loop)
+        self.failed = Failed[M](http, loop)
+        self.replays = Replays[M](http, loop)
+        self.receivers = Receivers[M](http, loop)
+        self.sources = Sources[M](http, loop)
+        self.keys = Keys[M](http, loop)
+        self.sessions = Sessions[M](http, loop)
+
+    def in_asyncio(self) -> "RelayApi[Asyncio]":
+        return RelayApi(self._http)
+
+    @property
+    def url(self) -> str:
+        return self._http.url
+
+    def with_headers(self, headers: Mapping[str, str]) -> "RelayApi[M]":
+        """The same relay, by the same connections, with these headers in each request."""
+        return RelayApi(self._http.having(headers), self._loop)
+
+    @Method
+    async def send(
+        self: "RelayApi[Asyncio]",
+        source: str,
+        payload: Payload,
+        *,
+        receivers: Iterable[str] = (),
+        type: str | None = None,
+        id: str | None = None,
+        content_type: str | None = None,
+        headers: Mapping[str, str] | None = None,
+    ) -> MessageView:
+        """Send a message; return once the relay has stored it.
+
+        `receivers`: default those that subscribe to the source. `id`: unique in the source, default a random one; a
+        message with the id of an earlier one is not delivered again (`duplicate`), so a repeat is safe. `content_type`:
+        default `application/json`, for text `text/plain`. `headers`: sent to the receivers as `relay-header-NAME`.
+        """
+        body, usual_type = _encoded(payload)
+        ce_id = quote(id or secrets.token_hex(16), safe=_IN_A_HEADER, errors="surrogateescape")
+        response = await self._http.request(
+            "POST",
+            path("/v1/sources/{}/messages", source),
+            query={"receiver": list(receivers), "type": type},
+            body=body,
+            content_type=content_type or usual_type,
+            headers=[("ce-id", ce_id), *((PREFIX + name, value) for name, value in (headers or {}).items())],
+            safe=True,
+        )
+        return decoded(MessageView, response)
+
+    @Method
+    async def outcome(self: "RelayApi[Asyncio]", source: str, id: str, *, wait_s: int) -> Answer | MessageView:
+        """The receiver's answer; or the message's state, if it takes longer than `wait_s` (at most 20 s) or if there
+        are several receivers. Raises DeliveryFailed if the relay gave up."""
+        wait = f"wait={max(0, min(wait_s, LONGEST_WAIT_S))}"
+        response = await self._http.request("GET", _message(source, id), headers=[("prefer", wait)], safe=True)
+        return _answer(response) if "relay-outcome" in response.headers else decoded(MessageView, response)
+
+    @Method
+    async def wait(self: "RelayApi[Asyncio]", source: str, id: str, *, timeout_s: float = 60.0) -> Answer:
+        """The receiver's answer to a message that goes to one receiver.
+
+        Raises DeliveryFailed if the relay gave up, WaitTimeout if there is no answer after `timeout_s`, and ApiError
+        if the message has several receivers: `messages.get` has the state of each.
+        """
+        clock = asyncio.get_running_loop().time
+        end = clock() + timeout_s
+        while True:
+            left_s = end - clock()
+            if left_s <= 0:
+                raise WaitTimeout(f"no answer to {source}/{id} within {timeout_s:g} s")
+            query = {"wait": max(1, round(min(left_s, LONGEST_WAIT_S)))}
+            try:
+                response = await self._http.request("GET", _message(source, id), query=query, safe=True)
+            except ApiError as error:
+                if error.status != 404:
+                    raise
+                await asyncio.sleep(min(0.5, max(0.0, left_s)))  # a producer's message may not have been read yet
+                continue
+            if "relay-outcome" in response.headers:
+                return _answer(response)
+
+    @Method
+    async def send_and_wait(
+        self: "RelayApi[Asyncio]",
+        source: str,
+        payload: Payload,
+        *,
+        receiver: str | None = None,
+        type: str | None = None,
+        id: str | None = None,
+        content_type: str | None = None,
+        headers: Mapping[str, str] | None = None,
+        timeout_s: float = 60.0,
+    ) -> Answer:
+        """Send a message to one receiver, and return its answer. Arguments and errors: as of `send` and `wait`."""
+        sent = await self.send(
+            source,
+            payload,
+            receivers=() if receiver is None else (receiver,),
+            type=type,
+            id=id,
+            content_type=content_type,
+            headers=headers,
+        )
+        return await self.wait(source, sent.message_id, timeout_s=timeout_s)
+
+    @Iteration
+    async def tail(
+        self: "RelayApi[Asyncio]",
+        *,
+        sources: Iterable[str] = (),
+        receivers: Iterable[str] = (),
+        types: Iterable[str] = (),
+        failed: bool = False,
+        reconnect: Callable[[ClientError], None] | None = None,
+    ) -> AsyncIterator[ServerSentEvent]:
+        """Events as they happen: name and data, as in the API's `GET /v1/tail`.
+
+        Ends when the API ends the stream, which it does after 15 minutes. With `reconnect` it connects again until it
+        is closed, and after a connection that broke, for whose reason `reconnect` is called; events in between are
+        lost.
+        """
+        query = {"source": list(sources), "receiver": list(receivers), "type": list(types), "failed": failed}
+        begun = False
+        while True:
+            try:
+                async for event in self._http.events("/v1/tail", query):
+                    begun = True
+                    yield event
+            except ClientError as error:
+                if reconnect is None or not begun or not _is_passing(error):
+                    raise
+                reconnect(error)
+                await asyncio.sleep(_RECONNECT_S)
+            if reconnect is None:
+                return
+
+    @route("GET", "/v1/attempts/{partition}/{offset}")
+    def attempt(self, partition: int, offset: int) -> AttemptItem:
+        """One request of the relay, with its headers and body, from the history."""
+
+    @route("GET", "/v1/stats")
+    def stats(
+        self,
+        *,
+        by: str | None = None,
+        since: str | None = None,
+        until: str | None = None,
+        receiver: str | None = None,
+        source: str | None = None,
+    ) -> CountsView:
+        """Outcomes of messages and attempts over time, from the history."""
+
+    @route("GET", "/v1/overview")
+    def overview(self) -> OverviewView:
+        """The throughput of each stage, and what needs attention."""
+
+    @route("GET", "/v1/lanes")
+    def lanes_page(
+        self,
+        *,
+        receiver: str | None = None,
+        role: str | None = None,
+        served: bool | None = None,
+        limit: int | None = None,
+        cursor: str | None = None,
+    ) -> LanePage:
+        """The partitions of all lanes, and how far each is read: one page."""
+
+    lanes = every(lanes_page, LaneItem)
+
+    @route("GET", "/v1/settings")
+    def settings(self) -> SettingsView:
+        """The settings of the process that answers, secrets masked."""
+
+    @route("GET", "/v1/audit")
+    def audit(self, *, limit: int | None = None, cursor: str | None = None) -> AuditPage:
+        """Changes made over the API, the newest first: one page."""
+
+    @route("GET", "/v1/doctor")
+    def doctor(self, *, receiver: str | None = None) -> DoctorView:
+        """Checks of the relay and its dependencies, made now."""
+
+    @route("POST", "/v1/secrets/reencrypt", in_query=True, safe=True)
+    def reencrypt(
+        self, *, dry_run: bool = False, limit: int | None = None, cursor: str | None = None
+    ) -> ReencryptionPage:
+        """Encrypt the secrets of receivers and sources with the newest key: a page of them."""
+
+    @route("POST", "/v1/portal-links")
+    def portal_link(self, owner: str, *, hours: float | None = None, receivers: Iterable[str] | None = None) -> NewLink:
+        """A link into the portal of an owner."""
+
+    @route("GET", "/version")
+    def version(self) -> Version:
+        """The version of the relay."""
+
+    @route("GET", "/readyz", fixed={"verbose": "1"}, accepted=(503,))
+    def readiness(self) -> Response:
+        """Whether the process is ready, and a line of text for each of its parts. Status 503 if it is not."""
+
+
+class AsyncRelay(RelayApi[Asyncio]):
+    """A relay, by its HTTP API.
+
+    `url`: default RELAY_API_URL, or http://127.0.0.1:8080. `key`: default RELAY_API_KEY; "" for none. `timeout_s`: of
+    each try of a request; `tries`: how many there are in all. `session`: an aiohttp session to use, which stays open,
+    for example one with a connector to a unix socket. `headers`: of each request.
+
+    Every method raises ApiError for what the API refuses, and RelayUnreachable if no relay answers.
+    """
+
+    def __init__(
+        self,
+        url: str | None = None,
+        key: str | None = None,
+        *,
+        timeout_s: float = 30.0,
+        tries: int = 5,
+        session: aiohttp.ClientSession | None = None,
+        headers: Mapping[str, str] | None = None,
+    ) -> None:
+        super().__init__(Http(url, key, tries=tries, timeout_s=timeout_s, session=session, headers=headers or {}))
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_error: object) -> None:
+        await self.close()
+
+    async def close(self) -> None:
+        """Close the connections. A session that was given stays open."""
+        await self._http.close()
+
+
+class Relay(RelayApi[Blocking]):
+    """A relay, by its HTTP API. Arguments, methods and errors are those of `AsyncRelay`; threads may share it."""
+
+    def __init__(
+        self, url: str | None = None, key: str | None = None, *, timeout_s: float = 30.0, tries: int = 5
+    ) -> None:
+        self._own_loop = Loop()
+        super().__init__(Http(url, key, tries=tries, timeout_s=timeout_s), self._own_loop)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_error: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Close the connections."""
+        self._own_loop.run(self._http.close())
+        self._own_loop.close()
+
+
+def _is_passing(error: ClientError) -> bool:
+    return error.busy or (isinstance(error, RelayUnreachable) and not isinstance(error, NotARelay))
+
+
+def _message(source: str, id: str) -> str:
+    return path("/v1/sources/{}/messages/{}", source, id)
+
+
+def _encoded(payload: Payload) -> tuple[bytes, str]:
+    if isinstance(payload, bytes):
+        return payload, JSON
+    if isinstance(payload, str):
+        return payload.encode(), "text/plain; charset=utf-8"
+    return msgspec.json.encode(payload), JSON
+
+
+def _answer(response: Response) -> Answer:
+    status = response.headers.get("relay-answer-status")
+    return Answer(
+        response.headers["relay-outcome"],
+        None if status is None else int(status),
+        response.headers.get("Content-Type"),
+        response.body,
+        response.headers.get("relay-answer-truncated") == "true",
+    )

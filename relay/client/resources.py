@@ -1,0 +1,313 @@
+"""The resources of the API: a group of methods each, most of them one declaration."""
+
+# mypy: disable-error-code="empty-body"
+# A declaration is a signature without a body: relay.client.call makes the method from it.
+
+from collections.abc import Iterable, Mapping
+from typing import Literal
+
+from relay.api.failed import LetterPage, LetterView, WholeLetter
+from relay.api.history.shapes import AttemptItem, AttemptPage, MessageItem, MessagePage
+from relay.api.keys import KeyPage, KeyView, NewKey
+from relay.api.receiver_list import ReceiverItem, ReceiverPage
+from relay.api.receiver_view import NewReceiverView, ReceiverView
+from relay.api.receivers import EndpointView, ReceiverHealthView
+from relay.api.registration import RemovalView
+from relay.api.replay_view import JobPage, JobView, OneView, PreviewView
+from relay.api.rotation import RotatedView
+from relay.api.sessions import EndedSession, NewSession, SessionView
+from relay.api.sources import NewSourceView, SourceItem, SourcePage, SourceRemovalView, SourceView
+from relay.api.stats import LastResponseDetail, StatsView
+from relay.api.test_request import TrialView
+from relay.api.verification import TriedView
+from relay.api.view import MessageView
+from relay.client.call import M, Resource, every, route
+from relay.client.http import Response
+
+_MESSAGE = "/v1/sources/{source}/messages/{id}"
+_DELIVERY = _MESSAGE + "/deliveries/{receiver}"
+_LETTER = "/v1/failed/{partition}/{offset}"
+_RECEIVER = "/v1/receivers/{name}"
+_SOURCE = "/v1/sources/{source}"
+
+
+class Messages(Resource[M]):
+    """The messages of the relay: `AsyncRelay.messages`. `since`, `until`: RFC 3339, or how long ago (`90m`)."""
+
+    @route("GET", _MESSAGE)
+    def get(self, source: str, id: str, *, receiver: str | None = None) -> MessageView:
+        """The state of a message and its deliveries. Raises ApiError with status 404 if it is not known."""
+
+    @route("GET", "/v1/messages")
+    def page(
+        self,
+        *,
+        source: str | None = None,
+        receiver: str | None = None,
+        owner: str | None = None,
+        status: Iterable[str] = (),
+        reason: Iterable[str] = (),
+        type: str | None = None,
+        since: str | None = None,
+        until: str | None = None,
+        id: str | None = None,
+        header: Iterable[str] = (),
+        payload: str | None = None,
+        limit: int | None = None,
+        cursor: str | None = None,
+    ) -> MessagePage:
+        """Messages from the history, the newest first: one page."""
+
+    list = every(page, MessageItem)
+
+    @route("GET", _MESSAGE + "/attempts")
+    def attempts_page(
+        self,
+        source: str,
+        id: str,
+        *,
+        receiver: str | None = None,
+        behind: str | None = None,
+        limit: int | None = None,
+        cursor: str | None = None,
+    ) -> AttemptPage:
+        """Each request that the relay made for a message, the newest first, from the history: one page."""
+
+    attempts = every(attempts_page, AttemptItem)
+
+    @route("GET", _MESSAGE + "/payload")
+    def payload(self, source: str, id: str) -> Response:
+        """The payload, as the sender gave it: `body`, and its content type among the `headers`."""
+
+    @route("POST", _DELIVERY + "/replay")
+    def replay(self, source: str, id: str, receiver: str, *, only_failed: bool = True) -> OneView:
+        """Send a delivery that failed to its receiver again. `only_failed=False`: also one that was delivered."""
+
+    @route("POST", _DELIVERY + "/discard")
+    def discard(self, source: str, id: str, receiver: str) -> OneView:
+        """End a delivery that failed for good, and notify its sender."""
+
+
+class Failed(Resource[M]):
+    """Dead letters: `AsyncRelay.failed`. `receiver`: `-` for those of messages that never had one."""
+
+    @route("GET", "/v1/failed")
+    def page(self, *, receiver: Iterable[str] = (), limit: int | None = None, cursor: str | None = None) -> LetterPage:
+        """Open dead letters, the newest first: one page."""
+
+    list = every(page, LetterView)
+
+    @route("GET", _LETTER)
+    def get(self, partition: int, offset: int) -> WholeLetter:
+        """A dead letter with its headers and payload."""
+
+    @route("POST", _LETTER + "/replay")
+    def replay(self, partition: int, offset: int) -> OneView:
+        """Send it to its receiver again."""
+
+    @route("POST", _LETTER + "/discard")
+    def discard(self, partition: int, offset: int) -> OneView:
+        """End it for good, and notify its sender."""
+
+
+class Replays(Resource[M]):
+    """Jobs that replay or discard many dead letters: `AsyncRelay.replays`.
+
+    `selection`: `receiver`, `source`, `reason`, `status`, `stage`, `ids`, `since`, `until`, `rate` (a second),
+    `only_failed`; as in the API's `POST /v1/replays`.
+    """
+
+    @route("POST", "/v1/replays")
+    def create(self, /, **selection: object) -> JobView:
+        """Send many again."""
+
+    @route("POST", "/v1/discards")
+    def discard(self, /, **selection: object) -> JobView:
+        """End many for good, and notify their senders."""
+
+    @route("POST", "/v1/replays", fixed={"dry_run": True}, safe=True)
+    def preview(self, /, **selection: object) -> PreviewView:
+        """What `create` would do."""
+
+    @route("POST", "/v1/discards", fixed={"dry_run": True}, safe=True)
+    def preview_discard(self, /, **selection: object) -> PreviewView:
+        """What `discard` would do."""
+
+    @route("GET", "/v1/replays/{id}")
+    def get(self, id: str) -> JobView:
+        """The progress of a job."""
+
+    @route("GET", "/v1/replays")
+    def page(self, *, limit: int | None = None, cursor: str | None = None) -> JobPage:
+        """All jobs, the newest first: one page."""
+
+    list = every(page, JobView)
+
+    @route("POST", "/v1/replays/{id}/stop", safe=True)
+    def stop(self, id: str) -> JobView:
+        """Stop a job. Messages that it has sent stay sent."""
+
+
+class Receivers(Resource[M]):
+    """The receivers of the relay: `AsyncRelay.receivers`. Their fields are those of receivers.yaml.
+
+    `etag`: only if the receiver is still that version; otherwise ApiError with status 412.
+    """
+
+    @route("GET", _RECEIVER)
+    def get(self, name: str) -> ReceiverHealthView:
+        """Settings and health of a receiver."""
+
+    @route("GET", "/v1/receivers")
+    def page(
+        self,
+        *,
+        owner: str | None = None,
+        label: Iterable[str] = (),
+        state: Iterable[str] = (),
+        declared_by: Literal["file", "api"] | None = None,
+        prefix: str | None = None,
+        lane: Literal["dedicated", "shared"] | None = None,
+        traffic: bool = False,
+        limit: int | None = None,
+        cursor: str | None = None,
+    ) -> ReceiverPage:
+        """All receivers, in the order of their names: one page. `label`: `name` or `name=value`; all of several."""
+
+    list = every(page, ReceiverItem)
+
+    @route("POST", "/v1/receivers")
+    def create(self, /, name: str, post_endpoint: str | None = None, **fields: object) -> NewReceiverView:
+        """Register a receiver. Without a `secret`, one is made: it is in this response only."""
+
+    @route("PATCH", _RECEIVER)
+    def update(self, name: str, changes: Mapping[str, object], *, etag: str | None = None) -> ReceiverView:
+        """Change some fields: a JSON merge patch, in which None restores the default."""
+
+    @route("DELETE", _RECEIVER)
+    def delete(self, name: str, *, etag: str | None = None, dry_run: bool = False) -> RemovalView:
+        """Remove a receiver; returns what becomes of its messages. `dry_run`: only that."""
+
+    @route("POST", _RECEIVER + "/pause", safe=True)
+    def pause(self, name: str, reason: str = "") -> ReceiverHealthView:
+        """Send the receiver nothing until it is resumed; its messages wait."""
+
+    @route("POST", _RECEIVER + "/resume", safe=True)
+    def resume(self, name: str) -> ReceiverHealthView:
+        """Send to the receiver again; its breaker is closed."""
+
+    @route("POST", _RECEIVER + "/test")
+    def test(self, name: str) -> TrialView:
+        """Send the receiver one signed ping; returns the request and the response."""
+
+    @route("POST", _RECEIVER + "/verify")
+    def verify(self, name: str) -> TriedView:
+        """Have the receiver's URL prove now that it wants to get messages."""
+
+    @route("POST", _RECEIVER + "/rotate")
+    def rotate(
+        self, name: str, *, secret: str | None = None, grace: str | float | None = None, etag: str | None = None
+    ) -> RotatedView:
+        """Give the receiver a new signing secret, by default a random one. `grace`: how long the old one signs along,
+        in seconds or as `1d`."""
+
+    @route("GET", _RECEIVER + "/stats")
+    def stats(self, name: str) -> StatsView:
+        """Outcomes and durations of the attempts of the last 24 hours."""
+
+    @route("GET", _RECEIVER + "/last-response")
+    def last_response(self, name: str) -> LastResponseDetail:
+        """The receiver's last response, with its headers and body."""
+
+    @route("GET", _RECEIVER + "/attempts")
+    def attempts_page(
+        self, name: str, *, failed: bool = False, limit: int | None = None, cursor: str | None = None
+    ) -> AttemptPage:
+        """Each request that the relay made to a receiver, the newest first, from the history: one page."""
+
+    attempts = every(attempts_page, AttemptItem)
+
+
+class Sources(Resource[M]):
+    """The declared sources: `AsyncRelay.sources`. Their fields are those of receivers.yaml.
+
+    `etag`: only if the source is still that version; otherwise ApiError with status 412.
+    """
+
+    @route("GET", _SOURCE)
+    def get(self, source: str) -> SourceView:
+        """A source, as it is declared."""
+
+    @route("GET", "/v1/sources")
+    def page(
+        self,
+        *,
+        declared_by: Literal["file", "api"] | None = None,
+        limit: int | None = None,
+        cursor: str | None = None,
+    ) -> SourcePage:
+        """All declared sources: one page."""
+
+    list = every(page, SourceItem)
+
+    @route("POST", "/v1/sources")
+    def create(self, /, source_id: str, **fields: object) -> NewSourceView:
+        """Declare a source. A callback without a secret gets one: it is in this response only."""
+
+    @route("PATCH", _SOURCE)
+    def update(self, source: str, changes: Mapping[str, object], *, etag: str | None = None) -> SourceView:
+        """Change some fields: a JSON merge patch, in which None restores the default."""
+
+    @route("DELETE", _SOURCE)
+    def delete(self, source: str, *, etag: str | None = None, dry_run: bool = False) -> SourceRemovalView:
+        """Remove a source; returns what becomes of its results. `dry_run`: only that."""
+
+    @route("GET", _SOURCE + "/callback")
+    def callback(self, source: str) -> EndpointView:
+        """The health of the source's callback."""
+
+    @route("POST", _SOURCE + "/callback/pause", safe=True)
+    def pause(self, source: str, reason: str = "") -> EndpointView:
+        """Send the callback nothing until it is resumed; results wait."""
+
+    @route("POST", _SOURCE + "/callback/resume", safe=True)
+    def resume(self, source: str) -> EndpointView:
+        """Send to the callback again; its breaker is closed."""
+
+
+class Keys(Resource[M]):
+    """The keys of the API: `AsyncRelay.keys`."""
+
+    @route("POST", "/v1/keys")
+    def create(self, scopes: Iterable[str], *, name: str = "", expires_in: str | float | None = None) -> NewKey:
+        """Create a key: its text is in this response only. `expires_in`: seconds, or as `30d`."""
+
+    @route("GET", "/v1/keys")
+    def page(self, *, limit: int | None = None, cursor: str | None = None) -> KeyPage:
+        """All keys, the newest first: one page."""
+
+    list = every(page, KeyView)
+
+    @route("DELETE", "/v1/keys/{id}")
+    def revoke(self, id: str) -> KeyView:
+        """Reject the key from now on."""
+
+    @route("POST", "/v1/keys/{id}/rotate")
+    def rotate(self, id: str, *, overlap: str | float | None = None) -> NewKey:
+        """Give the key a new secret. `overlap`: how long the old one stays valid, in seconds or as `1d`."""
+
+
+class Sessions(Resource[M]):
+    """The caller's session: `AsyncRelay.sessions`."""
+
+    @route("POST", "/v1/sessions")
+    def create(self, *, key: str | None = None, expires_in: str | float | None = None) -> NewSession:
+        """Begin a session with a key, by default the client's own."""
+
+    @route("GET", "/v1/session")
+    def get(self) -> SessionView:
+        """The rights of the caller, and how they are proved."""
+
+    @route("DELETE", "/v1/session")
+    def end(self) -> EndedSession:
+        """End the session that the caller uses."""

@@ -1,0 +1,77 @@
+"""The client's declarations against those of the API: a route, its parameters and its response are the same in both."""
+
+import re
+from collections.abc import Iterator
+from typing import Any, Final
+
+import pytest
+
+from relay.api.json_body import JSON
+from relay.api.route import Route
+from relay.api.routes import ROUTES
+from relay.client import resources
+from relay.client.call import ApiCall, Resource
+from relay.client.http import Response
+from relay.client.relay import RelayApi
+
+NO_METHOD: Final = frozenset(
+    (
+        "sendMessages",  # a batch is for producers without a client
+        "takeWebhook",
+        "askToSendWebhooks",
+        "answerDelivery",  # relay.receiver answers
+        "isAlive",
+        "getMetrics",
+        "getFrontPage",
+        "getOpenApi",
+        "getAsyncApi",
+        "getDocs",
+        "listProblems",
+        "getProblem",
+    )
+)
+"""Routes that are no methods of the client."""
+BY_HAND: Final = frozenset({"sendMessage", "tail"})
+"""Written as code, and not declared."""
+
+
+def calls() -> Iterator[tuple[str, ApiCall[Any, Any]]]:
+    known = [each for each in vars(resources).values() if isinstance(each, type)]
+    groups: list[type] = [RelayApi, *(each for each in known if issubclass(each, Resource))]
+    for group in groups:
+        for name, member in vars(group).items():
+            if isinstance(member, ApiCall):
+                yield f"{group.__name__}.{name}", member
+
+
+CALLS: Final = dict(calls())
+BY_SHAPE: Final = {(method, re.sub(r"\{\w+\}", "{}", path)): route for (method, path), route in ROUTES.items()}
+
+
+def route_of(call: ApiCall[Any, Any]) -> Route:
+    declared = call.declared
+    return BY_SHAPE[declared.method, re.sub(r"\{\w+\}", "{}", declared.path)]
+
+
+@pytest.mark.parametrize("name", CALLS)
+def test_a_method_returns_the_response_of_its_route(name: str) -> None:
+    call = CALLS[name]
+    kinds = [answer.body.content.get(JSON) for answer in route_of(call).answers if answer.body is not None]
+    assert call.kind is Response or call.kind in kinds or name == "Messages.get"
+
+
+@pytest.mark.parametrize("name", CALLS)
+def test_a_method_sends_what_its_route_takes(name: str) -> None:
+    declared, route = CALLS[name].declared, route_of(CALLS[name])
+    given = set(declared.parameters)
+    if declared.in_query:
+        taken = {parameter.name for parameter in route.parameters if parameter.place == "query"}
+    else:
+        kind = None if route.body is None else route.body.content[JSON]
+        taken = set(getattr(kind, "model_fields", None) or getattr(kind, "__struct_fields__", None) or ())
+    assert given <= taken
+
+
+def test_each_route_has_a_method() -> None:
+    declared = {route_of(call).id for call in CALLS.values()}
+    assert {route.id for route in ROUTES.values()} - declared == NO_METHOD | BY_HAND
