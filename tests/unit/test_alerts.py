@@ -10,6 +10,8 @@ import yaml
 from relay.checks.registry import NO_CHECK
 from relay.checks.runner import CHECKS
 from relay.cli.group import relay
+from relay.domain.reasons import REASONS
+from relay.telemetry.events import EVENTS
 from relay.telemetry.metrics import Metrics
 from tests.prometheus.files import ROOT, RULES, SCRAPES, TESTS, Asked, alerts, asked, promtool, rules
 from tests.unit.test_documentation import check_arguments
@@ -17,6 +19,8 @@ from tests.unit.test_documentation import check_arguments
 ALERTS = alerts()
 BOOKS = ROOT / "docs" / "runbooks"
 COMMAND = re.compile(r"`relay ([^`]+)`")
+FAMILIES = {family.name: family for family in Metrics("").families}
+SNAKE = re.compile(r"`([a-z]+(?:_[a-z]+)+)")
 PLACEHOLDERS = {"SOURCE": "s", "MESSAGE_ID": "m", "NAME": "ci", "WHY": "why", "N": "2"}
 
 
@@ -63,6 +67,24 @@ def test_what_a_page_tells_to_look_at_exists(page: Path) -> None:
     assert set(re.findall(r"\bRELAY_\w+", text)) <= settings
 
 
+@pytest.mark.parametrize("page", sorted(BOOKS.glob("Relay*.md")), ids=lambda page: page.stem)
+def test_what_a_page_quotes_of_the_log_exists(page: Path) -> None:
+    lines = [line for line in page.read_text().splitlines() if line.startswith("- The log")]
+    assert set(re.findall(SNAKE, "\n".join(lines))) <= {*EVENTS, *_fields()}
+
+
+def test_what_an_operator_sees_at_a_failure_exists() -> None:
+    rows = [line.split(" | ") for line in _of("guarantees.md").splitlines() if line.startswith("| ")]
+    seen = {word for row in rows if len(row) == 4 for word in re.findall(SNAKE, row[2])}
+    assert len(seen) > 50
+    assert seen <= {*EVENTS, *FAMILIES, *REASONS, *_fields(), "waiting_for", "work_event"}
+
+
+@pytest.mark.parametrize("page", ["guarantees.md", "operating.md", "doctor.md"])
+def test_metrics_on_a_page_exist(page: str) -> None:
+    assert set(re.findall(r"`(relay_[a-z_]+)", _of(page))) <= set(FAMILIES)
+
+
 def test_every_alert_fires_in_one_test_and_does_not_in_another() -> None:
     fires: set[str] = set()
     is_quiet: set[str] = set()
@@ -77,9 +99,6 @@ def test_rules_are_recorded_before_they_are_used() -> None:
     for rule in rules():
         assert set(re.findall(r"\brelay:[\w:]+", rule["expr"])) <= known
         known.add(rule.get("record", ""))
-
-
-FAMILIES = {family.name: family for family in Metrics("").families}
 
 
 @pytest.mark.parametrize("one", asked(), ids=lambda one: one.where)
@@ -104,6 +123,12 @@ def _checks_line(alert: str, checks: list[str]) -> str:
     if not checks:
         return f"No check of [`relay doctor`](../doctor.md): it is {NO_CHECK[alert]}."
     return f"Checks of [`relay doctor`](../doctor.md): {', '.join(f'`{name}`' for name in checks)}."
+
+
+def _fields() -> set[str]:
+    """Of all events of the log."""
+    rows = [line.split(" | ") for line in _of("reference/log-events.md").splitlines() if line.startswith("| `")]
+    return {field for row in rows for field in re.findall(r"`(\w+)`", row[2])}
 
 
 def _of(page: str) -> str:
