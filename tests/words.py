@@ -38,6 +38,7 @@ CHECKED: Final = (
     "relay/replay",
     "relay/run",
     "relay/samples",
+    "relay/schema",
     "relay/sink",
     "relay/state",
     "relay/telemetry",

@@ -5,9 +5,8 @@ row: after a loss of the state the answer still counts. Every step can be repeat
 each failure before the last step, so that it repeats the call.
 """
 
-from typing import Annotated, Final, Literal, assert_never
+from typing import Annotated, Final, assert_never
 
-import msgspec
 from aiohttp import web
 from msgspec import Meta
 
@@ -29,19 +28,13 @@ from relay.domain.hop import Hop
 from relay.domain.identity import DeliveryId, MessageId
 from relay.domain.message import MAX_TEXT_BYTES
 from relay.domain.receiver import BreakerPolicy
+from relay.schema.messages import Recorded
 from relay.state.attempts import Change, Settlement
 from relay.state.replies import answered
 from relay.state.rows import Mark, Result, Row, Stage, delivery_row
 from workers.records import answer_record
 
 _STATUS: Final = "relay-answer-status"
-
-
-class Recorded(msgspec.Struct, frozen=True):
-    """`duplicate`: there was an answer already, and that one counts."""
-
-    status: Literal["recorded"]
-    duplicate: bool
 
 
 _ANY: Final = {"application/json": None, "application/octet-stream": None}

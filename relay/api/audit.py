@@ -1,6 +1,6 @@
 """The audit, read back from its topic, newest first."""
 
-from typing import Annotated, Final, TypedDict
+from typing import Annotated, Final
 
 from aiohttp import web
 from msgspec import Meta
@@ -15,17 +15,11 @@ from relay.api.route import LIMIT, DocumentedResponse, Example, Parameter, json_
 from relay.domain.audit import AuditLine, decode_line
 from relay.domain.errors import InvalidRecord
 from relay.log.port import Record
+from relay.schema.operation import AuditPage
 
 CURSOR: Final = "[0-9]{1,18}"
 _GROUP: Final = "audit"
 """Only used to ask for offsets: no consumer group reads the topic."""
-
-
-class AuditPage(TypedDict):
-    """Newest first. `cursor`: of what follows; null: nothing does."""
-
-    items: list[AuditLine]
-    cursor: str | None
 
 
 _Cursor = Annotated[str, Meta(pattern=f"^{CURSOR}$")]

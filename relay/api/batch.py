@@ -11,7 +11,7 @@ from aiohttp import web
 from msgspec import Meta
 
 from relay.api.access import INGEST
-from relay.api.batch_items import MAX_ITEMS, BatchLine, CloudEvent, Defaults, Item, Refused, read_events, read_lines
+from relay.api.batch_items import MAX_ITEMS, Defaults, Item, Refused, read_events, read_lines
 from relay.api.context import ApiContext
 from relay.api.incoming import one_type, own_headers, receivers_in, tracestate_in
 from relay.api.intake import AcceptedMessage, Fate, IncomingMessage, Intake, Repeated
@@ -36,6 +36,7 @@ from relay.api.route import (
     route,
 )
 from relay.domain.message import MAX_TEXT_BYTES
+from relay.schema.messages import BatchLine, BatchView, CloudEvent, ItemView
 
 MAX_BATCH_BYTES: Final = 16 * 1024**2
 """Of a body: 1,000 items of 16 kB, some times the few kB that payloads have. All of it is held in memory."""
@@ -45,33 +46,6 @@ _READERS: Final[Mapping[str, Callable[[bytes, Defaults], list[Item]]]] = {
     "application/cloudevents-batch+json": read_events,
 }
 _ACCEPTED: Final = 202
-
-
-_OF_PROBLEM: Final = msgspec.Meta(extra_json_schema={"$ref": "#/components/schemas/ProblemView"})
-
-
-class ItemView(msgspec.Struct):
-    """What became of one item. `index`: 0-based. `message_id`: None where none could be read.
-
-    `status` and `problem`: those that a request for this message alone would have been answered with.
-    """
-
-    index: int
-    message_id: str | None
-    status: int
-    duplicate: bool
-    problem: Annotated[dict[str, object], _OF_PROBLEM] | msgspec.UnsetType = msgspec.UNSET
-    warnings: tuple[str, ...] | msgspec.UnsetType = msgspec.UNSET
-    """What its sender should mend."""
-
-
-class BatchView(msgspec.Struct):
-    """`accepted` and `rejected` make up all items; the `duplicates` are among the accepted ones."""
-
-    items: list[ItemView]
-    accepted: int
-    rejected: int
-    duplicates: int
 
 
 _NOUN: Final = "messages"

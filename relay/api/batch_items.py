@@ -15,6 +15,7 @@ from relay.domain.forwarding import Pairs, read_headers
 from relay.domain.identity import check_id
 from relay.domain.message import Message, message_headers, short_text
 from relay.domain.trace import fit_tracestate
+from relay.schema.messages import BatchLine, CloudEvent
 
 MAX_ITEMS: Final = 1_000
 """One call of log and state takes so many in its stride; more would make everybody else wait."""
@@ -55,37 +56,6 @@ class Refused:
 
 
 Item = IncomingMessage | Refused
-
-
-class BatchLine(msgspec.Struct):
-    """The JSON envelope of `from_sender`, with what its headers may say there. `type` is short for `event_type`."""
-
-    payload: msgspec.Raw
-    source_id: str | None = None
-    message_id: str | None = None
-    receiver: str | list[str] | None = None
-    event_type: str | None = None
-    type: str | None = None
-    content_type: str | None = None
-    time: str | None = None
-    headers: dict[str, str] | None = None
-
-
-class CloudEvent(msgspec.Struct):
-    """A CloudEvent, structured. `receiver` is our extension, `traceparent` and `tracestate` those of distributed
-    tracing."""
-
-    specversion: str = "1.0"
-    id: str | None = None
-    source: str | None = None
-    type: str | None = None
-    time: str | None = None
-    datacontenttype: str | None = None
-    receiver: str | None = None
-    traceparent: str | None = None
-    tracestate: str | None = None
-    data: msgspec.Raw | msgspec.UnsetType = msgspec.UNSET
-    data_base64: bytes | None = None
 
 
 _ABSENT: Final = msgspec.Raw()

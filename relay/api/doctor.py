@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import Awaitable, Callable
-from typing import Final, TypedDict
+from typing import Final
 
 from aiohttp import web
 
@@ -12,35 +12,15 @@ from relay.api.json_body import json_response
 from relay.api.problems import invalid
 from relay.api.reading import query_of
 from relay.api.route import DocumentedResponse, Example, Parameter, ReceiverName, json_of, route
-from relay.domain.diagnosis import Checked, Diagnosis, Severity
+from relay.domain.diagnosis import Checked, Diagnosis
 from relay.domain.identity import is_receiver_name
 from relay.domain.timestamps import rfc3339
+from relay.schema.doctor import CheckView, DoctorView
 
 KEPT_S: Final = 10.0
 """For so long a look is as good as another one."""
 
 Examine = Callable[[str | None], Awaitable[Diagnosis]]
-
-
-class CheckView(TypedDict):
-    """The result of a check. `name`: of the check; `subject`: a receiver or topic, for example; `what`: the finding;
-    `todo`: how to fix it. `severity`: `error` if messages are lost, late or refused now, `warning` if they may be,
-    `skipped` if it could not be checked."""
-
-    name: str
-    subject: str | None
-    ok: bool
-    severity: Severity
-    what: str
-    todo: str | None
-
-
-class DoctorView(TypedDict):
-    """`ok`: there is no error. `at`: when it was looked at, RFC 3339."""
-
-    ok: bool
-    at: str | None
-    checks: list[CheckView]
 
 
 class DoctorResource:

@@ -1,41 +1,15 @@
 """A request that was made and what came back, as people may see them: secrets are masked, and all of it is bounded."""
 
-from typing import Final, TypedDict
+from typing import Final
 
 from relay.domain.exchange import Exchange, NoResponse, Request, Response
 from relay.domain.failure import failure_detail
 from relay.domain.receiver import Endpoint
 from relay.domain.redact import shown_body, shown_request_headers, shown_response_headers, shown_url
+from relay.schema.attempts import FailureView, RequestView, ResponseView
 
 SHOWN_BYTES: Final = 4_096
 """Of a body."""
-
-
-class RequestView(TypedDict):
-    """What was sent. The values of headers that the receiver's settings add are masked, as they are there."""
-
-    method: str
-    url: str
-    headers: dict[str, str]
-    body: str
-
-
-class ResponseView(TypedDict):
-    """What came back. `body`: its beginning, as text; `truncated`: there was more."""
-
-    status: int
-    headers: dict[str, str]
-    body: str
-    truncated: bool
-
-
-class FailureView(TypedDict):
-    """Why there is no response. `kind`: as `refused`, `dns`, `timeout`, `blocked`. `sent`: a part of the request went
-    out, so that the receiver may have acted on it."""
-
-    kind: str
-    detail: str
-    sent: bool
 
 
 def request_view(request: Request, endpoint: Endpoint) -> RequestView:

@@ -3,7 +3,7 @@
 import asyncio
 import base64
 from collections.abc import Sequence
-from typing import Final, TypedDict
+from typing import Final
 
 from aiohttp import web
 
@@ -27,11 +27,12 @@ from relay.api.route import (
 from relay.api.view import rfc3339
 from relay.domain.dead_letter import identity_of, parse_dead_letter
 from relay.domain.hop import NO_RECEIVER
-from relay.domain.reasons import ReasonClass, reason_class
+from relay.domain.reasons import reason_class
 from relay.log.port import Coordinate, Record
 from relay.log.slices import AT_ONCE
 from relay.replay.letter import Letter, read_letter
 from relay.replay.plan import is_open
+from relay.schema.dead_letters import LetterPage, LetterView, PayloadView, WholeLetter
 from relay.state.port import FailedEntry
 from relay.state.replies import answered
 from relay.state.rows import delivery_row
@@ -41,51 +42,6 @@ MOST_LOOKED_AT: Final = 10_000
 """At most so many of the newest are read for a page of those that are open and visible to the caller."""
 MOST_BYTES: Final = 32 * 1024 * 1024
 """Of values that are read for a page, which ends early then."""
-
-
-LetterView = TypedDict(
-    "LetterView",
-    {
-        "receiver": str,
-        "source_id": str | None,
-        "message_id": str | None,
-        "reason": str,
-        "class": ReasonClass,
-        "detail": str,
-        "stage": str,
-        "attempts": int,
-        "last_status": int | None,
-        "failed_at": str | None,
-        "partition": int,
-        "offset": int,
-        "replay": str,
-    },
-)
-"""A dead letter. `receiver`: `-` where it never had one. `stage`: the topic of the step that gave it up. `partition`,
-`offset`: where it is on `failed_messages`. `replay`: where to POST, to have it sent again."""
-
-
-class PayloadView(TypedDict):
-    """`body`: where it is UTF-8; else `body_base64`."""
-
-    body: str | None
-    body_base64: str | None
-
-
-class WholeLetter(LetterView):
-    """A dead letter with the headers of its record (name and value), and its payload: `body` where that is UTF-8, else
-    `body_base64`."""
-
-    headers: list[list[str]]
-    payload: PayloadView
-
-
-class LetterPage(TypedDict):
-    """Newest first. `cursor`: for what follows; null on the last page. A page whose records are large ends early, and
-    has one."""
-
-    items: list[LetterView]
-    cursor: str | None
 
 
 DEAD_LETTERS: Final = "dead letters"

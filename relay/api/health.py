@@ -14,17 +14,11 @@ from relay.api.peers import PeerResponse, Peers
 from relay.api.problems import Check
 from relay.api.route import Body, DocumentedResponse, Example, Parameter, json_of, route
 from relay.domain.errors import LogUnavailable
+from relay.schema.operation import Version
 from relay.telemetry.merge import merge
 from relay.telemetry.metrics import CONTENT_TYPE
 
 _FAILED: Final = "[-]"
-
-
-class Version(msgspec.Struct, frozen=True):
-    """Of the process that was asked."""
-
-    name: str
-    version: str
 
 
 _MONITORING: Final = "monitoring"

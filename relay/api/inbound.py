@@ -8,7 +8,6 @@ response has the state of the message, and never a receiver's answer.
 from collections.abc import Mapping
 from typing import Final
 
-import msgspec
 from aiohttp import web
 
 from relay.api.access import OPEN
@@ -40,13 +39,14 @@ from relay.api.redelivery import Redelivery
 from relay.api.rejection_log import Refusals
 from relay.api.route import SOURCE_ID, UNAUDITED, Body, DocumentedResponse, Example, Parameter, json_of, route
 from relay.api.untrusted_body import foreign_response
-from relay.api.view import MessageView
 from relay.domain.errors import InvalidRecord
 from relay.domain.inbound import Refusal, verify
 from relay.domain.inbound_event import Challenge, InboundEvent, read_event
 from relay.domain.message import Message
 from relay.domain.quota import Quota
 from relay.domain.receiver import Inbound
+from relay.schema.messages import MessageView
+from relay.schema.webhooks import BatchTaken, DeliveryState, Probed, WebhookView
 
 _STRUCTURED: Final = "application/cloudevents+json"
 _UNUSABLE: Final = "This process cannot use the settings of this source, as where a secret is not set: try again."
@@ -61,40 +61,6 @@ _SENT_AGAIN: Final = "It came before, and is sent once more to: "
 _ARRIVED: Final = "arrived"
 _CHALLENGE: Final = {"WWW-Authenticate": 'Webhook realm="relay"'}
 _BEARER: Final = {"WWW-Authenticate": 'Bearer realm="relay"'}
-
-
-class DeliveryState(msgspec.Struct, frozen=True):
-    """How a delivery is. `reason`: of its failure."""
-
-    receiver: str
-    status: str
-    generation: int
-    reason: str | None
-
-
-class WebhookView(msgspec.Struct, frozen=True):
-    """What became of a webhook, for its sender. `deliveries`: of the first, where this is its `duplicate`. `detail`:
-    what else there is to say of that."""
-
-    source_id: str
-    message_id: str
-    status: str
-    duplicate: bool
-    detail: str | None
-    deliveries: list[DeliveryState]
-
-
-class BatchTaken(msgspec.Struct, frozen=True):
-    """All events of a batch were taken; `duplicates` of them had come before."""
-
-    accepted: int
-    duplicates: int
-
-
-class Probed(msgspec.Struct, frozen=True):
-    """The sender only tried whether anybody is here."""
-
-    status: str
 
 
 _ANY: Final = {"application/json": None, "application/octet-stream": None}

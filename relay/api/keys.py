@@ -1,8 +1,7 @@
 """The keys of the API: made, listed, rotated, revoked. A key's text is in the answer that made it, and nowhere else."""
 
-from typing import Annotated, Final, Literal, TypedDict
+from typing import Annotated, Final
 
-import msgspec
 from aiohttp import web
 from msgspec import Meta
 
@@ -21,6 +20,7 @@ from relay.control.key_service import KeyService, TooManyKeys
 from relay.control.keys import rank
 from relay.domain.api_key import Key
 from relay.domain.scope import Scope, in_text, parse_scope
+from relay.schema.keys import KeyPage, KeyView, NewKey, Rotation, WantedKey
 from relay.telemetry.redaction import escape_control
 
 MOST_BYTES: Final = 64 * 1024
@@ -28,52 +28,7 @@ MOST_SCOPES: Final = 100
 MOST_NAME: Final = 200
 """Characters."""
 LONGEST_S: Final = 100 * 365 * 86_400.0
-USUAL_OVERLAP_S: Final = 86_400.0
 PAGES: Final = NewestFirstPages("[a-z0-9]{1,32}")
-
-
-class WantedKey(msgspec.Struct, forbid_unknown_fields=True):
-    """`scopes`: what it may do, as `ingest:<source>`, `read:<source>`, `receiver:<name>`, `metrics`, `admin`.
-    `expires_in`: seconds, or as `30d`; null: never."""
-
-    scopes: list[str]
-    name: str = ""
-    expires_in: float | str | None = None
-
-
-class Rotation(msgspec.Struct, forbid_unknown_fields=True):
-    """`overlap`: for so long the old secret is good, too: seconds, or as `1d`."""
-
-    overlap: float | str = USUAL_OVERLAP_S
-
-
-class KeyView(TypedDict):
-    """A key, without its text. `last_used_at`: to the minute; null: never, not for a year, or not known now.
-    Moments are RFC 3339."""
-
-    id: str
-    name: str
-    scopes: list[str]
-    status: Literal["active", "expired", "revoked"]
-    created_at: str | None
-    created_by: str
-    expires_at: str | None
-    rotated_at: str | None
-    old_secret_until: str | None
-    last_used_at: str | None
-
-
-class NewKey(KeyView):
-    """A key with its text, `key`, which only this response has."""
-
-    key: str
-
-
-class KeyPage(TypedDict):
-    """Newest first. `cursor`: of what follows; null: nothing does."""
-
-    items: list[KeyView]
-    cursor: str | None
 
 
 _NOUN: Final = "keys"

@@ -2,9 +2,8 @@
 
 from typing import Final
 
-import msgspec
-
 from relay.api.html import prose
+from relay.schema.operation import Front
 
 DOCTOR: Final = "/v1/doctor"
 INDEX: Final = "/"
@@ -28,14 +27,6 @@ _LINKS: Final = {
     "/metrics": "metrics for Prometheus",
     "/version": "which version this is",
 }
-
-
-class Front(msgspec.Struct, frozen=True):
-    """What there is: paths, each with what it is for."""
-
-    name: str
-    version: str
-    links: dict[str, str]
 
 
 def front(version: str) -> Front:

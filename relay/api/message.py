@@ -27,11 +27,12 @@ from relay.api.route import (
     route,
 )
 from relay.api.status import KnownMessage, StatusReader
-from relay.api.view import MessageView, of_receivers
+from relay.api.view import of_receivers
 from relay.api.wait_query import ANSWER_HEADERS, PREFER_PARAMETER, WAIT, WAIT_PARAMETER, WaitAsked, wait_asked
 from relay.api.wait_response import ANSWER_GONE, FAILURES
 from relay.api.waiters import ASK_AGAIN_S, Waiters
 from relay.domain.identity import DeliveryId, MessageId
+from relay.schema.messages import MessageView
 
 _UNKNOWN: Final = "No such message is known: it never came, is still on its way, or was long ago."
 _LOST: Final = "What was known of finished messages was lost, and is being read back from the log."

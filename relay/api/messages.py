@@ -39,7 +39,6 @@ from relay.api.route import (
     route,
 )
 from relay.api.status import KnownMessage, StatusReader
-from relay.api.view import MessageView
 from relay.api.wait_query import ANSWERED, PREFER_PARAMETER, WAIT, WAIT_PARAMETER, WaitAsked, wait_asked
 from relay.api.wait_response import ANSWER_GONE, FAILURES
 from relay.api.waiters import ASK_AGAIN_S, Waiters, WaitResult
@@ -47,6 +46,7 @@ from relay.domain.coordinate import Coordinate
 from relay.domain.errors import Unavailable
 from relay.domain.message import MAX_RECEIVERS, MAX_TEXT_BYTES, Message
 from relay.domain.trace import MOST_STATE
+from relay.schema.messages import MessageView
 from relay.state.rows import MessageRow, MessageStage
 
 

@@ -14,15 +14,7 @@ from relay.api import problems
 from relay.api.access import OPEN
 from relay.api.asyncapi.document import asyncapi
 from relay.api.html import page, prose, table
-from relay.api.landing import (
-    PEOPLE,
-    PROBLEMS,
-    Front,
-    front,
-    front_html,
-    wants_json,
-    wants_page,
-)
+from relay.api.landing import PEOPLE, PROBLEMS, front, front_html, wants_json, wants_page
 from relay.api.openapi.document import document, encoded, routes_in
 from relay.api.openapi.page import document_html
 from relay.api.openapi.sent import SENT
@@ -32,6 +24,7 @@ from relay.api.reading import query_of
 from relay.api.route import Body, DocumentedResponse, Example, Parameter, Route, json_of, route
 from relay.api.wait_response import ANSWER_GONE, FAILURES
 from relay.domain.topics import Topics
+from relay.schema.operation import Front
 
 KINDS: Final[Mapping[str, ProblemKind]] = {
     kind.name: kind

@@ -5,7 +5,7 @@
 
 from collections.abc import Callable, Mapping
 from http import HTTPStatus
-from typing import Final, NamedTuple, Required, TypedDict, cast
+from typing import Final, NamedTuple, cast
 
 import msgspec
 from aiohttp import web
@@ -20,6 +20,7 @@ from relay.domain.errors import (
     StateRecovering,
     Unavailable,
 )
+from relay.schema.problems import Place, ProblemView
 from relay.telemetry.logging import get_logger
 
 Check = Callable[[web.Request], None]
@@ -82,28 +83,6 @@ NO_HISTORY: Final = ProblemKind("no-history", 503, "No history is set up")
 UNAVAILABLE: Final = ProblemKind("unavailable", 503, "The relay cannot do this right now")
 
 _BY_STATUS: Final = {kind.status: kind for kind in (NOT_FOUND, WRONG_METHOD, TOO_LARGE)}
-
-
-class Place(TypedDict, total=False):
-    """A mistake, and its place: a `header`, a `parameter`, a part of the `path`, or the `pointer` (RFC 6901) to a
-    place in the body."""
-
-    detail: Required[str]
-    header: str
-    parameter: str
-    path: str
-    pointer: str
-
-
-class ProblemView(TypedDict):
-    """Problem details (RFC 9457). `type`: a page that says what it means and what to do; `detail`: what it is here."""
-
-    type: str
-    title: str
-    status: int
-    detail: str
-    instance: str
-    errors: list[Place]
 
 
 class Problem(RelayError):

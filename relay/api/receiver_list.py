@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Sequence
-from typing import Final, Literal, NamedTuple, NotRequired, TypedDict, get_args
+from typing import Final, Literal, NamedTuple, get_args
 
 from aiohttp import web
 
@@ -15,7 +15,7 @@ from relay.api.problems import (
 )
 from relay.api.reading import flag_in, query_of
 from relay.api.receiver_view import entry_of
-from relay.api.receivers import Condition, condition
+from relay.api.receivers import condition
 from relay.api.registrar import Registrar, Written
 from relay.api.route import (
     LIMIT,
@@ -25,9 +25,10 @@ from relay.api.route import (
     json_of,
     route,
 )
-from relay.api.traffic import TrafficView, traffic_of
+from relay.api.traffic import traffic_of
 from relay.config.redacted_entry import shown_url
 from relay.control.apply import API, FILE
+from relay.schema.receivers import Condition, ReceiverItem, ReceiverPage
 
 _LOOKED_AT: Final = 2_000
 """Receivers that a request looks at, at most: it costs 0.2 ms of CPU each. A page may have fewer than it could, or
@@ -37,28 +38,6 @@ _STATES: Final = ("refused", *get_args(Condition))
 _DECLARERS: Final = (FILE, API)
 _PREFIX: Final = re.compile("[a-z0-9-]{0,63}")
 _LANES: Final = ("dedicated", "shared")
-
-
-class ReceiverItem(TypedDict):
-    """A receiver in a list. Null: a newer version wrote what this one cannot read. `traffic`: where asked for."""
-
-    name: str
-    condition: Condition | Literal["refused"]
-    declared_by: str | None
-    owner: str | None
-    labels: dict[str, str]
-    post_endpoint: str | None
-    lane: Literal["dedicated", "shared"] | None
-    enabled: bool | None
-    breaker: Literal["closed", "open", "half_open"] | None
-    traffic: NotRequired[TrafficView]
-
-
-class ReceiverPage(TypedDict):
-    """`cursor`: of what follows; null: nothing does. A page may be short, or empty, and still have one."""
-
-    items: list[ReceiverItem]
-    cursor: str | None
 
 
 class _Filter(NamedTuple):

@@ -1,33 +1,12 @@
 """A receiver as the API shows it: its settings and where they were declared, without secrets."""
 
-from typing import Any, TypedDict
-
 from relay.api.registrar import Written, readable
 from relay.config.receiver_entry import ReceiverEntry
 from relay.config.receivers_file import check_entry
 from relay.config.redacted_entry import effective
 from relay.control.records import ORIGIN
 from relay.domain.errors import UserError
-
-
-class ReceiverView(TypedDict):
-    """A receiver. `declared_by`: `file` or `api`. `etag`: changes with every change of it. `settings`: all of them,
-    also those left at their defaults, secrets masked; `given`: those that were declared. Null: a newer version wrote
-    what this one cannot read."""
-
-    name: str
-    declared_by: str | None
-    owner: str | None
-    labels: dict[str, str]
-    etag: str
-    settings: dict[str, Any] | None
-    given: list[str] | None
-
-
-class NewReceiverView(ReceiverView):
-    """A receiver that was just registered. `secret`: the one that was made for it; only this response has it."""
-
-    secret: str | None
+from relay.schema.receivers import ReceiverView
 
 
 def described(written: Written) -> ReceiverView:

@@ -3,7 +3,7 @@
 import asyncio
 from collections.abc import Callable
 from math import isinf
-from typing import Final, Literal, NamedTuple, TypedDict
+from typing import Final, NamedTuple
 
 import msgspec
 from aiohttp import web
@@ -15,16 +15,26 @@ from relay.api.context import ApiContext
 from relay.api.json_body import json_response
 from relay.api.problems import NOT_FOUND, Problem, invalid, no_receiver
 from relay.api.reading import query_of, read_body, source_in_path
-from relay.api.receiver_view import ReceiverView, described
+from relay.api.receiver_view import described
 from relay.api.registrar import Unknown
 from relay.api.route import NAME, SOURCE_ID, DocumentedResponse, Example, json_of, route
-from relay.api.verification import VerificationView, verification_of
+from relay.api.verification import verification_of
 from relay.api.view import rfc3339
 from relay.domain.errors import LogUnavailable
-from relay.domain.hold import Hold, HoldReason, hold
+from relay.domain.hold import Hold, hold
 from relay.domain.receiver import Endpoint
 from relay.domain.topics import SHARED, lane_of
 from relay.engine.recovery import Holding
+from relay.schema.receivers import (
+    Condition,
+    EndpointView,
+    HoldView,
+    LaneView,
+    ReceiverHealthView,
+    ReceiverView,
+    VerificationView,
+    Why,
+)
 from relay.state.port import EndpointHealth
 from relay.state.replies import answered
 from relay.telemetry.redaction import escape_control
@@ -50,62 +60,6 @@ class FoundEndpoint(NamedTuple):
     @property
     def is_verified(self) -> bool:
         return self.verification is None or self.verification["state"] in ("not_required", "verified")
-
-
-Condition = Literal["up", "backing_off", "failing", "offline", "paused", "disabled", "unverified"]
-
-
-class HoldView(TypedDict):
-    """Why nothing is sent until it is resumed."""
-
-    reason: HoldReason
-    since: str | None
-    detail: str | None
-
-
-class ParkedView(TypedDict):
-    """Parked deliveries: those that wait for a retry, and those that wait for a status GET."""
-
-    retries: int
-    polls: int
-
-
-class LaneView(TypedDict):
-    """What a receiver's lane has to finish."""
-
-    lane: Literal["shared", "dedicated"]
-    unfinished: int
-
-
-class EndpointView(TypedDict):
-    """The health of an endpoint. `name`: of the receiver, or the source whose callback it is. `condition`: what is sent
-    to it now; `refused`: why its newest settings are not in effect. `paused_for_s`: null if until it is resumed.
-    `in_lane`: null for a callback, and if it is not known at once. Times are RFC 3339."""
-
-    name: str
-    condition: Condition | Literal["refused"]
-    refused: str | None
-    failing_since: str | None
-    disabled_since: str | None
-    paused: bool
-    paused_for_s: float | None
-    hold: HoldView | None
-    breaker: Literal["closed", "open", "half_open"]
-    failures: int
-    parked: ParkedView
-    in_lane: LaneView | None
-
-
-class ReceiverHealthView(ReceiverView, EndpointView):
-    """Who a receiver is, and how it is. `verification`: null where its settings are refused."""
-
-    verification: VerificationView | None
-
-
-class Why(msgspec.Struct, forbid_unknown_fields=True):
-    """Why it is held, for people."""
-
-    reason: str = ""
 
 
 Find = Callable[[web.Request], FoundEndpoint]

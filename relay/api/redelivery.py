@@ -7,10 +7,10 @@ from collections.abc import Mapping
 
 from relay.api.problems import NOT_FAILED, NOT_FOUND, Problem
 from relay.api.replay_one import ReplayResource
-from relay.api.view import MessageView
 from relay.domain.identity import DeliveryId
 from relay.domain.reasons import DISCARDED
 from relay.domain.receiver import Inbound
+from relay.schema.messages import MessageView
 
 
 class Redelivery:

@@ -5,7 +5,7 @@ the lease that every change takes. A client that was cut off starts again: finis
 """
 
 from collections.abc import Sequence
-from typing import NamedTuple, TypedDict
+from typing import NamedTuple
 
 from aiohttp import web
 
@@ -21,21 +21,7 @@ from relay.control.reencryption import is_outdated, renewed
 from relay.domain.errors import UserError
 from relay.domain.topics import Topics
 from relay.log.port import NewRecord
-
-
-class ReencryptionPage(TypedDict):
-    """`key`: the id of the key that encrypts. Of the records of this page: how many were `looked_at`, have a secret of
-    another key (`outdated`), and were `rewritten`; and which cannot be read here (`unreadable`), for want of their key.
-    `leaving`: how many removed receivers, of which something is left, have such secrets: they go by themselves.
-    `cursor`: of what follows; null: nothing does."""
-
-    key: str
-    looked_at: int
-    outdated: int
-    rewritten: int
-    unreadable: list[str]
-    leaving: int
-    cursor: str | None
+from relay.schema.operation import ReencryptionPage
 
 
 class _Found(NamedTuple):

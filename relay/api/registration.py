@@ -3,7 +3,7 @@
 import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from typing import Any, Final, TypedDict
+from typing import Any, Final
 
 from aiohttp import web
 
@@ -27,8 +27,7 @@ from relay.api.problems import (
     invalid,
 )
 from relay.api.reading import flag_in, query_of
-from relay.api.receiver_view import NewReceiverView, ReceiverView, described
-from relay.api.receivers import LaneView, ParkedView
+from relay.api.receiver_view import described
 from relay.api.registrar import ChangedMeanwhile, CredentialsNeeded, InFile, NameTaken, Registrar, Unknown, Written
 from relay.api.route import (
     NAME,
@@ -43,27 +42,12 @@ from relay.api.route import (
 from relay.control.owned import NotTheirs, OwnerScope, TooManyReceivers
 from relay.control.patch import Faulty, NewReceiver, NoKey
 from relay.domain.topics import SHARED, lane_of
+from relay.schema.receivers import MessagesView, NewReceiverView, ReceiverView, RemovalView
 from relay.state.replies import answered
 
 MOST_BODY: Final = 65_536
 """Bytes of a receiver."""
 _TAG: Final = re.compile(r'\s*(?:"([^"]*)"|(\*))\s*')
-
-
-class MessagesView(TypedDict):
-    """What there is of a receiver's messages, and what becomes of them when it is removed."""
-
-    in_lane: LaneView
-    parked: ParkedView
-    then: str
-
-
-class RemovalView(TypedDict):
-    """`removed`: false: it was only asked."""
-
-    name: str
-    removed: bool
-    messages: MessagesView
 
 
 IF_MATCH: Final = Parameter("If-Match", "header", ETag, "An `ETag`: only if the receiver is still that.")

@@ -2,7 +2,6 @@
 
 from typing import Final
 
-import msgspec
 from aiohttp import web
 
 from relay.api.access import (
@@ -26,12 +25,7 @@ from relay.api.problems import (
     invalid,
 )
 from relay.api.reading import message_in_path, message_location, query_of, read_body
-from relay.api.replay_request import (
-    MOST_BYTES,
-    One,
-    problem_of_skip,
-)
-from relay.api.replay_view import OneView
+from relay.api.replay_request import MOST_BYTES, problem_of_skip
 from relay.api.replays import REPLAYS
 from relay.api.route import (
     MESSAGE_ID,
@@ -52,14 +46,11 @@ from relay.domain.replay_job import Action
 from relay.replay.letter import Letter
 from relay.replay.plan import ReplayPlan
 from relay.replay.replay_service import ReplayService
+from relay.schema.replays import Nothing, One, OneView
 from relay.state.rows import Row, Stage
 
 Who = tuple[str | None, str | None, str | None]
 """Receiver, source and message id, where known."""
-
-
-class Nothing(msgspec.Struct, forbid_unknown_fields=True):
-    """There is nothing to say: an empty body, or an empty object."""
 
 
 _NO_DELIVERY: Final = "No such delivery is known: it never came, is still on its way, or was long ago."

@@ -1,9 +1,7 @@
 """The body of a replay or discard request; a mistake in it is a Problem with a JSON pointer."""
 
 from math import isfinite
-from typing import Annotated, Final, TypeVar, get_args
-
-import msgspec
+from typing import Final, TypeVar, get_args
 
 from relay.api.problems import invalid
 from relay.config.timestamps import parse_past
@@ -12,45 +10,11 @@ from relay.domain.hop import NO_RECEIVER
 from relay.domain.identity import check_id, is_receiver_name
 from relay.domain.reasons import REASONS
 from relay.domain.selection import Selection, Stage
+from relay.schema.replays import MOST_VALUES, RATES, Discards, Replays, Texts
 
 MOST_BYTES: Final = 512 * 1024
-MOST_VALUES: Final = 1_000
-"""Of one field."""
-RATES: Final = (0.01, 100_000.0)
 
 # documented, not checked: `selection_of` and `check_rate` have better words for it than the decoder
-_RATE: Final = msgspec.Meta(extra_json_schema={"minimum": RATES[0], "maximum": RATES[1]})
-_SOME: Final = msgspec.Meta(extra_json_schema={"minItems": 1, "maxItems": MOST_VALUES})
-_Status = Annotated[int, msgspec.Meta(extra_json_schema={"minimum": 100, "maximum": 599})]
-Texts = str | Annotated[list[str], _SOME] | None
-
-
-class Discards(msgspec.Struct, forbid_unknown_fields=True):
-    """Any value of a list matches; omitted fields do not filter. `since`, `until`: RFC 3339, Unix seconds, or how long
-    ago (`90m`). `rate`: so many a second at most. `dry_run`: only say what would be done."""
-
-    receiver: Texts = None
-    source: Texts = None
-    reason: Texts = None
-    status: _Status | Annotated[list[_Status], _SOME] | None = None
-    stage: Texts = None
-    ids: Texts = None
-    since: str | float | None = None
-    until: str | float | None = None
-    rate: Annotated[float, _RATE] | None = None
-    dry_run: bool = False
-
-
-class Replays(Discards, forbid_unknown_fields=True):
-    """`only_failed` false: what was delivered once more, too."""
-
-    only_failed: bool = True
-
-
-class One(msgspec.Struct, forbid_unknown_fields=True):
-    """Of a replay of one delivery. `only_failed` false: also if it was delivered."""
-
-    only_failed: bool = True
 
 
 def selection_of(asked: Discards, now: float) -> Selection:

@@ -1,91 +1,11 @@
 """What a job looks like from outside: pure functions from its records."""
 
-from typing import Literal, TypedDict
-
 from relay.api.view import rfc3339
 from relay.control.replay_jobs import ReplayJob
-from relay.domain.replay_job import Action, JobState, ReplayOrder, eta_s
+from relay.domain.replay_job import ReplayOrder, eta_s
 from relay.domain.selection import Selection
 from relay.replay.replay_service import ExpiredRecords, ReplayPreview
-
-
-class ReplayRequestView(TypedDict):
-    """What was asked for; null where it was left out. `since`, `until`: RFC 3339."""
-
-    receiver: list[str] | None
-    source: list[str] | None
-    reason: list[str] | None
-    status: list[int] | None
-    stage: list[str] | None
-    ids: list[str] | None
-    since: str | None
-    until: str | None
-    only_failed: bool
-    rate: float | None
-
-
-class JobView(TypedDict):
-    """A job that replays or discards many. `counted`: deliveries selected, once known. `skipped_because`: how many
-    were not sent, by why. `eta`, `eta_s`: when it is expected to end, and in how many seconds, if known."""
-
-    id: str
-    action: Action
-    state: JobState | Literal["stopping"]
-    detail: str | None
-    request: ReplayRequestView
-    made_at: str | None
-    begun_at: str | None
-    ended_at: str | None
-    counted: int | None
-    sent: int
-    skipped: int
-    skipped_because: dict[str, int]
-    eta: str | None
-    eta_s: float | None
-
-
-class JobPage(TypedDict):
-    """Newest first. `cursor`: of what follows; null: nothing does."""
-
-    items: list[JobView]
-    cursor: str | None
-
-
-class GoneView(TypedDict):
-    """What the log does not have any more: so many records at most, all of them from before then."""
-
-    records: int
-    before: str | None
-
-
-class PreviewView(TypedDict):
-    """What a job would do. `complete` false: there is more than could be counted in the time that a request may take.
-    `not_found`: ids without a match. `unremembered`: how many of those to be sent failed so long ago that it is not
-    known whether they were replayed before."""
-
-    dry_run: Literal[True]
-    action: Action
-    request: ReplayRequestView
-    counted: int
-    to_send: int
-    skipped: int
-    skipped_because: dict[str, int]
-    complete: bool
-    gone: GoneView | None
-    not_found: list[str]
-    unremembered: int
-
-
-class OneView(TypedDict):
-    """What was done about one delivery. `generation`: its life from now on. `topic`: where its record is now; null: its
-    lane will see to it. The other names are null where its record cannot be read."""
-
-    action: Action
-    receiver: str | None
-    source_id: str | None
-    message_id: str | None
-    generation: int
-    topic: str | None
+from relay.schema.replays import JobView, PreviewView, ReplayRequestView
 
 
 def job_view(job: ReplayJob, now: float) -> JobView:

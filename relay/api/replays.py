@@ -24,14 +24,8 @@ from relay.api.problems import (
     Problem,
 )
 from relay.api.reading import query_of
-from relay.api.replay_request import (
-    Discards,
-    Replays,
-    check_delivered,
-    check_rate,
-    selection_of,
-)
-from relay.api.replay_view import JobPage, JobView, PreviewView, job_view, preview_view
+from relay.api.replay_request import check_delivered, check_rate, selection_of
+from relay.api.replay_view import job_view, preview_view
 from relay.api.route import (
     LIMIT,
     DocumentedResponse,
@@ -46,6 +40,7 @@ from relay.control.replay_jobs import ReplayJob
 from relay.domain.replay_job import Action
 from relay.domain.selection import Selection
 from relay.replay.replay_service import ReplayService, TooMany
+from relay.schema.replays import Discards, JobPage, JobView, PreviewView, Replays
 
 DRY_RUN_S: Final = 20.0
 """A count that takes longer returns the number that it has reached."""

@@ -2,7 +2,6 @@
 
 from typing import Final
 
-import msgspec
 from aiohttp import web
 
 from relay.api.access import OWNED
@@ -14,7 +13,7 @@ from relay.api.problems import (
     NO_SECRETS_KEY,
     invalid,
 )
-from relay.api.receiver_view import NewReceiverView, described
+from relay.api.receiver_view import described
 from relay.api.registrar import Registrar
 from relay.api.registration import CHANGE, ETAG, IF_MATCH, answer_of, tag_in, told
 from relay.api.route import (
@@ -30,27 +29,10 @@ from relay.config.entry_types import has_only_private_keys
 from relay.config.receivers_file import Raw
 from relay.control.rotation import as_private_key, former_until, present_secrets, rotated
 from relay.domain.ed25519 import is_private_key, public_key
+from relay.schema.receivers import RotatedView, SecretRotation
 
 MOST_BYTES: Final = 4_096
-USUAL_GRACE_S: Final = 86_400.0
 LONGEST_GRACE_S: Final = 365 * 86_400.0
-
-
-class SecretRotation(msgspec.Struct, forbid_unknown_fields=True):
-    """`grace`: for so long the former secret signs along: seconds, or as `1d`. `secret`: the new one; null: one is
-    made, of the same kind as the present one."""
-
-    grace: float | str = USUAL_GRACE_S
-    secret: str | None = None
-
-
-class RotatedView(NewReceiverView):
-    """`secret`: the one that was made, only in this response; null if it was given, or is a private key, which only the
-    relay needs. `public_key`: verifies its signatures then. `former_until`: when the former one signs for the last
-    time; null: it does not sign any more. RFC 3339."""
-
-    public_key: str | None
-    former_until: str | None
 
 
 class RotationResource:

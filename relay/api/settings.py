@@ -1,6 +1,6 @@
 """`GET /v1/settings`: the settings that this process has in force, and where each comes from."""
 
-from typing import Final, TypedDict
+from typing import Final
 
 from aiohttp import web
 
@@ -9,22 +9,9 @@ from relay.api.context import ApiContext
 from relay.api.json_body import json_response
 from relay.api.reading import query_of
 from relay.api.route import DocumentedResponse, Example, json_of, route
+from relay.schema.operation import SettingItem, SettingsView
 
 SETTINGS = "/v1/settings"
-
-
-class SettingItem(TypedDict):
-    """`value`: as text, secrets masked. `source`: an option, variable, or file and field; or `default`."""
-
-    name: str
-    value: str
-    source: str
-
-
-class SettingsView(TypedDict):
-    """Of the process that was asked, in the order of the documentation."""
-
-    items: list[SettingItem]
 
 
 _NOUN: Final = "overview"

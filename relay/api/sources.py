@@ -1,7 +1,7 @@
 """Sources declared, shown, listed, changed and removed over HTTP."""
 
 from collections.abc import Mapping
-from typing import Any, Final, Literal, TypedDict
+from typing import Any, Final, Literal
 
 from aiohttp import web
 
@@ -18,7 +18,6 @@ from relay.api.problems import (
     invalid,
 )
 from relay.api.reading import flag_in, query_of, source_in_path, source_location
-from relay.api.receivers import ParkedView
 from relay.api.registrar import Registrar, Unknown, Written, readable
 from relay.api.registration import CHANGE, MOST_BODY, answer_of, tag_in, told
 from relay.api.route import (
@@ -40,6 +39,7 @@ from relay.control.entry_kinds import SOURCE
 from relay.control.patch import NewSource
 from relay.control.records import ORIGIN
 from relay.domain.errors import UserError
+from relay.schema.sources import NewSourceView, ResultsView, SourceItem, SourcePage, SourceRemovalView, SourceView
 from relay.state.replies import answered
 
 _LOOKED_AT: Final = 2_000
@@ -50,58 +50,6 @@ _THEN: Final = (
     "are asked for, and to_sender has them. Webhooks of others are not taken for it any more. What is said of all "
     "other sources (*), if anything, holds for it as well."
 )
-
-
-class SourceView(TypedDict):
-    """A source with an entry of its own. `declared_by`: `file` or `api`. `etag`: changes with every change of it.
-    `refused`: why its newest settings are not in force here. `settings`: all of them, also those at their defaults,
-    with secrets masked. Null: a newer version wrote what this one cannot read."""
-
-    source_id: str
-    declared_by: str | None
-    etag: str
-    refused: str | None
-    settings: dict[str, Any] | None
-
-
-class NewSourceView(SourceView):
-    """A source that was just declared. `secret`: the one that was made for its callback; only this response has it."""
-
-    secret: str | None
-
-
-class SourceItem(TypedDict):
-    """A source in a list. `callback`: the URL where its results are POSTed, or `kafka`. `inbound`: the kind of its
-    webhooks."""
-
-    source_id: str
-    declared_by: str | None
-    refused: str | None
-    callback: str | None
-    answers: Literal["all", "non_empty", "none"] | None
-    inbound: str | None
-
-
-class SourcePage(TypedDict):
-    """`cursor`: of what follows; null: nothing does. A page may be short, or empty, and still have one."""
-
-    items: list[SourceItem]
-    cursor: str | None
-
-
-class ResultsView(TypedDict):
-    """What there is of a source's results, and what becomes of them when it is removed."""
-
-    parked: ParkedView
-    then: str
-
-
-class SourceRemovalView(TypedDict):
-    """`removed`: false: it was only asked."""
-
-    source_id: str
-    removed: bool
-    results: ResultsView
 
 
 _IF_MATCH: Final = Parameter("If-Match", "header", ETag, "An `ETag`: only if the source is still that.")

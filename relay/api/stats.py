@@ -1,13 +1,12 @@
 """Statistics of the attempts at a receiver within a day, and its last response: of all processes, seconds late."""
 
 from collections.abc import Mapping
-from typing import Final, TypedDict
+from typing import Final
 
 from aiohttp import web
 
 from relay.api.access import RECEIVER
 from relay.api.context import ApiContext
-from relay.api.exchange_view import ResponseView
 from relay.api.json_body import json_response
 from relay.api.problems import NOT_FOUND, Problem, no_receiver
 from relay.api.reading import query_of
@@ -19,58 +18,13 @@ from relay.api.route import (
     route,
 )
 from relay.api.view import rfc3339
-from relay.domain.outcome import CodeClass
 from relay.domain.statistics import BOUNDS_S, HOURS, NUMBERS, OUTCOMES, Counted, sum_of
+from relay.schema.statistics import CountedView, HourView, LastResponseDetail, LastResponseView, StatsView
 from relay.state.statistics import LastAttempt
 
 _HOUR_S: Final = 3600
 _NOTHING: Final = Counted((0,) * NUMBERS)
 _BUCKETS_MS: Final = [bound * 1000 for bound in BOUNDS_S]
-
-
-class CountedView(TypedDict):
-    """Attempts of some time. `outcomes`: how many came to each class, as in `codes` of a receiver; `success_rate`:
-    share of those that were `accepted` or `delivered`, null without any. `p50_ms`, `p99_ms`: upper
-    bounds of the median and the 99th percentile, from `buckets_ms`; null if there was none, or it took longer."""
-
-    attempts: int
-    outcomes: dict[CodeClass, int]
-    success_rate: float | None
-    p50_ms: float | None
-    p99_ms: float | None
-
-
-class HourView(CountedView):
-    """`hour`: its begin, RFC 3339."""
-
-    hour: str | None
-
-
-class LastResponseView(TypedDict):
-    """What the last attempt came to: the `status` of the response, or as `failure` the kind of it, as `timeout`."""
-
-    at: str | None
-    status: int | None
-    failure: str | None
-    duration_ms: float
-
-
-class StatsView(CountedView):
-    """The present hour of the clock and the 23 before it; `hours` in their order. `buckets_ms`: the upper ends of the
-    buckets that response times are counted in."""
-
-    name: str
-    last_response: LastResponseView | None
-    buckets_ms: list[float]
-    hours: list[HourView]
-
-
-class LastResponseDetail(ResponseView):
-    """The last response of a receiver to a POST. `body`: its beginning, as text; `truncated`: there was more. At most
-    32 headers, each cut at 256 characters. Secrets are masked."""
-
-    name: str
-    at: str | None
 
 
 class StatsResource:

@@ -6,15 +6,7 @@ from typing import Final
 
 from msgspec import structs
 
-from relay.api.view import (
-    FoundDelivery,
-    MessageView,
-    delivery_view,
-    has_failed,
-    is_given_up,
-    is_owed,
-    message_view,
-)
+from relay.api.view import FoundDelivery, delivery_view, has_failed, is_given_up, is_owed, message_view
 from relay.api.wait_context import MessageContext, WaitContext
 from relay.clock import Clock
 from relay.domain.directory import Directory
@@ -26,6 +18,7 @@ from relay.domain.recipients import may_have_none, recipients
 from relay.domain.topics import Topics
 from relay.log.port import Coordinate, Flaw, LogReader, Record
 from relay.log.slices import read_each
+from relay.schema.messages import MessageView
 from relay.state.port import State
 from relay.state.read_model import Watched
 from relay.state.rows import MessageRow, MessageStage, Row, Stage, callback_row, delivery_row, tag_of

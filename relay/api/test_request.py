@@ -6,21 +6,14 @@ It goes out as every delivery does, and is none: nothing of it counts for breake
 import secrets
 from contextlib import suppress
 from math import ceil
-from typing import Final, TypedDict
+from typing import Final
 
 from aiohttp import web
 from msgspec import structs
 
 from relay.api.access import RECEIVER
 from relay.api.context import ApiContext
-from relay.api.exchange_view import (
-    FailureView,
-    RequestView,
-    ResponseView,
-    failure_view,
-    request_view,
-    response_view,
-)
+from relay.api.exchange_view import failure_view, request_view, response_view
 from relay.api.json_body import json_response
 from relay.api.problems import (
     INVALID_RECEIVER,
@@ -42,6 +35,7 @@ from relay.delivery.port import Transport
 from relay.domain.errors import Unavailable
 from relay.domain.receiver import Receiver
 from relay.domain.requests import ping_request, trial_body
+from relay.schema.attempts import TrialView
 from relay.telemetry.logging import get_logger
 
 MOST_AT_ONCE: Final = 8
@@ -51,16 +45,6 @@ LEAST_BETWEEN_S: Final = 1.0
 LONGEST_S: Final = 60.0
 """A request that is waited for ends, whatever the receiver's own timeout is."""
 _log = get_logger("relay.api")
-
-
-class TrialView(TypedDict):
-    """What was sent, and what came of it within `duration_ms`: a `response` or a `failure`, the other one is null."""
-
-    name: str
-    request: RequestView
-    response: ResponseView | None
-    failure: FailureView | None
-    duration_ms: float
 
 
 class Turns:

@@ -2,41 +2,22 @@
 
 import asyncio
 from collections.abc import Mapping
-from typing import Final, TypedDict
+from typing import Final
 
 from relay.api.backlog import in_lanes
 from relay.api.context import ApiContext
 from relay.api.receivers import LANE_LOOK_S
-from relay.api.stats import CountedView, HourView, LastResponseView, counted_view, hours_view, last_view
+from relay.api.stats import counted_view, hours_view, last_view
 from relay.domain.errors import LogUnavailable
 from relay.domain.receiver import Receiver
 from relay.domain.statistics import Counted, sum_of
 from relay.domain.topics import lane_of
+from relay.schema.statistics import RateView, TrafficView
 from relay.state.port import Counts
 
 _HOUR_S: Final = 3600.0
 _FIRST_S: Final = 60.0
 """Of an hour that has just begun there is no mean yet."""
-
-
-class RateView(TypedDict):
-    """`used`: attempts in `window_s`, on average over the present hour; `limit`: as many may begin in it, null: any
-    number."""
-
-    used: float | None
-    limit: int | None
-    window_s: float
-
-
-class TrafficView(CountedView):
-    """The present hour and the 23 before it. `unfinished`: in its lane; in the shared lane, of all receivers in its
-    partition; `parked`: waiting for their next attempt. Null if not known right now."""
-
-    hours: list[HourView]
-    last_response: LastResponseView | None
-    unfinished: int | None
-    parked: int | None
-    rate: RateView | None
 
 
 async def traffic_of(context: ApiContext, receivers: Mapping[str, Receiver | None]) -> dict[str, TrafficView]:

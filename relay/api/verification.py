@@ -1,6 +1,6 @@
 """`POST /v1/receivers/{name}/verify`, and the verification state of a receiver's URL."""
 
-from typing import Final, Literal, TypedDict
+from typing import Final, Literal
 
 from aiohttp import web
 
@@ -22,34 +22,11 @@ from relay.api.view import rfc3339
 from relay.control.registry import Registry
 from relay.domain.receiver import Receiver, Verification
 from relay.domain.verification import HandshakeResult, handshake_of, next_try
+from relay.schema.receivers import TriedView, VerificationView
 
 AT_A_TIME: Final = 16
 """Handshakes of a process that requests wait for."""
 BUSY_S: Final = 2
-
-
-class VerificationView(TypedDict):
-    """The verification of a receiver's URL. `pending`: it is sent nothing yet, and a handshake is made soon; `failed`:
-    it is sent nothing, as the newest handshake failed: `detail` says why, and `next_try_at` when the next one is (null:
-    on request). `allowed_rate`: requests a minute that the URL has agreed to, null if any number. RFC 3339."""
-
-    kind: Verification
-    state: Literal["not_required", "pending", "failed", "verified"]
-    verified_at: str | None
-    tried_at: str | None
-    next_try_at: str | None
-    detail: str | None
-    allowed_rate: int | None
-
-
-class TriedView(TypedDict):
-    """`proved`: whether this handshake was a proof. One that was not takes nothing away that was proved before;
-    `detail` says what came of it."""
-
-    name: str
-    proved: bool
-    detail: str | None
-    verification: VerificationView
 
 
 class VerificationResource:

@@ -8,8 +8,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
-from msgspec import UNSET, UnsetType
-
 from relay.api.waiting import DeliveryWait, next_attempt
 from relay.domain.advice import advice_on_end, advice_on_wait
 from relay.domain.coordinate import Coordinate
@@ -17,101 +15,19 @@ from relay.domain.dead_letter import parse_dead_letter
 from relay.domain.errors import InvalidRecord
 from relay.domain.hop import decode_hop
 from relay.domain.identity import DeliveryId, MessageId, webhook_id
-from relay.domain.progress import CallbackStatus, Status, WaitKind, least_advanced
+from relay.domain.progress import CallbackStatus, Status, least_advanced
 from relay.domain.reasons import REASON_CODES
 from relay.domain.receiver import Source
 from relay.domain.result_delivery import Handover, from_code, handover
 from relay.domain.timestamps import rfc3339 as rfc3339
 from relay.log.port import Record
+from relay.schema.messages import AnswerView, CallbackView, DeliveryView, MessageView, PlaceView, WaitView
 from relay.state.read_model import Watched
 from relay.state.rows import Result, Row, Stage
 
 _REASONS: Final = {code: reason for reason, code in REASON_CODES.items()}
 _ON_THE_WAY: Final = frozenset({"arrived", "delivered_to_receiver"})
 _UNFINISHED: Final = frozenset({Stage.NONE, Stage.ENQUEUED, Stage.SENDING, Stage.ACCEPTED, Stage.AWAITING})
-
-
-@dataclass(frozen=True, slots=True)
-class AnswerView:
-    """The receiver's answer. `body`: its text where it is UTF-8, else `body_base64` is given. `truncated`, only where
-    it is so: of many large answers only their beginnings are here; `?receiver=` has a single one whole."""
-
-    status: int | None
-    content_type: str | None
-    body: str | None
-    body_base64: str | None
-    truncated: bool | UnsetType = UNSET
-
-
-@dataclass(frozen=True, slots=True)
-class CallbackView:
-    """How the result's way to the sender's callback is going; `attempts` of a finished one: at most 63 are counted.
-    `last_status`, `detail`: of what went wrong last; not kept of one that was delivered. A caller who may see the
-    receiver's side alone is shown the `status`."""
-
-    status: CallbackStatus
-    attempts: int | None
-    last_status: int | None = None
-    detail: str | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class WaitView:
-    """Why it does not go on, since when, and until when at the earliest (RFC 3339; null: not known, or no such end)."""
-
-    kind: WaitKind
-    since: str | None
-    until: str | None
-    detail: str
-
-
-@dataclass(frozen=True, slots=True)
-class DeliveryView:
-    """One delivery. `next_attempt_at`: RFC 3339. `waiting_for`: None if it is over, or was not determined.
-    `detail`: the last failure, in words. `advice`: what to do if it waits or failed, or its callback did. `callback`:
-    None if there is none."""
-
-    receiver: str
-    status: Status
-    generation: int
-    attempts: int
-    next_attempt_at: str | None
-    waiting_for: WaitView | None
-    last_status: int | None
-    reason: str | None
-    detail: str | None
-    advice: str | None
-    answer: AnswerView | None
-    callback: CallbackView | None
-
-
-@dataclass(frozen=True, slots=True)
-class PlaceView:
-    """Where a record is on the log."""
-
-    topic: str
-    partition: int
-    offset: int
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MessageView:
-    """A message and its deliveries. `received_at`: when the log took it (RFC 3339), and `at`: where it has it.
-    `rebuilding`, only where it is so: the state lost its memory, and more than this may be known of the deliveries when
-    it has been read back. `warnings`, only in the response that accepts it: what its sender should mend.
-    """
-
-    source_id: str
-    message_id: str
-    webhook_id: str
-    type: str | None
-    status: Status
-    received_at: str | None
-    at: PlaceView | None
-    duplicate: bool
-    rebuilding: bool | UnsetType = UNSET
-    warnings: tuple[str, ...] | UnsetType = UNSET
-    deliveries: tuple[DeliveryView, ...]
 
 
 @dataclass(frozen=True, slots=True)

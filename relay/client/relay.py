@@ -12,21 +12,19 @@ from urllib.parse import quote
 import aiohttp
 import msgspec
 
-from relay.api.audit import AuditPage
-from relay.api.doctor import DoctorView
-from relay.api.health import Version
-from relay.api.history.shapes import AttemptItem, CountsView
-from relay.api.overview.resource import LaneItem, LanePage, OverviewView
-from relay.api.reencryption import ReencryptionPage
-from relay.api.sessions import NewLink
-from relay.api.settings import SettingsView
-from relay.api.view import MessageView
 from relay.client.call import Asyncio, Blocking, Iteration, Loop, M, Method, Resource, every, route
 from relay.client.errors import ApiError, ClientError, NotARelay, RelayUnreachable, WaitTimeout
 from relay.client.http import JSON, Http, Response, decoded, path
 from relay.client.resources import Failed, Keys, Messages, Receivers, Replays, Sessions, Sources
 from relay.client.sse import ServerSentEvent
 from relay.domain.forwarding import PREFIX
+from relay.schema.attempts import AttemptItem
+from relay.schema.doctor import DoctorView
+from relay.schema.messages import MessageView
+from relay.schema.operation import AuditPage, ReencryptionPage, SettingsView, Version
+from relay.schema.overview import LaneItem, LanePage, OverviewView
+from relay.schema.sessions import NewLink
+from relay.schema.statistics import CountsView
 
 Payload = bytes | str | Mapping[str, Any] | list[Any]
 """Bytes and text are sent as they are; everything else as JSON."""

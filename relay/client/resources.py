@@ -6,23 +6,27 @@
 from collections.abc import Iterable, Mapping
 from typing import Literal
 
-from relay.api.failed import LetterPage, LetterView, WholeLetter
-from relay.api.history.shapes import AttemptItem, AttemptPage, MessageItem, MessagePage
-from relay.api.keys import KeyPage, KeyView, NewKey
-from relay.api.receiver_list import ReceiverItem, ReceiverPage
-from relay.api.receiver_view import NewReceiverView, ReceiverView
-from relay.api.receivers import EndpointView, ReceiverHealthView
-from relay.api.registration import RemovalView
-from relay.api.replay_view import JobPage, JobView, OneView, PreviewView
-from relay.api.rotation import RotatedView
-from relay.api.sessions import EndedSession, NewSession, SessionView
-from relay.api.sources import NewSourceView, SourceItem, SourcePage, SourceRemovalView, SourceView
-from relay.api.stats import LastResponseDetail, StatsView
-from relay.api.test_request import TrialView
-from relay.api.verification import TriedView
-from relay.api.view import MessageView
 from relay.client.call import M, Resource, every, route
 from relay.client.http import Response
+from relay.schema.attempts import AttemptItem, AttemptPage, TrialView
+from relay.schema.dead_letters import LetterPage, LetterView, WholeLetter
+from relay.schema.keys import KeyPage, KeyView, NewKey
+from relay.schema.messages import MessageItem, MessagePage, MessageView
+from relay.schema.receivers import (
+    EndpointView,
+    NewReceiverView,
+    ReceiverHealthView,
+    ReceiverItem,
+    ReceiverPage,
+    ReceiverView,
+    RemovalView,
+    RotatedView,
+    TriedView,
+)
+from relay.schema.replays import JobPage, JobView, OneView, PreviewView
+from relay.schema.sessions import EndedSession, NewSession, SessionView
+from relay.schema.sources import NewSourceView, SourceItem, SourcePage, SourceRemovalView, SourceView
+from relay.schema.statistics import LastResponseDetail, StatsView
 
 _MESSAGE = "/v1/sources/{source}/messages/{id}"
 _DELIVERY = _MESSAGE + "/deliveries/{receiver}"

@@ -13,6 +13,7 @@ Status = Literal[
 ]
 CallbackStatus = Literal["pending", "retrying", "delivered", "failed"]
 """State of a result's delivery to the sender's callback."""
+StageName = Literal["from_sender", "to_receiver", "pending", "to_sender", "failed_messages"]
 WaitKind = Literal[
     "retry",
     "rate",

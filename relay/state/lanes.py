@@ -3,9 +3,10 @@ it."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final, Literal
+from typing import Final
 
 from relay.domain.coordinate import Coordinate
+from relay.domain.progress import StageName
 from relay.domain.topics import SHARED, Topics
 from relay.log.port import Backlog, LogReader, TopicPartition
 from relay.log.slices import read_each
@@ -14,7 +15,6 @@ from relay.state.read_model import UNSERVED_S, Served
 OLDEST_LOOKED_AT: Final = 200
 """Maximum number of lanes, those with the largest lag, whose oldest unread record is read, to bound the time."""
 
-StageName = Literal["from_sender", "to_receiver", "pending", "to_sender", "failed_messages"]
 STAGES: Final[Mapping[str, StageName]] = {
     "from-sender": "from_sender",
     "to-receiver": "to_receiver",

@@ -8,17 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from relay.api.reading import message_location, percent_decoded
-from relay.api.view import (
-    CallbackView,
-    DeliveryView,
-    FoundDelivery,
-    WaitView,
-    delivery_view,
-    message_view,
-    of_receivers,
-    rfc3339,
-    status_of,
-)
+from relay.api.view import FoundDelivery, delivery_view, message_view, of_receivers, rfc3339, status_of
 from relay.api.waiting import DeliveryWait
 from relay.domain.dead_letter import DeadLetter, dead_letter_headers
 from relay.domain.hop import Hop, encode_hop
@@ -28,6 +18,7 @@ from relay.domain.reasons import REASON_CODES
 from relay.domain.receiver import Endpoint, Source
 from relay.domain.result_delivery import Handover, to_code
 from relay.log.port import Record
+from relay.schema.messages import CallbackView, DeliveryView, WaitView
 from relay.state.read_model import Watched
 from relay.state.rows import Result, Row, Stage
 

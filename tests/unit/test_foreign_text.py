@@ -17,7 +17,6 @@ import pytest
 import relay
 from relay.api.incoming import idempotency_key
 from relay.api.json_body import read_json
-from relay.api.keys import WantedKey
 from relay.config.differences import field_changes
 from relay.config.durations import parse_duration
 from relay.config.entry_types import check_url
@@ -36,6 +35,7 @@ from relay.domain.schedule import parse_retry_after
 from relay.domain.secrecy import MASK, is_secret_name, looks_random, masked_url, redacted
 from relay.domain.status import check_template, location_url
 from relay.domain.trace import parse_traceparent
+from relay.schema.keys import WantedKey
 from relay.telemetry.redaction import escape_control, escape_in_json, public_url
 from tests.patterns import retries
 

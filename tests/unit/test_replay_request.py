@@ -9,8 +9,9 @@ from hypothesis import strategies as st
 
 from relay.api.json_body import read_json
 from relay.api.problems import Problem
-from relay.api.replay_request import Discards, Replays, check_delivered, check_rate, selection_of
+from relay.api.replay_request import check_delivered, check_rate, selection_of
 from relay.domain.selection import Selection
+from relay.schema.replays import Discards, Replays
 
 NOW = 1_700_000_000.0
 NAMES = (

@@ -2,8 +2,9 @@
 
 from dataclasses import replace
 
-from relay.api.tail.event import AnswerItem, TailedEvent
+from relay.api.tail.event import TailedEvent
 from relay.api.tail.order import InOrder
+from relay.schema.tail import AnswerItem
 
 VIEW: AnswerItem = {
     "at": None,

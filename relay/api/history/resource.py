@@ -25,17 +25,7 @@ from relay.api.history.query import (
     receiver_in,
     source_in,
 )
-from relay.api.history.shapes import (
-    AttemptItem,
-    AttemptPage,
-    CountsView,
-    MessageItem,
-    MessagePage,
-    attempt_item,
-    counts_view,
-    message_item,
-    of_receiver,
-)
+from relay.api.history.shapes import attempt_item, counts_view, message_item, of_receiver
 from relay.api.history.visibility import Visibility
 from relay.api.json_body import json_response
 from relay.api.paging import limit_in
@@ -64,6 +54,9 @@ from relay.domain.message import MAX_TEXT_BYTES
 from relay.domain.progress import Status
 from relay.history.lag import Behind
 from relay.history.port import AttemptFound, AttemptQuery, By, HistoryPage, HistoryReader, MessageFound, Visible
+from relay.schema.attempts import AttemptItem, AttemptPage
+from relay.schema.messages import MessageItem, MessagePage
+from relay.schema.statistics import CountsView
 
 AT_RECEIVERS: Final[tuple[AttemptKind, ...]] = ("post", "status", "ping")
 """Attempts that concern the receiver; callbacks concern the sender."""

@@ -2,154 +2,23 @@
 
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import accumulate, groupby
-from typing import Final, Literal, TypedDict
+from typing import Final
 
 from msgspec import structs
 
-from relay.domain.attempt import AttemptKind
 from relay.domain.hop import NO_RECEIVER
 from relay.domain.identity import webhook_id
-from relay.domain.progress import Status, least_advanced
+from relay.domain.progress import least_advanced
 from relay.domain.reasons import is_of_callback
 from relay.domain.statistics import Counted, sum_of
 from relay.domain.timestamps import rfc3339
 from relay.history.port import ArrivalFact, AttemptFound, By, DeliveryFound, SpanCount
+from relay.schema.attempts import AttemptItem
+from relay.schema.messages import DeliveryItem, MessageItem
+from relay.schema.statistics import CountItem, CountsView, PointItem, SeriesItem
 
 SHOWN_HEADERS: Final = 2_048
 """Characters of the headers of a request, or a response, in a list."""
-
-
-class DeliveryItem(TypedDict):
-    """A delivery in its newest generation. `receiver`: `-` if it never had one. `updated_at`: RFC 3339."""
-
-    receiver: str
-    status: Status
-    generation: int
-    attempts: int
-    last_status: int | None
-    reason: str | None
-    detail: str | None
-    updated_at: str | None
-
-
-class MessageItem(TypedDict):
-    """A message as it is listed. `status`: the least advanced of its deliveries that are shown. `size`: bytes of its
-    payload."""
-
-    source_id: str
-    message_id: str
-    webhook_id: str
-    type: str | None
-    status: Status
-    received_at: str | None
-    size: int
-    content_type: str | None
-    deliveries: list[DeliveryItem]
-
-
-class MessagePage(TypedDict):
-    """Newest first. `cursor`: for what follows; null on the last page. `behind_s`: so many seconds ago happened what
-    the history takes up next; 0: it has everything, null: not known."""
-
-    items: list[MessageItem]
-    cursor: str | None
-    behind_s: float | None
-
-
-class RequestItem(TypedDict):
-    """What was sent: `headers` in their order, secrets masked."""
-
-    method: str
-    url: str
-    headers: dict[str, str]
-
-
-class ResponseItem(TypedDict):
-    """What came back. `body`: its beginning as text, secrets masked; `truncated`: there was more."""
-
-    status: int
-    headers: dict[str, str]
-    body: str
-    truncated: bool
-
-
-class ErrorItem(TypedDict):
-    """Why nothing came back. `sent`: a part of the request went out, so it may have been acted on."""
-
-    kind: str
-    detail: str
-    sent: bool
-
-
-class AttemptItem(TypedDict):
-    """One HTTP exchange; `partition` and `offset` of its record name it. `kind`: a POST to the receiver, a GET of its
-    status, a POST to the sender's `callback`, or a `ping`, which is about no message. `attempt`: the first is 1,
-    counted per kind. `outcome`: `done`, `retry`, `doubt`, `released` or `dead`; `reason`: why not `done`.
-    `next_attempt_at`: when it goes on at the earliest. `cut`: of long headers only the first are here;
-    `GET /v1/attempts/{partition}/{offset}` has all that are kept."""
-
-    partition: int
-    offset: int
-    kind: AttemptKind
-    receiver: str | None
-    source_id: str | None
-    message_id: str | None
-    generation: int
-    attempt: int
-    started_at: str | None
-    duration_ms: float
-    request: RequestItem
-    response: ResponseItem | None
-    error: ErrorItem | None
-    outcome: str
-    reason: str | None
-    detail: str | None
-    next_attempt_at: str | None
-    cut: bool
-
-
-class AttemptPage(TypedDict):
-    """Newest first. `cursor`: for what follows; null on the last page. A page of large ones ends early."""
-
-    items: list[AttemptItem]
-    cursor: str | None
-
-
-class CountItem(TypedDict):
-    """POSTs to receivers. `delivered`: those that were accepted or delivered; `failed`: the others. `p50_ms`, `p99_ms`:
-    upper bounds of the median and the 99th percentile, from buckets; null if there was no response, or it took longer
-    than the last bucket."""
-
-    attempts: int
-    delivered: int
-    failed: int
-    success_rate: float | None
-    p50_ms: float | None
-    p99_ms: float | None
-
-
-class PointItem(CountItem):
-    """`at`: when the minute, or the hour, began."""
-
-    at: str | None
-
-
-class SeriesItem(TypedDict):
-    """Oldest first; what nothing happened in is left out."""
-
-    receiver: str
-    source_id: str
-    points: list[PointItem]
-
-
-class CountsView(TypedDict):
-    """Of the time from `since` to before `until`."""
-
-    by: Literal["minute", "hour"]
-    since: str | None
-    until: str | None
-    totals: CountItem
-    series: list[SeriesItem]
 
 
 def message_item(arrival: ArrivalFact, deliveries: Iterable[DeliveryFound]) -> MessageItem:

@@ -2,10 +2,11 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final, Literal, NotRequired, TypedDict
+from typing import Any, Final, Literal
 
 from relay.domain.notice import MEDIA_TYPE, Notice
 from relay.domain.own_events import FAILED, MessagesFailed, ReceiverEvent, Turn
+from relay.schema.webhooks import Nonce, Ping
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,21 +29,6 @@ class Sent:
     answers: Mapping[str, str]
     media: Sequence[str]
     body: Any = None
-
-
-class Nonce(TypedDict):
-    """The whole body of a verification. `nonce`: made for this one."""
-
-    type: Literal["relay.verification"]
-    nonce: str
-
-
-class Ping(TypedDict):
-    """The whole body of a ping. `test`: an operator asked for it; `receiver`: then, its name."""
-
-    type: Literal["relay.ping"]
-    test: NotRequired[Literal[True]]
-    receiver: NotRequired[str]
 
 
 _SIGNED: Final = (

@@ -6,27 +6,13 @@ from typing import Final, Literal, NamedTuple
 from urllib.parse import quote
 
 from relay.api.overview.head_of_line import StuckLine
-from relay.api.receivers import Condition
 from relay.domain.reasons import reason_class
+from relay.schema.overview import AlertKind
+from relay.schema.receivers import Condition
 from relay.state.lanes import LaneNow
 from relay.telemetry.redaction import escape_control
 
-Kind = Literal[
-    "part_away",
-    "no_worker",
-    "unread_lost",
-    "refused",
-    "disabled",
-    "gone",
-    "offline",
-    "failing",
-    "held_up",
-    "failed",
-    "unverified",
-    "paused",
-    "warning",
-]
-URGENCY: Final[tuple[Kind, ...]] = (
+URGENCY: Final[tuple[AlertKind, ...]] = (
     *("part_away", "unread_lost", "no_worker", "refused", "disabled", "gone", "offline", "failing"),
     *("held_up", "failed", "warning", "unverified", "paused"),
 )
@@ -52,7 +38,7 @@ class Item:
     """`subject`: a receiver, `source/callback`, topic, or part. `since`: Unix seconds; None: not known. `message`:
     source and id of the one that it is about."""
 
-    kind: Kind
+    kind: AlertKind
     subject: str
     since: float | None
     detail: str
@@ -140,7 +126,7 @@ def _unserved(role: str, topic: str, lanes: Sequence[LaneNow], seen: AlertInput)
 def _of_endpoint(one: EndpointNow) -> Item:
     base = f"/v1/sources/{quote(one.name, safe='')}/callback" if one.is_source else f"/v1/receivers/{one.name}"
     subject = f"{one.name}/callback" if one.is_source else one.name
-    kind: Kind
+    kind: AlertKind
     match one.condition:
         case "disabled" | "paused":
             kind = "gone" if one.gone else one.condition

@@ -1,14 +1,14 @@
 """`GET /v1/overview`: throughput, failures, and what needs attention first. `GET /v1/lanes`: every partition."""
 
 from collections.abc import Iterable, Mapping
-from typing import Final, Literal, TypedDict
+from typing import Final, Literal
 
 from aiohttp import web
 
 from relay.api.access import ADMIN
 from relay.api.context import ApiContext
 from relay.api.json_body import json_response
-from relay.api.overview.alerts import AlertInput, FailedNow, Item, Kind, attention
+from relay.api.overview.alerts import AlertInput, FailedNow, Item, attention
 from relay.api.overview.snapshot import FAILED_SPAN_S, Looker, OverviewSnapshot
 from relay.api.paging import cursor_behind, key_behind, limit_in
 from relay.api.problems import invalid
@@ -16,136 +16,27 @@ from relay.api.reading import query_of
 from relay.api.route import DocumentedResponse, Example, Limit, Parameter, ReceiverName, json_of, route
 from relay.api.view import rfc3339
 from relay.domain.errors import HistoryUnavailable
+from relay.domain.progress import StageName
 from relay.history.lag import Behind
-from relay.state.lanes import STAGES, LaneNow, StageName
+from relay.schema.overview import (
+    ActionView,
+    AttentionView,
+    HistoryNowView,
+    LaneItem,
+    LanePage,
+    MessageRef,
+    OverviewView,
+    RatesView,
+    ReasonCountView,
+    StageView,
+)
+from relay.state.lanes import STAGES, LaneNow
 
 LATE_S: Final = 60.0
 """A history that lags by more than this is reported."""
 _ROUND: Final = 3
 _FIRST_REFUSED: Final = 20
 """Entries that cannot be used, by name; the others as a number."""
-
-
-class StageView(TypedDict):
-    """One step of the way. `topics`: how many it reads. `lag`: records that are not finished; `oldest_s`: age of the
-    oldest; `rate`: finished a second, `come`: received a second, null in the first snapshot; `parked`: waiting for
-    their next attempt, null if that is not counted by stage; `in_flight`: requests in progress; `unserved`: partitions
-    that no process reads."""
-
-    name: StageName
-    topics: int
-    lag: int
-    oldest_s: float | None
-    rate: float | None
-    come: float | None
-    parked: int | None
-    in_flight: int
-    unserved: int
-
-
-class RatesView(TypedDict):
-    """A second, over the last `span_s`: messages that came, deliveries begun, answers given, dead letters."""
-
-    span_s: float
-    received: float
-    routed: float
-    answered: float
-    failed: float
-
-
-class ReasonCountView(TypedDict):
-    """Dead letters of a receiver (`-`: none that is known) and a reason."""
-
-    receiver: str
-    reason: str
-    count: int
-    newest: str | None
-
-
-class FailuresView(TypedDict):
-    """Dead letters since then, by what they are of. `more`: there are more than were counted."""
-
-    since: str | None
-    count: int
-    more: bool
-    by: list[ReasonCountView]
-
-
-class ActionView(TypedDict):
-    """A call of this API that may help."""
-
-    label: str
-    method: str
-    path: str
-    body: dict[str, object] | None
-
-
-class MessageRef(TypedDict):
-    """A message, by its ids."""
-
-    source_id: str
-    message_id: str
-
-
-class AttentionView(TypedDict):
-    """What needs attention. `subject`: a receiver, `source/callback`, topic, or part. `message`: that it is about, as
-    with `held_up`: others wait behind it, and it keeps failing."""
-
-    kind: Kind
-    severity: Literal["error", "warning"]
-    subject: str
-    since: str | None
-    detail: str
-    action: ActionView | None
-    message: MessageRef | None
-
-
-class HistoryNowView(TypedDict):
-    """`behind_s`: how far the history is behind the log; null: not known."""
-
-    behind_s: float | None
-
-
-class OverviewView(TypedDict):
-    """As of `at`. `rates`: null at the first look. `attention`: the most urgent first. `history`: null without."""
-
-    at: str | None
-    stages: list[StageView]
-    parked: int
-    rates: RatesView | None
-    failures: FailuresView
-    attention: list[AttentionView]
-    history: HistoryNowView | None
-
-
-class LaneItem(TypedDict):
-    """A partition that a group reads. `receiver`: of a dedicated lane, otherwise null. `rate`: finished a second, null
-    in the first snapshot. `committed`: the next offset to read, null if the group has none. `process`: that serves it,
-    host and process id first; `seen_s`: since its last heartbeat; `in_flight`: its requests in progress. `parked`: of
-    its receiver, in all its partitions; null in a shared lane."""
-
-    topic: str
-    partition: int
-    group: str
-    role: str
-    receiver: str | None
-    lag: int
-    oldest_s: float | None
-    rate: float | None
-    committed: int | None
-    end: int
-    served: bool
-    process: str | None
-    in_flight: int
-    seen_s: float | None
-    parked: int | None
-
-
-class LanePage(TypedDict):
-    """`cursor`: of what follows; null: nothing does."""
-
-    items: list[LaneItem]
-    cursor: str | None
 
 
 _NOUN: Final = "overview"

@@ -7,12 +7,12 @@ from collections import OrderedDict
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, replace
 from datetime import datetime
-from typing import Final, Literal, TypedDict, cast
+from typing import Final, Literal, cast
 
 import msgspec
 
-from relay.api.failed import LetterView, letter_view
-from relay.api.history.shapes import AttemptItem, DeliveryItem, MessageItem, attempt_item
+from relay.api.failed import letter_view
+from relay.api.history.shapes import attempt_item
 from relay.domain.attempt import Attempt, decode_attempt
 from relay.domain.coordinate import Coordinate, Headers
 from relay.domain.directory import Directory
@@ -26,6 +26,10 @@ from relay.domain.topics import Topics
 from relay.history.port import AttemptFound
 from relay.log.port import Record
 from relay.replay.letter import read_letter
+from relay.schema.attempts import AttemptItem
+from relay.schema.dead_letters import LetterView
+from relay.schema.messages import DeliveryItem, MessageItem
+from relay.schema.tail import AnswerItem
 
 SHOWN_BODY: Final = 1_024
 """Bytes of an answer's body in an event."""
@@ -36,18 +40,6 @@ SHOWN_DELIVERIES: Final = 50
 Kind = Literal["message", "attempt", "answer", "failed"]
 _LEADS_TO: Final[tuple[Kind, ...]] = ("message", "attempt", "answer", "failed")
 """A callback's attempt has the place of `failed`: both end a message."""
-
-
-class AnswerItem(TypedDict):
-    """An answer on its way to the sender, which was published `at`. `body`: its beginning, as text."""
-
-    at: str | None
-    source_id: str
-    message_id: str
-    receiver: str
-    status: int | None
-    content_type: str | None
-    body: str
 
 
 View = MessageItem | AttemptItem | AnswerItem | LetterView

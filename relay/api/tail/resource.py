@@ -3,7 +3,7 @@
 import asyncio
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Annotated, Final, Literal, TypedDict
+from typing import Annotated, Final
 
 from aiohttp import web
 from msgspec import Meta
@@ -22,6 +22,7 @@ from relay.api.tail.tail import Tail
 from relay.domain.errors import LogUnavailable
 from relay.domain.hop import NO_RECEIVER
 from relay.domain.identity import MAX_ID_BYTES, is_receiver_name
+from relay.schema.tail import TailEvent
 
 EVENT_STREAM: Final = "text/event-stream"
 ALIVE_S: Final = 15.0
@@ -32,13 +33,6 @@ _HEADERS: Final = {"Content-Type": EVENT_STREAM, "X-Accel-Buffering": "no"}
 _AGAIN: Final = b"retry: 1000\n\n"
 """Milliseconds after which a browser comes back."""
 _ALIVE: Final = b": alive\n\n"
-
-
-class TailEvent(TypedDict):
-    """A server-sent event. `data`: JSON."""
-
-    event: Literal["message", "attempt", "answer", "failed", "listening", "away", "skipped", "ended"]
-    data: str
 
 
 @dataclass(frozen=True, slots=True)

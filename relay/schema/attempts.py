@@ -1,0 +1,89 @@
+"""HTTP exchanges with receivers and senders, as the API shows them."""
+
+from typing import TypedDict
+
+from relay.domain.attempt import AttemptKind
+
+
+class RequestItem(TypedDict):
+    """What was sent: `headers` in their order, secrets masked."""
+
+    method: str
+    url: str
+    headers: dict[str, str]
+
+
+class RequestView(RequestItem):
+    """What was sent. The values of headers that the receiver's settings add are masked, as they are there."""
+
+    body: str
+
+
+class ResponseView(TypedDict):
+    """What came back. `body`: its beginning, as text; `truncated`: there was more."""
+
+    status: int
+    headers: dict[str, str]
+    body: str
+    truncated: bool
+
+
+class FailureView(TypedDict):
+    """Why there is no response. `kind`: as `refused`, `dns`, `timeout`, `blocked`. `sent`: a part of the request went
+    out, so that the receiver may have acted on it."""
+
+    kind: str
+    detail: str
+    sent: bool
+
+
+class TrialView(TypedDict):
+    """What was sent, and what came of it within `duration_ms`: a `response` or a `failure`, the other one is null."""
+
+    name: str
+    request: RequestView
+    response: ResponseView | None
+    failure: FailureView | None
+    duration_ms: float
+
+
+class ResponseItem(ResponseView):
+    """What came back. `body`: its beginning as text, secrets masked; `truncated`: there was more."""
+
+
+class ErrorItem(FailureView):
+    """Why nothing came back. `sent`: a part of the request went out, so it may have been acted on."""
+
+
+class AttemptItem(TypedDict):
+    """One HTTP exchange; `partition` and `offset` of its record name it. `kind`: a POST to the receiver, a GET of its
+    status, a POST to the sender's `callback`, or a `ping`, which is about no message. `attempt`: the first is 1,
+    counted per kind. `outcome`: `done`, `retry`, `doubt`, `released` or `dead`; `reason`: why not `done`.
+    `next_attempt_at`: when it goes on at the earliest. `cut`: of long headers only the first are here;
+    `GET /v1/attempts/{partition}/{offset}` has all that are kept."""
+
+    partition: int
+    offset: int
+    kind: AttemptKind
+    receiver: str | None
+    source_id: str | None
+    message_id: str | None
+    generation: int
+    attempt: int
+    started_at: str | None
+    duration_ms: float
+    request: RequestItem
+    response: ResponseItem | None
+    error: ErrorItem | None
+    outcome: str
+    reason: str | None
+    detail: str | None
+    next_attempt_at: str | None
+    cut: bool
+
+
+class AttemptPage(TypedDict):
+    """Newest first. `cursor`: for what follows; null on the last page. A page of large ones ends early."""
+
+    items: list[AttemptItem]
+    cursor: str | None

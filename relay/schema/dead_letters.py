@@ -1,0 +1,49 @@
+"""Dead letters as the API shows them."""
+
+from typing import TypedDict
+
+from relay.domain.reasons import ReasonClass
+
+LetterView = TypedDict(
+    "LetterView",
+    {
+        "receiver": str,
+        "source_id": str | None,
+        "message_id": str | None,
+        "reason": str,
+        "class": ReasonClass,
+        "detail": str,
+        "stage": str,
+        "attempts": int,
+        "last_status": int | None,
+        "failed_at": str | None,
+        "partition": int,
+        "offset": int,
+        "replay": str,
+    },
+)
+"""A dead letter. `receiver`: `-` where it never had one. `stage`: the topic of the step that gave it up. `partition`,
+`offset`: where it is on `failed_messages`. `replay`: where to POST, to have it sent again."""
+
+
+class PayloadView(TypedDict):
+    """`body`: where it is UTF-8; else `body_base64`."""
+
+    body: str | None
+    body_base64: str | None
+
+
+class WholeLetter(LetterView):
+    """A dead letter with the headers of its record (name and value), and its payload: `body` where that is UTF-8, else
+    `body_base64`."""
+
+    headers: list[list[str]]
+    payload: PayloadView
+
+
+class LetterPage(TypedDict):
+    """Newest first. `cursor`: for what follows; null on the last page. A page whose records are large ends early, and
+    has one."""
+
+    items: list[LetterView]
+    cursor: str | None

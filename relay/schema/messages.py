@@ -1,0 +1,194 @@
+"""Messages and their deliveries, as the API takes and shows them."""
+
+from dataclasses import dataclass
+from typing import Annotated, Final, Literal, TypedDict
+
+import msgspec
+from msgspec import UNSET, UnsetType
+
+from relay.domain.progress import CallbackStatus, Status, WaitKind
+
+
+@dataclass(frozen=True, slots=True)
+class AnswerView:
+    """The receiver's answer. `body`: its text where it is UTF-8, else `body_base64` is given. `truncated`, only where
+    it is so: of many large answers only their beginnings are here; `?receiver=` has a single one whole."""
+
+    status: int | None
+    content_type: str | None
+    body: str | None
+    body_base64: str | None
+    truncated: bool | UnsetType = UNSET
+
+
+@dataclass(frozen=True, slots=True)
+class CallbackView:
+    """How the result's way to the sender's callback is going; `attempts` of a finished one: at most 63 are counted.
+    `last_status`, `detail`: of what went wrong last; not kept of one that was delivered. A caller who may see the
+    receiver's side alone is shown the `status`."""
+
+    status: CallbackStatus
+    attempts: int | None
+    last_status: int | None = None
+    detail: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class WaitView:
+    """Why it does not go on, since when, and until when at the earliest (RFC 3339; null: not known, or no such end)."""
+
+    kind: WaitKind
+    since: str | None
+    until: str | None
+    detail: str
+
+
+@dataclass(frozen=True, slots=True)
+class DeliveryView:
+    """One delivery. `next_attempt_at`: RFC 3339. `waiting_for`: None if it is over, or was not determined.
+    `detail`: the last failure, in words. `advice`: what to do if it waits or failed, or its callback did. `callback`:
+    None if there is none."""
+
+    receiver: str
+    status: Status
+    generation: int
+    attempts: int
+    next_attempt_at: str | None
+    waiting_for: WaitView | None
+    last_status: int | None
+    reason: str | None
+    detail: str | None
+    advice: str | None
+    answer: AnswerView | None
+    callback: CallbackView | None
+
+
+@dataclass(frozen=True, slots=True)
+class PlaceView:
+    """Where a record is on the log."""
+
+    topic: str
+    partition: int
+    offset: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MessageView:
+    """A message and its deliveries. `received_at`: when the log took it (RFC 3339), and `at`: where it has it.
+    `rebuilding`, only where it is so: the state lost its memory, and more than this may be known of the deliveries when
+    it has been read back. `warnings`, only in the response that accepts it: what its sender should mend.
+    """
+
+    source_id: str
+    message_id: str
+    webhook_id: str
+    type: str | None
+    status: Status
+    received_at: str | None
+    at: PlaceView | None
+    duplicate: bool
+    rebuilding: bool | UnsetType = UNSET
+    warnings: tuple[str, ...] | UnsetType = UNSET
+    deliveries: tuple[DeliveryView, ...]
+
+
+class Recorded(msgspec.Struct, frozen=True):
+    """`duplicate`: there was an answer already, and that one counts."""
+
+    status: Literal["recorded"]
+    duplicate: bool
+
+
+_OF_PROBLEM: Final = msgspec.Meta(extra_json_schema={"$ref": "#/components/schemas/ProblemView"})
+
+
+class ItemView(msgspec.Struct):
+    """What became of one item. `index`: 0-based. `message_id`: None where none could be read.
+
+    `status` and `problem`: those that a request for this message alone would have been answered with.
+    """
+
+    index: int
+    message_id: str | None
+    status: int
+    duplicate: bool
+    problem: Annotated[dict[str, object], _OF_PROBLEM] | msgspec.UnsetType = msgspec.UNSET
+    warnings: tuple[str, ...] | msgspec.UnsetType = msgspec.UNSET
+    """What its sender should mend."""
+
+
+class BatchView(msgspec.Struct):
+    """`accepted` and `rejected` make up all items; the `duplicates` are among the accepted ones."""
+
+    items: list[ItemView]
+    accepted: int
+    rejected: int
+    duplicates: int
+
+
+class BatchLine(msgspec.Struct):
+    """The JSON envelope of `from_sender`, with what its headers may say there. `type` is short for `event_type`."""
+
+    payload: msgspec.Raw
+    source_id: str | None = None
+    message_id: str | None = None
+    receiver: str | list[str] | None = None
+    event_type: str | None = None
+    type: str | None = None
+    content_type: str | None = None
+    time: str | None = None
+    headers: dict[str, str] | None = None
+
+
+class CloudEvent(msgspec.Struct):
+    """A CloudEvent, structured. `receiver` is our extension, `traceparent` and `tracestate` those of distributed
+    tracing."""
+
+    specversion: str = "1.0"
+    id: str | None = None
+    source: str | None = None
+    type: str | None = None
+    time: str | None = None
+    datacontenttype: str | None = None
+    receiver: str | None = None
+    traceparent: str | None = None
+    tracestate: str | None = None
+    data: msgspec.Raw | msgspec.UnsetType = msgspec.UNSET
+    data_base64: bytes | None = None
+
+
+class DeliveryItem(TypedDict):
+    """A delivery in its newest generation. `receiver`: `-` if it never had one. `updated_at`: RFC 3339."""
+
+    receiver: str
+    status: Status
+    generation: int
+    attempts: int
+    last_status: int | None
+    reason: str | None
+    detail: str | None
+    updated_at: str | None
+
+
+class MessageItem(TypedDict):
+    """A message as it is listed. `status`: the least advanced of its deliveries that are shown. `size`: bytes of its
+    payload."""
+
+    source_id: str
+    message_id: str
+    webhook_id: str
+    type: str | None
+    status: Status
+    received_at: str | None
+    size: int
+    content_type: str | None
+    deliveries: list[DeliveryItem]
+
+
+class MessagePage(TypedDict):
+    """Newest first. `cursor`: for what follows; null on the last page. `behind_s`: so many seconds ago happened what
+    the history takes up next; 0: it has everything, null: not known."""
+
+    items: list[MessageItem]
+    cursor: str | None
+    behind_s: float | None

@@ -1,0 +1,58 @@
+"""Settings, versions, the audit and the re-encryption of secrets, for operators."""
+
+from typing import TypedDict
+
+import msgspec
+
+from relay.domain.audit import AuditLine
+
+
+class SettingItem(TypedDict):
+    """`value`: as text, secrets masked. `source`: an option, variable, or file and field; or `default`."""
+
+    name: str
+    value: str
+    source: str
+
+
+class SettingsView(TypedDict):
+    """Of the process that was asked, in the order of the documentation."""
+
+    items: list[SettingItem]
+
+
+class Version(msgspec.Struct, frozen=True):
+    """Of the process that was asked."""
+
+    name: str
+    version: str
+
+
+class Front(msgspec.Struct, frozen=True):
+    """What there is: paths, each with what it is for."""
+
+    name: str
+    version: str
+    links: dict[str, str]
+
+
+class AuditPage(TypedDict):
+    """Newest first. `cursor`: of what follows; null: nothing does."""
+
+    items: list[AuditLine]
+    cursor: str | None
+
+
+class ReencryptionPage(TypedDict):
+    """`key`: the id of the key that encrypts. Of the records of this page: how many were `looked_at`, have a secret of
+    another key (`outdated`), and were `rewritten`; and which cannot be read here (`unreadable`), for want of their key.
+    `leaving`: how many removed receivers, of which something is left, have such secrets: they go by themselves.
+    `cursor`: of what follows; null: nothing does."""
+
+    key: str
+    looked_at: int
+    outdated: int
+    rewritten: int
+    unreadable: list[str]
+    leaving: int
+    cursor: str | None

@@ -1,0 +1,143 @@
+"""The overview of a relay and its lanes."""
+
+from typing import Literal, TypedDict
+
+from relay.domain.progress import StageName
+
+AlertKind = Literal[
+    "part_away",
+    "no_worker",
+    "unread_lost",
+    "refused",
+    "disabled",
+    "gone",
+    "offline",
+    "failing",
+    "held_up",
+    "failed",
+    "unverified",
+    "paused",
+    "warning",
+]
+
+
+class StageView(TypedDict):
+    """One step of the way. `topics`: how many it reads. `lag`: records that are not finished; `oldest_s`: age of the
+    oldest; `rate`: finished a second, `come`: received a second, null in the first snapshot; `parked`: waiting for
+    their next attempt, null if that is not counted by stage; `in_flight`: requests in progress; `unserved`: partitions
+    that no process reads."""
+
+    name: StageName
+    topics: int
+    lag: int
+    oldest_s: float | None
+    rate: float | None
+    come: float | None
+    parked: int | None
+    in_flight: int
+    unserved: int
+
+
+class RatesView(TypedDict):
+    """A second, over the last `span_s`: messages that came, deliveries begun, answers given, dead letters."""
+
+    span_s: float
+    received: float
+    routed: float
+    answered: float
+    failed: float
+
+
+class ReasonCountView(TypedDict):
+    """Dead letters of a receiver (`-`: none that is known) and a reason."""
+
+    receiver: str
+    reason: str
+    count: int
+    newest: str | None
+
+
+class FailuresView(TypedDict):
+    """Dead letters since then, by what they are of. `more`: there are more than were counted."""
+
+    since: str | None
+    count: int
+    more: bool
+    by: list[ReasonCountView]
+
+
+class ActionView(TypedDict):
+    """A call of this API that may help."""
+
+    label: str
+    method: str
+    path: str
+    body: dict[str, object] | None
+
+
+class MessageRef(TypedDict):
+    """A message, by its ids."""
+
+    source_id: str
+    message_id: str
+
+
+class AttentionView(TypedDict):
+    """What needs attention. `subject`: a receiver, `source/callback`, topic, or part. `message`: that it is about, as
+    with `held_up`: others wait behind it, and it keeps failing."""
+
+    kind: AlertKind
+    severity: Literal["error", "warning"]
+    subject: str
+    since: str | None
+    detail: str
+    action: ActionView | None
+    message: MessageRef | None
+
+
+class HistoryNowView(TypedDict):
+    """`behind_s`: how far the history is behind the log; null: not known."""
+
+    behind_s: float | None
+
+
+class OverviewView(TypedDict):
+    """As of `at`. `rates`: null at the first look. `attention`: the most urgent first. `history`: null without."""
+
+    at: str | None
+    stages: list[StageView]
+    parked: int
+    rates: RatesView | None
+    failures: FailuresView
+    attention: list[AttentionView]
+    history: HistoryNowView | None
+
+
+class LaneItem(TypedDict):
+    """A partition that a group reads. `receiver`: of a dedicated lane, otherwise null. `rate`: finished a second, null
+    in the first snapshot. `committed`: the next offset to read, null if the group has none. `process`: that serves it,
+    host and process id first; `seen_s`: since its last heartbeat; `in_flight`: its requests in progress. `parked`: of
+    its receiver, in all its partitions; null in a shared lane."""
+
+    topic: str
+    partition: int
+    group: str
+    role: str
+    receiver: str | None
+    lag: int
+    oldest_s: float | None
+    rate: float | None
+    committed: int | None
+    end: int
+    served: bool
+    process: str | None
+    in_flight: int
+    seen_s: float | None
+    parked: int | None
+
+
+class LanePage(TypedDict):
+    """`cursor`: of what follows; null: nothing does."""
+
+    items: list[LaneItem]
+    cursor: str | None

@@ -1,0 +1,166 @@
+"""Receivers as the API shows them, and the bodies of requests about one."""
+
+from typing import Any, Final, Literal, NotRequired, TypedDict
+
+import msgspec
+
+from relay.domain.hold import HoldReason
+from relay.domain.receiver import Verification
+from relay.schema.statistics import TrafficView
+
+Condition = Literal["up", "backing_off", "failing", "offline", "paused", "disabled", "unverified"]
+
+
+class ReceiverView(TypedDict):
+    """A receiver. `declared_by`: `file` or `api`. `etag`: changes with every change of it. `settings`: all of them,
+    also those left at their defaults, secrets masked; `given`: those that were declared. Null: a newer version wrote
+    what this one cannot read."""
+
+    name: str
+    declared_by: str | None
+    owner: str | None
+    labels: dict[str, str]
+    etag: str
+    settings: dict[str, Any] | None
+    given: list[str] | None
+
+
+class NewReceiverView(ReceiverView):
+    """A receiver that was just registered. `secret`: the one that was made for it; only this response has it."""
+
+    secret: str | None
+
+
+class VerificationView(TypedDict):
+    """The verification of a receiver's URL. `pending`: it is sent nothing yet, and a handshake is made soon; `failed`:
+    it is sent nothing, as the newest handshake failed: `detail` says why, and `next_try_at` when the next one is (null:
+    on request). `allowed_rate`: requests a minute that the URL has agreed to, null if any number. RFC 3339."""
+
+    kind: Verification
+    state: Literal["not_required", "pending", "failed", "verified"]
+    verified_at: str | None
+    tried_at: str | None
+    next_try_at: str | None
+    detail: str | None
+    allowed_rate: int | None
+
+
+class HoldView(TypedDict):
+    """Why nothing is sent until it is resumed."""
+
+    reason: HoldReason
+    since: str | None
+    detail: str | None
+
+
+class ParkedView(TypedDict):
+    """Parked deliveries: those that wait for a retry, and those that wait for a status GET."""
+
+    retries: int
+    polls: int
+
+
+class LaneView(TypedDict):
+    """What a receiver's lane has to finish."""
+
+    lane: Literal["shared", "dedicated"]
+    unfinished: int
+
+
+class EndpointView(TypedDict):
+    """The health of an endpoint. `name`: of the receiver, or the source whose callback it is. `condition`: what it is
+    sent now; `refused`: why its newest settings are not in effect. `paused_for_s`: null if until it is resumed.
+    `in_lane`: null for a callback, and if it is not known at once. Times are RFC 3339."""
+
+    name: str
+    condition: Condition | Literal["refused"]
+    refused: str | None
+    failing_since: str | None
+    disabled_since: str | None
+    paused: bool
+    paused_for_s: float | None
+    hold: HoldView | None
+    breaker: Literal["closed", "open", "half_open"]
+    failures: int
+    parked: ParkedView
+    in_lane: LaneView | None
+
+
+class ReceiverHealthView(ReceiverView, EndpointView):
+    """Who a receiver is, and how it is. `verification`: null where its settings are refused."""
+
+    verification: VerificationView | None
+
+
+class Why(msgspec.Struct, forbid_unknown_fields=True):
+    """Why it is held, for people."""
+
+    reason: str = ""
+
+
+class ReceiverItem(TypedDict):
+    """A receiver in a list. Null: a newer version wrote what this one cannot read. `traffic`: where asked for."""
+
+    name: str
+    condition: Condition | Literal["refused"]
+    declared_by: str | None
+    owner: str | None
+    labels: dict[str, str]
+    post_endpoint: str | None
+    lane: Literal["dedicated", "shared"] | None
+    enabled: bool | None
+    breaker: Literal["closed", "open", "half_open"] | None
+    traffic: NotRequired[TrafficView]
+
+
+class ReceiverPage(TypedDict):
+    """`cursor`: of what follows; null: nothing does. A page may be short, or empty, and still have one."""
+
+    items: list[ReceiverItem]
+    cursor: str | None
+
+
+class MessagesView(TypedDict):
+    """What there is of a receiver's messages, and what becomes of them when it is removed."""
+
+    in_lane: LaneView
+    parked: ParkedView
+    then: str
+
+
+class RemovalView(TypedDict):
+    """`removed`: false: it was only asked."""
+
+    name: str
+    removed: bool
+    messages: MessagesView
+
+
+USUAL_GRACE_S: Final = 86_400.0
+
+
+class SecretRotation(msgspec.Struct, forbid_unknown_fields=True):
+    """`grace`: for so long the former secret signs along: seconds, or as `1d`. `secret`: the new one; null: one is
+    made, of the same kind as the present one."""
+
+    grace: float | str = USUAL_GRACE_S
+    secret: str | None = None
+
+
+class RotatedView(NewReceiverView):
+    """`secret`: the one that was made, only in this response; null if it was given, or is a private key, which only the
+    relay needs. `public_key`: verifies its signatures then. `former_until`: when the former one signs for the last
+    time; null: it does not sign any more. RFC 3339."""
+
+    public_key: str | None
+    former_until: str | None
+
+
+class TriedView(TypedDict):
+    """`proved`: whether this handshake was a proof. One that was not takes nothing away that was proved before;
+    `detail` says what came of it."""
+
+    name: str
+    proved: bool
+    detail: str | None
+    verification: VerificationView

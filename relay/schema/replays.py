@@ -1,0 +1,126 @@
+"""Replays and discards: the bodies of requests, and the jobs that carry them out."""
+
+from typing import Annotated, Final, Literal, TypedDict
+
+import msgspec
+
+from relay.domain.replay_job import Action, JobState
+
+MOST_VALUES: Final = 1_000
+"""Of one field."""
+RATES: Final = (0.01, 100_000.0)
+_RATE: Final = msgspec.Meta(extra_json_schema={"minimum": RATES[0], "maximum": RATES[1]})
+_SOME: Final = msgspec.Meta(extra_json_schema={"minItems": 1, "maxItems": MOST_VALUES})
+_Status = Annotated[int, msgspec.Meta(extra_json_schema={"minimum": 100, "maximum": 599})]
+Texts = str | Annotated[list[str], _SOME] | None
+
+
+class Discards(msgspec.Struct, forbid_unknown_fields=True):
+    """Any value of a list matches; omitted fields do not filter. `since`, `until`: RFC 3339, Unix seconds, or how long
+    ago (`90m`). `rate`: so many a second at most. `dry_run`: only say what would be done."""
+
+    receiver: Texts = None
+    source: Texts = None
+    reason: Texts = None
+    status: _Status | Annotated[list[_Status], _SOME] | None = None
+    stage: Texts = None
+    ids: Texts = None
+    since: str | float | None = None
+    until: str | float | None = None
+    rate: Annotated[float, _RATE] | None = None
+    dry_run: bool = False
+
+
+class Replays(Discards, forbid_unknown_fields=True):
+    """`only_failed` false: what was delivered once more, too."""
+
+    only_failed: bool = True
+
+
+class One(msgspec.Struct, forbid_unknown_fields=True):
+    """Of a replay of one delivery. `only_failed` false: also if it was delivered."""
+
+    only_failed: bool = True
+
+
+class Nothing(msgspec.Struct, forbid_unknown_fields=True):
+    """There is nothing to say: an empty body, or an empty object."""
+
+
+class ReplayRequestView(TypedDict):
+    """What was asked for; null where it was left out. `since`, `until`: RFC 3339."""
+
+    receiver: list[str] | None
+    source: list[str] | None
+    reason: list[str] | None
+    status: list[int] | None
+    stage: list[str] | None
+    ids: list[str] | None
+    since: str | None
+    until: str | None
+    only_failed: bool
+    rate: float | None
+
+
+class JobView(TypedDict):
+    """A job that replays or discards many. `counted`: deliveries selected, once known. `skipped_because`: how many
+    were not sent, by why. `eta`, `eta_s`: when it is expected to end, and in how many seconds, if known."""
+
+    id: str
+    action: Action
+    state: JobState | Literal["stopping"]
+    detail: str | None
+    request: ReplayRequestView
+    made_at: str | None
+    begun_at: str | None
+    ended_at: str | None
+    counted: int | None
+    sent: int
+    skipped: int
+    skipped_because: dict[str, int]
+    eta: str | None
+    eta_s: float | None
+
+
+class JobPage(TypedDict):
+    """Newest first. `cursor`: of what follows; null: nothing does."""
+
+    items: list[JobView]
+    cursor: str | None
+
+
+class GoneView(TypedDict):
+    """What the log does not have any more: so many records at most, all of them from before then."""
+
+    records: int
+    before: str | None
+
+
+class PreviewView(TypedDict):
+    """What a job would do. `complete` false: there is more than could be counted in the time that a request may take.
+    `not_found`: ids without a match. `unremembered`: how many of those to be sent failed so long ago that it is not
+    known whether they were replayed before."""
+
+    dry_run: Literal[True]
+    action: Action
+    request: ReplayRequestView
+    counted: int
+    to_send: int
+    skipped: int
+    skipped_because: dict[str, int]
+    complete: bool
+    gone: GoneView | None
+    not_found: list[str]
+    unremembered: int
+
+
+class OneView(TypedDict):
+    """What was done about one delivery. `generation`: its life from now on. `topic`: where its record is now; null: its
+    lane will see to it. The other names are null where its record cannot be read."""
+
+    action: Action
+    receiver: str | None
+    source_id: str | None
+    message_id: str | None
+    generation: int
+    topic: str | None

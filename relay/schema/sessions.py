@@ -1,0 +1,65 @@
+"""Sessions of the console and links into the portal: requests and responses."""
+
+from typing import Annotated, Final, Literal, TypedDict
+
+import msgspec
+
+from relay.domain.session import MOST_RECEIVERS
+
+USUAL_S: Final = 12 * 3_600.0
+
+
+class WantedSession(msgspec.Struct, forbid_unknown_fields=True):
+    """`key`: the key to make it with, in place of the one in the header; also a portal token, which is checked and
+    given back. `expires_in`: at most 7 days, and no longer than the key: seconds, or as `12h`."""
+
+    key: str | None = None
+    expires_in: float | str = USUAL_S
+
+
+class WantedLink(msgspec.Struct, forbid_unknown_fields=True):
+    """`owner`: whose receivers it shows. `hours`: how long it is good, at most 168. `receivers`: of theirs these alone;
+    null: all."""
+
+    owner: str
+    hours: float = 24
+    receivers: Annotated[list[str], msgspec.Meta(min_length=1, max_length=MOST_RECEIVERS)] | None = None
+
+
+class NewSession(TypedDict):
+    """`token`: sent as a key is, `Authorization: Bearer rs_...`. `scopes`: what it may do. `receivers`: of its owner's
+    these alone; null: no such limit."""
+
+    token: str
+    expires_at: str | None
+    scopes: list[str]
+    receivers: list[str] | None
+
+
+class SessionView(TypedDict):
+    """Who calls. `proof`: what they prove it with; `nothing`: there is no key yet. `key`: the id of the key behind it,
+    null: it has none. `expires_at` null: never."""
+
+    who: str
+    proof: Literal["key", "session", "portal", "nothing"]
+    key: str | None
+    owner: str | None
+    scopes: list[str]
+    receivers: list[str] | None
+    expires_at: str | None
+
+
+class EndedSession(TypedDict):
+    """`ended`: whether it is refused from now on, everywhere within 2 s."""
+
+    ended: bool
+    detail: str
+
+
+class NewLink(TypedDict):
+    """`url`: shows the owner's receivers to everyone who has it, until it expires or its key is revoked."""
+
+    url: str
+    expires_at: str | None
+    owner: str
+    receivers: list[str] | None

@@ -1,0 +1,57 @@
+"""Sources as the API shows them."""
+
+from typing import Any, Literal, TypedDict
+
+from relay.schema.receivers import ParkedView
+
+
+class SourceView(TypedDict):
+    """A source with an entry of its own. `declared_by`: `file` or `api`. `etag`: changes with every change of it.
+    `refused`: why its newest settings are not in force here. `settings`: all of them, also those at their defaults,
+    with secrets masked. Null: a newer version wrote what this one cannot read."""
+
+    source_id: str
+    declared_by: str | None
+    etag: str
+    refused: str | None
+    settings: dict[str, Any] | None
+
+
+class NewSourceView(SourceView):
+    """A source that was just declared. `secret`: the one that was made for its callback; only this response has it."""
+
+    secret: str | None
+
+
+class SourceItem(TypedDict):
+    """A source in a list. `callback`: the URL where its results are POSTed, or `kafka`. `inbound`: the kind of its
+    webhooks."""
+
+    source_id: str
+    declared_by: str | None
+    refused: str | None
+    callback: str | None
+    answers: Literal["all", "non_empty", "none"] | None
+    inbound: str | None
+
+
+class SourcePage(TypedDict):
+    """`cursor`: of what follows; null: nothing does. A page may be short, or empty, and still have one."""
+
+    items: list[SourceItem]
+    cursor: str | None
+
+
+class ResultsView(TypedDict):
+    """What there is of a source's results, and what becomes of them when it is removed."""
+
+    parked: ParkedView
+    then: str
+
+
+class SourceRemovalView(TypedDict):
+    """`removed`: false: it was only asked."""
+
+    source_id: str
+    removed: bool
+    results: ResultsView

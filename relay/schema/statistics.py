@@ -1,0 +1,108 @@
+"""Counts of attempts: of a receiver, and of the history."""
+
+from typing import Literal, TypedDict
+
+from relay.domain.outcome import CodeClass
+from relay.schema.attempts import ResponseView
+
+
+class CountedView(TypedDict):
+    """Attempts of some time. `outcomes`: how many came to each class, as in `codes` of a receiver; `success_rate`:
+    share of those that were `accepted` or `delivered`, null without any. `p50_ms`, `p99_ms`: upper
+    bounds of the median and the 99th percentile, from `buckets_ms`; null if there was none, or it took longer."""
+
+    attempts: int
+    outcomes: dict[CodeClass, int]
+    success_rate: float | None
+    p50_ms: float | None
+    p99_ms: float | None
+
+
+class HourView(CountedView):
+    """`hour`: its begin, RFC 3339."""
+
+    hour: str | None
+
+
+class LastResponseView(TypedDict):
+    """What the last attempt came to: the `status` of the response, or as `failure` the kind of it, as `timeout`."""
+
+    at: str | None
+    status: int | None
+    failure: str | None
+    duration_ms: float
+
+
+class LastResponseDetail(ResponseView):
+    """The last response of a receiver to a POST. `body`: its beginning, as text; `truncated`: there was more. At most
+    32 headers, each cut at 256 characters. Secrets are masked."""
+
+    name: str
+    at: str | None
+
+
+class StatsView(CountedView):
+    """The present hour of the clock and the 23 before it; `hours` in their order. `buckets_ms`: the upper ends of the
+    buckets that response times are counted in."""
+
+    name: str
+    last_response: LastResponseView | None
+    buckets_ms: list[float]
+    hours: list[HourView]
+
+
+class RateView(TypedDict):
+    """`used`: attempts in `window_s`, on average over the present hour; `limit`: as many may begin in it, null: any
+    number."""
+
+    used: float | None
+    limit: int | None
+    window_s: float
+
+
+class TrafficView(CountedView):
+    """The present hour and the 23 before it. `unfinished`: in its lane; in the shared lane, of all receivers in its
+    partition; `parked`: waiting for their next attempt. Null if not known right now."""
+
+    hours: list[HourView]
+    last_response: LastResponseView | None
+    unfinished: int | None
+    parked: int | None
+    rate: RateView | None
+
+
+class CountItem(TypedDict):
+    """POSTs to receivers. `delivered`: those that were accepted or delivered; `failed`: the others. `p50_ms`, `p99_ms`:
+    upper bounds of the median and the 99th percentile, from buckets; null if there was no response, or it took longer
+    than the last bucket."""
+
+    attempts: int
+    delivered: int
+    failed: int
+    success_rate: float | None
+    p50_ms: float | None
+    p99_ms: float | None
+
+
+class PointItem(CountItem):
+    """`at`: when the minute, or the hour, began."""
+
+    at: str | None
+
+
+class SeriesItem(TypedDict):
+    """Oldest first; what nothing happened in is left out."""
+
+    receiver: str
+    source_id: str
+    points: list[PointItem]
+
+
+class CountsView(TypedDict):
+    """Of the time from `since` to before `until`."""
+
+    by: Literal["minute", "hour"]
+    since: str | None
+    until: str | None
+    totals: CountItem
+    series: list[SeriesItem]
