@@ -228,7 +228,8 @@ def setback_of(outcome: NotNow | Ambiguous | NotProcessed, detail: str) -> Setba
 
 
 def decide_retry(setback: Setback, *, attempts: int, age_s: float, policy: RetryPolicy, jitter: Jitter) -> Later | Dead:
-    """Later, or dead (`exhausted`, `expired`) when the first of the policy's limits is reached.
+    """What follows a failed POST, to a receiver or callback: later, or dead (`exhausted`, `expired`) at the first of
+    the policy's limits.
 
     `attempts`: POSTs begun so far. The pause of a whole endpoint is as long as the endpoint asked for, even if this
     delivery has less time left, or none.

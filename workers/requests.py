@@ -50,8 +50,8 @@ def ask_again_s(wish_s: float | None, asked: int, policy: PollPolicy) -> float:
 
 
 def ping(outside: Outside, gate: str, endpoint: Endpoint, token: bytes, life: str = "") -> Call[Exchange]:
-    """The step that pings the endpoint behind `gate`. `token`: unique per ping; it becomes the id. `life`: of the
-    receiver's name."""
+    """The step that pings the endpoint behind `gate`: whether it accepts requests again, without an attempt of a
+    message. `token`: unique per ping; it becomes the id. `life`: of the receiver's name."""
     request = ping_request(endpoint, token.hex(), now=outside.clock.wall(), user_agent=outside.user_agent)
     return outside.call(RequestPurpose("ping", gate, endpoint, life=life), request, partial(_heard, outside, endpoint))
 

@@ -205,6 +205,9 @@ def command_for(problem: str, topics: Sequence[str]) -> str | None:
     return f"kafka-configs.sh --bootstrap-server ... {words}{more}"
 
 
+# --- unused topics --------------------------------------------------------------------------------------------------
+
+
 @dataclass(frozen=True, slots=True)
 class LeftOver:
     """`note`: the former owner and the remaining records, for operators."""
@@ -218,7 +221,7 @@ class LeftOver:
 
 
 async def left_over(log: Log, topics: Topics) -> list[LeftOver]:
-    """Sorted by receiver. Raises LogUnavailable."""
+    """Topics of receivers that were removed, or moved to the shared lane. Sorted by receiver. Raises LogUnavailable."""
     if not await log.describe([topics.receiver_config]):
         return []
     there = await read_topic(log, topics)

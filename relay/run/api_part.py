@@ -159,7 +159,10 @@ def _as_set(given: ApiContext, settings: Settings) -> ApiContext:
 
 
 class HttpServer:
-    """`context`: builds the API's context; its argument: the peers that are asked too, or None."""
+    """Serves the API, or only the health routes; and these on a private socket, for other processes of its `relay run`.
+
+    `context`: builds the API's context; its argument: the peers that are asked too, or None.
+    """
 
     def __init__(
         self,

@@ -25,6 +25,7 @@ AT_ONCE: Final = 1_000
 """Facts of a transaction in a process that also runs lanes, which need the event loop."""
 AT_ONCE_ALONE: Final = 3_000
 
+
 CPU_TIMES: Final = Path("/proc/stat")
 CROWDED: Final = 0.6
 """The share of all processors that others use above which each of our turns costs them theirs. Even work on an idle
@@ -136,6 +137,9 @@ def _named(partitions: Mapping[TopicPartition, object]) -> list[str]:
     return sorted(f"{topic}/{number}" for topic, number in partitions)
 
 
+# --- the pace -------------------------------------------------------------------------------------------------------
+
+
 def lower_priority() -> None:
     """Give this process only the time that others leave. On Linux SCHED_IDLE also never delays a process that wakes
     up, as niceness alone would."""
@@ -155,7 +159,8 @@ def rest_s(others: float, own_s: float, behind_s: float, processors: int) -> flo
 
 
 class CpuThrottle:
-    """Returns after each turn how long to rest before the next; never, if the system does not report its load.
+    """Throttles a background process, so that it does not slow down the processes that carry messages: returns after
+    each turn how long to rest before the next. It never rests if the system does not report its load.
 
     `own_s`: CPU seconds of this process. `processors`: their number; None: the system's.
     """

@@ -39,7 +39,12 @@ _log = get_logger("relay.processes")
 
 
 class Autoscale:
-    """Decides by the CPU seconds of the processes. `most`: the largest number of processes; `now` in seconds."""
+    """How many processes the load needs if `relay run` is given no number: one, until that one is busy.
+
+    On a small machine one process is better than one per core as long as it can keep up: it batches requests to Kafka
+    and Redis that two would make apart (docs/performance.md). A process is never removed: the sums of `/metrics` would
+    fall. `most`: the largest number of processes; `now` in seconds.
+    """
 
     def __init__(self, most: int, now: float) -> None:
         self._most = most

@@ -52,7 +52,8 @@ _STALLED = "the records behind it cannot be committed; a restart of this process
 
 @dataclass(slots=True)
 class Outages:
-    """The known endpoints, by their gates."""
+    """The endpoints that are down, by their gates: each outage is reported once, and shown while it lasts. Pure; times
+    are monotonic seconds."""
 
     began: dict[str, float] = field(default_factory=dict)
     """The begins of reported outages."""

@@ -26,7 +26,8 @@ _log = get_logger("relay.process")
 
 
 class ClockWatch:
-    """Measures repeatedly, and logs when the machine's clock is off, or right again."""
+    """Measures the difference between the machine's clock and the clock that all processes share, and logs when the
+    machine's clock is off, or right again."""
 
     def __init__(self, clock: SharedClock, metrics: Metrics) -> None:
         self._clock = clock
@@ -59,9 +60,10 @@ class ClockWatch:
 
 
 class ParkedWatch:
-    """`cap`: most parked records in all. `report(count, cap)` is called at each check.
+    """Watches how many records are parked in all: at the limit, every intake that would park more stops.
 
-    `warning`: for operators, while at least half of the limit is used; else None.
+    `cap`: most parked records in all. `report(count, cap)` is called at each check. `warning`: for operators, while at
+    least half of the limit is used; else None.
     """
 
     def __init__(self, state: State, clock: Clock, cap: int, report: Callable[[int, int], None]) -> None:

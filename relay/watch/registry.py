@@ -77,7 +77,8 @@ def log_unknown(registry: Registry, wanted: Collection[str]) -> None:
 
 
 class FileWatch:
-    """`owner`: the process that applies it. `hangup`: set it to reload the file."""
+    """Applies the receivers file: at the start, and again whenever it changes. `owner`: the process that applies it.
+    `hangup`: set it to reload the file."""
 
     def __init__(
         self,

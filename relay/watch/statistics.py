@@ -56,7 +56,9 @@ class _Counting:
 
 
 class Tallies:
-    """One per process. `time`: Unix seconds. `endpoint_of`: of a receiver, for the secrets that its responses may
+    """Counts the POSTs to receivers in memory: a few additions for each. One per process.
+
+    `time`: Unix seconds. `endpoint_of`: of a receiver, for the secrets that its responses may
     repeat; no response is kept without it."""
 
     def __init__(

@@ -72,7 +72,8 @@ def are_wanted(environ: Mapping[str, str]) -> bool:
 
 
 def writer_of(environ: Mapping[str, str], version: str) -> Writer | None:
-    """None: no traces; if they are configured, the reason is logged. Deliveries continue without them."""
+    """As the standard variables of OpenTelemetry say; if traces are off, nothing of it is imported. None: no traces; if
+    they are configured, the reason is logged. Deliveries continue without them."""
     if not are_wanted(environ):
         return None
     protocol = next((environ[name] for name in _PROTOCOLS if environ.get(name)), _SPOKEN)
