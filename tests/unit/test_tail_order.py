@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 from relay.api.tail.event import TailedEvent
-from relay.api.tail.order import InOrder
+from relay.api.tail.tail import InOrder
 from relay.schema.tail import AnswerItem
 
 VIEW: AnswerItem = {

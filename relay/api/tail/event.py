@@ -47,9 +47,12 @@ View = MessageItem | AttemptItem | AnswerItem | LetterView
 
 @dataclass(frozen=True, slots=True)
 class TailedEvent:
-    """`source_id`: None if not known. `receivers`: that it is about. `failed`: it is a failure. `of_sender`: only
-    readers of its source may see it, not its receivers. `life`, `origin`: of the receiver's name, and of the message,
-    as `Life.has` takes them."""
+    """What happened to a message, for one record.
+
+    `source_id`: None if not known. `receivers`: those it is about. `failed`: it is a failure. `of_sender`: only readers
+    of its source may see it, not its receivers. `life`, `origin`: of the receiver's name, and of the message, as
+    `Life.has` takes them.
+    """
 
     kind: Kind
     at_ms: int
@@ -64,7 +67,7 @@ class TailedEvent:
 
     @property
     def place(self) -> tuple[int, int]:
-        """Sorts events: by time, and those of one millisecond as one leads to the other."""
+        """The sort key: the time; within one millisecond, the cause before its effect."""
         return self.at_ms, _LEADS_TO.index(self.kind) + 2 * (self.kind == "attempt" and self.of_sender)
 
     def only_for(self, receivers: Collection[str]) -> "TailedEvent":
@@ -90,7 +93,7 @@ Read = Callable[[Record], TailedEvent | None]
 
 
 def readers(topics: Topics, directory: Directory) -> Mapping[str, Read]:
-    """By topic, in the order in which a message passes them: how its records are read."""
+    """The reader of a record, by topic, in the order in which a message passes them."""
     types = _Types()
     return {
         topics.from_sender: lambda record: types.noted(_message(record, directory)),
@@ -101,19 +104,19 @@ def readers(topics: Topics, directory: Directory) -> Mapping[str, Read]:
 
 
 class _Types:
-    """Of the messages that came last: an attempt does not say of which type its message is."""
+    """The types of the newest messages: an attempt's record does not have its message's type."""
 
     def __init__(self) -> None:
         self._known: OrderedDict[MessageId, str | None] = OrderedDict()
 
-    def noted(self, happening: TailedEvent | None) -> TailedEvent | None:
-        """As it is given; a message's type is known from now on."""
-        if happening is not None and happening.kind == "message":
-            item = cast(MessageItem, happening.view)
+    def noted(self, event: TailedEvent | None) -> TailedEvent | None:
+        """The event. Stores the type of a message."""
+        if event is not None and event.kind == "message":
+            item = cast(MessageItem, event.view)
             self._known[MessageId(item["source_id"], item["message_id"])] = item["type"]
             if len(self._known) > TYPES_KNOWN:
                 self._known.popitem(last=False)
-        return happening
+        return event
 
     def of(self, message: MessageId | None) -> str | None:
         return None if message is None else self._known.get(message)
@@ -128,13 +131,13 @@ def _attempt(record: Record, types: _Types) -> TailedEvent | None:
     about = () if attempt.receiver is None else (attempt.receiver,)
     event_type, failed = types.of(attempt.identity), has_failed(attempt)
     view, source_id = attempt_item(AttemptFound(record.coordinate, attempt)), attempt.source_id
-    # Its record is written some time later. Rounded down, as the log's timestamps are: what it led to comes behind it.
+    # Its record is written later. Rounded down as the log's timestamps are, so that its effects sort after it.
     ended_ms = int(attempt.started_at * 1000 + attempt.duration_ms)
     return TailedEvent("attempt", ended_ms, source_id, about, event_type, failed, view, of_sender, attempt.life)
 
 
 def has_failed(attempt: Attempt) -> bool:
-    """Whether it did not end well: that a status GET says "not yet" is no failure."""
+    """Whether the attempt failed. A status GET that returns "not yet" is no failure."""
     if attempt.kind == "status" and attempt.response is not None and attempt.response.status < 300:
         return attempt.outcome == "dead"
     return attempt.outcome != "done"

@@ -17,8 +17,7 @@ from relay.api.reading import flag_in, query_of
 from relay.api.route import Body, DocumentedResponse, Example, Parameter, route
 from relay.api.shares import caller_of
 from relay.api.tail.event import TailedEvent, encoded_event
-from relay.api.tail.place import TailQueue
-from relay.api.tail.tail import Tail
+from relay.api.tail.tail import Tail, TailQueue
 from relay.domain.errors import LogUnavailable
 from relay.domain.hop import NO_RECEIVER
 from relay.domain.identity import MAX_ID_BYTES, is_receiver_name
@@ -37,19 +36,19 @@ _ALIVE: Final = b": alive\n\n"
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """What a listener asks for; empty: whatever it is. `types`: exact, or with a trailing `*`."""
+    """The filters of a listener; an empty one matches everything. `types`: exact, or with a trailing `*`."""
 
     sources: Collection[str] = ()
     receivers: Collection[str] = ()
     types: Sequence[str] = ()
     failed: bool = False
 
-    def takes(self, happening: TailedEvent) -> bool:
+    def takes(self, event: TailedEvent) -> bool:
         return (
-            (not self.sources or happening.source_id in self.sources)
-            and (not self.receivers or not set(self.receivers).isdisjoint(happening.receivers or (NO_RECEIVER,)))
-            and (not self.types or any(_is_of(happening.event_type, pattern) for pattern in self.types))
-            and (happening.failed or not self.failed)
+            (not self.sources or event.source_id in self.sources)
+            and (not self.receivers or not set(self.receivers).isdisjoint(event.receivers or (NO_RECEIVER,)))
+            and (not self.types or any(_is_of(event.event_type, pattern) for pattern in self.types))
+            and (event.failed or not self.failed)
         )
 
 
@@ -64,8 +63,8 @@ _Source = Annotated[str, Meta(min_length=1, max_length=MAX_ID_BYTES)]
 
 
 class TailResource:
-    """A listener is one request, which ends when the client hangs up or loses its rights, after `listen_s`, or when the
-    server stops. `callers`: None on the private socket, where every request is allowed."""
+    """The route. A listener is one request, which ends when the client hangs up or loses its rights, after `listen_s`,
+    or when the server stops. `callers`: None on the private socket, where every request is allowed."""
 
     def __init__(self, context: ApiContext, tail: Tail, callers: Callers | None) -> None:
         self._limits = context.limits
@@ -103,8 +102,8 @@ class TailResource:
         if request.method == "HEAD":
             return web.Response(headers=_HEADERS)
 
-        def shown(happening: TailedEvent) -> TailedEvent | None:
-            seen = _seen(request, happening)
+        def shown(event: TailedEvent) -> TailedEvent | None:
+            seen = _seen(request, event)
             return seen if seen is not None and wanted.takes(seen) else None
 
         with self._tail.listen(caller_of(request), shown) as place:
@@ -116,14 +115,14 @@ class TailResource:
                 await response.prepare(request)
                 await self._write(response, place, lambda: self._ended(request))
             except ConnectionError:
-                pass  # it has hung up, or took nothing for too long
+                pass  # the client has hung up, or read nothing for too long
             finally:
                 if isinstance(connection, ApiConnection):
                     connection.when_lost = None
         return response
 
     async def _write(self, response: web.StreamResponse, place: TailQueue, ended: Callable[[], str | None]) -> None:
-        """`ended`: asked every few seconds, before anything more is written."""
+        """Write queued events. `ended`: called every few seconds, before the next event is written."""
         clock = asyncio.get_running_loop().time
         now = clock()
         until, alive, judged = now + self._limits.listen_s, now + ALIVE_S, now + JUDGED_S
@@ -140,10 +139,10 @@ class TailResource:
                 alive = clock() + ALIVE_S
 
     def _ended(self, request: web.Request) -> str | None:
-        """Why the caller may not go on as they began; None: they may."""
+        """Why the caller's rights differ from those at the beginning; None if they do not."""
         if self._callers is None:
             return None
-        try:  # not as one that is tried: who was let in once guesses no keys
+        try:  # not counted as a guess: the caller had a valid key
             access = self._callers.judged(request, bearer_in(request), given=False).access
         except Problem as problem:
             return f"{problem.kind.title}: {problem.detail}"
@@ -153,7 +152,7 @@ class TailResource:
 
 
 def _wanted(request: web.Request, query: Mapping[str, list[str]]) -> Wanted:
-    """Raises a Problem for what can be no name, and where it is about what the caller may not see at all."""
+    """Raises a Problem for names that cannot exist, and for sources and receivers that the caller may not see."""
     sources, receivers = query.get("source", []), query.get("receiver", [])
     for name in receivers:
         if not (name == NO_RECEIVER or is_receiver_name(name)):
@@ -168,11 +167,11 @@ def _wanted(request: web.Request, query: Mapping[str, list[str]]) -> Wanted:
     return Wanted(sources, receivers, query.get("type", []), flag_in(query, "failed"))
 
 
-def _seen(request: web.Request, happening: TailedEvent) -> TailedEvent | None:
+def _seen(request: web.Request, event: TailedEvent) -> TailedEvent | None:
     """The part that the caller may see: all of it with the right to read its source, otherwise that about its
     receivers."""
-    if may_read(request, happening.source_id):
-        return happening
-    life, origin = happening.life, happening.origin
-    own = [name for name in happening.receivers if may_see_of(request, name, life, origin)]
-    return happening.only_for(own) if own and not happening.of_sender else None
+    if may_read(request, event.source_id):
+        return event
+    life, origin = event.life, event.origin
+    own = [name for name in event.receivers if may_see_of(request, name, life, origin)]
+    return event.only_for(own) if own and not event.of_sender else None
