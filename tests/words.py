@@ -32,6 +32,7 @@ CHECKED: Final = (
     "relay/domain",
     "relay/embedded",
     "relay/history",
+    "relay/log",
     "relay/pages",
     "relay/receiver",
     "relay/recovery",

@@ -28,8 +28,7 @@ from relay.api.view import rfc3339
 from relay.domain.dead_letter import identity_of, parse_dead_letter
 from relay.domain.hop import NO_RECEIVER
 from relay.domain.reasons import reason_class
-from relay.log.port import Coordinate, Record
-from relay.log.slices import AT_ONCE
+from relay.log.port import AT_ONCE, Coordinate, Record
 from relay.replay.letter import Letter, read_letter
 from relay.replay.plan import is_open
 from relay.schema.dead_letters import LetterPage, LetterView, PayloadView, WholeLetter

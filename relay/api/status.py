@@ -16,8 +16,7 @@ from relay.domain.message import Message, parse_message
 from relay.domain.receiver import Source
 from relay.domain.recipients import may_have_none, recipients
 from relay.domain.topics import Topics
-from relay.log.port import Coordinate, Flaw, LogReader, Record
-from relay.log.slices import read_each
+from relay.log.port import Coordinate, Flaw, LogReader, Record, read_each
 from relay.schema.messages import MessageView
 from relay.state.port import State
 from relay.state.read_model import Watched

@@ -31,8 +31,7 @@ from relay.domain.receiver import Endpoint, Receiver, Source
 from relay.domain.topics import SHARED, Topics, lane_of
 from relay.engine.parking import parked_key, unwrap
 from relay.log.partitioner import partition_of
-from relay.log.port import Coordinate, LogReader, Record, TopicPartition
-from relay.log.slices import read_each
+from relay.log.port import Coordinate, LogReader, Record, TopicPartition, read_each
 from relay.state.port import State
 from relay.state.read_model import UNSERVED_S, LineHead, Served, unusable_at
 from relay.state.rows import RowKey, Stage, delivery_row

@@ -36,8 +36,7 @@ from relay.engine.slices import SLICE_BYTES, Slices, note_places, places_of
 from relay.engine.supervision import Patience
 from relay.engine.work import FINISHED_AT, Call, Dead, Outcome, Seen, Unread, Work, mark_of, row_of
 from relay.log.partitioner import partition_of
-from relay.log.port import Coordinate, Log, NewRecord, Record, size_of
-from relay.log.slices import AT_ONCE
+from relay.log.port import AT_ONCE, Coordinate, Log, NewRecord, Record, size_of
 from relay.state.attempts import CallKind, Verdict
 from relay.state.port import Due, DueAsk, IntakeAsk, ParkedLife, State
 from relay.state.port import Parked as Reference

@@ -12,7 +12,7 @@ from typing import Final, NamedTuple, Protocol
 
 from relay.domain.errors import ConsumerClosed, OffsetMissing, PartitionLost
 from relay.log.assignment import Wish
-from relay.log.groups import ConsumerGroup
+from relay.log.groups import ConsumerGroup, Watchers
 from relay.log.partitioner import partitions_of
 from relay.log.port import (
     NONE_UNABLE,
@@ -28,7 +28,6 @@ from relay.log.port import (
     no_limit,
     size_of,
 )
-from relay.log.watchers import Watchers
 
 _CLOSE_TIMEOUT_S: Final = 20.0
 _LOOK_AGAIN_S: Final = 1.0
@@ -210,7 +209,7 @@ class GroupConsumer:
         for partition, next_offset in next_offsets.items():
             owned = self._owned.get(partition)
             if owned is None or not self._group.holds(self, partition):
-                raise PartitionLost(f"{self._group.name} of this process no longer owns {_named(partition)}")
+                raise PartitionLost(f"{self._group.name} of this process no longer owns {partition}")
             history = owned.position.history if owned.position is not None else 0
             commits[partition] = Commit(owned.epoch, Position(next_offset, history))
         if commits:
@@ -224,7 +223,7 @@ class GroupConsumer:
         for partition, epoch in epochs.items():
             owned = self._owned.get(partition)
             if owned is None or owned.epoch != epoch or not self._group.holds(self, partition):
-                raise PartitionLost(f"{self._group.name} of this process no longer owns {_named(partition)}")
+                raise PartitionLost(f"{self._group.name} of this process no longer owns {partition}")
         await self._store.confirm(self._group.name, epochs)
         return _CONFIRMED_S
 
@@ -360,7 +359,7 @@ class GroupConsumer:
     async def _refuse_missing(self) -> None:
         missing = sorted(p for p in self._readable() if self._owned[p].position is None)
         if missing:
-            names = ", ".join(map(_named, missing))
+            names = ", ".join(map(str, missing))
             error = OffsetMissing(f"{self._group.name} has no offset on {names}", missing)
             await self._commit_first(error)
             raise error
@@ -403,7 +402,3 @@ def _upto(most: int, fetched: Mapping[TopicPartition, list[Record]]) -> dict[Top
                 return taken | {partition: found[:count]}
         taken[partition] = found
     return taken
-
-
-def _named(partition: TopicPartition) -> str:
-    return f"{partition.topic}/{partition.partition}"

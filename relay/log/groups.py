@@ -1,10 +1,13 @@
-"""Consumer groups whose members live in one process: who is meant to read which partition, and who still holds it.
+"""Consumer groups whose members live in one process: which member is to read which partition, and which one still holds
+it; and the events that wake members.
 
-Nothing here waits or calls back. A group says what each member has to give up and what it may take; members look when
+Nothing here waits or calls back. A group says what each member has to release and what it may take; members look when
 they are woken, so that a step that failed is simply taken again.
 """
 
-from collections.abc import Collection, Iterable
+import asyncio
+from collections.abc import Collection, Iterable, Iterator
+from contextlib import contextmanager
 from typing import Protocol
 
 from relay.log.assignment import Wish, balance
@@ -12,7 +15,7 @@ from relay.log.port import TopicPartition
 
 
 class Member(Protocol):
-    """Someone who reads in a group."""
+    """A consumer in a group."""
 
     def wake(self) -> None:
         """Poll again: the assignment may have changed."""
@@ -32,12 +35,12 @@ class ConsumerGroup:
         return member in self._wanted
 
     def join(self, member: Member, wanted: Wish[TopicPartition]) -> None:
-        """For the first time, or because it wants something else now."""
+        """Add `member`, or replace its wish."""
         self._wanted[member] = wanted
         self._rebalance()
 
     def leave(self, member: Member) -> None:
-        """`member` is gone, and whatever it held is free."""
+        """Remove `member`; the partitions that it held are free."""
         self._wanted.pop(member, None)
         self._held = {partition: holder for partition, holder in self._held.items() if holder is not member}
         self._rebalance()
@@ -58,7 +61,7 @@ class ConsumerGroup:
         return free
 
     def release(self, member: Member, partitions: Iterable[TopicPartition]) -> None:
-        """`member` gives these up; others who wait for them are woken."""
+        """Free these of `member`, and wake the members."""
         for partition in partitions:
             if self.holds(member, partition):
                 del self._held[partition]
@@ -71,3 +74,38 @@ class ConsumerGroup:
     def _wake_all(self) -> None:
         for member in self._wanted:
             member.wake()
+
+
+class Watchers:
+    """Events that are set whenever a topic may have a new record."""
+
+    def __init__(self) -> None:
+        self._events: dict[str, set[asyncio.Event]] = {}
+
+    def add(self, topics: Iterable[str], event: asyncio.Event) -> None:
+        for topic in topics:
+            self._events.setdefault(topic, set()).add(event)
+
+    def remove(self, topics: Iterable[str], event: asyncio.Event) -> None:
+        for topic in topics:
+            events = self._events.get(topic, set())
+            events.discard(event)
+            if not events:
+                self._events.pop(topic, None)
+
+    @contextmanager
+    def watching(self, topic: str) -> Iterator[asyncio.Event]:
+        event = asyncio.Event()
+        self.add([topic], event)
+        try:
+            yield event
+        finally:
+            self.remove([topic], event)
+
+    def notify(self, topics: Iterable[str]) -> None:
+        for topic in topics:
+            for event in self._events.get(topic, ()):
+                event.set()
+
+    def notify_all(self) -> None:
+        self.notify(list(self._events))

@@ -8,7 +8,7 @@ import sys
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Mapping, Sequence
 from itertools import chain
 from types import MappingProxyType
-from typing import Final, NamedTuple, Protocol
+from typing import Final, NamedTuple, Protocol, TypeVar
 
 from msgspec import Struct
 
@@ -17,10 +17,18 @@ from relay.domain.coordinate import Headers as Headers
 from relay.domain.rights import Right
 from relay.domain.topics import TopicSpec
 
+T = TypeVar("T")
+
+AT_ONCE: Final = 32
+"""Records that `read_each` has in memory at a time."""
+
 
 class TopicPartition(NamedTuple):
     topic: str
     partition: int
+
+    def __str__(self) -> str:
+        return f"{self.topic}/{self.partition}"
 
 
 class NewRecord(Struct, frozen=True, gc=False):
@@ -217,6 +225,16 @@ class LogReader(Protocol):
         yielded, which had yielded None. Raises OffsetMissing if the log does not have all records since.
         """
         ...
+
+
+async def read_each(
+    log: LogReader, wanted: Sequence[tuple[Coordinate, bytes | None]], made: Callable[[Record | None], T]
+) -> list[T]:
+    """As `LogReader.read`, the results of `made` for each record: little memory, however large the records are."""
+    found = list[T]()
+    for start in range(0, len(wanted), AT_ONCE):
+        found += map(made, await log.read(wanted[start : start + AT_ONCE]))
+    return found
 
 
 class TopicState(NamedTuple):

@@ -11,8 +11,8 @@ from relay.config.plan import ProcessPlan
 from relay.config.settings import Settings
 from relay.control.registry import Registry
 from relay.domain.topics import Topics
+from relay.log.kafka.cluster import Isolation, KafkaSecurity
 from relay.log.kafka.log import MAX_MESSAGE_BYTES, KafkaLog
-from relay.log.kafka.settings import Isolation, KafkaSecurity
 from relay.log.port import Log
 from relay.state.port import State
 from relay.state.redis.state import RedisState

@@ -8,8 +8,7 @@ from typing import Final
 from relay.domain.coordinate import Coordinate
 from relay.domain.progress import StageName
 from relay.domain.topics import SHARED, Topics
-from relay.log.port import Backlog, LogReader, TopicPartition
-from relay.log.slices import read_each
+from relay.log.port import Backlog, LogReader, TopicPartition, read_each
 from relay.state.read_model import UNSERVED_S, Served
 
 OLDEST_LOOKED_AT: Final = 200

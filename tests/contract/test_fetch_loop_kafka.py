@@ -10,9 +10,9 @@ import pytest
 
 from bench.kafka_parts import Unsuitable, free_ports, new_cluster_id
 from relay.domain.errors import LogUnavailable, OffsetMissing
+from relay.log.kafka.cluster import FETCH_BYTES, KafkaSecurity
 from relay.log.kafka.fetch_loop import FetchLoop
 from relay.log.kafka.log import KafkaLog
-from relay.log.kafka.settings import FETCH_BYTES, KafkaSecurity
 from relay.log.port import Coordinate, NewRecord, TopicPartition
 from tests.contract.log_contract import PATIENCE_S, topic_for
 from tests.contract.test_log_kafka import KafkaRig, opened, own_broker, until_appended

@@ -13,7 +13,7 @@ from relay.log.kafka.leader_epochs import Trail
 from relay.log.kafka.log import KafkaLog
 from relay.log.port import Coordinate, TopicPartition
 from relay.log.streams.log import StreamsLog
-from relay.log.streams.scripts import FIXED_DIGITS, StreamKeys, end_field
+from relay.log.streams.scripts import FIXED_DIGITS, StreamKeys
 from tests.contract.cut_contract import CutContract, append, missing, reading
 from tests.contract.log_contract import topic_for, unique, values
 from tests.contract.test_log_kafka import opened
@@ -67,7 +67,7 @@ class StreamsRig:
                     values = await redis.hgetall(stream)
                     for key in (key for key, value in values.items() if int(value[:FIXED_DIGITS]) >= at.offset):
                         await redis.hdel(stream, key)
-            await redis.hset(keys.ends, end_field(place), at.offset)
+            await redis.hset(keys.ends, str(place), at.offset)
 
 
 class TestStreamsLogCut(CutContract):

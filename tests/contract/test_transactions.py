@@ -7,8 +7,8 @@ import pytest
 import pytest_asyncio
 from aiokafka import AIOKafkaProducer
 
+from relay.log.kafka.cluster import Isolation
 from relay.log.kafka.log import KafkaLog
-from relay.log.kafka.settings import Isolation
 from relay.log.port import Coordinate, NewRecord
 from tests.contract.log_contract import Member, started, topic_for, values
 from tests.contract.transaction_contract import GROUP, TransactionContract, named

@@ -10,9 +10,8 @@ from itertools import islice
 from relay.domain.errors import LogUnavailable, OffsetMissing, PartitionLost, RecordTooLarge
 from relay.domain.rights import Right
 from relay.domain.topics import TopicSpec
-from relay.log.cuts import Cuts
 from relay.log.group_consumer import Commit, Fetched, GroupConsumer, Position, TakenPartition
-from relay.log.groups import ConsumerGroup
+from relay.log.groups import ConsumerGroup, Watchers
 from relay.log.partitioner import place_of
 from relay.log.port import (
     Backlog,
@@ -28,7 +27,7 @@ from relay.log.port import (
     TopicState,
     no_former_group,
 )
-from relay.log.watchers import Watchers
+from relay.log.streams.histories import Cuts
 
 
 class _Partition:

@@ -15,8 +15,7 @@ from relay.domain.hop import Hop, encode_hop
 from relay.domain.identity import DeliveryId
 from relay.domain.message import Message, message_digest, message_headers
 from relay.history.port import AttemptFound, AttemptQuery, HistoryPage
-from relay.log.port import Coordinate, NewRecord, Record
-from relay.log.slices import AT_ONCE
+from relay.log.port import AT_ONCE, Coordinate, NewRecord, Record
 from relay.state.replies import answered
 from relay.state.rows import Arrival, Mark, MessageStage, Stage, delivery_row
 from tests.contract.history_facts import arrival, attempt, put

@@ -40,7 +40,7 @@ from relay.engine.work import Work
 from relay.history import postgres_tables, sqlite
 from relay.log.kafka.member_metadata import PROTOCOL, Vocabulary, decode_application
 from relay.log.port import NewRecord, Record
-from relay.log.streams import records
+from relay.log.streams import scripts
 from relay.state.read_model import FailedEntry, LineHead, Sign
 from relay.state.redis import record_wire, wire
 from relay.state.redis.values import raw, text_bytes
@@ -255,7 +255,7 @@ FORMATS: Final[dict[str, Format]] = {
     "heads of parked lines": Format(1, [(LineHead(b"q" * 12, b"r" * 12, "github", "m-1"),)], _sign_of, _heads_of),
     "last attempt": Format(1, [LastAttempt(1.5, None, "dns", 0.25)], wire._encode_last, wire._decode_last),
     "record of the embedded log": Format(
-        1, [NewRecord("t", b"k", b"\xff", (("h", b"v"),))], records.pack, lambda b: NewRecord("t", *records._decode(b))
+        1, [NewRecord("t", b"k", b"\xff", (("h", b"v"),))], scripts.pack, lambda b: NewRecord("t", *scripts._decode(b))
     ),
     "topic of the embedded log": Format(
         1,

@@ -28,7 +28,7 @@ from relay.domain.errors import LogUnavailable, StateUnavailable
 from relay.domain.exchange import NoResponse, Response
 from relay.domain.rights import rights_of
 from relay.domain.topics import Topics
-from relay.log.kafka.broker_version import release_of
+from relay.log.kafka.admin import release_of
 
 ROOT = Path(__file__).parents[2]
 NAMES = [check.name for check in CHECKS]

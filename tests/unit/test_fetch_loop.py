@@ -11,11 +11,11 @@ from aiokafka.conn import AIOKafkaConnection
 
 from relay.domain.errors import ConsumerBroken, ConsumerClosed, LogUnavailable, OffsetMissing
 from relay.log.kafka import fetch_link, fetch_loop
+from relay.log.kafka.cluster import FETCH_BYTES, GATHER_S, KafkaCluster, KafkaSecurity
 from relay.log.kafka.feed import Feed
 from relay.log.kafka.fetch_loop import FetchLoop
-from relay.log.kafka.fetch_wire import FetchAsk
 from relay.log.kafka.leader_epochs import UNKNOWN, Trail
-from relay.log.kafka.settings import FETCH_BYTES, GATHER_S, KafkaCluster, KafkaSecurity
+from relay.log.kafka.wire import FetchAsk
 from relay.log.port import Record, TopicPartition
 from tests.fakes.kafka_broker import Asking, FakeBroker, FakeKafka, fake_kafka
 from tests.fakes.raw_batches import RawBatch, RawRecord

@@ -7,7 +7,7 @@ import pytest
 
 from relay.domain.errors import LogUnavailable
 from relay.log.kafka.client import KafkaClient
-from relay.log.kafka.settings import KafkaCluster, KafkaSecurity
+from relay.log.kafka.cluster import KafkaCluster, KafkaSecurity
 
 CLUSTER = replace(KafkaCluster("unused", "test", KafkaSecurity(), None), repeat_s=0.0)
 

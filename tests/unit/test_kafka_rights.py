@@ -9,8 +9,8 @@ from aiokafka.errors import GroupAuthorizationFailedError, IncompatibleBrokerVer
 
 from relay.domain.errors import LogUnavailable
 from relay.domain.rights import Right
-from relay.log.kafka import rights
-from relay.log.kafka.rights import lacking
+from relay.log.kafka import admin
+from relay.log.kafka.admin import lacking
 
 TOPIC = Right("topic", "t", False, ("Read", "Write", "DescribeConfigs"), "t")
 GROUP = Right("group", "g", True, ("Read",), "g")
@@ -66,5 +66,5 @@ async def test_what_is_lacking(client: Client, found: list[tuple[str, tuple[str,
 
 
 async def test_a_coordinator_that_is_silent_holds_nothing_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(rights, "PATIENCE_S", 0.01)
+    monkeypatch.setattr(admin, "PATIENCE_S", 0.01)
     assert await told(Client((0, READ_ONLY), None)) == [("t", ("Write", "DescribeConfigs"))]

@@ -12,8 +12,8 @@ from cryptography.hazmat.primitives.serialization import (
 )
 
 from relay.domain.errors import UserError
+from relay.log.kafka.cluster import KafkaSecurity
 from relay.log.kafka.log import KafkaLog
-from relay.log.kafka.settings import KafkaSecurity
 from tests.servers.certificates import Authority
 
 

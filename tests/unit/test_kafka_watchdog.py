@@ -3,7 +3,7 @@
 import pytest
 
 from relay.domain.errors import ConsumerBroken
-from relay.log.kafka.watchdog import Watchdog
+from relay.log.kafka.membership import Watchdog
 
 NOTICED_S = 60
 

@@ -6,8 +6,7 @@ from typing import Final, NamedTuple
 
 from relay.api.wait_context import named
 from relay.engine.parking import parked_key
-from relay.log.port import LogReader
-from relay.log.slices import read_each
+from relay.log.port import LogReader, read_each
 from relay.state.lanes import LaneNow
 from relay.state.port import State
 from relay.state.read_model import LineHead, Watched

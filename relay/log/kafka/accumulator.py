@@ -330,7 +330,7 @@ def _failure(place: TopicPartition, batch: Batch, error: BaseException) -> Relay
     if isinstance(error, _TOO_LARGE):
         failure: RelayError = _too_large(place, batch.builder.size(), "more than its topic takes")
     else:
-        failure = LogUnavailable(f"Kafka: appending to {place.topic}/{place.partition}: {described(error)}")
+        failure = LogUnavailable(f"Kafka: appending to {place}: {described(error)}")
     failure.__cause__ = error
     return failure
 

@@ -1,15 +1,17 @@
-"""Topics, committed offsets and lag on Kafka."""
+"""Topics, committed offsets, lag, this user's rights (KIP-430) and the version of a Kafka cluster."""
 
 import asyncio
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from operator import not_
-from typing import Final
+from typing import Any, Final
 
 from aiokafka.admin import AIOKafkaAdminClient, NewPartitions, NewTopic
 from aiokafka.admin.config_resource import ConfigResource, ConfigResourceType
 from aiokafka.errors import (
     ClusterAuthorizationFailedError,
+    GroupAuthorizationFailedError,
+    IncompatibleBrokerVersion,
     InvalidConfigurationError,
     InvalidPartitionsError,
     InvalidReplicationFactorError,
@@ -22,15 +24,17 @@ from aiokafka.errors import (
     TopicAuthorizationFailedError,
     for_code,
 )
+from aiokafka.protocol.admin import ApiVersionRequest
 from tenacity import AsyncRetrying, retry_if_result, wait_fixed
 
 from relay.domain.batches import batches
 from relay.domain.errors import LogUnavailable, UserError
+from relay.domain.rights import Operation, Right
 from relay.domain.topics import TopicSpec
-from relay.log.kafka.client import KafkaClient, Replicas, kafka_errors, no_topic
-from relay.log.kafka.closing import ends_within
+from relay.log.kafka.client import KafkaClient, Replicas, check, kafka_errors, no_topic
+from relay.log.kafka.cluster import KafkaCluster, ends_within
 from relay.log.kafka.offsets import Committed, GroupOffsets
-from relay.log.kafka.settings import KafkaCluster
+from relay.log.kafka.wire import group_rights_ask, metadata_ask
 from relay.log.port import Backlog, TopicPartition, TopicState
 
 _VISIBLE_S: Final = 15.0
@@ -69,6 +73,23 @@ _COMPACTED: Final = {
     "segment.ms": "3600000",
     "min.cleanable.dirty.ratio": "0.2",
 }
+
+_BITS: Final[dict[Operation, int]] = {
+    "Read": 3,
+    "Write": 4,
+    "Create": 5,
+    "Alter": 7,
+    "Describe": 8,
+    "DescribeConfigs": 10,
+}
+PATIENCE_S: Final = 3.0
+"""With the coordinator of a group."""
+_NOT_REPORTED: Final = -(2**31)
+_ALL: Final = sum(1 << bit for bit in _BITS.values())
+
+_FETCH: Final = 1
+_SINCE: Final = {8: "2.0", 10: "2.1", 11: "2.3", 12: "2.7", 13: "3.1", 15: "3.5", 16: "3.7", 17: "3.9", 18: "4.1"}
+"""Newest supported version of Fetch -> the first release with it (Kafka's protocol guide)."""
 
 
 class KafkaAdmin:
@@ -140,6 +161,12 @@ class KafkaAdmin:
                 for p in flat
             ]
         return found
+
+    async def about(self) -> str:
+        """Release and size of the cluster, in words."""
+        newest = await self._client.asked("asking for its versions", ApiVersionRequest(), _newest_fetch)
+        brokers = len((await self._client.layout([])).brokers)
+        return f"Kafka {release_of(newest)}, {brokers} broker{'' if brokers == 1 else 's'}"
 
     async def _create_some(self, admin: AIOKafkaAdminClient, specs: Sequence[TopicSpec]) -> list[str]:
         with kafka_errors("creating topics"):
@@ -264,3 +291,68 @@ def _state(name: str, partitions: Sequence[Replicas], configs: Mapping[str, str]
         mixed_cleanup=len(policies) > 1,
         sender_timed=configs["message.timestamp.type"] != _BROKERS_TIME,
     )
+
+
+def release_of(newest_fetch: int) -> str:
+    """The release, judged by the newest version of Fetch."""
+    known = [version for version in _SINCE if version <= newest_fetch]
+    return f"{_SINCE[max(known)]} or newer" if known else f"older than {_SINCE[min(_SINCE)]}"
+
+
+def _newest_fetch(answer: Any) -> int:
+    return next((newest for key, _, newest in answer.api_versions if key == _FETCH), 0)
+
+
+# rights
+
+
+async def lacking(client: KafkaClient, rights: Iterable[Right]) -> list[Right]:
+    """As the port says. Also empty if the cluster is too old to report them."""
+    probed = [(right, right.probe) for right in rights if right.probe is not None]
+    topics = sorted({probe for right, probe in probed if right.kind == "topic"})
+    groups = sorted({probe for right, probe in probed if right.kind == "group"})
+    try:
+        allowed = (
+            await client.asked("asking what this user may do", metadata_ask(topics, rights=True), _of_topics)
+            if topics
+            else {}
+        )
+        of_groups = await asyncio.gather(*(_of_group(client, group) for group in groups))
+        allowed |= dict(zip(groups, of_groups, strict=True))
+    except (IncompatibleBrokerVersion, NotImplementedError):
+        return []
+    missing = [(right, _without(right, allowed.get(probe, _ALL))) for right, probe in probed]
+    return [right.only(operations) for right, operations in missing if operations]
+
+
+def _without(right: Right, allowed: int) -> tuple[Operation, ...]:
+    return tuple(each for each in right.operations if not allowed & 1 << _BITS[each])
+
+
+def _of_topics(answer: Any) -> dict[str, int]:
+    """The operations by topic, without topics that do not exist."""
+    found: dict[str, int] = {}
+    for error, topic, _, _, operations in answer.topics:
+        if for_code(error) is TopicAuthorizationFailedError:
+            found[topic] = 1 << _BITS["DescribeConfigs"]  # not probed, so it may be granted
+        elif error == 0 and operations != _NOT_REPORTED:
+            found[topic] = operations
+    return found
+
+
+async def _of_group(client: KafkaClient, group: str) -> int:
+    """All operations if the group's coordinator does not answer soon: not all callers need it, and joining fails."""
+    doing = f"asking what this user may do with {group}"
+    try:
+        async with asyncio.timeout(PATIENCE_S):
+            return await client.coordinated(group, doing, group_rights_ask(group), _of_group_answer)
+    except TimeoutError:
+        return _ALL
+    except LogUnavailable as error:
+        return 0 if isinstance(error.__cause__, GroupAuthorizationFailedError) else _ALL
+
+
+def _of_group_answer(answer: Any) -> int:
+    [(error, *_, operations)] = answer.groups
+    check(error)
+    return _ALL if operations == _NOT_REPORTED else int(operations)

@@ -29,13 +29,10 @@ from aiokafka.protocol.offset import OffsetRequest
 
 from relay.domain.batches import batches
 from relay.domain.errors import LogUnavailable
-from relay.log.kafka.closing import ends_within
-from relay.log.kafka.fetch_wire import Asked, FetchAnswer, FetchAsk
+from relay.log.kafka.cluster import Isolation, KafkaCluster, ends_within
 from relay.log.kafka.leader_epochs import EpochAsked, EpochEnd, Trail
-from relay.log.kafka.metadata import Layout, LayoutAsk, layout_of
-from relay.log.kafka.offset_wire import EpochEndAsk
 from relay.log.kafka.record_batches import FetchedRecords, decode, whole_size
-from relay.log.kafka.settings import Isolation, KafkaCluster
+from relay.log.kafka.wire import Asked, FetchAnswer, FetchAsk, Layout, epoch_end_ask, layout_of, metadata_ask
 from relay.log.port import TopicPartition
 
 _RETRY_S: Final = 0.1
@@ -122,7 +119,7 @@ class KafkaClient:
 
     async def layout(self, names: Sequence[str]) -> Layout:
         """The partitions of these topics; a topic that the cluster cannot describe does not delay the others."""
-        return await self.asked("reading metadata", LayoutAsk(names), layout_of)
+        return await self.asked("reading metadata", metadata_ask(names), layout_of)
 
     async def offsets(
         self, partitions: Iterable[TopicPartition], which: Literal["earliest", "latest", "end"]
@@ -157,7 +154,7 @@ class KafkaClient:
         Raises the library's OffsetOutOfRangeError when `offset` is before the first record or behind the end.
         """
         return await self._repeated(
-            f"reading {partition.topic}/{partition.partition} at {offset}",
+            f"reading {partition} at {offset}",
             lambda client: self._fetch(client, partition, Asked(offset, max_bytes), max_wait_ms, trail),
         )
 
@@ -275,9 +272,9 @@ class KafkaClient:
             for topic, found in (await self._metadata(client, [partition.topic])).items():
                 self._leaders.update({TopicPartition(topic, each.partition): each.leader for each in found})
         if partition not in self._leaders:
-            raise UnknownTopicOrPartitionError(f"{partition.topic}/{partition.partition} does not exist")
+            raise UnknownTopicOrPartitionError(f"{partition} does not exist")
         if self._leaders[partition] == -1:
-            raise LeaderNotAvailableError(f"{partition.topic}/{partition.partition} has no leader")
+            raise LeaderNotAvailableError(f"{partition} has no leader")
         return self._leaders[partition]
 
     async def _list_offsets(
@@ -299,7 +296,7 @@ class KafkaClient:
         found: dict[TopicPartition, EpochEnd] = {}
         for node, led in (await self._by_leader(client, asked)).items():
             for some in batches(led, _PARTITIONS_A_REQUEST):
-                ask = EpochEndAsk(by_topic((p, (p.partition, *asked[p])) for p in some))
+                ask = epoch_end_ask(by_topic((p, (p.partition, *asked[p])) for p in some))
                 for topic, rows in (await self._send(client, node, ask)).topics:
                     for error, number, epoch, end in rows:
                         if error in LEADER_CHANGES:

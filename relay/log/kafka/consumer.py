@@ -11,15 +11,12 @@ from typing import Final
 
 from relay.domain.errors import ConsumerClosed, LogUnavailable, OffsetMissing, PartitionLost
 from relay.log.kafka.client import KafkaClient
-from relay.log.kafka.closing import ends_within
+from relay.log.kafka.cluster import GroupTiming, KafkaCluster, ends_within
 from relay.log.kafka.fetch_loop import FetchLoop
-from relay.log.kafka.held_partitions import HeldPartition, Holdings
+from relay.log.kafka.holdings import HeldPartition, Holdings, WantedTopics
 from relay.log.kafka.member_metadata import Vocabulary
 from relay.log.kafka.membership import GroupMember
 from relay.log.kafka.offsets import Committed, GroupOffsets
-from relay.log.kafka.settings import GroupTiming, KafkaCluster
-from relay.log.kafka.subscribed_topics import WantedTopics
-from relay.log.kafka.watchdog import Watchdog
 from relay.log.port import (
     NONE_UNABLE,
     Assignment,
@@ -91,7 +88,6 @@ class KafkaConsumer:
         self._stir = asyncio.Event()
         self._waiting: asyncio.Future[None] | None = None
         self._failures: list[Exception] = []
-        self._watchdog = Watchdog(group)
         self._steward: asyncio.Task[None] | None = None
         self._ending: set[asyncio.Task[None]] = set()
         """Partitions that are being released."""
@@ -127,8 +123,7 @@ class KafkaConsumer:
                 raise self._failures.pop(0)
             if self._steward.done():
                 self._steward.result()  # raises what it died of
-            self._watchdog.check(_now(), is_dead=self._member.is_dead, is_waiting=self._waits_for_others is not None)
-            self._member.look()
+            self._member.look(is_waiting=self._waits_for_others is not None)
             records = await self._take(max_records, max_bytes())
             remaining = deadline - _now()
             if records or remaining <= 0:
@@ -143,7 +138,7 @@ class KafkaConsumer:
         if missing := self._wanted.missing:
             shown = ", ".join(missing[:3]) + (f" and {len(missing) - 3} more" if len(missing) > 3 else "")
             return f"Kafka: no topic {shown}; `relay topics apply` creates it"
-        if not self._member.has_joined or self._watchdog.is_assigned:
+        if not self._member.has_joined or self._member.is_assigned:
             return None
         session_s = self._timing.session_timeout_ms / 1000
         return f"Kafka: {self._group} waits up to {session_s:g} s for members that ended without a word to come back"
@@ -169,7 +164,7 @@ class KafkaConsumer:
         for partition, epoch in assignments:
             held = self._holdings.get(partition)
             if held is None or not held.is_open or held.epoch != epoch:
-                raise PartitionLost(f"{self._group}: {_named([partition])} is not assigned with epoch {epoch}")
+                raise PartitionLost(f"{self._group}: {partition} is not assigned with epoch {epoch}")
         refusal = await self._member.confirm()
         if refusal is not None:
             raise PartitionLost(f"{self._group}: {refusal}")
@@ -181,7 +176,7 @@ class KafkaConsumer:
         ours = self._holdings.of(next_offsets)
         await self._commit({p: held.committed(next_offsets[p]) for p, held in ours.items() if not held.is_missing})
         if lost := sorted(next_offsets.keys() - ours.keys()):
-            raise PartitionLost(f"{self._group}: {_named(lost)} went to another member")
+            raise PartitionLost(f"{self._group}: {', '.join(map(str, lost))} went to another member")
 
     async def _commit(self, commits: Mapping[TopicPartition, Committed]) -> None:
         await self._member.commit(commits)
@@ -219,7 +214,6 @@ class KafkaConsumer:
         if self._closing:
             return
         gone = self._holdings.deal(generation, self._wanted.vocabulary.partitions(dealt))
-        self._watchdog.assigned()
         if gone:
             self._leave(gone)
             self._end(self._give_up(gone, again=False))
@@ -229,7 +223,6 @@ class KafkaConsumer:
     def lost(self) -> None:
         self._shut(self._holdings.claims)
         lost = self._holdings.lose()
-        self._watchdog.unassigned(_now())
         if lost and not self._closing:
             self._end(self._give_lost_up(lost))
         self._nudge()
@@ -259,7 +252,6 @@ class KafkaConsumer:
         topic = self._wanted.any
         if topic is not None and not self._member.has_joined:
             await self._member.join(topic)
-            self._watchdog.unassigned(_now())
 
     async def _open_dealt(self) -> bool:
         """Begin what was dealt; whether some of it has to wait."""
@@ -307,8 +299,8 @@ class KafkaConsumer:
         except (LogUnavailable, PartitionLost):
             self._end(self.restart(partitions))  # it will be met there again
             raise
-        message = f"{self._group} has no record to go on with on {_named(sorted(partitions))}"
-        return OffsetMissing(message, partitions, found)
+        names = ", ".join(map(str, sorted(partitions)))
+        return OffsetMissing(f"{self._group} has no record to go on with on {names}", partitions, found)
 
     # giving up
 
@@ -425,7 +417,3 @@ async def _set_within(event: asyncio.Event, timeout_s: float) -> None:
 
 def _now() -> float:
     return asyncio.get_running_loop().time()
-
-
-def _named(partitions: Iterable[TopicPartition]) -> str:
-    return ", ".join(f"{partition.topic}/{partition.partition}" for partition in partitions)

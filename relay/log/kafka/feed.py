@@ -4,10 +4,10 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Final
 
-from relay.log.kafka.fetch_wire import Aborted, Asked
+from relay.log.kafka.cluster import FETCH_BYTES
 from relay.log.kafka.leader_epochs import UNKNOWN, Trail
 from relay.log.kafka.record_batches import AT_ONCE_BYTES, Unpacking, whole_size
-from relay.log.kafka.settings import FETCH_BYTES
+from relay.log.kafka.wire import Aborted, Asked
 from relay.log.port import Record, TopicPartition
 
 _LARGEST_BATCH: Final = 256 * 1024**2

@@ -1,17 +1,20 @@
-"""Fetching from one broker: a long poll for all that is wanted of it, on a connection of its own, and beside it short
-requests for what came to be wanted meanwhile."""
+"""Fetching from one broker: a long poll for all wanted partitions, on a connection of its own, and beside it short
+requests for those that are wanted since.
+
+A fetch session lets a request name only the changes, as the broker remembers the partitions (KIP-227). A broker that
+grants no session, or has forgotten it, gets full requests.
+"""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Final, NamedTuple, Protocol
 
-from aiokafka.conn import AIOKafkaConnection, create_conn
+from aiokafka.conn import AIOKafkaConnection
 from aiokafka.errors import KafkaConnectionError, KafkaError, for_code
 
-from relay.log.kafka.closing import ends_within
-from relay.log.kafka.fetch_session import FetchSession, most_bytes
-from relay.log.kafka.fetch_wire import Asked, FetchAnswer, FetchAsk, FetchedPartition
-from relay.log.kafka.settings import GATHER_S, KafkaCluster
+from relay.log.kafka.cluster import FETCH_ALL_BYTES, GATHER_S, Isolation, KafkaCluster, ends_within
+from relay.log.kafka.feed import Feed
+from relay.log.kafka.wire import NO_SESSION, Asked, FetchAnswer, FetchAsk, FetchedPartition
 from relay.log.port import TopicPartition
 
 LONG_WAIT_S: Final = 5.0
@@ -33,6 +36,97 @@ _LOST: Final = (KafkaError, OSError, TimeoutError, NotImplementedError, RuntimeE
 library, which reads, has not seen that yet."""
 
 _IDLE_MS: Final = 540_000
+_FIRST_EPOCH: Final = 0
+_LAST_EPOCH: Final = 2**31 - 1
+SESSION_ID_NOT_FOUND: Final = 70
+INVALID_SESSION_EPOCH: Final = 71
+
+
+class FetchSession:
+    """The partitions of one broker. `feeds`: all that it leads; `asked`: what it has been asked for and will be again
+    with every request, until that changes."""
+
+    def __init__(self) -> None:
+        self.feeds: dict[TopicPartition, Feed] = {}
+        self.asked: dict[TopicPartition, Asked] = {}
+        self._changed: dict[TopicPartition, None] = {}
+        self._id = NO_SESSION
+        self._epoch = _FIRST_EPOCH
+
+    def changed(self, at: TopicPartition) -> bool:
+        """Look at this partition again. True: it waits for records that it was not asked for."""
+        feed = self.feeds.get(at)
+        wanted = None if feed is None else feed.wanted
+        if wanted == self.asked.get(at):
+            self._changed.pop(at, None)
+            return False
+        self._changed[at] = None
+        return wanted is not None
+
+    def served(self, at: TopicPartition) -> None:
+        """Records came of it: the others come before it in the next request."""
+        if at in self.asked:
+            self.asked[at] = self.asked.pop(at)
+        if at in self._changed:
+            del self._changed[at]
+            self._changed[at] = None
+
+    def late(self) -> dict[TopicPartition, Asked]:
+        """Wanted partitions that were not requested yet."""
+        return {
+            at: wanted
+            for at in self._changed
+            if (feed := self.feeds.get(at)) is not None and (wanted := feed.wanted) is not None
+        }
+
+    @property
+    def is_empty(self) -> bool:
+        """Nothing is wanted."""
+        return not self.late() and self.asked.keys() <= self._changed.keys()
+
+    def request(self, max_wait_ms: int, min_bytes: int, isolation: Isolation) -> FetchAsk:
+        """The next request, for all that is wanted."""
+        late = self.late()
+        forgotten = [at for at in self._changed if at not in late and self.asked.pop(at, None) is not None]
+        self.asked.update(late)
+        self._changed.clear()
+        anew = self._epoch == _FIRST_EPOCH
+        return FetchAsk(
+            self.asked if anew else late,
+            max_wait_ms=max_wait_ms,
+            max_bytes=most_bytes(self.asked if anew else late),
+            min_bytes=min_bytes,
+            isolation=isolation,
+            forgotten=() if anew else forgotten,
+            session=self._id,
+            epoch=self._epoch,
+        )
+
+    def answered(self, answer: FetchAnswer) -> bool:
+        """Take note of the session in the answer to `request`. False: it was refused, so that nothing else is in it."""
+        if answer.error in (SESSION_ID_NOT_FOUND, INVALID_SESSION_EPOCH):
+            self.restart()
+            return False
+        self._id = answer.session
+        if self._id == NO_SESSION:
+            self._epoch = _FIRST_EPOCH
+        else:
+            self._epoch = self._epoch % _LAST_EPOCH + 1
+        return True
+
+    def renew(self) -> None:
+        """Send a full request next time."""
+        self._epoch = _FIRST_EPOCH
+
+    def restart(self) -> None:
+        """As `renew`, with a broker that does not know of the session, or a new connection."""
+        self._id = NO_SESSION
+        self._epoch = _FIRST_EPOCH
+
+
+def most_bytes(asked: Mapping[TopicPartition, Asked]) -> int:
+    """Of the answer to a request for these."""
+    return max(FETCH_ALL_BYTES, max((each.max_bytes for each in asked.values()), default=0))
 
 
 class BrokerAddress(NamedTuple):
@@ -172,10 +266,9 @@ class Link:
     async def _connected(self, name: str) -> AIOKafkaConnection:
         connection = self._connections.get(name)
         if connection is None or not connection.connected():
-            address, arguments = self.address, dict(self._cluster.arguments())
-            del arguments["bootstrap_servers"]
+            address = self.address
             timeout_ms = round(LONG_WAIT_S * 1000) + self._cluster.request_timeout_ms
-            connection = await create_conn(*address, **arguments, request_timeout_ms=timeout_ms, max_idle_ms=_IDLE_MS)
+            connection = await self._cluster.connection(*address, request_timeout_ms=timeout_ms, max_idle_ms=_IDLE_MS)
             if address != self.address:
                 connection.close()
                 raise KafkaConnectionError("the broker has moved")

@@ -14,13 +14,11 @@ from aiokafka.errors import for_code
 
 from relay.domain.errors import ConsumerBroken, ConsumerClosed, LogUnavailable, OffsetMissing
 from relay.log.kafka.client import LEADER_CHANGES, described
-from relay.log.kafka.closing import ends_within
+from relay.log.kafka.cluster import KafkaCluster, ends_within
 from relay.log.kafka.feed import Feed
 from relay.log.kafka.fetch_link import BrokerAddress, Link
-from relay.log.kafka.fetch_wire import FetchedPartition
 from relay.log.kafka.leader_epochs import UNKNOWN, EpochAsked, EpochEnd, Trail
-from relay.log.kafka.metadata import Layout
-from relay.log.kafka.settings import KafkaCluster
+from relay.log.kafka.wire import FetchedPartition, Layout
 from relay.log.port import Record, TopicPartition
 
 HELD_BYTES: Final = 8 * 1024**2
@@ -198,7 +196,7 @@ class FetchLoop:
         over = [feed for feed in feeds if feed.is_over]
         missing = sorted(feed.at for feed in over if isinstance(feed.trouble, OffsetMissing))
         if missing:
-            names = ", ".join(f"{at.topic}/{at.partition} at {self._feeds[at].position}" for at in missing)
+            names = ", ".join(f"{at} at {self._feeds[at].position}" for at in missing)
             lost = {
                 at: span
                 for feed in over
@@ -238,12 +236,11 @@ class FetchLoop:
             feed.trouble = OffsetMissing("")
         elif part.error == _OUT_OF_RANGE:
             feed.doubted_at = feed.doubted_at or _now()
-            self._strike(feed, f"{at.topic}/{at.partition}: offset {feed.following} is said not to be there")
+            self._strike(feed, f"{at}: offset {feed.following} is said not to be there")
         else:
             if part.error not in LEADER_CHANGES:
-                where = f"{at.topic}/{at.partition}"
-                feed.trouble = LogUnavailable(f"Kafka: {where} cannot be read: {described(for_code(part.error)())}")
-            self._strike(feed, f"{at.topic}/{at.partition}: {for_code(part.error).__name__} ({part.error})")
+                feed.trouble = LogUnavailable(f"Kafka: {at} cannot be read: {described(for_code(part.error)())}")
+            self._strike(feed, f"{at}: {for_code(part.error).__name__} ({part.error})")
         if feed.has_some:
             self._ready[at] = feed
             self._arrivals[feed.on_arrival] = None
@@ -360,7 +357,7 @@ class FetchLoop:
         for feed in [feed for feed in feeds if self._feeds.get(feed.at) is feed]:
             at = feed.at
             if at not in told:
-                self._strike(feed, f"{at.topic}/{at.partition}: {problem}")
+                self._strike(feed, f"{at}: {problem}")
             elif (offset := feed.trail.divergence(feed.position, told[at], feed.leader_epoch)) is None:
                 feed.proved = feed.leader_epoch
                 self._move_in(feed, link)
@@ -374,7 +371,7 @@ class FetchLoop:
         now = _now()
         for at in [at for at, since in self._homeless.items() if now - since > _UNLED_S]:
             feed, self._homeless[at] = self._feeds[at], now
-            feed.trouble = LogUnavailable(f"Kafka: nobody leads {at.topic}/{at.partition}, or it does not exist")
+            feed.trouble = LogUnavailable(f"Kafka: nobody leads {at}, or it does not exist")
             self._ready[at] = feed
             feed.on_arrival()
 

@@ -13,17 +13,14 @@ from relay.domain.errors import LogUnavailable, UserError
 from relay.domain.rights import Right
 from relay.domain.topics import TopicSpec
 from relay.log.checks import HEADROOM_BYTES
-from relay.log.kafka.admin import KafkaAdmin
-from relay.log.kafka.broker_version import about
+from relay.log.kafka.admin import KafkaAdmin, lacking
 from relay.log.kafka.client import KafkaClient, no_topic
-from relay.log.kafka.connection_errors import refusal
+from relay.log.kafka.cluster import GroupTiming, Isolation, KafkaCluster, KafkaSecurity
 from relay.log.kafka.consumer import KafkaConsumer
 from relay.log.kafka.fetch_loop import HELD_BYTES, OPENED_BYTES, FetchLoop
 from relay.log.kafka.leader_epochs import Trail
 from relay.log.kafka.producer import KafkaProducer
 from relay.log.kafka.reader import KafkaReader
-from relay.log.kafka.rights import lacking
-from relay.log.kafka.settings import GroupTiming, Isolation, KafkaCluster, KafkaSecurity
 from relay.log.port import (
     Backlog,
     Coordinate,
@@ -112,7 +109,7 @@ class KafkaLog:
         try:
             await self._producer.start()
         except LogUnavailable as error:
-            if (why := await refusal(self._cluster)) is not None:
+            if (why := await self._cluster.refusal()) is not None:
                 raise UserError(why) from error
             raise
         self._fetching[0].start()
@@ -224,7 +221,7 @@ class KafkaLog:
         return await lacking(self._client, rights)
 
     async def about(self) -> str:
-        return await about(self._client)
+        return await self._admin.about()
 
     async def close(self) -> None:
         """Consumers that are still open leave their groups; appends in flight get 5 s."""

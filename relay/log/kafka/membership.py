@@ -21,13 +21,12 @@ from aiokafka.errors import (
     RebalanceInProgressError,
 )
 
-from relay.domain.errors import LogUnavailable, PartitionLost
+from relay.domain.errors import ConsumerBroken, LogUnavailable, PartitionLost
 from relay.log.assignment import deal
 from relay.log.kafka.client import described, kafka_errors
-from relay.log.kafka.closing import ends_within
+from relay.log.kafka.cluster import GroupTiming, KafkaCluster, ends_within
 from relay.log.kafka.member_metadata import PROTOCOL, decode_application, encode_dealt
 from relay.log.kafka.offsets import Committed, Generation, GroupOffsets
-from relay.log.kafka.settings import GroupTiming, KafkaCluster
 from relay.log.port import TopicPartition
 
 _START_S: Final = 30.0
@@ -40,6 +39,9 @@ _SETTLING_BEAT_S: Final = 0.25
 """A member hears of a round when it asks. Until then it does none of what it will be dealt."""
 _NEVER_MS: Final = 10**15
 """How long it may read nothing: whether a member does its work is looked after elsewhere."""
+
+_STALLED_S: Final = 50.0
+"""A rebalance is over within 30 s: much longer without an end is a fault."""
 
 _VERSION: Final = 0
 
@@ -58,6 +60,41 @@ class Holder(Protocol):
     def lost(self) -> None:
         """The group has put the member out, or may have: it holds nothing any more."""
         ...
+
+
+class Watchdog:
+    """Notices that a membership of the Kafka library has stopped working, which the library does not report. Times are
+    seconds on any monotonic clock."""
+
+    def __init__(self, group: str) -> None:
+        self._group = group
+        self._unassigned_since: float | None = None
+
+    def unassigned(self, now: float) -> None:
+        """The member joins: it has to get an assignment, maybe an empty one."""
+        if self._unassigned_since is None:
+            self._unassigned_since = now
+
+    def assigned(self) -> None:
+        self._unassigned_since = None
+
+    @property
+    def is_assigned(self) -> bool:
+        """Whether partitions were assigned, be it none, since the member joined."""
+        return self._unassigned_since is None
+
+    def check(self, now: float, *, is_dead: bool, is_waiting: bool) -> None:
+        """Raises ConsumerBroken if this member will never get partitions again. `is_waiting`: it may not take part
+        yet, and reports that."""
+        if is_dead:
+            raise ConsumerBroken(f"Kafka: {self._group}: the client's coordination task is dead")
+        if self._unassigned_since is None:
+            return
+        if is_waiting:
+            self._unassigned_since = now
+        elif now - self._unassigned_since > _STALLED_S:
+            self._unassigned_since = now
+            raise ConsumerBroken(f"Kafka: {self._group}: no assignment for {_STALLED_S:.0f} s")
 
 
 class GroupMember:
@@ -123,16 +160,17 @@ class GroupMember:
             self._coordinator.apply_again()
 
     @property
-    def is_dead(self) -> bool:
-        """The library has stopped taking part, and does not say so."""
-        return self._coordinator is not None and self._coordinator._coordination_task.done()
+    def is_assigned(self) -> bool:
+        """Whether the group has assigned partitions to the member, maybe none, since it joined."""
+        return self._coordinator is not None and self._coordinator.watchdog.is_assigned
 
-    def look(self) -> None:
+    def look(self, *, is_waiting: bool) -> None:
         """Whether the member may keep its partitions: if no heartbeat of it was accepted for a session, it is removed.
-        Raises LogUnavailable when it cannot take part."""
+        Raises LogUnavailable when it cannot take part, and ConsumerBroken as `Watchdog.check` does."""
         coordinator = self._coordinator
         if coordinator is None:
             return
+        coordinator.watchdog.check(_now(), is_dead=coordinator._coordination_task.done(), is_waiting=is_waiting)
         if coordinator.generation >= 0 and _now() - coordinator.accepted_at > self._timing.session_timeout_ms / 1000:
             self.put_out()
         trouble = self._trouble
@@ -211,7 +249,7 @@ class GroupMember:
             await coordinator.until_beat(beat_s)
             try:
                 coordinator.check_errors()
-                if coordinator.is_dealt:
+                if coordinator.watchdog.is_assigned:
                     self._trouble = None
             except KafkaError as error:
                 self._trouble = error
@@ -229,7 +267,8 @@ class _Coordinator(GroupCoordinator):  # type: ignore[misc]  # the library is un
         self.accepted_at = self._dealt_at = _now()
         self._was_dealt = asyncio.Event()
         self.is_joining = True
-        self.is_dealt = False
+        self.watchdog = Watchdog(group)
+        self.watchdog.unassigned(self.accepted_at)
         self.is_leaving = False
         self.news = self.news_told = 0
         self._holder = holder
@@ -265,7 +304,7 @@ class _Coordinator(GroupCoordinator):  # type: ignore[misc]  # the library is un
     def notes_deal(self) -> None:
         self.accepted_at = self._dealt_at = _now()
         self.is_joining = False
-        self.is_dealt = True
+        self.watchdog.assigned()
         self._was_dealt.set()
 
     def apply_again(self) -> None:
@@ -280,7 +319,7 @@ class _Coordinator(GroupCoordinator):  # type: ignore[misc]  # the library is un
 
     def reset_generation(self) -> None:
         super().reset_generation()
-        self.is_dealt = False
+        self.watchdog.unassigned(_now())
         if not self.is_leaving:
             self._holder.lost()
 

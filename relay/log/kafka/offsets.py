@@ -17,7 +17,7 @@ from relay.domain.batches import batches
 from relay.domain.errors import LogUnavailable
 from relay.log.kafka.client import KafkaClient, by_topic, check
 from relay.log.kafka.leader_epochs import UNKNOWN
-from relay.log.kafka.offset_wire import CommitAsk, CommittedAsk
+from relay.log.kafka.wire import commit_ask, committed_ask
 from relay.log.port import TopicPartition
 
 _NO_OFFSET: Final = -1
@@ -71,7 +71,7 @@ class GroupOffsets:
         """Why the group did not take all of these; None: it did. From outside only a group without members takes
         any."""
         for some in batches(list(offsets), _PARTITIONS_A_REQUEST):
-            request = CommitAsk(self._group, *member, by_topic((p, _row(p, offsets[p])) for p in some))
+            request = commit_ask(self._group, *member, by_topic((p, _row(p, offsets[p])) for p in some))
             doing = f"committing for {self._group}"
             refusal = await self._client.coordinated(self._group, doing, request, _refusal_of_commit)
             if refusal is not None:
@@ -82,7 +82,7 @@ class GroupOffsets:
         """Of those partitions that have an offset."""
         found: dict[TopicPartition, Committed] = {}
         for some in batches(list(partitions), _PARTITIONS_A_REQUEST):
-            request = CommittedAsk(self._group, by_topic((p, p.partition) for p in some))
+            request = committed_ask(self._group, by_topic((p, p.partition) for p in some))
             doing = f"asking for the offsets of {self._group}"
             found |= await self._client.coordinated(self._group, doing, request, _committed)
         return found

@@ -12,8 +12,7 @@ from aiokafka.structs import TopicPartition as KafkaPartition
 from relay.domain.errors import LogUnavailable
 from relay.log.kafka.accumulator import Accumulator
 from relay.log.kafka.client import kafka_errors
-from relay.log.kafka.closing import ends_within
-from relay.log.kafka.settings import KafkaCluster
+from relay.log.kafka.cluster import KafkaCluster, ends_within
 from relay.log.port import Coordinate, NewRecord, TopicPartition
 
 _MARGIN_S: Final = 5.0

@@ -9,9 +9,9 @@ from aiokafka.errors import OffsetOutOfRangeError
 
 from relay.domain.errors import LogUnavailable, OffsetMissing
 from relay.log.kafka.client import KafkaClient
+from relay.log.kafka.cluster import FETCH_BYTES
 from relay.log.kafka.leader_epochs import UNKNOWN, EpochAsked, Trail
 from relay.log.kafka.record_batches import FetchedRecords
-from relay.log.kafka.settings import FETCH_BYTES
 from relay.log.port import Coordinate, Record, TopicPartition
 
 _RECORD_BYTES: Final = 16_384
@@ -131,7 +131,7 @@ class KafkaReader:
             return end
         latest = (await self._client.offsets([place], "latest"))[place]
         if latest <= empty.next_offset:
-            raise LogUnavailable(f"Kafka: {place.topic}/{place.partition} ends at {latest} now, not at {end}")
+            raise LogUnavailable(f"Kafka: {place} ends at {latest} now, not at {end}")
         await asyncio.sleep(_LOOK_S)
         return empty.next_offset
 
@@ -145,8 +145,7 @@ class KafkaReader:
                 continue
             if (offset := trail.divergence(position, told, UNKNOWN)) is None:
                 return
-            where = f"{place.topic}/{place.partition}"
-            raise OffsetMissing(f"{where} lost its end from offset {offset} on", [place], {place: (offset, position)})
+            raise OffsetMissing(f"{place} lost its end from offset {offset} on", [place], {place: (offset, position)})
 
     async def _next(
         self, place: TopicPartition, position: int, *, max_wait_ms: int = 0, trail: Trail | None = None
@@ -154,8 +153,7 @@ class KafkaReader:
         try:
             return await self._fetch(place, position, max_bytes=_FOLLOWED_BYTES, max_wait_ms=max_wait_ms, trail=trail)
         except OffsetOutOfRangeError as error:
-            where = f"{place.topic}/{place.partition}"
-            raise LogUnavailable(f"Kafka: {where} does not hold offset {position} any more: read it anew") from error
+            raise LogUnavailable(f"Kafka: {place} does not hold offset {position} any more: read it anew") from error
 
     async def _fetch(
         self,

@@ -12,11 +12,22 @@ from typing import Any, Final, NamedTuple
 from aiokafka.record.default_records import DefaultRecordBatch
 from aiokafka.record.memory_records import MemoryRecords
 
-from relay.log.kafka import codecs, salvage
-from relay.log.kafka.codecs import TooMuch
-from relay.log.kafka.fetch_wire import Aborted
+from relay.log.kafka import salvage
 from relay.log.kafka.leader_epochs import Trail
-from relay.log.kafka.salvage import CODEC, FORMAT, HEADER, MAGIC_AT, BatchHeader, Unreadable, gap, header_of, oversized
+from relay.log.kafka.salvage import (
+    CODEC,
+    FORMAT,
+    HEADER,
+    MAGIC_AT,
+    NONE,
+    BatchHeader,
+    TooMuch,
+    Unreadable,
+    gap,
+    header_of,
+    oversized,
+)
+from relay.log.kafka.wire import Aborted
 from relay.log.port import Record, TopicPartition, size_of
 
 UNPACKED_AT_ONCE: Final = 4 * 1024**2
@@ -276,7 +287,7 @@ class Unpacking:
 
 def _plain(header: BatchHeader, batch: bytes, limit: int) -> bytes | Unreadable:
     """The batch without its compression, or why it cannot be had. Raises TooMuch above `limit`."""
-    if header.codec == codecs.NONE and DefaultRecordBatch(batch).validate_crc() and header.records >= 0:
+    if header.codec == NONE and DefaultRecordBatch(batch).validate_crc() and header.records >= 0:
         return batch
     try:
         return _as_plain(header, batch, salvage.unpacked(header, batch, limit))

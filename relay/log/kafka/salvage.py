@@ -1,4 +1,5 @@
-"""A batch that the library's parser refuses, read record by record. Pure: bytes in, records out.
+"""Parser of record batches, for those that the library's parser refuses, and decompression that bounds the unpacked
+size, which is not known before. Pure: bytes in, records out.
 
 A broken record costs that record only, and a whole batch is lost only if its frame, its checksum or its codec is wrong.
 Either is a `Record` with a `Flaw`: nothing is skipped silently.
@@ -6,19 +7,26 @@ Sources: the Kafka protocol guide, "Record Batch" and "Record"; KIP-98, KIP-82.
 """
 
 import struct
+import zlib
 from collections.abc import Iterator
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 from urllib.parse import quote_from_bytes
 
+from aiokafka.codec import snappy_decode
 from aiokafka.record.util import calc_crc32c
 
-from relay.log.kafka.codecs import CodecError, TooMuch, decompressed
-from relay.log.port import Flaw, Headers, Record, TopicPartition
+from relay.domain.errors import UserError
+from relay.log.port import Flaw, Record, TopicPartition
+
+try:
+    import cramjam
+except ImportError as error:  # the relay itself writes snappy
+    raise UserError("Kafka's codecs are missing; install them: pip install 'webhook-relay[zstd]'") from error
 
 MAX_BATCH_BYTES: Final = 128 * 1024**2
-"""Of a batch, uncompressed: more is not unpacked, whatever it may hold."""
+"""Of a batch, uncompressed: more is never unpacked."""
 RAW_NAME: Final = "relay-raw-"
-"""Before the name of a header that is not UTF-8; what follows is its bytes, percent-encoded."""
+"""Prefix of the name of a header that is not UTF-8; its bytes follow, percent-encoded."""
 
 HEADER: Final = struct.Struct(">qiibIhiqqqhii")
 MAGIC_AT: Final = 16
@@ -28,6 +36,17 @@ TRANSACTIONAL: Final = 0x10
 CONTROL: Final = 0x20
 _CHECKED_FROM: Final = 21  # the checksum covers what is behind it
 _APPEND_TIME: Final = 0x08
+
+NONE, GZIP, SNAPPY, LZ4, ZSTD = range(5)
+
+_NAMES: Final = {NONE: "bytes", GZIP: "gzip", SNAPPY: "snappy", LZ4: "lz4", ZSTD: "zstd"}
+_MODULES: Final = {LZ4: cramjam.lz4, ZSTD: cramjam.zstd}
+_GZIP_WINDOW: Final = 31
+_XERIAL: Final = b"\x82SNAPPY\0"
+_XERIAL_BYTES: Final = 16
+_ROOM: Final = 8
+_FULL: Final = "failed to write whole buffer"
+"""The error of cramjam when there is more than the buffer holds."""
 
 
 class BatchHeader(NamedTuple):
@@ -119,7 +138,7 @@ def unpacked(header: BatchHeader, batch: bytes, limit: int) -> bytes:
 def gap(at: TopicPartition, first: int, last: int, why: Unreadable) -> Record:
     """Stands for offsets of which nothing can be read."""
     offsets = f"offset {first} is" if first == last else f"offsets {first} to {last} are"
-    detail = f"{offsets} skipped in {at.topic}/{at.partition}: {why}"
+    detail = f"{offsets} skipped in {at}: {why}"
     return Record(*at, last, None, None, (), 0, Flaw(why.reason, detail, first_offset=first))
 
 
@@ -179,11 +198,11 @@ class _Parser:
             delta = self._varint()
             if not header.attributes & _APPEND_TIME:
                 timestamp = header.first_timestamp + delta
-            told = header.base_offset + self._varint()
+            written = header.base_offset + self._varint()
             if not dense:
-                if not previous < told <= header.base_offset + header.last_delta:
+                if not previous < written <= header.last_offset:
                     raise Unreadable("an offset that cannot be")
-                offset = told
+                offset = written
             self._key = self._bytes("key")
             self._value = self._bytes("value")
             self._read_headers()
@@ -191,10 +210,7 @@ class _Parser:
             self._flaw = Flaw("invalid", f"the record cannot be read: {error}")
         if self._value is not None and len(self._value) > max_bytes:
             self._flaw, self._value = oversized(len(self._value), max_bytes), None
-        return Record(*at, offset, self._key, self._value, self._named(), timestamp, self._flaw)
-
-    def _named(self) -> Headers:
-        return tuple(self._headers)
+        return Record(*at, offset, self._key, self._value, tuple(self._headers), timestamp, self._flaw)
 
     def _read_headers(self) -> None:
         count = self._varint()
@@ -243,3 +259,83 @@ def _varint(data: bytes, position: int, stop: int) -> tuple[int, int]:
             return (number >> 1) ^ -(number & 1), position
         shift += 7
     raise Unreadable("a number without an end")
+
+
+# codecs
+
+
+class CodecError(Exception):
+    """The bytes are not of that codec."""
+
+
+class TooMuch(CodecError):
+    """They become larger than allowed."""
+
+    def __init__(self, limit: int) -> None:
+        super().__init__(f"more than {limit} bytes, uncompressed")
+
+
+def decompressed(codec: int, data: bytes, limit: int) -> bytes:
+    """`data` uncompressed; never more than `limit` bytes are unpacked. Raises CodecError, TooMuch.
+
+    gzip has its checksum at the end, and not always one: all that can be unpacked counts.
+    """
+    try:
+        if codec == NONE:
+            return data
+        if codec == GZIP:
+            return _gunzipped(data, limit)
+        if codec == SNAPPY:
+            return _unsnapped(data, limit)
+        if codec in _MODULES:
+            return _into_buffer(_MODULES[codec], data, limit)
+    except (cramjam.DecompressionError, zlib.error, struct.error, ValueError) as error:
+        raise CodecError(f"damaged {_NAMES[codec]}: {error}") from error
+    raise CodecError(f"unknown codec {codec}")
+
+
+def _gunzipped(data: bytes, limit: int) -> bytes:
+    found = bytearray()
+    while data:
+        member = zlib.decompressobj(_GZIP_WINDOW)
+        found += member.decompress(data, limit + 1 - len(found))
+        if len(found) > limit:
+            raise TooMuch(limit)
+        data = member.unused_data
+    return bytes(found)
+
+
+def _unsnapped(data: bytes, limit: int) -> bytes:
+    """Each block states its size, which counts only if its bytes can become so many."""
+    if sum(cramjam.snappy.decompress_raw_len(block) for block in _snappy_blocks(data)) > limit:
+        raise TooMuch(limit)
+    return bytes(snappy_decode(data))
+
+
+def _snappy_blocks(data: bytes) -> Iterator[bytes]:
+    """One, or those in the frame of the Java library: each behind its size."""
+    if not data.startswith(_XERIAL):
+        yield data
+        return
+    position = _XERIAL_BYTES
+    while position < len(data):
+        [size] = struct.unpack_from(">i", data, position)
+        if size < 0:
+            raise ValueError("a block of a negative size")
+        yield data[position + 4 : position + 4 + size]
+        position += 4 + size
+
+
+def _into_buffer(module: Any, data: bytes, limit: int) -> bytes:
+    """These codecs unpack all at once, or into a buffer: so into larger and larger ones, until the data fit."""
+    room = min(limit, _ROOM * (len(data) + 1))
+    while True:
+        buffer = bytearray(room)
+        try:
+            return bytes(memoryview(buffer)[: module.decompress_into(data, buffer)])
+        except cramjam.DecompressionError as error:
+            if str(error) != _FULL:
+                raise
+            if room == limit:
+                raise TooMuch(limit) from error
+        room = min(limit, _ROOM * room)

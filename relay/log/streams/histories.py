@@ -10,11 +10,30 @@ from collections.abc import Awaitable, Callable, Mapping
 from typing import TypeVar
 
 from relay.domain.errors import OffsetMissing
-from relay.log.cuts import Cuts
 from relay.log.group_consumer import Position
 from relay.log.port import TopicPartition
 
 T = TypeVar("T")
+
+
+class Cuts:
+    """The ends that one partition has lost. Their number names its history: the first is 0."""
+
+    def __init__(self) -> None:
+        self._ends: list[int] = []
+
+    @property
+    def history(self) -> int:
+        return len(self._ends)
+
+    def cut(self, end: int) -> None:
+        """The records from `end` on are lost, acknowledged or not."""
+        self._ends.append(end)
+
+    def divergence(self, position: Position) -> int | None:
+        """Where the log diverges from the records read up to `position`; None if it does not."""
+        end = min(self._ends[position.history :], default=position.offset)
+        return end if end < position.offset else None
 
 
 class Histories:

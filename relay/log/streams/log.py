@@ -17,7 +17,7 @@ from relay.domain.errors import OffsetMissing, RecordTooLarge
 from relay.domain.rights import Right
 from relay.domain.topics import TopicSpec
 from relay.log.group_consumer import Fetched, GroupConsumer, Position
-from relay.log.groups import ConsumerGroup
+from relay.log.groups import ConsumerGroup, Watchers
 from relay.log.partitioner import place_of
 from relay.log.port import (
     Backlog,
@@ -33,9 +33,8 @@ from relay.log.port import (
     no_former_group,
 )
 from relay.log.streams.group_commit import GroupCommit, Prepared
-from relay.log.streams.records import pack
+from relay.log.streams.scripts import pack
 from relay.log.streams.store import PartitionSpan, Slice, StreamStore
-from relay.log.watchers import Watchers
 
 MAX_MESSAGE_BYTES: Final = 2 * 1024**2
 _TRIM_EVERY_S: Final = 60.0

@@ -1,4 +1,4 @@
-"""How the log lies in Valkey, and the scripts that change it. A script is atomic, also on disk.
+"""Data model of the log in Valkey, and the scripts that change it. A script is atomic, also on disk.
 
 Of a topic that is not compacted, a partition is a stream: the record with offset n has the id `(n+1)-0` (0-0 is no
 id), so offsets are dense as on Kafka. Of a compacted one it is a hash by key; its partition 0 has beside it a stream
@@ -12,9 +12,12 @@ of changes, which holds no payload and lets followers see updates and tombstones
     {prefix}log:epochs:<topic>    hash  <partition>/<group> -> epoch of its newest owner
 """
 
+from itertools import accumulate
 from typing import Final
 
-from relay.log.port import TopicPartition
+import msgspec
+
+from relay.log.port import Flaw, Headers, NewRecord, Record, TopicPartition
 
 FIXED_DIGITS: Final = 16
 """Offset and time before a packed record in a hash: decimal, padded to so many digits each."""
@@ -32,20 +35,16 @@ class StreamKeys:
         self.ends = f"{self._prefix}:ends"
 
     def records(self, partition: TopicPartition) -> str:
-        return f"{self._prefix}:records:{partition.topic}/{partition.partition}"
+        return f"{self._prefix}:records:{partition}"
 
     def changes(self, partition: TopicPartition) -> str:
-        return f"{self._prefix}:changes:{partition.topic}/{partition.partition}"
+        return f"{self._prefix}:changes:{partition}"
 
     def offsets(self, topic: str) -> str:
         return f"{self._prefix}:offsets:{topic}"
 
     def epochs(self, topic: str) -> str:
         return f"{self._prefix}:epochs:{topic}"
-
-
-def end_field(partition: TopicPartition) -> str:
-    return f"{partition.topic}/{partition.partition}"
 
 
 def partition_of_field(field: bytes) -> TopicPartition:
@@ -56,6 +55,55 @@ def partition_of_field(field: bytes) -> TopicPartition:
 def group_field(partition: int, group: str) -> str:
     return f"{partition}/{group}"
 
+
+# records
+
+Packed = tuple[bytes | None, bytes | None, Headers]
+"""Key, value and headers of a record."""
+
+Entry = tuple[bytes, tuple[bytes, bytes, bytes, bytes]]
+"""Of a stream: its id, and its fields with their values."""
+
+_decode = msgspec.msgpack.Decoder(Packed).decode
+_decode_lengths = msgspec.msgpack.Decoder(list[int]).decode
+_encode = msgspec.msgpack.Encoder().encode
+
+
+def pack(record: NewRecord) -> bytes:
+    return _encode((record.key, record.value, record.headers))
+
+
+def from_entry(at: TopicPartition, entry: Entry) -> Record:
+    entry_id, (_, at_ms, _, packed) = entry
+    offset = int(entry_id[: entry_id.index(b"-")]) - 1
+    return _unpacked(at, offset, int(at_ms), packed)
+
+
+def from_value(at: TopicPartition, value: bytes) -> Record:
+    offset, at_ms = int(value[:FIXED_DIGITS]), int(value[FIXED_DIGITS : 2 * FIXED_DIGITS])
+    return _unpacked(at, offset, at_ms, memoryview(value)[2 * FIXED_DIGITS :])
+
+
+def from_values(at: TopicPartition, lengths: bytes, values: bytes) -> list[Record]:
+    """`lengths`: as MessagePack, of the hash values that `values` has one behind the other."""
+    ends = list(accumulate(_decode_lengths(lengths)))
+    return [from_value(at, values[start:end]) for start, end in zip([0, *ends], ends, strict=False)]
+
+
+def _unpacked(at: TopicPartition, offset: int, at_ms: int, packed: bytes | memoryview) -> Record:
+    try:
+        key, value, headers = _decode(packed)
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        detail = f"offset {offset} is skipped in {at}: {error}"
+        return Record(at.topic, at.partition, offset, None, None, (), at_ms, Flaw("invalid", detail, offset))
+    return Record(at.topic, at.partition, offset, key, value, headers, at_ms)
+
+
+def tombstone(at: TopicPartition, offset: int, at_ms: int, key: bytes) -> Record:
+    return Record(at.topic, at.partition, offset, key, None, (), at_ms)
+
+
+# scripts
 
 # KEYS: topics. ARGV: topic, number of partitions, its spec with so many. Nothing happens where it has as many, or more.
 GROW_TOPIC: Final = """

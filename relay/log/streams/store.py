@@ -22,8 +22,17 @@ from relay.log.group_consumer import Commit, Fetched, Position, TakenPartition
 from relay.log.port import Coordinate, Record, TopicPartition
 from relay.log.streams import scripts
 from relay.log.streams.histories import Histories
-from relay.log.streams.records import Entry, from_entry, from_value, from_values, tombstone
-from relay.log.streams.scripts import FIXED_DIGITS, StreamKeys, end_field, group_field, partition_of_field
+from relay.log.streams.scripts import (
+    FIXED_DIGITS,
+    Entry,
+    StreamKeys,
+    from_entry,
+    from_value,
+    from_values,
+    group_field,
+    partition_of_field,
+    tombstone,
+)
 
 _FETCH_BYTES: Final = 8 * 1024**2
 _READ_AT_ONCE: Final = 100
@@ -146,7 +155,7 @@ class StreamStore:
         """Remove records beyond the retention that every group is past but those in `passed`; returns the first offset
         kept."""
         keys = [self.keys.ends, self.keys.records(partition), self.keys.offsets(partition.topic)]
-        args: list[Argument] = [end_field(partition), partition.partition, retention_s * 1000, *passed]
+        args: list[Argument] = [str(partition), partition.partition, retention_s * 1000, *passed]
         return cast(int, await self._call(self._trim, keys, args))
 
     # records
@@ -158,7 +167,7 @@ class StreamStore:
         for at, spec, records, floor in slices:
             followed = spec.cleanup == "compact" and at.partition == 0
             keys += [self.keys.records(at), self.keys.changes(at) if followed else ""]
-            args += [end_field(at), spec.cleanup, -1 if floor is None else floor, len(records)]
+            args += [str(at), spec.cleanup, -1 if floor is None else floor, len(records)]
             for key, packed in records:
                 args += [key, packed]
         return cast(list[int], await self._call(self._append, keys, args))
@@ -178,11 +187,11 @@ class StreamStore:
         keys, args = [self.keys.ends], list[Argument]([max_records, max(1, min(max_bytes, _FETCH_BYTES))])
         for partition, position in positions.items():
             keys.append(self.keys.records(partition))
-            args += [end_field(partition), position]
+            args += [str(partition), position]
         found = cast(list[tuple[int, list[Entry]]], await self._call(self._fetch, keys, args))
         gone = [partition for partition, (missing, _) in zip(positions, found, strict=True) if missing]
         if gone:
-            names = ", ".join(f"{partition.topic}/{partition.partition}" for partition in gone)
+            names = ", ".join(map(str, gone))
             raise OffsetMissing(f"the log does not hold the next offset of {names}", gone)
         return {
             partition: [from_entry(partition, entry) for entry in entries]
@@ -254,7 +263,7 @@ class StreamStore:
         again since), about a MiB of it, and the position to go on from. Raises LogUnavailable if that part of the
         changes is gone."""
         keys = [self.keys.ends, self.keys.records(partition), self.keys.changes(partition)]
-        reply = await self._call(self._changes, keys, [end_field(partition), position, _CHANGES_AT_ONCE, _SCAN_BYTES])
+        reply = await self._call(self._changes, keys, [str(partition), position, _CHANGES_AT_ONCE, _SCAN_BYTES])
         missing, following, found = cast(tuple[int, int, list[tuple[int, bytes, bytes, bytes | None]]], reply)
         if missing:
             raise LogUnavailable(f"fell behind the changes of {partition.topic}: follow it anew")
@@ -279,7 +288,7 @@ class StreamStore:
         for partition in partitions:
             compact = (await self.spec(partition.topic)).cleanup == "compact"
             keys.append(self.keys.changes(partition) if compact else self.keys.records(partition))
-        found = cast(list[list[int]], await self._call(self._spans, keys, [end_field(each) for each in partitions]))
+        found = cast(list[list[int]], await self._call(self._spans, keys, list(map(str, partitions))))
         return {partition: PartitionSpan(*span) for partition, span in zip(partitions, found, strict=True)}
 
     async def ends(self, partitions: Sequence[TopicPartition]) -> dict[TopicPartition, int]:
@@ -289,7 +298,7 @@ class StreamStore:
         if not partitions:
             return {}
         with self._errors():
-            values = await self._redis.hmget(self.keys.ends, [end_field(partition) for partition in partitions])
+            values = await self._redis.hmget(self.keys.ends, list(map(str, partitions)))
         found = cast(list[bytes | None], values)
         return {partition: int(end or 0) for partition, end in zip(partitions, found, strict=True)}
 
@@ -327,7 +336,7 @@ class StreamStore:
         lost = cast(int, await self._call(self._commit, self._group_keys(partitions), args))
         if lost:
             partition = partitions[lost - 1]
-            raise PartitionLost(f"{group} has a newer owner of {partition.topic}/{partition.partition}")
+            raise PartitionLost(f"{group} has a newer owner of {partition}")
         self._committed.update({(group, at): commit.position.history for at, commit in commits.items()})
 
     async def confirm(self, group: str, epochs: Mapping[TopicPartition, int]) -> None:
@@ -337,7 +346,7 @@ class StreamStore:
                     self.keys.epochs(partition.topic), group_field(partition.partition, group)
                 )
             if newest is None or int(newest) != epoch:
-                raise PartitionLost(f"{group} has a newer owner of {partition.topic}/{partition.partition}")
+                raise PartitionLost(f"{group} has a newer owner of {partition}")
 
     async def first(self, partition: TopicPartition) -> int:
         return (await self.span(partition)).first

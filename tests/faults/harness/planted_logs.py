@@ -9,7 +9,7 @@ import relay.log.kafka.record_batches
 import tests.fakes.log
 from relay.engine.effects import Effects
 from relay.log.group_consumer import GroupConsumer
-from relay.log.kafka.held_partitions import HeldPartition
+from relay.log.kafka.holdings import HeldPartition
 from relay.log.kafka.leader_epochs import Trail
 from relay.log.kafka.offsets import Committed
 from relay.log.port import TopicPartition

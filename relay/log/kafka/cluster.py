@@ -1,10 +1,19 @@
-"""How to reach a Kafka cluster, and the limits of time and size that every client of it keeps to."""
+"""How a client reaches and leaves a Kafka cluster, why it may be rejected, and the limits of time and size."""
 
+import asyncio
+from collections.abc import Coroutine
 from dataclasses import dataclass, field
 from enum import IntEnum
-from ssl import SSLContext
+from ssl import SSLCertVerificationError, SSLContext, SSLError
 from typing import Final, Literal, TypedDict
 
+from aiokafka.conn import AIOKafkaConnection, collect_hosts, create_conn
+from aiokafka.errors import (
+    AuthenticationFailedError,
+    KafkaError,
+    SaslAuthenticationFailed,
+    UnsupportedSaslMechanismError,
+)
 from aiokafka.helpers import create_ssl_context
 
 from relay.domain.errors import UserError
@@ -17,6 +26,11 @@ FETCH_ALL_BYTES: Final = 1_048_576
 
 GATHER_S: Final = 0.25
 """For which a broker gathers `KafkaCluster.gather_bytes`, at most."""
+
+
+_LOOK_S: Final = 5.0
+_UNWIND_S: Final = 1.0
+_LOGIN: Final = "RELAY_KAFKA_SASL_USERNAME and RELAY_KAFKA_SASL_PASSWORD"
 
 
 class Isolation(IntEnum):
@@ -122,6 +136,51 @@ class KafkaCluster:
             "sasl_plain_password": self.security.password,
         }
 
+    async def connection(
+        self, host: str, port: int, *, request_timeout_ms: int, max_idle_ms: int | None = None
+    ) -> AIOKafkaConnection:
+        """A connection to one broker, apart from those of the library's clients. Raises the library's errors, OSError,
+        TimeoutError."""
+        arguments = dict(self.arguments())
+        del arguments["bootstrap_servers"]
+        return await create_conn(
+            host, port, **arguments, request_timeout_ms=request_timeout_ms, max_idle_ms=max_idle_ms
+        )
+
+    async def refusal(self) -> str | None:
+        """Why the cluster rejects this client, in a line: an error that no repeat cures, as the credentials or the
+        security protocol have to change. None if a broker accepts it, or none answers.
+
+        The library reports only that it could not connect."""
+        for host, port, _ in collect_hosts(self.servers):
+            try:
+                async with asyncio.timeout(_LOOK_S):
+                    connection = await self.connection(host, port, request_timeout_ms=round(_LOOK_S * 1000))
+            except (KafkaError, OSError, TimeoutError) as error:
+                if (why := self._why(error)) is not None:
+                    return f"Kafka at {host}:{port}: {why}"
+            else:
+                connection.close()
+                return None
+        return None
+
+    def _why(self, error: BaseException) -> str | None:
+        match error:
+            case SaslAuthenticationFailed() | AuthenticationFailedError():
+                return f"it does not let user {self.security.user} in with this password; see {_LOGIN}"
+            case UnsupportedSaslMechanismError():
+                return f"it does not take {self.security.mechanism}; see RELAY_KAFKA_SASL_MECHANISM"
+            case SSLCertVerificationError():
+                return (
+                    f"its certificate is refused: {error.verify_message}; see RELAY_KAFKA_CA_FILE and the host's name"
+                )
+            case SSLError():
+                return (
+                    f"no TLS connection: {error.reason or error}; see RELAY_KAFKA_SECURITY_PROTOCOL, and"
+                    " RELAY_KAFKA_CERTIFICATE_FILE where it asks for a certificate of ours"
+                )
+        return self._why(error.__cause__) if error.__cause__ is not None else None
+
 
 @dataclass(frozen=True, slots=True)
 class GroupTiming:
@@ -137,3 +196,23 @@ class GroupTiming:
     rebalance_timeout_ms: int = 20_000
     request_timeout_ms: int = 30_000
     commit_timeout_s: float = 10.0
+
+
+async def ends_within(ending: Coroutine[object, object, object], timeout_s: float) -> None:
+    """Run `ending`, the stop of a client, for at most `timeout_s` seconds. Raises nothing but a cancellation of the
+    caller.
+
+    aiokafka's stop() may hang while the broker is away, and may raise CancelledError without a cancellation. So it
+    gets a task of its own.
+    """
+    task = asyncio.ensure_future(ending)
+    try:
+        done, _ = await asyncio.wait({task}, timeout=timeout_s)
+    except asyncio.CancelledError:
+        task.cancel()
+        raise
+    if not done:
+        task.cancel()
+        await asyncio.wait({task}, timeout=_UNWIND_S)
+    if task.done() and not task.cancelled():
+        task.exception()  # marks it as retrieved: the errors of a client that stops help no caller
