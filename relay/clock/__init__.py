@@ -45,10 +45,15 @@ class SystemClock:
         await asyncio.sleep(seconds)
 
     async def wait(self, event: asyncio.Event, seconds: float | None) -> None:
-        if event.is_set():
-            return
-        try:
-            async with asyncio.timeout(seconds):
-                await event.wait()
-        except TimeoutError:
-            return
+        await set_within(event, seconds)
+
+
+async def set_within(event: asyncio.Event, seconds: float | None) -> None:
+    """Wait until `event` is set, or `seconds` have passed (None for no limit)."""
+    if event.is_set():
+        return
+    try:
+        async with asyncio.timeout(seconds):
+            await event.wait()
+    except TimeoutError:
+        return

@@ -1,4 +1,4 @@
-"""A consumer for logs whose consumer groups live in one process. What differs between them is a GroupStore.
+"""Consumer for logs whose consumer groups live in one process. Their differences are in a GroupStore.
 
 A member takes its partitions in its next poll, which is woken for it. It releases partitions beside its polls, as that
 may take seconds, and must not delay the partitions that stay.
@@ -10,6 +10,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final, NamedTuple, Protocol
 
+from relay.clock import set_within
 from relay.domain.errors import ConsumerClosed, OffsetMissing, PartitionLost
 from relay.log.assignment import Wish
 from relay.log.groups import ConsumerGroup, Watchers
@@ -38,7 +39,7 @@ _log = logging.getLogger(__name__)
 
 
 class Position(NamedTuple):
-    """Where to read on. `history`: names the log that was read up to there; one that lost its end has another since."""
+    """Where to read on. `history`: of the log that was read up to there; a log that loses its end gets another."""
 
     offset: int
     history: int = 0
@@ -52,7 +53,7 @@ class Fetched(NamedTuple):
 
 
 class TakenPartition(NamedTuple):
-    """What a new owner gets: its epoch, and where the group goes on (None: it has no offset)."""
+    """A partition with its new owner's epoch, and where the group goes on (None if it has no offset)."""
 
     epoch: int
     position: Position | None
@@ -80,14 +81,14 @@ class GroupStore(Protocol):
     async def fetch(
         self, positions: Mapping[TopicPartition, Position], max_records: int, max_bytes: int
     ) -> dict[TopicPartition, Fetched]:
-        """What there is from these positions on, the first partitions first; none without records, at most
-        `max_records` in all, and not many more than have `max_bytes`. Does not wait. Raises OffsetMissing, with the
-        partitions, where the record at an offset was removed, or the offset is behind the end, or the log has lost what
-        was read before it."""
+        """The records from these positions on, the first partitions first: no empty lists, at most `max_records` in
+        all, and not many more than have `max_bytes`. Does not wait. Raises OffsetMissing, with the partitions, if the
+        record at an offset was removed, or the offset is behind the end, or the log has lost records that were read
+        before it."""
         ...
 
     async def commit(self, group: str, commits: Mapping[TopicPartition, Commit]) -> None:
-        """All, or, if one of the epochs is not the newest, none and PartitionLost."""
+        """Commit all of them. Raises PartitionLost, and commits none, if one of the epochs is not the newest."""
         ...
 
     async def confirm(self, group: str, epochs: Mapping[TopicPartition, int]) -> None:
@@ -101,7 +102,7 @@ class GroupStore(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class _Owned:
-    """`committed`: known to be; None: the group has no offset."""
+    """`committed`: the last known committed offset; None if the group has none."""
 
     epoch: int
     position: Position | None
@@ -129,9 +130,9 @@ class GroupConsumer:
         self._group = group
         self._topics = frozenset(topics)
         self._there: dict[str, int] | None = None
-        """The topics that were looked up since they changed."""
+        """The existing topics, with their partitions; None while they have to be looked up again."""
         self._look_at = 0.0
-        """When to look again for topics that are missing: asked and waited for as one number, or they may disagree."""
+        """When to look again for missing topics: one number for the check and the wait, as two could disagree."""
         self._watched: tuple[str, ...] = ()
         self._wish: Wish[TopicPartition] = Wish(frozenset(), named, rank)
         self._unable = NONE_UNABLE
@@ -141,7 +142,7 @@ class GroupConsumer:
         self._owned: dict[TopicPartition, _Owned] = {}
         self._leaving: set[TopicPartition] = set()
         self._missing: set[TopicPartition] = set()
-        """The log does not have their offset: that was raised, and they wait to be restarted."""
+        """The log does not have their offset: an error was raised, and they wait to be restarted."""
         self._ending: set[asyncio.Task[None]] = set()
         self._failures: list[Exception] = []
         self._paused: set[TopicPartition] = set()
@@ -171,7 +172,7 @@ class GroupConsumer:
     ) -> Mapping[TopicPartition, Sequence[Record]]:
         if self._closing:
             raise ConsumerClosed(f"{self._group.name}: the consumer is closed")
-        await asyncio.sleep(0)  # nothing below has to wait when records are at hand
+        await asyncio.sleep(0)  # nothing below waits if records are available
         loop = asyncio.get_running_loop()
         deadline = loop.time() + timeout_s
         async with self._busy:
@@ -189,7 +190,7 @@ class GroupConsumer:
         return {}
 
     def waits_for(self) -> str | None:
-        """The owner of a partition is in this process, and releases it soon: only topics may be missing."""
+        """Only missing topics: the owner of a partition is in this process, and releases it soon."""
         missing = sorted(self._topics - (self._there or {}).keys())
         return f"no topic {', '.join(missing)}; `relay topics apply` creates it" if missing else None
 
@@ -201,7 +202,7 @@ class GroupConsumer:
         self.wake()
 
     async def restart(self, partitions: Collection[TopicPartition]) -> None:
-        """A member that released a partition that is assigned to it takes it again with its next poll."""
+        """Release them; the member takes those that are assigned to it again with its next poll."""
         await self._give_up([p for p in partitions if p in self._owned and p not in self._leaving])
 
     async def commit(self, next_offsets: Mapping[TopicPartition, int]) -> None:
@@ -238,15 +239,15 @@ class GroupConsumer:
                 await self._give_up([partition for partition in self._owned if partition not in self._leaving])
                 if ending:
                     await asyncio.wait(ending)
-        except Exception:  # noqa: BLE001 - it is on record in the log, and `close` never raises
-            # Leaving must go on whatever the callback does: others wait for the partitions. What was not committed
-            # is read again.
+        except Exception:  # noqa: BLE001 - `close` never raises
+            # Leaving must go on whatever the callback does: others wait for the partitions. Records that were not
+            # committed are read again.
             _log.exception("consumer_close", extra={"group": self._group.name})
         finally:
             self._leave()
 
     def abandon(self) -> None:
-        """Leave without a word, as a process that dies: no callback, no commit."""
+        """Leave as a process that dies: no callback, no commit."""
         self._closing = True
         for task in self._ending:
             task.cancel()
@@ -267,29 +268,28 @@ class GroupConsumer:
             await self._take(claimed)
 
     async def _join(self) -> None:
-        """Where it is new, was put out by the group without warning, or wants other topics. One that was put out ends
-        what it had before it wants anything again."""
-        if self._is_put_out:
-            return None
+        """Join if the member is new, was removed by the group, or wants other topics. A removed member first releases
+        its partitions."""
+        if self._is_removed:
+            return
         now = asyncio.get_running_loop().time()
         is_complete = self._there is not None and self._there.keys() == self._topics
+        is_news = False
         if not is_complete and (self._there is None or now >= self._look_at):
             wanted = self._topics
             there = await self._store.there(wanted)
             if wanted != self._topics:
-                return self.wake()
+                self.wake()
+                return
             is_news, self._there, self._look_at = there != self._there, there, now + _LOOK_AGAIN_S
             self._watch(tuple(there))
-        else:
-            is_news = False
         if self._there is not None and (is_news or self not in self._group):
             wants = frozenset(TopicPartition(name, n) for name, count in self._there.items() for n in range(count))
             self._group.join(self, replace(self._wish, wants=wants, unable=partitions_of(self._unable, self._there)))
-        return None
 
     @property
-    def _is_put_out(self) -> bool:
-        """By the group, without warning, and what it had has not ended yet."""
+    def _is_removed(self) -> bool:
+        """The group removed this member, and its partitions are not released yet."""
         return self not in self._group and bool(self._leaving)
 
     def _watch(self, topics: tuple[str, ...]) -> None:
@@ -311,7 +311,7 @@ class GroupConsumer:
     async def _give_up_beside(self, partitions: Sequence[TopicPartition]) -> None:
         try:
             await self._give_up(partitions)
-        except Exception as error:  # noqa: BLE001 - poll raises it: here nobody would hear of it
+        except Exception as error:  # noqa: BLE001 - poll raises it: this task has no caller
             self._failures.append(error)
             self.wake()
 
@@ -328,7 +328,7 @@ class GroupConsumer:
             self._missing.difference_update(partitions)
             self._paused.difference_update(partitions)
             self._group.release(self, partitions)
-            self.wake()  # the group does not, where it was put out
+            self.wake()  # the group does not wake a removed member
 
     async def _fetch(self, max_records: int, max_bytes: MaxBytes) -> dict[TopicPartition, list[Record]]:
         await self._refuse_missing()
@@ -343,7 +343,7 @@ class GroupConsumer:
         except OffsetMissing as error:
             await self._commit_first(error)
             raise
-        asked_for = self._readable()  # as it is now, after the wait
+        asked_for = self._readable()  # as of now, after the wait
         records = _upto(max_bytes(), {at: found for at, (found, _) in fetched.items() if at in asked_for})
         for partition, found in records.items():
             # Served partitions go to the end of the queue, so that a full one does not starve the others.
@@ -365,8 +365,8 @@ class GroupConsumer:
             raise error
 
     async def _commit_first(self, error: OffsetMissing) -> None:
-        """They restart where the log diverges from what was read, if that is known, or at the first unfinished record
-        before it; otherwise at the first record of the log: rows absorb repeated records."""
+        """Commit where they restart: where the log diverges from the records read, if known, or at the first unfinished
+        record before it; otherwise at the first record of the log: rows absorb repeated records."""
         places = [TopicPartition(*place) for place in error.partitions]
         starts: dict[TopicPartition, int] = {}
         for place in places:
@@ -377,13 +377,9 @@ class GroupConsumer:
         self._missing.update(places)
 
     async def _sleep_until(self, deadline: float) -> None:
-        if not self._is_put_out and (self._there is None or self._there.keys() != self._topics):
+        if not self._is_removed and (self._there is None or self._there.keys() != self._topics):
             deadline = min(deadline, self._look_at)
-        try:
-            async with asyncio.timeout_at(deadline):
-                await self._wake.wait()
-        except TimeoutError:
-            return
+        await set_within(self._wake, deadline - asyncio.get_running_loop().time())
 
     def _leave(self) -> None:
         self._owned.clear()
@@ -392,7 +388,7 @@ class GroupConsumer:
 
 
 def _upto(most: int, fetched: Mapping[TopicPartition, list[Record]]) -> dict[TopicPartition, list[Record]]:
-    """The first of them, at least one: none when those before it have `most` bytes."""
+    """The first of them, at least one: none behind those that have `most` bytes."""
     taken: dict[TopicPartition, list[Record]] = {}
     left = max(1, most)
     for partition, found in fetched.items():

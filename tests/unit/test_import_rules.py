@@ -25,7 +25,7 @@ CLIENT_LIBRARIES: Final = frozenset(
     )
 )
 PORTS: Final = {
-    "log": {"port", "partitioner", "slices"},
+    "log": {"port", "partitioner"},
     "state": {"port", "replies", "rows", "attempts", "read_model", "lanes", "lease", "quotas", "statistics"},
     "delivery": {"port"},
     "history": {"port", "lag"},

@@ -1,4 +1,4 @@
-"""A member of a consumer group on Kafka, for all topics that a process reads in one role.
+"""Member of a consumer group on Kafka, for all topics that a process reads in one role.
 
 The group assigns partitions (`membership`), and only changes are applied: partitions that stay are read on through a
 rebalance. Assigned partitions start at the committed offset (`offsets`), and are fetched by the loop of the whole
@@ -9,11 +9,12 @@ import asyncio
 from collections.abc import Awaitable, Collection, Coroutine, Iterable, Mapping, Sequence
 from typing import Final
 
+from relay.clock import set_within
 from relay.domain.errors import ConsumerClosed, LogUnavailable, OffsetMissing, PartitionLost
 from relay.log.kafka.client import KafkaClient
 from relay.log.kafka.cluster import GroupTiming, KafkaCluster, ends_within
 from relay.log.kafka.fetch_loop import FetchLoop
-from relay.log.kafka.holdings import HeldPartition, Holdings, WantedTopics
+from relay.log.kafka.holdings import HeldPartition, Holdings, Lost, WantedTopics
 from relay.log.kafka.member_metadata import Vocabulary
 from relay.log.kafka.membership import GroupMember
 from relay.log.kafka.offsets import Committed, GroupOffsets
@@ -35,18 +36,15 @@ _REVOKE_S: Final = 15.0
 """For `on_revoked` when we leave: requests in flight (5 s) and a last commit. Below the rebalance timeout."""
 
 _TICK_S: Final = 1.0
-"""A waiting poll looks after its member so often."""
+"""A waiting poll checks its member so often."""
 
 _AGAIN_S: Final = 1.0
-"""What could not be begun is tried again so often: a topic that is missing, an offset that others still hold."""
+"""Interval of retries of what could not begin: a missing topic, an offset that other members still hold."""
 
 _LOOK_S: Final = 60.0
 _COMMIT_AGAIN_S: Final = 3_600.0
 """The broker forgets offsets to which nothing was committed for `offsets.retention`, unless members name their topics
 in a list of its own; ours would be too long."""
-
-Lost = Mapping[tuple[str, int], tuple[int, int]]
-"""As in OffsetMissing."""
 
 
 class KafkaConsumer:
@@ -116,13 +114,13 @@ class KafkaConsumer:
         """As the port says."""
         if self._steward is None or self._closing:
             raise ConsumerClosed(f"Kafka: {self._group}: the consumer is closed")
-        await asyncio.sleep(0)  # nothing below has to wait when records are at hand
+        await asyncio.sleep(0)  # nothing below waits if records are available
         deadline = _now() + timeout_s
         while not self._closing:
             if self._failures:
                 raise self._failures.pop(0)
             if self._steward.done():
-                self._steward.result()  # raises what it died of
+                self._steward.result()  # raises its error
             self._member.look(is_waiting=self._waits_for_others is not None)
             records = await self._take(max_records, max_bytes())
             remaining = deadline - _now()
@@ -135,9 +133,8 @@ class KafkaConsumer:
     def waits_for(self) -> str | None:
         if (reason := self._waits_for_others or self._trouble) is not None:
             return reason
-        if missing := self._wanted.missing:
-            shown = ", ".join(missing[:3]) + (f" and {len(missing) - 3} more" if len(missing) > 3 else "")
-            return f"Kafka: no topic {shown}; `relay topics apply` creates it"
+        if (reason := self._wanted.waits_for) is not None:
+            return reason
         if not self._member.has_joined or self._member.is_assigned:
             return None
         session_s = self._timing.session_timeout_ms / 1000
@@ -155,12 +152,12 @@ class KafkaConsumer:
         self._nudge()
 
     async def restart(self, partitions: Collection[TopicPartition]) -> None:
-        ours = {p: held for p, held in self._holdings.of(partitions).items() if not held.is_leaving}
+        ours = self._holdings.kept(partitions)
         self._leave(ours)
-        await self._give_up(ours, again=True)
+        await self._release(ours, again=True)
 
     async def confirm(self, assignments: Sequence[Assignment]) -> float:
-        """As the port says: a heartbeat, which the coordinator accepts, or not."""
+        """As the port says: by a heartbeat, which the coordinator accepts or rejects."""
         for partition, epoch in assignments:
             held = self._holdings.get(partition)
             if held is None or not held.is_open or held.epoch != epoch:
@@ -193,18 +190,18 @@ class KafkaConsumer:
             self._steward.cancel()
             await asyncio.wait([self._steward])
             self._steward = None
-            await ends_within(self._give_all_up(), _REVOKE_S)
+            await ends_within(self._release_all(), _REVOKE_S)
             for task in self._ending:
                 task.cancel()
             self._shut(self._holdings.claims)
             self._holdings.lose()
             await self._member.leave()
 
-    # what its member asks and says
+    # called by its member
 
     def application(self) -> bytes:
         holdings = self._holdings
-        if holdings.is_ending:  # what it had as a former member: until then it wants nothing
+        if holdings.is_ending:  # partitions of a former membership: until they are released it wants nothing
             return Vocabulary({}).application((), -1)
         return self._wanted.vocabulary.application(
             holdings.claims, holdings.generation, named=self._named, rank=self._rank
@@ -216,7 +213,7 @@ class KafkaConsumer:
         gone = self._holdings.deal(generation, self._wanted.vocabulary.partitions(dealt))
         if gone:
             self._leave(gone)
-            self._end(self._give_up(gone, again=False))
+            self._end(self._release(gone, again=False))
         self._stir.set()
         self._nudge()
 
@@ -224,13 +221,13 @@ class KafkaConsumer:
         self._shut(self._holdings.claims)
         lost = self._holdings.lose()
         if lost and not self._closing:
-            self._end(self._give_lost_up(lost))
+            self._end(self._release_lost(lost))
         self._nudge()
 
-    # what has to be done beside polling
+    # beside polling
 
     async def _look_after(self) -> None:
-        """Begin what was dealt, and look after the topics."""
+        """Open assigned partitions, and look for topics."""
         while True:
             self._stir.clear()
             is_pending = True
@@ -244,17 +241,17 @@ class KafkaConsumer:
             except LogUnavailable as error:
                 self._trouble = str(error)
             except PartitionLost:
-                continue  # the revocation says so
-            await _set_within(self._stir, _AGAIN_S if is_pending else _LOOK_S)
+                continue  # the revocation reports it
+            await set_within(self._stir, _AGAIN_S if is_pending else _LOOK_S)
 
     async def _join(self) -> None:
-        """A member that wants nothing yet stays outside."""
+        """Join unless no wanted topic exists yet."""
         topic = self._wanted.any
         if topic is not None and not self._member.has_joined:
             await self._member.join(topic)
 
     async def _open_dealt(self) -> bool:
-        """Begin what was dealt; whether some of it has to wait."""
+        """Open assigned partitions at their offsets. True if some of them have to wait."""
         standing, dealt = self._member.standing, self._holdings.to_open()
         if not dealt or standing is None:
             return bool(dealt)
@@ -271,67 +268,56 @@ class KafkaConsumer:
         if not starts:
             return
         begun = [Assignment(p, self._holdings.open(p, at)) for p, at in starts.items()]
-        await self._told(self._on_assigned(sorted(begun)))
+        await self._call(self._on_assigned(sorted(begun)))
         for partition, held in self._holdings.of(self._holdings.readable & starts.keys()).items():
             self._fetching.open(partition, held.trail, self._nudge)
         self._nudge()
 
     async def _missed(self, partitions: Collection[TopicPartition], lost: Lost | None = None) -> OffsetMissing:
-        """To be raised. They restart where their log diverges from what was read (`lost`), if that is known; otherwise
-        at the first record of the log: rows absorb repeated records.
-
-        A log that ends before our offset has lost its end, and may have grown again since: without a leader epoch
-        nothing shows where its present end was before, so it is no place to continue from."""
+        """Commit where these restart. Returns the error to raise."""
         self._shut(partitions)
         self._holdings.miss(partitions)
-        found = dict(lost or {})
         try:
             firsts = await self._client.offsets(partitions, "earliest")
             ends = await self._client.offsets(partitions, "end")
-            begun: dict[TopicPartition, Committed] = {}
-            for at, held in self._holdings.of(partitions).items():
-                if at not in found and held.trail.position > ends[at]:
-                    found[at] = ends[at], held.trail.position
-                is_known = lost is not None and at in lost
-                offset = min(found[at][0], held.offset) if is_known else firsts[at]  # some may not be finished
-                begun[at] = held.begun_at(max(firsts[at], offset))
-            await self._commit(begun)
+            starts, found = self._holdings.restarts(partitions, firsts, ends, lost or {})
+            await self._commit(starts)
         except (LogUnavailable, PartitionLost):
-            self._end(self.restart(partitions))  # it will be met there again
+            self._end(self.restart(partitions))  # the restart finds it again
             raise
         names = ", ".join(map(str, sorted(partitions)))
         return OffsetMissing(f"{self._group} has no record to go on with on {names}", partitions, found)
 
-    # giving up
+    # releasing
 
     def _leave(self, gone: Mapping[TopicPartition, HeldPartition]) -> None:
         self._holdings.leave(gone)
         self._shut(gone)
 
-    async def _give_up(self, gone: Mapping[TopicPartition, HeldPartition], *, again: bool) -> None:
-        """`again`: to restart it. Otherwise the group waits for it, and gets the release."""
+    async def _release(self, gone: Mapping[TopicPartition, HeldPartition], *, again: bool) -> None:
+        """`again`: to restart them. Otherwise the group waits for the release."""
         if opened := sorted(partition for partition, held in gone.items() if held.is_open):
-            await self._told(self._on_revoked(opened))
+            await self._call(self._on_revoked(opened))
         self._holdings.left(gone, again=again)
         if not self._closing and len(self._holdings.of(gone)) < len(gone):
             self._member.apply_again()
         self._stir.set()
 
-    async def _give_lost_up(self, lost: Sequence[TopicPartition]) -> None:
-        await self._told(self._on_revoked(lost))
+    async def _release_lost(self, lost: Sequence[TopicPartition]) -> None:
+        await self._call(self._on_revoked(lost))
         self._holdings.ended(lost)
         self._member.apply_again()
 
-    async def _give_all_up(self) -> None:
-        under_way = set(self._ending)
-        ours = {p: held for p, held in self._holdings.of(list(self._holdings.claims)).items() if not held.is_leaving}
+    async def _release_all(self) -> None:
+        releasing = set(self._ending)
+        ours = self._holdings.kept(list(self._holdings.claims))
         self._leave(ours)
-        await self._give_up(ours, again=False)
-        if under_way:
-            await asyncio.wait(under_way)
+        await self._release(ours, again=False)
+        if releasing:
+            await asyncio.wait(releasing)
 
-    async def _told(self, call: Awaitable[None]) -> None:
-        """What a callback raises is raised by `poll`: here it would be lost."""
+    async def _call(self, call: Awaitable[None]) -> None:
+        """Await a callback. `poll` raises its error, as this task has no caller."""
         try:
             await call
         except Exception as error:  # noqa: BLE001
@@ -350,14 +336,9 @@ class KafkaConsumer:
     # offsets
 
     async def _commit_again(self) -> None:
-        """What the broker would forget, and offsets behind which there are only markers, say: nothing that is finished
-        would have them committed."""
-        behind = {
-            p: offset
-            for p, held in self._holdings.of(self._holdings.readable).items()
-            if (offset := held.trail.behind(held.offset)) > held.offset
-        }
-        if behind:
+        """Commit offsets that no finished record would commit: those that the broker would forget, and those behind
+        which there are only markers, for example."""
+        if behind := self._holdings.behind():
             await self.commit(behind)
         if _now() - self._committed_at >= _COMMIT_AGAIN_S:
             self._committed_at = _now()
@@ -382,7 +363,7 @@ class KafkaConsumer:
             self._paused.discard(partition)
 
     async def _wait(self, timeout_s: float) -> None:
-        """Until something came in, or something changed about our partitions."""
+        """Until records arrive, or our partitions change."""
         self._waiting = asyncio.get_running_loop().create_future()
         timer = asyncio.get_running_loop().call_later(timeout_s, self._nudge)
         try:
@@ -405,14 +386,6 @@ class KafkaConsumer:
             names = ", ".join(sorted(self._occupied)[:3])
             return f"Kafka: {self._group} takes over from {names}, as soon as that has no members any more: stop them"
         return self._member.waits_for
-
-
-async def _set_within(event: asyncio.Event, timeout_s: float) -> None:
-    try:
-        async with asyncio.timeout(timeout_s):
-            await event.wait()
-    except TimeoutError:
-        return
 
 
 def _now() -> float:

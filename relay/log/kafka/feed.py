@@ -1,5 +1,7 @@
-"""The fetched data of one partition: its position, and the records that were fetched and not taken yet. Pure."""
+"""The fetched data of one partition: its position, and the records that were fetched and not taken yet; and the memory
+that all partitions of a process may use for these."""
 
+import asyncio
 from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Final
@@ -21,13 +23,12 @@ class Feed:
 
     `following`: the next offset to be fetched; None if it is known only after unpacking. `trouble`: the error to raise
     when all records before it have been taken. `strikes`: errors in a row. `proved`: the last epoch in which a leader
-    confirmed that its log has what was read. `doubted_at`: when a broker, maybe an old leader, reported that its offset
-    does not exist.
+    confirmed that its log has the records that were read.
     """
 
     __slots__ = (
         *("at", "trail", "on_arrival", "position", "following", "held", "opened", "paused", "trouble", "strikes"),
-        *("struck_at", "leader_epoch", "proved", "doubted_at", "_max_bytes", "_cuts", "_max_record_bytes", "_chunks"),
+        *("struck_at", "leader_epoch", "proved", "_max_bytes", "_cuts", "_max_record_bytes", "_chunks"),
         "taken",
     )
 
@@ -43,7 +44,6 @@ class Feed:
         self.paused = False
         self.trouble: Exception | None = None
         self.leader_epoch = self.proved = UNKNOWN
-        self.doubted_at: float | None = None
         self.strikes = 0
         self.struck_at = float("-inf")
         self._max_bytes = FETCH_BYTES
@@ -130,3 +130,42 @@ class Feed:
         self._chunks.clear()
         self.held = self.opened = 0
         self.following = self.position
+
+
+class FetchMemory:
+    """Limits of the fetched data over all feeds. `held`: bytes that were fetched and not taken.
+
+    `held_limit`: above it nothing more is requested. The responses to earlier requests still arrive, two of a broker at
+    most. `opened_limit`: of unpacked batches of which records are left, in bytes; above it all but the last are packed
+    again.
+    """
+
+    def __init__(self, held_limit: int, opened_limit: int) -> None:
+        self.held = 0
+        self._held_limit = held_limit
+        self._opened_limit = opened_limit
+        self._opened: dict[TopicPartition, Feed] = {}
+        self._room = asyncio.Event()
+
+    async def room(self) -> None:
+        """Wait until there is memory for another response."""
+        while self.held >= self._held_limit:
+            self._room.clear()
+            await self._room.wait()
+
+    def hold(self, size: int) -> None:
+        """So many bytes more, or fewer."""
+        self.held += size
+        if self.held < self._held_limit:
+            self._room.set()
+
+    def note_opened(self, feed: Feed) -> None:
+        """Record how much of `feed` is unpacked now."""
+        self._opened.pop(feed.at, None)
+        if feed.opened:
+            self._opened[feed.at] = feed
+            total = sum(each.opened for each in self._opened.values())
+            while total > self._opened_limit and len(self._opened) > 1:
+                oldest = self._opened.pop(next(iter(self._opened)))
+                total -= oldest.opened
+                oldest.fold()

@@ -10,10 +10,10 @@ from collections.abc import Awaitable, Callable, Mapping
 from typing import Final, NamedTuple, Protocol
 
 from aiokafka.conn import AIOKafkaConnection
-from aiokafka.errors import KafkaConnectionError, KafkaError, for_code
+from aiokafka.errors import KafkaConnectionError, KafkaError
 
 from relay.log.kafka.cluster import FETCH_ALL_BYTES, GATHER_S, Isolation, KafkaCluster, ends_within
-from relay.log.kafka.feed import Feed
+from relay.log.kafka.feed import Feed, FetchMemory
 from relay.log.kafka.wire import NO_SESSION, Asked, FetchAnswer, FetchAsk, FetchedPartition
 from relay.log.port import TopicPartition
 
@@ -21,19 +21,18 @@ LONG_WAIT_S: Final = 5.0
 """The broker holds an empty long poll so long; a record ends it at once."""
 
 _SHORT_WAIT_S: Final = 0.04
-"""The same of a short request, so that whatever is wanted next waits no longer than that."""
+"""The same of a short request, so that a partition that is wanted next waits no longer."""
 
 _GRACE_S: Final = 0.005
 """The long poll has so long to return before a short request is sent beside it."""
 
 _LEAST_WAIT_S: Final = 0.01
 _RENEWED_S: Final = 60.0
-"""A session gets a full request so often: nothing else would show that a partition is missing from it."""
+"""Interval of full requests: nothing else would show that a partition is missing from a session."""
 
 _CLOSE_S: Final = 2.0
 _LOST: Final = (KafkaError, OSError, TimeoutError, NotImplementedError, RuntimeError)
-"""What asking raises when the connection is gone; RuntimeError is uvloop's, where it has closed the transport, and the
-library, which reads, has not seen that yet."""
+"""Errors of a lost connection. RuntimeError is uvloop's, which has closed the transport before the library notices."""
 
 _IDLE_MS: Final = 540_000
 _FIRST_EPOCH: Final = 0
@@ -43,8 +42,8 @@ INVALID_SESSION_EPOCH: Final = 71
 
 
 class FetchSession:
-    """The partitions of one broker. `feeds`: all that it leads; `asked`: what it has been asked for and will be again
-    with every request, until that changes."""
+    """The partitions of one broker. `feeds`: all that it leads; `asked`: those in the session, which every request asks
+    for until they change."""
 
     def __init__(self) -> None:
         self.feeds: dict[TopicPartition, Feed] = {}
@@ -54,7 +53,7 @@ class FetchSession:
         self._epoch = _FIRST_EPOCH
 
     def changed(self, at: TopicPartition) -> bool:
-        """Look at this partition again. True: it waits for records that it was not asked for."""
+        """Look at this partition again. True if it waits for records that were not requested."""
         feed = self.feeds.get(at)
         wanted = None if feed is None else feed.wanted
         if wanted == self.asked.get(at):
@@ -64,7 +63,7 @@ class FetchSession:
         return wanted is not None
 
     def served(self, at: TopicPartition) -> None:
-        """Records came of it: the others come before it in the next request."""
+        """It got records: the others go before it in the next request."""
         if at in self.asked:
             self.asked[at] = self.asked.pop(at)
         if at in self._changed:
@@ -103,7 +102,7 @@ class FetchSession:
         )
 
     def answered(self, answer: FetchAnswer) -> bool:
-        """Take note of the session in the answer to `request`. False: it was refused, so that nothing else is in it."""
+        """Note the session in the response to `request`. False if the broker rejected it: the response is empty."""
         if answer.error in (SESSION_ID_NOT_FOUND, INVALID_SESSION_EPOCH):
             self.restart()
             return False
@@ -119,13 +118,13 @@ class FetchSession:
         self._epoch = _FIRST_EPOCH
 
     def restart(self) -> None:
-        """As `renew`, with a broker that does not know of the session, or a new connection."""
+        """As `renew`, with a broker that has no such session, or on a new connection."""
         self._id = NO_SESSION
         self._epoch = _FIRST_EPOCH
 
 
 def most_bytes(asked: Mapping[TopicPartition, Asked]) -> int:
-    """Of the answer to a request for these."""
+    """The largest response to a request for these, in bytes."""
     return max(FETCH_ALL_BYTES, max((each.max_bytes for each in asked.values()), default=0))
 
 
@@ -138,31 +137,30 @@ class BrokerAddress(NamedTuple):
 
 
 class Owner(Protocol):
-    """Of all links."""
+    """The owner of all links. `memory`: of the data that they fetch."""
+
+    memory: FetchMemory
 
     def arrived(self, at: TopicPartition, part: FetchedPartition) -> None:
-        """There is an answer to what was wanted of a partition."""
+        """A response has this for a wanted partition."""
 
-    def told(self) -> None:
-        """All that one answer brought has been said."""
+    def announce(self) -> None:
+        """All partitions of a response have been reported."""
 
     def answered(self, link: "Link") -> None:
         """Every requested partition was answered, and those in order were reported."""
 
-    def failed(self, link: "Link", error: Exception) -> None:
-        """The connection is gone, and what was asked for with it."""
-
-    async def room(self) -> None:
-        """Returns when there is memory for another answer."""
+    def failed(self, link: "Link") -> None:
+        """The connection is lost, with the requests in flight."""
 
 
 class Link:
-    """To one broker. `run` works until it is cancelled; `add`, `remove` and `changed` set the wanted partitions.
+    """Fetches from one broker. `run` works until it is cancelled; `changed` is called for each change of a partition.
 
     A broker answers the requests of a connection one after the other: that is why there are two. A response counts
-    only if it is for what is wanted now, so no record is delivered twice, however often it was requested.
+    only if it is for the offset that is wanted now, so no record is delivered twice, however often it was requested.
 
-    `busy_since`: when the present turn began, on `clock`; None while there is nothing to ask for, or no room.
+    `busy_since`: when the current request began, on `clock`; None while no partition is wanted, or memory is full.
     """
 
     def __init__(self, address: BrokerAddress, cluster: KafkaCluster, owner: Owner, clock: Callable[[], float]) -> None:
@@ -182,7 +180,7 @@ class Link:
         """The last answer brought records."""
 
     def changed(self, at: TopicPartition) -> None:
-        """This partition is wanted, or wanted from elsewhere, or not wanted any more."""
+        """Look at this partition again: it is wanted, or from another offset, or not wanted any more."""
         late = self.session.changed(at)
         self._changed_at = self._clock()
         self._wake.set()
@@ -213,7 +211,7 @@ class Link:
             while self.session.is_empty:
                 self._wake.clear()
                 await self._wake.wait()
-            await self._owner.room()
+            await self._owner.memory.room()
             await asyncio.sleep(self._idle_until - self._clock())
             if self.session.is_empty:
                 continue
@@ -237,7 +235,7 @@ class Link:
         while True:
             await self._late.wait()
             await asyncio.sleep(_GRACE_S)
-            await self._owner.room()
+            await self._owner.memory.room()
             self._late.clear()
             while self._polling_until is not None and (late := self.session.late()):
                 wait_s = min(_SHORT_WAIT_S, max(0.0, self._polling_until - self._clock()))
@@ -251,16 +249,16 @@ class Link:
                 if answer is None:
                     break
                 self._heed(answer, late)
-                await self._owner.room()
+                await self._owner.memory.room()
 
     async def _answer(self, name: str, request: FetchAsk, wait_s: float) -> FetchAnswer | None:
-        """None: the connection failed, which its owner knows by now."""
+        """None if the connection failed, which was reported to the owner."""
         try:
             connection = await self._connected(name)
             answer: FetchAnswer = await connection.send(request)
             return answer
-        except _LOST as error:
-            self._fail(error)
+        except _LOST:
+            self._fail()
             return None
 
     async def _connected(self, name: str) -> AIOKafkaConnection:
@@ -277,14 +275,14 @@ class Link:
 
     def _heed(self, answer: FetchAnswer, asked: Mapping[TopicPartition, Asked]) -> None:
         if answer.error:
-            self._fail(for_code(answer.error)())
+            self._fail()
             return
         feeds, session = self.session.feeds, self.session
         self._flowing = any(part.data for part in answer.parts)
         for part in answer.parts:
             feed, was = feeds.get(part.at), asked.get(part.at)
             if feed is None or was is None or feed.wanted is None or feed.wanted.offset != was.offset:
-                continue  # not wanted any more, or from elsewhere
+                continue  # not wanted any more, or from another offset
             self._owner.arrived(part.at, part)
             if feed.wanted is None:
                 self._changed_at = self._clock()  # it will be wanted again: a long poll without it must not last
@@ -292,11 +290,11 @@ class Link:
             session.served(part.at)
         if answer.throttle_ms:
             self._idle_until = self._clock() + answer.throttle_ms / 1000
-        self._owner.told()
+        self._owner.announce()
 
-    def _fail(self, error: Exception) -> None:
+    def _fail(self) -> None:
         self._disconnect()
-        self._owner.failed(self, error)
+        self._owner.failed(self)
 
     def _disconnect(self) -> None:
         self.session.restart()

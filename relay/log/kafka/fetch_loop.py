@@ -1,7 +1,7 @@
-"""All fetching of a process: one request per broker for all partitions that it leads, over all readers.
+"""Fetches for a whole process: one request per broker for all partitions that it leads, over all readers.
 
-`FetchLoop` knows the partitions and their leaders; a `Link` asks one broker; a `Feed` holds the fetched data of one
-partition until it is taken. Decoding waits until then, so that it is bounded by what is taken.
+`FetchLoop` knows the partitions and their leaders; a `Link` sends requests to one broker; a `Feed` has the data of one
+partition until they are taken. Only then are they decoded, so that decoding is bounded by the reader.
 """
 
 import asyncio
@@ -12,34 +12,35 @@ from typing import Final
 
 from aiokafka.errors import for_code
 
+from relay.clock import set_within
+from relay.domain.batches import batches
 from relay.domain.errors import ConsumerBroken, ConsumerClosed, LogUnavailable, OffsetMissing
 from relay.log.kafka.client import LEADER_CHANGES, described
 from relay.log.kafka.cluster import KafkaCluster, ends_within
-from relay.log.kafka.feed import Feed
+from relay.log.kafka.feed import Feed, FetchMemory
 from relay.log.kafka.fetch_link import BrokerAddress, Link
 from relay.log.kafka.leader_epochs import UNKNOWN, EpochAsked, EpochEnd, Trail
 from relay.log.kafka.wire import FetchedPartition, Layout
 from relay.log.port import Record, TopicPartition
 
 HELD_BYTES: Final = 8 * 1024**2
-"""Fetched and not taken, over all partitions: above it nothing more is asked for. What was asked for still comes, two
-answers of a broker at most."""
+"""Bytes that are fetched and not taken, over all partitions; see FetchMemory."""
 
 OPENED_BYTES: Final = 32 * 1024**2
-"""The same of unpacked batches of which records are left: above it all but the last are packed again."""
+"""Bytes of unpacked batches of which records are left."""
 
 _OUT_OF_RANGE: Final = 1
 _DOUBT_S: Final = 0.5
-"""An offset that is not there is asked for again for so long: a broker that comes back leads what it led, it thinks."""
+"""A missing offset is requested again for so long: a broker that comes back believes that it leads what it led."""
 
 _RETRY_S: Final = (0.0, 0.1, 0.2, 0.4, 0.8, 1.0)
 _FORGIVEN_S: Final = 10.0
-_UNLED_S: Final = 50.0
+_LEADERLESS_S: Final = 50.0
 _STUCK_S: Final = 60.0
 """A turn with a broker takes 40 s at most, until connecting and answering have timed out."""
 
 _TOPICS: Final = 200
-"""Asked about at a time: the answer is taken apart in one go."""
+"""In one metadata request: its response is decoded in one go."""
 
 _CLOSE_S: Final = 2.0
 
@@ -62,13 +63,9 @@ class FetchLoop:
         self._cluster = cluster
         self._layout = layout
         self._epoch_ends = epoch_ends
-        self._held_limit = held_bytes
-        self._opened_limit = opened_bytes
+        self.memory = FetchMemory(held_bytes, opened_bytes)
         self._feeds: dict[TopicPartition, Feed] = {}
         self._ready: dict[TopicPartition, Feed] = {}
-        self._opened: dict[TopicPartition, Feed] = {}
-        self._held = 0
-        self._room = asyncio.Event()
         self._arrivals: dict[Callable[[], None], None] = {}
         self._links: dict[int, Link] = {}
         self._homes: dict[TopicPartition, Link] = {}
@@ -81,8 +78,8 @@ class FetchLoop:
         self._tasks: asyncio.TaskGroup | None = None
         self._failure: Exception | None = None
         self._closed = False
-        self._struck: set[TopicPartition] = set()
-        self._problem: str | None = None
+        self._doubts: dict[TopicPartition, float] = {}
+        """When a broker, maybe an old leader, first reported that the offset of a partition does not exist."""
 
     def start(self) -> None:
         """Fetches in the background from now on; partitions may have been opened before."""
@@ -101,36 +98,26 @@ class FetchLoop:
 
     @property
     def is_broken(self) -> bool:
-        """Nothing will come of it any more: another one has to be made."""
+        """It will never fetch again: another one has to be made."""
         return self._failure is not None
 
-    @property
-    def held(self) -> int:
-        """Bytes that were fetched and not taken."""
-        return self._held
-
-    @property
-    def problem(self) -> str | None:
-        """Why something is not fetched at present, for people."""
-        return self._problem if self._struck or self._homeless else None
-
     def open(self, partition: TopicPartition, trail: Trail, on_arrival: Callable[[], None]) -> None:
-        """Fetch `partition` from the position of `trail`, which notes what is taken. `on_arrival` is called, from the
-        event loop, when there are records, or an error, to be taken."""
+        """Fetch `partition` from the position of `trail`, which notes the records taken. `on_arrival` is called, from
+        the event loop, when there are records, or an error, to be taken."""
         self.shut(partition)
         self._feeds[partition] = feed = Feed(partition, trail, on_arrival, self._cluster.max_record_bytes)
         self._seek(feed)
 
     def shut(self, partition: TopicPartition) -> None:
-        """Forget it: what was fetched is dropped."""
+        """Forget the partition, and drop its fetched data."""
         if (feed := self._feeds.pop(partition, None)) is not None:
             self._drop(feed)
             self._leave_home(partition)
             self._homeless.pop(partition, None)
-            self._struck.discard(partition)
+            self._doubts.pop(partition, None)
 
     def pause(self, partitions: Iterable[TopicPartition]) -> None:
-        """Leave these out of the requests. What was fetched is dropped, and asked for again from where they stand."""
+        """Leave these out of the requests. Their fetched data are dropped, and requested again from their positions."""
         for at in partitions:
             if (feed := self._feeds.get(at)) is not None and not feed.paused:
                 feed.paused = True
@@ -158,7 +145,7 @@ class FetchLoop:
         self._check()
         among = partitions if isinstance(partitions, Set) else frozenset(partitions)
         feeds = [feed for at, feed in self._ready.items() if at in among]
-        self._tell_trouble(feeds)
+        self._raise_trouble(feeds)
         found: dict[TopicPartition, list[Record]] = {}
         left, bytes_left = max_records, max(1, max_bytes)
         rest = feeds
@@ -169,14 +156,14 @@ class FetchLoop:
                     left -= len(records)
                     bytes_left -= feed.taken
             rest = [feed for feed in rest if feed.at in self._ready and not feed.is_over]
-        self._tell_next(feeds)
+        self._announce_trouble(feeds)
         return found
 
     def _take(self, feed: Feed, count: int, max_bytes: int) -> list[Record]:
         at, held = feed.at, feed.held
         was_wanted = feed.wanted
         records = feed.take(count, max_bytes)
-        self._released(held - feed.held)
+        self.memory.hold(feed.held - held)
         del self._ready[at]
         if feed.large is not None:
             self._large.put_nowait(feed)
@@ -187,12 +174,12 @@ class FetchLoop:
             self._look_again(at)
         return records
 
-    def _tell_next(self, feeds: Iterable[Feed]) -> None:
+    def _announce_trouble(self, feeds: Iterable[Feed]) -> None:
         """An error is next for these, though fewer records were returned than possible."""
         for on_arrival in {feed.on_arrival for feed in feeds if feed.is_over}:
             asyncio.get_running_loop().call_soon(on_arrival)
 
-    def _tell_trouble(self, feeds: Iterable[Feed]) -> None:
+    def _raise_trouble(self, feeds: Iterable[Feed]) -> None:
         over = [feed for feed in feeds if feed.is_over]
         missing = sorted(feed.at for feed in over if isinstance(feed.trouble, OffsetMissing))
         if missing:
@@ -205,7 +192,7 @@ class FetchLoop:
             }
             raise OffsetMissing(f"Kafka: there is no record to go on with: {names}", missing, lost)
         troubles = [feed.trouble for feed in over if feed.trouble is not None]
-        for feed in over:  # all at once: told one by one, the last would be asked for again long after it is well
+        for feed in over:  # all at once: one by one, the last would be requested long after it has recovered
             feed.trouble = None
             del self._ready[feed.at]
             self._look_again(feed.at)
@@ -216,8 +203,8 @@ class FetchLoop:
         now = _now()
         for link in self._links.values():
             if self._failure is None and link.busy_since is not None and now - link.busy_since > _STUCK_S:
-                self._failure = TimeoutError(f"nothing was heard of {link.address} for {_STUCK_S:g} s")
-        if self._failure is not None:  # also when it is closed for that: whoever takes gets another one
+                self._failure = TimeoutError(f"no answer from {link.address} for {_STUCK_S:g} s")
+        if self._failure is not None:  # also when it was closed because of it: the caller gets another one
             raise ConsumerBroken(f"Kafka: fetching has broken off: {self._failure!r}") from self._failure
         if self._closed:
             raise ConsumerClosed("Kafka: fetching has ended")
@@ -230,54 +217,41 @@ class FetchLoop:
             feed.strikes = 0
             if not feed.accept(part.data, part.high_watermark, part.aborted):
                 return
-            self._held += len(part.data)
-            feed.doubted_at = None
-        elif part.error == _OUT_OF_RANGE and feed.doubted_at is not None and _now() - feed.doubted_at >= _DOUBT_S:
+            self.memory.hold(len(part.data))
+            self._doubts.pop(at, None)
+        elif part.error == _OUT_OF_RANGE and _now() - self._doubts.setdefault(at, _now()) >= _DOUBT_S:
             feed.trouble = OffsetMissing("")
-        elif part.error == _OUT_OF_RANGE:
-            feed.doubted_at = feed.doubted_at or _now()
-            self._strike(feed, f"{at}: offset {feed.following} is said not to be there")
         else:
-            if part.error not in LEADER_CHANGES:
+            if part.error not in LEADER_CHANGES and part.error != _OUT_OF_RANGE:
                 feed.trouble = LogUnavailable(f"Kafka: {at} cannot be read: {described(for_code(part.error)())}")
-            self._strike(feed, f"{at}: {for_code(part.error).__name__} ({part.error})")
+            self._strike(feed)
         if feed.has_some:
             self._ready[at] = feed
             self._arrivals[feed.on_arrival] = None
 
-    def told(self) -> None:
+    def announce(self) -> None:
         arrivals, self._arrivals = self._arrivals, {}
         for on_arrival in arrivals:
             on_arrival()
 
     def answered(self, link: Link) -> None:
-        for at in [at for at in self._struck if self._homes.get(at) is link and at in link.session.asked]:
-            self._struck.discard(at)
-            self._feeds[at].doubted_at = None
-        if not self._struck and not self._homeless:
-            self._problem = None
+        for at in [at for at in self._doubts if self._homes.get(at) is link and at in link.session.asked]:
+            del self._doubts[at]
 
-    def failed(self, link: Link, error: Exception) -> None:
-        problem = f"the broker at {link.address}: {described(error)}"
+    def failed(self, link: Link) -> None:
         for at in list(link.session.feeds):
-            self._strike(self._feeds[at], problem)
+            self._strike(self._feeds[at])
 
-    async def room(self) -> None:
-        while self._held >= self._held_limit:
-            self._room.clear()
-            await self._room.wait()
+    # leaders
 
-    # who leads what
-
-    def _strike(self, feed: Feed, problem: str) -> None:
-        """It cannot be fetched where it was: look for its leader again, after a while if that does not help."""
-        self._problem, now = problem, _now()
+    def _strike(self, feed: Feed) -> None:
+        """A fetch of it has failed: look for its leader again, after a while if that does not help."""
+        now = _now()
         if now - feed.struck_at > _FORGIVEN_S:
             feed.strikes = 0
         feed.struck_at = now
         delay = _RETRY_S[min(feed.strikes, len(_RETRY_S) - 1)]
         feed.strikes += 1
-        self._struck.add(feed.at)
         self._leave_home(feed.at)
         if delay:
             asyncio.get_running_loop().call_later(delay, self._seek, feed)
@@ -305,16 +279,13 @@ class FetchLoop:
             self._seeking.clear()
             sought = set(self._homeless)
             topics = sorted({at.topic for at in sought})
-            try:
-                for first in range(0, len(topics), _TOPICS):
-                    self._settle(await self._layout(topics[first : first + _TOPICS]))
-                self._tell_unled()
-            except LogUnavailable as error:
-                self._problem = str(error)
+            with suppress(LogUnavailable):  # they are looked for again
+                for some in batches(topics, _TOPICS):
+                    self._settle(await self._layout(some))
+                self._report_leaderless()
             tries = tries + 1 if sought & self._homeless.keys() else 0
-            with suppress(TimeoutError):  # others that are opened meanwhile do not wait for these
-                async with asyncio.timeout(_RETRY_S[min(tries, len(_RETRY_S) - 1)] if self._homeless else None):
-                    await self._seeking.wait()
+            delay_s = _RETRY_S[min(tries, len(_RETRY_S) - 1)] if self._homeless else None
+            await set_within(self._seeking, delay_s)  # partitions that are opened meanwhile do not wait for these
             if self._homeless:
                 self._seeking.set()
 
@@ -322,7 +293,7 @@ class FetchLoop:
         unproved: dict[Link, list[Feed]] = {}
         for at in [at for at in self._homeless if at in layout.leaders]:
             (node, epoch), feed = layout.leaders[at], self._feeds[at]
-            if node in layout.brokers and epoch >= feed.leader_epoch:  # else it is news of yesterday
+            if node in layout.brokers and epoch >= feed.leader_epoch:  # else the metadata are outdated
                 del self._homeless[at]
                 feed.leader_epoch = epoch
                 link = self._link(node, BrokerAddress(*layout.brokers[node]))
@@ -340,25 +311,22 @@ class FetchLoop:
         link.changed(feed.at)
 
     async def _prove(self, link: Link, feeds: Sequence[Feed]) -> None:
-        """Before it is asked for more, a leader says whether its log holds what was read: after an unclean election, or
-        a crash, it may have lost its end, and grown again since."""
-        for feed in feeds:  # what was not taken is fetched again: it may be of the lost end
+        """Before the next fetch, a leader confirms that its log holds the records that were read: after an unclean
+        election, or a crash, it may have lost its end, and grown again since."""
+        for feed in feeds:  # records that were not taken are fetched again: they may be of the lost end
             trouble = feed.trouble
             self._drop(feed)
             if trouble is not None:
                 feed.trouble, self._ready[feed.at] = trouble, feed
         asked = {feed.at: EpochAsked(feed.leader_epoch, feed.trail.epoch_before(feed.position)) for feed in feeds}
-        told: Mapping[TopicPartition, EpochEnd] = {}
-        problem = "its leader is changing"
-        try:
-            told = await self._epoch_ends(asked)
-        except LogUnavailable as error:
-            problem = str(error)
+        ends: Mapping[TopicPartition, EpochEnd] = {}
+        with suppress(LogUnavailable):
+            ends = await self._epoch_ends(asked)
         for feed in [feed for feed in feeds if self._feeds.get(feed.at) is feed]:
             at = feed.at
-            if at not in told:
-                self._strike(feed, f"{at}: {problem}")
-            elif (offset := feed.trail.divergence(feed.position, told[at], feed.leader_epoch)) is None:
+            if at not in ends:
+                self._strike(feed)
+            elif (offset := feed.trail.divergence(feed.position, ends[at], feed.leader_epoch)) is None:
                 feed.proved = feed.leader_epoch
                 self._move_in(feed, link)
             else:
@@ -366,12 +334,12 @@ class FetchLoop:
                 self._ready[at] = feed
                 feed.on_arrival()
 
-    def _tell_unled(self) -> None:
-        """For partitions that the cluster knows, without a leader for a long time."""
+    def _report_leaderless(self) -> None:
+        """Set the error of partitions that have had no leader for a long time."""
         now = _now()
-        for at in [at for at, since in self._homeless.items() if now - since > _UNLED_S]:
+        for at in [at for at, since in self._homeless.items() if now - since > _LEADERLESS_S]:
             feed, self._homeless[at] = self._feeds[at], now
-            feed.trouble = LogUnavailable(f"Kafka: nobody leads {at}, or it does not exist")
+            feed.trouble = LogUnavailable(f"Kafka: no broker leads {at}, or it does not exist")
             self._ready[at] = feed
             feed.on_arrival()
 
@@ -386,30 +354,19 @@ class FetchLoop:
     # memory
 
     def _drop(self, feed: Feed) -> None:
-        self._released(feed.held)
+        self.memory.hold(-feed.held)
         feed.drop()
         self._ready.pop(feed.at, None)
         self._note_opened(feed)
 
-    def _released(self, size: int) -> None:
-        self._held -= size
-        if self._held < self._held_limit:
-            self._room.set()
-
     def _note_opened(self, feed: Feed) -> None:
         if feed is self._unpacked:
             self._begun.set()
-        self._opened.pop(feed.at, None)
-        if feed.opened:
-            self._opened[feed.at] = feed
-            total = sum(each.opened for each in self._opened.values())
-            while total > self._opened_limit and len(self._opened) > 1:
-                oldest = self._opened.pop(next(iter(self._opened)))
-                total -= oldest.opened
-                oldest.fold()
+        self.memory.note_opened(feed)
 
     async def _unpack_large(self) -> None:
-        """One at a time, in a thread: it may take a second. The next one when the reader has begun to take of it."""
+        """Unpack large batches in a thread, one at a time, as each may take a second; the next one when the reader has
+        begun to take records of the last."""
         while True:
             feed = await self._large.get()
             chunk = feed.large
@@ -429,7 +386,7 @@ class FetchLoop:
             async with asyncio.TaskGroup() as self._tasks:
                 self._tasks.create_task(self._find_leaders())
                 self._tasks.create_task(self._unpack_large())
-        except Exception as error:  # noqa: BLE001  whatever it is: whoever takes is told
+        except Exception as error:  # noqa: BLE001  `take` raises it, whatever it is
             self._failure = error
             for on_arrival in {feed.on_arrival for feed in self._feeds.values()}:
                 on_arrival()

@@ -5,6 +5,7 @@ from collections.abc import Collection, Iterable, KeysView, Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
+from relay.domain.batches import batches
 from relay.log.kafka.client import KafkaClient
 from relay.log.kafka.leader_epochs import UNKNOWN, Trail
 from relay.log.kafka.member_metadata import Vocabulary
@@ -13,14 +14,17 @@ from relay.log.partitioner import partitions_of
 from relay.log.port import NONE_UNABLE, TopicPartition, Unable
 
 _LOOK_S: Final = 300.0
-"""They may get more partitions."""
+"""Interval of looks at known topics, which may get more partitions."""
 
 _TOPICS: Final = 500
-"""Asked about at a time: the answer is taken apart in one go."""
+"""In one metadata request: its response is decoded in one go."""
+
+Lost = Mapping[tuple[str, int], tuple[int, int]]
+"""As in OffsetMissing."""
 
 
 class WantedTopics:
-    """`vocabulary`: of those that there are."""
+    """`vocabulary`: of the existing topics."""
 
     def __init__(self, client: KafkaClient, topics: Collection[str]) -> None:
         self._client = client
@@ -31,7 +35,7 @@ class WantedTopics:
         self.vocabulary = Vocabulary({})
 
     def change(self, topics: Collection[str], unable: Unable) -> bool:
-        """Whether that is news; then `look` has to be called."""
+        """True if they differ from before; then `look` has to be called."""
         wanted = frozenset(topics)
         if (wanted, unable) == (self._topics, self._unable):
             return False
@@ -40,22 +44,30 @@ class WantedTopics:
 
     @property
     def any(self) -> str | None:
-        """One that there is."""
+        """An existing topic."""
         return next(iter(self._counts), None)
 
     @property
     def missing(self) -> list[str]:
         return sorted(self._topics - self._counts.keys())
 
+    @property
+    def waits_for(self) -> str | None:
+        """The missing topics, for operators."""
+        if not (missing := self.missing):
+            return None
+        shown = ", ".join(missing[:3]) + (f" and {len(missing) - 3} more" if len(missing) > 3 else "")
+        return f"Kafka: no topic {shown}; `relay topics apply` creates it"
+
     async def look(self) -> bool:
-        """Ask the cluster about unknown topics, and now and then about all. Whether anything about the wanted topics
-        has changed. Raises LogUnavailable."""
+        """Ask the cluster about unknown topics, and now and then about all. True if the wanted topics have changed.
+        Raises LogUnavailable."""
         now, wanted = asyncio.get_running_loop().time(), self._topics
         all_of_them = now - self._looked_at >= _LOOK_S
         names = sorted(wanted if all_of_them else wanted - self._counts.keys())
         counts = {name: count for name, count in self._counts.items() if name in wanted and not all_of_them}
-        for first in range(0, len(names), _TOPICS):
-            there = await self._client.topics(names[first : first + _TOPICS])
+        for some in batches(names, _TOPICS):
+            there = await self._client.topics(some)
             counts |= {name: len(partitions) for name, partitions in there.items()}
         if all_of_them:
             self._looked_at = now
@@ -69,8 +81,8 @@ class WantedTopics:
 
 @dataclass(slots=True)
 class HeldPartition:
-    """`generation`: of the group, in which it was dealt. `opening`: how often it was begun anew since. `offset`: the
-    last one that is known to be committed."""
+    """A partition of a member. `generation`: of the group, at the assignment. `opening`: number of restarts since.
+    `offset`: the last known committed one."""
 
     generation: int
     opening: int = 0
@@ -79,19 +91,18 @@ class HeldPartition:
     is_open: bool = False
     is_leaving: bool = False
     is_meant: bool = True
-    """It was in the last assignment, too: a partition that is released to be restarted may be assigned to another
-    then."""
+    """It is in the last assignment: a partition that is released for a restart may be assigned to another member."""
     is_missing: bool = False
-    """The log does not have its offset: that is raised, and it waits to be restarted."""
+    """The log does not have its offset: an error was raised, and it waits to be restarted."""
     trail: Trail = field(default_factory=Trail)
 
     def committed(self, offset: int) -> Committed:
-        """The commit, once all before `offset` is finished."""
+        """The commit once all records before `offset` are finished."""
         at = self.trail.behind(offset)
         return Committed(at, self.incarnation, leader_epoch=self.trail.epoch_before(at))
 
     def begun_at(self, offset: int) -> Committed:
-        """It is read anew from there on."""
+        """The commit from which the partition restarts."""
         epoch = self.trail.epoch_before(offset) if offset >= self.trail.start else UNKNOWN
         return Committed(offset, self.incarnation, leader_epoch=epoch)
 
@@ -101,8 +112,8 @@ class HeldPartition:
 
 
 class Holdings:
-    """`generation`: of the group, in which it dealt last. `readable`: partitions that are open, and neither leaving nor
-    missing; keeps up with each change."""
+    """The partitions of a member. `generation`: of the group, at the last assignment. `readable`: partitions that are
+    open, and neither leaving nor missing; always current."""
 
     def __init__(self) -> None:
         self._held: dict[TopicPartition, HeldPartition] = {}
@@ -112,7 +123,7 @@ class Holdings:
 
     @property
     def claims(self) -> KeysView[TopicPartition]:
-        """All that may be assigned to no other member."""
+        """Partitions that must not be assigned to another member."""
         return self._held.keys()
 
     def get(self, partition: TopicPartition) -> HeldPartition | None:
@@ -122,8 +133,17 @@ class Holdings:
         """Those of them that are held."""
         return {p: held for p in partitions if (held := self._held.get(p)) is not None}
 
+    def kept(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, HeldPartition]:
+        """Those of them that are held and not being released."""
+        return {p: held for p, held in self.of(partitions).items() if not held.is_leaving}
+
+    def behind(self) -> dict[TopicPartition, int]:
+        """Of readable partitions with no more records up to there: an offset above the committed one."""
+        ends = {p: held.trail.behind(held.offset) for p, held in self.of(self.readable).items()}
+        return {p: end for p, end in ends.items() if end > self._held[p].offset}
+
     def deal(self, generation: int, meant: Collection[TopicPartition]) -> dict[TopicPartition, HeldPartition]:
-        """The group has dealt: what has to be given up now, which is leaving from here on."""
+        """Apply an assignment. Returns the partitions to be released, which are leaving from now on."""
         self.generation = generation
         for partition, held in self._held.items():
             held.is_meant = partition in meant
@@ -140,7 +160,7 @@ class Holdings:
         self.readable -= gone.keys()
 
     def left(self, gone: Mapping[TopicPartition, HeldPartition], *, again: bool) -> None:
-        """It is given up: to the group, or (`again`) to be begun anew here, if it is still meant to be here."""
+        """They are released: to the group, or (`again`) to be restarted here, if still assigned."""
         self._lost -= gone.keys()
         for partition, held in gone.items():
             if self._held.get(partition) is held:
@@ -150,11 +170,11 @@ class Holdings:
                     del self._held[partition]
 
     def to_open(self) -> dict[TopicPartition, HeldPartition]:
-        """What was dealt and not begun."""
+        """Assigned partitions that are not open yet."""
         return {p: each for p, each in self._held.items() if not (each.is_open or each.is_leaving or each.is_missing)}
 
     def open(self, partition: TopicPartition, at: Committed) -> int:
-        """Its epoch, with which it begins."""
+        """Open a partition; returns its epoch."""
         held = self._held[partition]
         held.incarnation, held.offset, held.is_open = max(1, at.incarnation), at.offset, True
         held.trail = Trail(at.offset, at.leader_epoch)
@@ -167,8 +187,32 @@ class Holdings:
             held.incarnation = max(1, held.incarnation)
             self.readable.discard(partition)
 
+    def restarts(
+        self,
+        partitions: Iterable[TopicPartition],
+        firsts: Mapping[TopicPartition, int],
+        ends: Mapping[TopicPartition, int],
+        lost: Lost,
+    ) -> tuple[dict[TopicPartition, Committed], Lost]:
+        """Where partitions with a missing offset restart, and `lost` with the ends that their logs have lost, too.
+        `firsts`, `ends`: of the log.
+
+        They restart where the log diverges from the records read (`lost`), if known; otherwise at the first record of
+        the log: rows absorb repeated records. A log that ends before our offset has lost its end, and may have grown
+        again since: without a leader epoch nothing shows where its present end was before, so it is no place to
+        continue from.
+        """
+        starts: dict[TopicPartition, Committed] = {}
+        found = dict(lost)
+        for at, held in self.of(partitions).items():
+            if at not in lost and held.trail.position > ends[at]:
+                found[at] = ends[at], held.trail.position
+            offset = min(lost[at][0], held.offset) if at in lost else firsts[at]  # some may not be finished
+            starts[at] = held.begun_at(max(firsts[at], offset))
+        return starts, found
+
     def lose(self) -> list[TopicPartition]:
-        """The group has put the member out: it holds nothing any more. What was open, and has to be ended."""
+        """The group has removed the member, which holds nothing any more. Returns the open partitions, to be ended."""
         held, self._held = self._held, {}
         self.generation = -1
         self.readable.clear()
@@ -177,7 +221,7 @@ class Holdings:
 
     @property
     def is_ending(self) -> bool:
-        """Something of a former membership has not ended yet."""
+        """Partitions of a former membership have not ended yet."""
         return bool(self._lost)
 
     def ended(self, lost: Iterable[TopicPartition]) -> None:

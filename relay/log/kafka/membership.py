@@ -21,6 +21,7 @@ from aiokafka.errors import (
     RebalanceInProgressError,
 )
 
+from relay.clock import set_within
 from relay.domain.errors import ConsumerBroken, LogUnavailable, PartitionLost
 from relay.log.assignment import deal
 from relay.log.kafka.client import described, kafka_errors
@@ -297,9 +298,7 @@ class _Coordinator(GroupCoordinator):  # type: ignore[misc]  # the library is un
             await asyncio.sleep(min(beat_s, _SETTLING_BEAT_S))
             return
         self._was_dealt.clear()
-        with suppress(TimeoutError):
-            async with asyncio.timeout(beat_s):
-                await self._was_dealt.wait()
+        await set_within(self._was_dealt, beat_s)
 
     def notes_deal(self) -> None:
         self.accepted_at = self._dealt_at = _now()

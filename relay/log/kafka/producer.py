@@ -1,4 +1,4 @@
-"""Appends to Kafka: acknowledged by all in-sync replicas, in order per partition, given up in bounded time."""
+"""Producer for Kafka: acknowledged by all in-sync replicas, in order per partition, given up in bounded time."""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
@@ -16,8 +16,8 @@ from relay.log.kafka.cluster import KafkaCluster, ends_within
 from relay.log.port import Coordinate, NewRecord, TopicPartition
 
 _MARGIN_S: Final = 5.0
-"""An append may take longer than a batch lives by so much: mostly it ends because its records were given up, not while
-they still may go."""
+"""An append may take so much longer than its batch: mostly it ends after its records were given up, not while they may
+still be sent."""
 
 _BATCH_BYTES: Final = 131_072
 """Before compression. The library's 16 KiB hold 8 records of 2 kB; there is one batch per partition in flight."""
@@ -31,8 +31,8 @@ _STALE_S: Final = 60.0
 
 _LOOKS: Final = 20
 _LOOK_S: Final = 0.1
-"""How often a producer looks for partitions that a topic should have: another broker may not know of them yet. One that
-has really fewer is no reason to stand still."""
+"""How often a producer looks for partitions that a topic should have: another broker may not know of them yet. A topic
+that has really fewer must not block it."""
 
 _FLUSH_S: Final = 5.0
 _CLOSE_S: Final = 3.0
@@ -41,8 +41,8 @@ EnsureTopic = Callable[[str], Awaitable[None]]
 
 
 class _LibrarySender:
-    """The library's producer as the accumulator wants it. `send_batch` would make a coroutine and two futures of each
-    batch, to wait for what we know already: the topic, and that no other batch of the partition is there.
+    """The library's producer as the accumulator wants it. `send_batch` would make a coroutine and two futures for each
+    batch, to wait for facts that we know already: the topic, and that no other batch of the partition is there.
 
     Written for aiokafka 0.14.
     """
@@ -133,7 +133,7 @@ class KafkaProducer:
                 return running.accumulator
             await self._ensure_topic(topic)
             await running.producer.partitions_for(topic)
-            if running.accumulator.unknown(records) == topic:  # it has grown, as they say
+            if running.accumulator.unknown(records) == topic:  # the records say that it has grown
                 looks += await running.producer.client.force_metadata_update()
                 if looks > _LOOKS:
                     running.accumulator.take_as_it_is(topic, records)
@@ -189,7 +189,7 @@ async def _disconnect(producer: AIOKafkaProducer) -> None:
     batches.fail_all(KafkaError("the log was closed"))  # stop would wait for them
     for queue in batches._batches.values():
         for batch in queue:
-            batch._drain_waiter.exception()  # seen: nobody waits for it, and that would be logged
+            batch._drain_waiter.exception()  # marks it as retrieved: no task waits for it, and that would be logged
     await ends_within(producer.stop(), _CLOSE_S)
     if producer._sender.sender_task is not None:
         await ends_within(producer._sender.close(), _CLOSE_S)

@@ -34,7 +34,7 @@ FORMAT: Final = 2
 CODEC: Final = 0x07
 TRANSACTIONAL: Final = 0x10
 CONTROL: Final = 0x20
-_CHECKED_FROM: Final = 21  # the checksum covers what is behind it
+_CHECKED_FROM: Final = 21  # the checksum covers the bytes behind it
 _APPEND_TIME: Final = 0x08
 
 NONE, GZIP, SNAPPY, LZ4, ZSTD = range(5)
@@ -50,7 +50,7 @@ _FULL: Final = "failed to write whole buffer"
 
 
 class BatchHeader(NamedTuple):
-    """Of a batch, as it says of itself."""
+    """The header of a batch."""
 
     base_offset: int
     length: int
@@ -75,9 +75,9 @@ class BatchHeader(NamedTuple):
         return self.attributes & CODEC
 
     def fits(self, start: int, end: int) -> bool:
-        """Whether it can be a read from `start` on in a log that ended at `end` a moment ago.
+        """Whether the batch can result from a fetch from `start` on, from a log that ended at `end` a moment ago.
 
-        A broker determines the end first, and reads then. Records appended in between follow without a gap.
+        A broker determines the end first, and then reads. Records appended in between follow without a gap.
         """
         if self.last_delta < 0 or self.last_offset < start:
             return False
@@ -98,7 +98,7 @@ class BatchHeader(NamedTuple):
 
 
 class Unreadable(Exception):
-    """Why no more can be read here, in words. `reason`: of the dead letter."""
+    """Why no more can be read here. `reason`: of the dead letter."""
 
     def __init__(self, text: str, reason: str = "invalid") -> None:
         super().__init__(text)
@@ -106,21 +106,21 @@ class Unreadable(Exception):
 
 
 def header_of(batch: bytes, start: int, end: int) -> BatchHeader:
-    """Of a batch in format 2 with plausible offsets: those of a damaged header would skip good records. Raises
-    Unreadable for others."""
+    """The header of a batch. Raises Unreadable unless it is in format 2 and has plausible offsets: those of a damaged
+    header would skip good records."""
     if batch[MAGIC_AT] != FORMAT:
         raise Unreadable(f"a batch in format {batch[MAGIC_AT]} cannot be read")
     if len(batch) < HEADER.size:
         raise Unreadable("a batch is shorter than its header")
     header = BatchHeader(*HEADER.unpack_from(batch))
     if not header.fits(start, end):
-        raise Unreadable("a batch tells offsets that cannot be")
+        raise Unreadable("a batch has offsets that cannot be")
     return header
 
 
 def unpacked(header: BatchHeader, batch: bytes, limit: int) -> bytes:
-    """The records of a batch, uncompressed, as bytes. Raises Unreadable; TooMuch above `limit`, if that is less than
-    what a batch may ever have."""
+    """The records of a batch, uncompressed, as bytes. Raises Unreadable; TooMuch above `limit` bytes, if that is below
+    MAX_BATCH_BYTES."""
     if calc_crc32c(batch[_CHECKED_FROM:]) != header.checksum:
         raise Unreadable("wrong checksum")
     if header.records < 0:
@@ -136,7 +136,7 @@ def unpacked(header: BatchHeader, batch: bytes, limit: int) -> bytes:
 
 
 def gap(at: TopicPartition, first: int, last: int, why: Unreadable) -> Record:
-    """Stands for offsets of which nothing can be read."""
+    """A record that stands for unreadable offsets."""
     offsets = f"offset {first} is" if first == last else f"offsets {first} to {last} are"
     detail = f"{offsets} skipped in {at}: {why}"
     return Record(*at, last, None, None, (), 0, Flaw(why.reason, detail, first_offset=first))
@@ -190,8 +190,8 @@ class _Parser:
         self._flaw: Flaw | None = None
 
     def record(self, at: TopicPartition, header: BatchHeader, previous: int, max_bytes: int, *, dense: bool) -> Record:
-        """`previous`: the offset before; a record without a plausible offset gets the one behind it. `dense`: every
-        record does."""
+        """`previous`: the offset before; a record without a plausible offset, or every record if `dense`, gets the one
+        behind it."""
         offset, timestamp = previous + 1, header.max_timestamp
         try:
             self._position += 1  # attributes: unused
@@ -237,7 +237,7 @@ class _Parser:
     def _bytes(self, what: str) -> bytes | None:
         size = self._varint()
         if size < 0:
-            return None  # -1 is right for a key and a value; others may mean what they want with another number
+            return None  # -1 for a key and a value; the meaning of other numbers is not defined
         if size > self._stop - self._position:
             raise Unreadable(f"a {what} of {size} bytes in {self._stop - self._position}")
         self._position += size
@@ -265,11 +265,11 @@ def _varint(data: bytes, position: int, stop: int) -> tuple[int, int]:
 
 
 class CodecError(Exception):
-    """The bytes are not of that codec."""
+    """The bytes are not in that codec."""
 
 
 class TooMuch(CodecError):
-    """They become larger than allowed."""
+    """The data would become larger than allowed."""
 
     def __init__(self, limit: int) -> None:
         super().__init__(f"more than {limit} bytes, uncompressed")

@@ -1,6 +1,6 @@
-"""Group commit: appends that come while one is being written wait, and are then written together in one call.
+"""Group commit: appends that arrive during a write wait, and are then written together in one call.
 
-With an fsync per call this is what makes many small appends fast. Records of one caller stay in order.
+With an fsync per call this makes many small appends fast. Records of one caller stay in order.
 """
 
 import asyncio
@@ -14,7 +14,7 @@ from relay.log.port import Coordinate, TopicPartition
 
 MAX_RECORDS: Final = 1000
 MAX_BYTES: Final = 8 * 1024**2
-"""Bounds of one write: it holds up everybody else who wants the server."""
+"""Bounds of one write, which delays all other calls to the server."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,7 +27,7 @@ class Prepared:
 
 
 class _Pending:
-    """One caller's append, done when its last record is."""
+    """One caller's append, done when its last record is written."""
 
     def __init__(self, count: int) -> None:
         self.coordinates: list[Coordinate] = []
@@ -40,7 +40,7 @@ class _Pending:
             self.done.set_result(None)
 
     def failed(self, error: Exception) -> None:
-        """Its records are written in order: those that have a coordinate are there."""
+        """Its records are written in order: those that have a coordinate are stored."""
         if self.coordinates and isinstance(error, LogUnavailable):
             error = PartlyAppended(str(error), dict(enumerate(self.coordinates)))
         if not self.done.done():
@@ -63,7 +63,7 @@ class GroupCommit:
         self._writer = asyncio.create_task(self._run(), name="log-writer")
 
     async def append(self, records: Sequence[Prepared]) -> list[Coordinate]:
-        """Returns when all are written. Raises what `write` raised; then the fate of those in that call is unknown."""
+        """Returns when all are written. Raises the error of `write`; then it is unknown whether its records are."""
         if self._writer is None:
             raise LogUnavailable("the log is closed")
         pending = _Pending(len(records))
@@ -106,7 +106,7 @@ class GroupCommit:
         except asyncio.CancelledError:
             self._fail(batch, LogUnavailable("the log was closed during the append"))
             raise
-        except Exception as error:  # noqa: BLE001 - goes to the callers, whoever they are; the writer must live on
+        except Exception as error:  # noqa: BLE001 - raised in the callers; the writer must live on
             self._fail(batch, error)
             return
         for (_, pending), coordinate in zip(batch, coordinates, strict=True):

@@ -1,8 +1,9 @@
-"""Notices that the server of the embedded log was started again, and came back without the end of what was read.
+"""Detection of lost records: the server of the embedded log was restarted, and its log ends before positions that were
+read.
 
-The server writes records, offsets and epochs of groups to one file, one after the other: of what it loses, it loses the
-newest of all of them. So only what this process remembers can be beyond the end: positions in its memory, which would
-go on in records that took the place of those that they stand for.
+The server writes records, offsets and epochs of groups to one file, one after the other: if it loses some, it loses the
+newest of all of them. So only positions in the memory of this process can be beyond the end; they would go on in other
+records with the same offsets.
 """
 
 from collections import defaultdict
@@ -48,11 +49,11 @@ class Histories:
         return self._cuts[partition].history if partition in self._cuts else 0
 
     def has_read(self, partition: TopicPartition, end: int) -> None:
-        """A position in this process's memory is `end`, or was."""
+        """A position in the memory of this process is `end`, or was."""
         self._read_to[partition] = max(end, self._read_to.get(partition, 0))
 
     def begin(self, run: str, ends: Mapping[TopicPartition, int]) -> None:
-        """A server has been started that has these ends. Called before anything is written to it; repeatable."""
+        """A server was started whose log has these ends. Called before anything is written to it; repeatable."""
         if run == self.run:
             return
         for partition, read_to in self._read_to.items() if self.run else ():
@@ -62,8 +63,8 @@ class Histories:
         self.run = run
 
     async def read(self, positions: Mapping[TopicPartition, Position], call: Callable[[], Awaitable[T]]) -> T:
-        """What `call` reads on from these positions, all of it from one server. Raises OffsetMissing where what was
-        read before is lost, and what `call` raises."""
+        """The result of `call`, which reads from these positions, all from one run of the server. Raises OffsetMissing
+        if records that were read before are lost, and the errors of `call`."""
         while True:
             self._check(positions)
             run = self.run

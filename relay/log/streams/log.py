@@ -8,11 +8,12 @@ import asyncio
 import logging
 from collections import defaultdict
 from collections.abc import AsyncIterator, Collection, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from typing import Final
 
+from relay.clock import set_within
 from relay.domain.errors import OffsetMissing, RecordTooLarge
 from relay.domain.rights import Right
 from relay.domain.topics import TopicSpec
@@ -232,7 +233,7 @@ class StreamsLog:
                     yield record
                 self._followed[topic] = follower.history
                 if follower.position == before:
-                    await _wait(wake, _LOOK_AGAIN_S)
+                    await set_within(wake, _LOOK_AGAIN_S)
 
     async def _after(self, follower: "_Follower", at: TopicPartition, *, compact: bool) -> Sequence[Record]:
         """The records from the follower's position on, a batch of them; the position moves behind them."""
@@ -309,9 +310,3 @@ def _readable(records: Sequence[Record]) -> list[Record]:
         if record.flaw is not None and record.is_gap:
             _log.error("offsets_skipped", extra={"problem": record.flaw.detail})
     return [record for record in records if not record.is_gap]
-
-
-async def _wait(event: asyncio.Event, seconds: float) -> None:
-    with suppress(TimeoutError):
-        async with asyncio.timeout(seconds):
-            await event.wait()

@@ -1,4 +1,4 @@
-"""The log's calls to Valkey: records, groups and topics as `scripts` lays them out, one method per call."""
+"""Calls of the log to Valkey, one method per call; `scripts` defines how records, groups and topics are stored."""
 
 import asyncio
 from collections.abc import AsyncIterator, Collection, Iterable, Iterator, Mapping, Sequence
@@ -22,17 +22,7 @@ from relay.log.group_consumer import Commit, Fetched, Position, TakenPartition
 from relay.log.port import Coordinate, Record, TopicPartition
 from relay.log.streams import scripts
 from relay.log.streams.histories import Histories
-from relay.log.streams.scripts import (
-    FIXED_DIGITS,
-    Entry,
-    StreamKeys,
-    from_entry,
-    from_value,
-    from_values,
-    group_field,
-    partition_of_field,
-    tombstone,
-)
+from relay.log.streams.scripts import Entry, StreamKeys, from_entry, from_value, from_values, group_field
 
 _FETCH_BYTES: Final = 8 * 1024**2
 _READ_AT_ONCE: Final = 100
@@ -74,7 +64,7 @@ class StreamStore:
         self._closed = False
         self.histories = Histories()
         self._committed: dict[tuple[str, TopicPartition], int] = {}
-        """History of what a group has committed from here."""
+        """History of the log when a group of this process committed."""
         # No retries: a repeated append leaves a second copy, and the caller knows better when to repeat.
         self._pool = BlockingConnectionPool.from_url(
             url,
@@ -102,7 +92,7 @@ class StreamStore:
         self._trim = self._redis.register_script(scripts.TRIM)
 
     async def open(self) -> None:
-        """Read what topics there are."""
+        """Read the list of topics."""
         with self._errors():
             found = cast(dict[bytes, bytes], await self._redis.hgetall(self.keys.topics))
         self._specs = {name.decode(): msgspec.json.decode(spec, type=TopicSpec) for name, spec in found.items()}
@@ -114,16 +104,16 @@ class StreamStore:
         await self._pool.disconnect()
 
     async def about(self) -> str:
-        """What answers, in a few words."""
+        """Name and version of the server."""
         with self._errors():
-            told = await self._redis.info("server")
-        name = "Valkey" if "valkey_version" in told else "Redis"
-        return f"{name} {told.get('valkey_version') or told.get('redis_version')}, the embedded log"
+            info = await self._redis.info("server")
+        name = "Valkey" if "valkey_version" in info else "Redis"
+        return f"{name} {info.get('valkey_version') or info.get('redis_version')}, the embedded log"
 
     # topics
 
     async def spec(self, topic: str, partitions: int = 0) -> TopicSpec:
-        """`partitions`: it should have so many. Raises LogUnavailable when there is no such topic."""
+        """`partitions`: the number that the topic should have. Raises LogUnavailable if there is no such topic."""
         if topic not in self._specs or self._specs[topic].partitions < partitions:
             await self.open()  # another client may have made it, or have let it grow
         try:
@@ -228,7 +218,7 @@ class StreamStore:
     async def pages(self, partition: TopicPartition) -> AsyncIterator[list[Record]]:
         """As `table`, some records at a time and in no order; a record may come twice."""
         cursor, keys = b"0", [self.keys.records(partition)]
-        while True:  # in steps: one HGETALL of a large table would hold up everybody else
+        while True:  # in steps: one HGETALL of a large table would delay all other calls
             reply = await self._call(self._page, keys, [cursor, _SCAN_COUNT])
             cursor, lengths, values = cast(tuple[bytes, bytes, bytes], reply)
             yield from_values(partition, lengths, values)
@@ -238,7 +228,9 @@ class StreamStore:
     async def in_order(self, partition: TopicPartition, start: int, end: int) -> AsyncIterator[list[Record]]:
         """The records of a compacted partition from `start` to before `end`, in offset order, about a MiB at a time.
         Those that change meanwhile are left out. In memory are all keys, but no more payloads than that."""
-        entries = await self._entries(partition, b"%0*d" % (FIXED_DIGITS, start), b"%0*d" % (FIXED_DIGITS, end))
+        entries = await self._entries(
+            partition, b"%0*d" % (scripts.FIXED_DIGITS, start), b"%0*d" % (scripts.FIXED_DIGITS, end)
+        )
         position, keys = 0, [self.keys.records(partition)]
         while position < len(entries):
             asked = entries[position : position + _SCAN_COUNT]
@@ -259,8 +251,8 @@ class StreamStore:
                 return sorted(found)
 
     async def changes(self, partition: TopicPartition, position: int) -> tuple[int, list[Record]]:
-        """What changed in a compacted partition from offset `position` on (tombstones too, but nothing that changed
-        again since), about a MiB of it, and the position to go on from. Raises LogUnavailable if that part of the
+        """The changes of a compacted partition from offset `position` on (with tombstones, without records that changed
+        again since), about a MiB of them, and the position to go on from. Raises LogUnavailable if that part of the
         changes is gone."""
         keys = [self.keys.ends, self.keys.records(partition), self.keys.changes(partition)]
         reply = await self._call(self._changes, keys, [str(partition), position, _CHANGES_AT_ONCE, _SCAN_BYTES])
@@ -268,7 +260,7 @@ class StreamStore:
         if missing:
             raise LogUnavailable(f"fell behind the changes of {partition.topic}: follow it anew")
         return following, [
-            tombstone(partition, offset, int(at_ms), key) if value is None else from_value(partition, value)
+            scripts.tombstone(partition, offset, int(at_ms), key) if value is None else from_value(partition, value)
             for offset, at_ms, key, value in found
         ]
 
@@ -371,8 +363,8 @@ class StreamStore:
             run = info.partition(b"run_id:")[2].split()[0].decode()
             if run != self.histories.run:
                 ends = cast(dict[bytes, bytes], await _asked(connection, "HGETALL", self.keys.ends))
-                self.histories.begin(run, {partition_of_field(field): int(end) for field, end in ends.items()})
-        except BaseException:  # else what it was asked would be taken for the answer to what comes next
+                self.histories.begin(run, {scripts.partition_of_field(field): int(end) for field, end in ends.items()})
+        except BaseException:  # else a reply that is still unread would answer the next command
             await connection.disconnect(nowait=True)
             raise
 
