@@ -1,8 +1,8 @@
-"""Which member of a consumer group is to have which partition. Pure: applications in, assignment out.
+"""Assignment of partitions to the members of a consumer group. Pure: applications in, assignment out.
 
-Sticky, and cooperative in effect: what a member claims is dealt to another only when that one applies again without
-claiming it (as KIP-429 has it). A member that has lost touch with its group claims nothing; should two claim the same
-all the same, the claim of the newer generation counts, and of two equal ones neither, until one is given up.
+Sticky, and cooperative in effect: a partition that a member claims is assigned to another only when that member applies
+again without the claim (as in KIP-429). A member that lost its membership claims nothing; if two claim the same
+nevertheless, the claim of the newer generation counts, and of two equal ones neither, until one is released.
 """
 
 from collections import Counter, defaultdict
@@ -13,14 +13,14 @@ from typing import Any, Generic, TypeVar
 
 M = TypeVar("M")
 P = TypeVar("P", bound=tuple[Any, int])
-"""A partition: its topic, under whatever name, and its number."""
+"""A partition: a name of its topic, and its number."""
 
 
 @dataclass(frozen=True, slots=True)
 class Wish(Generic[P]):
-    """What a member wants to read. `named`: it was configured for these; it goes before members that read everything,
-    and they get its partitions back once it is gone. `rank`: of equal members, the lower one is first. `unable`:
-    partitions of which it cannot finish all records; if another member can, they count as not wanted."""
+    """The partitions that a member wants to read. `named`: it was configured for these; it goes before members that
+    read everything, and they get its partitions back once it is gone. `rank`: of equal members, the lower one is first.
+    `unable`: partitions of which it cannot finish all records; if another member can, they count as not wanted."""
 
     wants: frozenset[P]
     named: bool = False
@@ -30,7 +30,7 @@ class Wish(Generic[P]):
 
 @dataclass(frozen=True, slots=True)
 class Application(Generic[P]):
-    """What a member says when it joins. `claims`: what it holds; `generation`: of the group, in which it last did."""
+    """A member's request to join. `claims`: its partitions; `generation`: of the group, when it last had some."""
 
     wish: Wish[P]
     claims: frozenset[P] = frozenset()
@@ -38,8 +38,8 @@ class Application(Generic[P]):
 
 
 def deal(applications: Mapping[M, Application[P]]) -> dict[M, list[P]]:
-    """The partitions that each member may have now. It has to release the others that it holds, and to rejoin: only
-    then the new owner gets them."""
+    """The partitions that each member may have now. It has to release its other ones, and to rejoin: only then the new
+    owners get these."""
     owners, claimed = _claims(applications)
     target = balance({member: each.wish for member, each in applications.items()}, owners)
     dealt: dict[M, list[P]] = {member: [] for member in applications}
@@ -50,7 +50,7 @@ def deal(applications: Mapping[M, Application[P]]) -> dict[M, list[P]]:
 
 
 def _claims(applications: Mapping[M, Application[P]]) -> tuple[dict[P, M], frozenset[P]]:
-    """Who rightly holds what, and all that anybody takes for its own."""
+    """The rightful owners by partition, and all claimed partitions."""
     claimants: dict[P, list[M]] = defaultdict(list)
     for member, application in applications.items():
         for partition in application.claims:
@@ -65,10 +65,10 @@ def _claims(applications: Mapping[M, Application[P]]) -> tuple[dict[P, M], froze
 
 
 def balance(wishes: Mapping[M, Wish[P]], before: Mapping[P, M]) -> dict[P, M]:
-    """Give each wanted partition to one of those who may have it, evenly, moving few away from `before`. Those who
-    may: members that are able to serve it and name it, or else all that are able to, or else as if all were.
+    """Assign each wanted partition to a member that may have it, evenly, moving few away from `before`. Members that may
+    have it: those able to serve it that name it; if there are none, all that are able to; else all.
 
-    No owner of a partition then has two or more partitions beyond another member who may have it. Partitions of one
+    No owner of a partition then has two or more partitions more than another member that may have it. Partitions of one
     topic, which are about as busy as each other, are spread first.
     """
     deck = _Deck(wishes)
@@ -85,7 +85,7 @@ def balance(wishes: Mapping[M, Wish[P]], before: Mapping[P, M]) -> dict[P, M]:
 
 
 class _Deck(Generic[M, P]):
-    """Partitions being dealt. Members are numbered in the order in which equals are dealt to."""
+    """An assignment in progress. Members are numbered by rank, which decides between equals."""
 
     def __init__(self, wishes: Mapping[M, Wish[P]]) -> None:
         in_order = sorted(wishes, key=lambda member: wishes[member].rank)
@@ -94,7 +94,7 @@ class _Deck(Generic[M, P]):
         self._load: dict[M, int] = dict.fromkeys(in_order, 0)
         self._size = Counter(partition[0] for partition in self.may_have)
         self._of_topic: Counter[tuple[M, Any]] = Counter()
-        """Of topics with several partitions: how many of them a member has."""
+        """Of topics with several partitions: the number that a member has."""
 
     def give(self, partition: P, member: M) -> None:
         if (former := self.target.get(partition)) is not None:
@@ -109,7 +109,7 @@ class _Deck(Generic[M, P]):
         return min(self.may_have[partition], key=lambda member: (load[member], self._of_topic[member, topic]))
 
     def relieve(self, *, of_topics: bool) -> None:
-        """Take from the member that has most, as long as another one may have it and has less. `of_topics`: only
+        """Move partitions from the member with most to members that may have them and have fewer. `of_topics`: only
         partitions of topics of which the owner has more than the other."""
         held: dict[M, list[P]] = {member: [] for member in self._load}
         for partition, owner in self.target.items():
@@ -128,7 +128,7 @@ class _Deck(Generic[M, P]):
                     break
 
     def even_out(self) -> bool:
-        """The remaining ones, of any member: whether anything moved. Each move evens out two loads, so this ends."""
+        """Move partitions of any member. True if any moved. Each move evens out two loads, so this ends."""
         load, moved = self._load, False
         floors = {those: min(map(load.__getitem__, those)) for those in set(self.may_have.values())}
         for partition, owner in self.target.items():
@@ -152,7 +152,7 @@ class _Deck(Generic[M, P]):
 
 
 def _who_may_have(wishes: Sequence[tuple[M, Wish[P]]]) -> dict[P, tuple[M, ...]]:
-    """By partition, in the order of `wishes`. Members who want the same share one tuple."""
+    """By partition the members that may have it, in the order of `wishes`. Those with equal wishes share one tuple."""
     by_wants: dict[tuple[bool, frozenset[P]], list[M]] = {}
     unable = frozenset[P]().union(*(wish.unable for _, wish in wishes))
     able = frozenset[P]().union(*((unable & wish.wants) - wish.unable for _, wish in wishes))

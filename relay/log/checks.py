@@ -1,4 +1,4 @@
-"""Findings about topics and groups, each with its fix: for start-up checks, and for operators. Pure.
+"""Checks of topics and groups: findings with their fixes, for start-up checks and for operators. Pure.
 
 REFUSE: with this configuration messages are lost or blocked for ever, so the relay does not start, which loses nothing.
 WARN: messages may be lost or reordered together with another fault: a broker failure, a long outage. ALARM: it has
@@ -15,11 +15,11 @@ from relay.domain.topics import DAY_S, Topics, TopicSpec
 from relay.log.port import Backlog, TopicState
 
 HEADROOM_BYTES: Final = 65_536
-"""What a record may be larger than the payload it carries: hop metadata, and a dead letter's detail of 8 KiB."""
+"""Largest difference of a record to its payload: hop metadata, and a dead letter's detail of 8 KiB."""
 
 SAFE_REPLICATION: Final = 3
 RISK: Final = 0.5
-"""The part of the retention that an unread record may have lived through before an operator has to know."""
+"""An alarm is raised when an unread record is older than this part of the retention."""
 
 
 class Grade(Enum):
@@ -54,7 +54,7 @@ class Expected:
 
 
 def expected_fixed(topics: Topics, *, payload_bytes: int, answer_bytes: int) -> list[Expected]:
-    """The topics that exist whatever receivers there are, given the caps of payloads and answers."""
+    """The topics that do not depend on receivers, given the limits of payloads and answers."""
     largest, answer = payload_bytes + HEADROOM_BYTES, answer_bytes + HEADROOM_BYTES
     sizes = {topics.to_sender: answer, topics.receiver_config: 0, **dict.fromkeys(topics.only_told, 0)}
     return [
@@ -75,7 +75,7 @@ def expected_lane(topics: Topics, lane: str, partitions: int, *, payload_bytes: 
 
 
 def findings(expected: Iterable[Expected], there: Mapping[str, TopicState]) -> list[Finding]:
-    """All that is off, topic by topic."""
+    """The problems of all topics."""
     found: list[Finding] = []
     for each in expected:
         name = each.spec.name

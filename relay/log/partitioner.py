@@ -1,4 +1,4 @@
-"""Which partition a key belongs to: murmur2 as in Kafka's default partitioner, so that every log places keys alike."""
+"""Partitioner: murmur2 as in Kafka's default one, so that every log has the records of a key in the same partition."""
 
 from collections.abc import Mapping
 from functools import lru_cache
@@ -37,7 +37,7 @@ def partition_of(key: bytes | None, partitions: int) -> int:
 
 
 def partitions_of(keys: Unable, counts: Mapping[str, int]) -> frozenset[TopicPartition]:
-    """Those of records with such keys, by topic; `counts`: how many partitions each topic has."""
+    """The partitions of records with these keys. `counts`: number of partitions by topic."""
     return frozenset(
         TopicPartition(topic, partition_of(key, counts[topic]))
         for topic in keys.keys() & counts.keys()
@@ -46,5 +46,5 @@ def partitions_of(keys: Unable, counts: Mapping[str, int]) -> frozenset[TopicPar
 
 
 def place_of(key: bytes | None, spread: int, partitions: int) -> int:
-    """The partition of a record that is to go over `spread` of a topic's partitions; see `NewRecord`."""
+    """The partition of a record that is spread over `spread` of a topic's partitions; see `NewRecord`."""
     return partition_of(key, spread if 0 < spread < partitions else partitions)

@@ -1,7 +1,7 @@
-"""The log port: topics of keyed, ordered, durable records, read by consumer groups.
+"""Log port: topics of keyed, ordered, durable records, read by consumer groups.
 
 Any method may raise LogUnavailable: then its effect is unknown, and it can be repeated safely (a repeated append may
-leave a second copy; readers absorb it). Records are opaque bytes: nothing here decodes them.
+leave a second copy; readers absorb it). Records are opaque bytes, which no adapter decodes.
 """
 
 import sys
@@ -34,9 +34,9 @@ class TopicPartition(NamedTuple):
 class NewRecord(Struct, frozen=True, gc=False):
     """A record to append. The partition follows from `key` (murmur2, as Kafka's default), the same in every log.
 
-    `value` None is a tombstone: in a compacted topic it removes the key. `spread`: over so many partitions, which its
-    topic has by now, also where this client has last seen it smaller: all writers agree while a topic grows. If it
-    turns out to have fewer, or with 0, over all that there are.
+    `value` None is a tombstone: in a compacted topic it removes the key. `spread`: the number of partitions to use,
+    which the topic has by now, even if this client has last seen fewer: so all writers agree while a topic grows. With
+    0, or if the topic really has fewer, all of its partitions are used.
     """
 
     topic: str
@@ -47,17 +47,17 @@ class NewRecord(Struct, frozen=True, gc=False):
 
 
 def size_of(record: "NewRecord | Record") -> int:
-    """Bytes of what it carries, without any frame."""
+    """Bytes of key, value and headers, without any frame."""
     headers = sum(map(len, chain.from_iterable(record.headers)))
     return len(record.key or b"") + len(record.value or b"") + headers
 
 
 class Flaw(Struct, frozen=True, gc=False):
-    """Why a record cannot be taken for what its writer meant. `reason`: `invalid` or `too_large`, for its dead letter;
-    `detail`: for people. `omitted`: what was not kept of it ("value=62914560").
+    """Why a record is not as its writer meant it. `reason`: `invalid` or `too_large`, for the dead letter; `detail`:
+    for operators. `omitted`: parts that were not kept ("value=62914560").
 
-    `first_offset`: nothing could be read of the offsets from this one to the record's, which stands for them all; it
-    has neither key nor value then. None: it is one record, with what could be read of it.
+    `first_offset`: the offsets from this one to the record's are unreadable, and the record, without key and value,
+    stands for them all. None if it is one record, with its readable parts.
     """
 
     reason: str
@@ -89,7 +89,7 @@ class Record(Struct, frozen=True, gc=False):
 
     @property
     def is_gap(self) -> bool:
-        """It stands for offsets of which nothing could be read."""
+        """Whether it stands for unreadable offsets."""
         return self.flaw is not None and self.flaw.first_offset is not None
 
 
@@ -104,7 +104,7 @@ OnAssigned = Callable[[Sequence[Assignment]], Awaitable[None]]
 OnRevoked = Callable[[Sequence[TopicPartition]], Awaitable[None]]
 MaxBytes = Callable[[], int]
 FormerGroup = Callable[[str], str | None]
-"""Topic -> the group that read it in an earlier release, whose offsets are taken over; None: there was none."""
+"""Topic -> the group that read it in an earlier release, whose offsets are taken over; None if there was none."""
 
 
 def no_limit() -> int:
@@ -118,12 +118,11 @@ NONE_UNABLE: Final[Unable] = MappingProxyType({})
 
 
 class Consumer(Protocol):
-    """A member of a consumer group. Records come per partition in order, from the committed offset on.
+    """A member of a consumer group. Records are returned per partition in order, from the committed offset on.
 
     `on_assigned` is awaited before the first record of a partition is returned; `on_revoked` is awaited before
-    another member gets it, so what it commits still counts. A partition that was lost without warning is revoked too.
-    Partitions that stay are read on, whatever becomes of others: both are called beside polls, and may overlap for
-    different partitions.
+    another member gets it, so its commits still count. A partition that was lost without warning is revoked too.
+    Partitions that stay are read on meanwhile: both are called beside polls, and may overlap for different partitions.
     """
 
     async def start(self) -> None: ...
@@ -141,10 +140,10 @@ class Consumer(Protocol):
 
         At most `max_records` in all, and none when those before it have `max_bytes`, as of the return, or more.
         Unreadable data is returned in its place as a record with a flaw: finishing that record finishes all offsets
-        that it stands for. Raises OffsetMissing when the log has no record at the committed offset of some
-        partitions (any more), or the group has none; by then the first record that is there has been committed in its
-        place, where they begin again: `restart` them. The others go on. Raises ConsumerBroken when this consumer will
-        never return anything again, and ConsumerClosed once it is closed.
+        that it stands for. Raises OffsetMissing if the log has no record at the committed offset of some partitions
+        (any more), or the group has none; by then the first existing record has been committed in its place, where they
+        begin again: `restart` them. The others go on. Raises ConsumerBroken if this consumer will never return records
+        again, and ConsumerClosed once it is closed.
         `close` ends a call in progress; one that was cancelled may only be followed by `close`. Each call gives other
         tasks a turn, also when records are available.
         """
@@ -156,8 +155,8 @@ class Consumer(Protocol):
         ...
 
     def waits_for(self) -> str | None:
-        """What a started member waits for before it gets its assignment (which may be empty), or before it may begin;
-        for operators."""
+        """The reason why a started member has no assignment yet (which may be empty), or may not begin; for
+        operators."""
         ...
 
     def pause(self, partitions: Sequence[TopicPartition]) -> None:
@@ -183,14 +182,14 @@ class Consumer(Protocol):
 
 
 class LogReader(Protocol):
-    """Random access, outside of any group. Records with a flaw are as here as any other; offsets of which nothing can
-    be read are left out, and the log of the process says so."""
+    """Random access, outside of any group. Records with a flaw are returned as any other; unreadable offsets are left
+    out, and reported in the log of the process."""
 
     async def read(self, wanted: Sequence[tuple[Coordinate, bytes | None]]) -> list[Record | None]:
-        """The records at these coordinates, each with its key; None where it is gone.
+        """The records at these coordinates, each with its key; None for those that are gone.
 
-        In a compacted topic a newer record of the same key may be returned in place of the one asked for (the
-        newest is the truth there); a key whose newest record is a tombstone gives None.
+        In a compacted topic a newer record of the same key may be returned in place of the wanted one (the newest is
+        the truth there); a key whose newest record is a tombstone gives None.
         """
         ...
 
@@ -210,19 +209,19 @@ class LogReader(Protocol):
         first record asked for, or before offset `end`: in offset order, at most `batch` records at a time, with little
         held in memory.
 
-        What retention removes meanwhile is passed over. Of a compacted topic, tombstones and records that have a newer
-        one of their key may be left out.
+        Records that retention removes meanwhile are left out. Of a compacted topic, tombstones and records that have a
+        newer one of their key may be left out.
         """
         ...
 
     def follow(self, topic: str, *, start: int | None = None) -> AsyncIterator[Record | None]:
-        """All records of a topic (partition 0) from its beginning, then new ones as they come, for ever.
+        """All records of a topic (partition 0) from its beginning, then new ones as they are appended, for ever.
 
         Yields None once, when all records that existed at the call have been yielded. Tombstones are yielded. Of a
         compacted topic, records that existed at the call are yielded in any order.
 
-        `start`: only records from that offset on, in order; it has to be behind all that a call of the last hours
-        yielded, which had yielded None. Raises OffsetMissing if the log does not have all records since.
+        `start`: only records from that offset on, in order; it has to be behind all records of a call of the last hours
+        that had yielded None. Raises OffsetMissing if the log does not have all records since.
         """
         ...
 
@@ -238,9 +237,9 @@ async def read_each(
 
 
 class TopicState(NamedTuple):
-    """A topic as the log has it. `replication`, `min_insync`: None where the log knows no replicas.
+    """The present configuration of a topic. `replication`, `min_insync`: None if the log has no replicas.
 
-    `retention_bytes`: per partition, None where only age counts. `mixed_cleanup`: it deletes by age and compacts, too.
+    `retention_bytes`: per partition, None if only age counts. `mixed_cleanup`: it deletes by age and compacts, too.
     `sender_timed`: timestamps are from the clocks of producers, not the log's own.
     """
 
@@ -254,9 +253,9 @@ class TopicState(NamedTuple):
 
 
 class Backlog(NamedTuple):
-    """Where a group stands in a partition. `first`: the oldest offset that is still there; `end`: behind the newest;
-    `committed`: the next to read, None where the group has no offset. `stable`: a transaction of a sender is open from
-    this offset on, before whose end nothing behind it is read; None: none is."""
+    """Progress of a group in a partition. `first`: the oldest existing offset; `end`: behind the newest; `committed`:
+    the next to read, None if the group has no offset. `stable`: the first offset of an open transaction of a sender,
+    before whose end no later record is read; None if there is none."""
 
     group: str
     partition: TopicPartition
@@ -272,12 +271,12 @@ class Backlog(NamedTuple):
 
     @property
     def unread(self) -> int:
-        """Offsets that are there to be read, and not committed yet."""
+        """Number of readable offsets that are not committed yet."""
         return max(0, self.readable - max(self.first, self.committed or 0))
 
     @property
     def is_lost(self) -> bool:
-        """Whether the log does not hold the offset to go on at: deleted unread, or cut off with the end of the log."""
+        """Whether the log does not have the committed offset: deleted unread, or lost with the end of the log."""
         return self.committed is not None and not self.first <= self.committed <= self.end
 
 
@@ -311,7 +310,7 @@ class LogAdmin(Protocol):
         ...
 
     async def about(self) -> str:
-        """What answers, and its version, in a few words for people."""
+        """Name and version of the server, in a few words for operators."""
         ...
 
 
@@ -343,9 +342,9 @@ class Log(LogReader, LogAdmin, Protocol):
         former: FormerGroup = no_former_group,
     ) -> Consumer:
         """A member of a group. `rank`: of members that want the same partitions, the lower are dealt to first, where a
-        log is read by several processes. `named`: its topics were chosen for it; it goes before members that read
-        whatever there is, and they have its partitions back when it is gone. `former`: the offsets of such a group are
-        taken over when it has no member any more, once, and never where this group has an offset."""
+        log is read by several processes. `named`: its topics were chosen for it; it goes before members that read all
+        topics, and they get its partitions back when it is gone. `former`: the offsets of such a group are taken over
+        once it has no members, one time, and never where this group has an offset."""
         ...
 
     async def close(self) -> None: ...

@@ -1,4 +1,4 @@
-"""Gathers what all tasks of the process append into one batch after another per partition.
+"""Accumulator of the records that all tasks of the process append: one batch after another per partition.
 
 Each partition has one batch in flight; later appends go into the next one, which is sent as soon as the first is
 acknowledged. So batches grow with the load, and none overtakes one that failed. A call of
@@ -27,7 +27,7 @@ _NOWHERE: Final = Coordinate("", -1, -1)
 
 
 class Sender(Protocol):
-    """What sends the batches. `send` is called for one batch of a partition at a time."""
+    """Sends the batches. `send` is called for one batch of a partition at a time."""
 
     def new_batch(self) -> BatchBuilder: ...
 
@@ -36,7 +36,7 @@ class Sender(Protocol):
         ...
 
     def partitions(self, topic: str) -> int:
-        """How many there are; 0 if the topic is not known."""
+        """Number of partitions; 0 if the topic is not known."""
         ...
 
 
@@ -54,7 +54,7 @@ class Append:
         self.error: RelayError | None = None
 
     def fail(self, error: RelayError) -> None:
-        """That a record is too large counts more than anything else: no repeat helps."""
+        """RecordTooLarge goes before any other error, as no repeat helps."""
         if self.error is None or isinstance(error, RecordTooLarge):
             self.error = error
 
@@ -68,7 +68,7 @@ class Append:
             self.outcome.set_exception(self._with_places(self.error))
 
     def _with_places(self, error: RelayError) -> RelayError:
-        """The same, with the records that are acknowledged nevertheless."""
+        """`error`, with the coordinates of the records that are acknowledged nevertheless."""
         places = {index: at for index, at in enumerate(self.coordinates) if at is not _NOWHERE}
         if not places or not isinstance(error, LogUnavailable):
             return error
@@ -83,7 +83,7 @@ class Append:
 
 
 class Batch:
-    """Records of one partition, of one call after another: `shares` has each call with the indexes of its records."""
+    """Records of one partition. `shares`: the calls, in order, each with the indexes of its records."""
 
     __slots__ = ("builder", "shares")
 
@@ -92,7 +92,7 @@ class Batch:
         self.shares: list[tuple[Append, list[int]]] = []
 
     def add(self, call: Append, index: int) -> bool:
-        """False if it takes no more."""
+        """False if the batch is full."""
         record = call.records[index]
         headers = list(record.headers)
         if self.builder.append(timestamp=None, key=record.key, value=record.value, headers=headers) is None:
@@ -106,9 +106,9 @@ class Batch:
 
 
 class PartitionQueue:
-    """A partition: the batch that is `sent` and not acknowledged, and those `waiting` behind it, in order.
+    """The batches of a partition: the one `sent` and not acknowledged, and those `waiting` behind it, in order.
 
-    `newest` is the one that may take more records: the last of them, or none.
+    `newest`: the last of them, if it may take more records.
     """
 
     __slots__ = ("is_ready", "newest", "place", "sent", "waiting")
@@ -127,7 +127,7 @@ class PartitionQueue:
 
 
 class Accumulator:
-    """`max_record_bytes`: a record that is larger with its batch's header is refused. `patience_s`: for one call."""
+    """`max_record_bytes`: larger records, with the header of their batch, are rejected. `patience_s`: for one call."""
 
     def __init__(self, sender: Sender, max_record_bytes: int, patience_s: float) -> None:
         self._sender = sender
@@ -143,7 +143,7 @@ class Accumulator:
         self._expiring: asyncio.TimerHandle | None = None
 
     def unknown(self, records: Sequence[NewRecord]) -> str | None:
-        """A topic of these whose partitions are not known yet, or not all."""
+        """A topic of these records whose partitions are not all known yet."""
         topics = self._topics
         for record in records:
             lanes = topics.get(record.topic) or self._learn(record.topic)
@@ -152,11 +152,11 @@ class Accumulator:
         return None
 
     def take_as_it_is(self, topic: str, records: Sequence[NewRecord]) -> None:
-        """It has not as many partitions as these records say."""
+        """The topic has fewer partitions than these records say: use those."""
         self._looked_for[topic] = max(record.spread for record in records if record.topic == topic)
 
     def forget_topics(self) -> None:
-        """The cluster's metadata have changed: look again how many partitions there are."""
+        """The cluster's metadata have changed: read the numbers of partitions again."""
         self._topics.clear()
         self._looked_for.clear()
         self._lanes = {place: lane for place, lane in self._lanes.items() if lane.sent or lane.waiting}
@@ -174,7 +174,7 @@ class Accumulator:
                 call.end()
             await call.outcome
         except BaseException as error:
-            call.fail(LogUnavailable(f"Kafka: appending: given up: {error!r}"))  # what has not been sent never is
+            call.fail(LogUnavailable(f"Kafka: appending: given up: {error!r}"))  # records that were not sent never are
             call.leave()
             raise
         finally:
@@ -182,12 +182,12 @@ class Accumulator:
         return call.coordinates
 
     async def flush(self, timeout_s: float) -> None:
-        """Until all that is being appended now is over."""
+        """Wait until all present appends have ended."""
         if outcomes := [call.outcome for call in self._calls]:
             await asyncio.wait(outcomes, timeout=timeout_s)
 
     def close(self) -> None:
-        """Fail the remaining appends; nothing is sent any more."""
+        """Fail the remaining appends, and send no more."""
         for timer in (self._expiring, self._flushing):
             if timer is not None:
                 timer.cancel()
@@ -229,7 +229,7 @@ class Accumulator:
             self._ready.append(lane)
 
     def _schedule(self) -> None:
-        """Send the ready batches when this turn of the loop is over, so that all its callers share them."""
+        """Send the ready batches after this iteration of the event loop, so that all its callers share them."""
         if self._ready and self._flushing is None:
             self._flushing = self._loop.call_soon(self._send_ready)
 
@@ -290,7 +290,7 @@ class Accumulator:
     def _failed(self, lane: PartitionQueue, batch: Batch, error: BaseException) -> None:
         lane.retire(batch)
         if isinstance(error, _TOO_LARGE) and batch.builder.record_count() > 1:
-            lane.waiting.extendleft(reversed(self._split(batch)))  # the topic takes less than we thought: who is it?
+            lane.waiting.extendleft(reversed(self._split(batch)))  # the topic has a lower limit: find the record
             return
         for call, _ in batch.shares:
             call.fail(_failure(lane.place, batch, error))
@@ -312,7 +312,7 @@ class Accumulator:
             call.end()
 
     def _expire(self) -> None:
-        """Fail the calls whose time is over. What the library already has of them may still arrive."""
+        """Fail the calls whose time is over. Records that the library already has may still be stored."""
         self._expiring = None
         overdue: list[Append] = []
         for call in self._calls:

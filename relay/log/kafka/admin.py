@@ -53,7 +53,7 @@ _REFUSALS: Final = (
     PolicyViolationError,
     TopicAuthorizationFailedError,
 )
-"""What no repeat cures: the settings, or the rights, have to change."""
+"""Errors that no repeat cures: the settings, or the rights, have to change."""
 
 _CONFIGS: Final = (
     "cleanup.policy",
@@ -104,7 +104,7 @@ class KafkaAdmin:
         self._max_record_bytes = max_record_bytes
 
     async def create(self, specs: Sequence[TopicSpec], groups: Mapping[str, str]) -> list[str]:
-        """As the port says. Raises UserError when the cluster refuses a topic as it is asked for."""
+        """As the port says. Raises UserError if the cluster rejects a topic."""
         there = await self._client.topics([spec.name for spec in specs])
         missing = [spec for spec in specs if spec.name not in there]
         created: list[str] = []
@@ -117,7 +117,7 @@ class KafkaAdmin:
         return created
 
     async def grow(self, topic: str, partitions: int) -> None:
-        """As the port says. Raises UserError when the cluster refuses it."""
+        """As the port says. Raises UserError if the cluster rejects it."""
         if len(await self._partitions(topic)) < partitions:
             async with self._admin() as admin:
                 await self._grow(admin, topic, partitions)
@@ -134,7 +134,7 @@ class KafkaAdmin:
         return {name: _state(name, partitions, configs[name]) for name, partitions in there.items()}
 
     async def lag(self, group: str, topic: str) -> int:
-        """As the port says. What the log no longer holds is not counted."""
+        """As the port says. Records that were deleted are not counted."""
         found = await self.backlogs({topic: group})
         if not found:
             raise no_topic(topic)
@@ -152,7 +152,7 @@ class KafkaAdmin:
                 of_group = [p for name, of_one in partitions.items() if groups[name] == group for p in of_one]
                 committed |= await GroupOffsets(self._client, group).settled(of_group)
             ends = await self._client.offsets(flat, "end")  # after the commits, which are never beyond it
-            stable = await self._client.offsets(flat, "latest")  # after the ends: what it is below was open by then
+            stable = await self._client.offsets(flat, "latest")  # after the ends: a transaction was open if it is lower
             offsets = {partition: each.offset for partition, each in committed.items()}
             found += [
                 Backlog(
@@ -206,7 +206,7 @@ class KafkaAdmin:
         return NewTopic(spec.name, spec.partitions, self._replication_factor, topic_configs=configs)
 
     async def _until_visible(self, specs: Sequence[TopicSpec]) -> None:
-        """A created topic, or partition, may take a moment until the brokers know it and lead all of it."""
+        """Wait until the brokers know the created topics, and lead all of their partitions."""
         wanted = {spec.name: spec.partitions for spec in specs}
 
         async def are_visible() -> bool:
@@ -234,7 +234,7 @@ class KafkaAdmin:
             offsets = GroupOffsets(self._client, group)
             settled = await offsets.settled(partitions)
             if missing := [partition for partition in partitions if partition not in settled]:
-                # Of a new topic that is 0; of an old one, what retention has left.
+                # 0 for a new topic; for an old one, the first record that retention has left.
                 await offsets.begin(await self._client.offsets(missing, "earliest"))
 
     async def _partitions(self, topic: str) -> list[TopicPartition]:

@@ -1,4 +1,4 @@
-"""Requests of our own to a Kafka cluster: what the library's producer and consumer do not offer, or not safely.
+"""Client for requests that the library's producer and consumer do not offer, or not safely.
 
 Metadata requests of the library's clients create missing topics where the broker allows it; these never do.
 """
@@ -38,7 +38,7 @@ from relay.log.port import TopicPartition
 _RETRY_S: Final = 0.1
 _CLOSE_S: Final = 2.0
 _PATIENCE_S: Final = 2.0
-"""With a broker, where any other one can answer as well."""
+"""With one broker, for requests that any broker can answer."""
 
 _EARLIEST: Final = -2
 _LATEST: Final = -1
@@ -70,7 +70,7 @@ class Replicas(NamedTuple):
 
 @contextmanager
 def kafka_errors(doing: str) -> Iterator[None]:
-    """Turn what the library raises into LogUnavailable, which says what was being done."""
+    """Translate the library's errors to LogUnavailable. `doing`: the operation, for its text."""
     try:
         yield
     except (KafkaError, OSError, TimeoutError) as error:
@@ -78,7 +78,7 @@ def kafka_errors(doing: str) -> Iterator[None]:
 
 
 def described(error: BaseException) -> str:
-    """An error in words: many of the library's have a name and no text."""
+    """The text of an error: many of the library's have a name and no text."""
     if isinstance(error, GroupCoordinatorNotAvailableError):
         return _NO_COORDINATOR
     if isinstance(error, _FORBIDDEN):
@@ -89,15 +89,15 @@ def described(error: BaseException) -> str:
 
 
 def no_topic(*names: str) -> LogUnavailable:
-    """A topic that is missing may be created any moment: no fault for good."""
+    """The error for missing topics, which may be created any moment."""
     return LogUnavailable(f"Kafka: no topic {', '.join(names)}; `relay topics apply` creates it")
 
 
 class KafkaClient:
-    """One set of connections. A request is repeated while its error is a passing one, within its timeout.
+    """One set of connections. A request is repeated while its error is temporary, within its timeout.
 
-    Every method may raise LogUnavailable. Where nothing answered, the connections are thrown away, so that the next
-    request starts from the bootstrap servers: the cluster may have moved to other addresses.
+    Every method may raise LogUnavailable. If no broker answers, the connections are closed, so that the next request
+    starts from the bootstrap servers: the cluster may have moved to other addresses.
     """
 
     def __init__(self, cluster: KafkaCluster) -> None:
@@ -124,8 +124,8 @@ class KafkaClient:
     async def offsets(
         self, partitions: Iterable[TopicPartition], which: Literal["earliest", "latest", "end"]
     ) -> dict[TopicPartition, int]:
-        """The first offset that is still there, the one behind the last record that can be read, or the end of the log:
-        the offset that the next record will get. Open transactions are between the last two."""
+        """The first offset that still exists, the one behind the last readable record, or the end of the log: the
+        offset that the next record will get. Open transactions are between the last two."""
         wanted = list(partitions)
         timestamp = _EARLIEST if which == "earliest" else _LATEST
         isolation = Isolation.READ_UNCOMMITTED if which == "end" else self._cluster.isolation
@@ -134,7 +134,7 @@ class KafkaClient:
         )
 
     async def epoch_ends(self, asked: Mapping[TopicPartition, EpochAsked]) -> dict[TopicPartition, EpochEnd]:
-        """What leaders say, without those partitions whose leader is changing."""
+        """The leaders' replies, without partitions whose leader is changing."""
         return await self._repeated(
             "asking for leader epochs", lambda client: self._ask_epoch_ends(client, dict(asked))
         )
@@ -159,7 +159,7 @@ class KafkaClient:
         )
 
     async def asked(self, doing: str, request: object, read: Callable[[Any], _T]) -> _T:
-        """What `read` makes of the answer of any broker; as `coordinated`."""
+        """The result of `read` for the response of any broker; as `coordinated`."""
 
         async def ask(client: AIOKafkaClient) -> _T:
             nodes = [broker.nodeId for broker in client.cluster.brokers()]
@@ -168,8 +168,8 @@ class KafkaClient:
         return await self._repeated(doing, ask)
 
     async def coordinated(self, group: str, doing: str, request: object, read: Callable[[Any], _T]) -> _T:
-        """What `read` makes of the answer of the group's coordinator. It may raise the library's errors, of which the
-        passing ones have the request repeated."""
+        """The result of `read` for the response of the group's coordinator. `read` may raise the library's errors; the
+        retriable ones repeat the request."""
 
         async def ask(client: AIOKafkaClient) -> _T:
             return read(await self._to_coordinator(client, group, request))
@@ -199,7 +199,7 @@ class KafkaClient:
             return self._client
 
     async def _repeated(self, doing: str, ask: Callable[[AIOKafkaClient], Awaitable[_T]]) -> _T:
-        """What `ask` returns. Raises LogUnavailable, or OffsetOutOfRangeError."""
+        """The result of `ask`. Raises LogUnavailable, or OffsetOutOfRangeError."""
         last: KafkaError | None = None
         clock, cluster = asyncio.get_running_loop().time, self._cluster
         repeat_until = clock() + (cluster.request_timeout_s if cluster.repeat_s is None else cluster.repeat_s)
@@ -223,7 +223,7 @@ class KafkaClient:
             raise LogUnavailable(f"Kafka: {doing}: {described(last or error)}") from error
 
     async def _send(self, client: AIOKafkaClient, node: int, request: object) -> Any:
-        """The answer, of a shape that only the library's schema knows: callers take it apart at once."""
+        """The response, in the shape of the library's schema: callers decode it at once."""
         current = self._client
         if current is None or current is not client:
             raise KafkaConnectionError("the connection was given up meanwhile")
@@ -233,7 +233,7 @@ class KafkaClient:
             raise KafkaConnectionError("the connection was lost") from error
 
     async def _first_to_answer(self, client: AIOKafkaClient, nodes: Sequence[int], request: object) -> Any:
-        """A broker that is frozen, or cut off, does not delay the answer of another one."""
+        """The response of the first broker that answers: one that is frozen, or cut off, does not delay another."""
         for node in nodes:
             try:
                 async with asyncio.timeout(_PATIENCE_S):

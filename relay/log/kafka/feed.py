@@ -14,12 +14,12 @@ from relay.log.port import Record, TopicPartition
 
 _LARGEST_BATCH: Final = 256 * 1024**2
 _CUTS: Final = 10
-"""So often in a row a batch may come cut short before its length is taken for wrong."""
+"""So often in a row a batch may arrive cut short before its length counts as wrong."""
 
 
 class Feed:
-    """`position`: the next offset to be taken. `held`: bytes fetched and not taken, as they came. `taken`: bytes of the
-    records that the last `take` returned.
+    """The fetched data of one partition. `position`: the next offset to be taken. `held`: bytes fetched and not taken,
+    as fetched. `taken`: bytes of the records that the last `take` returned.
 
     `following`: the next offset to be fetched; None if it is known only after unpacking. `trouble`: the error to raise
     when all records before it have been taken. `strikes`: errors in a row. `proved`: the last epoch in which a leader
@@ -60,7 +60,7 @@ class Feed:
 
     @property
     def has_some(self) -> bool:
-        """Something to take, be it trouble."""
+        """Whether there are records, or an error, to take."""
         return bool(self._chunks) or self.trouble is not None
 
     @property
@@ -70,11 +70,11 @@ class Feed:
 
     @property
     def large(self) -> Unpacking | None:
-        """What has to be unpacked aside before more can be taken."""
+        """The batch that has to be unpacked in a thread before more can be taken."""
         return self._chunks[0] if self._chunks and self._chunks[0].is_large else None
 
     def accept(self, data: bytes, high_watermark: int, aborted: Sequence[Aborted] = ()) -> bool:
-        """Take in the answer to what was `wanted`. False: nothing came of it that can be taken."""
+        """Add the response to the `wanted` fetch. False if there is nothing to take in it."""
         if self.following is None or not data:
             return False
         start, most = self.following, self._max_record_bytes
@@ -93,8 +93,8 @@ class Feed:
         return True
 
     def take(self, count: int, max_bytes: int) -> list[Record]:
-        """At most `count` records, none behind those that have `max_bytes` or more. Fewer, though there are more: see
-        `large`."""
+        """At most `count` records, none behind those that have `max_bytes` or more. Fewer, though there are more, if
+        a `large` batch is next."""
         found: list[Record] = []
         self.taken = 0
         while self._chunks and len(found) < count and self.taken < max_bytes:
@@ -112,7 +112,7 @@ class Feed:
         return found
 
     def unpacked(self, chunk: Unpacking) -> bool:
-        """This one is unpacked now. False: it was dropped meanwhile."""
+        """Note that `chunk` is unpacked now. False if it was dropped meanwhile."""
         if not self._chunks or self._chunks[0] is not chunk:
             return False
         self.opened = chunk.opened
@@ -125,7 +125,7 @@ class Feed:
             self.opened = self._chunks[0].opened
 
     def drop(self) -> None:
-        """Forget what was fetched and not taken, trouble included: it is asked for again."""
+        """Drop the data that were not taken, and the error: they are requested again."""
         self.trouble = None
         self._chunks.clear()
         self.held = self.opened = 0

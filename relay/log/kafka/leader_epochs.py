@@ -1,5 +1,4 @@
-"""The leader epochs of the offsets of a partition that were returned to the reader, and the ends of the readable part.
-Pure.
+"""Leader epochs of the records of a partition that a reader has got. Pure.
 
 Source: KIP-320. An offset alone names another record once a log has lost its end and grown again; with the epoch of the
 record before it, the leader can say where the log that it knows parts from the one that was read.
@@ -19,15 +18,15 @@ class EpochAsked(NamedTuple):
 
 
 class EpochEnd(NamedTuple):
-    """What a leader says of an epoch that it was asked for: the newest of its log that is not above it, and the offset
-    behind its last record. Either is -1 where it knows none."""
+    """A leader's reply about an epoch: the newest of its log that is not above it, and the offset behind its last
+    record. Either is -1 if it has none."""
 
     epoch: int
     end: int
 
 
 class Trail:
-    """Of one partition, from offset `start` on. `epoch`: of the record before that, -1 where it is not known."""
+    """The leader epochs of one partition, from offset `start` on. `epoch`: of the record before that; -1 if unknown."""
 
     def __init__(self, start: int = 0, epoch: int = UNKNOWN) -> None:
         self.start = self.position = start
@@ -42,35 +41,36 @@ class Trail:
             self._epochs.append(epoch)
 
     def taken(self, last: int | None, position: int) -> None:
-        """Records up to offset `last` were handed out; None: none. There is nothing more before `position`."""
+        """Records up to offset `last` were returned; None if none. There are no more records before `position`."""
         self.position = position
         if last is not None:
             self._last = last + 1
 
     def behind(self, offset: int) -> int:
-        """Where to go on when all before `offset` is finished: behind markers, aborted and compacted records, too."""
+        """Where to go on when all records before `offset` are finished: behind markers, aborted and compacted records,
+        too."""
         return max(offset, self.position) if offset == self._last else offset
 
     def epoch_before(self, offset: int) -> int:
-        """In which the record before `offset` was written."""
+        """The epoch in which the record before `offset` was written."""
         return self._epochs[max(0, bisect_left(self._firsts, offset) - 1)]
 
     def forget_before(self, offset: int) -> None:
-        """Nothing before `offset` will be asked for."""
+        """No epoch before `offset` will be asked for."""
         first = bisect_left(self._firsts, offset) - 1
         if first > 0:
             del self._firsts[:first], self._epochs[:first]
 
-    def divergence(self, offset: int, told: EpochEnd, leader_epoch: int) -> int | None:
-        """Where the log diverges from what was read up to `offset`; None if it does not; 0 if it was created again.
-        `told`: the end of the epoch before `offset`, from a leader of `leader_epoch`."""
+    def divergence(self, offset: int, found: EpochEnd, leader_epoch: int) -> int | None:
+        """Where the log diverges from the records read up to `offset`; None if it does not; 0 if it was created again.
+        `found`: the end of the epoch before `offset`, from a leader of `leader_epoch`."""
         written = self.epoch_before(offset)
-        if told.end == UNKNOWN:  # it never heard of this epoch; or it keeps none
+        if found.end == UNKNOWN:  # its log has no such epoch; or it keeps none
             return 0 if written > leader_epoch else None
-        if written == leader_epoch and told.end < offset:
+        if written == leader_epoch and found.end < offset:
             return 0  # a log loses its end with its leader only
-        end = told.end
+        end = found.end
         for first, epoch in zip(self._firsts, self._epochs, strict=True):
-            if epoch > told.epoch and first != UNKNOWN:
-                end = min(end, first)  # of what was read from there on, this log has nothing
+            if epoch > found.epoch and first != UNKNOWN:
+                end = min(end, first)  # this log has none of the records read from there on
         return end if end < offset else None

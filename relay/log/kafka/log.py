@@ -1,4 +1,4 @@
-"""The log on Kafka: production's. Its parts are in the kafka_*.py modules beside this one; here they come together."""
+"""The log on Kafka, assembled from its parts in the modules beside this one."""
 
 import asyncio
 from collections.abc import AsyncGenerator, Collection, Mapping, Sequence
@@ -92,7 +92,7 @@ class KafkaLog:
         self._fetching = [self._new_fetching()]
         self._fetched: list[dict[str, set[str]]] = [{}]
         """Of each loop: which topics it fetches for which group. A loop has a partition for one group only."""
-        self._broken_off: set[asyncio.Task[None]] = set()
+        self._closing_loops: set[asyncio.Task[None]] = set()
         self._producer = KafkaProducer(self._cluster, self.max_record_bytes, self._ensure_topic)
         self._reader = KafkaReader(self._client, self._is_compacted)
         self._admin = KafkaAdmin(self._cluster, self._client, replication_factor, self.max_record_bytes)
@@ -100,10 +100,10 @@ class KafkaLog:
         self._consumers: WeakSet[KafkaConsumer] = WeakSet()
         self._followers: set[KafkaClient] = set()
         self._followed: dict[str, Trail] = {}
-        """By topic: a follower that goes on where it was learns of a log that lost its end meanwhile."""
+        """By topic: a follower that goes on after a pause notices if the log lost its end meanwhile."""
 
     async def start(self) -> None:
-        """Raises LogUnavailable when no broker answers, UserError when one does not let us in, or the client library is
+        """Raises LogUnavailable if no broker answers, UserError if one rejects us, or the client library is
         incomplete."""
         _check_library()
         try:
@@ -165,17 +165,17 @@ class KafkaLog:
         return number
 
     def _working_fetching(self, number: int) -> FetchLoop:
-        """The process's own; another one after it broke, for the next caller."""
+        """The loop with this number; a new one if it is broken."""
         if self._fetching[number].is_broken:
             closing = asyncio.create_task(self._fetching[number].close())
-            self._broken_off.add(closing)
-            closing.add_done_callback(self._broken_off.discard)
+            self._closing_loops.add(closing)
+            closing.add_done_callback(self._closing_loops.discard)
             self._fetching[number] = self._new_fetching()
             self._fetching[number].start()
         return self._fetching[number]
 
     async def read(self, wanted: Sequence[tuple[Coordinate, bytes | None]]) -> list[Record | None]:
-        """As the port says; what that means for compacted topics, KafkaReader says."""
+        """As the port says, and for compacted topics as KafkaReader says."""
         return await self._reader.read(wanted)
 
     async def ends(self, partitions: Sequence[TopicPartition]) -> dict[TopicPartition, int]:
@@ -226,7 +226,7 @@ class KafkaLog:
     async def close(self) -> None:
         """Consumers that are still open leave their groups; appends in flight get 5 s."""
         await asyncio.gather(*(consumer.close() for consumer in self._consumers))
-        await asyncio.gather(*(loop.close() for loop in self._fetching), *self._broken_off)
+        await asyncio.gather(*(loop.close() for loop in self._fetching), *self._closing_loops)
         await asyncio.gather(*(client.close() for client in self._followers), self._producer.close())
         await self._client.close()
 

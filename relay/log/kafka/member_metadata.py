@@ -1,7 +1,7 @@
-"""The metadata of group members, as bytes: their subscriptions, and the assignment of each.
+"""Encoding of the metadata of group members: their subscriptions, and the assignment of each.
 
-A topic is a fingerprint of its name, so that the leader needs to know nothing of the topics themselves, and thousands
-of them are a few kB: a group's record, with all its members' bytes, has to stay well below the limit of a Kafka record.
+A topic is a fingerprint of its name, so that the leader needs no topic names, and thousands of them are a few kB: a
+group's record, with the bytes of all members, has to stay well below the limit of a Kafka record.
 Another format needs another PROTOCOL: the broker keeps members of different ones apart.
 """
 
@@ -61,11 +61,11 @@ class Vocabulary:
         self, claims: Collection[TopicPartition], generation: int, *, named: bool = False, rank: int = 0
     ) -> bytes:
         applied = (named, rank, generation, self._wanted, self._several, _packed_places(claims))
-        unable = (_packed_places(self.unable),) if self.unable else ()  # which a former release passes over
+        unable = (_packed_places(self.unable),) if self.unable else ()  # a former release ignores it
         return msgspec.msgpack.encode(applied + unable)
 
     def partitions(self, dealt: bytes) -> frozenset[TopicPartition]:
-        """What of it this member knows and wants."""
+        """The assigned partitions of topics that this member knows and wants."""
         return frozenset(
             TopicPartition(name, number)
             for topic, number in _places(dealt)
@@ -93,7 +93,7 @@ def encode_dealt(places: Collection[Place]) -> bytes:
 
 @lru_cache(maxsize=64)
 def _wanted(topics: bytes, several: tuple[tuple[bytes, int], ...]) -> frozenset[Place]:
-    """Members of a pool say the same: it is read once."""
+    """Cached, as members of a pool have the same wish."""
     counts = dict(several)
     return frozenset((topic, n) for topic in _unpacked(topics) for n in range(counts.get(topic, 1)))
 
@@ -107,7 +107,7 @@ def _places(data: bytes) -> Iterator[Place]:
 
 
 def _packed(fingerprints: Iterable[bytes]) -> bytes:
-    """In order, as differences to the one before, all first bytes first: of those zlib leaves little."""
+    """In order, as differences to the one before, all first bytes first: zlib compresses these well."""
     numbers = sorted(int.from_bytes(each) for each in set(fingerprints))
     steps = b"".join((n - m).to_bytes(_WIDTH) for m, n in zip([0, *numbers], numbers, strict=False))
     return zlib.compress(b"".join(steps[plane::_WIDTH] for plane in range(_WIDTH)))

@@ -1,6 +1,6 @@
-"""A member of a consumer group: the library's coordinator joins and sends heartbeats, with an assignor of ours.
+"""Membership in a consumer group: the library's coordinator joins and sends heartbeats, with an assignor of ours.
 
-All private parts of the library's coordinator that we lean on are here. Written for aiokafka 0.14.
+This module has all uses of private parts of the library's coordinator. Written for aiokafka 0.14.
 """
 
 import asyncio
@@ -35,11 +35,11 @@ _LEAVE_S: Final = 5.0
 _DISCONNECT_S: Final = 2.0
 _REPEAT_S: Final = 0.05
 _SETTLING_S: Final = 10.0
-"""What one member is to give up, another is dealt in a further round: after one round the next is close."""
+"""Partitions that one member has to release are assigned to another in a further round, soon after the first."""
 _SETTLING_BEAT_S: Final = 0.25
-"""A member hears of a round when it asks. Until then it does none of what it will be dealt."""
+"""A member learns of a round by its heartbeat. Until then it reads none of its new partitions."""
 _NEVER_MS: Final = 10**15
-"""How long it may read nothing: whether a member does its work is looked after elsewhere."""
+"""How long it may read nothing: progress is watched elsewhere."""
 
 _STALLED_S: Final = 50.0
 """A rebalance is over within 30 s: much longer without an end is a fault."""
@@ -55,11 +55,11 @@ class Holder(Protocol):
         ...
 
     def dealt(self, generation: int, dealt: bytes) -> None:
-        """What the member may have from now on, in this generation of the group."""
+        """The member's partitions from now on, in this generation of the group."""
         ...
 
     def lost(self) -> None:
-        """The group has put the member out, or may have: it holds nothing any more."""
+        """The group has removed the member, or may have: it holds nothing any more."""
         ...
 
 
@@ -115,7 +115,7 @@ class GroupMember:
         self._trouble: KafkaError | None = None
 
     async def join(self, topic: str) -> None:
-        """Join the group, in the background. `topic`: one that exists; the library looks after one at least. Raises
+        """Join the group, in the background. `topic`: one that exists, as the library needs at least one. Raises
         LogUnavailable."""
         timing = self._timing
         client = AIOKafkaClient(**self._cluster.arguments(), request_timeout_ms=timing.request_timeout_ms)
@@ -133,12 +133,12 @@ class GroupMember:
 
     @property
     def has_joined(self) -> bool:
-        """Whether it has been asked to."""
+        """Whether `join` was called."""
         return self._coordinator is not None
 
     @property
     def standing(self) -> Generation | None:
-        """The generation that the member belongs to, and its id; None: it belongs to none (any more)."""
+        """The generation that the member belongs to, and its id; None if it belongs to none (any more)."""
         coordinator = self._coordinator
         if coordinator is None or coordinator.generation < 0:
             return None
@@ -150,13 +150,13 @@ class GroupMember:
 
     @property
     def waits_for(self) -> str | None:
-        """What keeps it out of the group, for people."""
+        """Why it cannot join the group, for operators."""
         if isinstance(self._trouble, InconsistentGroupProtocolError):
             return f"Kafka: {self._group} has members of another release: this one joins when they have left"
         return None
 
     def apply_again(self) -> None:
-        """Have the group deal anew: what the member wants or holds has changed."""
+        """Have the group assign again: the member's wish or its partitions have changed."""
         if self._coordinator is not None:
             self._coordinator.apply_again()
 
@@ -173,14 +173,14 @@ class GroupMember:
             return
         coordinator.watchdog.check(_now(), is_dead=coordinator._coordination_task.done(), is_waiting=is_waiting)
         if coordinator.generation >= 0 and _now() - coordinator.accepted_at > self._timing.session_timeout_ms / 1000:
-            self.put_out()
+            self.remove()
         trouble = self._trouble
         if trouble is not None and self.waits_for is None:
             self._trouble = None
             raise LogUnavailable(f"Kafka: {self._group} cannot go on (coordination): {described(trouble)}") from trouble
 
-    def put_out(self) -> None:
-        """The group does not know this member, or not in this generation: it starts from nothing."""
+    def remove(self) -> None:
+        """The group does not know this member, or not in this generation: it starts anew."""
         if self._coordinator is not None:
             self._coordinator.reset_generation()
 
@@ -202,8 +202,8 @@ class GroupMember:
         return refusal.__name__
 
     async def commit(self, offsets: Mapping[TopicPartition, Committed]) -> None:
-        """In bounded time. While the group is dealt anew it takes nothing for a moment, and is asked again. Raises
-        PartitionLost when it does not know this member, LogUnavailable."""
+        """Commit, in bounded time. During an assignment the group accepts no commits for a moment: they are repeated.
+        Raises PartitionLost if the group does not know this member, and LogUnavailable."""
         try:
             async with asyncio.timeout(self._timing.commit_timeout_s):
                 while (asked := self.standing) is not None:
@@ -218,18 +218,18 @@ class GroupMember:
         raise PartitionLost(f"{self._group}: not a member of the group")
 
     def _moves_on(self, refusal: type[KafkaError], asked: Generation) -> bool:
-        """The group was dealt anew, with this member in it, while it was asked."""
+        """During the request the group got a new generation with this member in it."""
         now = self.standing
         is_same = now is not None and now[1] == asked[1] and (now != asked or self.is_joining)
         return refusal is IllegalGenerationError and is_same
 
     def _refused(self, refusal: type[KafkaError], asked: Generation) -> PartitionLost:
         if self.standing == asked:
-            self.put_out()
+            self.remove()
         return PartitionLost(f"{self._group}: {refusal.__name__}")
 
     async def leave(self) -> None:
-        """So that others take over at once. Never raises; bounded time."""
+        """Leave the group, so that others take over at once. Never raises; bounded time."""
         coordinator, client, standing = self._coordinator, self._client, self.standing
         if self._vigil is not None:
             self._vigil.cancel()
@@ -243,8 +243,8 @@ class GroupMember:
             await ends_within(client.close(), _DISCONNECT_S)
 
     async def _watch(self, coordinator: "_Coordinator") -> None:
-        """While it joins, the library sends no heartbeats, and its errors wait to be read. While the group settles, its
-        heartbeats would be seconds late."""
+        """Send heartbeats and collect errors where the library does not: it sends none while it joins, late ones while
+        the group settles, and its errors wait to be read."""
         beat_s = self._timing.heartbeat_interval_ms / 1000
         while True:
             await coordinator.until_beat(beat_s)
@@ -262,7 +262,7 @@ class GroupMember:
 
 
 class _Coordinator(GroupCoordinator):  # type: ignore[misc]  # the library is untyped
-    """`accepted_at`: when the last request was sent that the group accepted of this member."""
+    """The library's coordinator. `accepted_at`: when the last request was sent that the group accepted."""
 
     def __init__(self, client: AIOKafkaClient, group: str, timing: GroupTiming, holder: Holder) -> None:
         self.accepted_at = self._dealt_at = _now()
@@ -271,7 +271,7 @@ class _Coordinator(GroupCoordinator):  # type: ignore[misc]  # the library is un
         self.watchdog = Watchdog(group)
         self.watchdog.unassigned(self.accepted_at)
         self.is_leaving = False
-        self.news = self.news_told = 0
+        self.news = self.applied_news = 0
         self._holder = holder
         subscription = SubscriptionState()
         subscription.register_fetch_waiters([])
@@ -293,7 +293,7 @@ class _Coordinator(GroupCoordinator):  # type: ignore[misc]  # the library is un
         return _now() - self._dealt_at < _SETTLING_S
 
     async def until_beat(self, beat_s: float) -> None:
-        """Sleep; but when the group has dealt, what follows is near."""
+        """Wait for the time of the next heartbeat; after an assignment the next one is near."""
         if self.is_settling:
             await asyncio.sleep(min(beat_s, _SETTLING_BEAT_S))
             return
@@ -311,8 +311,8 @@ class _Coordinator(GroupCoordinator):  # type: ignore[misc]  # the library is un
         self.request_rejoin()
 
     def beat_again(self) -> None:
-        """An error that the library considers final, such as a missing right, has ended its heartbeats: it would raise
-        it for ever, and start them again only with the next rebalance."""
+        """Restart heartbeats. The library ends them at an error that it considers final, such as a missing right: it
+        would raise it for ever, and start them again only with the next rebalance."""
         if self._heartbeat_task is not None and self._heartbeat_task.done():
             self.request_rejoin()
 
@@ -323,7 +323,7 @@ class _Coordinator(GroupCoordinator):  # type: ignore[misc]  # the library is un
             self._holder.lost()
 
     def start_commit_offsets_refresh_task(self, assignment: object) -> None:
-        """It is never asked for committed offsets."""
+        """Does nothing: committed offsets are never read from it."""
 
     async def _do_heartbeat(self) -> bool:
         sent_at = _now()
@@ -334,7 +334,7 @@ class _Coordinator(GroupCoordinator):  # type: ignore[misc]  # the library is un
 
 
 class _Assignor(AbstractPartitionAssignor):  # type: ignore[misc]
-    """Metadata and assignments go beside the library's own lists of topics, which would be too long."""
+    """Our assignor. Metadata and assignments are in the user data: the library's lists of topics would be too long."""
 
     name = PROTOCOL
 
@@ -343,7 +343,7 @@ class _Assignor(AbstractPartitionAssignor):  # type: ignore[misc]
         self._holder = holder
 
     def metadata(self, topics: object) -> ConsumerProtocolMemberMetadata:
-        self._coordinator.news_told = self._coordinator.news
+        self._coordinator.applied_news = self._coordinator.news
         return ConsumerProtocolMemberMetadata(_VERSION, [], self._holder.application())
 
     def assign(self, cluster: object, members: Mapping[str, Any]) -> dict[str, ConsumerProtocolMemberAssignment]:
@@ -355,12 +355,12 @@ class _Assignor(AbstractPartitionAssignor):  # type: ignore[misc]
         coordinator = self._coordinator
         coordinator.notes_deal()
         self._holder.dealt(coordinator.generation, assignment.user_data)
-        if coordinator.news != coordinator.news_told:  # which the library forgets while it joins
+        if coordinator.news != coordinator.applied_news:  # which the library forgets while it joins
             coordinator.request_rejoin()
 
 
 class _Joining(ConsumerRebalanceListener):  # type: ignore[misc]
-    """Nothing is revoked by a rebalance as such."""
+    """Listener of the coordinator. A rebalance as such revokes nothing."""
 
     def __init__(self, coordinator: _Coordinator) -> None:
         self._coordinator = coordinator
@@ -373,8 +373,8 @@ class _Joining(ConsumerRebalanceListener):  # type: ignore[misc]
 
 
 class _WithoutTopics:
-    """A client for a coordinator: that of a group's leader would follow all topics of all members by name, and ask for
-    them in a way that creates those that are missing."""
+    """The client of a coordinator, without topics: the leader of a group would follow all topics of all members, with
+    metadata requests that create missing ones."""
 
     def __init__(self, client: AIOKafkaClient) -> None:
         self.cluster = client.cluster

@@ -1,7 +1,7 @@
-"""The offsets of a consumer group, as its members and others commit and read them.
+"""Committed offsets of a consumer group.
 
-Beside each offset stands an incarnation: it grows when the offsets of another group are taken over, whose generations
-are counted apart, so that every epoch of the new group is above all of the old one.
+Each offset has an incarnation, which grows when the offsets of another group are taken over: the generations of that
+group are counted apart, and every epoch of the new group has to be above all of the old one.
 """
 
 import asyncio
@@ -35,9 +35,9 @@ Generation = tuple[int, str]
 
 
 class Committed(NamedTuple):
-    """`incarnation` 0: of a release that knew none, whose epochs were mere generations. `taken`: another group goes on
-    from here. `leader_epoch`: in which the record before `offset` was written; -1: of a release that did not commit it,
-    or there is no such record."""
+    """A committed offset. `incarnation` 0: of a release that had none, whose epochs were mere generations. `taken`:
+    another group goes on from here. `leader_epoch`: in which the record before `offset` was written; -1 from a release
+    that did not commit it, or if there is no such record."""
 
     offset: int
     incarnation: int = 1
@@ -46,20 +46,20 @@ class Committed(NamedTuple):
 
 
 class Begun(NamedTuple):
-    """`starts`: where to begin. `occupied`: former groups that have members; what they read has to wait."""
+    """`starts`: where to begin. `occupied`: former groups that have members; their partitions have to wait."""
 
     starts: dict[TopicPartition, Committed]
     occupied: frozenset[str]
 
 
 def epoch(incarnation: int, generation: int, opening: int) -> int:
-    """One number below 2**53 that grows with each of them, the first above all. `opening`: how often the partition was
-    opened anew in the hands of one member."""
+    """One number below 2**53 that grows with each of them, most of all with the first. `opening`: number of restarts of
+    the partition by one member."""
     return incarnation << 40 | generation << 8 | min(opening, 255)
 
 
 class GroupOffsets:
-    """Of one group. Every method may raise LogUnavailable."""
+    """Offsets of one group. Every method may raise LogUnavailable."""
 
     def __init__(self, client: KafkaClient, group: str) -> None:
         self._client = client
@@ -68,8 +68,8 @@ class GroupOffsets:
     async def commit(
         self, offsets: Mapping[TopicPartition, Committed], member: Generation = _OUTSIDE
     ) -> type[KafkaError] | None:
-        """Why the group did not take all of these; None: it did. From outside only a group without members takes
-        any."""
+        """Why the group did not accept all of these; None if it did. From a client outside, only a group without
+        members accepts any."""
         for some in batches(list(offsets), _PARTITIONS_A_REQUEST):
             request = commit_ask(self._group, *member, by_topic((p, _row(p, offsets[p])) for p in some))
             doing = f"committing for {self._group}"
@@ -79,7 +79,7 @@ class GroupOffsets:
         return None
 
     async def committed(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, Committed]:
-        """Of those partitions that have an offset."""
+        """The offsets of partitions that have one."""
         found: dict[TopicPartition, Committed] = {}
         for some in batches(list(partitions), _PARTITIONS_A_REQUEST):
             request = committed_ask(self._group, by_topic((p, p.partition) for p in some))
@@ -92,7 +92,7 @@ class GroupOffsets:
         return await self._client.coordinated(self._group, doing, request, _has_members)
 
     async def heartbeat(self, member: Generation) -> type[KafkaError] | None:
-        """Why the group does not accept this member; None: it does."""
+        """Why the group does not accept this member; None if it does."""
         request, doing = HeartbeatRequest(self._group, *member), f"confirming {self._group}"
         return await self._client.coordinated(self._group, doing, request, _refusal)
 
@@ -104,12 +104,12 @@ class GroupOffsets:
 
     @property
     def _newcomers(self) -> "GroupOffsets":
-        """A group with members takes no offsets from outside. So those of new topics are committed to a group that
-        never has members: the owner of such a partition finds them there."""
+        """The group for offsets of new topics, which never has members: a group with members accepts no offsets from
+        outside. The owner of such a partition finds them there."""
         return GroupOffsets(self._client, f"{self._group}.new_topics")
 
     async def settled(self, partitions: Collection[TopicPartition]) -> dict[TopicPartition, Committed]:
-        """As `committed`, or as it was begun for the group."""
+        """As `committed`, or as `begin` has set it."""
         found = await self.committed(partitions)
         missing = [partition for partition in partitions if partition not in found]
         left = await self._newcomers.committed(missing) if missing else {}
@@ -150,7 +150,7 @@ class GroupOffsets:
     async def _left_by(
         self, group: str, partitions: Collection[TopicPartition]
     ) -> dict[TopicPartition, Committed] | None:
-        """What a former group has left behind; None: it has members, who may still commit."""
+        """The offsets of a former group; None if it has members, which may still commit."""
         offsets = GroupOffsets(self._client, group)
         if await offsets.has_members():
             return None
@@ -196,7 +196,7 @@ def _committed(answer: Any) -> dict[TopicPartition, Committed]:
 def _refusal_of_commit(answer: Any) -> type[KafkaError] | None:
     refusals = [for_code(error) for _, rows in answer.topics for _, error in rows]
     refusals = [each for each in refusals if each not in (NoError, UnknownTopicOrPartitionError)]
-    for refusal in refusals:  # a topic that was deleted has no offsets, and is no reason to refuse the others'
+    for refusal in refusals:  # a deleted topic has no offsets, and is no reason to reject the others
         if refusal.retriable:
             raise refusal()
     return refusals[0] if refusals else None

@@ -1,4 +1,4 @@
-"""Reading Kafka outside of any group: records by coordinate, a compacted topic as a whole, a topic as it grows."""
+"""Reader of Kafka outside of any group: records by coordinate, a whole compacted topic, a topic as it grows."""
 
 import asyncio
 import logging
@@ -15,15 +15,15 @@ from relay.log.kafka.record_batches import FetchedRecords
 from relay.log.port import Coordinate, Record, TopicPartition
 
 _RECORD_BYTES: Final = 16_384
-"""What a fetch asks for per wanted record: a few typical ones, as wanted records are often neighbours."""
+"""Fetched per wanted record: a few typical ones, as wanted records are often neighbours."""
 
 _BULK_BYTES: Final = 1_048_576
 _FOLLOWED_BYTES: Final = 131_072
 """Some thousand small records when they are unpacked: to take more at a time would hold up the event loop."""
 _WAIT_MS: Final = 5_000
 _LOOK_S: Final = 0.1
-_TOLD: Final = 1_000
-"""Gaps in the log that one reader reports."""
+_REPORTED: Final = 1_000
+"""Gaps in the log that one reader reports at most."""
 
 _log = logging.getLogger(__name__)
 
@@ -37,13 +37,13 @@ class KafkaReader:
     def __init__(self, client: KafkaClient, is_compacted: IsCompacted) -> None:
         self._client = client
         self._is_compacted = is_compacted
-        self._told: set[Coordinate] = set()
+        self._reported: set[Coordinate] = set()
 
     async def read(self, wanted: Sequence[Wanted]) -> list[Record | None]:
         """As the port says.
 
-        Kafka finds records by offset, not by key. So in a compacted topic a newer record of the key takes the place of
-        the one asked for only where the fetch brought it along; farther on it is not seen, a tombstone neither.
+        Kafka finds records by offset, not by key. So in a compacted topic a newer record of the key, or a tombstone,
+        replaces the wanted one only if the same fetch returned it.
         """
         by_partition: dict[TopicPartition, list[Wanted]] = {}
         for coordinate, key in dict.fromkeys(wanted):
@@ -73,7 +73,7 @@ class KafkaReader:
     async def scan(
         self, topic: str, partition: int, *, start: int = 0, end: int | None = None, batch: int = 1_000
     ) -> AsyncGenerator[Sequence[Record], None]:
-        """As the port says. In memory is what one fetch brings."""
+        """As the port says. One fetch is in memory at a time."""
         place = TopicPartition(topic, partition)
         latest = (await self._client.offsets([place], "latest"))[place]
         stop = latest if end is None else min(end, latest)
@@ -84,7 +84,7 @@ class KafkaReader:
             except OffsetOutOfRangeError:
                 first = (await self._client.offsets([place], "earliest"))[place]
                 if first <= position:
-                    return  # the end itself went back: the topic was made anew
+                    return  # the end itself went back: the topic was created again
                 position = first
                 continue
             records = [record for record in chunk.records if record.offset < stop]
@@ -93,10 +93,10 @@ class KafkaReader:
             position = chunk.next_offset if chunk.next_offset > position else await self._behind(place, stop, chunk)
 
     async def follow(self, topic: str, trail: Trail, start: int | None = None) -> AsyncGenerator[Record | None, None]:
-        """As the port says. Waiting fetches occupy the client: give each follower one of its own. `trail`: of what was
-        followed before `start`, and from here on.
+        """As the port says. Waiting fetches occupy the client: give each follower one of its own. `trail`: of the
+        records followed before `start`, and from here on.
 
-        Tombstones stay for `delete.retention.ms`, a day by default: so long ago may be what was there before `start`.
+        Tombstones stay for `delete.retention.ms`, a day by default: the records before `start` may be so old.
         """
         place = TopicPartition(topic, 0)
         first = (await self._client.offsets([place], "earliest"))[place]
@@ -136,14 +136,14 @@ class KafkaReader:
         return empty.next_offset
 
     async def _prove(self, place: TopicPartition, trail: Trail, position: int) -> None:
-        """Have the leader say that its log holds what was read before `position`. Raises OffsetMissing."""
+        """Have the leader confirm that its log has the records read before `position`. Raises OffsetMissing."""
         asked = EpochAsked(UNKNOWN, trail.epoch_before(position))
         while asked.written != UNKNOWN:
-            told = (await self._client.epoch_ends({place: asked})).get(place)
-            if told is None:
+            end = (await self._client.epoch_ends({place: asked})).get(place)
+            if end is None:
                 await asyncio.sleep(_LOOK_S)
                 continue
-            if (offset := trail.divergence(position, told, UNKNOWN)) is None:
+            if (offset := trail.divergence(position, end, UNKNOWN)) is None:
                 return
             raise OffsetMissing(f"{place} lost its end from offset {offset} on", [place], {place: (offset, position)})
 
@@ -164,12 +164,12 @@ class KafkaReader:
         max_wait_ms: int = 0,
         trail: Trail | None = None,
     ) -> FetchedRecords:
-        """Without unreadable offsets; these are reported once."""
+        """A fetch without unreadable offsets, each of which is logged once."""
         chunk = await self._client.fetch(place, offset, max_bytes=max_bytes, max_wait_ms=max_wait_ms, trail=trail)
         gaps = [record for record in chunk.records if record.is_gap]
         for gap in gaps:
-            if gap.flaw is not None and gap.coordinate not in self._told and len(self._told) < _TOLD:
-                self._told.add(gap.coordinate)
+            if gap.flaw is not None and gap.coordinate not in self._reported and len(self._reported) < _REPORTED:
+                self._reported.add(gap.coordinate)
                 _log.error("offsets_skipped", extra={"problem": gap.flaw.detail})
         if not gaps:
             return chunk
@@ -194,7 +194,7 @@ class KafkaReader:
         return found
 
     async def _within(self, place: TopicPartition, entries: Sequence[Wanted]) -> list[Wanted]:
-        """Those entries that the log can have; the others are trimmed away, or were never there."""
+        """Those entries that the log can have; the others were deleted, or never existed."""
         first = (await self._client.offsets([place], "earliest"))[place]
         end = (await self._client.offsets([place], "latest"))[place]
         return [entry for entry in entries if first <= entry[0].offset < end]

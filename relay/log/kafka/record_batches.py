@@ -1,8 +1,7 @@
-"""Record batches as Kafka keeps and sends them, read tolerantly and a few records at a time. Pure: bytes in, records
-out.
+"""Decoder of record batches, tolerant of damage, a few records at a time. Pure: bytes in, records out.
 
-The library's parser, which is in C, does the work; where it gives up in a batch, `salvage` reads that batch on from
-the same record. Either way a batch is opened only when its records are asked for.
+The library's parser, which is in C, does the work; if it fails in a batch, `salvage` reads that batch on from the same
+record. Either way a batch is unpacked only when its records are wanted.
 """
 
 import struct
@@ -42,8 +41,8 @@ _ALL: Final = 2**62
 
 
 class FetchedRecords(NamedTuple):
-    """What one fetch gave. `next_offset`: where to go on; offsets below it that are not here are gone. `end`: before
-    which the broker would have given records, had there been any."""
+    """The records of one fetch. `next_offset`: where to go on; offsets below it that are not here are gone. `end`: the
+    broker would have returned any records before it."""
 
     records: list[Record]
     next_offset: int
@@ -51,7 +50,7 @@ class FetchedRecords(NamedTuple):
 
 
 def whole_size(data: bytes) -> int:
-    """Bytes that the first batch in `data` claims to have, at least."""
+    """Size of the first batch in `data` by its header, in bytes, or the least possible."""
     return _FRAME.size + max(0, int(_FRAME.unpack_from(data)[1])) if len(data) >= _FRAME.size else _FRAME.size
 
 
@@ -65,7 +64,7 @@ def decode(
     aborted: Sequence[Aborted] = (),
     trail: Trail | None = None,
 ) -> FetchedRecords:
-    """All records in `data`, and where to go on: as `Unpacking`."""
+    """All records in `data`, and where to go on; see `Unpacking`."""
     unpacking = Unpacking(at, data, start=start, end=end, max_bytes=max_bytes, aborted=aborted, trail=trail)
     records: list[Record] = []
     while not unpacking.done:
@@ -76,8 +75,8 @@ def decode(
 
 
 def offset_behind(data: bytes, start: int, end: int) -> int | None:
-    """The offset behind the last whole batch in `data`, the answer to a fetch from `start` on; `start` where there is
-    no whole one. None: the batches do not say it credibly, and it shows only when they are unpacked."""
+    """The offset behind the last whole batch in `data`, the response to a fetch from `start` on; `start` if there is no
+    whole one. None if the headers are not plausible: then it is known only after unpacking."""
     position, following, size = 0, start, len(data)
     while size - position >= HEADER.size:
         header = BatchHeader(*HEADER.unpack_from(data, position))
@@ -155,8 +154,8 @@ class Unpacking:
         self._coming = self._records()
 
     def take(self, count: int, max_bytes: int = AT_ONCE_BYTES) -> list[Record]:
-        """The next records, `count` at most; none behind those that have `max_bytes` or more. None, though not done:
-        see `is_large`."""
+        """The next records, `count` at most; none behind those that have `max_bytes` or more. If empty, though not
+        done, see `is_large`."""
         found: list[Record] = []
         self.taken = 0
         if count <= 0 or self.is_large:
@@ -174,15 +173,15 @@ class Unpacking:
         return found
 
     def unpack(self) -> None:
-        """Unpack the large batch that is next. Takes its time."""
+        """Unpack the large batch that is next, which may take a second."""
         if self._packed is not None:
             self._unpacked = _plain(*self._packed, salvage.MAX_BATCH_BYTES)
             self.opened = len(self._unpacked) if isinstance(self._unpacked, bytes) else 0
         self.is_large = False
 
     def fold(self) -> None:
-        """Give back the memory of the batch that is being read; the next `take` unpacks it again. Not before something
-        was taken of it: two that make each other fold would never end."""
+        """Free the memory of the batch that is being read; the next `take` unpacks it again. Not before records of it
+        were taken: two that make each other fold would never end."""
         if self.opened and not self._unpacked:
             self.opened = 0
             if self.position > self._last:
@@ -190,7 +189,7 @@ class Unpacking:
             self._coming = self._records()
 
     def _records(self) -> Iterator[Record | None]:
-        """All, and None before a large batch."""
+        """All records, and None before a large batch."""
         at, data, end = self._at, self._data, self._end
         while len(data) - self._place >= _FRAME.size:
             base, length = _FRAME.unpack_from(data, self._place)
@@ -201,7 +200,7 @@ class Unpacking:
                 yield from self._batch(data[self._place : stop], aborted=self._place in self._aborted)
             except Unreadable as error:
                 if self.position >= max(end, self._start + 1):
-                    break  # all that the log is known to have is accounted for: what else is there comes again
+                    break  # all known offsets of the log are accounted for: the rest is fetched again
                 last = self._before_next(stop)
                 first, self.position = self.position, last + 1
                 yield gap(at, first, last, error)
@@ -212,7 +211,7 @@ class Unpacking:
             yield gap(at, self._start, self._start, Unreadable("its batch has no sensible frame"))
 
     def _before_next(self, place: int) -> int:
-        """The offset before the batch at `place`, if that one is there and can be right; else the next one."""
+        """The offset before the batch at `place`, if there is one and it is plausible; else our position."""
         start, data = self.position, self._data
         base = _FRAME.unpack_from(data, place)[0] if len(data) - place >= _FRAME.size else start
         return int(base) - 1 if start < base <= self._end else start
@@ -253,7 +252,7 @@ class Unpacking:
             for raw in DefaultRecordBatch(plain):
                 offset = raw.offset
                 if (offset != previous + 1 and (dense or not previous < offset)) or offset > last:
-                    break  # the broker does not look at those that a client wrote
+                    break  # the broker does not check the offsets in records
                 previous = offset
                 if offset >= start:
                     record = as_record(at, raw, max_bytes)
@@ -261,14 +260,14 @@ class Unpacking:
                     yield record
             else:
                 return
-        except Exception:  # noqa: BLE001, S110  whatever the parser raises about what others wrote, it is read on below
+        except Exception:  # noqa: BLE001, S110  whatever the parser raises, the batch is read on below
             pass
         for record in salvage.salvaged(at, header, plain[HEADER.size :], self.position, max_bytes):
             self.position = record.offset + 1
             yield record
 
     def _old_batch(self, batch: bytes) -> Iterator[Record]:
-        """In a format of the past, of which the library has a parser, and we nothing better."""
+        """The records of a batch in a former format, for which only the library has a parser."""
         start = self.position
         try:
             parsed = MemoryRecords(batch).next_batch()
@@ -286,7 +285,7 @@ class Unpacking:
 
 
 def _plain(header: BatchHeader, batch: bytes, limit: int) -> bytes | Unreadable:
-    """The batch without its compression, or why it cannot be had. Raises TooMuch above `limit`."""
+    """The batch without its compression, or why it is unreadable. Raises TooMuch above `limit`."""
     if header.codec == NONE and DefaultRecordBatch(batch).validate_crc() and header.records >= 0:
         return batch
     try:
@@ -309,7 +308,7 @@ def as_record(at: TopicPartition, raw: Any, max_bytes: int) -> Record:
             headers = tuple((name, other or b"") for name, other in headers)
             break
     value, timestamp = raw.value, raw.timestamp
-    if timestamp is None:  # the library's word for -1
+    if timestamp is None:  # the library's value for -1
         timestamp = -1
     if value is not None and len(value) > max_bytes:
         flaw = oversized(len(value), max_bytes)
@@ -318,7 +317,7 @@ def as_record(at: TopicPartition, raw: Any, max_bytes: int) -> Record:
 
 
 def in_order(records: Sequence[Record], end: int) -> bool:
-    """Whether the offsets grow, and stay below `end`. The broker does not look at those that a client wrote."""
+    """Whether the offsets grow, and stay below `end`. The broker does not check those that a client wrote."""
     before = -1
     for record in records:
         if record.offset <= before:

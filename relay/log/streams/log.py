@@ -105,7 +105,7 @@ class StreamsLog:
         return Prepared(TopicPartition(spec.name, partition), record.key, packed)
 
     async def _write(self, batch: Sequence[Prepared]) -> list[Coordinate]:
-        """Append in one call, and say where each record is."""
+        """Append in one call. Returns the coordinate of each record."""
         by_partition: dict[TopicPartition, list[tuple[bytes, bytes]]] = {}
         for record in batch:
             by_partition.setdefault(record.at, []).append((record.key or b"", record.packed))
@@ -126,7 +126,7 @@ class StreamsLog:
         return coordinates
 
     async def _trim(self, slices: Sequence[Slice]) -> None:
-        """Apply the retention where it is time: before the append, because it may be what makes room for it."""
+        """Apply the retention where it is due: before the append, because it may make room for it."""
         now = asyncio.get_running_loop().time()
         for at, spec, _, _ in slices:
             if spec.retention_s is not None and now >= self._trim_at.get(at, now):
@@ -236,7 +236,7 @@ class StreamsLog:
                     await set_within(wake, _LOOK_AGAIN_S)
 
     async def _after(self, follower: "_Follower", at: TopicPartition, *, compact: bool) -> Sequence[Record]:
-        """The records from the follower's position on, a batch of them; the position moves behind them."""
+        """The next batch of records of the follower, whose position moves behind them."""
         before = Position(follower.position, follower.history)
         if compact:
             changes = partial(self._store.changes, at, before.offset)
@@ -298,14 +298,14 @@ class StreamsLog:
 
 @dataclass(slots=True, eq=False)  # two at the same position are not the same
 class _Follower:
-    """`position`: offset of the next record that it has not seen. `history`: of the log that it read before."""
+    """A reader of new records. `position`: offset of the next one. `history`: of the log that it read before."""
 
     position: int = 0
     history: int = 0
 
 
 def _readable(records: Sequence[Record]) -> list[Record]:
-    """Without unreadable offsets; these are reported."""
+    """The records without unreadable offsets, which are logged."""
     for record in records:
         if record.flaw is not None and record.is_gap:
             _log.error("offsets_skipped", extra={"problem": record.flaw.detail})
