@@ -65,7 +65,7 @@ def _claims(applications: Mapping[M, Application[P]]) -> tuple[dict[P, M], froze
 
 
 def balance(wishes: Mapping[M, Wish[P]], before: Mapping[P, M]) -> dict[P, M]:
-    """Assign each wanted partition to a member that may have it, evenly, moving few away from `before`. Members that may
+    """Assign each wanted partition to a member that may have it, evenly, moving few away from `before`. Those that may
     have it: those able to serve it that name it; if there are none, all that are able to; else all.
 
     No owner of a partition then has two or more partitions more than another member that may have it. Partitions of one

@@ -147,6 +147,14 @@ class MessagesContract:
         await rig.elapse(WINDOW_S / 2 + 1)
         assert await rig.state.messages([self.ID]) == [None]
 
+    async def test_a_message_that_arrives_again_is_remembered_from_then_on(self, rig: Rig) -> None:
+        await answered(rig.state.arrive([self.FIRST]))
+        await rig.elapse(WINDOW_S - 1)
+        (known,) = await answered(rig.state.arrive([self.FIRST]))
+        await rig.elapse(WINDOW_S - 1)
+        assert known is not None
+        assert await answered(rig.state.arrive([self.FIRST])) == [known]
+
     async def test_batches_may_be_empty(self, rig: Rig) -> None:
         assert await answered(rig.state.arrive([])) == []
         assert await answered(rig.state.peek([])) == []

@@ -23,8 +23,7 @@ class Records(Memory):
 
     def _arrive(self, arrival: Arrival) -> MessageRow | None:
         row = self._message(arrival.id)
-        if row is None or arrival.stage > row.stage:
-            self._store_message(arrival, arrival.stage, row)
+        self._store_message(arrival, arrival.stage if row is None else max(arrival.stage, row.stage), row)
         return row
 
     def _message(self, one: MessageId) -> MessageRow | None:
