@@ -1,8 +1,7 @@
-"""What a caller may do: the scopes that a route may take (its declaration says which), and the checks of handlers.
+"""Rights of a caller: the scopes that a route may require (its declaration says which), and the checks of handlers.
 
 The path of a request is checked here, before anything is looked up, so a missing scope reveals nothing about what
-exists. If the query or body names the object, the handler checks it with `access_of(request)`.
-"""
+exists. If the query or body names the object, the handler checks it with `access_of(request)`."""
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
@@ -12,6 +11,7 @@ from aiohttp import web
 
 from relay.api.problems import FORBIDDEN, Problem
 from relay.api.reading import source_in_path
+from relay.control.owned import OwnerScope
 from relay.domain.coordinate import Coordinate
 from relay.domain.life import NO_LIFE, Life
 from relay.domain.scope import Access
@@ -170,3 +170,11 @@ def check_access(request: web.Request, access: Access, need: Need | None, tenant
 def forbidden(need: Need) -> Problem:
     """The same whether or not there is what was asked for."""
     return Problem(FORBIDDEN, f"This takes a key with the scope {' or '.join((*need.scopes, 'admin'))}.")
+
+
+def behalf_of(request: web.Request, most: int) -> OwnerScope | None:
+    """None: for an administrator. `most`: receivers that an owner may have."""
+    access = access_of(request)
+    if access.may("admin"):
+        return None
+    return OwnerScope(access.owners, most, lambda pattern: access.may("read", pattern))

@@ -12,7 +12,6 @@ from msgspec import Meta
 
 from relay.api.access import OPEN
 from relay.api.context import ApiContext
-from relay.api.json_body import json_response
 from relay.api.problems import (
     ANSWER_CLOSED,
     NOT_FOUND,
@@ -20,6 +19,7 @@ from relay.api.problems import (
     invalid,
 )
 from relay.api.reading import plain_header, read_body
+from relay.api.responses import json_response
 from relay.api.route import UNAUDITED, Body, DocumentedResponse, Example, Parameter, json_of, route
 from relay.api.status import StatusReader
 from relay.domain.answer_token import TokenExpired, TokenInvalid, read

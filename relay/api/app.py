@@ -13,11 +13,8 @@ from aiohttp.http_exceptions import HttpProcessingError
 from aiohttp.web_protocol import RequestPayloadError
 
 from relay.api.answers import AnswersResource
-from relay.api.audit import AuditResource
-from relay.api.audit_lines import keep_audit
-from relay.api.audit_trail import AuditTrail
-from relay.api.auth import require_access, require_no_key
-from relay.api.authentication import Callers
+from relay.api.audit import AuditResource, AuditTrail, keep_audit
+from relay.api.authentication import Callers, require_access, require_no_key
 from relay.api.batch import BatchResource
 from relay.api.bounds import limit_requests, refuse_excess
 from relay.api.connection import FIXED_HEADERS, MAX_HEADERS, MAX_LINE_BYTES, ApiConnection, ConnectionGate
@@ -26,14 +23,12 @@ from relay.api.doctor import DoctorResource
 from relay.api.failed import FailedResource
 from relay.api.health import Health, require_start
 from relay.api.history.resource import HistoryResource
-from relay.api.inbound import InboundResource
+from relay.api.inbound import InboundResource, Redelivery
 from relay.api.intake import Intake
-from relay.api.key_use import KeyUse
-from relay.api.keys import KeysResource
+from relay.api.keys import KeysResource, KeyUse
 from relay.api.landing import PEOPLE
 from relay.api.limits import ApiLimits
-from relay.api.message import MessageResource
-from relay.api.messages import MessagesResource
+from relay.api.messages import MessageResource, MessagesResource
 from relay.api.origin_check import refuse_strangers
 from relay.api.overview.resource import OverviewResource
 from relay.api.pages import PagesResource
@@ -41,13 +36,11 @@ from relay.api.problems import middleware_of, problem_details
 from relay.api.quotas import Quotas, quota_headers
 from relay.api.receiver_list import ReceiverListResource
 from relay.api.receivers import ReceiversResource
-from relay.api.redelivery import Redelivery
 from relay.api.reencryption import ReencryptionResource
-from relay.api.registration import RegistrationResource
+from relay.api.registration import RegistrationResource, RotationResource
 from relay.api.rejection_log import Refusals
 from relay.api.replay_one import ReplayResource
 from relay.api.replays import ReplaysResource
-from relay.api.rotation import RotationResource
 from relay.api.route import add_routes
 from relay.api.routes import ROUTES
 from relay.api.sessions import SessionsResource

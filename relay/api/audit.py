@@ -1,21 +1,254 @@
-"""The audit, read back from its topic, newest first."""
+"""The audit: a line for each request that changes something, on the topic `audit` and in the log of the process.
 
+A route declares the verb of its lines. A handler adds only what the path does not say: the object of a request that
+names it in its body, or that nothing was changed after all.
+
+A line is written after the action, so it cannot undo the action: while the log is away, a request that was carried out
+is still answered as such, after a bounded wait, and its line follows when the log is back. If the process ends before
+that, the line is in its own log only."""
+
+import asyncio
+import secrets
+from collections import deque
+from contextlib import suppress
 from typing import Annotated, Final
+from urllib.parse import quote
 
 from aiohttp import web
+from aiohttp.typedefs import Handler, Middleware
 from msgspec import Meta
 
-from relay.api.access import ADMIN
+from relay.api.access import ADMIN, access_of, is_known
+from relay.api.connection import address_of
 from relay.api.context import ApiContext
-from relay.api.json_body import json_response
 from relay.api.paging import limit_in
-from relay.api.problems import UNAVAILABLE, Problem, invalid
+from relay.api.problems import FORBIDDEN, UNAVAILABLE, Problem, ProblemKind, invalid, problem_of
 from relay.api.reading import query_of
-from relay.api.route import LIMIT, DocumentedResponse, Example, Parameter, json_of, route
-from relay.domain.audit import AuditLine, decode_line
-from relay.domain.errors import InvalidRecord
-from relay.log.port import Record
+from relay.api.responses import json_response
+from relay.api.route import LIMIT, READING, DocumentedResponse, Example, Parameter, declared_of, json_of, route
+from relay.api.view import rfc3339
+from relay.domain.audit import AuditLine, Fact, Outcome, bounded, decode_line, encode_line
+from relay.domain.errors import InvalidRecord, LogUnavailable, RecordTooLarge
+from relay.engine.supervision import end
+from relay.log.port import Log, NewRecord, Record
 from relay.schema.operation import AuditPage
+from relay.telemetry.logging import get_logger
+from relay.telemetry.redaction import escape_control
+from relay.telemetry.throttle import Throttle
+
+PATIENCE_S: Final = 2.0
+"""For which an answer waits for its line to be on the log."""
+AGAIN_S: Final = 1.0
+MOST_WAITING: Final = 1_000
+"""Lines that wait for the log; beyond these, a line is in the log of the process alone."""
+_AT_ONCE: Final = 100
+
+_log = get_logger("relay.audit")
+
+
+class AuditTrail:
+    """One per process. After an append that failed half way, a line may be on the topic twice, with the same id."""
+
+    def __init__(self, log: Log, topic: str, patience_s: float = PATIENCE_S, again_s: float = AGAIN_S) -> None:
+        self._log = log
+        self._topic = topic
+        self._patience_s = patience_s
+        self._again_s = again_s
+        self._waiting: deque[tuple[AuditLine, asyncio.Event]] = deque()
+        self._wake = asyncio.Event()
+        self._writing: asyncio.Task[None] | None = None
+
+    async def start(self, _app: web.Application | None = None) -> None:
+        self._writing = asyncio.create_task(self._write())
+
+    async def close(self, _app: web.Application | None = None) -> None:
+        """Wait a bounded time for the lines that are not written yet."""
+        if self._writing is None:
+            return
+        if self._waiting:
+            await self._written(self._waiting[-1][1])
+        await end([self._writing])
+        if self._waiting:
+            _log.error("audit_lines_not_on_the_log", lines=len(self._waiting))
+
+    async def keep(self, line: AuditLine, *, wait: bool = True) -> None:
+        """Return when it is on the topic, or will be there later. Not with `wait` false."""
+        _log_line(line)
+        if len(self._waiting) >= MOST_WAITING:
+            _log.error("audit_line_not_on_the_log", line=line.id, why="too many wait for the log")
+            return
+        written = asyncio.Event()
+        self._waiting.append((line, written))
+        self._wake.set()
+        if wait and not await self._written(written):
+            _log.warning("audit_line_late", line=line.id)
+
+    async def _written(self, written: asyncio.Event) -> bool:
+        with suppress(TimeoutError):
+            async with asyncio.timeout(self._patience_s):
+                await written.wait()
+        return written.is_set()
+
+    async def _write(self) -> None:
+        while True:
+            await self._wake.wait()
+            self._wake.clear()
+            while self._waiting:
+                some = [self._waiting[n] for n in range(min(len(self._waiting), _AT_ONCE))]
+                try:
+                    await self._log.append([self._record(line) for line, _ in some])
+                except LogUnavailable:
+                    await asyncio.sleep(self._again_s)
+                    continue
+                except RecordTooLarge:
+                    _log.error("audit_lines_not_on_the_log", lines=len(some), why="the topic takes no such records")
+                for _, written in some:
+                    self._waiting.popleft()
+                    written.set()
+
+    def _record(self, line: AuditLine) -> NewRecord:
+        return NewRecord(self._topic, line.who.encode(), encode_line(line))
+
+
+def _log_line(line: AuditLine) -> None:
+    """Into the log of the process."""
+    say = _log.info if line.outcome == "done" else _log.warning
+    say(
+        "audit",
+        what=line.what,
+        whom=line.whom,
+        who=line.who,
+        remote=line.remote,
+        outcome=line.outcome,
+        status=line.status,
+        line=line.id,
+        **{f"fact_{name}": value for name, value in line.facts.items()},
+    )
+
+
+REFUSED_EVERY_S: Final = 60.0
+REFUSED_OVERALL: Final = 100
+"""At most so many refusals are recorded in that time, each kind once: a client can cause any number of them."""
+_KINDS_KNOWN: Final = 1_000
+_FAILED: Final = 500
+"""From this status on, it may have been done all the same."""
+
+
+class _Notes:
+    """What a handler says of its request."""
+
+    def __init__(self) -> None:
+        self.whom: str | None = None
+        self.facts: dict[str, Fact] = {}
+        self.changed: bool | None = None
+
+
+_NOTES: Final = web.RequestKey("notes", _Notes)
+
+
+def record_audit(request: web.Request, whom: str | None = None, **facts: Fact) -> None:
+    """Adds to the audit line of a request: the object, if the path does not name it, and facts, never secrets. Empty
+    facts are left out."""
+    notes = _notes(request)
+    notes.whom = whom if whom is not None else notes.whom
+    notes.facts |= {name: value for name, value in facts.items() if value not in ("", [])}
+
+
+def has_changed(request: web.Request) -> None:
+    """It was done, whatever becomes of the rest of the request."""
+    _notes(request).changed = True
+
+
+def changed_nothing(request: web.Request) -> None:
+    """It was only asked what would happen."""
+    _notes(request).changed = False
+
+
+def _notes(request: web.Request) -> _Notes:
+    if _NOTES not in request:
+        request[_NOTES] = _Notes()
+    return request[_NOTES]
+
+
+def verb_of(request: web.Request) -> str | None:
+    """The verb of the request's line in the audit; None if it changes nothing."""
+    declared = declared_of(request)
+    return None if declared is None or request.method in READING else declared.verb
+
+
+def keep_audit(context: ApiContext, trail: AuditTrail) -> Middleware:
+    """Has a line kept of each request that changes something, is refused for its rights, or fails in between. The
+    answer is given when the line is on the log, or that takes too long."""
+    refused = Throttle(every_s=REFUSED_EVERY_S, overall=REFUSED_OVERALL, keys=_KINDS_KNOWN)
+
+    async def keep(request: web.Request, verb: str, outcome: Outcome, status: int | None) -> None:
+        if not is_known(request):
+            return
+        if outcome == "refused":
+            who = access_of(request).who, verb, _whom(request)
+            before = refused.admit(who, context.clock.monotonic())
+            if before is None:
+                return
+            if before:
+                record_audit(request, before=before)
+        await trail.keep(_line(context, request, verb, outcome, status), wait=outcome == "done")
+
+    @web.middleware
+    async def audited(request: web.Request, handler: Handler) -> web.StreamResponse:
+        verb = verb_of(request)
+        if verb is None:
+            return await handler(request)
+        try:
+            response = await handler(request)
+        except Exception as error:
+            kind = problem_of(error).kind
+            if (outcome := _outcome(request, kind)) is not None:
+                await keep(request, verb, outcome, kind.status)
+            raise
+        except BaseException:  # cut off: the server stops
+            await keep(request, verb, "unknown", None)
+            raise
+        if _notes(request).changed is not False:
+            await keep(request, verb, "done", response.status)
+        return response
+
+    return audited
+
+
+def _outcome(request: web.Request, kind: ProblemKind) -> Outcome | None:
+    """Of a request that ended with a problem. None: nothing was changed, and that is no matter of rights."""
+    if _notes(request).changed:
+        return "done"
+    if kind is FORBIDDEN:
+        return "refused"
+    return "unknown" if kind.status >= _FAILED else None
+
+
+def _line(context: ApiContext, request: web.Request, verb: str, outcome: Outcome, status: int | None) -> AuditLine:
+    access = access_of(request)
+    key = None if context.keys is None or access.key is None else context.keys.keys.get(access.key)
+    line = AuditLine(
+        id=secrets.token_hex(8),
+        at=rfc3339(context.clock.time()) or "",
+        who=access.who,
+        who_name=None if key is None else key.name,
+        what=verb,
+        whom=_whom(request),
+        remote=address_of(request),
+        outcome=outcome,
+        status=status,
+        facts=_notes(request).facts,
+    )
+    return bounded(line)
+
+
+def _whom(request: web.Request) -> str:
+    """What the handler said, else the names and ids in the path, in their order."""
+    told = _notes(request).whom
+    if told is None:
+        told = "/".join(quote(value, safe=" @:+,", errors="replace") for value in request.match_info.values())
+    return escape_control(told)
+
 
 CURSOR: Final = "[0-9]{1,18}"
 _GROUP: Final = "audit"

@@ -1,19 +1,28 @@
-"""Authenticates the caller: by a key, or by a session or portal token that was made with one."""
+"""Authenticates the caller by a key, or by a session or portal token that was made with one, and checks its scopes.
+
+A route's declaration says which scope it requires. No key is required while none exists and only this machine has
+access. Some requests carry a proof of their own and need no key: the token of an answer URL, the signature of a
+webhook, the key that a session is made with. `access` says what a key may do."""
 
 import hashlib
 import hmac
-from dataclasses import replace
+from collections import OrderedDict
+from dataclasses import dataclass, replace
+from math import ceil
 from typing import Final, NamedTuple
 
 from aiohttp import web
 
-from relay.api.access import OPEN, Tenant, TenantOf, check_access
-from relay.api.client_address import address_of
+from relay.api.access import ADMIN, MONITOR, OPEN, Need, Tenant, TenantOf, check_access, route_of
+from relay.api.access import ANSWER_PATH as ANSWER_PATH
+from relay.api.access import INBOUND_ROUTE as INBOUND_ROUTE
+from relay.api.connection import address_of, network_of
 from relay.api.context import ApiContext
-from relay.api.failed_keys import FailedKeys
-from relay.api.key_use import KeyUse
-from relay.api.problems import TOO_MANY, UNAUTHORIZED, Problem
+from relay.api.keys import KeyUse
+from relay.api.landing import is_for_people
+from relay.api.problems import TOO_MANY, UNAUTHORIZED, Check, Problem
 from relay.api.rejection_log import Refusals
+from relay.api.route import declared_of
 from relay.domain.api_key import id_of
 from relay.domain.errors import LogUnavailable
 from relay.domain.scope import Access, Scope, may_do_everything
@@ -28,6 +37,39 @@ from relay.domain.session import (
     proof_of_digest,
     read,
 )
+
+
+@dataclass(slots=True)
+class _Span:
+    began: float
+    count: int = 0
+
+
+class FailedKeys:
+    """Counts per address: `most` in `span_s` seconds are answered as usual, those beyond are too many.
+
+    Remembers the `addresses` seen last. An IPv6 network of 64 bits counts as one address: a client that has one has
+    all.
+    """
+
+    def __init__(self, *, most: int, span_s: float, addresses: int) -> None:
+        self._most = most
+        self._span_s = span_s
+        self._addresses = addresses
+        self._spans: OrderedDict[str, _Span] = OrderedDict()
+
+    def note(self, address: str | None, now: float) -> int | None:
+        """One more. None: not too many yet; else the whole seconds until they are forgotten, at least 1."""
+        key = network_of(address)
+        span = self._spans.get(key)
+        if span is None or now - span.began >= self._span_s:
+            span = self._spans[key] = _Span(now)
+        self._spans.move_to_end(key)
+        if len(self._spans) > self._addresses:
+            self._spans.popitem(last=False)
+        span.count += 1
+        return None if span.count <= self._most else max(1, ceil(span.began + self._span_s - now))
+
 
 MOST_FAILED: Final = 20
 FAILED_SPAN_S: Final = 60.0
@@ -212,3 +254,36 @@ def bearer_in(request: web.Request) -> str | None:
 def _digest(key: str) -> bytes:
     """Compared in place of the key: that takes the same time whatever its length."""
     return hashlib.sha256(key.encode(errors="surrogateescape")).digest()
+
+
+_ANYBODY: Final = Access("anybody", frozenset())
+
+
+def need_of(request: web.Request) -> Need | None:
+    """What the request's route takes. None if there is no such route: then a key is all that it takes."""
+    declared = declared_of(request)
+    if declared is not None:
+        return declared.scope
+    route = route_of(request)
+    if route is None:
+        return None if request.path.startswith("/v1/") else OPEN
+    return OPEN if is_for_people(route[1]) else ADMIN
+
+
+def require_access(context: ApiContext, callers: Callers) -> Check:
+    """Only who has what the route takes passes."""
+    tenant_of = tenants_in(context)
+
+    def check(request: web.Request) -> None:
+        need = need_of(request)
+        if need is OPEN or (need is MONITOR and not callers.guards_metrics):
+            check_access(request, _ANYBODY, OPEN, tenant_of)
+        else:
+            check_access(request, callers.caller(request, with_key=need is MONITOR).access, need, tenant_of)
+
+    return check
+
+
+def require_no_key(request: web.Request) -> None:
+    """Everybody passes: where only our own processes can reach us."""
+    check_access(request, may_do_everything("relay"), OPEN, lambda _name: Tenant())

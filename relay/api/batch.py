@@ -1,31 +1,34 @@
-"""POST of many messages of one source: for senders whose rate a request for each message would not do.
+"""POST of many messages of one source, as JSON lines or a CloudEvents batch: for high rates.
 
-The costs of HTTP, of the log and of the state are shared by all items; each is judged for itself.
-"""
+The costs of HTTP, of the log and of the state are shared by all items; each is judged for itself. Payloads are cut out,
+never re-encoded."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Annotated, Final, assert_never
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Annotated, Final, TypeVar, assert_never
 
 import msgspec
 from aiohttp import web
 from msgspec import Meta
 
 from relay.api.access import INGEST
-from relay.api.batch_items import MAX_ITEMS, Defaults, Item, Refused, read_events, read_lines
 from relay.api.context import ApiContext
-from relay.api.incoming import one_type, own_headers, receivers_in, tracestate_in
+from relay.api.incoming import is_structured, one_type, own_headers, receiver_names, receivers_in, tracestate_in
 from relay.api.intake import AcceptedMessage, Fate, IncomingMessage, Intake, Repeated
-from relay.api.json_body import json_response
 from relay.api.messages import RATE, RECEIVERS, TRACE, TYPE
 from relay.api.problems import (
     OVER_QUOTA,
+    TOO_LARGE,
     UNSUPPORTED,
     Problem,
     document_of,
     invalid,
+    problem_of,
 )
 from relay.api.quotas import Quotas
 from relay.api.reading import plain_header, query_of, read_body, source_in_path
+from relay.api.responses import json_response
 from relay.api.route import (
     SOURCE_ID,
     UNAUDITED,
@@ -35,8 +38,214 @@ from relay.api.route import (
     json_of,
     route,
 )
-from relay.domain.message import MAX_TEXT_BYTES
+from relay.domain.errors import InvalidRecord
+from relay.domain.forwarding import Pairs, read_headers
+from relay.domain.identity import check_id
+from relay.domain.message import MAX_TEXT_BYTES, Message, message_headers, short_text
+from relay.domain.trace import fit_tracestate
 from relay.schema.messages import BatchLine, BatchView, CloudEvent, ItemView
+
+MAX_ITEMS: Final = 1_000
+"""One call of log and state takes so many in its stride; more would make everybody else wait."""
+
+_JSON: Final = "application/json"
+_LINE: Final = re.compile(rb"[^ \t\r\n][^\n]*")
+_NOT_JSON: Final = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class Defaults:
+    """What holds for every item, from path, query and headers; `receivers` and `event_type` unless it says its own;
+    `headers` are each message's own, beside those that it names.
+
+    `max_payload_bytes`: of one item. `new_id`: for items without an id. `foreign`: the events were not made for this
+    relay: they have an id and a source, which is no source_id, and who receives them is not theirs to say.
+    """
+
+    source_id: str
+    receivers: tuple[str, ...] | None
+    event_type: str | None
+    traceparent: str | None
+    max_payload_bytes: int
+    new_id: Callable[[], str]
+    foreign: bool = False
+    headers: Pairs = ()
+    tracestate: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Refused:
+    """An item that is no message. `message_id`: where that much could be read."""
+
+    message_id: str | None
+    problem: Problem
+
+
+Item = IncomingMessage | Refused
+
+
+_ABSENT: Final = msgspec.Raw()
+# An array of fixed length: what goes beyond it is skipped. A list would first make an object of each of millions.
+_Slots: Final = msgspec.defstruct(
+    "_Slots", [(f"item{n}", msgspec.Raw, _ABSENT) for n in range(MAX_ITEMS + 1)], array_like=True
+)
+_decode_slots = msgspec.json.Decoder(_Slots).decode
+_decode_line = msgspec.json.Decoder(BatchLine).decode
+_decode_event = msgspec.json.Decoder(CloudEvent).decode
+_decode_text = msgspec.json.Decoder(str).decode
+
+
+def read_lines(body: bytes, defaults: Defaults) -> list[Item]:
+    """An item for each line of JSON that is not empty. Raises a Problem when there are too many."""
+    maker = _Maker(defaults)
+    return [_item(_decode_line, line, maker.from_line) for line in _capped(m[0] for m in _LINE.finditer(body))]
+
+
+def read_events(body: bytes, defaults: Defaults) -> list[Item]:
+    """An item for each element of a JSON array. Raises a Problem when it is none, or too long."""
+    maker = _Maker(defaults)
+    try:
+        slots = msgspec.structs.astuple(_decode_slots(body))
+    except _NOT_JSON as error:
+        raise invalid(f"the body is not a JSON array: {_said(error)}") from error
+    events = _capped(bytes(slot) for slot in slots if slot is not _ABSENT)
+    return [_item(_decode_event, event, maker.from_event) for event in events]
+
+
+def read_event(body: bytes, defaults: Defaults) -> Item:
+    """The item that is the one CloudEvent (structured mode) in `body`."""
+    return _item(_decode_event, body, _Maker(defaults).from_event)
+
+
+def _capped(parts: Iterable[bytes]) -> Iterator[bytes]:
+    for number, part in enumerate(parts):
+        if number == MAX_ITEMS:
+            raise Problem(TOO_LARGE, f"A batch may have at most {MAX_ITEMS} items.")
+        yield part
+
+
+def _item(decode: Callable[[bytes], T], text: bytes, make: Callable[[T], Item]) -> Item:
+    try:
+        return make(decode(text))
+    except _NOT_JSON as error:
+        return Refused(None, invalid(f"the item cannot be read: {_said(error)}"))
+
+
+def _said(error: Exception) -> str:
+    match error:
+        case RecursionError():
+            return "it is nested too deeply"
+        case UnicodeDecodeError():
+            return "it is not valid UTF-8"
+        case _:
+            return str(error)
+
+
+class _Maker:
+    """Makes messages of one batch. What its items have in common is checked once."""
+
+    def __init__(self, defaults: Defaults) -> None:
+        self._defaults = defaults
+        self._names: dict[tuple[str, ...], tuple[str, ...]] = {}
+
+    def from_line(self, line: BatchLine) -> Item:
+        given = line.receiver
+        if line.type and line.event_type and line.type != line.event_type:
+            return Refused(line.message_id, invalid("type and event_type contradict each other"))
+        return self._made(
+            line.message_id,
+            line.source_id,
+            (given,) if isinstance(given, str) else None if given is None else tuple(given),
+            event_type=line.event_type or line.type,
+            time=line.time,
+            content_type=line.content_type or _JSON,
+            payload=bytes(line.payload),
+            headers=line.headers,
+        )
+
+    def from_event(self, event: CloudEvent) -> Item:
+        if event.specversion != "1.0":
+            return Refused(event.id, invalid("specversion must be 1.0"))
+        if event.data_base64 is not None and event.data is not msgspec.UNSET:
+            return Refused(event.id, invalid("data and data_base64 exclude each other"))
+        foreign = self._defaults.foreign
+        if foreign and event.id is None:
+            return Refused(None, invalid("id is missing: it is no CloudEvent"))
+        return self._made(
+            event.id,
+            None if foreign else event.source,
+            None if foreign or event.receiver is None else (event.receiver,),
+            event_type=event.type,
+            time=event.time,
+            content_type=event.datacontenttype or (None if event.data is msgspec.UNSET else _JSON),
+            payload=_data(event),
+            trace=(event.traceparent, event.tracestate),
+        )
+
+    def _made(
+        self,
+        message_id: str | None,
+        source_id: str | None,
+        receivers: tuple[str, ...] | None,
+        *,
+        event_type: str | None,
+        time: str | None,
+        content_type: str | None,
+        payload: bytes,
+        trace: tuple[str | None, str | None] = (None, None),
+        headers: Mapping[str, str] | None = None,
+    ) -> Item:
+        defaults = self._defaults
+        traceparent, tracestate = trace if trace[0] else (defaults.traceparent, defaults.tracestate)
+        try:
+            if source_id is not None and source_id != defaults.source_id:
+                raise InvalidRecord("invalid", "the source is another one than in the path")
+            if len(payload) > defaults.max_payload_bytes:
+                raise Problem(TOO_LARGE, f"A payload may have at most {defaults.max_payload_bytes} bytes.")
+            if content_type is not _JSON and content_type is not None and is_structured(content_type):
+                raise Problem(UNSUPPORTED, "The payload of an item cannot be a CloudEvent with attributes of its own.")
+            message = Message(
+                source_id=defaults.source_id,
+                message_id=defaults.new_id() if message_id is None else check_id(message_id, "the message id"),
+                receivers=defaults.receivers if receivers is None else self._receivers(receivers),
+                event_type=short_text(event_type, "type") or defaults.event_type,
+                time=short_text(time, "time"),
+                content_type=short_text(content_type, "content type"),
+                payload=payload,
+                traceparent=short_text(traceparent, "traceparent"),
+                tracestate=fit_tracestate(tracestate),
+                headers=read_headers(dict(defaults.headers) | dict(headers)) if headers else defaults.headers,
+            )
+        except (InvalidRecord, Problem) as error:
+            return Refused(message_id, problem_of(error))
+        return IncomingMessage(message, message_headers(message), fresh=message_id is None)
+
+    def _receivers(self, given: tuple[str, ...]) -> tuple[str, ...]:
+        names = self._names.get(given)
+        if names is None:
+            names = self._names[given] = receiver_names(given)
+        return names
+
+
+def _data(event: CloudEvent) -> bytes:
+    """The payload: JSON as it stands; a string that `datacontenttype` says is no JSON is the text it spells
+    (CloudEvents JSON format, 3.1)."""
+    if event.data_base64 is not None:
+        return event.data_base64
+    if isinstance(event.data, msgspec.UnsetType):
+        return b""
+    data = bytes(event.data)
+    if data.startswith(b'"') and event.datacontenttype and not _is_json(event.datacontenttype):
+        return _decode_text(data).encode()
+    return data
+
+
+def _is_json(content_type: str) -> bool:
+    subtype = content_type.partition(";")[0].strip().lower().rpartition("/")[2]
+    return subtype == "json" or subtype.endswith("+json")
+
 
 MAX_BATCH_BYTES: Final = 16 * 1024**2
 """Of a body: 1,000 items of 16 kB, some times the few kB that payloads have. All of it is held in memory."""

@@ -8,9 +8,9 @@ from aiohttp import web
 
 from relay.api.access import ADMIN
 from relay.api.context import ApiContext
-from relay.api.json_body import json_response
 from relay.api.problems import invalid
 from relay.api.reading import query_of
+from relay.api.responses import json_response
 from relay.api.route import DocumentedResponse, Example, Parameter, ReceiverName, json_of, route
 from relay.domain.diagnosis import Checked, Diagnosis
 from relay.domain.identity import is_receiver_name

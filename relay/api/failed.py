@@ -9,10 +9,10 @@ from aiohttp import web
 
 from relay.api.access import LETTERS, access_of, check_own, forbidden, may_read, may_see, may_see_of
 from relay.api.context import ApiContext
-from relay.api.json_body import json_response
 from relay.api.paging import NewestFirstPages, Rank, cursor_at, limit_in
 from relay.api.problems import NOT_FOUND, Problem
 from relay.api.reading import query_of
+from relay.api.responses import json_response
 from relay.api.route import (
     LIMIT,
     DocumentedResponse,

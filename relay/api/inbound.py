@@ -2,8 +2,9 @@
 HMAC. Once its signature is verified, it is a message like any other.
 
 The proof is in the request, so there is no API key; and the request may have been captured and replayed. Therefore the
-response has the state of the message, and never a receiver's answer.
-"""
+response has the state of the message, and never a receiver's answer. Signatures without a timestamp can be replayed by
+anyone who captured a request, so a webhook with the id of an earlier one by default sends only
+failed deliveries again."""
 
 from collections.abc import Mapping
 from typing import Final
@@ -11,19 +12,18 @@ from typing import Final
 from aiohttp import web
 
 from relay.api.access import OPEN
-from relay.api.batch import largest_body
-from relay.api.batch_items import Defaults, Item, Refused, read_events
-from relay.api.batch_items import read_event as read_structured
+from relay.api.batch import Defaults, Item, Refused, largest_body, read_events
+from relay.api.batch import read_event as read_structured
 from relay.api.context import ApiContext
 from relay.api.incoming import as_incoming, content_type_of
 from relay.api.intake import AcceptedMessage, IncomingMessage, Intake, Repeated
-from relay.api.json_body import json_response
 from relay.api.messages import MessagesResource
 from relay.api.problems import (
     BAD_SIGNATURE,
     ID_CONFLICT,
     INVALID_JSON,
     NO_RECEIVER,
+    NOT_FAILED,
     NOT_FOUND,
     OVER_QUOTA,
     RETRY_AFTER_S,
@@ -35,18 +35,53 @@ from relay.api.problems import (
 )
 from relay.api.quotas import Quotas
 from relay.api.reading import attributes, message_location, query_of, read_body, source_in_path
-from relay.api.redelivery import Redelivery
 from relay.api.rejection_log import Refusals
+from relay.api.replay_one import ReplayResource
+from relay.api.responses import foreign_response, json_response
 from relay.api.route import SOURCE_ID, UNAUDITED, Body, DocumentedResponse, Example, Parameter, json_of, route
-from relay.api.untrusted_body import foreign_response
 from relay.domain.errors import InvalidRecord
+from relay.domain.identity import DeliveryId
 from relay.domain.inbound import Refusal, verify
 from relay.domain.inbound_event import Challenge, InboundEvent, read_event
 from relay.domain.message import Message
 from relay.domain.quota import Quota
+from relay.domain.reasons import DISCARDED
 from relay.domain.receiver import Inbound
 from relay.schema.messages import MessageView
 from relay.schema.webhooks import BatchTaken, DeliveryState, Probed, WebhookView
+
+
+class Redelivery:
+    """`replays` None: nothing is ever sent once more."""
+
+    def __init__(self, replays: ReplayResource | None) -> None:
+        self._replays = replays
+
+    async def begin(self, policy: Inbound, first: MessageView) -> Mapping[str, int]:
+        """The generations that begin now, by receiver. Deliveries in progress, or just replayed by another process, are
+        left alone."""
+        begun: dict[str, int] = {}
+        if self._replays is None or policy.redelivery == "never":
+            return begun
+        always = policy.redelivery == "always"
+        for one in first.deliveries:
+            if always or (one.status == "failed" and one.reason != DISCARDED):  # somebody wanted no more of that one
+                delivery = DeliveryId(one.receiver, first.source_id, first.message_id)
+                generation = await _begun_again(self._replays, delivery, only_failed=not always)
+                if generation is not None:
+                    begun[one.receiver] = generation
+        return begun
+
+
+async def _begun_again(replays: ReplayResource, delivery: DeliveryId, *, only_failed: bool) -> int | None:
+    try:
+        plan = await replays.again(delivery, only_failed=only_failed)
+    except Problem as problem:
+        if problem.kind in (NOT_FAILED, NOT_FOUND):
+            return None
+        raise
+    return plan.out[0].generation if plan.skip is None else None
+
 
 _STRUCTURED: Final = "application/cloudevents+json"
 _UNUSABLE: Final = "This process cannot use the settings of this source, as where a secret is not set: try again."

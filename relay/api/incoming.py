@@ -9,7 +9,7 @@ from aiohttp import web
 from relay.api.intake import IncomingMessage
 from relay.api.problems import UNSUPPORTED, Problem, invalid
 from relay.api.reading import attributes, percent_decoded, plain_header, query_of
-from relay.api.wait_query import WAIT
+from relay.api.waiters import WAIT
 from relay.domain.errors import InvalidRecord
 from relay.domain.forwarding import PREFIX, Pairs, read_headers
 from relay.domain.identity import check_id, is_receiver_name

@@ -1,32 +1,36 @@
-"""POST of a message: the way in for senders without Kafka. It meets the other way in on the same topic."""
+"""POST and GET of a message: for senders without Kafka, whose messages are on the same topic as those of Kafka."""
 
 from contextlib import suppress
 from dataclasses import replace
 from math import ceil
-from typing import Annotated, Final, NamedTuple, assert_never
+from typing import Annotated, Any, Final, NamedTuple, assert_never
 
 from aiohttp import web
 from msgspec import Meta, structs
 
-from relay.api.access import INGEST
+from relay.api.access import INGEST, MESSAGE, forbidden, may_read, may_see_of
 from relay.api.context import ApiContext
 from relay.api.incoming import read_message
 from relay.api.intake import AcceptedMessage, IncomingMessage, Intake, Repeated
-from relay.api.json_body import json_response
 from relay.api.problems import (
     ID_CONFLICT,
     INVALID_JSON,
     NO_RECEIVER,
+    NOT_FOUND,
     OVER_QUOTA,
     RESERVED_SOURCE,
+    RETRY_AFTER_S,
+    UNAVAILABLE,
     UNFIT_ID,
     UNKNOWN_RECEIVER,
     Problem,
     invalid,
 )
 from relay.api.quotas import Quotas
-from relay.api.reading import message_location, read_body, source_in_path
+from relay.api.reading import message_in_path, message_location, read_body, source_in_path
+from relay.api.responses import json_response
 from relay.api.route import (
+    MESSAGE_ID,
     SOURCE_ID,
     UNAUDITED,
     Body,
@@ -39,15 +43,132 @@ from relay.api.route import (
     route,
 )
 from relay.api.status import KnownMessage, StatusReader
-from relay.api.wait_query import ANSWERED, PREFER_PARAMETER, WAIT, WAIT_PARAMETER, WaitAsked, wait_asked
-from relay.api.wait_response import ANSWER_GONE, FAILURES
-from relay.api.waiters import ASK_AGAIN_S, Waiters, WaitResult
+from relay.api.view import of_receivers
+from relay.api.waiters import (
+    ANSWER_GONE,
+    ANSWER_HEADERS,
+    ANSWERED,
+    ASK_AGAIN_S,
+    FAILURES,
+    PREFER_PARAMETER,
+    WAIT,
+    WAIT_PARAMETER,
+    WaitAsked,
+    Waiters,
+    WaitResult,
+    wait_asked,
+)
 from relay.domain.coordinate import Coordinate
 from relay.domain.errors import Unavailable
+from relay.domain.identity import DeliveryId, MessageId
 from relay.domain.message import MAX_RECEIVERS, MAX_TEXT_BYTES, Message
 from relay.domain.trace import MOST_STATE
 from relay.schema.messages import MessageView
 from relay.state.rows import MessageRow, MessageStage
+
+_NOUN: Final = "messages"
+_UNKNOWN: Final = "No such message is known: it never came, is still on its way, or was long ago."
+_LOST: Final = "What was known of finished messages was lost, and is being read back from the log."
+
+
+_VIEW_OR_ANSWER: Final = Annotated[
+    Any, Meta(extra_json_schema={"anyOf": [{"$ref": "#/components/schemas/MessageView"}, {}]})
+]
+
+
+class MessageResource:
+    """One message of a source: all of it for callers that may read the source, for others the deliveries to their
+    receivers. `longest_s`: how long a request may wait."""
+
+    def __init__(self, reader: StatusReader, waiters: Waiters, longest_s: float) -> None:
+        self._reader = reader
+        self._waiters = waiters
+        self._longest_s = longest_s
+
+    @route(
+        "GET",
+        "/v1/sources/{source_id}/messages/{message_id}",
+        scope=MESSAGE,
+        id="getMessage",
+        noun=_NOUN,
+        parameters=(
+            SOURCE_ID,
+            MESSAGE_ID,
+            Parameter("receiver", "query", ReceiverName, "Only the delivery to this one."),
+            WAIT_PARAMETER,
+            PREFER_PARAMETER,
+        ),
+        answers=(
+            DocumentedResponse(
+                200,
+                "The message and its deliveries; with `wait`, the receiver's answer as it is.",
+                Body({"application/json": _VIEW_OR_ANSWER, "*/*": None}),
+                ANSWER_HEADERS,
+            ),
+            DocumentedResponse(
+                202,
+                "With `wait`: the answer takes longer.",
+                json_of(MessageView),
+                {"Location": "The path of the message.", "Retry-After": "Seconds after which to ask again."},
+            ),
+        ),
+        problems=(ANSWER_GONE, *FAILURES),
+        example=Example(200, path={"source_id": "github", "message_id": "sent-1"}),
+    )
+    async def get(self, request: web.Request) -> web.Response:
+        """What became of a message."""
+        asked, identity = wait_asked(request, self._longest_s), message_in_path(request)
+        delivery = None if asked is None else await self._only(request, identity, asked)
+        if asked is None or delivery is None:
+            return json_response(200, await self._view(request, identity, request.query.get("receiver")))
+        waited = await self._waiters.wait(request, delivery, asked)
+        if waited.response is not None:
+            return waited.response
+        view, location = await self._view(request, identity), message_location(identity)
+        response = json_response(202, view, Location=location, Retry_After=str(ASK_AGAIN_S))
+        response.headers.update(waited.headers)
+        return response
+
+    async def _only(self, request: web.Request, identity: MessageId, asked: WaitAsked) -> DeliveryId | None:
+        """The delivery to wait for. None: nothing is known of the message, or it has several, and need not be waited
+        for. Raises a Problem where it has to be."""
+        known = await self._reader.find(identity)
+        if known is None:
+            return None
+        deliveries = self._seen(request, known)
+        if len(deliveries) == 1:
+            return deliveries[0]
+        if asked.preferred or not (deliveries or may_read(request, identity.source_id)):
+            return None
+        detail = f"wait is for a message to one receiver; this one goes to {len(deliveries)}: ask without it"
+        raise invalid(detail, parameter=WAIT)
+
+    async def _view(self, request: web.Request, identity: MessageId, receiver: str | None = None) -> MessageView:
+        """`receiver`: without the deliveries to others."""
+        known, whole = await self._reader.find(identity), may_read(request, identity.source_id)
+        deliveries = [] if known is None else self._seen(request, known)
+        if known is not None and (whole or deliveries):
+            wanted = [each for each in deliveries if receiver in (None, each.receiver)]
+            if receiver is not None and not wanted:
+                raise Problem(NOT_FOUND, f"The message has no delivery to {receiver[:80]!r} that you may see.")
+            view = await self._reader.view_of(known, wanted)
+            return view if whole else of_receivers(view)
+        raise await unseen(self._reader, identity, whole=whole)
+
+    def _seen(self, request: web.Request, known: KnownMessage) -> list[DeliveryId]:
+        """Those that the caller may see."""
+        deliveries = self._reader.deliveries(known)
+        if may_read(request, known.message.source_id):
+            return deliveries
+        return [delivery for delivery in deliveries if may_see_of(request, delivery.receiver, "", known.at)]
+
+
+async def unseen(reader: StatusReader, identity: MessageId, *, whole: bool) -> Problem:
+    """The answer where nothing of a message can be shown: to who may not see all of it, the same whether or not there
+    is such a message. Raises StateUnavailable."""
+    if await reader.has_gap([f"s:{identity.source_id}"]):
+        return Problem(UNAVAILABLE, _LOST, headers={"Retry-After": str(RETRY_AFTER_S)})
+    return Problem(NOT_FOUND, _UNKNOWN) if whole else forbidden(MESSAGE)
 
 
 class _Taken(NamedTuple):
@@ -62,7 +183,6 @@ class _Taken(NamedTuple):
         return {"Idempotent-Replayed": "true"} if self.repeated else {}
 
 
-_NOUN: Final = "messages"
 _TEXT: Final = Annotated[str, Meta(max_length=MAX_TEXT_BYTES)]
 _Names = Annotated[list[ReceiverName], Meta(min_length=1, max_length=MAX_RECEIVERS)]
 RECEIVERS: Final = Parameter("receiver", "query", _Names, "Who receives it; without any: whoever subscribes.")

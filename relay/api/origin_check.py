@@ -9,11 +9,12 @@ from typing import Final
 
 from aiohttp import web
 
-from relay.api.auth import ANSWER_PATH, INBOUND_ROUTE
-from relay.api.json_body import JSON, MERGE_PATCH
+from relay.api.authentication import ANSWER_PATH, INBOUND_ROUTE
 from relay.api.landing import MONITORING, is_for_people
 from relay.api.problems import FOREIGN_ORIGIN, UNKNOWN_HOST, UNSUPPORTED, Check, Problem
+from relay.api.reading import MERGE_PATCH
 from relay.api.rejection_log import Refusals
+from relay.api.responses import JSON
 from relay.api.route import READING
 from relay.api.web_rules import WebRules
 

@@ -12,7 +12,7 @@ from msgspec import Meta
 from relay import __version__
 from relay.api import problems
 from relay.api.access import OPEN
-from relay.api.asyncapi.document import asyncapi
+from relay.api.asyncapi import asyncapi
 from relay.api.html import page, prose, table
 from relay.api.landing import PEOPLE, PROBLEMS, front, front_html, wants_json, wants_page
 from relay.api.openapi.document import document, encoded, routes_in
@@ -22,7 +22,7 @@ from relay.api.problem_advice import ADVICE
 from relay.api.problems import NOT_FOUND, Problem, ProblemKind
 from relay.api.reading import query_of
 from relay.api.route import Body, DocumentedResponse, Example, Parameter, Route, json_of, route
-from relay.api.wait_response import ANSWER_GONE, FAILURES
+from relay.api.waiters import ANSWER_GONE, FAILURES
 from relay.domain.topics import Topics
 from relay.schema.operation import Front
 

@@ -8,15 +8,15 @@ from aiohttp import web
 
 from relay.api.access import OWNERS, access_of, forbidden
 from relay.api.context import ApiContext
-from relay.api.json_body import json_response
+from relay.api.entries import entry_of
 from relay.api.paging import cursor_behind, key_behind, limit_in
 from relay.api.problems import (
     invalid,
 )
 from relay.api.reading import flag_in, query_of
-from relay.api.receiver_view import entry_of
 from relay.api.receivers import condition
 from relay.api.registrar import Registrar, Written
+from relay.api.responses import json_response
 from relay.api.route import (
     LIMIT,
     DocumentedResponse,
@@ -25,7 +25,7 @@ from relay.api.route import (
     json_of,
     route,
 )
-from relay.api.traffic import traffic_of
+from relay.api.stats import traffic_of
 from relay.config.redacted_entry import shown_url
 from relay.control.apply import API, FILE
 from relay.schema.receivers import Condition, ReceiverItem, ReceiverPage

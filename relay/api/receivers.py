@@ -9,14 +9,14 @@ import msgspec
 from aiohttp import web
 
 from relay.api.access import ADMIN, READ, RECEIVER
-from relay.api.audit_lines import has_changed, record_audit
+from relay.api.audit import has_changed, record_audit
 from relay.api.backlog import in_lane
 from relay.api.context import ApiContext
-from relay.api.json_body import json_response
+from relay.api.entries import described
 from relay.api.problems import NOT_FOUND, Problem, invalid, no_receiver
 from relay.api.reading import query_of, read_body, source_in_path
-from relay.api.receiver_view import described
 from relay.api.registrar import Unknown
+from relay.api.responses import json_response
 from relay.api.route import NAME, SOURCE_ID, DocumentedResponse, Example, json_of, route
 from relay.api.verification import verification_of
 from relay.api.view import rfc3339

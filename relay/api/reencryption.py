@@ -10,12 +10,12 @@ from typing import NamedTuple
 from aiohttp import web
 
 from relay.api.access import ADMIN
-from relay.api.audit_lines import changed_nothing, record_audit
-from relay.api.json_body import json_response
+from relay.api.audit import changed_nothing, record_audit
 from relay.api.paging import cursor_behind, key_behind, limit_in
 from relay.api.problems import NO_SECRETS_KEY, Problem
 from relay.api.reading import flag_in, query_of
 from relay.api.registrar import Registrar
+from relay.api.responses import json_response
 from relay.api.route import DocumentedResponse, Example, Limit, Parameter, json_of, route
 from relay.control.reencryption import is_outdated, renewed
 from relay.domain.errors import UserError

@@ -1,58 +1,47 @@
-"""Receivers registered, changed and removed over HTTP."""
+"""Receivers registered, changed and removed over HTTP, and their signing secrets rotated.
 
-import re
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+After a rotation, the former secret signs along with the new one for a while."""
+
 from typing import Any, Final
 
 from aiohttp import web
 
-from relay.api.access import OWNED, OWNERS, check_meant, forbidden
-from relay.api.audit_lines import changed_nothing, record_audit
+from relay.api.access import OWNED, OWNERS, behalf_of, check_meant
+from relay.api.audit import changed_nothing, record_audit
 from relay.api.backlog import in_lane
 from relay.api.context import ApiContext
-from relay.api.json_body import JSON, MERGE_PATCH, json_response, read_object
-from relay.api.owner import behalf_of
+from relay.api.entries import CHANGE, ETAG, IF_MATCH, MOST_BODY, answer_of, described, tag_in, told
 from relay.api.problems import (
-    CHANGED_MEANWHILE,
     CREDENTIALS_NEEDED,
-    DECLARED_IN_FILE,
     INVALID_RECEIVER,
     NO_SECRETS_KEY,
-    NOT_FOUND,
     RECEIVER_EXISTS,
     TOO_MANY_RECEIVERS,
-    Problem,
-    ProblemKind,
     invalid,
 )
-from relay.api.reading import flag_in, query_of
-from relay.api.receiver_view import described
-from relay.api.registrar import ChangedMeanwhile, CredentialsNeeded, InFile, NameTaken, Registrar, Unknown, Written
+from relay.api.reading import MERGE_PATCH, flag_in, query_of, read_object
+from relay.api.registrar import Registrar
+from relay.api.responses import JSON, json_response
 from relay.api.route import (
     NAME,
     Body,
     DocumentedResponse,
-    ETag,
     Example,
     Parameter,
     json_of,
     route,
 )
-from relay.control.owned import NotTheirs, OwnerScope, TooManyReceivers
-from relay.control.patch import Faulty, NewReceiver, NoKey
+from relay.api.view import rfc3339
+from relay.config.durations import parse_duration
+from relay.config.entry_types import has_only_private_keys
+from relay.config.receivers_file import Raw
+from relay.control.owned import OwnerScope
+from relay.control.patch import NewReceiver
+from relay.control.rotation import as_private_key, former_until, present_secrets, rotated
+from relay.domain.ed25519 import is_private_key, public_key
 from relay.domain.topics import SHARED, lane_of
-from relay.schema.receivers import MessagesView, NewReceiverView, ReceiverView, RemovalView
+from relay.schema.receivers import MessagesView, NewReceiverView, ReceiverView, RemovalView, RotatedView, SecretRotation
 from relay.state.replies import answered
-
-MOST_BODY: Final = 65_536
-"""Bytes of a receiver."""
-_TAG: Final = re.compile(r'\s*(?:"([^"]*)"|(\*))\s*')
-
-
-IF_MATCH: Final = Parameter("If-Match", "header", ETag, "An `ETag`: only if the receiver is still that.")
-ETAG: Final = {"ETag": "Changes with every change of the receiver."}
-CHANGE: Final = (DECLARED_IN_FILE, CHANGED_MEANWHILE)
 
 
 class RegistrationResource:
@@ -189,45 +178,85 @@ _THEN: Final = (
 )
 
 
-def answer_of(
-    written: Written, shown: Mapping[str, object], *, status: int = 200, headers: dict[str, str] | None = None
-) -> web.Response:
-    """The entry, with its tag as an ETag."""
-    return json_response(status, shown, ETag=f'"{written.tag}"', **(headers or {}))
+MOST_BYTES: Final = 4_096
+LONGEST_GRACE_S: Final = 365 * 86_400.0
 
 
-def tag_in(request: web.Request) -> str | None:
-    """The tag that `If-Match` has; None: any will do. Raises Problem."""
-    given = request.headers.getall("If-Match", [])
-    if not given:
-        return None
-    found = _TAG.fullmatch(", ".join(given))
-    if found is None:
-        raise invalid('If-Match takes one ETag, as "0123456789abcdef", or *', header="If-Match")
-    return found[1]
+class RotationResource:
+    """The route; see the module's first line."""
+
+    def __init__(self, context: ApiContext, registrar: Registrar) -> None:
+        self._context = context
+        self._registrar = registrar
+
+    @route(
+        "POST",
+        "/v1/receivers/{name}/rotate",
+        scope=OWNED,
+        audit="receiver.rotated",
+        id="rotateReceiverSecret",
+        noun="receivers",
+        parameters=(NAME, IF_MATCH),
+        body=json_of(SecretRotation, required=False),
+        most_bytes=MOST_BYTES,
+        answers=(
+            DocumentedResponse(
+                200, "The new secret signs here, and everywhere within 2 s.", json_of(RotatedView), ETAG
+            ),
+        ),
+        problems=(INVALID_RECEIVER, NO_SECRETS_KEY, *CHANGE),
+        example=Example(200, path={"name": "made"}, body={"grace": "1d", "secret": "${DEPLOY_SECRET}"}),
+    )
+    async def rotate(self, request: web.Request, asked: SecretRotation) -> web.Response:
+        """Give a receiver a new signing secret.
+
+        The former one signs along for the `grace` time, and then no longer. In a style that has room for one signature
+        (`github`) the new one signs alone.
+        """
+        name = request.match_info["name"]
+        turn = _Turn(asked, _grace_s(asked.grace), self._registrar)
+        behalf = behalf_of(request, self._context.owner_receivers)
+        with told():
+            written = await self._registrar.alter(name, turn.rotated, tag_in(request), behalf)
+        record_audit(request, grace_s=turn.grace_s)
+        is_key = is_private_key(turn.secret)
+        shown: RotatedView = {
+            **described(written),
+            "secret": None if is_key or asked.secret is not None else turn.secret,
+            "public_key": public_key(turn.secret) if is_key else None,
+            "former_until": turn.former_until,
+        }
+        return answer_of(written, shown)
 
 
-@contextmanager
-def told(*, invalid: ProblemKind = INVALID_RECEIVER, taken: ProblemKind = RECEIVER_EXISTS) -> Iterator[None]:
-    """Translates errors of the registrar into problems. `invalid`, `taken`: those for sources."""
+class _Turn:
+    """One rotation: which secret it made, and until when the former one signs, is known when it has been made."""
+
+    def __init__(self, asked: SecretRotation, grace_s: float, registrar: Registrar) -> None:
+        self._asked = asked
+        self.grace_s = grace_s
+        self._registrar = registrar
+        self.secret = ""
+        self.former_until: str | None = None
+
+    def rotated(self, entry: Raw, now: float) -> Raw:
+        present = present_secrets(entry)
+        self.secret = self._made(present) if self._asked.secret is None else self._asked.secret
+        changed = rotated(entry, self.secret, grace_s=self.grace_s, now=now)
+        until = former_until(entry, changed)
+        self.former_until = None if until is None else rfc3339(until)
+        return changed
+
+    def _made(self, present: list[str]) -> str:
+        made = self._registrar.new_secret()
+        return as_private_key(made) if has_only_private_keys(tuple(present)) else made
+
+
+def _grace_s(value: float | str) -> float:
     try:
-        yield
-    except Faulty as error:
-        errors = tuple({"detail": fault.detail, "pointer": fault.pointer} for fault in error.faults)
-        kind = CREDENTIALS_NEEDED if isinstance(error, CredentialsNeeded) else invalid
-        raise Problem(kind, str(error), errors=errors) from None
-    except NotTheirs:
-        raise forbidden(OWNED) from None
-    except NameTaken as error:
-        raise Problem(taken, str(error)) from None
-    except (NoKey, Unknown, InFile, ChangedMeanwhile, TooManyReceivers) as error:
-        raise Problem(_KINDS[type(error)], str(error)) from None
-
-
-_KINDS: Final[dict[type[Exception], ProblemKind]] = {
-    NoKey: NO_SECRETS_KEY,
-    Unknown: NOT_FOUND,
-    TooManyReceivers: TOO_MANY_RECEIVERS,
-    InFile: DECLARED_IN_FILE,
-    ChangedMeanwhile: CHANGED_MEANWHILE,
-}
+        seconds = parse_duration(value)
+    except ValueError as error:
+        raise invalid(str(error), pointer="/grace") from None
+    if seconds > LONGEST_GRACE_S:
+        raise invalid("longer than 365 days is not allowed; what is to sign for ever is a list", pointer="/grace")
+    return seconds

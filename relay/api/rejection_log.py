@@ -4,7 +4,7 @@ from typing import Final
 
 from aiohttp import web
 
-from relay.api.client_address import address_of
+from relay.api.connection import address_of
 from relay.api.problems import path_of
 from relay.clock import Clock
 from relay.telemetry.logging import get_logger

@@ -13,10 +13,9 @@ from relay.api.access import (
     may_read,
     may_see_of,
 )
-from relay.api.audit_lines import has_changed
+from relay.api.audit import has_changed
 from relay.api.context import ApiContext
 from relay.api.failed import AT, DEAD_LETTERS, PLACE, is_of_theirs
-from relay.api.json_body import json_response, read_json
 from relay.api.problems import (
     NOT_FAILED,
     NOT_FOUND,
@@ -24,9 +23,9 @@ from relay.api.problems import (
     Problem,
     invalid,
 )
-from relay.api.reading import message_in_path, message_location, query_of, read_body
-from relay.api.replay_request import MOST_BYTES, problem_of_skip
-from relay.api.replays import REPLAYS
+from relay.api.reading import message_in_path, message_location, query_of, read_body, read_json
+from relay.api.replays import MOST_BYTES, REPLAYS
+from relay.api.responses import json_response
 from relay.api.route import (
     MESSAGE_ID,
     RECEIVER_NAME,
@@ -37,9 +36,17 @@ from relay.api.route import (
     route,
 )
 from relay.api.status import KnownMessage, StatusReader
-from relay.api.wait_query import ANSWERED, PREFER_PARAMETER, WAIT, WAIT_PARAMETER, wait_asked
-from relay.api.wait_response import ANSWER_GONE, FAILURES
-from relay.api.waiters import ASK_AGAIN_S, Waiters
+from relay.api.waiters import (
+    ANSWER_GONE,
+    ANSWERED,
+    ASK_AGAIN_S,
+    FAILURES,
+    PREFER_PARAMETER,
+    WAIT,
+    WAIT_PARAMETER,
+    Waiters,
+    wait_asked,
+)
 from relay.domain.hop import NO_RECEIVER
 from relay.domain.identity import DeliveryId, MessageId, is_receiver_name
 from relay.domain.replay_job import Action
@@ -253,3 +260,23 @@ def _delivery(request: web.Request) -> DeliveryId:
     if name != NO_RECEIVER and not is_receiver_name(name):
         raise invalid(f"{name[:80]!r} is not a receiver name", path="receiver")
     return DeliveryId(name, *message_in_path(request))
+
+
+def problem_of_skip(skip: str) -> str:
+    """Why one could not be replayed or discarded, for people."""
+    return _SKIPS.get(skip, skip)
+
+
+_SKIPS: Final = {
+    "replayed": "It was replayed already: a later life of this delivery is known.",
+    "discarded": "It was discarded already.",
+    "delivered": "It was delivered after all.",
+    "incomplete": "Its dead letter lacks a part of the record, which was too large for the log.",
+    "unknown_receiver": "There is no such receiver (any more).",
+    "unknown_stage": "Its dead letter is of a topic that nobody reads.",
+    "invalid": "Its record cannot be read.",
+    "id_conflict": "Another message has its id: send it again with an id of its own.",
+    "too_large": "It is larger than is allowed now.",
+    "under_way": "It is still under way.",
+    "failed": "It has failed: its dead letter is what can be replayed.",
+}

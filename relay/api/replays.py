@@ -1,7 +1,8 @@
-"""Replay and discard of many: jobs, whose records are on the log."""
+"""Replay and discard of many: the jobs, whose records are on the log."""
 
 from dataclasses import replace
-from typing import Annotated, Final
+from math import isfinite
+from typing import Annotated, Final, TypeVar, get_args
 
 from aiohttp import web
 from msgspec import Meta
@@ -14,18 +15,17 @@ from relay.api.access import (
     life_of,
     may_see,
 )
-from relay.api.audit_lines import changed_nothing, record_audit
+from relay.api.audit import changed_nothing, record_audit
 from relay.api.context import ApiContext
-from relay.api.json_body import json_response
 from relay.api.paging import NewestFirstPages
 from relay.api.problems import (
     NOT_FOUND,
     TOO_MANY_JOBS,
     Problem,
+    invalid,
 )
 from relay.api.reading import query_of
-from relay.api.replay_request import check_delivered, check_rate, selection_of
-from relay.api.replay_view import job_view, preview_view
+from relay.api.responses import json_response
 from relay.api.route import (
     LIMIT,
     DocumentedResponse,
@@ -36,11 +36,190 @@ from relay.api.route import (
     route,
 )
 from relay.api.shares import Shares, caller_of
+from relay.api.view import rfc3339
+from relay.config.timestamps import parse_past
 from relay.control.replay_jobs import ReplayJob
-from relay.domain.replay_job import Action
-from relay.domain.selection import Selection
-from relay.replay.replay_service import ReplayService, TooMany
-from relay.schema.replays import Discards, JobPage, JobView, PreviewView, Replays
+from relay.domain.errors import InvalidRecord
+from relay.domain.hop import NO_RECEIVER
+from relay.domain.identity import check_id, is_receiver_name
+from relay.domain.reasons import REASONS
+from relay.domain.replay_job import Action, ReplayOrder, eta_s
+from relay.domain.selection import Selection, Stage
+from relay.replay.replay_service import ExpiredRecords, ReplayPreview, ReplayService, TooMany
+from relay.schema.replays import (
+    MOST_VALUES,
+    RATES,
+    Discards,
+    JobPage,
+    JobView,
+    PreviewView,
+    ReplayRequestView,
+    Replays,
+    Texts,
+)
+
+MOST_BYTES: Final = 512 * 1024
+
+# documented, not checked: `selection_of` and `check_rate` have better words for it than the decoder
+
+
+def selection_of(asked: Discards, now: float) -> Selection:
+    """Which dead letters are meant. `now`: Unix seconds. Raises a Problem."""
+    since_ms, until_ms = _moment(asked.since, "since", now), _moment(asked.until, "until", now)
+    if since_ms is not None and until_ms is not None and until_ms <= since_ms:
+        raise invalid("until is not after since", pointer="/until")
+    statuses = _list(asked.status, "status")
+    for n, status in enumerate(statuses):
+        if not 100 <= status <= 599:
+            raise invalid(f"{status} is no HTTP status", pointer=_at("status", asked.status, n))
+    return Selection(
+        receivers=_texts(asked.receiver, "receiver"),
+        sources=_texts(asked.source, "source"),
+        reasons=_texts(asked.reason, "reason"),
+        statuses=frozenset(statuses),
+        stages=_texts(asked.stage, "stage"),
+        ids=_texts(asked.ids, "ids"),
+        since_ms=since_ms,
+        until_ms=until_ms,
+    )
+
+
+def check_rate(rate: float | None) -> None:
+    """Raises a Problem."""
+    if rate is not None and not (isfinite(rate) and RATES[0] <= rate <= RATES[1]):
+        raise invalid(f"rate is {rate}; from {RATES[0]} to {RATES[1]:.0f} a second are allowed", pointer="/rate")
+
+
+def check_delivered(asked: Replays) -> None:
+    """What was delivered has no reason, nor the others that a dead letter is chosen by. Raises a Problem."""
+    for name in ("reason", "status", "stage"):
+        if not asked.only_failed and getattr(asked, name) is not None:
+            detail = f"{name} chooses dead letters: with it, only_failed has to be true"
+            raise invalid(detail, pointer="/only_failed")
+
+
+def _texts(value: Texts, name: str) -> frozenset[str]:
+    found = _list(value, name)
+    for n, text in enumerate(found):
+        if (problem := _wrong(name, text)) is not None:
+            raise invalid(problem, pointer=_at(name, value, n))
+    return frozenset(found)
+
+
+def _wrong(name: str, text: str) -> str | None:
+    match name:
+        case "receiver":
+            right = text == NO_RECEIVER or is_receiver_name(text)
+            return None if right else f"{text[:80]!r} is not a receiver name"
+        case "reason":
+            return None if text in REASONS else f"{text[:80]!r} is no reason; there are {', '.join(REASONS)}"
+        case "stage":
+            known = get_args(Stage)
+            return None if text in known else f"{text[:80]!r} is no stage; there are {', '.join(known)}"
+    try:
+        check_id(text, name)
+    except InvalidRecord as error:
+        return error.detail
+    return None
+
+
+V = TypeVar("V", str, int)
+
+
+def _list(value: V | list[V] | None, name: str) -> list[V]:
+    if value is None:
+        return []
+    found = value if isinstance(value, list) else [value]
+    if not found:
+        raise invalid(f"{name} is an empty list, which chooses nobody; leave it out for all", pointer=f"/{name}")
+    if len(found) > MOST_VALUES:
+        raise invalid(f"{name} has {len(found)} values; {MOST_VALUES} are allowed", pointer=f"/{name}")
+    return found
+
+
+def _at(name: str, value: object, n: int) -> str:
+    return f"/{name}/{n}" if isinstance(value, list) else f"/{name}"
+
+
+def _moment(value: str | float | None, name: str, now: float) -> int | None:
+    """Unix milliseconds."""
+    if value is None:
+        return None
+    try:
+        seconds = value if isinstance(value, int | float) else parse_past(value, now)
+        if not isfinite(seconds) or not 0 <= seconds < 1e11:
+            raise ValueError
+        return int(seconds * 1000)
+    except (ValueError, OverflowError):
+        allowed = "RFC 3339 (2026-01-31T12:00:00Z), Unix seconds, or how long ago (90m, 2h, 1d)"
+        raise invalid(f"{name} is {str(value)[:40]!r}, which is no time: give {allowed}", pointer=f"/{name}") from None
+
+
+def job_view(job: ReplayJob, now: float) -> JobView:
+    """`now`: Unix seconds."""
+    order, progress = job.order, job.progress
+    left_s = eta_s(progress, now)
+    return {
+        "id": order.id,
+        "action": order.action,
+        "state": "stopping" if job.stopping and not job.is_over else progress.state,
+        "detail": progress.detail,
+        "request": request_view(order),
+        "made_at": rfc3339(order.made_at),
+        "begun_at": _rfc3339(progress.begun_at),
+        "ended_at": _rfc3339(progress.ended_at),
+        "counted": progress.counted,
+        "sent": progress.sent,
+        "skipped": sum(progress.skipped.values()),
+        "skipped_because": dict(sorted(progress.skipped.items())),
+        "eta": None if left_s is None else rfc3339(now + left_s),
+        "eta_s": None if left_s is None else round(left_s, 1),
+    }
+
+
+def request_view(order: ReplayOrder) -> ReplayRequestView:
+    """What was asked for, moments made absolute; what was left out is null."""
+    chosen: Selection = order.selection
+    return {
+        "receiver": sorted(chosen.receivers) or None,
+        "source": sorted(chosen.sources) or None,
+        "reason": sorted(chosen.reasons) or None,
+        "status": sorted(chosen.statuses) or None,
+        "stage": sorted(chosen.stages) or None,
+        "ids": sorted(chosen.ids) or None,
+        "since": _moment_ms(chosen.since_ms),
+        "until": _moment_ms(chosen.until_ms),
+        "only_failed": order.only_failed,
+        "rate": order.rate,
+    }
+
+
+def preview_view(order: ReplayOrder, preview: ReplayPreview, gone: ExpiredRecords) -> PreviewView:
+    """`complete` false: there is more than could be counted in the time that a request may take. `gone`: records that
+    the log does not have any more, and that may have matched. `unremembered`: how many of those to be sent failed so
+    long ago that it is not known whether they were replayed before."""
+    return {
+        "dry_run": True,
+        "action": order.action,
+        "request": request_view(order),
+        "counted": preview.counted,
+        "to_send": preview.to_send,
+        "skipped": preview.skipped.total(),
+        "skipped_because": dict(sorted(preview.skipped.items())),
+        "complete": preview.complete,
+        "gone": None if gone.before_ms is None else {"records": gone.records, "before": _moment_ms(gone.before_ms)},
+        "not_found": list(preview.not_found),
+        "unremembered": preview.unremembered,
+    }
+
+
+def _rfc3339(seconds: float | None) -> str | None:
+    return None if seconds is None else rfc3339(seconds)
+
+
+def _moment_ms(moment_ms: int | None) -> str | None:
+    return None if moment_ms is None else rfc3339(moment_ms / 1000)
+
 
 DRY_RUN_S: Final = 20.0
 """A count that takes longer returns the number that it has reached."""

@@ -11,9 +11,10 @@ from aiohttp import web
 from msgspec import Meta
 
 from relay.api.access import Need
-from relay.api.json_body import JSON, MOST_BYTES, read_only
 from relay.api.paging import MOST, NewestFirstPages
 from relay.api.problems import ProblemKind
+from relay.api.reading import MOST_BYTES, read_only
+from relay.api.responses import JSON
 from relay.domain.identity import MAX_ID_BYTES
 
 Place = Literal["path", "query", "header"]

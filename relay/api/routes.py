@@ -12,17 +12,15 @@ from relay.api.health import Health
 from relay.api.history.resource import HistoryResource
 from relay.api.inbound import InboundResource
 from relay.api.keys import KeysResource
-from relay.api.message import MessageResource
-from relay.api.messages import MessagesResource
+from relay.api.messages import MessageResource, MessagesResource
 from relay.api.overview.resource import OverviewResource
 from relay.api.pages import PagesResource
 from relay.api.receiver_list import ReceiverListResource
 from relay.api.receivers import ReceiversResource
 from relay.api.reencryption import ReencryptionResource
-from relay.api.registration import RegistrationResource
+from relay.api.registration import RegistrationResource, RotationResource
 from relay.api.replay_one import ReplayResource
 from relay.api.replays import ReplaysResource
-from relay.api.rotation import RotationResource
 from relay.api.route import Route, routes_of
 from relay.api.sessions import SessionsResource
 from relay.api.settings import SettingsResource

@@ -8,12 +8,12 @@ from urllib.parse import quote
 from aiohttp import web
 
 from relay.api.access import CALLER, OPEN, OWNERS, forbidden, owner_of
-from relay.api.audit_lines import changed_nothing, record_audit
+from relay.api.audit import changed_nothing, record_audit
 from relay.api.authentication import Caller, Callers, bearer_in, caller_of, tenants_in
 from relay.api.context import ApiContext
-from relay.api.json_body import json_response
 from relay.api.problems import FORBIDDEN, TOO_MANY, TOO_MANY_KEYS, UNAUTHORIZED, UNKNOWN_RECEIVER, Problem, invalid
 from relay.api.reading import query_of
+from relay.api.responses import json_response
 from relay.api.route import DocumentedResponse, Example, json_of, route
 from relay.api.view import rfc3339
 from relay.config.durations import parse_duration

@@ -6,8 +6,8 @@ from aiohttp import web
 
 from relay.api.access import ADMIN
 from relay.api.context import ApiContext
-from relay.api.json_body import json_response
 from relay.api.reading import query_of
+from relay.api.responses import json_response
 from relay.api.route import DocumentedResponse, Example, json_of, route
 from relay.schema.operation import SettingItem, SettingsView
 

@@ -6,9 +6,9 @@ from typing import Any, Final, Literal
 from aiohttp import web
 
 from relay.api.access import ADMIN
-from relay.api.audit_lines import changed_nothing, record_audit
+from relay.api.audit import changed_nothing, record_audit
 from relay.api.context import ApiContext
-from relay.api.json_body import JSON, MERGE_PATCH, json_response, read_object
+from relay.api.entries import CHANGE, MOST_BODY, answer_of, tag_in, told
 from relay.api.paging import cursor_behind, key_behind, limit_in
 from relay.api.problems import (
     CREDENTIALS_NEEDED,
@@ -17,9 +17,9 @@ from relay.api.problems import (
     SOURCE_EXISTS,
     invalid,
 )
-from relay.api.reading import flag_in, query_of, source_in_path, source_location
+from relay.api.reading import MERGE_PATCH, flag_in, query_of, read_object, source_in_path, source_location
 from relay.api.registrar import Registrar, Unknown, Written, readable
-from relay.api.registration import CHANGE, MOST_BODY, answer_of, tag_in, told
+from relay.api.responses import JSON, json_response
 from relay.api.route import (
     LIMIT,
     SOURCE_ID,

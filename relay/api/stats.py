@@ -1,15 +1,20 @@
-"""Statistics of the attempts at a receiver within a day, and its last response: of all processes, seconds late."""
+"""Statistics of the attempts at receivers within a day: of one, with its last response, and of those in a list.
 
+They count all processes, some seconds late."""
+
+import asyncio
 from collections.abc import Mapping
 from typing import Final
 
 from aiohttp import web
 
 from relay.api.access import RECEIVER
+from relay.api.backlog import in_lanes
 from relay.api.context import ApiContext
-from relay.api.json_body import json_response
 from relay.api.problems import NOT_FOUND, Problem, no_receiver
 from relay.api.reading import query_of
+from relay.api.receivers import LANE_LOOK_S
+from relay.api.responses import json_response
 from relay.api.route import (
     NAME,
     DocumentedResponse,
@@ -18,8 +23,20 @@ from relay.api.route import (
     route,
 )
 from relay.api.view import rfc3339
+from relay.domain.errors import LogUnavailable
+from relay.domain.receiver import Receiver
 from relay.domain.statistics import BOUNDS_S, HOURS, NUMBERS, OUTCOMES, Counted, sum_of
-from relay.schema.statistics import CountedView, HourView, LastResponseDetail, LastResponseView, StatsView
+from relay.domain.topics import lane_of
+from relay.schema.statistics import (
+    CountedView,
+    HourView,
+    LastResponseDetail,
+    LastResponseView,
+    RateView,
+    StatsView,
+    TrafficView,
+)
+from relay.state.port import Counts
 from relay.state.statistics import LastAttempt
 
 _HOUR_S: Final = 3600
@@ -123,3 +140,46 @@ def last_view(last: LastAttempt) -> LastResponseView:
         "failure": last.failure,
         "duration_ms": round(last.seconds * 1000, 1),
     }
+
+
+_FIRST_S: Final = 60.0
+"""Of an hour that has just begun there is no mean yet."""
+
+
+async def traffic_of(context: ApiContext, receivers: Mapping[str, Receiver | None]) -> dict[str, TrafficView]:
+    """By name; None: its settings are refused. Raises Unavailable where the statistics cannot be had."""
+    if not receivers:
+        return {}
+    names, now = list(receivers), context.clock.time()
+    owners = [f"r:{name}" for name in names]
+    statistics = await context.state.statistics(owners)
+    parked = await context.state.parked(owners)
+    unfinished = await _unfinished(context, {name: lane_of(each) for name, each in receivers.items() if each})
+    found: dict[str, TrafficView] = {}
+    for name, known, counts in zip(names, statistics, parked, strict=True):
+        found[name] = {
+            **counted_view(sum_of(known.hours.values())),
+            "hours": hours_view(known.hours, now),
+            "last_response": None if known.last is None else last_view(known.last),
+            "unfinished": unfinished.get(name),
+            "parked": counts.retries + counts.polls if isinstance(counts, Counts) else None,
+            "rate": _rate(receivers[name], known.hours, now),
+        }
+    return found
+
+
+def _rate(receiver: Receiver | None, hours: Mapping[int, Counted], now: float) -> RateView | None:
+    if receiver is None:
+        return None
+    since_s, window_s, present = now % _HOUR_S, receiver.post.window_size, hours.get(int(now // _HOUR_S))
+    used = None if since_s < _FIRST_S else (present.attempts if present else 0) * window_s / since_s
+    return {"used": used, "limit": receiver.post.rate_limit, "window_s": window_s}
+
+
+async def _unfinished(context: ApiContext, lanes: Mapping[str, str]) -> Mapping[str, int]:
+    """Those that are known at once."""
+    try:
+        async with asyncio.timeout(LANE_LOOK_S):
+            return await in_lanes(context.log, context.topics, lanes)
+    except (LogUnavailable, TimeoutError):
+        return {}

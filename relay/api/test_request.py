@@ -1,7 +1,7 @@
-"""`POST /v1/receivers/{name}/test`: one signed `relay.ping` now, and what came back.
+"""`POST /v1/receivers/{name}/test`: sends one signed `relay.ping` now, and returns the response.
 
-It goes out as every delivery does, and is none: nothing of it counts for breaker, rate or statistics.
-"""
+It is sent as every delivery is, and is none: it does not count for breaker, rate or statistics. The exchange is shown
+with its secrets masked, and cut."""
 
 import secrets
 from contextlib import suppress
@@ -13,8 +13,6 @@ from msgspec import structs
 
 from relay.api.access import RECEIVER
 from relay.api.context import ApiContext
-from relay.api.exchange_view import failure_view, request_view, response_view
-from relay.api.json_body import json_response
 from relay.api.problems import (
     INVALID_RECEIVER,
     TOO_MANY,
@@ -23,6 +21,7 @@ from relay.api.problems import (
     no_receiver,
 )
 from relay.api.reading import query_of
+from relay.api.responses import json_response
 from relay.api.route import (
     NAME,
     DocumentedResponse,
@@ -33,10 +32,46 @@ from relay.api.route import (
 from relay.api.shares import Shares, caller_of
 from relay.delivery.port import Transport
 from relay.domain.errors import Unavailable
-from relay.domain.receiver import Receiver
+from relay.domain.exchange import Exchange, NoResponse, Request, Response
+from relay.domain.failure import failure_detail
+from relay.domain.receiver import Endpoint, Receiver
+from relay.domain.redact import shown_body, shown_request_headers, shown_response_headers, shown_url
 from relay.domain.requests import ping_request, trial_body
-from relay.schema.attempts import TrialView
+from relay.schema.attempts import FailureView, RequestView, ResponseView, TrialView
 from relay.telemetry.logging import get_logger
+
+SHOWN_BYTES: Final = 4_096
+"""Of a body."""
+
+
+def request_view(request: Request, endpoint: Endpoint) -> RequestView:
+    return {
+        "method": request.method,
+        "url": shown_url(request.url, endpoint),
+        "headers": shown_request_headers(request.headers, endpoint),
+        "body": request.body.decode(errors="replace"),
+    }
+
+
+def response_view(exchange: Exchange, endpoint: Endpoint) -> ResponseView | None:
+    """None if there was no status line."""
+    if isinstance(exchange, NoResponse):
+        return None
+    body, truncated = shown_body(exchange, endpoint, SHOWN_BYTES)
+    return {
+        "status": exchange.status,
+        "headers": shown_response_headers(exchange.headers, endpoint),
+        "body": body,
+        "truncated": truncated,
+    }
+
+
+def failure_view(exchange: Exchange, endpoint: Endpoint) -> FailureView | None:
+    """None where a status line came."""
+    if isinstance(exchange, Response):
+        return None
+    return {"kind": exchange.kind, "detail": failure_detail(exchange, endpoint), "sent": exchange.sent}
+
 
 MOST_AT_ONCE: Final = 8
 """Tests in progress in one process, over all callers."""

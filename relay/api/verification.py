@@ -5,12 +5,12 @@ from typing import Final, Literal
 from aiohttp import web
 
 from relay.api.access import RECEIVER
-from relay.api.audit_lines import record_audit
+from relay.api.audit import record_audit
 from relay.api.context import ApiContext
-from relay.api.json_body import json_response
 from relay.api.problems import NOT_FOUND, TOO_MANY, Problem
 from relay.api.reading import query_of
 from relay.api.registrar import Registrar
+from relay.api.responses import json_response
 from relay.api.route import (
     NAME,
     DocumentedResponse,

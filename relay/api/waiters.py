@@ -1,32 +1,184 @@
-"""Requests that stay open until a delivery is over, in whichever process that happens: `?wait=`.
+"""Requests that stay open for the receiver's answer, with `?wait=10` or `Prefer: wait=10` (RFC 7240).
 
-The process that finishes it publishes a hint. A hint may be lost, and is published only if the message was sent by a
-request that waits; so the state is read when a request begins to wait, and then each second for all of them in one
-call. A waiting request takes one of a bounded number of places until the client hangs up or the server stops.
-"""
+The query is an order: a value that cannot be used is refused. A preference is a wish: a value that cannot be used is
+ignored. The response is the receiver's answer with the headers of a callback, or 502 with the reason that there is
+none.
+
+The process that finishes a delivery publishes a hint. A hint may be lost, and is published only if the message was sent
+by a request that waits; so the state is read when a request begins to wait, and then each second for all of them in one
+call. A waiting request takes one of a bounded number of places until the client hangs up or the server stops."""
 
 import asyncio
-from collections.abc import Iterator, Mapping
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from types import MappingProxyType
-from typing import Final, NamedTuple
+from typing import Annotated, Final, NamedTuple
 
 from aiohttp import web
+from msgspec import Meta
 
 from relay.api.bounds import bounds_of
 from relay.api.connection import ApiConnection
 from relay.api.limits import ApiLimits
-from relay.api.problems import Problem
+from relay.api.problems import Problem, ProblemKind, invalid
+from relay.api.responses import foreign_response
+from relay.api.route import Body, DocumentedResponse, Parameter
 from relay.api.status import StatusReader
-from relay.api.untrusted_body import foreign_response
-from relay.api.wait_query import WaitAsked
-from relay.api.wait_response import AnswerGiven, ended, is_over
-from relay.domain.errors import Unavailable
-from relay.domain.identity import DeliveryId
+from relay.domain.dead_letter import parse_dead_letter
+from relay.domain.errors import InvalidRecord, Unavailable
+from relay.domain.headers import header_value
+from relay.domain.hop import decode_hop
+from relay.domain.identity import DeliveryId, callback_id
+from relay.domain.notice import TITLES
+from relay.domain.reasons import REASON_CODES
+from relay.domain.requests import attribute_value
 from relay.engine.supervision import end
+from relay.log.port import Record
 from relay.state.port import State
-from relay.state.rows import RowKey, delivery_row
+from relay.state.rows import Row, RowKey, Stage, delivery_row
+
+WAIT: Final = "wait"
+WAIT_PARAMETER: Final = Parameter(
+    "wait", "query", Annotated[float, Meta(ge=0, le=999_999_999)], "Seconds to stay open for the receiver's answer."
+)
+PREFER_PARAMETER: Final = Parameter(
+    "Prefer", "header", str, "`wait=10` (RFC 7240): as the query has it, but only a wish."
+)
+ANSWER_HEADERS: Final = {
+    "webhook-id": "`ans_...`, as a callback has it.",
+    "relay-outcome": "`answered` or `delivered`.",
+    "relay-answer-status": "The status that the receiver answered with.",
+}
+ANSWERED: Final = DocumentedResponse(
+    200,
+    "With `wait`: the receiver's answer, its body and content type as they are.",
+    Body({"*/*": None}),
+    ANSWER_HEADERS,
+)
+_SECONDS: Final = re.compile(r"[0-9]{1,9}(\.[0-9]{1,9})?")
+_PREFERENCE: Final = re.compile(r'\s*wait\s*=\s*"?([0-9]{1,9})"?\s*(;.*)?', re.IGNORECASE)
+
+
+@dataclass(frozen=True, slots=True)
+class WaitAsked:
+    """How many seconds to wait, within the limit. `preferred`: it is only a preference."""
+
+    seconds: float
+    preferred: bool = False
+
+    @property
+    def applied(self) -> dict[str, str]:
+        """The response header for a preference that was applied."""
+        return {"Preference-Applied": f"wait={self.seconds:g}"} if self.preferred else {}
+
+
+def wait_asked(request: web.Request, longest_s: float) -> WaitAsked | None:
+    """What the request asks for; None: nothing. Raises a Problem (400) for a `wait` that is no number of seconds."""
+    return asked_in(request.query.getall(WAIT, ()), request.headers.getall("Prefer", ()), longest_s)
+
+
+def asked_in(query: Sequence[str], prefer: Iterable[str], longest_s: float) -> WaitAsked | None:
+    """The last value of the query counts, as of any parameter here; without one, the first preference of that name."""
+    if query:
+        if not _SECONDS.fullmatch(query[-1]):
+            raise invalid("wait must be a number of seconds, such as 10", parameter=WAIT)
+        return WaitAsked(min(float(query[-1]), longest_s))
+    for preference in ",".join(prefer).split(","):
+        if found := _PREFERENCE.fullmatch(preference):
+            return WaitAsked(min(float(found[1]), longest_s), preferred=True)
+    return None
+
+
+ANSWER_GONE: Final = ProblemKind("answer-gone", 410, "The answer is not kept any more")
+_FAILED: Final = "delivery-failed"
+_REASONS: Final = {code: reason for reason, code in REASON_CODES.items()}
+
+
+@dataclass(frozen=True, slots=True)
+class AnswerGiven:
+    """The receiver's answer as it is; `headers` are ours. `content_type` None: it has none."""
+
+    body: bytes
+    content_type: str | None
+    headers: Mapping[str, str]
+
+
+def _kind(reason: str, title: str) -> ProblemKind:
+    return ProblemKind(reason.replace("_", "-"), 502, title)
+
+
+DELIVERY_FAILED: Final = _kind(_FAILED, "The message could not be delivered")
+FAILURES: Final = (DELIVERY_FAILED, *(_kind(reason, title) for reason, title in TITLES.items()))
+"""Why there is no answer; the first is for a reason that is not known."""
+
+
+def is_over(row: Row) -> bool:
+    """Whether the log has what became of the delivery: its answer, or its dead letter."""
+    return row.stage >= Stage.PUBLISHED
+
+
+def ended(delivery: DeliveryId, row: Row, record: Record | None) -> AnswerGiven:
+    """The answer that `record` holds, which the row of a delivery that is over points at.
+
+    Raises a Problem: 502 where it failed for good, 410 where the record is gone.
+    """
+    if row.stage is Stage.FAILED:
+        raise _failed(delivery, row, record)
+    answer = None if record is None else _answer(delivery, record)
+    if answer is None:
+        raise Problem(ANSWER_GONE, "The message was delivered, so long ago that its answer is gone from the log.")
+    return answer
+
+
+def _answer(delivery: DeliveryId, record: Record) -> AnswerGiven | None:
+    try:
+        hop = decode_hop(record.headers)
+    except InvalidRecord:
+        return None
+    if hop.delivery != delivery:
+        return None  # the topic was made anew, and this is another one's record
+    headers = _named(delivery, hop.generation, failed=False) | {"relay-outcome": hop.outcome or "answered"}
+    if hop.attempt:
+        headers["relay-attempt"] = str(hop.attempt)
+    if hop.answer_status is not None:
+        headers["relay-answer-status"] = str(hop.answer_status)
+    if hop.answer_truncated:
+        headers["relay-answer-truncated"] = "true"
+    content_type = None if hop.content_type is None else header_value(hop.content_type)
+    return AnswerGiven(record.value or b"", content_type, headers)
+
+
+def _failed(delivery: DeliveryId, row: Row, record: Record | None) -> Problem:
+    letter = None if record is None else parse_dead_letter(record.headers)
+    reason = _REASONS.get(row.code) or (letter.reason if letter else None)
+    title = TITLES.get(reason or "", DELIVERY_FAILED.title)
+    more: dict[str, object] = {
+        "reason": reason,
+        "attempts": letter.attempts if letter else row.attempts,
+        "last_status": letter.last_status if letter else row.last_status,
+        "source_id": delivery.source_id,
+        "message_id": delivery.message_id,
+        "receiver": delivery.receiver,
+        "dead_letter": f"/v1/failed/{row.at[0]}/{row.at[1]}" if row.at else None,
+    }
+    headers = _named(delivery, row.generation, failed=True) | {"relay-outcome": "failed"}
+    if reason is not None:
+        headers["relay-reason"] = reason
+    kind = _kind(reason or _FAILED, title)
+    return Problem(kind, (letter.detail if letter else "") or title, headers=headers, more=more)
+
+
+def _named(delivery: DeliveryId, generation: int, *, failed: bool) -> dict[str, str]:
+    return {
+        "webhook-id": callback_id(delivery, generation, failed=failed),
+        "relay-source": attribute_value(delivery.source_id),
+        "relay-message-id": attribute_value(delivery.message_id),
+        "relay-receiver": header_value(delivery.receiver),
+        "relay-generation": str(generation),
+    }
+
 
 ASK_AGAIN_S: Final = 1
 """`Retry-After` of responses to requests that waited too shortly."""

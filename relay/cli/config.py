@@ -113,7 +113,7 @@ def check(config_file: Path | None, roles: str | None, output: str) -> None:
 @config_option
 def asyncapi(config_file: Path | None) -> None:
     """Print the AsyncAPI 3.0 document of the topics, as /asyncapi.json has it."""
-    from relay.api.asyncapi.document import asyncapi as document  # its imports take time, which few commands need
+    from relay.api.asyncapi import asyncapi as document  # its imports take time, which few commands need
 
     print_json(document(Topics(settings_from(config_file).topic_prefix)))
 
@@ -124,7 +124,7 @@ def openapi() -> None:
     from relay.api.openapi.document import document
     from relay.api.openapi.sent import SENT
     from relay.api.routes import ROUTES
-    from relay.api.wait_response import FAILURES
+    from relay.api.waiters import FAILURES
 
     print_json(document(ROUTES, ROUTES, SENT, FAILURES))
 

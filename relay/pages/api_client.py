@@ -10,7 +10,7 @@ from urllib.parse import quote
 from aiohttp import ClientError, ClientResponse, ClientSession, ClientTimeout, DummyCookieJar, UnixConnector
 from yarl import URL
 
-from relay.api.client_address import VISITOR_ADDRESS
+from relay.api.connection import VISITOR_ADDRESS
 from relay.domain.errors import RelayError
 
 Query = Mapping[str, str | Sequence[str]]

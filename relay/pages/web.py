@@ -14,7 +14,7 @@ from aiohttp import web
 from aiohttp.typedefs import Handler as WebHandler
 
 from relay import __version__
-from relay.api.client_address import address_of
+from relay.api.connection import address_of
 from relay.api.shares import Shares
 from relay.domain.session import kind_of
 from relay.pages.api_client import ApiProblem, OwnApi

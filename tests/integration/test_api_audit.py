@@ -8,8 +8,7 @@ import pytest
 from structlog.testing import capture_logs
 
 from relay.api import app
-from relay.api.audit_lines import REFUSED_EVERY_S
-from relay.api.audit_trail import AuditTrail
+from relay.api.audit import REFUSED_EVERY_S, AuditTrail
 from relay.api.routes import ROUTES
 from relay.domain.errors import StateUnavailable
 from relay.state.port import EndpointHealth

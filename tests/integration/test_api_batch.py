@@ -13,8 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from structlog.testing import capture_logs
 
-from relay.api.batch import MAX_BATCH_BYTES
-from relay.api.batch_items import MAX_ITEMS
+from relay.api.batch import MAX_BATCH_BYTES, MAX_ITEMS
 from relay.domain.errors import LogUnavailable
 from relay.domain.identity import MessageId
 from relay.domain.message import Message, message_digest, parse_message

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from relay.api.openapi.calls import BASE, ExampleCall, call_of, curl, python
+from relay.api.openapi.page import BASE, ExampleCall, call_of, curl, python
 from relay.api.route import Route
 from relay.api.routes import ROUTES
 from tests.integration.api_rig import document

@@ -13,8 +13,7 @@ from structlog.testing import capture_logs
 from relay.api import access
 from relay.api.access import Need
 from relay.api.app import ApiServer, create_app
-from relay.api.auth import MOST_FAILED
-from relay.api.authentication import Callers
+from relay.api.authentication import MOST_FAILED, Callers
 from relay.api.limits import ApiLimits
 from relay.api.routes import ROUTES
 from relay.domain.dead_letter import DeadLetter, dead_letter_headers

@@ -19,7 +19,7 @@ from relay.api.pages import KINDS
 from relay.api.problem_advice import ADVICE
 from relay.api.route import Route
 from relay.api.routes import ROUTES
-from relay.api.wait_response import ANSWER_GONE, FAILURES
+from relay.api.waiters import ANSWER_GONE, FAILURES
 from relay.cli.config import config
 from relay.domain.exchange import Request
 from relay.domain.hop import Hop

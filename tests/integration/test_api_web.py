@@ -18,7 +18,7 @@ from structlog.testing import capture_logs
 
 from bench.kafka_parts import free_ports
 from relay.api.app import create_app
-from relay.api.auth import ANSWER_PATH, INBOUND_ROUTE, MOST_FAILED
+from relay.api.authentication import ANSWER_PATH, INBOUND_ROUTE, MOST_FAILED
 from relay.api.limits import ApiLimits
 from relay.api.origin_check import PAYLOAD_ROUTES
 from relay.api.route import READING

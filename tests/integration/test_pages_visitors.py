@@ -8,7 +8,7 @@ import pytest
 from aiohttp import ClientSession, CookieJar, TCPConnector
 
 from relay.api.authentication import MOST_FAILED
-from relay.api.client_address import VISITOR_ADDRESS
+from relay.api.connection import VISITOR_ADDRESS
 from tests.integration.api_rig import Reply, Rig, document, running_api
 from tests.integration.test_api_keys import ADMIN, JSON, SETTING
 from tests.integration.test_api_sessions import portal, token

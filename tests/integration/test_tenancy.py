@@ -8,7 +8,7 @@ from random import Random
 
 import pytest
 
-from relay.api import message
+from relay.api import messages
 from relay.domain.coordinate import Coordinate
 from relay.domain.life import Life
 from relay.replay.letter import Letter
@@ -198,7 +198,7 @@ FLAWS: dict[str, tuple[object, str, object]] = {
     "the life of a name counts for nothing": (Life, "has", _has),
     "the way back is shown to receivers": (Letter, "is_of_sender", False),
     "a message from before a name was registered is routed to it": (Life, "began_before", lambda _life, _at: True),
-    "a receiver sees all of how its result comes back": (message, "of_receivers", lambda shown: shown),
+    "a receiver sees all of how its result comes back": (messages, "of_receivers", lambda shown: shown),
 }
 
 

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from relay.api.batch_items import MAX_ITEMS, Defaults, Item, Refused, read_events, read_lines
+from relay.api.batch import MAX_ITEMS, Defaults, Item, Refused, read_events, read_lines
 from relay.api.intake import IncomingMessage
 from relay.api.problems import Problem
 from relay.domain.message import message_headers, parse_message

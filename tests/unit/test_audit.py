@@ -8,7 +8,7 @@ import msgspec
 import pytest
 from structlog.testing import capture_logs
 
-from relay.api.audit_trail import MOST_WAITING, AuditTrail
+from relay.api.audit import MOST_WAITING, AuditTrail
 from relay.domain.audit import MOST_ITEMS, MOST_TEXT, AuditLine, bounded, decode_line, encode_line
 from relay.domain.errors import InvalidRecord, LogUnavailable
 from relay.domain.topics import Topics

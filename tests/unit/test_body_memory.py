@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from relay.api.body_budget import SMALL, BodyBudget, BodyMemory, BodyReservation
+from relay.api.bounds import SMALL, BodyBudget, BodyMemory, BodyReservation
 
 LARGE = SMALL + 1
 

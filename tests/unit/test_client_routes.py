@@ -6,7 +6,7 @@ from typing import Any, Final
 
 import pytest
 
-from relay.api.json_body import JSON
+from relay.api.responses import JSON
 from relay.api.route import Route
 from relay.api.routes import ROUTES
 from relay.client import resources

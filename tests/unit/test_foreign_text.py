@@ -16,7 +16,7 @@ import pytest
 
 import relay
 from relay.api.incoming import idempotency_key
-from relay.api.json_body import read_json
+from relay.api.reading import read_json
 from relay.config.differences import field_changes
 from relay.config.durations import parse_duration
 from relay.config.entry_types import check_url

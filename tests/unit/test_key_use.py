@@ -3,7 +3,7 @@
 import asyncio
 from collections.abc import Mapping
 
-from relay.api.key_use import EVERY_S, KeyUse
+from relay.api.keys import EVERY_S, KeyUse
 from relay.domain.errors import StateUnavailable
 from tests.fakes.state import MemoryState
 from tests.fakes.virtual_time import LoopClock, run_virtually

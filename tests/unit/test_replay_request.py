@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from relay.api.json_body import read_json
 from relay.api.problems import Problem
-from relay.api.replay_request import check_delivered, check_rate, selection_of
+from relay.api.reading import read_json
+from relay.api.replays import check_delivered, check_rate, selection_of
 from relay.domain.selection import Selection
 from relay.schema.replays import Discards, Replays
 

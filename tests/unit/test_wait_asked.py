@@ -3,7 +3,7 @@
 import pytest
 
 from relay.api.problems import Problem
-from relay.api.wait_query import WaitAsked, asked_in
+from relay.api.waiters import WaitAsked, asked_in
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from relay.api.failed_keys import FailedKeys, network_of
+from relay.api.authentication import FailedKeys
+from relay.api.connection import network_of
 from relay.api.web_rules import WebRules
 from relay.config.own_address import is_loopback, own_url
 

@@ -8,7 +8,7 @@ from aiohttp import web
 
 from relay.api.history.visibility import VisibleMessage
 from relay.api.problems import PAYLOAD_GONE, Problem
-from relay.api.untrusted_body import foreign_response
+from relay.api.responses import foreign_response
 from relay.domain.coordinate import Coordinate
 from relay.domain.errors import InvalidRecord
 from relay.domain.identity import MessageId, webhook_id

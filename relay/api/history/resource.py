@@ -27,10 +27,10 @@ from relay.api.history.query import (
 )
 from relay.api.history.shapes import attempt_item, counts_view, message_item, of_receiver
 from relay.api.history.visibility import Visibility
-from relay.api.json_body import json_response
 from relay.api.paging import limit_in
 from relay.api.problems import NO_HISTORY, NOT_FOUND, PAYLOAD_GONE, Problem, invalid
 from relay.api.reading import flag_in, message_in_path, query_of
+from relay.api.responses import json_response
 from relay.api.route import (
     LIMIT,
     MESSAGE_ID,

@@ -17,7 +17,7 @@ from relay.api.access import (
     may_see_of,
 )
 from relay.api.context import ApiContext
-from relay.api.message import unseen
+from relay.api.messages import unseen
 from relay.api.problems import invalid
 from relay.api.status import KnownMessage, StatusReader
 from relay.domain.identity import MessageId

@@ -1,16 +1,117 @@
-"""The document as a page for people: pure, from the document alone."""
+"""The OpenAPI document as a page for people, with each example as a call of curl and of Python.
+
+Pure, from the document alone; a test makes each of these calls."""
 
 import json
+import shlex
 from collections.abc import Iterator, Mapping
 from html import escape
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
+from urllib.parse import quote, urlencode
 
 from relay.api.html import prose, table
-from relay.api.openapi.calls import call_of, curl, python
-
-_METHODS: Final = ("get", "post", "put", "patch", "delete", "options")
 
 Node = Mapping[str, Any]
+BASE: Final = "http://127.0.0.1:8080"
+"""Where a relay listens by default."""
+_KEY: Final = "$RELAY_API_KEY"
+_JSON: Final = "application/json"
+_WIDTH: Final = 100
+
+
+class ExampleCall(NamedTuple):
+    """`url`: without the query. `has_key`: it proves who it is. `body`: a JSON value, or text as it is sent."""
+
+    method: str
+    url: str
+    query: list[tuple[str, str]]
+    headers: dict[str, str]
+    has_key: bool
+    body: Any
+    media_type: str | None
+
+
+def call_of(method: str, path: str, found: Node) -> ExampleCall:
+    """`found`: the operation in the document."""
+    target, query, headers = path, [], {}
+    for one in (one for one in found["parameters"] if "example" in one):
+        value = one["example"]
+        match one["in"]:
+            case "path":
+                target = target.replace(f"{{{one['name']}}}", quote(str(value), safe="{}"))
+            case "query":
+                query += [(one["name"], str(each)) for each in (value if isinstance(value, list) else [value])]
+            case _:
+                headers[one["name"]] = str(value)
+    body, media_type = _example_body(found)
+    return ExampleCall(method.upper(), BASE + target, query, headers, bool(found["security"]), body, media_type)
+
+
+def curl(call: ExampleCall) -> str:
+    """A line for a shell."""
+    words = ["curl", "-i", *(() if call.method == "GET" else ("-X", call.method))]
+    words.append(shlex.quote(call.url + ("?" + urlencode(call.query) if call.query else "")))
+    lines = [" ".join(words)]
+    if call.has_key:
+        lines.append(f'-H "authorization: Bearer {_KEY}"')
+    lines += [f"-H {shlex.quote(f'{name}: {value}')}" for name, value in call.headers.items()]
+    if call.media_type is not None:
+        lines.append(f"-H {shlex.quote(f'content-type: {call.media_type}')}")
+        data = call.body if isinstance(call.body, str) else json.dumps(call.body)
+        lines.append(f"--data-binary {shlex.quote(data)}")
+    return " \\\n  ".join(lines)
+
+
+def python(call: ExampleCall) -> str:
+    """A program; it needs the package `requests`."""
+    method = call.method.lower()
+    arguments = [_text(call.url)]
+    if call.query:
+        arguments.append(f"params=[{', '.join(f'({_text(name)}, {_text(value)})' for name, value in call.query)}]")
+    headers = [f"{_text(name)}: {_text(value)}" for name, value in call.headers.items()]
+    if call.has_key:
+        headers.insert(0, '"Authorization": f"Bearer {os.environ[\'RELAY_API_KEY\']}"')
+    as_json = call.media_type == _JSON and not isinstance(call.body, str)
+    if call.media_type is not None and not as_json:
+        headers.append(f'"Content-Type": {_text(call.media_type)}')
+    if headers:
+        arguments.append(f"headers={{{', '.join(headers)}}}")
+    if as_json:
+        arguments.append(f"json={_literal(call.body)}")
+    elif call.media_type is not None:
+        arguments.append(f"data={_text(call.body)}")
+    arguments.append("timeout=60")
+    whole = f"response = requests.{method}({', '.join(arguments)})"
+    if len(whole) > _WIDTH:
+        whole = "\n".join([f"response = requests.{method}(", *(f"    {each}," for each in arguments), ")"])
+    imports = "import os\n\nimport requests" if call.has_key else "import requests"
+    return f"{imports}\n\n{whole}\nprint(response.status_code, response.text)"
+
+
+def _text(value: str) -> str:
+    return json.dumps(value, ensure_ascii=False)
+
+
+def _literal(value: Any) -> str:
+    """A JSON value as Python writes it."""
+    match value:
+        case dict():
+            return f"{{{', '.join(f'{_text(name)}: {_literal(each)}' for name, each in value.items())}}}"
+        case list():
+            return f"[{', '.join(map(_literal, value))}]"
+        case str():
+            return _text(value)
+    return repr(value)
+
+
+def _example_body(found: Node) -> tuple[Any, str | None]:
+    for media_type, of in found.get("requestBody", {}).get("content", {}).items():
+        if "examples" in of:
+            return of["examples"]["tried"]["value"], media_type
+    return None, None
+
+
+_METHODS: Final = ("get", "post", "put", "patch", "delete", "options")
 
 
 def document_html(found: Node) -> str:

@@ -7,12 +7,12 @@ from aiohttp import web
 
 from relay.api.access import ADMIN
 from relay.api.context import ApiContext
-from relay.api.json_body import json_response
 from relay.api.overview.alerts import AlertInput, FailedNow, Item, attention
 from relay.api.overview.snapshot import FAILED_SPAN_S, Looker, OverviewSnapshot
 from relay.api.paging import cursor_behind, key_behind, limit_in
 from relay.api.problems import invalid
 from relay.api.reading import query_of
+from relay.api.responses import json_response
 from relay.api.route import DocumentedResponse, Example, Limit, Parameter, ReceiverName, json_of, route
 from relay.api.view import rfc3339
 from relay.domain.errors import HistoryUnavailable

@@ -2,7 +2,7 @@
 
 from typing import Any, Final
 
-from relay.api.asyncapi.document import asyncapi
+from relay.api.asyncapi import asyncapi
 from relay.cli.reference.markdown import code, codes, described, table, titled
 from relay.domain.topics import Topics
 

@@ -1,11 +1,20 @@
-"""Responses whose body others wrote, a sender or a receiver: in a browser they are never a page of this origin."""
+"""Responses: JSON, and bodies that a sender or a receiver wrote, which a browser never shows as a page of this
+origin."""
 
 from collections.abc import Mapping
 from typing import Final
 
+import msgspec
 from aiohttp import web
 
-from relay.api.json_body import JSON
+JSON: Final = "application/json"
+
+
+def json_response(status: int, view: object, **headers: str) -> web.Response:
+    """`view`: what msgspec encodes. `headers`: names with `_` for `-`."""
+    named = {name.replace("_", "-"): value for name, value in headers.items()}
+    return web.Response(status=status, body=msgspec.json.encode(view), headers={**named, "Content-Type": JSON})
+
 
 _SANDBOX: Final = "sandbox; default-src 'none'"
 _PLAIN: Final = frozenset({JSON, "text/plain"})

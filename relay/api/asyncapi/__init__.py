@@ -1,1 +1,0 @@
-"""The AsyncAPI 3 document of the topics, for producers and consumers."""

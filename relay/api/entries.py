@@ -1,0 +1,122 @@
+"""Entries of receivers and sources in responses: without secrets, with an `ETag`; and errors of changing one."""
+
+import re
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import Final
+
+from aiohttp import web
+
+from relay.api.access import OWNED, forbidden
+from relay.api.problems import (
+    CHANGED_MEANWHILE,
+    CREDENTIALS_NEEDED,
+    DECLARED_IN_FILE,
+    INVALID_RECEIVER,
+    NO_SECRETS_KEY,
+    NOT_FOUND,
+    RECEIVER_EXISTS,
+    TOO_MANY_RECEIVERS,
+    Problem,
+    ProblemKind,
+    invalid,
+)
+from relay.api.registrar import (
+    ChangedMeanwhile,
+    CredentialsNeeded,
+    InFile,
+    NameTaken,
+    Unknown,
+    Written,
+    readable,
+)
+from relay.api.responses import json_response
+from relay.api.route import (
+    ETag,
+    Parameter,
+)
+from relay.config.receiver_entry import ReceiverEntry
+from relay.config.receivers_file import check_entry
+from relay.config.redacted_entry import effective
+from relay.control.owned import NotTheirs, TooManyReceivers
+from relay.control.patch import Faulty, NoKey
+from relay.control.records import ORIGIN
+from relay.domain.errors import UserError
+from relay.schema.receivers import ReceiverView
+
+
+def described(written: Written) -> ReceiverView:
+    """A receiver's record for people."""
+    declared_by, entry = entry_of(written)
+    return {
+        "name": written.name,
+        "declared_by": declared_by,
+        "owner": None if entry is None else entry.owner,
+        "labels": {} if entry is None else entry.labels,
+        "etag": written.tag,
+        "settings": None if entry is None else effective(entry),
+        "given": None if entry is None else sorted(entry.model_fields_set),
+    }
+
+
+def entry_of(written: Written) -> tuple[str | None, ReceiverEntry | None]:
+    """Where it was declared, and its entry; None for what cannot be read."""
+    declared = readable(written.value)
+    if declared is None:
+        return None, None
+    try:
+        return declared.by, check_entry(ReceiverEntry, declared.entry, ORIGIN, ("receivers", written.name))
+    except UserError:
+        return declared.by, None
+
+
+MOST_BODY: Final = 65_536
+"""Bytes of a receiver."""
+_TAG: Final = re.compile(r'\s*(?:"([^"]*)"|(\*))\s*')
+IF_MATCH: Final = Parameter("If-Match", "header", ETag, "An `ETag`: only if the receiver is still that.")
+ETAG: Final = {"ETag": "Changes with every change of the receiver."}
+CHANGE: Final = (DECLARED_IN_FILE, CHANGED_MEANWHILE)
+
+
+def answer_of(
+    written: Written, shown: Mapping[str, object], *, status: int = 200, headers: dict[str, str] | None = None
+) -> web.Response:
+    """The entry, with its tag as an ETag."""
+    return json_response(status, shown, ETag=f'"{written.tag}"', **(headers or {}))
+
+
+def tag_in(request: web.Request) -> str | None:
+    """The tag that `If-Match` has; None: any will do. Raises Problem."""
+    given = request.headers.getall("If-Match", [])
+    if not given:
+        return None
+    found = _TAG.fullmatch(", ".join(given))
+    if found is None:
+        raise invalid('If-Match takes one ETag, as "0123456789abcdef", or *', header="If-Match")
+    return found[1]
+
+
+@contextmanager
+def told(*, invalid: ProblemKind = INVALID_RECEIVER, taken: ProblemKind = RECEIVER_EXISTS) -> Iterator[None]:
+    """Translates errors of the registrar into problems. `invalid`, `taken`: those for sources."""
+    try:
+        yield
+    except Faulty as error:
+        errors = tuple({"detail": fault.detail, "pointer": fault.pointer} for fault in error.faults)
+        kind = CREDENTIALS_NEEDED if isinstance(error, CredentialsNeeded) else invalid
+        raise Problem(kind, str(error), errors=errors) from None
+    except NotTheirs:
+        raise forbidden(OWNED) from None
+    except NameTaken as error:
+        raise Problem(taken, str(error)) from None
+    except (NoKey, Unknown, InFile, ChangedMeanwhile, TooManyReceivers) as error:
+        raise Problem(_KINDS[type(error)], str(error)) from None
+
+
+_KINDS: Final[dict[type[Exception], ProblemKind]] = {
+    NoKey: NO_SECRETS_KEY,
+    Unknown: NOT_FOUND,
+    TooManyReceivers: TOO_MANY_RECEIVERS,
+    InFile: DECLARED_IN_FILE,
+    ChangedMeanwhile: CHANGED_MEANWHILE,
+}
