@@ -25,10 +25,9 @@ from relay.config.entry_types import (
 )
 from relay.config.references import has_reference
 from relay.domain.ed25519 import is_private_key
-from relay.domain.egress import Egress, OAuth2, ProxyChoice, Tls
+from relay.domain.egress import Egress, OAuth2, ProxyChoice, Tls, proxy_address
 from relay.domain.headers import MOST_HEADER, check_header_name, check_header_value
 from relay.domain.key_material import NO_CERTIFICATES, NO_KEY, check_bits, clean_certificates, clean_private_key
-from relay.domain.proxy_address import proxy_address
 from relay.domain.receiver import RetryPolicy, SignatureStyle
 
 if TYPE_CHECKING:

@@ -7,7 +7,7 @@ from ipaddress import IPv4Network, IPv6Network, ip_address, ip_network
 from typing import Final
 
 from relay.delivery.guard import UrlParts
-from relay.domain.proxy_address import ProxyAddress, proxy_address
+from relay.domain.egress import ProxyAddress, proxy_address
 
 HEAD_CAP: Final = 16 * 1024
 """Maximum bytes of a proxy's response to CONNECT."""

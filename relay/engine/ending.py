@@ -6,9 +6,8 @@ from dataclasses import dataclass, field
 from operator import attrgetter
 from typing import Any, Final, Generic, TypeVar
 
-from relay.domain.dead_letter import is_letter
+from relay.domain.dead_letter import is_letter, smaller_forms
 from relay.domain.errors import RecordTooLarge
-from relay.domain.truncate import smaller_forms
 from relay.engine.commands import BATCH, CallQueue, Commands, Weigh
 from relay.engine.intake import Breaks, WorkerFault
 from relay.engine.observer import Observer

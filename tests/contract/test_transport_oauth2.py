@@ -11,7 +11,7 @@ import pytest
 import uvloop
 from msgspec import structs
 
-from relay.delivery import tokens as tokens_module
+from relay.delivery import oauth2 as tokens_module
 from relay.delivery.guard import AddressGuard
 from relay.delivery.lean_transport import LeanTransport
 from relay.domain.egress import Egress, OAuth2

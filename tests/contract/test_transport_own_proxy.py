@@ -10,9 +10,8 @@ from msgspec import structs
 from relay.delivery.lean_transport import LeanTransport
 from relay.delivery.port import Transport
 from relay.delivery.proxy import proxy_of
-from relay.domain.egress import Egress, ProxyChoice, Tls
+from relay.domain.egress import Egress, ProxyChoice, Tls, proxy_address
 from relay.domain.exchange import Exchange, NoResponse, Response
-from relay.domain.proxy_address import proxy_address
 from tests.contract.proxy_server import PipingProxy
 from tests.contract.raw_server import keeping_alive, replying
 from tests.contract.test_transport_proxy import LOGIN

@@ -9,9 +9,8 @@ from relay.config.encryption import NO_KEYS, KeyRing
 from relay.config.receivers_file import ReceiversFile, parse_receivers_file
 from relay.config.redacted_entry import effective
 from relay.control.patch import Faulty, Rules, checked, encrypted, opened
-from relay.domain.egress import Egress, OAuth2
+from relay.domain.egress import Egress, OAuth2, ProxyAddress
 from relay.domain.errors import UserError
-from relay.domain.proxy_address import ProxyAddress
 from relay.domain.secrecy import MASK
 
 URL = "https://ci.example/hooks"

@@ -4,10 +4,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from relay.domain.coordinate import Coordinate, Headers
-from relay.domain.dead_letter import DeadLetter, dead_letter_headers, identity_of, parse_dead_letter
+from relay.domain.dead_letter import (
+    DeadLetter,
+    Form,
+    dead_letter_headers,
+    identity_of,
+    parse_dead_letter,
+    smaller_forms,
+)
 from relay.domain.hop import Hop, encode_hop
 from relay.domain.identity import DeliveryId
-from relay.domain.truncate import Form, smaller_forms
 
 LONGEST_TOPIC = "t" * 249
 LETTER = DeadLetter("too_large", "d" * 9_000, LONGEST_TOPIC, Coordinate(LONGEST_TOPIC, 2**31 - 1, 2**53), 3, 2**50, 599)

@@ -5,8 +5,8 @@ import json
 
 import pytest
 
-from relay.delivery import tokens as module
-from relay.delivery.tokens import NoToken, Tokens
+from relay.delivery import oauth2 as module
+from relay.delivery.oauth2 import NoToken, Tokens
 from relay.domain.egress import Egress, OAuth2, Tls
 from relay.domain.exchange import Exchange, NoResponse, Request, Response
 
