@@ -7,7 +7,7 @@ from typing import Final
 
 from relay import __version__
 from relay.checks.context import CheckContext, KnownEntries
-from relay.checks.registry import Check, probe
+from relay.checks.registry import Check
 from relay.config.answer_urls import AnsweringReceiver, AnswerUrls, findings
 from relay.config.own_address import Exposed, check_exposure, check_key, is_loopback, own_url
 from relay.config.plan import API, ProcessPlan
@@ -35,15 +35,13 @@ _log = get_logger("relay.process")
 # --- its key ------------------------------------------------------------------------------------------------------
 
 
-@probe(
-    Check(
-        "api-key",
-        "whether the API requires a key, and which machines reach it",
-        "set `RELAY_API_KEY` (`openssl rand -hex 32`), or create a key with `relay keys create --scope admin`",
-        error="other machines reach it without a key",
-        warning="the same, allowed by a setting, or `RELAY_PUBLIC_URL` leads to an API without a key",
-        at_start="fails",
-    ),
+@Check(
+    "api-key",
+    "whether the API requires a key, and which machines reach it",
+    "set `RELAY_API_KEY` (`openssl rand -hex 32`), or create a key with `relay keys create --scope admin`",
+    error="other machines reach it without a key",
+    warning="the same, allowed by a setting, or `RELAY_PUBLIC_URL` leads to an API without a key",
+    at_start="fails",
     limit_s=15.0,
 )
 async def look_at_key(case: CheckContext) -> list[Checked]:
@@ -78,16 +76,14 @@ def judge_key(settings: Settings, known: KnownEntries, now: float) -> list[Check
 # --- its public URL -----------------------------------------------------------------------------------------------
 
 
-@probe(
-    Check(
-        "public-url",
-        "whether `RELAY_PUBLIC_URL` answers from here, and whether this relay serves it: it has to know the secret of "
-        "answer URLs",
-        "correct `RELAY_PUBLIC_URL`, or the proxy between it and the API; all processes need the same "
-        "`RELAY_ANSWER_SECRET`",
-        error="no server or another server answers",
-        warning="another version of the relay answers",
-    ),
+@Check(
+    "public-url",
+    "whether `RELAY_PUBLIC_URL` answers from here, and whether this relay serves it: it has to know the secret of "
+    "answer URLs",
+    "correct `RELAY_PUBLIC_URL`, or the proxy between it and the API; all processes need the same "
+    "`RELAY_ANSWER_SECRET`",
+    error="no server or another server answers",
+    warning="another version of the relay answers",
     limit_s=15.0,
 )
 async def look_at_public_url(case: CheckContext) -> list[Checked]:
@@ -144,24 +140,19 @@ def _version_in(response: Response) -> str | None:
 # --- URLs for later answers ---------------------------------------------------------------------------------------
 
 
-@probe(
-    Check(
-        "answer-urls",
-        "whether receivers get URLs for later answers, and can reach them",
-        "set `RELAY_ANSWER_SECRET` and `RELAY_PUBLIC_URL`",
-        warning="they are off, or lead to this machine only, or their secret can be guessed",
-        at_start="logs",
-    ),
+@Check(
+    "answer-urls",
+    "whether receivers get URLs for later answers, and can reach them",
+    "set `RELAY_ANSWER_SECRET` and `RELAY_PUBLIC_URL`",
+    warning="they are off, or lead to this machine only, or their secret can be guessed",
+    at_start="logs",
     limit_s=15.0,
 )
 async def look_at_answer_urls(case: CheckContext) -> list[Checked]:
     known = await case.known()
     base = case.settings.public_url or case.api_url
     urls = AnswerUrls(case.answer_secrets, base)
-    answering = {
-        name: AnsweringReceiver(one.post.url, one.status_endpoint is not None) for name, one in known.receivers.items()
-    }
-    found = findings(case.settings, urls, answering)
+    found = findings(case.settings, urls, _answering(known.receivers))
     todo = "set RELAY_ANSWER_SECRET and RELAY_PUBLIC_URL, the same for all processes"
     return [warning("answer-urls", str(each), todo) for each in found] or [fine("answer-urls", f"lead to {base}")]
 
@@ -170,7 +161,10 @@ def log_answer_urls(settings: Settings, plan: ProcessPlan, urls: AnswerUrls, rec
     """Logs once per group: in its first process, if that sends such URLs or serves them."""
     if plan.index or not plan.roles & {API, _SENDS}:
         return
-    known = {name: AnsweringReceiver(one.post.url, one.status_endpoint is not None) for name, one in receivers.items()}
-    for finding in findings(settings, urls, known, sends=_SENDS in plan.roles):
+    for finding in findings(settings, urls, _answering(receivers), sends=_SENDS in plan.roles):
         say = _log.warning if finding.receivers or settings.answer_secret else _log.info
         say("answer_urls", problem=str(finding))
+
+
+def _answering(receivers: Mapping[str, Receiver]) -> dict[str, AnsweringReceiver]:
+    return {name: AnsweringReceiver(one.post.url, one.status_endpoint is not None) for name, one in receivers.items()}

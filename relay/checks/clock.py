@@ -1,9 +1,10 @@
 """Checks of the clocks: this machine's, compared with those of Redis and Kafka."""
 
+from dataclasses import replace
 from typing import Final
 
 from relay.checks.context import CheckContext
-from relay.checks.registry import Check, probe
+from relay.checks.registry import Check
 from relay.clock.shared import OFF_S, SharedClock
 from relay.domain.coordinate import Coordinate
 from relay.domain.diagnosis import Checked, error, fine
@@ -17,11 +18,12 @@ CLOCK: Final = Check(
     at_start="logs",
     ready=("clock",),
     alerts=("RelayClockOff",),
+    needs=("state",),
 )
 _TODO: Final = "set the clocks of all machines by NTP: timedatectl set-ntp true"
 
 
-@probe(CLOCK, needs=("state",))
+@CLOCK
 async def look_at_clock_of_state(case: CheckContext) -> list[Checked]:
     shared = SharedClock(case.clock, await case.state())
     await shared.measure()
@@ -37,7 +39,7 @@ def judge_clock(ahead_s: float) -> Checked:
     return error("clock", what, _TODO)
 
 
-@probe(CLOCK, limit_s=12.0, needs=("log",))
+@replace(CLOCK, limit_s=12.0, needs=("log",))
 async def look_at_clock_of_log(case: CheckContext) -> list[Checked]:
     """Kafka does not report its time; but its newest record was appended before now."""
     log, topic = await case.log(), case.topics.from_sender

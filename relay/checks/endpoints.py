@@ -11,7 +11,7 @@ from typing import Final, NamedTuple
 from urllib.parse import urlsplit
 
 from relay.checks.context import CheckContext, KnownEntries
-from relay.checks.registry import Check, probe
+from relay.checks.registry import Check, together
 from relay.delivery.egress import transport_of
 from relay.delivery.lean_transport import LeanTransport
 from relay.domain.diagnosis import Checked, error, fine, skipped, warning
@@ -44,7 +44,7 @@ class Reached(NamedTuple):
     expires_in_s: float | None
 
 
-@probe(
+@together(
     Check(
         "dns",
         "whether the host of each receiver, status endpoint, callback and token endpoint has an address",
@@ -53,6 +53,7 @@ class Reached(NamedTuple):
         warning="no name server answers",
         alerts=("RelayOwnShortage", "RelayReceiverFails", "RelayCallbacksRefused"),
         per_receiver=True,
+        limit_s=18.0,
     ),
     Check(
         "address",
@@ -79,7 +80,6 @@ class Reached(NamedTuple):
         alerts=("RelayReceiverFails", "RelayCallbacksRefused"),
         per_receiver=True,
     ),
-    limit_s=18.0,
 )
 async def look_at_endpoints(case: CheckContext) -> list[Checked]:
     targets = targets_of(await case.known())

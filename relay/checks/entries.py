@@ -1,7 +1,7 @@
 """Checks of the entries, for those that cannot be used here; and of the history's lag."""
 
 from relay.checks.context import CheckContext, KnownEntries
-from relay.checks.registry import Check, probe
+from relay.checks.registry import Check
 from relay.config.durations import format_duration
 from relay.domain.diagnosis import Checked, error, fine, skipped, warning
 from relay.domain.errors import LogUnavailable
@@ -9,17 +9,15 @@ from relay.domain.errors import LogUnavailable
 HISTORY_BEHIND_S = 60.0
 
 
-@probe(
-    Check(
-        "entries",
-        "whether each receiver and source can be used in this environment: the variables, files and keys it refers to",
-        "set the named variable, for every process of the relay; `RELAY_SECRETS_FROM` lists the allowed ones",
-        error="its entry is refused; messages to it wait, or use its former entry",
-        at_start="logs",
-        ready=("configuration",),
-        alerts=("RelayEntriesRefused",),
-        per_receiver=True,
-    ),
+@Check(
+    "entries",
+    "whether each receiver and source can be used in this environment: the variables, files and keys it refers to",
+    "set the named variable, for every process of the relay; `RELAY_SECRETS_FROM` lists the allowed ones",
+    error="its entry is refused; messages to it wait, or use its former entry",
+    at_start="logs",
+    ready=("configuration",),
+    alerts=("RelayEntriesRefused",),
+    per_receiver=True,
     limit_s=15.0,
 )
 async def look_at_entries(case: CheckContext) -> list[Checked]:
@@ -40,15 +38,13 @@ def judge_entries(known: KnownEntries, receiver: str | None = None) -> list[Chec
     return found or [fine("entries", counts)]
 
 
-@probe(
-    Check(
-        "history",
-        "how far the history, if there is one, is behind the log",
-        "start its worker (`relay worker history`), or repair its store; messages do not wait for it",
-        error="its store does not answer",
-        warning="it is behind by more than a minute, or its lag is unknown",
-        alerts=("RelayHistoryBehind",),
-    ),
+@Check(
+    "history",
+    "how far the history, if there is one, is behind the log",
+    "start its worker (`relay worker history`), or repair its store; messages do not wait for it",
+    error="its store does not answer",
+    warning="it is behind by more than a minute, or its lag is unknown",
+    alerts=("RelayHistoryBehind",),
     if_away="start the store of the history, or correct RELAY_HISTORY_URL",
 )
 async def look_at_history(case: CheckContext) -> list[Checked]:

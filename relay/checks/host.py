@@ -12,7 +12,7 @@ from typing import Final, NamedTuple
 from urllib.parse import unquote, urlsplit
 
 from relay.checks.context import CheckContext
-from relay.checks.registry import Check, probe
+from relay.checks.registry import Check
 from relay.config.limits import descriptor_limit
 from relay.config.settings import Settings
 from relay.delivery.egress import requests_of
@@ -35,14 +35,12 @@ _PYTHON_UNTIL: Final = {
 # --- settings -----------------------------------------------------------------------------------------------------
 
 
-@probe(
-    Check(
-        "settings",
-        "every setting and its origin, and the receivers file, as `relay config check` does",
-        "correct the named variable, option or line; `relay config show` prints the origin of each value",
-        error="an invalid value, or two that contradict each other",
-        at_start="fails",
-    )
+@Check(
+    "settings",
+    "every setting and its origin, and the receivers file, as `relay config check` does",
+    "correct the named variable, option or line; `relay config show` prints the origin of each value",
+    error="an invalid value, or two that contradict each other",
+    at_start="fails",
 )
 async def look_at_settings(case: CheckContext) -> list[Checked]:
     if case.mistakes:
@@ -60,13 +58,11 @@ def unusable(mistakes: Sequence[str]) -> list[Checked]:
 # --- software -----------------------------------------------------------------------------------------------------
 
 
-@probe(
-    Check(
-        "software",
-        "the versions of Python and OpenSSL in use",
-        "upgrade the image or distribution",
-        warning="a version that no longer gets fixes",
-    )
+@Check(
+    "software",
+    "the versions of Python and OpenSSL in use",
+    "upgrade the image or distribution",
+    warning="a version that no longer gets fixes",
 )
 async def look_at_software(case: CheckContext) -> list[Checked]:
     today = datetime.fromtimestamp(case.clock.wall(), UTC).date()
@@ -89,16 +85,14 @@ def judge_software(python: tuple[int, int], openssl: tuple[int, int], today: dat
 # --- descriptors --------------------------------------------------------------------------------------------------
 
 
-@probe(
-    Check(
-        "descriptors",
-        "the limit of open files and connections, compared with the requests that may be in flight",
-        "raise `ulimit -n` (`LimitNOFILE=` of systemd) to 65536",
-        error="`RELAY_MAX_REQUESTS` needs more than the limit",
-        warning="only few requests may be in flight",
-        at_start="fails",
-        alerts=("RelayOwnShortage",),
-    )
+@Check(
+    "descriptors",
+    "the limit of open files and connections, compared with the requests that may be in flight",
+    "raise `ulimit -n` (`LimitNOFILE=` of systemd) to 65536",
+    error="`RELAY_MAX_REQUESTS` needs more than the limit",
+    warning="only few requests may be in flight",
+    at_start="fails",
+    alerts=("RelayOwnShortage",),
 )
 async def look_at_descriptors(case: CheckContext) -> list[Checked]:
     return [judge_descriptors(case.settings, descriptor_limit())]
@@ -127,16 +121,14 @@ class Disk(NamedTuple):
     free: int
 
 
-@probe(
-    Check(
-        "data",
-        "the data directory of an embedded relay, or of a history in SQLite: whether it is writable, and the free "
-        "space on its disk",
-        "free space, or move the directory",
-        error="it is not writable, or the disk is nearly full",
-        warning="less than a tenth, or 1 GiB, is free",
-        ready=("disk",),
-    )
+@Check(
+    "data",
+    "the data directory of an embedded relay, or of a history in SQLite: whether it is writable, and the free "
+    "space on its disk",
+    "free space, or move the directory",
+    error="it is not writable, or the disk is nearly full",
+    warning="less than a tenth, or 1 GiB, is free",
+    ready=("disk",),
 )
 async def look_at_data(case: CheckContext) -> list[Checked]:
     file = sqlite_file(case.settings)

@@ -6,7 +6,7 @@ from itertools import groupby
 from typing import Final
 
 from relay.checks.context import CheckContext
-from relay.checks.registry import Check, probe
+from relay.checks.registry import Check
 from relay.config.durations import format_duration
 from relay.domain.coordinate import Coordinate
 from relay.domain.diagnosis import Checked, error, fine, warning
@@ -26,18 +26,16 @@ _SHARED_WORK: Final = "moves, replays, rebuilding, the backlog watch, and applyi
 _log = get_logger("relay.process")
 
 
-@probe(
-    Check(
-        "log",
-        "whether Kafka (the log of an embedded relay) answers, and its version",
-        "start Kafka, or correct `RELAY_KAFKA_BOOTSTRAP_SERVERS` and its security settings in `relay config show`",
-        error="no broker answers at `RELAY_KAFKA_BOOTSTRAP_SERVERS`, or it rejects this user: nothing is accepted or "
-        "delivered until it is back",
-        at_start="waits",
-        ready=("log",),
-        alerts=("RelayDependencyAway",),
-        per_receiver=True,
-    ),
+@Check(
+    "log",
+    "whether Kafka (the log of an embedded relay) answers, and its version",
+    "start Kafka, or correct `RELAY_KAFKA_BOOTSTRAP_SERVERS` and its security settings in `relay config show`",
+    error="no broker answers at `RELAY_KAFKA_BOOTSTRAP_SERVERS`, or it rejects this user: nothing is accepted or "
+    "delivered until it is back",
+    at_start="waits",
+    ready=("log",),
+    alerts=("RelayDependencyAway",),
+    per_receiver=True,
     limit_s=10.0,
     if_away="start Kafka, or correct RELAY_KAFKA_BOOTSTRAP_SERVERS and RELAY_KAFKA_SECURITY_PROTOCOL",
 )
@@ -50,15 +48,13 @@ async def look_at_log(case: CheckContext) -> list[Checked]:
 # --- rights -------------------------------------------------------------------------------------------------------
 
 
-@probe(
-    Check(
-        "rights",
-        "the rights of this user on Kafka, compared with those that the roles need",
-        "the commands that `relay rights` prints",
-        error="a right that every process needs is missing",
-        warning="one that is needed later",
-        at_start="fails",
-    ),
+@Check(
+    "rights",
+    "the rights of this user on Kafka, compared with those that the roles need",
+    "the commands that `relay rights` prints",
+    error="a right that every process needs is missing",
+    warning="one that is needed later",
+    at_start="fails",
     limit_s=12.0,
     needs=("log",),
 )
@@ -129,17 +125,15 @@ class UnreadLag:
     retention_s: int | None = None
 
 
-@probe(
-    Check(
-        "lag",
-        "for each consumer group, the number of unread records and the age of the oldest; twice, two seconds apart",
-        "see which process serves the lane (`lanes`), start more processes (`relay worker ROLE`), and find slow "
-        "receivers: `relay receivers health NAME`",
-        error="records were deleted unread, or soon will be",
-        warning="the oldest has waited for more than a minute, and the backlog grows or is stuck",
-        alerts=("RelayLagGrows", "RelayMessagesOld", "RelayUnreadAtRisk"),
-        per_receiver=True,
-    ),
+@Check(
+    "lag",
+    "for each consumer group, the number of unread records and the age of the oldest; twice, two seconds apart",
+    "see which process serves the lane (`lanes`), start more processes (`relay worker ROLE`), and find slow "
+    "receivers: `relay receivers health NAME`",
+    error="records were deleted unread, or soon will be",
+    warning="the oldest has waited for more than a minute, and the backlog grows or is stuck",
+    alerts=("RelayLagGrows", "RelayMessagesOld", "RelayUnreadAtRisk"),
+    per_receiver=True,
     limit_s=15.0,
     needs=("log",),
 )

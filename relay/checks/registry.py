@@ -3,7 +3,7 @@ them."""
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final, Literal
+from typing import Final, Literal, NamedTuple
 
 from relay.checks.context import CheckContext
 from relay.domain.diagnosis import Checked
@@ -24,7 +24,8 @@ class Check:
     `looks_at`: its subject. `error`, `warning`: what these severities mean. `todo`: what to do then. `at_start`: what
     the start of a process does about an error: it fails, waits, or only logs it; None: it does not make this check.
     `ready`: the problem's names on /readyz. `alerts`: Prometheus alerts about it, each with a runbook of the same name.
-    `per_receiver`: it is also made for a single receiver.
+    `per_receiver`: it is also made for a single receiver. `limit_s`: its longest duration. `needs`: without these it is
+    skipped, which is no failure of its own. `if_away`: advice if it fails itself.
     """
 
     name: str
@@ -36,6 +37,13 @@ class Check:
     ready: tuple[ReadyPart | ReadyWarning, ...] = ()
     alerts: tuple[str, ...] = ()
     per_receiver: bool = False
+    limit_s: float = 8.0
+    needs: tuple[Dependency, ...] = ()
+    if_away: str | None = None
+
+    def __call__(self, look: Look) -> "Probe":
+        """Declares the function below as the one that makes this check."""
+        return Probe((self,), look)
 
     def row(self) -> str:
         """Its row in docs/doctor.md."""
@@ -47,27 +55,17 @@ class Check:
         return f"| `{self.name}` | {self.looks_at} | {finds} | {self.todo} | {', '.join(elsewhere)} |"
 
 
-@dataclass(frozen=True, slots=True)
-class Probe:
-    """A function that makes `checks`; its own failure is reported for the first, with the advice `if_away`. `needs`:
-    without these it is skipped, which is no failure of its own."""
+class Probe(NamedTuple):
+    """A function that makes `checks`. Its limit and needs are those of the first, for which its own failure is
+    reported."""
 
     checks: tuple[Check, ...]
     look: Look
-    limit_s: float = 8.0
-    needs: tuple[Dependency, ...] = ()
-    if_away: str | None = None
-
-    @property
-    def names(self) -> tuple[str, ...]:
-        return tuple(check.name for check in self.checks)
 
 
-def probe(
-    *checks: Check, limit_s: float = 8.0, needs: tuple[Dependency, ...] = (), if_away: str | None = None
-) -> Callable[[Look], Probe]:
-    """Declares the checks that the function below makes."""
-    return lambda look: Probe(checks, look, limit_s, needs, if_away)
+def together(*checks: Check) -> Callable[[Look], Probe]:
+    """Declares the function below as the one that makes all these checks."""
+    return lambda look: Probe(checks, look)
 
 
 NO_CHECK: Final[Mapping[str, str]] = {

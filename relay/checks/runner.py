@@ -30,7 +30,7 @@ PROBES: Final = tuple(
     if isinstance(each, Probe)
 )
 """All probes, in the order of the report."""
-CHECKS: Final = tuple(dict.fromkeys(check for probe in PROBES for check in probe.checks))
+CHECKS: Final = tuple({check.name: check for probe in PROBES for check in probe.checks}.values())
 _ORDER: Final = {check.name: number for number, check in enumerate(CHECKS)}
 
 
@@ -42,7 +42,7 @@ async def examine(case: CheckContext, *, within_s: float = LONGEST_S, probes: Se
     async with asyncio.TaskGroup() as tasks:
         made = [(probe, tasks.create_task(_made(case, probe, within_s))) for probe in probes]
     outcomes = [(probe, task.result()) for probe, task in made]
-    gone = {probe.names[0] for probe, outcome in outcomes if isinstance(outcome, _Failed)}
+    gone = {probe.checks[0].name for probe, outcome in outcomes if isinstance(outcome, _Failed)}
     checks = dict.fromkeys(checked for probe, outcome in outcomes for checked in _said(probe, outcome, gone))
     secrets = await _secrets(case)
     shown = [_shown(each, secrets) for each in checks]
@@ -56,16 +56,17 @@ class _Failed(NamedTuple):
 
 
 async def _made(case: CheckContext, probe: Probe, within_s: float) -> Sequence[Checked] | _Failed:
-    name, limit_s = probe.names[0], min(probe.limit_s, within_s)
+    check = probe.checks[0]
+    name, limit_s = check.name, min(check.limit_s, within_s)
     try:
         async with asyncio.timeout(limit_s):
             return await probe.look(case)
     except TimeoutError:
-        return _Failed(error(name, f"no answer within {limit_s:g} s", probe.if_away))
+        return _Failed(error(name, f"no answer within {limit_s:g} s", check.if_away))
     except StateRecovering as recovering:
         return [warning(name, str(recovering), "wait until it ends; see `recovery`")]
     except RelayError as failure:
-        return _Failed(error(name, str(failure), probe.if_away))
+        return _Failed(error(name, str(failure), check.if_away))
     except Exception as bug:  # noqa: BLE001  a check that crashes is that check's failure only
         _log.error("check_failed", check=name, error=f"{type(bug).__name__}: {bug}", exc_info=bug)
         return _Failed(error(name, f"the check itself has failed: {type(bug).__name__}: {bug}", _BUG))
@@ -74,9 +75,9 @@ async def _made(case: CheckContext, probe: Probe, within_s: float) -> Sequence[C
 def _said(probe: Probe, outcome: Sequence[Checked] | _Failed, gone: Collection[str]) -> Sequence[Checked]:
     if not isinstance(outcome, _Failed):
         return outcome
-    missing = [part for part in probe.needs if part in gone]
+    missing = [part for part in probe.checks[0].needs if part in gone]
     if missing and outcome.why.todo != _BUG:
-        return [skipped(probe.names[0], f"the {' and the '.join(missing)} cannot be reached")]
+        return [skipped(probe.checks[0].name, f"the {' and the '.join(missing)} cannot be reached")]
     return [outcome.why]
 
 

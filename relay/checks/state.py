@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Final, NamedTuple
 
 from relay.checks.context import CheckContext, LaneTopic
-from relay.checks.registry import Check, probe
+from relay.checks.registry import Check
 from relay.config.durations import format_duration
 from relay.domain.diagnosis import Checked, error, fine, warning
 from relay.domain.errors import LogUnavailable, StateRecovering, StateUnavailable, UserError
@@ -23,19 +23,17 @@ _CONFIG: Final = re.compile(r"`((?:appendonly|maxmemory-policy) [^`]+)`")
 _RUNNING_ALL: Final = "relay run"
 
 
-@probe(
-    Check(
-        "state",
-        "whether Redis answers, its version, the rights of its user, that it evicts nothing, persists writes to disk, "
-        "and has free memory",
-        "start Redis, correct `RELAY_REDIS_URL`, or run the command that the line names",
-        error="no server answers, or its settings would lose messages",
-        warning="a restart forgets delivered messages, or memory is nearly full",
-        at_start="fails",
-        ready=("state",),
-        alerts=("RelayDependencyAway",),
-        per_receiver=True,
-    ),
+@Check(
+    "state",
+    "whether Redis answers, its version, the rights of its user, that it evicts nothing, persists writes to disk, "
+    "and has free memory",
+    "start Redis, correct `RELAY_REDIS_URL`, or run the command that the line names",
+    error="no server answers, or its settings would lose messages",
+    warning="a restart forgets delivered messages, or memory is nearly full",
+    at_start="fails",
+    ready=("state",),
+    alerts=("RelayDependencyAway",),
+    per_receiver=True,
     if_away="start Redis, or correct RELAY_REDIS_URL",
 )
 async def look_at_state(case: CheckContext) -> list[Checked]:
@@ -58,15 +56,13 @@ def command_for(problem: str) -> str | None:
 # --- recovery -----------------------------------------------------------------------------------------------------
 
 
-@probe(
-    Check(
-        "recovery",
-        "whether the state in Redis is complete",
-        "wait if a relay is running; otherwise start one, which recovers the state",
-        warning="it has lost data, or may have, and it is not restored yet: duplicates are possible",
-        at_start="waits",
-        alerts=("RelayStateRecovering",),
-    ),
+@Check(
+    "recovery",
+    "whether the state in Redis is complete",
+    "wait if a relay is running; otherwise start one, which recovers the state",
+    warning="it has lost data, or may have, and it is not restored yet: duplicates are possible",
+    at_start="waits",
+    alerts=("RelayStateRecovering",),
     needs=("state",),
 )
 async def look_at_recovery(case: CheckContext) -> list[Checked]:
@@ -108,16 +104,14 @@ class Unserved(NamedTuple):
     unread: int | None
 
 
-@probe(
-    Check(
-        "lanes",
-        "for each partition that has to be read, when a process last reported that it serves it",
-        "the command that the line names",
-        error="no process serves it, and it has records",
-        warning="no process serves it",
-        alerts=("RelayNoWorker",),
-        per_receiver=True,
-    ),
+@Check(
+    "lanes",
+    "for each partition that has to be read, when a process last reported that it serves it",
+    "the command that the line names",
+    error="no process serves it, and it has records",
+    warning="no process serves it",
+    alerts=("RelayNoWorker",),
+    per_receiver=True,
     limit_s=15.0,
     needs=("state",),
 )
@@ -197,17 +191,15 @@ def _waiting(unread: int | None) -> str:
 # --- parked records and dead letters --------------------------------------------------------------------------
 
 
-@probe(
-    Check(
-        "parked",
-        "the records that wait for their next attempt, in all and per receiver, compared with the limits",
-        "find out why the receiver accepts nothing; or raise `RELAY_PARKED_PER_RECEIVER` or `RELAY_PARKED_TOTAL`",
-        error="a limit is reached, and intake stops",
-        warning="half of a limit is used",
-        ready=("parked",),
-        alerts=("RelayParkedMany",),
-        per_receiver=True,
-    ),
+@Check(
+    "parked",
+    "the records that wait for their next attempt, in all and per receiver, compared with the limits",
+    "find out why the receiver accepts nothing; or raise `RELAY_PARKED_PER_RECEIVER` or `RELAY_PARKED_TOTAL`",
+    error="a limit is reached, and intake stops",
+    warning="half of a limit is used",
+    ready=("parked",),
+    alerts=("RelayParkedMany",),
+    per_receiver=True,
     limit_s=15.0,
     needs=("state",),
 )
@@ -247,15 +239,13 @@ def _sum(counts: Counts) -> int:
     return counts.retries + counts.polls
 
 
-@probe(
-    Check(
-        "dead-letters",
-        "dead letters of the last hour, by receiver and reason",
-        "`relay failed list --receiver NAME`; when the cause is fixed, `relay replay --receiver NAME`",
-        warning="there are some",
-        alerts=("RelayDeadLetters",),
-        per_receiver=True,
-    ),
+@Check(
+    "dead-letters",
+    "dead letters of the last hour, by receiver and reason",
+    "`relay failed list --receiver NAME`; when the cause is fixed, `relay replay --receiver NAME`",
+    warning="there are some",
+    alerts=("RelayDeadLetters",),
+    per_receiver=True,
     needs=("state",),
 )
 async def look_at_letters(case: CheckContext) -> list[Checked]:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from relay.checks.context import CheckContext
-from relay.checks.registry import Check, probe
+from relay.checks.registry import Check
 from relay.clock import Clock
 from relay.config.receiver_entry import ReceiverEntry
 from relay.config.settings import Settings
@@ -159,17 +159,15 @@ def _some(names: Sequence[str]) -> str:
 # --- for the doctor ------------------------------------------------------------------------------------------------
 
 
-@probe(
-    Check(
-        "topics",
-        "each topic: whether it exists, its partitions, replicas, cleanup, retention and largest record",
-        "the command that the line names; `relay topics apply` creates a missing topic",
-        error="messages would be lost, or blocked for ever",
-        warning="they may be lost or reordered in combination with another failure",
-        at_start="fails",
-        ready=("topics",),
-        per_receiver=True,
-    ),
+@Check(
+    "topics",
+    "each topic: whether it exists, its partitions, replicas, cleanup, retention and largest record",
+    "the command that the line names; `relay topics apply` creates a missing topic",
+    error="messages would be lost, or blocked for ever",
+    warning="they may be lost or reordered in combination with another failure",
+    at_start="fails",
+    ready=("topics",),
+    per_receiver=True,
     limit_s=15.0,
     needs=("log",),
 )

@@ -8,15 +8,14 @@ from functools import partial
 from pathlib import Path
 from typing import Final
 
-from relay.clock import Clock
-from relay.config.plan import HISTORY, ProcessPlan
+from relay.config.plan import HISTORY
 from relay.config.settings import Settings
-from relay.domain.topics import Topics
 from relay.engine.supervision import OpenService, Patience
 from relay.history.lag import topics_read
 from relay.history.opening import open_history
 from relay.history.port import History
-from relay.log.port import Log, TopicPartition
+from relay.log.port import TopicPartition
+from relay.run.composition import ProcessContext
 from relay.telemetry.logging import get_logger
 from relay.telemetry.metrics import Metrics
 from workers.history import HistoryWorker, Watcher, never_throttle
@@ -53,22 +52,9 @@ def opened(settings: Settings) -> History | None:
 class HistoryPart:
     """`store`: not started; None: none is configured."""
 
-    def __init__(
-        self,
-        settings: Settings,
-        plan: ProcessPlan,
-        log: Log,
-        topics: Topics,
-        clock: Clock,
-        patience: Patience,
-        metrics: Metrics,
-    ) -> None:
-        self.store = opened(settings)
-        self._settings = settings
-        self._plan = plan
-        self._log = log
-        self._topics = topics
-        self._clock = clock
+    def __init__(self, context: ProcessContext, patience: Patience, metrics: Metrics) -> None:
+        self.store = opened(context.settings)
+        self._context = context
         self._patience = patience
         self._watcher = HistoryLog(metrics)
 
@@ -78,23 +64,24 @@ class HistoryPart:
 
     def wanted(self) -> Mapping[str, OpenService]:
         """The worker, if this process has the role."""
-        if self.store is None or HISTORY not in self._plan.roles:
+        if self.store is None or HISTORY not in self._context.plan.roles:
             return {}
         return {HISTORY: partial(self._worker, self.store)}
 
     def _worker(self, store: History) -> HistoryWorker:
-        settings, topics = self._settings, self._topics
+        context, alone = self._context, self._context.plan.is_history_alone
+        settings, topics, log = context.settings, context.topics, context.log
         return HistoryWorker(
-            partial(self._log.consumer, topics.group(HISTORY), topics_read(topics), rank=self._plan.rank(0)),
-            self._log,
+            partial(log.consumer, topics.group(HISTORY), topics_read(topics), rank=context.plan.rank(0)),
+            log,
             store,
             topics,
-            self._clock,
+            context.clock,
             self._patience,
             keep=settings.history_bodies,
             retention_s=settings.history_retention,
-            at_once=AT_ONCE_ALONE if self._plan.is_history_alone else AT_ONCE,
-            give_way=CpuThrottle() if self._plan.is_history_alone else never_throttle,
+            at_once=AT_ONCE_ALONE if alone else AT_ONCE,
+            give_way=CpuThrottle() if alone else never_throttle,
             watcher=self._watcher,
         )
 

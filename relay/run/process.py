@@ -94,7 +94,7 @@ class Relay:
         self._telemetry = TelemetryPart(context, environ, lambda: self._recovery.ask(), exit_when_stuck=exit_when_stuck)
         self.metrics = self._telemetry.metrics
         self._patience = patience = self._telemetry.patience
-        self._history = HistoryPart(settings, plan, log, topics, self._clock, patience, self.metrics)
+        self._history = HistoryPart(context, patience, self.metrics)
         self._topic_watch = TopicWatch(log, topics, settings, registry, self._clock, patience)
         report_parked = self._telemetry.observer.parked_in_all if plan.index == 0 else lambda _count, _cap: None
         self._parked_watch = ParkedWatch(state, self._clock, settings.parked_total, report_parked)

@@ -67,7 +67,7 @@ def saying(*lines: Checked) -> Any:
 
 
 def probe_of(name: str, look: Look, **more: Any) -> Probe:
-    return Probe((Check(name, "", ""),), look, **more)
+    return Check(name, "", "", **more)(look)
 
 
 async def examined(*probes: Probe, of: CheckContext | None = None, within_s: float = 5.0) -> Diagnosis:
