@@ -94,6 +94,18 @@ def test_every_alert_fires_in_one_test_and_does_not_in_another() -> None:
     assert (fires, is_quiet) == (set(ALERTS), set(ALERTS))
 
 
+def test_what_is_expected_of_an_alert_has_its_annotations() -> None:
+    """Prometheus's own tool compares the values, where it is installed."""
+    for test in yaml.safe_load(TESTS.read_text())["tests"]:
+        for case in test["alert_rule_test"]:
+            rule = ALERTS[case["alertname"]]["annotations"]
+            fixed = {name: text for name, text in rule.items() if "{{" not in text}
+            for expected in case["exp_alerts"]:
+                annotations = expected["exp_annotations"]
+                assert set(annotations) == set(rule)
+                assert {name: annotations[name] for name in fixed} == fixed
+
+
 def test_rules_are_recorded_before_they_are_used() -> None:
     known: set[str] = set()
     for rule in rules():
