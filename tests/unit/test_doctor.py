@@ -160,6 +160,15 @@ def test_the_page_shows_the_table() -> None:
     assert page[start:] == [check.row() for check in CHECKS]
 
 
+def test_a_check_declares_the_severities_that_it_reports() -> None:
+    checks = {check.name: check for check in CHECKS}
+    reported = set[tuple[str, str]]()
+    for module in (ROOT / "relay" / "checks").glob("*.py"):
+        reported |= set(re.findall(r'\b(error|warning)\(\s*"([a-z-]+)"', module.read_text()))
+    assert len(reported) > 25
+    assert [each for each in sorted(reported) if getattr(checks[each[1]], each[0]) is None] == []
+
+
 def test_every_name_on_readyz_belongs_to_a_check_or_says_why_not() -> None:
     ready = {name for check in CHECKS for name in check.ready}
     without = {name for name, why in NO_CHECK.items() if why.startswith("on /readyz")}
