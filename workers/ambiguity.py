@@ -84,8 +84,7 @@ class Doubt:
 
 
 def _about(work: Delivery) -> RequestPurpose:
-    gate, post, asked = work.gate, work.receiver.post, work.asked + 1
-    return RequestPurpose("status", gate, post, work.delivery, work.generation, asked, work.attempts, work.hop.life)
+    return work.purpose("status", work.receiver.post, work.asked + 1, work.attempts)
 
 
 def _url(receiver: Receiver, work: Delivery) -> str:

@@ -7,6 +7,7 @@ from typing import assert_never
 
 from msgspec import structs
 
+from relay.domain.attempt import AttemptKind
 from relay.domain.directory import Directory
 from relay.domain.hop import Hop
 from relay.domain.identity import DeliveryId, digest12
@@ -17,7 +18,8 @@ from relay.domain.schedule import GiveUp, Jitter, RetryAgain, backoff, next_atte
 from relay.engine.work import Dead, GateRules, Later, Work
 from relay.log.port import Record
 from relay.state.attempts import Change, Limits
-from relay.state.rows import delivery_row
+from relay.state.rows import RowKey, delivery_row
+from workers.journal import RequestPurpose
 
 RATE_SLACK = 0.05
 LEAST_RATE_SLACK_S = 0.02
@@ -44,25 +46,16 @@ def unusable_wait(settings: Receiver | Source) -> Later | None:
     return Later(OFF_S, f"its settings cannot be used here: {settings.unusable}", Change.RELEASED, pause_s=OFF_S)
 
 
-class Delivery(Work):
-    """One message on its way to one receiver."""
+class HopWork(Work):
+    """A work about one delivery, whose record has a hop."""
 
-    __slots__ = ("asked", "hop", "receiver", "said")
+    __slots__ = ("hop", "said")
 
-    def __init__(self, record: Record, hop: Hop, receiver: Receiver) -> None:
-        row = delivery_row(hop.delivery)
-        super().__init__(record, row, hop.generation, order_key(receiver, hop.delivery, hop.order), row.owner)
-        if hop.generation > 0 or not hop.accepted_ms:
-            # a replay starts a new life: its age counts from the replay, which appended this record
-            hop = structs.replace(hop, accepted_ms=record.timestamp_ms)
+    def __init__(self, record: Record, hop: Hop, row: RowKey, queue: bytes | None = None) -> None:
+        super().__init__(record, row, hop.generation, queue, row.owner)
         self.hop = hop
-        self.receiver = receiver
-        self.rules = rules_of(receiver)
-        self.attempts = hop.attempt
-        self.asked = 0
-        """Status GETs made about the attempt in doubt."""
         self.said: str | None = None
-        """The outcome of the last failed attempt, in words, if this process knows it."""
+        """The outcome of the last request without success, in words, if this process knows it."""
 
     @property
     def delivery(self) -> DeliveryId:
@@ -71,6 +64,29 @@ class Delivery(Work):
     @property
     def awaited(self) -> bool:
         return self.hop.wait_s > 0
+
+    def purpose(self, kind: AttemptKind, endpoint: Endpoint, attempt: int, posts: int) -> RequestPurpose:
+        """Of a request for this delivery. `attempt`, `posts`: as in RequestPurpose."""
+        life = self.hop.life
+        return RequestPurpose(kind, self.gate, endpoint, self.delivery, self.generation, attempt, posts, life)
+
+
+class Delivery(HopWork):
+    """One message on its way to one receiver."""
+
+    __slots__ = ("asked", "receiver")
+
+    def __init__(self, record: Record, hop: Hop, receiver: Receiver) -> None:
+        queue = order_key(receiver, hop.delivery, hop.order)
+        super().__init__(record, hop, delivery_row(hop.delivery), queue)
+        if hop.generation > 0 or not hop.accepted_ms:
+            # a replay starts a new life: its age counts from the replay, which appended this record
+            self.hop = structs.replace(hop, accepted_ms=record.timestamp_ms)
+        self.receiver = receiver
+        self.rules = rules_of(receiver)
+        self.attempts = hop.attempt
+        self.asked = 0
+        """Status GETs made about the attempt in doubt."""
 
     def follow(self, receiver: Receiver) -> None:
         """Follow changed settings: a corrected endpoint takes effect at once."""

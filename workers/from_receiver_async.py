@@ -17,7 +17,7 @@ from msgspec import structs
 
 from relay.domain.directory import Directory
 from relay.domain.hop import Hop, decode_hop, encode_hop
-from relay.domain.identity import DeliveryId, webhook_id
+from relay.domain.identity import webhook_id
 from relay.domain.receiver import Receiver
 from relay.domain.requests import is_of_receiver
 from relay.domain.status import (
@@ -31,12 +31,13 @@ from relay.domain.status import (
     unaskable,
 )
 from relay.domain.topics import Topics
-from relay.engine.work import FINISHED_AT, Dead, Decision, Done, GateRules, Later, Step, Work
+from relay.engine.work import FINISHED_AT, Dead, Decision, Done, GateRules, Later, Step
 from relay.log.port import NewRecord, Record
 from relay.state.attempts import CallKind, Limits
 from relay.state.port import State
 from relay.state.rows import Result, Stage, delivery_row
 from workers.delivery import (
+    HopWork,
     can_be_asked,
     in_flight_per_lane,
     not_sendable,
@@ -46,7 +47,6 @@ from workers.delivery import (
     unusable_wait,
 )
 from workers.dependencies import Outside
-from workers.journal import RequestPurpose
 from workers.records import Letters, answered
 from workers.requests import ask, ask_again_s
 from workers.tables import RowTable
@@ -54,27 +54,15 @@ from workers.tables import RowTable
 FORGOT = "receiver_forgot"
 
 
-class Awaited(Work):
+class Awaited(HopWork):
     """A delivery whose answer arrives later."""
 
-    __slots__ = ("hop", "receiver", "said")
+    __slots__ = ("receiver",)
 
     def __init__(self, record: Record, hop: Hop, receiver: Receiver) -> None:
-        row = delivery_row(hop.delivery)
-        super().__init__(record, row, hop.generation, None, row.owner)
-        self.hop = hop
+        super().__init__(record, hop, delivery_row(hop.delivery))
         self.follow(receiver)
         self.attempts = hop.attempt
-        self.said: str | None = None
-        """The outcome of the last GET without news, in words, if this process knows it."""
-
-    @property
-    def delivery(self) -> DeliveryId:
-        return self.hop.delivery
-
-    @property
-    def awaited(self) -> bool:
-        return self.hop.wait_s > 0
 
     def follow(self, receiver: Receiver) -> None:
         """Follow the receiver's current settings."""
@@ -164,10 +152,7 @@ class FromReceiverAsync:
         url = work.status_url
         if url is None:
             return self._later(work, inf, "waiting for the receiver's callback")
-        post, posts = work.receiver.post, work.attempts
-        about = RequestPurpose(
-            "status", work.gate, post, work.delivery, work.generation, work.polls, posts, work.hop.life
-        )
+        about = work.purpose("status", work.receiver.post, work.polls, work.attempts)
         return ask(self._outside, about, work.hop, work.receiver, url, partial(self._decide, work))
 
     def resume(self, work: Awaited, result: Result) -> Done | Dead:

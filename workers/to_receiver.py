@@ -60,7 +60,6 @@ from workers.delivery import (
     unusable_wait,
 )
 from workers.dependencies import Outside
-from workers.journal import RequestPurpose
 from workers.records import Letters, answered
 from workers.requests import ping
 from workers.tables import RowTable
@@ -187,10 +186,7 @@ class ToReceiver:
             user_agent=outside.user_agent,
         )
         begun = outside.clock.monotonic()
-        n = work.attempts
-        about = RequestPurpose(
-            "post", work.gate, receiver.post, work.delivery, work.generation, n, n - 1, work.hop.life
-        )
+        about = work.purpose("post", receiver.post, work.attempts, work.attempts - 1)
         return outside.post(work, about, request, partial(self._heard, work, begun))
 
     def _heard(self, work: Delivery, begun: float, exchange: Exchange) -> Decision:

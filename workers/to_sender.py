@@ -20,7 +20,6 @@ from relay.domain.errors import InvalidRecord
 from relay.domain.exchange import Exchange
 from relay.domain.failure import failure_detail
 from relay.domain.hop import Hop, decode_hop
-from relay.domain.identity import DeliveryId
 from relay.domain.outcome import (
     Accepted,
     Ambiguous,
@@ -38,15 +37,14 @@ from relay.domain.receiver import Endpoint, RetryPolicy, Source
 from relay.domain.requests import callback_request
 from relay.domain.result_delivery import Handover, handover, to_code
 from relay.domain.topics import TopicSpec
-from relay.engine.work import Call, Dead, Decision, Done, GateRules, Later, Outcome, Resend, Seen, Step, Work, row_of
+from relay.engine.work import Call, Dead, Decision, Done, GateRules, Later, Outcome, Resend, Seen, Step, row_of
 from relay.log.port import NewRecord, Record
 from relay.state.attempts import CallKind, Limits
 from relay.state.port import Lane, State
 from relay.state.replies import answered
 from relay.state.rows import Mark, Result, Row, RowKey, Stage, callback_row, delivery_row
-from workers.delivery import decide_retry, pace_of, setback_of, unusable_wait
+from workers.delivery import HopWork, decide_retry, pace_of, setback_of, unusable_wait
 from workers.dependencies import Outside
-from workers.journal import RequestPurpose
 from workers.records import Letters, has_arrived
 from workers.requests import ping
 from workers.tables import LookedUpFirst, RowTable
@@ -56,24 +54,16 @@ LONGEST_S: Final = 0.9 * (TopicSpec("", 1).retention_s or inf)
 reached, is dead-lettered as soon as it is read; later the log would have deleted it."""
 
 
-class Callback(Work):
+class Callback(HopWork):
     """An answer or a failure notice on its way to the sender."""
 
-    __slots__ = ("delivery_key", "failed", "hop", "how", "said", "source")
+    __slots__ = ("delivery_key", "failed", "how", "source")
 
     def __init__(self, record: Record, hop: Hop, source: Source) -> None:
         self.failed = hop.outcome == "failed"
-        row = callback_row(hop.delivery, hop.generation, failed=self.failed)
-        super().__init__(record, row, hop.generation, None, row.owner)
-        self.hop = hop
+        super().__init__(record, hop, callback_row(hop.delivery, hop.generation, failed=self.failed))
         self.delivery_key: RowKey = delivery_row(hop.delivery)
-        self.said: str | None = None
-        """The outcome of the last failed call, in words, if this process knows it."""
         self.follow(source)
-
-    @property
-    def delivery(self) -> DeliveryId:
-        return self.hop.delivery
 
     def follow(self, source: Source) -> None:
         """Follow the source's current settings."""
@@ -209,9 +199,7 @@ class ToSender:
             user_agent=outside.user_agent,
             attempt=work.attempts,
         )
-        posts = work.hop.attempt
-        life, n = work.hop.life, work.attempts
-        about = RequestPurpose("callback", work.gate, callback, work.delivery, work.generation, n, posts, life)
+        about = work.purpose("callback", callback, work.attempts, work.hop.attempt)
         return outside.post(work, about, request, partial(self._heard, work, callback))
 
     def _heard(self, work: Callback, callback: Endpoint, exchange: Exchange) -> Decision:
