@@ -18,7 +18,7 @@ from relay.api.problems import OVER_QUOTA, TOO_LARGE, Problem
 from relay.api.rejection_log import Refusals
 from relay.domain.errors import Unavailable
 from relay.domain.quota import Quota
-from relay.state.quotas import Balance, Charge
+from relay.state.port import Balance, Charge
 
 _HEADERS: Final = web.RequestKey("quota_headers", dict[str, str])
 

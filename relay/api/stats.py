@@ -37,7 +37,7 @@ from relay.schema.statistics import (
     TrafficView,
 )
 from relay.state.port import Counts
-from relay.state.statistics import LastAttempt
+from relay.state.read_model import LastAttempt
 
 _HOUR_S: Final = 3600
 _NOTHING: Final = Counted((0,) * NUMBERS)

@@ -26,7 +26,7 @@ from relay.engine.settling import RequestSeats
 from relay.engine.work import Dead, Done, Seen, Unread, W, WaitFor, Worker
 from relay.log.port import Record, TopicPartition, size_of
 from relay.state.attempts import CallKind
-from relay.state.port import Due
+from relay.state.rows import Due
 
 SHARE: Final = BATCH
 """Records of one lane that are read in one turn, and works of it that start: the others have their turns, too."""

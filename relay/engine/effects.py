@@ -38,10 +38,10 @@ from relay.engine.work import FINISHED_AT, Call, Dead, Outcome, Seen, Unread, Wo
 from relay.log.partitioner import partition_of
 from relay.log.port import AT_ONCE, Coordinate, Log, NewRecord, Record, size_of
 from relay.state.attempts import CallKind, Verdict
-from relay.state.port import Due, DueAsk, IntakeAsk, ParkedLife, State
-from relay.state.port import Parked as Reference
+from relay.state.port import IntakeAsk, State
 from relay.state.replies import Refusal, answered, of
-from relay.state.rows import Row
+from relay.state.rows import Due, DueAsk, ParkedLife, Row
+from relay.state.rows import Parked as Reference
 
 T = TypeVar("T")
 

@@ -13,8 +13,7 @@ from relay.domain.errors import InvalidRecord, LogUnavailable
 from relay.engine.policy import BudgetShare
 from relay.engine.work import Dead, W, Work
 from relay.log.port import Coordinate, Flaw, NewRecord, Record
-from relay.state.port import Due
-from relay.state.rows import Row, RowKey, tag_of
+from relay.state.rows import Due, Row, RowKey, tag_of
 
 _PREFIX = "relay-parked-"
 OWNER_HEADER = _PREFIX + "owner"

@@ -21,9 +21,9 @@ from relay.engine.parking import LIFE_KEY, unwrap_ours
 from relay.engine.supervision import Patience
 from relay.log.port import Log, NewRecord, Record, TopicPartition
 from relay.state.lease import LEASE_S, keeping_lease
-from relay.state.port import IntakeAsk, Lane, LaneEnds, Parked, Restored, State
+from relay.state.port import IntakeAsk, Lane, LaneEnds, Restored, State
 from relay.state.replies import answered, of
-from relay.state.rows import TAGS, Row, Stage, tag_of
+from relay.state.rows import TAGS, Parked, Row, Stage, tag_of
 
 CHECK_EVERY_S = 6 * 3600.0
 LOOK_EVERY_S = 30.0

@@ -12,7 +12,7 @@ from relay.engine.phases import Event, Phase, advance
 from relay.engine.policy import Fate
 from relay.engine.work import Dead, Later, Seen, W, Work, row_of
 from relay.state.attempts import Change
-from relay.state.port import Due
+from relay.state.rows import Due
 
 NO_ROOM: Final = Dead("backlog_full", "as many of the receiver's messages wait for an answer, or for a retry, as may")
 NO_ROOM_FOR_RESULT: Final = Dead(

@@ -24,14 +24,13 @@ from msgspec import Struct
 
 from relay.domain.hold import Hold
 from relay.domain.identity import MessageId
-from relay.log.port import Coordinate, TopicPartition
+from relay.domain.quota import Quota
+from relay.log.port import TopicPartition
 from relay.state.attempts import BeginAsk, Settlement, Verdict
-from relay.state.quotas import Balance, Charge
 from relay.state.read_model import FailedEntry as FailedEntry
-from relay.state.read_model import Openings, ParkedHead, Served, Sign, Watched
+from relay.state.read_model import LastResponse, Openings, ParkedHead, Served, Sign, Statistics, Tally, Watched
 from relay.state.replies import Refusal
-from relay.state.rows import Arrival, Mark, MessageRow, Row, RowKey
-from relay.state.statistics import LastResponse, Statistics, Tally
+from relay.state.rows import Arrival, Due, DueAsk, Mark, MessageRow, Parked, ParkedLife, Row, RowKey
 
 
 class Lane(NamedTuple):
@@ -50,48 +49,6 @@ class IntakeAsk(Struct, frozen=True, gc=False):
     row: RowKey
     generation: int
     queue: bytes | None
-
-
-@dataclass(frozen=True, slots=True)
-class Parked:
-    """A reference to a parked record. `order`: offset in the lane's topic, which ranks it within `queue`.
-
-    `due_in_s`: when to process it again; it applies only to the head of its queue, which the others wait for. `poll`:
-    counted separately from retries.
-    """
-
-    row: RowKey
-    generation: int
-    at: Coordinate
-    due_in_s: float
-    queue: bytes | None
-    order: int
-    poll: bool = False
-
-
-class DueAsk(NamedTuple):
-    """Up to `limit` references of a hash tag. `token`: identifies this take; a repeated call with it, after a lost
-    reply, returns the same references. Empty for none."""
-
-    tag: int
-    limit: int
-    token: bytes = b""
-
-
-class Due(NamedTuple):
-    """A due parked reference, leased to the caller."""
-
-    row: RowKey
-    generation: int
-    at: Coordinate
-
-
-class ParkedLife(NamedTuple):
-    """Identifies parked references of one generation of a row. `queue`: its order key."""
-
-    row: RowKey
-    generation: int
-    queue: bytes | None = None
 
 
 class Counts(NamedTuple):
@@ -128,6 +85,25 @@ class Gap(NamedTuple):
 
     since: float
     kept_until: float
+
+
+@dataclass(frozen=True, slots=True)
+class Charge:
+    """A request to count `messages` against the quota of `name`. The same name with another window is counted
+    separately."""
+
+    name: str
+    messages: int
+    quota: Quota
+
+
+class Balance(NamedTuple):
+    """`granted`: the messages fit and were counted. `left`: messages left in the current window, which ends in
+    `ends_in_s`."""
+
+    granted: bool
+    left: int
+    ends_in_s: float
 
 
 @dataclass(frozen=True, slots=True)

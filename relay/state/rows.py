@@ -1,4 +1,5 @@
-"""Rows of messages and deliveries in the state, their keys, and the marks that raise their stages."""
+"""Rows of messages and deliveries in the state, their keys, the marks that raise their stages, and references to parked
+records."""
 
 import hashlib
 from dataclasses import dataclass
@@ -7,6 +8,7 @@ from typing import Final, Literal, NamedTuple
 
 from msgspec import Struct
 
+from relay.domain.coordinate import Coordinate
 from relay.domain.identity import DeliveryId, MessageId, digest12
 
 TAGS: Final = 64
@@ -134,3 +136,45 @@ class Mark(Struct, frozen=True, gc=False):
     at: tuple[int, int] | None = None
     code: int = 0
     awaited: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Parked:
+    """A reference to a parked record. `order`: offset in the lane's topic, which ranks it within `queue`.
+
+    `due_in_s`: when to process it again; it applies only to the head of its queue, which the others wait for. `poll`:
+    counted separately from retries.
+    """
+
+    row: RowKey
+    generation: int
+    at: Coordinate
+    due_in_s: float
+    queue: bytes | None
+    order: int
+    poll: bool = False
+
+
+class DueAsk(NamedTuple):
+    """Up to `limit` references of a hash tag. `token`: identifies this take; a repeated call with it, after a lost
+    reply, returns the same references. Empty for none."""
+
+    tag: int
+    limit: int
+    token: bytes = b""
+
+
+class Due(NamedTuple):
+    """A due parked reference, leased to the caller."""
+
+    row: RowKey
+    generation: int
+    at: Coordinate
+
+
+class ParkedLife(NamedTuple):
+    """Identifies parked references of one generation of a row. `queue`: its order key."""
+
+    row: RowKey
+    generation: int
+    queue: bytes | None = None

@@ -14,7 +14,7 @@ from relay.domain.outcome import Outcome
 from relay.domain.receiver import Endpoint
 from relay.domain.statistics import NUMBERS, Counted, count_in
 from relay.state.port import State
-from relay.state.statistics import MOST_BODY, LastAttempt, Tally, kept_response
+from relay.state.read_model import MOST_BODY, LastAttempt, Tally, kept_response
 from relay.telemetry.logging import get_logger
 from relay.telemetry.metrics import Metrics
 from workers.dependencies import Meter, Via

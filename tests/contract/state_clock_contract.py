@@ -8,10 +8,9 @@ import pytest
 from relay.domain.quota import Quota
 from relay.log.port import Coordinate
 from relay.state.attempts import AmbiguousAttempt, Change, Go, Wait
-from relay.state.port import DueAsk, Parked
-from relay.state.quotas import Charge
+from relay.state.port import Charge
 from relay.state.replies import answered, of
-from relay.state.rows import TAGS, Mark, Stage, tag_of
+from relay.state.rows import TAGS, DueAsk, Mark, Parked, Stage, tag_of
 from tests.contract.state_contract import BREAKER, LANE, LIMITS, Rig, begun, peeked, row, settled
 
 HOUR_S = 3600.0

@@ -8,9 +8,9 @@ import pytest
 from relay.domain.errors import StateRecovering
 from relay.domain.identity import MessageId
 from relay.state.attempts import Change, Go
-from relay.state.port import Counts, DueAsk, IntakeAsk, Lane, ParkedLife
+from relay.state.port import Counts, IntakeAsk, Lane
 from relay.state.replies import Fenced, Refusal, answered, of
-from relay.state.rows import TAGS, Arrival, Mark, Row, Stage, tag_of
+from relay.state.rows import TAGS, Arrival, DueAsk, Mark, ParkedLife, Row, Stage, tag_of
 from tests.contract.state_contract import ANSWER, LANE, LIMITS, Rig, ask, outcome, peeked, row
 from tests.contract.state_parking_contract import TAG, due, parked
 

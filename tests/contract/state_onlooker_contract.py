@@ -4,10 +4,10 @@ from dataclasses import replace
 
 from relay.log.port import Coordinate, TopicPartition
 from relay.state.attempts import Change, Go
-from relay.state.port import Parked, ParkedLife, State
+from relay.state.port import State
 from relay.state.read_model import LineHead, Openings, ParkedHead, ParkedLine, Served, Sign, Watched
 from relay.state.replies import answered, of
-from relay.state.rows import Mark, Row, RowKey, Stage
+from relay.state.rows import Mark, Parked, ParkedLife, Row, RowKey, Stage
 from tests.contract.state_contract import ANSWER, LANE, LIMITS, Rig, begun, outcome, peeked, row, settled
 
 QUEUE = b"github------"

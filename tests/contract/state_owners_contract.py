@@ -4,9 +4,8 @@ import pytest
 
 from relay.domain.errors import PartitionLost, StateRecovering
 from relay.state.attempts import Go
-from relay.state.port import DueAsk
 from relay.state.replies import Fenced, answered, of
-from relay.state.rows import TAGS, tag_of
+from relay.state.rows import TAGS, DueAsk, tag_of
 from tests.contract.state_contract import LANE, WINDOW_S, Rig, ask, row
 from tests.contract.state_parking_contract import TAG, due, parked, taken
 

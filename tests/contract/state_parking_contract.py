@@ -8,9 +8,9 @@ from relay.domain.errors import PartitionLost, StateRecovering
 from relay.domain.identity import MessageId
 from relay.log.port import Coordinate, TopicPartition
 from relay.state.attempts import AmbiguousAttempt, CallKind, Change, Go, Wait
-from relay.state.port import Counts, Due, DueAsk, Gap, IntakeAsk, Lane, Parked, ParkedLife, Restored
+from relay.state.port import Counts, Gap, IntakeAsk, Lane, Restored
 from relay.state.replies import answered, of
-from relay.state.rows import TAGS, Arrival, Mark, Row, Stage, tag_of
+from relay.state.rows import TAGS, Arrival, Due, DueAsk, Mark, Parked, ParkedLife, Row, Stage, tag_of
 from tests.contract.state_contract import (
     ANSWER,
     LANE,

@@ -3,7 +3,7 @@
 import pytest
 
 from relay.domain.quota import Quota
-from relay.state.quotas import Balance, Charge
+from relay.state.port import Balance, Charge
 from tests.contract.state_contract import Rig
 
 FIVE = Quota(5, 60)

@@ -4,9 +4,8 @@ import pytest
 
 from relay.log.port import Coordinate
 from relay.state.attempts import Change, Go, Wait
-from relay.state.port import Parked
 from relay.state.replies import answered, of
-from relay.state.rows import Mark, Stage
+from relay.state.rows import Mark, Parked, Stage
 from tests.contract.state_contract import ANSWER, LANE, Rig, ask, begun, doubt_of, outcome, peeked, row
 
 AT = Coordinate("parked_messages", 0, 1)

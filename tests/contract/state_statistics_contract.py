@@ -2,7 +2,7 @@
 
 from relay.domain.statistics import HOURS, NUMBERS, Counted
 from relay.state.port import State
-from relay.state.statistics import LastAttempt, LastResponse, Statistics, Tally
+from relay.state.read_model import LastAttempt, LastResponse, Statistics, Tally
 from tests.contract.state_contract import Rig
 
 HOUR_S = 3600

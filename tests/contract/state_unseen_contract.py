@@ -6,9 +6,9 @@ import pytest
 
 from relay.domain.hold import Hold
 from relay.state.attempts import CallKind, Change, Go, LookedUp, PingDue, Verdict, Wait
-from relay.state.port import IntakeAsk, ParkedLife
+from relay.state.port import IntakeAsk
 from relay.state.replies import Fenced, answered, of
-from relay.state.rows import TAGS, Mark, Row, RowKey, Stage
+from relay.state.rows import TAGS, Mark, ParkedLife, Row, RowKey, Stage
 from tests.contract.state_contract import (
     ANSWER,
     LANE,

@@ -14,12 +14,11 @@ from relay.domain.receiver import BreakerPolicy
 from relay.domain.statistics import NUMBERS, Counted
 from relay.log.port import Coordinate, TopicPartition
 from relay.state.attempts import BeginAsk, Change, Limits, Settlement
-from relay.state.port import DueAsk, FailedEntry, Lane, Parked
-from relay.state.quotas import Charge
+from relay.state.port import Charge, FailedEntry, Lane
+from relay.state.read_model import LastAttempt, Tally
 from relay.state.redis.state import RedisState
 from relay.state.replies import answered, of
-from relay.state.rows import Arrival, Mark, MessageStage, Result, RowKey, Stage, delivery_row, tag_of
-from relay.state.statistics import LastAttempt, Tally
+from relay.state.rows import Arrival, DueAsk, Mark, MessageStage, Parked, Result, RowKey, Stage, delivery_row, tag_of
 
 try:
     from relay.state.read_model import LineHead, Sign

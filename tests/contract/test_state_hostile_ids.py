@@ -17,13 +17,23 @@ from relay.domain.quota import Quota
 from relay.domain.statistics import NUMBERS, Counted
 from relay.log.port import Coordinate, TopicPartition
 from relay.state.attempts import BeginAsk, Change, Settlement
-from relay.state.port import DueAsk, FailedEntry, IntakeAsk, Lane, Parked, ParkedLife, State
-from relay.state.quotas import Charge
-from relay.state.read_model import LineHead, Sign
+from relay.state.port import Charge, FailedEntry, IntakeAsk, Lane, State
+from relay.state.read_model import LastAttempt, LastResponse, LineHead, Sign, Tally
 from relay.state.redis.state import RedisState
 from relay.state.replies import answered, of
-from relay.state.rows import TAGS, Arrival, Mark, Result, RowKey, Stage, delivery_row, tag_of
-from relay.state.statistics import LastAttempt, LastResponse, Tally
+from relay.state.rows import (
+    TAGS,
+    Arrival,
+    DueAsk,
+    Mark,
+    Parked,
+    ParkedLife,
+    Result,
+    RowKey,
+    Stage,
+    delivery_row,
+    tag_of,
+)
 from tests.contract.state_contract import LIMITS
 from tests.contract.test_state_same import Call, rounded
 from tests.contract.turned_clock import TurnedClock

@@ -15,12 +15,23 @@ from relay.domain.receiver import BreakerPolicy, OfflinePolicy
 from relay.domain.statistics import NUMBERS, Counted
 from relay.log.port import Coordinate, TopicPartition
 from relay.state.attempts import BeginAsk, CallKind, Change, Limits, Settlement
-from relay.state.port import DueAsk, Gap, IntakeAsk, Lane, LaneEnds, Parked, ParkedLife, State
-from relay.state.read_model import LineHead, ParkedLine, Sign
+from relay.state.port import Gap, IntakeAsk, Lane, LaneEnds, State
+from relay.state.read_model import LastAttempt, LastResponse, LineHead, ParkedLine, Sign, Tally
 from relay.state.redis.state import RedisState
 from relay.state.replies import of
-from relay.state.rows import TAGS, Arrival, Mark, MessageStage, Result, RowKey, Stage, tag_of
-from relay.state.statistics import LastAttempt, LastResponse, Tally
+from relay.state.rows import (
+    TAGS,
+    Arrival,
+    DueAsk,
+    Mark,
+    MessageStage,
+    Parked,
+    ParkedLife,
+    Result,
+    RowKey,
+    Stage,
+    tag_of,
+)
 from tests.contract.state_contract import WINDOW_S
 from tests.contract.turned_clock import TurnedClock, age_keys
 from tests.fakes.state import MemoryState

@@ -11,6 +11,8 @@ from relay.domain.hold import Hold
 from relay.domain.identity import MessageId
 from relay.log.port import TopicPartition
 from relay.state.port import (
+    Balance,
+    Charge,
     Counts,
     EndpointHealth,
     FailedEntry,
@@ -18,13 +20,11 @@ from relay.state.port import (
     HintTopic,
     Lane,
     LaneEnds,
-    Parked,
     Remains,
     Restored,
 )
-from relay.state.quotas import Balance, Charge
 from relay.state.read_model import Openings, ParkedHead, Served, Sign, Watched
-from relay.state.rows import TAGS, Mark, MessageRow, RowKey, Stage
+from relay.state.rows import TAGS, Mark, MessageRow, Parked, RowKey, Stage
 from tests.fakes.state_memory import Taken
 from tests.fakes.state_records import Records
 from tests.fakes.state_rows import remember

@@ -8,10 +8,9 @@ from relay.domain.errors import StateRecovering
 from relay.domain.identity import MessageId
 from relay.log.port import Coordinate, TopicPartition
 from relay.state.port import Counts, FailedEntry, Gap, HintTopic, Lane
-from relay.state.read_model import Sign
+from relay.state.read_model import LastResponse, Sign, Statistics
 from relay.state.replies import Fenced, Refusal
 from relay.state.rows import TAGS, MessageRow, tag_of
-from relay.state.statistics import LastResponse, Statistics
 from tests.fakes.state_parking import LaneIndex
 from tests.fakes.state_rows import Rows
 

@@ -4,8 +4,8 @@ from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from relay.state.port import Due, DueAsk, Parked
 from relay.state.read_model import ParkedHead
+from relay.state.rows import Due, DueAsk, Parked
 
 
 @dataclass(slots=True)

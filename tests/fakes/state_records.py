@@ -7,9 +7,22 @@ from functools import partial
 from relay.domain.identity import MessageId
 from relay.log.port import TopicPartition
 from relay.state.attempts import BeginAsk, Settlement, Verdict
-from relay.state.port import Counts, Due, DueAsk, IntakeAsk, Lane, Parked, ParkedLife
+from relay.state.port import Counts, IntakeAsk, Lane
 from relay.state.replies import Refusal
-from relay.state.rows import Arrival, Mark, MessageRow, MessageStage, Row, RowKey, Stage, tag_of
+from relay.state.rows import (
+    Arrival,
+    Due,
+    DueAsk,
+    Mark,
+    MessageRow,
+    MessageStage,
+    Parked,
+    ParkedLife,
+    Row,
+    RowKey,
+    Stage,
+    tag_of,
+)
 from tests.fakes.state_begin import Beginning
 from tests.fakes.state_memory import Memory, Tag
 from tests.fakes.state_rows import finished_until, mark, settle

@@ -3,8 +3,8 @@
 from collections.abc import Sequence
 
 from relay.domain.statistics import HOURS, sum_of
+from relay.state.read_model import LastResponse, Statistics, Tally
 from relay.state.rows import tag_of
-from relay.state.statistics import LastResponse, Statistics, Tally
 from tests.fakes.state_memory import Memory
 
 _KEPT_S = (HOURS + 1) * 3600

@@ -11,9 +11,9 @@ from relay.domain.identity import DeliveryId
 from relay.engine.observer import Observer
 from relay.engine.recovery import Holding, Recovery
 from relay.engine.supervision import Patience
-from relay.state.port import Lane, ParkedLife
+from relay.state.port import Lane
 from relay.state.replies import answered, of
-from relay.state.rows import delivery_row
+from relay.state.rows import ParkedLife, delivery_row
 from tests.fakes.log import MemoryLog
 from tests.fakes.strikes import CRASHES, STRIKES, Fuse, Loss, Strikes
 from tests.fakes.surroundings import REFUSED

@@ -39,7 +39,7 @@ from relay.log.port import Record
 from relay.pages.web import pages_of
 from relay.replay.replay_service import ReplayService
 from relay.state.attempts import Settlement
-from relay.state.quotas import Balance, Charge
+from relay.state.port import Balance, Charge
 from relay.state.read_model import Watched
 from relay.state.replies import Refusal
 from relay.state.rows import Arrival, Mark, MessageRow, Row, RowKey

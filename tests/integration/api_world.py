@@ -21,8 +21,8 @@ from relay.domain.statistics import NUMBERS, Counted
 from relay.domain.topics import TopicSpec
 from relay.log.port import Coordinate, NewRecord
 from relay.state.port import FailedEntry
+from relay.state.read_model import LastAttempt, LastResponse, Tally
 from relay.state.rows import Arrival, Mark, MessageStage, Stage, delivery_row
-from relay.state.statistics import LastAttempt, LastResponse, Tally
 from tests.contract.history_facts import attempt, put
 from tests.fakes.history import MemoryHistory
 from tests.integration.api_rig import NOW, OLD_KEY, Rig, running_api

@@ -21,7 +21,7 @@ from relay.control.patch import Rules
 from relay.control.registry import Registry
 from relay.domain.receiver import Receiver
 from relay.domain.statistics import NUMBERS, OUTCOMES, Counted
-from relay.state.statistics import LastAttempt, Tally
+from relay.state.read_model import LastAttempt, Tally
 from tests.integration.api_rig import NOW, Reply, document, problem, running_api
 from tests.integration.api_rig import Rig as ApiRig
 

@@ -17,10 +17,10 @@ from relay.history.sqlite import SqliteHistory
 from relay.log.port import Coordinate, NewRecord
 from relay.run.composition import open_log, open_state
 from relay.sink import Sink
-from relay.state.port import FailedEntry, Lane, Parked
+from relay.state.port import FailedEntry, Lane
 from relay.state.read_model import Sign
 from relay.state.replies import answered, of
-from relay.state.rows import TAGS, delivery_row
+from relay.state.rows import TAGS, Parked, delivery_row
 from tests.fakes.certificates import Issued, authority, issued
 from tests.integration.doctor_rig import NOWHERE, SECRET, DoctorRig, doctor_rig, named, only, silent, told
 from tests.servers.kafka import Broker

@@ -41,11 +41,10 @@ from relay.history import postgres_tables, sqlite
 from relay.log.kafka.member_metadata import PROTOCOL, Vocabulary, decode_application
 from relay.log.port import NewRecord, Record
 from relay.log.streams import scripts
-from relay.state.read_model import FailedEntry, LineHead, Sign
+from relay.state.read_model import FailedEntry, LastAttempt, LineHead, Sign
 from relay.state.redis import record_wire, wire
-from relay.state.redis.values import raw, text_bytes
+from relay.state.redis.record_wire import raw, text_bytes
 from relay.state.rows import Result, delivery_row
-from relay.state.statistics import LastAttempt
 
 DELIVERY: Final = DeliveryId("ci", "github", "m-1 é")
 SECRET: Final = b"a secret of this test, not of yours"

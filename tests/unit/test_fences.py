@@ -9,9 +9,9 @@ import pytest
 from relay.domain.errors import LogUnavailable, PartitionLost
 from relay.engine.supervision import begin_anew
 from relay.log.port import Assignment, TopicPartition
-from relay.state.port import DueAsk, Lane
+from relay.state.port import Lane
 from relay.state.replies import answered, of
-from relay.state.rows import tag_of
+from relay.state.rows import DueAsk, tag_of
 from tests.fakes.state import MemoryState
 from tests.fakes.virtual_time import LoopClock, virtually
 

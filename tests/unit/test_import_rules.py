@@ -26,7 +26,7 @@ CLIENT_LIBRARIES: Final = frozenset(
 )
 PORTS: Final = {
     "log": {"port", "partitioner"},
-    "state": {"port", "replies", "rows", "attempts", "read_model", "lanes", "lease", "quotas", "statistics"},
+    "state": {"port", "replies", "rows", "attempts", "read_model", "lanes", "lease"},
     "delivery": {"port"},
     "history": {"port", "lag"},
 }

@@ -16,9 +16,9 @@ from relay.engine.recovery import LEASE, Holding, Recovery
 from relay.engine.supervision import Patience
 from relay.engine.work import Work
 from relay.log.port import Coordinate, NewRecord, Record
-from relay.state.port import Lane, Parked, Restored
+from relay.state.port import Lane, Restored
 from relay.state.replies import answered, of
-from relay.state.rows import TAGS, Mark, Stage, delivery_row
+from relay.state.rows import TAGS, Mark, Parked, Stage, delivery_row
 from tests.fakes.log import MemoryBroker, MemoryLog
 from tests.fakes.state import MemoryState
 from tests.fakes.virtual_time import LoopClock, virtually

@@ -13,7 +13,7 @@ from relay.domain.exchange import Exchange, NoResponse, Response
 from relay.domain.outcome import classify
 from relay.domain.receiver import CodeClasses
 from relay.domain.statistics import BOUNDS_S, NUMBERS, OUTCOMES, Counted, count_in, sum_of
-from relay.state.statistics import LastAttempt, Tally
+from relay.state.read_model import LastAttempt, Tally
 from relay.watch import statistics as counting
 from relay.watch.statistics import AT_ONCE, StatisticsTeller, Tallies
 from tests.fakes.state import MemoryState

@@ -1,16 +1,19 @@
 """Encodes script arguments and decodes replies for record processing: rows, attempts, messages, parking.
 
 Times are integer milliseconds or microseconds. Many items of one kind are packed as structs, one after the other, which
-a script unpacks several times faster than MessagePack. All others, and the replies, are MessagePack arrays.
+a script unpacks several times faster than MessagePack. All others, and the replies, are MessagePack arrays. Lua's
+MessagePack has no binary type: it reads and writes every string as text, so bytes are sent and received as `Raw`.
 """
 
 import math
 import struct
+from functools import lru_cache
 from typing import Final, get_args
 
 import msgspec
 
 from relay.log.port import Coordinate
+from relay.state import rows
 from relay.state.attempts import (
     AmbiguousAttempt,
     BeginAsk,
@@ -26,15 +29,70 @@ from relay.state.attempts import (
     Wait,
     WaitReason,
 )
-from relay.state.port import Due, Parked, ParkedLife
-from relay.state.redis.values import EMPTY, ms, raw, seconds, text_bytes
-from relay.state.rows import Arrival, Mark, MessageRow, MessageStage, Result, Row, RowKey, Stage
+from relay.state.port import Lane
+from relay.state.rows import (
+    Arrival,
+    Due,
+    Mark,
+    MessageRow,
+    MessageStage,
+    Parked,
+    ParkedLife,
+    Result,
+    Row,
+    RowKey,
+    Stage,
+)
 
 _NO_ROW: Final = Row()
 _WAITS: Final[tuple[WaitReason, ...]] = get_args(WaitReason)
 _CHANGES: Final = {Change.RELEASED: 1, Change.RETRY: 2, Change.DOUBT: 3, Change.ACCEPTED: 4, Change.RESULT: 6}
 APPLIED: Final = 1
 """Returned instead of a row: the current attempt was settled as requested."""
+
+# --- values -----------------------------------------------------------------------------------------------------
+
+EMPTY: Final = msgspec.Raw(b"\xa0")
+
+
+def ms(seconds: float) -> int:
+    """Milliseconds, rounded up (so that no wait is shortened) except for float noise. -1 for infinity."""
+    return -1 if seconds == math.inf else math.ceil(seconds * 1000 - 1e-6)
+
+
+def seconds(whole_ms: int) -> float:
+    return math.inf if whole_ms == -1 else whole_ms / 1000
+
+
+_SHORT_TEXTS: Final = [bytes((0xA0 | size,)) for size in range(32)]
+
+
+def raw(data: bytes) -> msgspec.Raw:
+    """A MessagePack string of any bytes."""
+    size = len(data)
+    if size < 32:
+        return msgspec.Raw(_SHORT_TEXTS[size] + data)
+    if size < 2**16:
+        return msgspec.Raw(b"\xda" + size.to_bytes(2, "big") + data)
+    return msgspec.Raw(b"\xdb" + size.to_bytes(4, "big") + data)
+
+
+def text_bytes(text: msgspec.Raw) -> bytes:
+    """The content of a MessagePack string that may not be UTF-8; empty for the number 0."""
+    data = bytes(text)
+    size_bytes = {0xD9: 1, 0xDA: 2, 0xDB: 4}.get(data[0], 0)
+    return data[1 + size_bytes :]
+
+
+@lru_cache(maxsize=65_536)
+def tag_of(owner: str) -> int:
+    """`rows.tag_of` with a cache, because it is called for every row."""
+    return rows.tag_of(owner)
+
+
+def lane_key(lane: Lane) -> str:
+    return f"{lane.topic}/{lane.partition}"
+
 
 # --- rows -------------------------------------------------------------------------------------------------------
 

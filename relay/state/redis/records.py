@@ -1,30 +1,95 @@
 """The record-processing part of the state on Redis: items of any number of lanes in one script call."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from functools import lru_cache
-from typing import Any, Protocol, TypeVar
+from typing import Any, Generic, Protocol, TypeVar
 
 import msgspec
 
 from relay.domain.identity import MessageId, digest12
 from relay.state.attempts import BeginAsk, Settlement, Verdict
-from relay.state.port import Counts, Due, DueAsk, IntakeAsk, Lane, Parked, ParkedLife
+from relay.state.port import Counts, IntakeAsk, Lane
 from relay.state.redis import record_wire as wire
-from relay.state.redis.batch import TagBatch, identity
 from relay.state.redis.calls import Decode, ScriptCalls
+from relay.state.redis.record_wire import lane_key, raw, tag_of
 from relay.state.redis.servers import servers_of
 from relay.state.redis.shared import Part
-from relay.state.redis.values import lane_key, raw, tag_of
 from relay.state.replies import REFUSALS, Refusal
-from relay.state.rows import Arrival, Mark, MessageRow, Row, RowKey
+from relay.state.rows import Arrival, Due, DueAsk, Mark, MessageRow, Parked, ParkedLife, Row, RowKey
 
 T = TypeVar("T")
+A = TypeVar("A")
 W = TypeVar("W")
+K = TypeVar("K", bound=Hashable)
 
 encode = msgspec.msgpack.Encoder().encode
 bools: Decode[bool] = msgspec.msgpack.Decoder(list[list[bool] | bool]).decode
 numbers: Decode[int] = msgspec.msgpack.Decoder(list[list[int] | bool]).decode
 counts: Decode[Counts] = msgspec.msgpack.Decoder(list[list[Counts] | bool]).decode
+
+
+def identity(item: T) -> T:
+    """Identity decoder, for replies that are used as they are."""
+    return item
+
+
+class TagBatch(Generic[K, W]):
+    """Splits `items` by hash tag (and lane), their `keys`, and joins the replies in the order of the items. If all have
+    the same key, as for one lane and receiver, nothing is copied."""
+
+    def __init__(self, items: Sequence[W], keys: list[K]) -> None:
+        self._items = items
+        self._keys = keys
+        self._positions: dict[K, list[int]] | None = None
+        if keys and keys.count(keys[0]) < len(keys):
+            self._positions = {}
+            for position, key in enumerate(keys):
+                self._positions.setdefault(key, []).append(position)
+
+    def parts(self) -> Iterator[tuple[K, Sequence[W]]]:
+        """Each key with its items, in the order of the batch."""
+        if self._positions is not None:
+            for key, positions in self._positions.items():
+                yield key, [self._items[position] for position in positions]
+        elif self._keys:
+            yield self._keys[0], self._items
+
+    def join(self, replies: Sequence[Sequence[T]], translate: Callable[[T], A]) -> list[A]:
+        """The replies to all parts, translated, in the order of the batch."""
+        return self._spread([list(map(translate, part)) for part in replies])
+
+    def join_or_refuse(
+        self, replies: Sequence[Sequence[T] | Refusal], translate: Callable[[T], A]
+    ) -> list[A | Refusal]:
+        """As `join`; if a part was refused, each of its items gets the Refusal."""
+        sizes = self._sizes()
+        return self._spread(
+            [
+                [part] * size if isinstance(part, REFUSALS) else list(map(translate, part))
+                for part, size in zip(replies, sizes, strict=True)
+            ]
+        )
+
+    def done(self, replies: Sequence[object | Refusal]) -> list[Refusal | None]:
+        """For each item None, unless its part was refused."""
+        sizes = self._sizes()
+        return self._spread(
+            [[part if isinstance(part, REFUSALS) else None] * size for part, size in zip(replies, sizes, strict=True)]
+        )
+
+    def _sizes(self) -> list[int]:
+        if self._positions is None:
+            return [len(self._keys)] if self._keys else []
+        return [len(positions) for positions in self._positions.values()]
+
+    def _spread(self, parts: Sequence[Sequence[A]]) -> list[A]:
+        """The items of all parts, in the order of the batch."""
+        if self._positions is None:
+            return [one for part in parts for one in part]
+        spread: dict[int, A] = {}
+        for positions, part in zip(self._positions.values(), parts, strict=True):
+            spread.update(zip(positions, part, strict=True))
+        return [spread[position] for position in range(len(spread))]
 
 
 class Records:

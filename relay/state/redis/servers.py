@@ -1,20 +1,39 @@
-"""The state's Redis servers, by the form of the URL: a single server, Sentinel, or a cluster."""
+"""The state's Redis servers, by the form of the URL: a single server, Sentinel, or a cluster; and subscriptions to the
+hints that they publish."""
 
+import asyncio
+import random
 from collections import deque
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
-from typing import Any, Final, NamedTuple, Protocol, TypeVar
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import asynccontextmanager
+from functools import partial
+from typing import Any, Final, NamedTuple, Protocol, TypeVar, cast
 from urllib.parse import SplitResult, unquote, urlsplit
 
 from redis.asyncio.connection import AbstractConnection
-from redis.exceptions import ConnectionError, RedisError
+from redis.crc import key_slot
+from redis.exceptions import ConnectionError, MovedError, RedisError, ResponseError
 
-from relay.domain.errors import UserError
-from relay.state.redis.cluster import RedisCluster
-from relay.state.redis.connection import ConnectionFactory, IdentifiedConnection, ServerAddress, maker_of
-from relay.state.redis.shared import Ask, Connections, Part, SharedConnection
+from relay.domain.errors import StateUnavailable, UserError
+from relay.state.redis.connection import ConnectionFactory, IdentifiedConnection, ServerAddress, maker_of, packed
+from relay.state.redis.shared import Ask, Connections, Part, SharedConnection, unavailable
+from relay.state.rows import TAGS
+
+T = TypeVar("T")
 
 _FOR_SENTINELS: Final = {"username": "sentinel_username", "password": "sentinel_password"}
 """Options of a connection to a sentinel -> their names in the URL, whose main login is for the master."""
+
+_SENTINEL_PORT: Final = 26_379
+_SERVER_PORT: Final = 6_379
+_SLOTS: Final = [key_slot(b"{%02d}" % tag) for tag in range(TAGS)]
+"""By tag. The only braces in a key are those of its tag: prefixes have none."""
+_MOVES: Final = 2
+"""Maximum number of redirections (MOVED) that a call follows."""
+
+_SILENCE_S: Final = 300.0
+"""After this long without any hint the connection is reopened, because a vanished peer is silent, too."""
+_SUBSCRIBED_S: Final = 5.0
 
 
 class Sentinels:
@@ -55,10 +74,146 @@ class Sentinels:
         return ServerAddress(reply[0].decode(), int(reply[1])) if reply else None
 
 
-T = TypeVar("T")
+class RedisCluster:
+    """One shared connection to each master. An unavailable server affects only calls for its tags.
 
-_SENTINEL_PORT: Final = 26_379
-_SERVER_PORT: Final = 6_379
+    A migrating slot is unavailable until the migration ends: its rows are on two servers, and no script could see all
+    of them. On the new server the tag's memory counts as lost.
+    """
+
+    apart: Final = True
+    replicated: Final = True
+
+    def __init__(self, maker: ConnectionFactory, seeds: Iterable[ServerAddress]) -> None:
+        self._maker = maker
+        self._seeds = list(seeds)
+        self._servers: dict[ServerAddress, Connections] = {}
+        self._masters: dict[int, ServerAddress] = {}  # by tag
+        self._looking: asyncio.Task[None] | None = None
+        self._looks = 0
+
+    async def ask(self, parts: Sequence[Part], ask: Ask) -> list[Any]:
+        try:
+            if not self._masters:
+                await self._found()
+        except StateUnavailable as error:
+            return [error] * len(parts)
+        replies = await self._round(parts, range(len(parts)), ask)
+        for _ in range(_MOVES):
+            moved = [n for n, reply in replies.items() if isinstance(reply, MovedError)]
+            if not moved:
+                break
+            replies |= await self._round(parts, moved, ask)
+        in_order = (replies[n] for n in range(len(parts)))
+        return [unavailable(reply) if isinstance(reply, RedisError) else reply for reply in in_order]
+
+    async def each(self, work: Callable[[SharedConnection], Awaitable[T]]) -> Mapping[str, T]:
+        await self._found()
+        masters = sorted(set(self._masters.values()))
+        return {f"{host}:{port}": await self._server(ServerAddress(host, port)).use(work) for host, port in masters}
+
+    async def connected(self) -> IdentifiedConnection:
+        await self._found()
+        return await self._maker.connected(random.choice(sorted(set(self._masters.values()))))
+
+    async def close(self) -> None:
+        if self._looking is not None:
+            self._looking.cancel()
+            await asyncio.wait([self._looking])
+        for server in self._servers.values():
+            await server.close()
+
+    async def _round(self, parts: Sequence[Part], numbers: Iterable[int], ask: Ask) -> dict[int, Any]:
+        """Call each tag's server once for these parts, concurrently; replies by index."""
+        of_servers: dict[ServerAddress, list[int]] = {}
+        replies: dict[int, Any] = {}
+        for n in numbers:
+            tag, _ = parts[n]
+            if tag in self._masters:
+                of_servers.setdefault(self._masters[tag], []).append(n)
+            else:
+                replies[n] = StateUnavailable(f"Redis: no server of the cluster serves slot {_SLOTS[tag]}")
+        async with asyncio.TaskGroup() as tasks:
+            asked = [
+                (of_server, tasks.create_task(self._from(address, [parts[n] for n in of_server], ask)))
+                for address, of_server in of_servers.items()
+            ]
+        for of_server, each in asked:
+            replies.update(zip(of_server, each.result(), strict=True))
+        if any(isinstance(reply, Exception) for reply in replies.values()):
+            self._look()
+        return replies
+
+    async def _from(self, address: ServerAddress, parts: Sequence[Part], ask: Ask) -> list[Any]:
+        try:
+            replies = await ask(self._server(address), parts)
+        except StateUnavailable as error:
+            return [error] * len(parts)
+        for (tag, _), reply in zip(parts, replies, strict=True):
+            if isinstance(reply, MovedError):
+                self._masters[tag] = ServerAddress(reply.host or address.host, reply.port)
+        return replies
+
+    def _server(self, address: ServerAddress) -> Connections:
+        server = self._servers.get(address)
+        if server is None:
+            connect = partial(self._maker.connected, address)
+            server = self._servers[address] = Connections(connect, replicated=True)
+        return server
+
+    async def _found(self) -> None:
+        """Wait until the masters of all slots are known. Raises StateUnavailable."""
+        try:
+            await asyncio.shield(self._look())
+        except (RedisError, OSError) as error:
+            raise unavailable(error) from error
+
+    def _look(self) -> asyncio.Task[None]:
+        """Refresh the masters in the background; calls to working servers continue meanwhile."""
+        if self._looking is None or self._looking.done():
+            self._looking = asyncio.create_task(self._learn())
+            self._looking.add_done_callback(_retrieved)
+        return self._looking
+
+    async def _learn(self) -> None:
+        known = list(dict.fromkeys([*self._masters.values(), *self._seeds]))
+        self._looks += 1  # each refresh starts with another server, because one may be outdated or unavailable
+        failure: Exception = ConnectionError("no address of the cluster is known")
+        for place in range(len(known)):
+            address = known[(place + self._looks) % len(known)]
+            try:
+                self._masters = dict(_masters(await self._server(address).once(_slots), address))
+            except (RedisError, OSError) as error:
+                failure = error
+            else:
+                return
+        raise failure
+
+
+def _retrieved(looking: asyncio.Task[None]) -> None:
+    """Retrieve the task's exception, because no task may be waiting for it."""
+    if not looking.cancelled():
+        looking.exception()
+
+
+async def _slots(shared: SharedConnection) -> list[list[Any]]:
+    (reply,) = await shared.exchange([(b"CLUSTER", b"SLOTS")])
+    if isinstance(reply, ResponseError):
+        raise reply
+    return cast(list[list[Any]], reply)
+
+
+def _masters(slots: list[list[Any]], asked: ServerAddress) -> Iterator[tuple[int, ServerAddress]]:
+    """The master of each tag, from CLUSTER SLOTS: {first, last, {host, port, ...} of the master, ... of replicas}, ...
+
+    An empty host means the server that replied.
+    """
+    for tag, slot in enumerate(_SLOTS):
+        for first, last, (host, port, *_), *_ in slots:
+            if first <= slot <= last:
+                yield tag, ServerAddress(host.decode() if host else asked.host, port)
+
+
 _FORMS: Final = {
     "sentinel": "redis+sentinel://user:password@host1:26379,host2:26379/<name of the master>/0",
     "cluster": "redis+cluster://user:password@host1:6379,host2:6379",
@@ -135,3 +290,49 @@ def _address(host: str, default_port: int) -> ServerAddress:
     if not parts.hostname:
         raise ValueError("a host is missing")
     return ServerAddress(parts.hostname, parts.port or default_port)
+
+
+# Hints: deliveries that have ended and that a client's request waits for, and endpoints that may be tried again. A
+# script publishes on a channel of its hash tag; in a cluster all servers forward it, so one can subscribe on any. A
+# hint without a subscriber is lost.
+
+
+@asynccontextmanager
+async def hints(servers: Servers, channels: Sequence[bytes]) -> AsyncIterator[AsyncIterator[bytes]]:
+    """The messages on `channels` from now on. Raises StateUnavailable, also while iterating."""
+    try:
+        async with asyncio.timeout(_SUBSCRIBED_S):
+            connection = await servers.connected()
+    except (RedisError, OSError) as error:
+        raise unavailable(error) from error
+    connection.socket_timeout = None  # silence is no error here
+    try:
+        await _subscribe(connection, channels)
+        yield _heard(connection)
+    except (RedisError, OSError) as error:
+        raise unavailable(error) from error
+    finally:
+        await connection.disconnect(nowait=True)
+
+
+async def _subscribe(connection: IdentifiedConnection, channels: Sequence[bytes]) -> None:
+    async with asyncio.timeout(_SUBSCRIBED_S):
+        await connection.send_packed_command(packed([(b"SUBSCRIBE", *channels)]), check_health=False)
+        for _ in channels:
+            reply = await connection.read_reply()
+            if isinstance(reply, ResponseError):  # an ACL may allow no channels
+                raise reply
+
+
+async def _heard(connection: IdentifiedConnection) -> AsyncIterator[bytes]:
+    while True:
+        try:
+            async with asyncio.timeout(_SILENCE_S):
+                reply = await connection.read_reply()
+        except TimeoutError as error:
+            raise unavailable(ConnectionError("no hint was received for a long time")) from error
+        except (RedisError, OSError) as error:
+            raise unavailable(error) from error
+        kind, _, data = cast(list[bytes], reply)
+        if kind == b"message":
+            yield data

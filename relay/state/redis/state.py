@@ -8,6 +8,8 @@ import msgspec
 from relay.domain.hold import Hold
 from relay.log.port import TopicPartition
 from relay.state.port import (
+    Balance,
+    Charge,
     Counts,
     EndpointHealth,
     FailedEntry,
@@ -15,24 +17,19 @@ from relay.state.port import (
     HintTopic,
     Lane,
     LaneEnds,
-    Parked,
     Remains,
     Restored,
 )
-from relay.state.quotas import Balance, Charge
-from relay.state.read_model import Openings, ParkedHead, Served, Sign, Watched
+from relay.state.read_model import LastResponse, Openings, ParkedHead, Served, Sign, Statistics, Tally, Watched
 from relay.state.redis import wire
-from relay.state.redis.batch import TagBatch
 from relay.state.redis.calls import Decode
-from relay.state.redis.hints import hints
 from relay.state.redis.problems import about_servers, check, problems_of
-from relay.state.redis.record_wire import encode_parked
-from relay.state.redis.records import Records, bools, counts, digests, encode, numbers, of_rows
+from relay.state.redis.record_wire import encode_parked, lane_key, ms, raw, tag_of
+from relay.state.redis.records import Records, TagBatch, bools, counts, digests, encode, numbers, of_rows
+from relay.state.redis.servers import hints
 from relay.state.redis.shared import Part
-from relay.state.redis.values import lane_key, ms, raw, tag_of
 from relay.state.replies import REFUSALS, refused
-from relay.state.rows import TAGS, RowKey
-from relay.state.statistics import LastResponse, Statistics, Tally
+from relay.state.rows import TAGS, Parked, RowKey
 
 _ALL_OF_TAG = ""
 _RESTORED = (Restored.FINISHED, Restored.THERE, Restored.PUT_BACK)

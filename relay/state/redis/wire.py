@@ -11,12 +11,21 @@ import msgspec
 from relay.domain.hold import Hold, HoldReason
 from relay.domain.statistics import NUMBERS, Counted
 from relay.log.port import Coordinate, TopicPartition
-from relay.state.port import EndpointHealth, FailedEntry
-from relay.state.quotas import Balance, Charge
-from relay.state.read_model import LineHead, Openings, ParkedHead, ParkedLine, Served, Sign, Watched
-from relay.state.redis.record_wire import WireRow, row_of
-from relay.state.redis.values import EMPTY, raw, seconds, text_bytes
-from relay.state.statistics import LastAttempt, LastResponse, Statistics, Tally
+from relay.state.port import Balance, Charge, EndpointHealth, FailedEntry
+from relay.state.read_model import (
+    LastAttempt,
+    LastResponse,
+    LineHead,
+    Openings,
+    ParkedHead,
+    ParkedLine,
+    Served,
+    Sign,
+    Statistics,
+    Tally,
+    Watched,
+)
+from relay.state.redis.record_wire import EMPTY, WireRow, raw, row_of, seconds, text_bytes
 
 _BREAKERS: Final[tuple[Literal["closed", "open", "half_open"], ...]] = ("closed", "open", "half_open")
 

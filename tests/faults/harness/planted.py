@@ -37,11 +37,10 @@ from relay.log.partitioner import partition_of
 from relay.log.port import Coordinate, NewRecord
 from relay.state.attempts import BeginAsk, CallKind, Go, Limits, Verdict
 from relay.state.port import Lane as LaneId
-from relay.state.port import Parked as Reference
-from relay.state.port import ParkedLife
 from relay.state.redis.calls import Script, script
 from relay.state.replies import Refusal, answered, of
-from relay.state.rows import Mark, Row, RowKey, Stage
+from relay.state.rows import Mark, ParkedLife, Row, RowKey, Stage
+from relay.state.rows import Parked as Reference
 from tests.fakes.state_endpoint import Endpoint
 from tests.fakes.state_records import Records
 from tests.fakes.state_rows import Rows, StoredRow

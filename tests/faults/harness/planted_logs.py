@@ -13,7 +13,7 @@ from relay.log.kafka.holdings import HeldPartition
 from relay.log.kafka.leader_epochs import Trail
 from relay.log.kafka.offsets import Committed
 from relay.log.port import TopicPartition
-from relay.state.port import Due
+from relay.state.rows import Due
 from tests.fakes.log import MemoryTransaction
 
 

@@ -18,10 +18,10 @@ from relay.engine.recovery import BATCH, Holding, Recovery
 from relay.engine.supervision import Patience
 from relay.engine.work import Work
 from relay.log.port import NewRecord, Record
-from relay.state.port import DueAsk, Lane, Parked, ParkedLife, Restored
+from relay.state.port import Lane, Restored
 from relay.state.redis.state import RedisState
 from relay.state.replies import answered, of
-from relay.state.rows import TAGS, Mark, RowKey, Stage, tag_of
+from relay.state.rows import TAGS, DueAsk, Mark, Parked, ParkedLife, RowKey, Stage, tag_of
 from tests.contract.state_contract import row
 from tests.fakes.log import MemoryBroker, MemoryLog
 from tests.servers.valkey import ValkeyServer
