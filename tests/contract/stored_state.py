@@ -14,16 +14,20 @@ from relay.domain.receiver import BreakerPolicy
 from relay.domain.statistics import NUMBERS, Counted
 from relay.log.port import Coordinate, TopicPartition
 from relay.state.attempts import BeginAsk, Change, Limits, Settlement
-from relay.state.port import Charge, FailedEntry, Lane
-from relay.state.read_model import LastAttempt, Tally
+from relay.state.port import FailedEntry, Lane
 from relay.state.redis.state import RedisState
 from relay.state.replies import answered, of
-from relay.state.rows import Arrival, DueAsk, Mark, MessageStage, Parked, Result, RowKey, Stage, delivery_row, tag_of
+from relay.state.rows import Arrival, Mark, MessageStage, Result, RowKey, Stage, delivery_row, tag_of
 
 try:
-    from relay.state.read_model import LineHead, Sign
-except ModuleNotFoundError:  # where the last release has them
+    from relay.state.port import Charge
+    from relay.state.read_model import LastAttempt, LineHead, Sign, Tally
+    from relay.state.rows import DueAsk, Parked
+except ImportError:  # where the last release has them
     from relay.state.onlooker import LineHead, Sign  # type: ignore[import-not-found,no-redef]
+    from relay.state.port import DueAsk, Parked  # type: ignore[attr-defined,no-redef]
+    from relay.state.quotas import Charge  # type: ignore[import-not-found,no-redef]
+    from relay.state.statistics import LastAttempt, Tally  # type: ignore[import-not-found,no-redef]
 
 NOW: Final = 1_700_000_000.0
 LANE: Final = Lane("to_receiver_ci", 0, 7)

@@ -258,8 +258,9 @@ class TestLoss:
         async with self.in_flight(server, lambda: now[0]) as state:
             now[0] += 3_600
             await state.lost()  # as every process asks, twice a minute
-            async with Redis.from_url(server.url) as client:
-                await client.waitaof(1, 0, 10_000)
+            async with Redis.from_url(server.url, single_connection_client=True, socket_timeout=None) as client:
+                await client.set("written", "last")  # WAITAOF waits for the writes of its own connection
+                assert await client.waitaof(1, 0, 60_000) == [1, 0]
             now[0] += 60
             server.restart()
             await state.lost()
