@@ -25,9 +25,10 @@ try:
     from relay.state.rows import DueAsk, Parked
 except ImportError:  # where the last release has them
     from relay.state.onlooker import LineHead, Sign  # type: ignore[import-not-found,no-redef]
-    from relay.state.port import DueAsk, Parked  # type: ignore[attr-defined,no-redef]
     from relay.state.quotas import Charge  # type: ignore[import-not-found,no-redef]
     from relay.state.statistics import LastAttempt, Tally  # type: ignore[import-not-found,no-redef]
+
+    from relay.state.port import DueAsk, Parked  # type: ignore[attr-defined]
 
 NOW: Final = 1_700_000_000.0
 LANE: Final = Lane("to_receiver_ci", 0, 7)
