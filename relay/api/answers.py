@@ -54,6 +54,7 @@ class AnswersResource:
         audit=UNAUDITED,
         id="answerDelivery",
         noun="answers",
+        reads_itself=True,
         parameters=(
             Parameter("token", "path", str, "As it came."),
             Parameter(

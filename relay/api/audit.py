@@ -21,11 +21,9 @@ from msgspec import Meta
 from relay.api.access import ADMIN, access_of, is_known
 from relay.api.connection import address_of
 from relay.api.context import ApiContext
-from relay.api.paging import limit_in
 from relay.api.problems import FORBIDDEN, UNAVAILABLE, Problem, ProblemKind, invalid, problem_of
-from relay.api.reading import query_of
 from relay.api.responses import json_response
-from relay.api.route import LIMIT, READING, DocumentedResponse, Example, Parameter, declared_of, json_of, route
+from relay.api.route import LIMIT, READING, DocumentedResponse, Example, Parameter, Query, declared_of, json_of, route
 from relay.api.view import rfc3339
 from relay.domain.audit import AuditLine, Fact, Outcome, bounded, decode_line, encode_line
 from relay.domain.errors import InvalidRecord, LogUnavailable, RecordTooLarge
@@ -258,6 +256,15 @@ _GROUP: Final = "audit"
 _Cursor = Annotated[str, Meta(pattern=f"^{CURSOR}$")]
 
 
+def _before(query: Query) -> int | None:
+    text = query.get("cursor", [None])[-1]
+    if text is None:
+        return None
+    if not (text.isascii() and text.isdigit() and len(text) <= 18):
+        raise invalid(f"cursor is {text[:40]!r}, which is none of ours", parameter="cursor")
+    return int(text)
+
+
 class AuditResource:
     """`GET /v1/audit`, for administrators."""
 
@@ -273,23 +280,21 @@ class AuditResource:
         noun="audit",
         parameters=(
             LIMIT,
-            Parameter("cursor", "query", _Cursor, "Of the page before: what follows it."),
+            Parameter("cursor", "query", _Cursor, "Of the page before: what follows it.", read=_before),
         ),
         answers=(DocumentedResponse(200, "The newest first.", json_of(AuditPage)),),
         example=Example(200, query={"limit": "10"}),
     )
-    async def page(self, request: web.Request) -> web.Response:
+    async def page(self, _request: web.Request, limit: int, cursor: int | None) -> web.Response:
         """Who changed what.
 
         A line for each request that changed something, was refused for its rights, or failed in between. Lines are kept
         on the topic `audit`, usually for 90 days.
         """
-        query = query_of(request, "limit", "cursor")
-        limit, before = limit_in(query), _before(query)
-        found = await self._newest(limit + 1, before)
+        found = await self._newest(limit + 1, cursor)
         items = [line for _, line in found[:limit]]
-        page: AuditPage = {"items": items, "cursor": str(found[limit - 1][0]) if len(found) > limit else None}
-        return json_response(200, page)
+        following = str(found[limit - 1][0]) if len(found) > limit else None
+        return json_response(200, AuditPage(items=items, cursor=following))
 
     async def _newest(self, most: int, before: int | None) -> list[tuple[int, AuditLine]]:
         """With their offsets."""
@@ -316,12 +321,3 @@ def _lines(records: list[Record]) -> list[tuple[int, AuditLine]]:
         except InvalidRecord:
             continue
     return found
-
-
-def _before(query: dict[str, list[str]]) -> int | None:
-    text = query.get("cursor", [None])[-1]
-    if text is None:
-        return None
-    if not (text.isascii() and text.isdigit() and len(text) <= 18):
-        raise invalid(f"cursor is {text[:40]!r}, which is none of ours", parameter="cursor")
-    return int(text)

@@ -276,6 +276,7 @@ class BatchResource:
         audit=UNAUDITED,
         id="sendMessages",
         noun=_NOUN,
+        reads_itself=True,
         parameters=(SOURCE_ID, RECEIVERS, TYPE, *TRACE),
         body=Body(
             {

@@ -9,9 +9,8 @@ from aiohttp import web
 from relay.api.access import ADMIN
 from relay.api.context import ApiContext
 from relay.api.problems import invalid
-from relay.api.reading import query_of
 from relay.api.responses import json_response
-from relay.api.route import DocumentedResponse, Example, Parameter, ReceiverName, json_of, route
+from relay.api.route import DocumentedResponse, Example, Parameter, Query, ReceiverName, json_of, route
 from relay.domain.diagnosis import Checked, Diagnosis
 from relay.domain.identity import is_receiver_name
 from relay.domain.timestamps import rfc3339
@@ -21,6 +20,13 @@ KEPT_S: Final = 10.0
 """For so long a look is as good as another one."""
 
 Examine = Callable[[str | None], Awaitable[Diagnosis]]
+
+
+def _receiver(query: Query) -> str | None:
+    receiver = query.get("receiver", [None])[-1]
+    if receiver is not None and not is_receiver_name(receiver):
+        raise invalid(f"{receiver[:80]!r} is not a receiver name", parameter="receiver")
+    return receiver
 
 
 class DoctorResource:
@@ -38,20 +44,17 @@ class DoctorResource:
         scope=ADMIN,
         id="lookAtItself",
         noun="doctor",
-        parameters=(Parameter("receiver", "query", ReceiverName, "Only what is about this receiver."),),
+        parameters=(Parameter("receiver", "query", ReceiverName, "Only what is about this receiver.", read=_receiver),),
         answers=(DocumentedResponse(200, "What was found, by check.", json_of(DoctorView)),),
         example=Example(200),
     )
-    async def get(self, request: web.Request) -> web.Response:
+    async def get(self, _request: web.Request, receiver: str | None) -> web.Response:
         """Whether all is right, and what to do.
 
         The process that is asked looks at its settings, at Kafka, Redis and the receivers, within 20 seconds, and also
         while Kafka or Redis are away. It looks once within 10 seconds at most. docs/doctor.md says what each check
         means.
         """
-        receiver = query_of(request, "receiver").get("receiver", [None])[-1]
-        if receiver is not None and not is_receiver_name(receiver):
-            raise invalid(f"{receiver[:80]!r} is not a receiver name", parameter="receiver")
         async with self._looking:
             if self._last is None or self._last[0] != receiver or self._clock.monotonic() - self._last[1] >= KEPT_S:
                 found = await self._examine(receiver)

@@ -3,7 +3,7 @@
 import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from typing import Final
+from typing import Any, Final
 
 from aiohttp import web
 
@@ -21,6 +21,7 @@ from relay.api.problems import (
     ProblemKind,
     invalid,
 )
+from relay.api.reading import MERGE_PATCH
 from relay.api.registrar import (
     ChangedMeanwhile,
     CredentialsNeeded,
@@ -30,11 +31,8 @@ from relay.api.registrar import (
     Written,
     readable,
 )
-from relay.api.responses import json_response
-from relay.api.route import (
-    ETag,
-    Parameter,
-)
+from relay.api.responses import JSON, json_response
+from relay.api.route import Body, ETag, Parameter
 from relay.config.receiver_entry import ReceiverEntry
 from relay.config.receivers_file import check_entry
 from relay.config.redacted_entry import effective
@@ -70,6 +68,7 @@ def entry_of(written: Written) -> tuple[str | None, ReceiverEntry | None]:
         return declared.by, None
 
 
+PATCH: Final = Body({JSON: dict[str, Any], MERGE_PATCH: dict[str, Any]})
 MOST_BODY: Final = 65_536
 """Bytes of a receiver."""
 _TAG: Final = re.compile(r'\s*(?:"([^"]*)"|(\*))\s*')
@@ -97,7 +96,9 @@ def tag_in(request: web.Request) -> str | None:
 
 
 @contextmanager
-def told(*, invalid: ProblemKind = INVALID_RECEIVER, taken: ProblemKind = RECEIVER_EXISTS) -> Iterator[None]:
+def problems_of_change(
+    *, invalid: ProblemKind = INVALID_RECEIVER, taken: ProblemKind = RECEIVER_EXISTS
+) -> Iterator[None]:
     """Translates errors of the registrar into problems. `invalid`, `taken`: those for sources."""
     try:
         yield

@@ -9,9 +9,8 @@ from aiohttp import web
 
 from relay.api.access import LETTERS, access_of, check_own, forbidden, may_read, may_see, may_see_of
 from relay.api.context import ApiContext
-from relay.api.paging import NewestFirstPages, Rank, cursor_at, limit_in
+from relay.api.paging import NewestFirstPages, Rank, cursor_at
 from relay.api.problems import NOT_FOUND, Problem
-from relay.api.reading import query_of
 from relay.api.responses import json_response
 from relay.api.route import (
     LIMIT,
@@ -71,11 +70,11 @@ class FailedResource:
         answers=(DocumentedResponse(200, "The newest first.", json_of(LetterPage)),),
         example=Example(200, query={"receiver": "ci", "limit": "10"}),
     )
-    async def list(self, request: web.Request) -> web.Response:
+    async def list(
+        self, request: web.Request, receiver: Sequence[str], limit: int, cursor: Rank | None
+    ) -> web.Response:
         """Open dead letters."""
-        query = query_of(request, "receiver", "limit", "cursor")
-        limit, at = limit_in(query), PAGES.behind(query)
-        receivers = await self._receivers(request, query.get("receiver", []))
+        receivers, at = await self._receivers(request, receiver), cursor
         found, wanted, size = list[tuple[Rank, LetterView]](), limit, 0
         while True:
             wanted = min(4 * wanted, MOST_LOOKED_AT)
@@ -126,13 +125,9 @@ class FailedResource:
         answers=(DocumentedResponse(200, "The dead letter.", json_of(WholeLetter)),),
         example=Example(200, path=AT),
     )
-    async def get(self, request: web.Request) -> web.Response:
+    async def get(self, request: web.Request, partition: int, offset: int) -> web.Response:
         """One dead letter, with headers and payload."""
-        at = Coordinate(
-            self._context.topics.failed_messages,
-            int(request.match_info["partition"]),
-            int(request.match_info["offset"]),
-        )
+        at = Coordinate(self._context.topics.failed_messages, partition, offset)
         [record] = await self._context.log.read([(at, None)])
         if not sees_letter(request, None if record is None else read_letter(record, self._context.topics)):
             raise forbidden(LETTERS)  # nor is it told that there is none

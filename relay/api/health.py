@@ -41,6 +41,7 @@ class Health:
         scope=OPEN,
         id="isAlive",
         noun=_MONITORING,
+        reads_itself=True,
         answers=(DocumentedResponse(200, "It does.", _TEXT),),
         example=Example(200),
     )
@@ -54,6 +55,7 @@ class Health:
         scope=OPEN,
         id="isReady",
         noun=_MONITORING,
+        reads_itself=True,
         parameters=(Parameter("verbose", "query", str, "Also on 200 a line for each part."),),
         answers=(DocumentedResponse(200, "It can.", _TEXT), DocumentedResponse(503, "A part is away.", _TEXT)),
         example=Example(200, query={"verbose": ""}),
@@ -80,6 +82,7 @@ class Health:
         scope=MONITOR,
         id="getMetrics",
         noun=_MONITORING,
+        reads_itself=True,
         answers=(DocumentedResponse(200, "The text format.", _TEXT),),
         example=Example(200),
     )
@@ -99,6 +102,7 @@ class Health:
         scope=OPEN,
         id="getVersion",
         noun=_MONITORING,
+        reads_itself=True,
         answers=(DocumentedResponse(200, "The version.", json_of(Version)),),
         example=Example(200),
     )

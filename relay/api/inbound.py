@@ -132,6 +132,7 @@ class InboundResource:
         audit=UNAUDITED,
         id="takeWebhook",
         noun="webhooks in",
+        reads_itself=True,
         parameters=(SOURCE_ID, *_OF_GITHUB),
         body=Body(_ANY, required=False),
         answers=(
@@ -185,6 +186,7 @@ class InboundResource:
         scope=OPEN,
         id="askToSendWebhooks",
         noun="webhooks in",
+        reads_itself=True,
         parameters=(
             SOURCE_ID,
             Parameter("WebHook-Request-Origin", "header", str, "Who asks to send events here."),

@@ -14,9 +14,8 @@ from msgspec import Meta
 from relay.api.access import ADMIN, access_of
 from relay.api.audit import record_audit
 from relay.api.context import ApiContext
-from relay.api.paging import NewestFirstPages
+from relay.api.paging import NewestFirstPages, Rank
 from relay.api.problems import KEY_EXPIRED, NOT_FOUND, TOO_MANY_KEYS, Problem, invalid
-from relay.api.reading import query_of, read_body, read_json
 from relay.api.responses import json_response
 from relay.api.route import LIMIT, DocumentedResponse, Example, Parameter, cursor_of, json_of, route
 from relay.api.view import rfc3339
@@ -133,19 +132,19 @@ class KeysResource:
             201, body={"name": "ci server", "scopes": ["ingest:github", "read:github"], "expires_in": "90d"}
         ),
     )
-    async def create(self, request: web.Request, wanted: WantedKey) -> web.Response:
+    async def create(self, request: web.Request, body: WantedKey) -> web.Response:
         """Make a key.
 
         The first one needs the scope `admin`: from then on every request needs a key.
         """
-        scopes, now, who = _scopes(wanted.scopes), self._context.clock.time(), access_of(request).who
+        scopes, now, who = _scopes(body.scopes), self._context.clock.time(), access_of(request).who
         self._keep_the_door(scopes)
-        lives_s = None if wanted.expires_in is None else _seconds(wanted.expires_in, "/expires_in")
+        lives_s = None if body.expires_in is None else _seconds(body.expires_in, "/expires_in")
         if lives_s == 0:
             raise invalid("expires_in is 0: the key would never be good", pointer="/expires_in")
         expires_at = None if lives_s is None else round(now + lives_s, 3)
         try:
-            made = await self._desk.create(_name(wanted.name), scopes, expires_at, by=who, now=now)
+            made = await self._desk.create(_name(body.name), scopes, expires_at, by=who, now=now)
         except TooManyKeys as error:
             raise Problem(TOO_MANY_KEYS, str(error)) from error
         record_audit(request, made.key.id, name=made.key.name, scopes=in_text(scopes))
@@ -165,13 +164,12 @@ class KeysResource:
         problems=(NOT_FOUND,),
         example=Example(200, query={"limit": "10"}),
     )
-    async def list(self, request: web.Request) -> web.Response:
+    async def list(self, _request: web.Request, limit: int, cursor: Rank | None) -> web.Response:
         """The keys that there are."""
-        query = query_of(request, "limit", "cursor")
-        page, cursor = PAGES.page(query, self._desk.keys.all(), rank)
+        page, following = PAGES.page(limit, cursor, self._desk.keys.all(), rank)
         used = await self._uses.last([key.id for key in page])
         views = [self._view(key, at) for key, at in zip(page, used, strict=True)]
-        return json_response(200, KeyPage(items=views, cursor=cursor))
+        return json_response(200, KeyPage(items=views, cursor=following))
 
     @route(
         "DELETE",
@@ -184,13 +182,12 @@ class KeysResource:
         answers=(DocumentedResponse(200, "It was revoked.", json_of(KeyView)),),
         example=Example(200, path=_KEY),
     )
-    async def revoke(self, request: web.Request) -> web.Response:
+    async def revoke(self, request: web.Request, id: str) -> web.Response:
         """Revoke a key.
 
         In force here with the answer, and everywhere within 2 s.
         """
-        query_of(request)
-        key = self._found(request)
+        key = self._found(id)
         await self._desk.revoke(key)
         record_audit(request, name=key.name)
         [used] = await self._uses.last([key.id])
@@ -206,16 +203,15 @@ class KeysResource:
         noun=_NOUN,
         parameters=(_ID,),
         body=json_of(Rotation, required=False),
+        most_bytes=MOST_BYTES,
         answers=(DocumentedResponse(200, "The new secret is in force; `key` is told only now.", json_of(NewKey)),),
         problems=(KEY_EXPIRED, TOO_MANY_KEYS),
         example=Example(200, path=_KEY, body={"overlap": "1d"}),
     )
-    async def rotate(self, request: web.Request) -> web.Response:
+    async def rotate(self, request: web.Request, id: str, body: Rotation) -> web.Response:
         """Give a key a new secret."""
-        query_of(request)
-        key, now = self._found(request), self._context.clock.time()
-        body = await read_body(request, MOST_BYTES)
-        overlap_s = _seconds(read_json(body, Rotation).overlap, "/overlap")
+        key, now = self._found(id), self._context.clock.time()
+        overlap_s = _seconds(body.overlap, "/overlap")
         if key.is_over(now):
             raise Problem(KEY_EXPIRED, "A new secret would not be good, either: make a new key.")
         try:
@@ -232,8 +228,8 @@ class KeysResource:
             raise Problem(NOT_FOUND, "This process keeps no keys.")
         return self._context.keys
 
-    def _found(self, request: web.Request) -> Key:
-        key = self._desk.keys.get(request.match_info["id"])
+    def _found(self, id: str) -> Key:
+        key = self._desk.keys.get(id)
         if key is None:
             raise Problem(NOT_FOUND, "There is no such key (any more).")
         return key

@@ -91,6 +91,7 @@ class MessageResource:
         scope=MESSAGE,
         id="getMessage",
         noun=_NOUN,
+        reads_itself=True,
         parameters=(
             SOURCE_ID,
             MESSAGE_ID,
@@ -217,6 +218,7 @@ class MessagesResource:
         audit=UNAUDITED,
         id="sendMessage",
         noun=_NOUN,
+        reads_itself=True,
         parameters=(
             SOURCE_ID,
             RECEIVERS,

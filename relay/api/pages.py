@@ -20,7 +20,6 @@ from relay.api.openapi.page import document_html
 from relay.api.openapi.sent import SENT
 from relay.api.problem_advice import ADVICE
 from relay.api.problems import NOT_FOUND, Problem, ProblemKind
-from relay.api.reading import query_of
 from relay.api.route import Body, DocumentedResponse, Example, Parameter, Route, json_of, route
 from relay.api.waiters import ANSWER_GONE, FAILURES
 from relay.domain.topics import Topics
@@ -86,7 +85,6 @@ class PagesResource:
 
         A page, or JSON where `Accept` asks for that.
         """
-        query_of(request)
         if self._for_people and wants_page(request.headers.get("Accept", "")):
             return web.Response(status=302, headers={"Location": f"{PEOPLE}/", "Vary": "Accept"})
         if wants_json(request.headers.get("Accept", "")):
@@ -105,9 +103,8 @@ class PagesResource:
         answers=(DocumentedResponse(200, "OpenAPI 3.1.", json_of(dict[str, object])),),
         example=Example(200),
     )
-    async def openapi(self, request: web.Request) -> web.Response:
+    async def openapi(self, _request: web.Request) -> web.Response:
         """This document."""
-        query_of(request)
         return web.Response(body=self._encoded, content_type="application/json")
 
     @route(
@@ -119,12 +116,11 @@ class PagesResource:
         answers=(DocumentedResponse(200, "AsyncAPI 3.0.", json_of(dict[str, object])),),
         example=Example(200),
     )
-    async def asyncapi(self, request: web.Request) -> web.Response:
+    async def asyncapi(self, _request: web.Request) -> web.Response:
         """The records on the topics.
 
         For producers and consumers on Kafka. `relay config asyncapi` prints it, too.
         """
-        query_of(request)
         return web.Response(body=self._asyncapi, content_type="application/json")
 
     @route(
@@ -136,9 +132,8 @@ class PagesResource:
         answers=(DocumentedResponse(200, "The page.", _HTML),),
         example=Example(200),
     )
-    async def docs(self, request: web.Request) -> web.Response:
+    async def docs(self, _request: web.Request) -> web.Response:
         """This document as a page."""
-        query_of(request)
         return page("Webhook relay: API", self._docs)
 
     @route(
@@ -150,9 +145,8 @@ class PagesResource:
         answers=(DocumentedResponse(200, "The page.", _HTML),),
         example=Example(200),
     )
-    async def problems(self, request: web.Request) -> web.Response:
+    async def problems(self, _request: web.Request) -> web.Response:
         """What can go wrong."""
-        query_of(request)
         rows = [(f'<a href="{PROBLEMS}/{name}">{name}</a>', prose(kind.title)) for name, kind in sorted(KINDS.items())]
         return page("What can go wrong", f"<h1>What can go wrong</h1>{table(('type', 'what'), rows)}")
 
@@ -168,10 +162,8 @@ class PagesResource:
         answers=(DocumentedResponse(200, "The page.", _HTML),),
         example=Example(200, path={"name": "unknown-receiver"}),
     )
-    async def problem(self, request: web.Request) -> web.Response:
+    async def problem(self, _request: web.Request, name: str) -> web.Response:
         """What a problem means, and what to do."""
-        query_of(request)
-        name = request.match_info["name"]
         title, advice = _known(name)
         content = f'<h1>{prose(title)}</h1><p>{prose(advice)}</p><p><a href="{PROBLEMS}">All problems</a></p>'
         return page(title, content)

@@ -50,11 +50,10 @@ class NewestFirstPages:
         self.cursor: Final = re.compile(rf"([0-9]{{1,12}}(?:\.[0-9]{{1,6}})?)_({id})")
 
     def page(
-        self, query: Mapping[str, Sequence[str]], all_of_them: Iterable[_T], rank: Callable[[_T], Rank]
+        self, limit: int, behind: Rank | None, all_of_them: Iterable[_T], rank: Callable[[_T], Rank]
     ) -> tuple[list[_T], str | None]:
-        """What `query` asks for, and the cursor of what follows, if anything does. `all_of_them`: in their order.
-        Raises a Problem."""
-        limit, behind = limit_in(query), self.behind(query)
+        """At most `limit` of those behind a rank, and the cursor of the next page, if there is one. `all_of_them`: in
+        their order."""
         left = [one for one in all_of_them if behind is None or rank(one) < behind]
         if len(left) <= limit:
             return left, None

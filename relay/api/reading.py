@@ -211,12 +211,6 @@ def read_json(body: bytes, kind: type[_T]) -> _T:
         raise invalid(f"the body is not JSON: {error}") from None
 
 
-async def read_only(request: web.Request, kind: type[_T], cap: int = MOST_BYTES) -> _T:
-    """The body of a request that takes no query parameters. Raises a Problem."""
-    query_of(request)
-    return read_json(await read_body(request, cap), kind)
-
-
 async def read_object(request: web.Request, cap: int, *media_types: str) -> dict[str, Any]:
     """The object in a body of at most `cap` bytes, of one of `media_types`, in which no name occurs twice: that would
     be ambiguous. Raises Problem."""

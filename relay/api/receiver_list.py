@@ -9,43 +9,42 @@ from aiohttp import web
 from relay.api.access import OWNERS, access_of, forbidden
 from relay.api.context import ApiContext
 from relay.api.entries import entry_of
-from relay.api.paging import cursor_behind, key_behind, limit_in
+from relay.api.paging import cursor_behind
 from relay.api.problems import (
     invalid,
 )
-from relay.api.reading import flag_in, query_of
 from relay.api.receivers import condition
 from relay.api.registrar import Registrar, Written
 from relay.api.responses import json_response
 from relay.api.route import (
+    CURSOR,
     LIMIT,
     DocumentedResponse,
     Example,
     Parameter,
+    Query,
     json_of,
     route,
 )
 from relay.api.stats import traffic_of
 from relay.config.redacted_entry import shown_url
-from relay.control.apply import API, FILE
 from relay.schema.receivers import Condition, ReceiverItem, ReceiverPage
 
 _LOOKED_AT: Final = 2_000
 """Receivers that a request looks at, at most: it costs 0.2 ms of CPU each. A page may have fewer than it could, or
 none, and say where to go on."""
 _STEP: Final = 200
-_STATES: Final = ("refused", *get_args(Condition))
-_DECLARERS: Final = (FILE, API)
 _PREFIX: Final = re.compile("[a-z0-9-]{0,63}")
-_LANES: Final = ("dedicated", "shared")
+State = Condition | Literal["refused"]
+_STATES: Final = ("refused", *get_args(Condition))
 
 
 class _Filter(NamedTuple):
     owner: str | None
     labels: Sequence[tuple[str, str | None]]
     """Name and value; a value of None: any."""
+    states: Sequence[str]
     declared_by: str | None
-    states: frozenset[str]
     prefix: str
     lane: str | None
 
@@ -61,7 +60,25 @@ class _Filter(NamedTuple):
         )
 
 
-State = Condition | Literal["refused"]
+def _states(query: Query) -> Sequence[str]:
+    states = query.get("state", [])
+    for state in states:
+        if state not in _STATES:
+            raise invalid(f"state is {state[:40]!r}; known: {', '.join(_STATES)}", parameter="state")
+    return states
+
+
+def _labels(query: Query) -> Sequence[tuple[str, str | None]]:
+    labels = [text.partition("=") for text in query.get("label", [])]
+    return [(name, value if mark else None) for name, mark, value in labels]
+
+
+def _prefix(query: Query) -> str:
+    prefixes = query.get("prefix", [""])
+    for prefix in prefixes:
+        if not _PREFIX.fullmatch(prefix):
+            raise invalid(f"prefix is {prefix[:80]!r}; no name has other than a-z, 0-9 and -", parameter="prefix")
+    return prefixes[-1]
 
 
 class ReceiverListResource:
@@ -79,34 +96,50 @@ class ReceiverListResource:
         noun="receivers",
         parameters=(
             Parameter("owner", "query", str, "Those of this owner."),
-            Parameter("label", "query", list[str], "Those with this label: `name`, or `name=value`; all of several."),
-            Parameter("state", "query", list[State], "Those in this condition; in one of several."),
+            Parameter(
+                "label",
+                "query",
+                list[str],
+                "Those with this label: `name`, or `name=value`; all of several.",
+                read=_labels,
+            ),
+            Parameter("state", "query", list[State], "Those in this condition; in one of several.", read=_states),
             Parameter("declared_by", "query", Literal["file", "api"], "Those that came from there."),
-            Parameter("prefix", "query", str, "Those whose name begins so."),
+            Parameter("prefix", "query", str, "Those whose name begins so.", read=_prefix),
             Parameter("lane", "query", Literal["dedicated", "shared"], "Those in such a lane."),
             Parameter("traffic", "query", bool, "With what became of a day's attempts, and what waits."),
             LIMIT,
-            Parameter("cursor", "query", str, "Of the page before: what follows it."),
+            CURSOR,
         ),
         answers=(DocumentedResponse(200, "In the order of their names.", json_of(ReceiverPage)),),
         example=Example(200, query={"declared_by": "api", "limit": "10"}),
     )
-    async def page(self, request: web.Request) -> web.Response:
+    async def page(
+        self,
+        request: web.Request,
+        owner: str | None,
+        label: Sequence[tuple[str, str | None]],
+        state: Sequence[str],
+        declared_by: str | None,
+        prefix: str,
+        lane: str | None,
+        traffic: bool,
+        limit: int,
+        cursor: str,
+    ) -> web.Response:
         """The receivers that there are.
 
         With the key of an owner: their own.
         """
-        query = query_of(
-            request, "owner", "label", "state", "declared_by", "prefix", "lane", "traffic", "limit", "cursor"
-        )
-        wanted, limit, with_traffic = _filter(query), limit_in(query), flag_in(query, "traffic")
-        owners, only = _owners(request, wanted.owner), access_of(request).only
-        items, after = await self._found(wanted, limit, key_behind(query), owners, only)
-        if with_traffic:
-            receivers = {item["name"]: self._registry.receiver(item["name"]) for item in items}
-            traffic = await traffic_of(self._context, receivers)
+        wanted = _Filter(owner, label, state, declared_by, prefix, lane)
+        owners, only = _owners(request, owner), access_of(request).only
+        items, after = await self._found(wanted, limit, cursor, owners, only)
+        if traffic:
+            found = await traffic_of(
+                self._context, {each["name"]: self._registry.receiver(each["name"]) for each in items}
+            )
             for item in items:
-                item["traffic"] = traffic[item["name"]]
+                item["traffic"] = found[item["name"]]
         page: ReceiverPage = {"items": items, "cursor": None if after is None else cursor_behind(after)}
         return json_response(200, page)
 
@@ -170,30 +203,6 @@ def _before(prefix: str) -> str:
     return prefix[:-1] + chr(ord(prefix[-1]) - 1) + "\x7f" if prefix else ""
 
 
-def _filter(query: dict[str, list[str]]) -> _Filter:
-    for state in query.get("state", []):
-        if state not in _STATES:
-            raise invalid(f"state is {state[:40]!r}; known: {', '.join(_STATES)}", parameter="state")
-    for who in query.get("declared_by", []):
-        if who not in _DECLARERS:
-            raise invalid(f"declared_by is {who[:40]!r}; known: {', '.join(_DECLARERS)}", parameter="declared_by")
-    for lane in query.get("lane", []):
-        if lane not in _LANES:
-            raise invalid(f"lane is {lane[:40]!r}; known: {', '.join(_LANES)}", parameter="lane")
-    for prefix in query.get("prefix", []):
-        if not _PREFIX.fullmatch(prefix):
-            raise invalid(f"prefix is {prefix[:80]!r}; no name has other than a-z, 0-9 and -", parameter="prefix")
-    labels = [text.partition("=") for text in query.get("label", [])]
-    return _Filter(
-        _one(query, "owner"),
-        [(name, value if mark else None) for name, mark, value in labels],
-        _one(query, "declared_by"),
-        frozenset(query.get("state", [])),
-        _one(query, "prefix") or "",
-        _one(query, "lane"),
-    )
-
-
 def _owners(request: web.Request, asked: str | None) -> Sequence[str] | None:
     """Whose receivers are listed; None: everybody's. Raises a Problem."""
     access = access_of(request)
@@ -202,7 +211,3 @@ def _owners(request: web.Request, asked: str | None) -> Sequence[str] | None:
     if asked is not None:
         return [asked]
     return None if access.may("admin") else sorted(access.owners)
-
-
-def _one(query: dict[str, list[str]], name: str) -> str | None:
-    return query[name][-1] if name in query else None

@@ -1,11 +1,9 @@
 """The health of receivers and callbacks, with pause and resume; resume also ends a hold after a 410."""
 
 import asyncio
-from collections.abc import Callable
 from math import isinf
 from typing import Final, NamedTuple
 
-import msgspec
 from aiohttp import web
 
 from relay.api.access import ADMIN, READ, RECEIVER
@@ -13,8 +11,7 @@ from relay.api.audit import has_changed, record_audit
 from relay.api.backlog import in_lane
 from relay.api.context import ApiContext
 from relay.api.entries import described
-from relay.api.problems import NOT_FOUND, Problem, invalid, no_receiver
-from relay.api.reading import query_of, read_body, source_in_path
+from relay.api.problems import NOT_FOUND, Problem, no_receiver
 from relay.api.registrar import Unknown
 from relay.api.responses import json_response
 from relay.api.route import NAME, SOURCE_ID, DocumentedResponse, Example, json_of, route
@@ -62,7 +59,6 @@ class FoundEndpoint(NamedTuple):
         return self.verification is None or self.verification["state"] in ("not_required", "verified")
 
 
-Find = Callable[[web.Request], FoundEndpoint]
 _WHY: Final = json_of(Why, required=False)
 
 
@@ -86,10 +82,9 @@ class ReceiversResource:
         answers=(DocumentedResponse(200, "How it is now.", json_of(ReceiverHealthView)),),
         example=Example(200, path={"name": "ci"}),
     )
-    async def receiver(self, request: web.Request) -> web.Response:
+    async def receiver(self, _request: web.Request, name: str) -> web.Response:
         """How a receiver is."""
-        query_of(request)
-        return await self._health(self._receiver(request))
+        return await self._health(self._receiver(name))
 
     @route(
         "POST",
@@ -100,15 +95,16 @@ class ReceiversResource:
         noun="receivers",
         parameters=(NAME,),
         body=_WHY,
+        most_bytes=MOST_WORDS,
         answers=(DocumentedResponse(200, "How it is now.", json_of(ReceiverHealthView)),),
         example=Example(200, path={"name": "ci"}, body={"reason": "it is being moved"}),
     )
-    async def pause_receiver(self, request: web.Request) -> web.Response:
+    async def pause_receiver(self, request: web.Request, name: str, body: Why) -> web.Response:
         """Send a receiver nothing until it is resumed.
 
         Its messages wait, and their `max_age` continues.
         """
-        return await self._pause(request, self._receiver)
+        return await self._pause(request, self._receiver(name), body)
 
     @route(
         "POST",
@@ -121,12 +117,12 @@ class ReceiversResource:
         answers=(DocumentedResponse(200, "How it is now.", json_of(ReceiverHealthView)),),
         example=Example(200, path={"name": "ci"}),
     )
-    async def resume_receiver(self, request: web.Request) -> web.Response:
+    async def resume_receiver(self, request: web.Request, name: str) -> web.Response:
         """Send to a receiver again.
 
         Its breaker is closed, and its outage forgotten.
         """
-        return await self._resume(request, self._receiver)
+        return await self._resume(request, self._receiver(name))
 
     @route(
         "GET",
@@ -138,10 +134,9 @@ class ReceiversResource:
         answers=(DocumentedResponse(200, "How it is now.", json_of(EndpointView)),),
         example=Example(200, path={"source_id": "calls"}),
     )
-    async def callback(self, request: web.Request) -> web.Response:
+    async def callback(self, _request: web.Request, source_id: str) -> web.Response:
         """How a callback is."""
-        query_of(request)
-        return await self._health(self._callback(request))
+        return await self._health(self._callback(source_id))
 
     @route(
         "POST",
@@ -152,15 +147,16 @@ class ReceiversResource:
         noun="callbacks",
         parameters=(SOURCE_ID,),
         body=_WHY,
+        most_bytes=MOST_WORDS,
         answers=(DocumentedResponse(200, "How it is now.", json_of(EndpointView)),),
         example=Example(200, path={"source_id": "calls"}, body={"reason": "it is being moved"}),
     )
-    async def pause_callback(self, request: web.Request) -> web.Response:
+    async def pause_callback(self, request: web.Request, source_id: str, body: Why) -> web.Response:
         """Send a callback nothing until it is resumed.
 
         Its messages wait, and their `max_age` continues.
         """
-        return await self._pause(request, self._callback)
+        return await self._pause(request, self._callback(source_id), body)
 
     @route(
         "POST",
@@ -173,30 +169,26 @@ class ReceiversResource:
         answers=(DocumentedResponse(200, "How it is now.", json_of(EndpointView)),),
         example=Example(200, path={"source_id": "calls"}),
     )
-    async def resume_callback(self, request: web.Request) -> web.Response:
+    async def resume_callback(self, request: web.Request, source_id: str) -> web.Response:
         """Send to a callback again.
 
         Its breaker is closed, and its outage forgotten.
         """
-        return await self._resume(request, self._callback)
+        return await self._resume(request, self._callback(source_id))
 
-    async def _pause(self, request: web.Request, find: Find) -> web.Response:
-        query_of(request)
-        found, why = find(request), await _why(request)
+    async def _pause(self, request: web.Request, found: FoundEndpoint, body: Why) -> web.Response:
+        why = escape_control(body.reason)  # it may be shown on a terminal
         await self._holding.hold(found.owner, hold("paused", self._context.clock.time(), why))
         record_audit(request, reason=why)
         has_changed(request)
         return await self._health(found)
 
-    async def _resume(self, request: web.Request, find: Find) -> web.Response:
-        query_of(request)
-        found = find(request)
+    async def _resume(self, request: web.Request, found: FoundEndpoint) -> web.Response:
         await self._holding.resume(found.owner)
         has_changed(request)
         return await self._health(found)
 
-    def _receiver(self, request: web.Request) -> FoundEndpoint:
-        name = request.match_info["name"]
+    def _receiver(self, name: str) -> FoundEndpoint:
         receiver, refused = self._context.directory.receiver(name), self._context.directory.refusal(name)
         if receiver is None and refused is None:
             raise no_receiver(name)
@@ -213,8 +205,7 @@ class ReceiversResource:
         except Unknown:
             return None  # just removed
 
-    def _callback(self, request: web.Request) -> FoundEndpoint:
-        source_id = source_in_path(request)
+    def _callback(self, source_id: str) -> FoundEndpoint:
         callback = self._context.directory.source(source_id).callback
         if callback is None:
             raise Problem(NOT_FOUND, f"The source {source_id[:80]!r} has no callback.")
@@ -258,15 +249,6 @@ class ReceiversResource:
 
 def _hold_view(held: Hold) -> HoldView:
     return {"reason": held.reason, "since": rfc3339(held.since), "detail": held.detail or None}
-
-
-async def _why(request: web.Request) -> str:
-    """The reason that a body `{"reason": "..."}` gives, as it may be shown on a terminal; none is needed."""
-    body = await read_body(request, MOST_WORDS)
-    try:
-        return escape_control(msgspec.json.decode(body, type=Why).reason) if body else ""
-    except (msgspec.MsgspecError, UnicodeDecodeError) as error:
-        raise invalid(f'the body is not {{"reason": "..."}}: {error}') from None
 
 
 def condition(health: EndpointHealth, endpoint: Endpoint, verified: bool = True) -> Condition:

@@ -5,18 +5,18 @@ the lease that every change takes. A client that was cut off starts again: finis
 """
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import NamedTuple
 
 from aiohttp import web
 
 from relay.api.access import ADMIN
 from relay.api.audit import changed_nothing, record_audit
-from relay.api.paging import cursor_behind, key_behind, limit_in
+from relay.api.paging import cursor_behind
 from relay.api.problems import NO_SECRETS_KEY, Problem
-from relay.api.reading import flag_in, query_of
 from relay.api.registrar import Registrar
 from relay.api.responses import json_response
-from relay.api.route import DocumentedResponse, Example, Limit, Parameter, json_of, route
+from relay.api.route import CURSOR, LIMIT, DocumentedResponse, Example, Parameter, json_of, route
 from relay.control.reencryption import is_outdated, renewed
 from relay.domain.errors import UserError
 from relay.domain.topics import Topics
@@ -44,27 +44,25 @@ class ReencryptionResource:
         id="reencryptSecrets",
         noun="secrets",
         parameters=(
-            Parameter("limit", "query", Limit, "So many records at most; usually 50."),
-            Parameter("cursor", "query", str, "Of the page before: what follows it."),
+            replace(LIMIT, description="So many records at most; usually 50."),
+            CURSOR,
             Parameter("dry_run", "query", bool, "Only count what would be."),
         ),
         answers=(DocumentedResponse(200, "The page is in force, and on the log.", json_of(ReencryptionPage)),),
         problems=(NO_SECRETS_KEY,),
         example=Example(200, query={"dry_run": "true"}),
     )
-    async def page(self, request: web.Request) -> web.Response:
+    async def page(self, request: web.Request, limit: int, cursor: str, dry_run: bool) -> web.Response:
         """Encrypt secrets anew with the newest key.
 
         One page of entries: each secret that was encrypted with another key than the first of
         `RELAY_SECRETS_KEY` is encrypted with that one. Go on with `cursor` until there is none; a repetition finds
         nothing to do.
         """
-        query = query_of(request, "limit", "cursor", "dry_run")
-        limit, after, dry_run = limit_in(query), key_behind(query), flag_in(query, "dry_run")
         newest = self._registrar.ring.newest
         if newest is None:
             raise Problem(NO_SECRETS_KEY, "The relay has no key to keep secrets with: RELAY_SECRETS_KEY is not set.")
-        keys = self._keys(after, limit + 1)
+        keys = self._keys(cursor, limit + 1)
         found = self._found(keys[:limit])
         outdated = len(found.records) + len(found.unreadable)
         rewritten = 0
@@ -80,7 +78,7 @@ class ReencryptionResource:
             "outdated": outdated,
             "rewritten": rewritten,
             "unreadable": found.unreadable,
-            "leaving": 0 if after else self._leaving(),
+            "leaving": 0 if cursor else self._leaving(),
             "cursor": cursor_behind(keys[limit - 1]) if len(keys) > limit else None,
         }
         return json_response(200, page)

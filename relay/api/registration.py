@@ -2,7 +2,7 @@
 
 After a rotation, the former secret signs along with the new one for a while."""
 
-from typing import Any, Final
+from typing import Final
 
 from aiohttp import web
 
@@ -10,7 +10,17 @@ from relay.api.access import OWNED, OWNERS, behalf_of, check_meant
 from relay.api.audit import changed_nothing, record_audit
 from relay.api.backlog import in_lane
 from relay.api.context import ApiContext
-from relay.api.entries import CHANGE, ETAG, IF_MATCH, MOST_BODY, answer_of, described, tag_in, told
+from relay.api.entries import (
+    CHANGE,
+    ETAG,
+    IF_MATCH,
+    MOST_BODY,
+    PATCH,
+    answer_of,
+    described,
+    problems_of_change,
+    tag_in,
+)
 from relay.api.problems import (
     CREDENTIALS_NEEDED,
     INVALID_RECEIVER,
@@ -19,12 +29,10 @@ from relay.api.problems import (
     TOO_MANY_RECEIVERS,
     invalid,
 )
-from relay.api.reading import MERGE_PATCH, flag_in, query_of, read_object
 from relay.api.registrar import Registrar
-from relay.api.responses import JSON, json_response
+from relay.api.responses import json_response
 from relay.api.route import (
     NAME,
-    Body,
     DocumentedResponse,
     Example,
     Parameter,
@@ -59,6 +67,7 @@ class RegistrationResource:
         id="createReceiver",
         noun="receivers",
         body=json_of(NewReceiver),
+        most_bytes=MOST_BODY,
         answers=(
             DocumentedResponse(
                 201,
@@ -79,18 +88,16 @@ class RegistrationResource:
             },
         ),
     )
-    async def create(self, request: web.Request) -> web.Response:
+    async def create(self, request: web.Request, body: Raw) -> web.Response:
         """Register a receiver.
 
         The fields are those of `receivers.yaml`, and `name`. `lane` is `shared` unless it is given; without a `secret`
         one is made, which only this response has. With the key of an owner, the receiver belongs to the owner, is in
         the shared lane, and subscribes to sources that the key may read.
         """
-        query_of(request)
-        body = await read_object(request, MOST_BODY, JSON)
         record_audit(request, str(body.get("name", "")), fields=sorted(body))
         check_meant(request, body.get("name"))
-        with told():
+        with problems_of_change():
             written = await self._registrar.create(body, self._behalf(request))
         shown: NewReceiverView = {**described(written), "secret": written.secret}
         return answer_of(written, shown, status=201, headers={"Location": f"/v1/receivers/{written.name}"})
@@ -103,23 +110,21 @@ class RegistrationResource:
         id="changeReceiver",
         noun="receivers",
         parameters=(NAME, IF_MATCH),
-        body=Body({"application/json": dict[str, Any], "application/merge-patch+json": dict[str, Any]}),
+        body=PATCH,
+        most_bytes=MOST_BODY,
         answers=(DocumentedResponse(200, "As it is now.", json_of(ReceiverView), ETAG),),
         problems=(INVALID_RECEIVER, NO_SECRETS_KEY, CREDENTIALS_NEEDED, *CHANGE),
         example=Example(200, path={"name": "made"}, body={"rate_limit": 100, "retry": {"max_attempts": 5}}),
     )
-    async def change(self, request: web.Request) -> web.Response:
+    async def change(self, request: web.Request, name: str, body: Raw) -> web.Response:
         """Change some settings of a receiver.
 
         A JSON merge patch (RFC 7396): what it does not name stays, `null` brings the default back. Credentials stay
         with their origin: a URL of another one needs them anew.
         """
-        query_of(request)
-        patch = await read_object(request, MOST_BODY, MERGE_PATCH, JSON)
-        record_audit(request, fields=sorted(patch))
-        with told():
-            name, behalf = request.match_info["name"], self._behalf(request)
-            written = await self._registrar.change(name, patch, tag_in(request), behalf)
+        record_audit(request, fields=sorted(body))
+        with problems_of_change():
+            written = await self._registrar.change(name, body, tag_in(request), self._behalf(request))
         return answer_of(written, described(written))
 
     @route(
@@ -138,14 +143,13 @@ class RegistrationResource:
         problems=CHANGE,
         example=Example(200, path={"name": "made"}, query={"dry_run": "true"}),
     )
-    async def remove(self, request: web.Request) -> web.Response:
+    async def remove(self, request: web.Request, name: str, dry_run: bool) -> web.Response:
         """Remove a receiver.
 
         What it has accepted is finished; what it has not ends as a dead letter.
         """
-        name, dry_run = request.match_info["name"], flag_in(query_of(request, "dry_run"), "dry_run")
         behalf = self._behalf(request)
-        with told():
+        with problems_of_change():
             self._registrar.own(name, tag_in(request), behalf)
             found = await self._messages(name)
             if dry_run:
@@ -207,22 +211,21 @@ class RotationResource:
         problems=(INVALID_RECEIVER, NO_SECRETS_KEY, *CHANGE),
         example=Example(200, path={"name": "made"}, body={"grace": "1d", "secret": "${DEPLOY_SECRET}"}),
     )
-    async def rotate(self, request: web.Request, asked: SecretRotation) -> web.Response:
+    async def rotate(self, request: web.Request, name: str, body: SecretRotation) -> web.Response:
         """Give a receiver a new signing secret.
 
         The former one signs along for the `grace` time, and then no longer. In a style that has room for one signature
         (`github`) the new one signs alone.
         """
-        name = request.match_info["name"]
-        turn = _Turn(asked, _grace_s(asked.grace), self._registrar)
+        turn = _Turn(body, _grace_s(body.grace), self._registrar)
         behalf = behalf_of(request, self._context.owner_receivers)
-        with told():
+        with problems_of_change():
             written = await self._registrar.alter(name, turn.rotated, tag_in(request), behalf)
         record_audit(request, grace_s=turn.grace_s)
         is_key = is_private_key(turn.secret)
         shown: RotatedView = {
             **described(written),
-            "secret": None if is_key or asked.secret is not None else turn.secret,
+            "secret": None if is_key or body.secret is not None else turn.secret,
             "public_key": public_key(turn.secret) if is_key else None,
             "former_until": turn.former_until,
         }

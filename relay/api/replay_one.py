@@ -23,8 +23,8 @@ from relay.api.problems import (
     Problem,
     invalid,
 )
-from relay.api.reading import message_in_path, message_location, query_of, read_body, read_json
-from relay.api.replays import MOST_BYTES, REPLAYS
+from relay.api.reading import message_in_path, message_location
+from relay.api.replays import REPLAYS
 from relay.api.responses import json_response
 from relay.api.route import (
     MESSAGE_ID,
@@ -42,7 +42,6 @@ from relay.api.waiters import (
     ASK_AGAIN_S,
     FAILURES,
     PREFER_PARAMETER,
-    WAIT,
     WAIT_PARAMETER,
     Waiters,
     wait_asked,
@@ -89,9 +88,9 @@ class ReplayResource:
         problems=(NOT_REPLAYABLE,),
         example=Example(202, path=AT),
     )
-    async def replay_letter(self, request: web.Request, _nothing: Nothing) -> web.Response:
+    async def replay_letter(self, request: web.Request, partition: int, offset: int) -> web.Response:
         """Send a dead letter again."""
-        return await self._letter("replay", request)
+        return await self._letter("replay", request, partition, offset)
 
     @route(
         "POST",
@@ -106,9 +105,9 @@ class ReplayResource:
         problems=(NOT_REPLAYABLE,),
         example=Example(202, path=AT),
     )
-    async def discard_letter(self, request: web.Request, _nothing: Nothing) -> web.Response:
+    async def discard_letter(self, request: web.Request, partition: int, offset: int) -> web.Response:
         """Say that nobody has to look at a dead letter."""
-        return await self._letter("discard", request)
+        return await self._letter("discard", request, partition, offset)
 
     @route(
         "POST",
@@ -123,14 +122,13 @@ class ReplayResource:
         problems=(NOT_FAILED, NOT_REPLAYABLE, ANSWER_GONE, *FAILURES),
         example=Example(202, path=_FAILED_ONE, body={"only_failed": True}),
     )
-    async def replay_one(self, request: web.Request) -> web.Response:
+    async def replay_one(self, request: web.Request, body: One) -> web.Response:
         """Send a delivery again."""
-        query_of(request, WAIT)
         wait = wait_asked(request, self._context.limits.wait_s)
-        asked, delivery = read_json(await read_body(request, MOST_BYTES), One), _delivery(request)
+        delivery = _delivery(request)
         await self._check_own(request, delivery)
         returns = may_read(request, delivery.source_id)
-        plan = await self.again(delivery, only_failed=asked.only_failed, returns=returns)
+        plan = await self.again(delivery, only_failed=body.only_failed, returns=returns)
         told = _done("replay", delivery, plan)
         has_changed(request)
         if wait is None:
@@ -156,7 +154,7 @@ class ReplayResource:
         problems=(NOT_FAILED, NOT_REPLAYABLE),
         example=Example(202, path=_FAILED_ONE),
     )
-    async def discard_one(self, request: web.Request, _nothing: Nothing) -> web.Response:
+    async def discard_one(self, request: web.Request) -> web.Response:
         """Give a delivery up, or its dead letter."""
         delivery = _delivery(request)
         await self._check_own(request, delivery)
@@ -222,9 +220,8 @@ class ReplayResource:
             raise Problem(NOT_FOUND, _NO_DELIVERY)
         return known
 
-    async def _letter(self, action: Action, request: web.Request) -> web.Response:
+    async def _letter(self, action: Action, request: web.Request, partition: int, offset: int) -> web.Response:
         """The dead letter at a place on `failed_messages`."""
-        partition, offset = int(request.match_info["partition"]), int(request.match_info["offset"])
         letter = await self._service.letter_at(partition, offset)
         if letter is not None and not is_of_theirs(request, letter):
             raise forbidden(OWN)

@@ -17,14 +17,13 @@ from relay.api.access import (
 )
 from relay.api.audit import changed_nothing, record_audit
 from relay.api.context import ApiContext
-from relay.api.paging import NewestFirstPages
+from relay.api.paging import NewestFirstPages, Rank
 from relay.api.problems import (
     NOT_FOUND,
     TOO_MANY_JOBS,
     Problem,
     invalid,
 )
-from relay.api.reading import query_of
 from relay.api.responses import json_response
 from relay.api.route import (
     LIMIT,
@@ -258,13 +257,13 @@ class ReplaysResource:
         problems=(TOO_MANY_JOBS,),
         example=Example(202, body={"receiver": "ci", "since": "2d", "rate": 10}),
     )
-    async def replay(self, request: web.Request, asked: Replays) -> web.Response:
+    async def replay(self, request: web.Request, body: Replays) -> web.Response:
         """Send many again.
 
         A job, which survives restarts and sends each once. `dry_run` counts first.
         """
-        check_delivered(asked)
-        return await self._begin(request, "replay", asked, only_failed=asked.only_failed)
+        check_delivered(body)
+        return await self._begin(request, "replay", body, only_failed=body.only_failed)
 
     @route(
         "POST",
@@ -278,9 +277,9 @@ class ReplaysResource:
         problems=(TOO_MANY_JOBS,),
         example=Example(200, body={"receiver": "ci", "reason": "rejected", "dry_run": True}),
     )
-    async def discard(self, request: web.Request, asked: Discards) -> web.Response:
+    async def discard(self, request: web.Request, body: Discards) -> web.Response:
         """Discard many."""
-        return await self._begin(request, "discard", asked, only_failed=True)
+        return await self._begin(request, "discard", body, only_failed=True)
 
     async def _begin(self, request: web.Request, action: Action, asked: Discards, *, only_failed: bool) -> web.Response:
         selection = selection_of(asked, self._context.clock.time())
@@ -314,12 +313,11 @@ class ReplaysResource:
         answers=(DocumentedResponse(200, "The newest first.", json_of(JobPage)),),
         example=Example(200, query={"limit": "10"}),
     )
-    async def list(self, request: web.Request) -> web.Response:
+    async def list(self, request: web.Request, limit: int, cursor: Rank | None) -> web.Response:
         """Jobs that replay or discard."""
-        query = query_of(request, "limit", "cursor")
         own = (job for job in self._service.jobs.all() if _sees(request, job))
-        page, cursor = PAGES.page(query, own, _rank)
-        return json_response(200, JobPage(items=[self._view(job) for job in page], cursor=cursor))
+        page, following = PAGES.page(limit, cursor, own, _rank)
+        return json_response(200, JobPage(items=[self._view(job) for job in page], cursor=following))
 
     @route(
         "GET",
@@ -331,10 +329,9 @@ class ReplaysResource:
         answers=(DocumentedResponse(200, "The job.", json_of(JobView)),),
         example=Example(200, path={"id": "5f0c2ba7d1e94c36"}),
     )
-    async def get(self, request: web.Request) -> web.Response:
+    async def get(self, request: web.Request, id: str) -> web.Response:
         """How far a job is."""
-        query_of(request)
-        return json_response(200, self._view(_found(request, await self._service.job(request.match_info["id"]))))
+        return json_response(200, self._view(_found(request, await self._service.job(id))))
 
     @route(
         "POST",
@@ -351,13 +348,11 @@ class ReplaysResource:
         ),
         example=Example(202, path={"id": "5f0c2ba7d1e94c36"}),
     )
-    async def stop(self, request: web.Request) -> web.Response:
+    async def stop(self, request: web.Request, id: str) -> web.Response:
         """Stop a job.
 
         What was sent stays sent.
         """
-        query_of(request)
-        id = request.match_info["id"]
         _found(request, await self._service.job(id))
         job = _found(request, await self._service.stop(id))
         return json_response(200 if job.is_over else 202, self._view(job))

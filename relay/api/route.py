@@ -5,15 +5,15 @@ from collections.abc import Awaitable, Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import wraps
 from inspect import cleandoc, signature
-from typing import Annotated, Any, Final, Literal
+from typing import Annotated, Any, Final, Literal, get_args, get_origin
 
 from aiohttp import web
-from msgspec import Meta
+from msgspec import Meta, Struct
 
 from relay.api.access import Need
-from relay.api.paging import MOST, NewestFirstPages
-from relay.api.problems import ProblemKind
-from relay.api.reading import MOST_BYTES, read_only
+from relay.api.paging import MOST, NewestFirstPages, key_behind, limit_in
+from relay.api.problems import ProblemKind, invalid
+from relay.api.reading import MOST_BYTES, flag_in, query_of, read_body, read_json, read_object, source_in_path
 from relay.api.responses import JSON
 from relay.domain.identity import MAX_ID_BYTES
 
@@ -42,15 +42,43 @@ _PATTERNS: Final = {
 _PARAMETER: Final = re.compile(r"\{(\w+)\}")
 
 
+Query = Mapping[str, list[str]]
+
+
 @dataclass(frozen=True, slots=True)
 class Parameter:
-    """`of`: the type of its value; if it is a list, the parameter may be repeated. One in the path is required."""
+    """`of`: the type of its value; if it is a list, the parameter may be repeated. One in the path is required. `read`:
+    decodes one of the query; by default what `of` says."""
 
     name: str
     place: Place
     of: Any
     description: str
     required: bool = False
+    read: Callable[[Query], Any] | None = field(default=None, compare=False)
+
+    def value(self, request: web.Request, query: Query) -> Any:
+        """Its value, or None if the query lacks it (false for a flag). Raises a Problem."""
+        if self.place == "path":
+            return self._in_path(request)
+        if self.read is not None:
+            return self.read(query)
+        if self.of is bool:
+            return flag_in(query, self.name)
+        values = query.get(self.name, [])
+        is_list = get_origin(self.of) is list
+        of = get_args(self.of)[0] if is_list else self.of
+        known = get_args(of) if get_origin(of) is Literal else ()
+        for text in values if known else ():
+            if text not in known:
+                raise invalid(f"{self.name} is {text[:40]!r}; known: {', '.join(known)}", parameter=self.name)
+        return values if is_list else values[-1] if values else None
+
+    def _in_path(self, request: web.Request) -> str | int:
+        if self.name == "source_id":
+            return source_in_path(request)
+        text = request.match_info[self.name]
+        return int(text) if self.of in (Partition, Offset) else text
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,14 +163,19 @@ def route(
     parameters: tuple[Parameter, ...] = (),
     body: Body | None = None,
     most_bytes: int = MOST_BYTES,
+    reads_itself: bool = False,
     problems: tuple[ProblemKind, ...] = (),
 ) -> Callable[[Callable[..., Awaitable[web.StreamResponse]]], Handler]:
     """Declares the route that a method of a resource handles. The first line of the method's docstring is the summary,
-    the rest the description. A method with a parameter after the request gets the body there, decoded: JSON of at most
-    `most_bytes`, of a route without query parameters."""
+    the rest the description.
+
+    A query parameter that is not declared is refused. A method gets the declared parameters that it names, decoded, and
+    as `body` the JSON of at most `most_bytes` bytes: an instance of the declared Struct; a dict for any other type, in
+    which no name occurs twice. With `reads_itself` it reads query and body on its own.
+    """
 
     def declare(method_of: Callable[..., Awaitable[web.StreamResponse]]) -> Handler:
-        handler = method_of if len(signature(method_of).parameters) == 2 else _decoding(method_of, body, most_bytes)
+        handler = method_of if reads_itself else _decoding(method_of, parameters, body, most_bytes)
         summary, _, description = cleandoc(handler.__doc__ or "").partition("\n\n")
         declared = Route(
             method=method,
@@ -166,17 +199,43 @@ def route(
 
 
 def _decoding(
-    method: Callable[[Any, web.Request, Any], Awaitable[web.StreamResponse]], body: Body | None, most_bytes: int
+    method: Callable[..., Awaitable[web.StreamResponse]],
+    parameters: tuple[Parameter, ...],
+    body: Body | None,
+    most_bytes: int,
 ) -> Handler:
-    if body is None:
+    named = list(signature(method).parameters)[2:]
+    if undeclared := set(named) - {each.name for each in parameters} - {"body"}:
+        raise ValueError(f"{method.__qualname__} takes {undeclared}, which its route does not declare")
+    if "body" in named and body is None:
         raise ValueError(f"{method.__qualname__} takes a body, and its route declares none")
-    kind = body.content[JSON]
+    known = [each.name for each in parameters if each.place == "query"]
+    wanted = [each for each in parameters if each.name in named]
+    read = None if body is None else _reader(body, most_bytes)
 
     @wraps(method)
     async def decoding(resource: Any, request: web.Request) -> web.StreamResponse:
-        return await method(resource, request, await read_only(request, kind, most_bytes))
+        query = query_of(request, *known)
+        values = {each.name: each.value(request, query) for each in wanted}
+        found = None if read is None else await read(request)
+        if "body" in named:
+            values["body"] = found
+        return await method(resource, request, **values)
 
     return decoding
+
+
+def _reader(body: Body, most_bytes: int) -> Callable[[web.Request], Awaitable[Any]]:
+    """Reads and decodes a body. A Struct may come with any media type, or as an empty body."""
+    kind = body.content[JSON]
+
+    async def read_struct(request: web.Request) -> Any:
+        return read_json(await read_body(request, most_bytes), kind)
+
+    async def read_dict(request: web.Request) -> Any:
+        return await read_object(request, most_bytes, *reversed(list(body.content)))
+
+    return read_struct if isinstance(kind, type) and issubclass(kind, Struct) else read_dict
 
 
 def routes_of(resource: type) -> Iterator[Route]:
@@ -215,7 +274,7 @@ def _in_one_line(text: str) -> str:
 
 def cursor_of(pages: NewestFirstPages) -> Parameter:
     cursor = Annotated[str, Meta(pattern=f"^{pages.cursor.pattern}$")]
-    return Parameter("cursor", "query", cursor, "Of the page before: what follows it.")
+    return Parameter("cursor", "query", cursor, "Of the page before: what follows it.", read=pages.behind)
 
 
 def json_of(kind: Any, *, required: bool = True) -> Body:
@@ -227,4 +286,6 @@ SOURCE_ID: Final = Parameter("source_id", "path", SourceId, "The application tha
 MESSAGE_ID: Final = Parameter("message_id", "path", MessageIdText, "The message's id, unique in its source.")
 RECEIVER_NAME: Final = Parameter("receiver", "path", ReceiverName, "The receiver's name.")
 NAME: Final = Parameter("name", "path", ReceiverName, "The receiver's name.")
-LIMIT: Final = Parameter("limit", "query", Limit, "So many at most; usually 50.")
+LIMIT: Final = Parameter("limit", "query", Limit, "So many at most; usually 50.", read=limit_in)
+CURSOR: Final = Parameter("cursor", "query", str, "Of the page before: what follows it.", read=key_behind)
+"""Of a list in the order of its keys; its value is the key behind which the page begins, empty for the first."""

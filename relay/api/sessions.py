@@ -12,7 +12,6 @@ from relay.api.audit import changed_nothing, record_audit
 from relay.api.authentication import Caller, Callers, bearer_in, caller_of, tenants_in
 from relay.api.context import ApiContext
 from relay.api.problems import FORBIDDEN, TOO_MANY, TOO_MANY_KEYS, UNAUTHORIZED, UNKNOWN_RECEIVER, Problem, invalid
-from relay.api.reading import query_of
 from relay.api.responses import json_response
 from relay.api.route import DocumentedResponse, Example, json_of, route
 from relay.api.view import rfc3339
@@ -59,14 +58,14 @@ class SessionsResource:
         problems=(UNAUTHORIZED, FORBIDDEN, TOO_MANY),
         example=Example(201, body={"key": "the key of the examples", "expires_in": "12h"}),
     )
-    async def create(self, request: web.Request, wanted: WantedSession) -> web.Response:
+    async def create(self, request: web.Request, body: WantedSession) -> web.Response:
         """Make a session with a key.
 
         The key is that of the header, or `key` in the body. The session may what the key may, and ends with it. While
         no key was made, none is needed.
         """
-        text = bearer_in(request) if wanted.key is None else wanted.key.strip()
-        given = wanted.key is not None or "Authorization" in request.headers
+        text = bearer_in(request) if body.key is None else body.key.strip()
+        given = body.key is not None or "Authorization" in request.headers
         caller = self._callers.judged(request, text, given=given)
         self._callers.prove(request, caller, self._tenant_of)
         session = caller.session
@@ -75,7 +74,7 @@ class SessionsResource:
         if session is not None:  # the portal comes with its token, and stays until that is over
             record_audit(request, f"portal:{session.id}")
             return self._told(201, text or "", caller)
-        until = self._until(_seconds(wanted.expires_in), caller)
+        until = self._until(_seconds(body.expires_in), caller)
         made = Session("session", secrets.token_hex(_ID_BYTES), caller.maker, until)
         record_audit(request, f"session:{made.id}")
         return self._told(201, issue(self._context.session_secrets[0], made), caller._replace(expires_at=until))
@@ -91,7 +90,6 @@ class SessionsResource:
     )
     async def show(self, request: web.Request) -> web.Response:
         """Who am I."""
-        query_of(request)
         access, maker, session, expires_at = caller_of(request)
         proof: Literal["key", "session", "portal", "nothing"]
         proof = session.kind if session is not None else "key" if maker.key else "nothing"
@@ -122,7 +120,6 @@ class SessionsResource:
 
         The one that the request comes with. In force here with the answer, and everywhere within 2 s.
         """
-        query_of(request)
         session = caller_of(request).session
         if session is None or session.kind == "portal" or self._context.keys is None:
             changed_nothing(request)
@@ -149,19 +146,19 @@ class SessionsResource:
         problems=(UNKNOWN_RECEIVER,),
         example=Example(201, body={"owner": "team-42", "hours": 24}),
     )
-    async def link(self, request: web.Request, wanted: WantedLink) -> web.Response:
+    async def link(self, request: web.Request, body: WantedLink) -> web.Response:
         """Make a link into the portal.
 
         Everyone who has the link has the rights of this owner, until it expires or the key that made it is revoked. A
         key with `owner:<id>` makes links for itself.
         """
-        caller, owner = caller_of(request), _owner(wanted.owner)
+        caller, owner = caller_of(request), _owner(body.owner)
         if caller.session is not None and caller.session.kind == "portal":
             raise Problem(FORBIDDEN, "Who came by a link into the portal makes no further ones.")
         if not caller.access.may("owner", owner):
             raise forbidden(OWNERS)
-        only = self._receivers(request, owner, wanted.receivers)
-        until = self._until(_hours(wanted.hours), caller)
+        only = self._receivers(request, owner, body.receivers)
+        until = self._until(_hours(body.hours), caller)
         made = Session("portal", secrets.token_hex(_ID_BYTES), caller.maker, until, owner, only)
         shown = None if only is None else sorted(only)
         record_audit(request, f"portal:{made.id}", owner=owner, expires_at=rfc3339(until) or "", receivers=shown or [])

@@ -6,7 +6,6 @@ from aiohttp import web
 
 from relay.api.access import ADMIN
 from relay.api.context import ApiContext
-from relay.api.reading import query_of
 from relay.api.responses import json_response
 from relay.api.route import DocumentedResponse, Example, json_of, route
 from relay.schema.operation import SettingItem, SettingsView
@@ -32,13 +31,12 @@ class SettingsResource:
         answers=(DocumentedResponse(200, "The settings.", json_of(SettingsView)),),
         example=Example(200),
     )
-    async def show(self, request: web.Request) -> web.Response:
+    async def show(self, _request: web.Request) -> web.Response:
         """The settings in force, and where each comes from.
 
         Of the process that is asked; another one may have others. Secrets are masked. It is what `relay config show`
         prints of the settings of a shell.
         """
-        query_of(request)
         items: list[SettingItem] = [
             {"name": one.name, "value": one.value, "source": one.source} for one in self._context.settings
         ]

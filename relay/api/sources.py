@@ -1,29 +1,27 @@
 """Sources declared, shown, listed, changed and removed over HTTP."""
 
-from collections.abc import Mapping
-from typing import Any, Final, Literal
+from typing import Final, Literal
 
 from aiohttp import web
 
 from relay.api.access import ADMIN
 from relay.api.audit import changed_nothing, record_audit
 from relay.api.context import ApiContext
-from relay.api.entries import CHANGE, MOST_BODY, answer_of, tag_in, told
-from relay.api.paging import cursor_behind, key_behind, limit_in
+from relay.api.entries import CHANGE, MOST_BODY, PATCH, answer_of, problems_of_change, tag_in
+from relay.api.paging import cursor_behind
 from relay.api.problems import (
     CREDENTIALS_NEEDED,
     INVALID_SOURCE,
     NO_SECRETS_KEY,
     SOURCE_EXISTS,
-    invalid,
 )
-from relay.api.reading import MERGE_PATCH, flag_in, query_of, read_object, source_in_path, source_location
+from relay.api.reading import source_location
 from relay.api.registrar import Registrar, Unknown, Written, readable
-from relay.api.responses import JSON, json_response
+from relay.api.responses import json_response
 from relay.api.route import (
+    CURSOR,
     LIMIT,
     SOURCE_ID,
-    Body,
     DocumentedResponse,
     ETag,
     Example,
@@ -31,10 +29,9 @@ from relay.api.route import (
     json_of,
     route,
 )
-from relay.config.receivers_file import check_entry
+from relay.config.receivers_file import Raw, check_entry
 from relay.config.redacted_entry import effective_source, shown_url
 from relay.config.source_entry import CallbackEntry, SourceEntry
-from relay.control.apply import API, FILE
 from relay.control.entry_kinds import SOURCE
 from relay.control.patch import NewSource
 from relay.control.records import ORIGIN
@@ -44,7 +41,6 @@ from relay.state.replies import answered
 
 _LOOKED_AT: Final = 2_000
 """Sources that a request looks at, at most: a page may have fewer than it could, and say where to go on."""
-_DECLARERS: Final = (FILE, API)
 _THEN: Final = (
     "Results that wait for its callback, and those to come, are not POSTed any more: its messages tell them when they "
     "are asked for, and to_sender has them. Webhooks of others are not taken for it any more. What is said of all "
@@ -73,6 +69,7 @@ class SourcesResource:
         id="createSource",
         noun="sources",
         body=json_of(NewSource),
+        most_bytes=MOST_BODY,
         answers=(
             DocumentedResponse(
                 201,
@@ -91,16 +88,14 @@ class SourcesResource:
             },
         ),
     )
-    async def create(self, request: web.Request) -> web.Response:
+    async def create(self, request: web.Request, body: Raw) -> web.Response:
         """Declare a source.
 
         The fields are those of `receivers.yaml`, and `source_id`. For a `callback` without a `secret` one is made,
         which only this response has.
         """
-        query_of(request)
-        body = await read_object(request, MOST_BODY, JSON)
         record_audit(request, str(body.get("source_id", "")), fields=sorted(body))
-        with told(invalid=INVALID_SOURCE, taken=SOURCE_EXISTS):
+        with problems_of_change(invalid=INVALID_SOURCE, taken=SOURCE_EXISTS):
             written = await self._registrar.create(body, kind=SOURCE)
         shown: NewSourceView = {**self._described(written), "secret": written.secret}
         return answer_of(written, shown, status=201, headers={"Location": source_location(written.name)})
@@ -115,11 +110,10 @@ class SourcesResource:
         answers=(DocumentedResponse(200, "As it is now.", json_of(SourceView), _ETAG),),
         example=Example(200, path=_AT),
     )
-    async def show(self, request: web.Request) -> web.Response:
+    async def show(self, _request: web.Request, source_id: str) -> web.Response:
         """The entry of a source."""
-        query_of(request)
-        with told():
-            written = self._registrar.written(source_in_path(request), kind=SOURCE)
+        with problems_of_change():
+            written = self._registrar.written(source_id, kind=SOURCE)
         return answer_of(written, self._described(written))
 
     @route(
@@ -130,21 +124,20 @@ class SourcesResource:
         id="changeSource",
         noun="sources",
         parameters=(SOURCE_ID, _IF_MATCH),
-        body=Body({"application/json": dict[str, Any], "application/merge-patch+json": dict[str, Any]}),
+        body=PATCH,
+        most_bytes=MOST_BODY,
         answers=(DocumentedResponse(200, "As it is now.", json_of(SourceView), _ETAG),),
         problems=(INVALID_SOURCE, NO_SECRETS_KEY, CREDENTIALS_NEEDED, *CHANGE),
         example=Example(200, path=_AT, body={"failures": False}),
     )
-    async def change(self, request: web.Request) -> web.Response:
+    async def change(self, request: web.Request, source_id: str, body: Raw) -> web.Response:
         """Change some settings of a source.
 
         A JSON merge patch (RFC 7396): what it does not name stays, `null` brings the default back.
         """
-        query_of(request)
-        patch = await read_object(request, MOST_BODY, MERGE_PATCH, JSON)
-        record_audit(request, fields=sorted(patch))
-        with told(invalid=INVALID_SOURCE):
-            written = await self._registrar.change(source_in_path(request), patch, tag_in(request), kind=SOURCE)
+        record_audit(request, fields=sorted(body))
+        with problems_of_change(invalid=INVALID_SOURCE):
+            written = await self._registrar.change(source_id, body, tag_in(request), kind=SOURCE)
         return answer_of(written, self._described(written))
 
     @route(
@@ -163,13 +156,12 @@ class SourcesResource:
         problems=CHANGE,
         example=Example(200, path=_AT, query={"dry_run": "true"}),
     )
-    async def remove(self, request: web.Request) -> web.Response:
+    async def remove(self, request: web.Request, source_id: str, dry_run: bool) -> web.Response:
         """Remove the entry of a source.
 
         Its results are not POSTed any more; none of its messages is lost.
         """
-        source_id, dry_run = source_in_path(request), flag_in(query_of(request, "dry_run"), "dry_run")
-        with told():
+        with problems_of_change():
             self._registrar.own(source_id, tag_in(request), kind=SOURCE)
             [parked] = await answered(self._context.state.parked([f"s:{source_id}"]))
             if dry_run:
@@ -189,23 +181,21 @@ class SourcesResource:
         parameters=(
             Parameter("declared_by", "query", Literal["file", "api"], "Those that came from there."),
             LIMIT,
-            Parameter("cursor", "query", str, "Of the page before: what follows it."),
+            CURSOR,
         ),
         answers=(DocumentedResponse(200, "In the order of their ids.", json_of(SourcePage)),),
         example=Example(200, query={"declared_by": "api", "limit": "10"}),
     )
-    async def page(self, request: web.Request) -> web.Response:
+    async def page(self, _request: web.Request, declared_by: str | None, limit: int, cursor: str) -> web.Response:
         """The sources that are declared.
 
         Others may send messages as well: the entry `*` applies to them, or the defaults.
         """
-        query = query_of(request, "declared_by", "limit", "cursor")
-        wanted, limit, after = _declarer(query), limit_in(query), key_behind(query)
-        items: list[SourceItem] = []
+        items, after = list[SourceItem](), cursor
         ids = self._registry.source_ids(after, _LOOKED_AT)
         for source_id in ids:
             item = self._item(source_id)
-            if item is not None and wanted in (None, item["declared_by"]):
+            if item is not None and declared_by in (None, item["declared_by"]):
                 items.append(item)
             after = source_id
             if len(items) == limit:
@@ -255,12 +245,3 @@ def _entry_of(written: Written) -> tuple[str | None, SourceEntry | None]:
 
 def _callback(entry: SourceEntry) -> str | None:
     return shown_url(entry.callback.url) if isinstance(entry.callback, CallbackEntry) else entry.callback
-
-
-def _declarer(query: Mapping[str, list[str]]) -> str | None:
-    if "declared_by" not in query:
-        return None
-    who = query["declared_by"][-1]
-    if who not in _DECLARERS:
-        raise invalid(f"declared_by is {who[:40]!r}; known: {', '.join(_DECLARERS)}", parameter="declared_by")
-    return who

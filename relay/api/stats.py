@@ -12,7 +12,6 @@ from relay.api.access import RECEIVER
 from relay.api.backlog import in_lanes
 from relay.api.context import ApiContext
 from relay.api.problems import NOT_FOUND, Problem, no_receiver
-from relay.api.reading import query_of
 from relay.api.receivers import LANE_LOOK_S
 from relay.api.responses import json_response
 from relay.api.route import (
@@ -60,13 +59,11 @@ class StatsResource:
         answers=(DocumentedResponse(200, "Of 24 hours of the clock, the present one among them.", json_of(StatsView)),),
         example=Example(200, path={"name": "ci"}),
     )
-    async def get(self, request: web.Request) -> web.Response:
+    async def get(self, _request: web.Request, name: str) -> web.Response:
         """What became of the attempts at a receiver within a day.
 
         Over all processes, some seconds late. Status GETs, pings and tests do not count.
         """
-        query_of(request)
-        name = request.match_info["name"]
         self._check_known(name)
         [found] = await self._context.state.statistics([f"r:{name}"])
         view: StatsView = {
@@ -88,13 +85,11 @@ class StatsResource:
         answers=(DocumentedResponse(200, "The response.", json_of(LastResponseDetail)),),
         example=Example(200, path={"name": "ci"}),
     )
-    async def last_response(self, request: web.Request) -> web.Response:
+    async def last_response(self, _request: web.Request, name: str) -> web.Response:
         """The last response of a receiver to a POST.
 
         From all processes, some seconds late, for a day; it takes no history. 404 if there was none.
         """
-        query_of(request)
-        name = request.match_info["name"]
         self._check_known(name)
         found = await self._context.state.last_response(f"r:{name}")
         if found is None:

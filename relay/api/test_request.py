@@ -20,7 +20,6 @@ from relay.api.problems import (
     Problem,
     no_receiver,
 )
-from relay.api.reading import query_of
 from relay.api.responses import json_response
 from relay.api.route import (
     NAME,
@@ -126,14 +125,13 @@ class TrialResource:
         problems=(INVALID_RECEIVER, UNVERIFIED),
         example=Example(200, path={"name": "ci"}),
     )
-    async def test(self, request: web.Request) -> web.Response:
+    async def test(self, request: web.Request, name: str) -> web.Response:
         """Send a receiver one signed ping, and return its response.
 
         A `relay.ping`, sent as deliveries are, also to one that is paused or offline; it counts for nothing. One at a
         time, and one a second; else 429.
         """
-        query_of(request)
-        receiver, clock = self._receiver(request.match_info["name"]), self._context.clock
+        receiver, clock = self._receiver(name), self._context.clock
         wait_s = self._turns.take(receiver.name, clock.monotonic())
         if wait_s > 0:
             detail = "A test of this receiver is under way or just over."

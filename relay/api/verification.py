@@ -8,7 +8,6 @@ from relay.api.access import RECEIVER
 from relay.api.audit import record_audit
 from relay.api.context import ApiContext
 from relay.api.problems import NOT_FOUND, TOO_MANY, Problem
-from relay.api.reading import query_of
 from relay.api.registrar import Registrar
 from relay.api.responses import json_response
 from relay.api.route import (
@@ -48,14 +47,12 @@ class VerificationResource:
         answers=(DocumentedResponse(200, "What came of it.", json_of(TriedView)),),
         example=Example(200, path={"name": "ci"}),
     )
-    async def verify(self, request: web.Request) -> web.Response:
+    async def verify(self, request: web.Request, name: str) -> web.Response:
         """Make a handshake with a receiver's URL, which proves that it wants to get messages.
 
         At once, of the kind in its `verification`. One at a time: 429 while one is in progress. A receiver with
         `verification: none` needs none.
         """
-        query_of(request)
-        name = request.match_info["name"]
         receiver = self._registry.receiver(name)
         if receiver is None or receiver.unusable is not None:
             raise Problem(NOT_FOUND, f"There is no receiver named {name[:80]!r} that could be sent anything.")

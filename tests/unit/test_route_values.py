@@ -1,0 +1,91 @@
+"""A route's declaration decodes the values that its handler gets."""
+
+from collections.abc import Sequence
+from typing import Any, Literal
+
+import pytest
+from aiohttp import web
+from aiohttp.test_utils import make_mocked_request
+
+from relay.api.access import OPEN
+from relay.api.problems import Problem
+from relay.api.route import CURSOR, LIMIT, NAME, Example, Offset, Parameter, route
+
+_DECLARED = (
+    NAME,
+    Parameter("offset", "path", Offset, "."),
+    Parameter("kind", "query", Literal["big", "small"], "."),
+    Parameter("label", "query", list[str], "."),
+    Parameter("owner", "query", str, "."),
+    Parameter("dry_run", "query", bool, "."),
+    LIMIT,
+    CURSOR,
+)
+
+
+class _Resource:
+    found: tuple[object, ...] = ()
+
+    @route("GET", "/v1/x", scope=OPEN, id="x", noun="x", parameters=_DECLARED, answers=(), example=Example(200))
+    async def get(
+        self,
+        _request: web.Request,
+        name: str,
+        offset: int,
+        kind: str | None,
+        label: Sequence[str],
+        owner: str | None,
+        dry_run: bool,
+        limit: int,
+        cursor: str,
+    ) -> web.Response:
+        """Keep the values."""
+        self.found = (name, offset, kind, label, owner, dry_run, limit, cursor)
+        return web.Response()
+
+
+async def _values(query: str) -> tuple[object, ...]:
+    resource = _Resource()
+    await resource.get(make_mocked_request("GET", f"/v1/x?{query}", match_info={"name": "ci", "offset": "7"}))
+    return resource.found
+
+
+async def test_values_that_are_not_given_have_their_defaults() -> None:
+    assert await _values("") == ("ci", 7, None, [], None, False, 50, "")
+
+
+async def test_values_are_decoded_by_their_types() -> None:
+    given = "kind=big&label=a&label=b&owner=x&owner=team&dry_run=true&limit=3&cursor=YQ"
+    assert await _values(given) == ("ci", 7, "big", ["a", "b"], "team", True, 3, "a")
+
+
+@pytest.mark.parametrize(
+    ("query", "detail"),
+    [
+        ("kind=huge", "kind is 'huge'; known: big, small"),
+        ("dry_run=yes", "dry_run is 'yes'; true and false are allowed"),
+        ("limit=0", "limit is '0'; a number from 1 to 1000 is allowed"),
+        ("cursor=!", "cursor is none that this API has given"),
+        ("nope=1", "unknown query parameter 'nope'; known: kind, label, owner, dry_run, limit, cursor"),
+    ],
+)
+async def test_values_that_cannot_be_decoded_are_refused(query: str, detail: str) -> None:
+    with pytest.raises(Problem) as caught:
+        await _values(query)
+    assert (caught.value.kind.status, caught.value.detail) == (400, detail)
+
+
+async def _takes_a_body(_self: Any, _request: web.Request, body: Any) -> web.Response:
+    """Take a body."""
+    return web.Response(text=repr(body))
+
+
+async def _takes_an_unknown(_self: Any, _request: web.Request, colour: str) -> web.Response:
+    """Take what is not declared."""
+    return web.Response(text=colour)
+
+
+@pytest.mark.parametrize("method", [_takes_a_body, _takes_an_unknown])
+def test_a_handler_takes_only_what_its_route_declares(method: Any) -> None:
+    with pytest.raises(ValueError, match="declare"):
+        route("GET", "/v1/x", scope=OPEN, id="x", noun="x", answers=(), example=Example(200))(method)
