@@ -9,12 +9,14 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import click
+import msgspec
 
 from relay.cli.client import ApiBusy, ApiFailed, Client, NoHistory, message_path, with_client
 from relay.cli.config import api_option, config_option, settings_from
 from relay.cli.table import output_option, print_json, print_table, print_text
 from relay.cli.timeline import timeline
 from relay.domain import progress
+from relay.schema.messages import MessageView
 from relay.telemetry.redaction import escape_control, escape_in_json
 
 ANSWER_CHARS = 60
@@ -81,7 +83,8 @@ def _show_whole(state: Any, tried: _Tried, output: str) -> None:
     else:
         _show_table(state)
         width = shutil.get_terminal_size((80, 24)).columns
-        for line in timeline(state, tried.attempts, now=time.time(), width=min(width, 100)):
+        message = msgspec.convert(state, MessageView)
+        for line in timeline(message, tried.attempts, now=time.time(), width=min(width, 100)):
             click.echo(line)
     if tried.note:
         click.echo(escape_control(tried.note))

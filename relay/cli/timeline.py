@@ -1,13 +1,15 @@
 """A message's round trip for a terminal: each step with its time (UTC), and how long after the message's arrival."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
-from typing import Any, Final
+from typing import Final
 
 from rich.console import Console
 from rich.text import Text
 
 from relay.pages.round_trip import Step, Trip, moment, trips_of
+from relay.schema.attempts import AttemptItem
+from relay.schema.messages import MessageView
 from relay.telemetry.redaction import escape_control
 
 _TIME: Final = len("12:00:00.000")
@@ -22,9 +24,9 @@ _MOST: Final = 400
 """Characters of a quoted foreign text."""
 
 
-def timeline(message: Mapping[str, Any], attempts: Sequence[Mapping[str, Any]], *, now: float, width: int) -> list[str]:
+def timeline(message: MessageView, attempts: Sequence[AttemptItem], *, now: float, width: int) -> list[str]:
     """Lines of at most `width` columns (40 at least). `attempts`: in any order. `now`: Unix seconds."""
-    writer = _Writer(moment(message["received_at"]), max(width, _NARROWEST))
+    writer = _Writer(moment(message.received_at), max(width, _NARROWEST))
     for trip in trips_of(message, attempts, now):
         writer.add(trip)
     return writer.lines
@@ -48,8 +50,8 @@ class _Writer:
             for step in life.steps:
                 day = self._new_day(step.at, day)
                 self._step(step)
-        if trip.view.get("advice"):
-            self._wrapped("  What to do: ", trip.view["advice"])
+        if trip.view.advice:
+            self._wrapped("  What to do: ", trip.view.advice)
 
     def _new_day(self, at: float | None, day: str) -> str:
         """The times do not show it, so its begin has a line."""
@@ -76,9 +78,9 @@ class _Writer:
 
 def _words(step: Step) -> Iterator[str]:
     """The title, and the details."""
-    wait = step.wait or {}
-    if step.ongoing and wait.get("until"):
-        yield f"{step.title}, until {_clock(moment(wait['until']) or 0.0)}"
+    until = step.wait.until if step.wait is not None else None
+    if step.ongoing and until:
+        yield f"{step.title}, until {_clock(moment(until) or 0.0)}"
     elif step.seconds is not None:
         yield f"{step.title} ({span(step.seconds)})"
     else:

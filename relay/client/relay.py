@@ -76,6 +76,12 @@ class RelayApi(Resource[M]):
         return RelayApi(self._http.having(headers), self._loop)
 
     @Method
+    async def call(self: "RelayApi[Asyncio]", method: str, target: str, *, body: object = None) -> Response:
+        """Any request of the API. `target`: its path, percent-encoded. `body`: sent as JSON, unless it is None."""
+        content = None if body is None else msgspec.json.encode(body)
+        return await self._http.request(method, target, body=content)
+
+    @Method
     async def send(
         self: "RelayApi[Asyncio]",
         source: str,
@@ -220,11 +226,11 @@ class RelayApi(Resource[M]):
         *,
         receiver: str | None = None,
         role: str | None = None,
-        served: bool | None = None,
+        served: str | None = None,
         limit: int | None = None,
         cursor: str | None = None,
     ) -> LanePage:
-        """The partitions of all lanes, and how far each is read: one page."""
+        """The partitions of all lanes, and how far each is read: one page. `served`: `true` or `false`."""
 
     lanes = every(lanes_page, LaneItem)
 

@@ -13,13 +13,13 @@ are the API's, and every action has a call of the API.
             routes.live("/live/messages", self.rows)   # server-sent events: HTML, again each second if it changed
 
         async def list(self, visit: Visit) -> web.StreamResponse:
-            query = visit.filters("source", "status", "cursor")                # those that are set in the URL
-            found = await visit.load(visit.api.get("/v1/messages", query))     # Loaded: `.value`, or `.problem`
-            return visit.show("messages.html", found=found, query=query)
+            page = visit.api.messages.page(source=visit.filters("source").get("source"), cursor=visit.cursor)
+            found = await visit.load_list(page)                                # `.items`, or `.problem` to show
+            return visit.show("messages.html", found=found)
 
-- `visit.load` returns a `Loaded`, for a part of a page that shows its own errors, `visit.result` the same for the code
-  of a page. Other ApiProblems become a page of their own (401: the log-in). Paths with ids:
-  `path("/v1/receivers/{}", name)`.
+- `visit.api` is the client of `relay.client`, with the rights of the visitor. `visit.load` returns a `Loaded` for a
+  part of a page that shows its own errors, `visit.result` the same for the code of a page. Other ApiErrors become a
+  page of their own (401: the log-in).
 - Actions: `{{ ui.action(...) }}` in a template is a button that makes one call of the API (`/ui/act`), asks first with
   `confirm`, and comes back with a note. A POST of your own: `routes.post`; its form has `{{ ui.csrf() }}`, which is
   checked before your handler runs. Then `return visit.back(url, "Done.")`.

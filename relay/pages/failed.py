@@ -2,31 +2,30 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Final
 
 from aiohttp import web
 
+from relay.client.http import path
 from relay.domain.reasons import REASONS
 from relay.domain.replay_job import OVER
-from relay.pages.api_client import ApiProblem, path
 from relay.pages.causes import group_advice
 from relay.pages.page import Nav, Page, PageRoutes
 from relay.pages.render import choices
 from relay.pages.round_trip import moment
-from relay.pages.visit import Loaded, Visit
+from relay.pages.visit import LoadedList, Visit, problem
+from relay.schema.dead_letters import LetterView
+from relay.schema.replays import JobView
 
 HERE: Final = "/ui/failed"
-_A_PAGE: Final = "1000"
+_A_PAGE: Final = 1000
 _MOST_PAGES: Final = 5
 _SHOWN: Final = 200
 """Letters in a list; the groups count all that were read."""
 _CHOOSING: Final = ("receiver", "reason", "source", "since", "until")
-_TARGETS: Final = {"replay": "/v1/replays", "discard": "/v1/discards"}
 HOURS: Final = 24
 """Hours of which a group shows the counts."""
 _HOUR_S: Final = 3_600.0
-_JOB: Final = "/v1/replays/{}"
-Letter = Mapping[str, Any]
 
 
 class FailedPage(Page):
@@ -41,7 +40,7 @@ class FailedPage(Page):
     async def show(self, visit: Visit) -> web.StreamResponse:
         query = visit.filters("receiver", "reason", "source")
         found, is_all = await _letters(visit, query.get("receiver"))
-        letters = [each for each in found.items if _is_meant(each, query)]
+        letters = [each for each in found.items if _matches(each, query)]
         return visit.show(
             "failed.html",
             found=found,
@@ -59,22 +58,20 @@ class FailedPage(Page):
         """Replay or discard of all that the form chooses: counted first, then begun as a job."""
         form = await visit.form()
         action = form.get("action", "")
-        if action not in _TARGETS:
-            raise ApiProblem(400, "invalid-request", "The form is not complete", "Load the page again.")
-        wanted = chosen(form)
+        if action not in ("replay", "discard"):
+            raise problem(400, "invalid-request", "The form is not complete", "Load the page again.")
+        wanted, replays = chosen(form), visit.api.replays
         if not form.get("confirmed"):
-            counted = await visit.api.call("POST", _TARGETS[action], body={**wanted, "dry_run": True})
-            return visit.show(
-                "failed_all.html", action=action, form=form, counted=counted.value, names=(*_CHOOSING, "back")
-            )
+            counted = await (replays.preview if action == "replay" else replays.preview_discard)(**wanted)
+            return visit.show("failed_all.html", action=action, form=form, counted=counted, names=(*_CHOOSING, "back"))
         if rate := form.get("rate", "").strip():
             wanted["rate"] = _number(rate)
-        job = (await visit.api.call("POST", _TARGETS[action], body=wanted)).value
+        job = await (replays.create if action == "replay" else replays.discard)(**wanted)
         return visit.back(path("/ui/replays/{}", job["id"]), "It has begun.", "plain")
 
 
-def chosen(form: Mapping[str, str]) -> dict[str, Any]:
-    """What a replay or a discard is about, as the API takes it."""
+def chosen(form: Mapping[str, str]) -> dict[str, object]:
+    """The selection of a replay or a discard, as the API takes it."""
     return {name: form[name].strip() for name in _CHOOSING if form.get(name, "").strip()}
 
 
@@ -82,26 +79,26 @@ def _number(text: str) -> float:
     try:
         return float(text)
     except ValueError:
-        raise ApiProblem(422, "invalid-request", "The rate is no number", f"{text[:40]!r}: give one, as 50.") from None
+        raise problem(422, "invalid-request", "The rate is no number", f"{text[:40]!r}: give one, as 50.") from None
 
 
-def _is_meant(letter: Mapping[str, Any], query: Mapping[str, str]) -> bool:
+def _matches(letter: LetterView, query: Mapping[str, str]) -> bool:
     return query.get("reason") in (None, letter["reason"]) and query.get("source") in (None, letter["source_id"])
 
 
-async def _letters(visit: Visit, receiver: str | None) -> tuple[Loaded[Any], bool]:
-    """The newest, so many pages of them, and whether these are all."""
-    query = {"limit": _A_PAGE} | ({} if receiver is None else {"receiver": receiver})
-    items: Sequence[Any] = ()
+async def _letters(visit: Visit, receiver: str | None) -> tuple[LoadedList[LetterView], bool]:
+    """The newest dead letters, of a bounded number of pages, and whether these are all."""
+    items = list[LetterView]()
     cursor: str | None = None
     for _ in range(_MOST_PAGES):
-        found = await visit.load(visit.api.get("/v1/failed", query | ({} if cursor is None else {"cursor": cursor})))
+        receivers = () if receiver is None else (receiver,)
+        found = await visit.load_list(visit.api.failed.page(receiver=receivers, limit=_A_PAGE, cursor=cursor))
         if found.problem is not None:
             return found, False
         items, cursor = [*items, *found.items], found.cursor
         if cursor is None:
             break
-    return Loaded({"items": items}), cursor is None
+    return LoadedList({"items": items, "cursor": None}), cursor is None
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,7 +110,7 @@ class FailedGroup:
     reason: str
     count: int
     first_at: str | None
-    newest: Letter
+    newest: LetterView
     hours: tuple[int, ...]
     earlier: int
     advice: str
@@ -124,16 +121,16 @@ class FailedGroup:
         return tuple(count / most for count in self.hours)
 
 
-def groups_of(letters: Sequence[Letter], now: float) -> list[FailedGroup]:
+def groups_of(letters: Sequence[LetterView], now: float) -> list[FailedGroup]:
     """The largest first. `letters`: newest first. `now`: Unix seconds."""
-    found: dict[tuple[str, str], list[Letter]] = {}
+    found: dict[tuple[str, str], list[LetterView]] = {}
     for letter in letters:
         found.setdefault((letter["receiver"], letter["reason"]), []).append(letter)
     groups = [_group(receiver, reason, each, now) for (receiver, reason), each in found.items()]
     return sorted(groups, key=lambda group: (-group.count, group.receiver, group.reason))
 
 
-def _group(receiver: str, reason: str, letters: Sequence[Letter], now: float) -> FailedGroup:
+def _group(receiver: str, reason: str, letters: Sequence[LetterView], now: float) -> FailedGroup:
     hours, earlier = [0] * HOURS, 0
     for letter in letters:
         ago = int((now - (moment(letter["failed_at"]) or 0.0)) // _HOUR_S)
@@ -166,29 +163,29 @@ class ReplaysPage(Page):
         routes.live("/live/replays/{id:[^/]+}", self.progress)
 
     async def list(self, visit: Visit) -> web.StreamResponse:
-        found = await visit.load(visit.api.get("/v1/replays", visit.filters("cursor")))
+        found = await visit.load_list(visit.api.replays.page(cursor=visit.cursor))
         return visit.show("replays.html", found=found, share=share, is_over=is_over)
 
     async def rows(self, visit: Visit) -> str:
-        found = Loaded(await visit.api.get("/v1/replays", visit.filters("cursor")))
+        found = LoadedList(await visit.api.replays.page(cursor=visit.cursor))
         return visit.fragment("replays_rows.html", found=found, share=share, is_over=is_over)
 
     async def show(self, visit: Visit) -> web.StreamResponse:
-        job = await visit.api.get(path(_JOB, visit.part("id")))
+        job = await visit.api.replays.get(visit.part("id"))
         live = path("/ui/live/replays/{}", visit.part("id"))
         return visit.show("replay.html", job=job, share=share(job), is_over=is_over(job), live=live)
 
     async def progress(self, visit: Visit) -> str:
-        job = await visit.api.get(path(_JOB, visit.part("id")))
+        job = await visit.api.replays.get(visit.part("id"))
         return visit.fragment("replay_progress.html", job=job, share=share(job), is_over=is_over(job))
 
 
-def share(job: Any) -> float | None:
+def share(job: JobView) -> float | None:
     """How much of it is done, from 0 to 1; None while it is not known how much there is."""
     if job["counted"] is None:
         return None
     return 1.0 if job["counted"] == 0 else min(1.0, (job["sent"] + job["skipped"]) / job["counted"])
 
 
-def is_over(job: Any) -> bool:
+def is_over(job: JobView) -> bool:
     return job["state"] in OVER

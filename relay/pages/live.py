@@ -3,19 +3,20 @@
 import asyncio
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import suppress
-from typing import Any, Final, Protocol
+from functools import partial
+from typing import Final
 
 from aiohttp import web
 from aiohttp.typedefs import Handler as WebHandler
 
 from relay.api.problems import RETRY_AFTER_S, UNAVAILABLE, Problem
 from relay.api.shares import Leave, Sharer, Shares, sharer_of
+from relay.client import ApiError, ClientError
+from relay.client.sse import ServerSentEvent
 from relay.domain.scope import Access, parse_scope
-from relay.pages.api_client import ApiProblem, Query
 from relay.pages.page import Fragment, Tail
-from relay.pages.visit import Visit
+from relay.pages.visit import Visit, result_of
 
-TAIL: Final = "/v1/tail"
 LINGER_S: Final = 5.0
 """The history lags the events: for this time after the last one the part is rendered each `every_s`."""
 IDLE_S: Final = 15.0
@@ -31,20 +32,15 @@ _STREAMS_EACH: Final = 8
 """Streams of one session, or of one browser, at most."""
 
 
-class Api(Protocol):
-    def events(self, target: str, query: Query | None = None) -> AsyncIterator[tuple[str, Any]]: ...
-
-
 class Wakes:
     """`run` listens until it is cancelled; `wait` returns when the next rendering is due.
 
-    One is due each `every_s` while it cannot listen, because all places are taken or the log is away, and without a
-    `query`.
+    One is due each `every_s` while it cannot listen, because all places are taken or the log is away, and without
+    `listen`, which begins a stream of events.
     """
 
-    def __init__(self, api: Api, query: Query | None, every_s: float) -> None:
-        self._api = api
-        self._query = query
+    def __init__(self, listen: Callable[[], AsyncIterator[ServerSentEvent]] | None, every_s: float) -> None:
+        self._listen = listen
         self._every_s = every_s
         self._listens = False
         self._quiet_from = 0.0
@@ -52,16 +48,16 @@ class Wakes:
 
     async def run(self) -> None:
         loop = asyncio.get_running_loop()
-        while self._query is not None:
+        while self._listen is not None:
             try:
-                async for name, _ in self._api.events(TAIL, self._query):
-                    if not self._listens or name in _CHANGES:
+                async for event in self._listen():
+                    if not self._listens or event.name in _CHANGES:
                         self._quiet_from = loop.time() + LINGER_S
                         self._woken.set()
-                    self._listens = name != "away"
+                    self._listens = event.name != "away"
                 self._listens = False  # the API ends each stream after some minutes
                 await asyncio.sleep(self._every_s)
-            except ApiProblem:
+            except ClientError:
                 self._listens = False
                 await asyncio.sleep(_LISTEN_AGAIN_S)
 
@@ -140,7 +136,7 @@ def live_handler(
             return web.Response(status=204)  # the browser does not connect again
         except Problem as problem:
             return web.Response(status=problem.kind.status, headers=problem.headers)
-        wakes = Wakes(visit.api, None if tail is None else tail(visit), every_s)
+        wakes = Wakes(None if tail is None else partial(tail, visit), every_s)
         listening = asyncio.create_task(wakes.run())
         try:
             await stream.prepare(request)
@@ -180,14 +176,13 @@ async def _write(
 
 async def _pieces(visit: Visit, fragment: Fragment, sent: Mapping[str, str]) -> Mapping[str, str]:
     """HTML by event name. An error replaces the first piece, and the others are empty. Raises _Refused."""
-    try:
-        made = await fragment(visit)
-        return {_EVENT: made} if isinstance(made, str) else made
-    except ApiProblem as problem:
-        if problem.status in _REFUSED:
-            raise _Refused from problem
-        line = visit.fragment("problem_line.html", problem=problem)
+    made = await result_of(fragment(visit))
+    if isinstance(made, ApiError):
+        if made.status in _REFUSED:
+            raise _Refused
+        line = visit.fragment("problem_line.html", problem=made)
         return {name: line if n == 0 else "" for n, name in enumerate(sent or (_EVENT,))}
+    return {_EVENT: made} if isinstance(made, str) else made
 
 
 def _event(name: str, text: str) -> bytes:
@@ -197,12 +192,9 @@ def _event(name: str, text: str) -> bytes:
 
 async def _sharer(visit: Visit) -> Sharer:
     """The caller that has a share of the live pages. Raises _Refused, or a Problem if the API does not answer."""
-    try:
-        session = await visit.api.get("/v1/session")
-    except ApiProblem as problem:
-        if problem.status in _REFUSED:
-            raise _Refused from problem
-        raise _unavailable(problem.detail) from problem
+    session = await result_of(visit.api.sessions.get())
+    if isinstance(session, ApiError):
+        raise _Refused if session.status in _REFUSED else _unavailable(session.detail)
     if session["proof"] == "nothing":  # without keys all callers are one: there each browser has a share
         return Sharer(f"browser:{visit.seed}", is_admin=False)
     return sharer_of(Access(session["who"], frozenset(map(parse_scope, session["scopes"])), session["key"]))

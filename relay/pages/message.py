@@ -3,32 +3,36 @@
 import asyncio
 import re
 from ast import literal_eval
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
+from functools import partial
 from typing import Any, Final, NamedTuple
 
 from aiohttp import web
 
-from relay.pages.api_client import ApiProblem, path
+from relay.client import ApiError
+from relay.client.http import path
 from relay.pages.page import Page, PageRoutes
 from relay.pages.payload_view import body_text, curl, shown
 from relay.pages.round_trip import WIDTH, Trip, moment, stations, took, trips_of
-from relay.pages.visit import Loaded, Visit
+from relay.pages.visit import LoadedList, Visit
+from relay.schema.attempts import AttemptItem
+from relay.schema.dead_letters import LetterView
+from relay.schema.messages import DeliveryView, MessageItem, MessageView
 
-_MOST_ATTEMPTS: Final = "200"
-_MOST_LETTERS: Final = "200"
+_MOST_ATTEMPTS: Final = 200
+_MOST_LETTERS: Final = 200
 _PAYLOAD_HEADERS: Final = ("Content-Type", "Content-Disposition")
 _IN_FRONT: Final = re.compile(r"message ('.*'|\".*\") of source ('.*'|\".*\") comes first", re.DOTALL)
 _SANDBOX: Final = {"Content-Security-Policy": "sandbox; default-src 'none'"}
-_OF_MESSAGE: Final = "/v1/sources/{}/messages/{}"
 
 
 class ShownMessage(NamedTuple):
-    """A message as the API shows it now. `attempts`: newest first; with a `problem` where they are not known.
-    `is_old`: only the history knows it any more."""
+    """A message as the API shows it now. `attempts`: newest first, or the problem of requesting them. `old`: the
+    history's record, if only the history has the message any more."""
 
-    message: Mapping[str, Any]
-    attempts: Loaded[Any]
-    is_old: bool
+    message: MessageView
+    attempts: LoadedList[AttemptItem]
+    old: MessageItem | None = None
 
 
 class Mend(NamedTuple):
@@ -50,23 +54,24 @@ class MessageDetailPage(Page):
 
     async def show(self, visit: Visit) -> web.StreamResponse:
         source_id, message_id = _ids(visit)
-        try:
-            seen, body, conflicts = await asyncio.gather(_look(visit), visit.load(_payload(visit)), _conflicts(visit))
-        except ApiProblem as problem:
-            if problem.status != 404:
-                raise
-            return visit.show("message_unknown.html", status=404, source=source_id, id=message_id, problem=problem)
-        payload = body.value
-        receivers = [each["receiver"] for each in seen.message["deliveries"]]
+        seen, body, conflicts = await asyncio.gather(
+            visit.result(_look(visit)), visit.load(visit.api.messages.payload(source_id, message_id)), _conflicts(visit)
+        )
+        if isinstance(seen, ApiError):
+            if seen.status != 404:
+                raise seen
+            return visit.show("message_unknown.html", status=404, source=source_id, id=message_id, problem=seen)
+        payload = None if body.value is None else body.value.body
         again = curl(
             str(visit.request.url.origin()),
-            *(source_id, message_id, seen.message["type"], seen.message.get("content_type")),
-            receivers,
+            *(source_id, message_id, seen.message.type, seen.old["content_type"] if seen.old else None),
+            [each.receiver for each in seen.message.deliveries],
             payload,
         )
         return visit.show(
             "message.html",
             body=body,
+            size=len(payload) if payload is not None else seen.old["size"] if seen.old else None,
             shown=None if payload is None else shown(payload, visit.request.query.get("body")),
             again=again,
             conflicts=conflicts,
@@ -80,14 +85,14 @@ class MessageDetailPage(Page):
 
     async def attempt(self, visit: Visit) -> web.StreamResponse:
         """One exchange, with the headers that a list leaves out."""
-        found = await visit.api.get(path("/v1/attempts/{}/{}", visit.part("partition"), visit.part("offset")))
+        found = await visit.api.attempt(int(visit.part("partition")), int(visit.part("offset")))
         return visit.show("attempt.html", each=found, body_text=body_text)
 
     async def payload(self, visit: Visit) -> web.StreamResponse:
         """As the sender gave it, as a download: its content never runs."""
-        answer = await visit.api.call("GET", path(f"{_OF_MESSAGE}/payload", *_ids(visit)))
-        headers = {name: answer.headers[name] for name in _PAYLOAD_HEADERS if name in answer.headers}
-        return web.Response(body=answer.body, headers={"Content-Disposition": "attachment"} | headers | _SANDBOX)
+        payload = await visit.api.messages.payload(*_ids(visit))
+        headers = {name: payload.headers[name] for name in _PAYLOAD_HEADERS if name in payload.headers}
+        return web.Response(body=payload.body, headers={"Content-Disposition": "attachment"} | headers | _SANDBOX)
 
 
 def _drawn(visit: Visit, seen: ShownMessage) -> dict[str, Any]:
@@ -98,7 +103,7 @@ def _drawn(visit: Visit, seen: ShownMessage) -> dict[str, Any]:
         "seen": seen,
         "message": message,
         "trips": trips,
-        "took_s": took(trips, moment(message["received_at"])),
+        "took_s": took(trips, moment(message.received_at)),
         "width": WIDTH,
         "stations": stations,
         "mends": lambda trip: mends(message, trip),
@@ -106,25 +111,25 @@ def _drawn(visit: Visit, seen: ShownMessage) -> dict[str, Any]:
     }
 
 
-def mends(message: Mapping[str, Any], trip: Trip) -> Sequence[Mend]:
+def mends(message: MessageView, trip: Trip) -> Sequence[Mend]:
     """What mends the cause of a wait, the nearest first; an empty `method` is a page."""
-    wait, receiver = trip.view["waiting_for"], path("/ui/receivers/{}", trip.receiver)
+    wait, receiver = trip.view.waiting_for, path("/ui/receivers/{}", trip.receiver)
     at = path("/v1/receivers/{}", trip.receiver)
     settings = Mend(f"Settings of {trip.receiver}", "", receiver)
     if wait is None:
         return [settings]
-    match wait["kind"]:
+    match wait.kind:
         case "paused":
             return [Mend(f"Resume {trip.receiver}", "POST", f"{at}/resume"), settings]
         case "verification":
             return [Mend(f"Verify {trip.receiver}", "POST", f"{at}/verify"), settings]
         case "order":
-            front = in_front(wait["detail"])
+            front = in_front(wait.detail)
             return [settings] if front is None else [Mend("See the message in front", "", front), settings]
         case "no_worker":
             return [Mend("See who works", "", "/ui/workers?served=false"), settings]
         case "callback":
-            return [Mend(f"Source {message['source_id']}", "", path("/ui/messages?source={}", message["source_id"]))]
+            return [Mend(f"Source {message.source_id}", "", path("/ui/messages?source={}", message.source_id))]
     return [settings]
 
 
@@ -139,45 +144,67 @@ def _ids(visit: Visit) -> tuple[str, str]:
 
 
 async def _look(visit: Visit) -> ShownMessage:
-    """Raises ApiProblem if the message is not known."""
-    ids = _ids(visit)
-    message, attempts = await asyncio.gather(visit.result(visit.api.get(path(_OF_MESSAGE, *ids))), _attempts(visit))
-    if not isinstance(message, ApiProblem):
-        return ShownMessage(message, attempts, is_old=False)
-    if message.status == 404 and (old := await _remembered(visit, *ids)) is not None:
-        return ShownMessage(old, attempts, is_old=True)
+    """Raises ApiError if the message is not known."""
+    message, attempts = await asyncio.gather(visit.result(visit.api.messages.get(*_ids(visit))), _attempts(visit))
+    if not isinstance(message, ApiError):
+        return ShownMessage(message, attempts)
+    if message.status == 404 and (old := await _remembered(visit)) is not None:
+        return ShownMessage(_as_message(old), attempts, old)
     raise message
 
 
-async def _attempts(visit: Visit) -> Loaded[Any]:
-    """Those that a live part knows already are not asked for again until there is a new one."""
-    target, known = path(f"{_OF_MESSAGE}/attempts", *_ids(visit)), visit.kept.get("attempts", Loaded())
+async def _attempts(visit: Visit) -> LoadedList[AttemptItem]:
+    """A live part requests those that it has shown again only after a new one."""
+    page, known = partial(visit.api.messages.attempts_page, *_ids(visit)), visit.attempts
     if known.items:
         partition, offset = max((each["partition"], each["offset"]) for each in known.items)
-        news = await visit.load(visit.api.get(target, {"limit": "1", "behind": f"{partition}-{offset}"}))
+        news = await visit.load_list(page(limit=1, behind=f"{partition}-{offset}"))
         if news.problem is None and not news.items:
             return known
-    visit.kept["attempts"] = found = await visit.load(visit.api.get(target, {"limit": _MOST_ATTEMPTS}))
+    visit.attempts = found = await visit.load_list(page(limit=_MOST_ATTEMPTS))
     return found
 
 
-async def _remembered(visit: Visit, source_id: str, message_id: str) -> Mapping[str, Any] | None:
-    """What the history has of a message that state and log have forgotten, in the shape of one that they know."""
-    found = await visit.load(visit.api.get("/v1/messages", {"source": source_id, "id": message_id}))
+async def _remembered(visit: Visit) -> MessageItem | None:
+    """The history's record of a message that state and log have forgotten."""
+    source_id, message_id = _ids(visit)
+    found = await visit.load_list(visit.api.messages.page(source=source_id, id=message_id))
     same = (each for each in found.items if (each["source_id"], each["message_id"]) == (source_id, message_id))
-    if (message := next(same, None)) is None:
-        return None
-    unknown = {"next_attempt_at": None, "waiting_for": None, "answer": None, "callback": None, "at": None}
-    return {**message, "deliveries": [{**unknown, **each} for each in message["deliveries"]]}
+    return next(same, None)
 
 
-async def _payload(visit: Visit) -> bytes:
-    return (await visit.api.call("GET", path(f"{_OF_MESSAGE}/payload", *_ids(visit)))).body
+def _as_message(item: MessageItem) -> MessageView:
+    """In the shape of a message that the state knows."""
+    deliveries = (
+        DeliveryView(
+            *(each["receiver"], each["status"], each["generation"], each["attempts"]),
+            next_attempt_at=None,
+            waiting_for=None,
+            last_status=each["last_status"],
+            reason=each["reason"],
+            detail=each["detail"],
+            advice=None,
+            answer=None,
+            callback=None,
+        )
+        for each in item["deliveries"]
+    )
+    return MessageView(
+        source_id=item["source_id"],
+        message_id=item["message_id"],
+        webhook_id=item["webhook_id"],
+        type=item["type"],
+        status=item["status"],
+        received_at=item["received_at"],
+        at=None,
+        duplicate=False,
+        deliveries=tuple(deliveries),
+    )
 
 
-async def _conflicts(visit: Visit) -> Sequence[Mapping[str, Any]]:
-    """Other messages that came with the same id, and were refused for that."""
-    letters = await visit.load(visit.api.get("/v1/failed", {"receiver": "-", "limit": _MOST_LETTERS}))
+async def _conflicts(visit: Visit) -> Sequence[LetterView]:
+    """Other messages with the same id, which were rejected for that."""
+    letters = await visit.load_list(visit.api.failed.page(receiver=("-",), limit=_MOST_LETTERS))
     return [
         each
         for each in letters.items

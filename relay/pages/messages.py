@@ -3,33 +3,50 @@
 import asyncio
 import json
 import re
-from collections.abc import Mapping, Sequence
-from typing import Any, Final, NamedTuple
+from collections.abc import AsyncIterator, Sequence
+from typing import Final, NamedTuple, TypedDict, cast
 
 from aiohttp import web
 
+from relay.client import ApiError
+from relay.client.http import path
+from relay.client.sse import ServerSentEvent
 from relay.domain.progress import ON_RECORD
 from relay.domain.reasons import REASONS
-from relay.pages.api_client import ApiProblem, path
 from relay.pages.page import Nav, Page, PageRoutes
 from relay.pages.render import choices
-from relay.pages.visit import Loaded, NoteKind, Visit
+from relay.pages.visit import LoadedList, NoteKind, Visit, problem
+from relay.schema.messages import MessageItem, MessagePage
 
 HERE: Final = "/ui/messages"
-FILTERS: Final = (
-    *("source", "receiver", "owner", "status", "reason", "type", "since", "until", "id", "header", "payload"),
-)
 LOOKED_INTO: Final = frozenset({"header", "payload"})
 """Filters that read through bodies: too much to be done again each second."""
-_OF_TAIL: Final = ("source", "receiver")
-"""Filters that the live tail has for all events: the message type of an attempt may be unknown."""
 PRESETS: Final = (("1h", "Last hour"), ("24h", "24 hours"), ("7d", "7 days"), ("", "All"))
-_LIMIT: Final = "50"
+_LIMIT: Final = 50
 _MOST_PICKED: Final = 200
 _LOCAL: Final = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d(:\d\d)?")
 """What a browser's field for date and time gives; ours are in UTC."""
 _NOT_FOLLOWED: Final = "A search in headers or payloads reads all bodies anew: load the page again instead."
 _UNFINISHED: Final = frozenset({"arrived", "delivered_to_receiver"})
+
+
+class MessageFilters(TypedDict, total=False):
+    """Filters of the list, as the URL has them."""
+
+    source: str
+    receiver: str
+    owner: str
+    status: str
+    reason: str
+    type: str
+    since: str
+    until: str
+    id: str
+    header: str
+    payload: str
+
+
+FILTERS: Final = tuple(MessageFilters.__annotations__)
 
 
 class Picked(NamedTuple):
@@ -40,12 +57,6 @@ class Picked(NamedTuple):
     receiver: str
     delivered: bool
 
-    @property
-    def target(self) -> str:
-        """What replays it."""
-        ids = self.source_id, self.message_id, self.receiver
-        return path("/v1/sources/{}/messages/{}/deliveries/{}/replay", *ids)
-
 
 class Messages(Page):
     """The list, its live part, the way to one message by its ids, and the replay of some."""
@@ -55,12 +66,12 @@ class Messages(Page):
     def add_routes(self, routes: PageRoutes) -> None:
         routes.get("/messages", self.list)
         routes.get("/messages/find", self.find)
-        routes.live("/live/messages", self.rows, tail=lambda visit: visit.filters(*_OF_TAIL))
+        routes.live("/live/messages", self.rows, tail=_events)
         routes.post("/messages/replay", self.replay)
 
     async def list(self, visit: Visit) -> web.StreamResponse:
-        query = visit.filters(*FILTERS)
-        found = await visit.load(_page(visit, query))
+        query = _filters(visit)
+        found = await visit.load_list(_page(visit))
         can_follow = LOOKED_INTO.isdisjoint(query)
         live = can_follow and bool(visit.request.query.get("live")) and "cursor" not in visit.request.query
         return visit.show(
@@ -80,10 +91,9 @@ class Messages(Page):
         )
 
     async def rows(self, visit: Visit) -> str:
-        query = visit.filters(*FILTERS)
-        if not LOOKED_INTO.isdisjoint(query):
-            raise ApiProblem(400, "invalid-request", "This cannot be followed", _NOT_FOLLOWED)
-        found = Loaded(await _page(visit, query))
+        if not LOOKED_INTO.isdisjoint(_filters(visit)):
+            raise problem(400, "invalid-request", "This cannot be followed", _NOT_FOLLOWED)
+        found = LoadedList(await _page(visit))
         return visit.fragment("messages_rows.html", found=found, row_key=_row_key, pick=_pick)
 
     async def find(self, visit: Visit) -> web.StreamResponse:
@@ -111,9 +121,26 @@ class Messages(Page):
         return visit.back(back, *await _replayed(visit, chosen))
 
 
-async def _page(visit: Visit, query: Mapping[str, str]) -> Any:
-    asked = {name: _moment(value) if name in ("since", "until") else value for name, value in query.items()}
-    return await visit.api.get("/v1/messages", asked | visit.filters("cursor") | {"limit": _LIMIT})
+def _events(visit: Visit) -> AsyncIterator[ServerSentEvent]:
+    """Filtered as the live tail can for all events: the message type of an attempt may be unknown."""
+    query = _filters(visit)
+    return visit.api.tail(sources=_some(query.get("source")), receivers=_some(query.get("receiver")))
+
+
+def _some(text: str | None) -> Sequence[str]:
+    return () if text is None else (text,)
+
+
+def _filters(visit: Visit) -> MessageFilters:
+    return cast(MessageFilters, visit.filters(*FILTERS))
+
+
+async def _page(visit: Visit) -> MessagePage:
+    query = _filters(visit)
+    for end in ("since", "until"):
+        if end in query:
+            query[end] = _moment(query[end])
+    return await visit.api.messages.page(**query, limit=_LIMIT, cursor=visit.cursor)
 
 
 async def _replayed(visit: Visit, chosen: Sequence[Picked]) -> tuple[str, NoteKind]:
@@ -129,20 +156,20 @@ async def _replayed(visit: Visit, chosen: Sequence[Picked]) -> tuple[str, NoteKi
 
 async def _replay(visit: Visit, one: Picked) -> str | None:
     """None if it was replayed; otherwise why not."""
-    body = {"only_failed": False} if one.delivered else {}
-    result = await visit.result(visit.api.call("POST", one.target, body=body))
-    return result.detail if isinstance(result, ApiProblem) else None
+    ids = one.source_id, one.message_id, one.receiver
+    result = await visit.result(visit.api.messages.replay(*ids, only_failed=not one.delivered))
+    return result.detail if isinstance(result, ApiError) else None
 
 
 def _moment(text: str) -> str:
     return f"{text}Z" if _LOCAL.fullmatch(text) else text
 
 
-def _row_key(item: Mapping[str, Any]) -> str:
+def _row_key(item: MessageItem) -> str:
     return f"{item['source_id']}\n{item['message_id']}"
 
 
-def _pick(item: Mapping[str, Any]) -> str:
+def _pick(item: MessageItem) -> str:
     """What the box of a row says: which deliveries of the message can be sent again; empty: none."""
     over = [each for each in item["deliveries"] if each["status"] not in _UNFINISHED]
     if not over:

@@ -2,16 +2,18 @@
 
 from collections import defaultdict
 from collections.abc import Mapping
-from datetime import datetime
 from math import ceil
 from typing import Any, Final
 from urllib.parse import quote, urlencode
 
 from aiohttp import web
 
-from relay.pages.api_client import path
+from relay.client.http import path
 from relay.pages.page import Nav, Page, PageRoutes
+from relay.pages.round_trip import moment
 from relay.pages.visit import Loaded, Visit, see
+from relay.schema.overview import AttentionView
+from relay.schema.statistics import CountsView
 
 _SPAN: Final = "1h"
 _MINUTE_S: Final = 60
@@ -28,7 +30,7 @@ STAGES: Final[Mapping[str, tuple[str, str]]] = {
 WORDS: Final[Mapping[str, str]] = {
     "part_away": "away",
     "unread_lost": "lost unread",
-    "no_worker": "nobody serves",
+    "no_worker": "not served",
     "held_up": "holds others up",
     "failed": "dead letters",
 }
@@ -45,15 +47,15 @@ class Overview(Page):
         routes.live("/live/overview", self.now)
 
     async def show(self, visit: Visit) -> web.StreamResponse:
-        found = await visit.load(visit.api.get("/v1/overview"))
+        found = await visit.load(visit.api.overview())
         if found.problem is not None and found.problem.status == 403 and visit.has_page(_NARROWER):
             return see(_NARROWER)
-        stats = await visit.load(visit.api.get("/v1/stats", {"by": "minute", "since": _SPAN}))
+        stats = await visit.load(visit.api.stats(by="minute", since=_SPAN))
         return visit.show("overview.html", found=found, chart=chart_of(stats), **_words())
 
     async def now(self, visit: Visit) -> Mapping[str, str]:
         """The part that changes all the time, and the part with buttons, which stays in place."""
-        found = Loaded(await visit.api.get("/v1/overview"))
+        found = Loaded(await visit.api.overview())
         return {
             part: visit.fragment(f"overview_{part}.html", found=found, **_words())
             for part in ("flow", "attention", "failures")
@@ -64,10 +66,10 @@ def _words() -> dict[str, Any]:
     return {"stages": STAGES, "kinds": WORDS, "page_of": page_of, "failed_page": failed_page}
 
 
-def page_of(item: Mapping[str, Any]) -> str | None:
+def page_of(item: AttentionView) -> str | None:
     """Our page about what an item of `attention` is about."""
     kind, subject = item["kind"], str(item["subject"])
-    if (about := item.get("message")) is not None:
+    if (about := item["message"]) is not None:
         return path("/ui/messages/{}/{}", about["source_id"], about["message_id"])
     if kind == "no_worker":
         return "/ui/workers?" + urlencode({"served": "false"})
@@ -83,7 +85,7 @@ def failed_page(receiver: str, reason: str | None) -> str:
     return f"/ui/failed?{urlencode(chosen)}"
 
 
-def chart_of(stats: Loaded[Any]) -> dict[str, Any] | None:
+def chart_of(stats: Loaded[CountsView]) -> dict[str, Any] | None:
     """Of each minute, also those in which nothing happened, over all receivers and sources. None: there is no history,
     or nothing in it yet."""
     if stats.value is None:
@@ -92,12 +94,12 @@ def chart_of(stats: Loaded[Any]) -> dict[str, Any] | None:
     failed: dict[float, int] = defaultdict(int)
     for line in stats.value["series"]:
         for point in line["points"]:
-            at = datetime.fromisoformat(point["at"]).timestamp()
+            at = moment(point["at"]) or 0.0
             delivered[at] += point["delivered"]
             failed[at] += point["failed"]
     if not delivered:
         return None
-    since, until = (datetime.fromisoformat(stats.value[end]).timestamp() for end in ("since", "until"))
+    since, until = moment(stats.value["since"]) or 0.0, moment(stats.value["until"]) or 0.0
     moments = range(int(since // _MINUTE_S) * _MINUTE_S, ceil(until), _MINUTE_S)
     return {
         "at": list(moments),

@@ -1,19 +1,20 @@
 """The interface of a page: its entry in the navigation, and its routes."""
 
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from typing import ClassVar, Protocol
 
 from aiohttp import web
 
+from relay.client.sse import ServerSentEvent
 from relay.pages.visit import Visit
 
 Handler = Callable[[Visit], Awaitable[web.StreamResponse]]
 Fragment = Callable[[Visit], Awaitable[str | Mapping[str, str]]]
 """Makes HTML, whose values were escaped; or several pieces of it, by the name of their event."""
 
-Tail = Callable[[Visit], Mapping[str, str]]
-"""The query of the live tail for a part."""
+Tail = Callable[[Visit], AsyncIterator[ServerSentEvent]]
+"""Begins the stream of the events after which a part is rendered again."""
 
 
 @dataclass(frozen=True, slots=True)

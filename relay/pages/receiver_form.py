@@ -5,10 +5,12 @@ Only changed fields are sent, so that an outdated form does not undo another cha
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final, Literal
+from typing import Final, Literal, cast
 
-from relay.pages.api_client import ApiProblem
+from relay.client import ApiError
 from relay.pages.render import duration
+from relay.pages.visit import problem
+from relay.schema.receivers import ReceiverView
 
 Kind = Literal["text", "number", "duration", "list", "labels"]
 
@@ -52,23 +54,23 @@ ANEW: Final = "anew:"
 """Begins the name of a field for a credential, before its JSON pointer."""
 
 
-def credentials_of(problem: ApiProblem | None) -> list[Field]:
+def credentials_of(refused: ApiError | None) -> list[Field]:
     """Fields for those that the API wants anew; a client key has too many lines for one."""
-    if problem is None or problem.kind != "credentials-needed":
+    if refused is None or refused.kind != "credentials-needed":
         return []
-    places = (error["pointer"] for error in problem.errors)
+    places = (error["pointer"] for error in refused.errors)
     return [Field(ANEW + place, ".".join(_steps(place))) for place in places if not place.startswith("/tls/")]
 
 
-def given_anew(form: Mapping[str, str]) -> dict[str, Any]:
+def given_anew(form: Mapping[str, str]) -> dict[str, object]:
     """What was written in such fields, as a merge patch."""
-    patch: dict[str, Any] = {}
+    patch: dict[str, object] = {}
     for name, text in form.items():
         if name.startswith(ANEW) and text:
             *outer, last = _steps(name.removeprefix(ANEW))
             inner = patch
             for step in outer:
-                inner = inner.setdefault(step, {})
+                inner = cast(dict[str, object], inner.setdefault(step, {}))
             inner[last] = text
     return patch
 
@@ -82,61 +84,61 @@ def written_duration(seconds: float) -> str:
     return f"{seconds:g}s"
 
 
-def shown(value: Any, kind: Kind) -> str:
-    """As it is written in its field."""
-    if value is None:
-        return ""
-    match kind:
-        case "duration":
+def shown(value: object, kind: Kind) -> str:
+    """The text of a setting in its form field."""
+    match value:
+        case None:
+            return ""
+        case int() | float() if kind == "duration":
             return written_duration(value)
-        case "list":
-            return ", ".join(str(each) for each in value)
-        case "labels":
+        case list():
+            return ", ".join(map(str, value))
+        case dict():
             return ", ".join(f"{name}={each}" for name, each in value.items())
     return str(value)
 
 
-def wanted_of(form: Mapping[str, str], present: Mapping[str, Any], fields: Sequence[Field]) -> dict[str, Any]:
-    """The patch: the fields whose text has changed. Raises ApiProblem."""
-    found: dict[str, Any] = {}
+def wanted_of(form: Mapping[str, str], present: Mapping[str, object], fields: Sequence[Field]) -> dict[str, object]:
+    """The patch: the fields whose text has changed. Raises ApiError."""
+    found: dict[str, object] = {}
     for field in fields:
         if field.name not in form:
             continue
-        text = form[field.name].strip()
-        if text != shown(present.get(field.name), field.kind):
-            found[field.name] = _value(text, field, present)
+        text, before = form[field.name].strip(), present.get(field.name)
+        if text != shown(before, field.kind):
+            found[field.name] = _value(text, field, before)
     return found
 
 
-def _value(text: str, field: Field, present: Mapping[str, Any]) -> Any:
+def _value(text: str, field: Field, before: object) -> object:
+    removed = dict.fromkeys(before) if isinstance(before, dict) else {}  # a merge patch removes null values
     if not text:
-        return None if field.kind != "labels" else dict.fromkeys(present.get(field.name) or {})
+        return removed if field.kind == "labels" else None
     match field.kind:
         case "number":
             if not (text.isascii() and text.isdigit()):
                 detail = f"{field.label}: {text[:40]!r} is not a whole number"
-                raise ApiProblem(422, "invalid-receiver", "The receiver is not valid", detail)
+                raise problem(422, "invalid-receiver", "The receiver is not valid", detail)
             return int(text)
         case "list":
             return [part.strip() for part in text.split(",") if part.strip()]
         case "labels":
             parts = [part.partition("=") for part in text.split(",") if part.strip()]
-            gone = dict.fromkeys(present.get(field.name) or {})  # a merge patch removes null values
-            return {**gone, **{name.strip(): value.strip() for name, _, value in parts}}
+            return removed | {name.strip(): value.strip() for name, _, value in parts}
     return text
 
 
-def settings_of(it: Mapping[str, Any]) -> list[tuple[str, str, str]]:
+def settings_of(it: ReceiverView) -> list[tuple[str, str, str]]:
     """Name, value, and where it comes from. Those that were declared come first."""
     given, declared_by, settings = frozenset(it["given"] or ()), it["declared_by"], it["settings"] or {}
-    origin = {"file": "receivers file", "api": "API"}.get(declared_by, declared_by or "")
+    origin = {"file": "receivers file", "api": "API"}.get(declared_by or "", declared_by or "")
     rows = [
         (name, settings_text(name, value), origin if name in given else "default") for name, value in settings.items()
     ]
     return sorted(rows, key=lambda row: (row[2] == "default", row[0]))
 
 
-def settings_text(name: str, value: Any) -> str:
+def settings_text(name: str, value: object) -> str:
     """As people read it: durations with a unit, nested values in a line."""
     if value is None or value in ([], {}):
         return ""

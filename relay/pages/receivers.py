@@ -2,20 +2,22 @@
 
 import asyncio
 from collections.abc import Mapping
-from typing import Any, Final
+from typing import Final, Literal, TypedDict, cast
 from urllib.parse import urlsplit
 
 from aiohttp import web
 
+from relay.client import ApiError
+from relay.client.http import path
 from relay.pages import spark
-from relay.pages.api_client import ApiProblem, path
 from relay.pages.page import Nav, Page, PageRoutes
 from relay.pages.receiver_form import COMMON, NEW_FIELDS, credentials_of, given_anew, settings_of, shown, wanted_of
-from relay.pages.visit import Visit
+from relay.pages.visit import Visit, problem
+from relay.schema.receivers import NewReceiverView, ReceiverHealthView
 
 STATES: Final = ("up", "backing_off", "failing", "offline", "paused", "disabled", "unverified", "refused")
-_PAGE: Final = "50"
-_ATTEMPTS: Final = "20"
+_PAGE: Final = 50
+_ATTEMPTS: Final = 20
 SPANS: Final = (("1h", "the last hour"), ("6h", "6 hours"), ("1d", "a day"), ("7d", "7 days"), ("30d", "30 days"))
 _CHANGED: Final = "It was changed meanwhile. Here is how it is now, with what you wrote; look at it, and save again."
 
@@ -31,6 +33,15 @@ def host_of(url: str | None) -> str:
         return url
 
 
+class ReceiverFilters(TypedDict, total=False):
+    """Filters of the list. The API rejects other values."""
+
+    prefix: str
+    state: str
+    owner: str
+    lane: Literal["dedicated", "shared"]
+
+
 class ReceiversPage(Page):
     """`/ui/receivers`, and `/ui/receivers/new`."""
 
@@ -43,27 +54,28 @@ class ReceiversPage(Page):
 
     async def list(self, visit: Visit) -> web.StreamResponse:
         """One call of the API, however many receivers there are."""
-        chosen = visit.filters("prefix", "state", "owner", "lane")
-        query = {**chosen, **visit.filters("cursor"), "limit": _PAGE, "traffic": "true"}
-        found = await visit.load(visit.api.get("/v1/receivers", query))
+        chosen = cast(ReceiverFilters, visit.filters(*ReceiverFilters.__annotations__))
+        page = visit.api.receivers.page(**chosen, traffic=True, limit=_PAGE, cursor=visit.cursor)
+        found = await visit.load_list(page)
         return visit.show(
             "receivers.html", found=found, chosen=chosen, states=STATES, host_of=host_of, attempts=spark.attempts
         )
 
     async def form(self, visit: Visit) -> web.StreamResponse:
-        await visit.api.get("/v1/session")  # who has yet to log in, does so before they write
+        await visit.api.sessions.get()  # a visitor without a session logs in before filling in the form
         return visit.show("receiver_new.html", given={}, problem=None, fields=NEW_FIELDS)
 
     async def register(self, visit: Visit) -> web.StreamResponse:
         """What the API refuses is said beside the form, which keeps what was written."""
         form = await visit.form()
 
-        async def create() -> Any:
-            wanted = {"name": form.get("name", "").strip(), **wanted_of(form, {}, NEW_FIELDS)}
-            return (await visit.api.call("POST", "/v1/receivers", body=wanted)).value
+        async def create() -> NewReceiverView:
+            wanted = wanted_of(form, {}, NEW_FIELDS)
+            url = wanted.pop("post_endpoint", None)
+            return await visit.api.receivers.create(form.get("name", "").strip(), cast(str | None, url), **wanted)
 
         made = await visit.result(create())
-        if isinstance(made, ApiProblem):
+        if isinstance(made, ApiError):
             status = made.status
             return visit.show("receiver_new.html", status=status, given=form, problem=made, fields=NEW_FIELDS)
         name, secret = made["name"], made["secret"]
@@ -74,10 +86,6 @@ class ReceiversPage(Page):
 
 def _page(name: str) -> str:
     return path("/ui/receivers/{}", name)
-
-
-def _route(name: str, action: str = "") -> str:
-    return path("/v1/receivers/{}", name) + action
 
 
 class ReceiverDetailPage(Page):
@@ -98,12 +106,12 @@ class ReceiverDetailPage(Page):
     async def show(self, visit: Visit) -> web.StreamResponse:
         name = visit.part("name")
         failed = "failed" in visit.filters("failed")
-        narrowed = {"limit": _ATTEMPTS, **visit.filters("cursor")} | ({"failed": "true"} if failed else {})
+        receivers = visit.api.receivers
         it, stats, attempts, traffic = await asyncio.gather(
-            visit.api.get(_route(name)),
-            visit.load(visit.api.get(_route(name, "/stats"))),
-            visit.load(visit.api.get(_route(name, "/attempts"), narrowed)),
-            visit.load(visit.api.get("/v1/receivers", {"prefix": name, "limit": "1", "traffic": "true"})),
+            receivers.get(name),
+            visit.load(receivers.stats(name)),
+            visit.load_list(receivers.attempts_page(name, failed=failed, limit=_ATTEMPTS, cursor=visit.cursor)),
+            visit.load_list(receivers.page(prefix=name, limit=1, traffic=True)),
         )
         return visit.show(
             "receiver.html",
@@ -124,17 +132,15 @@ class ReceiverDetailPage(Page):
     async def test(self, visit: Visit) -> web.StreamResponse:
         """Send a ping, and show its response on a page of its own."""
         name = visit.part("name")
-        tried = (await visit.api.call("POST", _route(name, "/test"))).value
-        return visit.show("receiver_test.html", name=name, tried=tried)
+        return visit.show("receiver_test.html", name=name, tried=await visit.api.receivers.test(name))
 
     async def pause(self, visit: Visit) -> web.StreamResponse:
         name, why = visit.part("name"), (await visit.form()).get("reason", "").strip()
-        call = visit.api.call("POST", _route(name, "/pause"), body={"reason": why})
-        return await visit.change(call, _page(name), f"{name} is paused.")
+        return await visit.change(visit.api.receivers.pause(name, why), _page(name), f"{name} is paused.")
 
     async def verify(self, visit: Visit) -> web.StreamResponse:
         name = visit.part("name")
-        tried = (await visit.api.call("POST", _route(name, "/verify"))).value
+        tried = await visit.api.receivers.verify(name)
         if tried["proved"]:
             return visit.back(_page(name), "It has proved that it wants messages.")
         return visit.back(_page(name), f"It proved nothing: {tried['detail']}", "bad")
@@ -142,72 +148,69 @@ class ReceiverDetailPage(Page):
     async def rotate(self, visit: Visit) -> web.StreamResponse:
         """The new secret is shown in this response only."""
         name, grace = visit.part("name"), (await visit.form()).get("grace") or "1d"
-        rotated = await visit.result(visit.api.call("POST", _route(name, "/rotate"), body={"grace": grace}))
-        if isinstance(rotated, ApiProblem):
+        rotated = await visit.result(visit.api.receivers.rotate(name, grace=grace))
+        if isinstance(rotated, ApiError):
             return visit.refused(_page(name), rotated)
-        it = rotated.value
-        secret = it["secret"] or it["public_key"]
-        return visit.show("receiver_secret.html", name=name, secret=secret, is_new=False, until=it["former_until"])
+        secret, until = rotated["secret"] or rotated["public_key"], rotated["former_until"]
+        return visit.show("receiver_secret.html", name=name, secret=secret, is_new=False, until=until)
 
     async def replay(self, visit: Visit) -> web.StreamResponse:
         """First count the messages; once that is confirmed, start the job, whose page shows its progress."""
         name, form = visit.part("name"), await visit.form()
         wanted = {"receiver": name, "since": form.get("since") or "1d", "only_failed": "delivered" not in form}
-        is_sure = bool(form.get("confirmed"))
-        body = wanted if is_sure else {**wanted, "dry_run": True}
-        replay = await visit.result(visit.api.call("POST", "/v1/replays", body=body))
-        if isinstance(replay, ApiProblem):
-            return visit.refused(_page(name), replay)
-        found = replay.value
-        if is_sure:
-            return visit.back(path("/ui/replays/{}", found["id"]), "The replay has begun.")
+        if form.get("confirmed"):
+            job = await visit.result(visit.api.replays.create(**wanted))
+            if isinstance(job, ApiError):
+                return visit.refused(_page(name), job)
+            return visit.back(path("/ui/replays/{}", job["id"]), "The replay has begun.")
+        found = await visit.result(visit.api.replays.preview(**wanted))
+        if isinstance(found, ApiError):
+            return visit.refused(_page(name), found)
         return visit.show("receiver_replay.html", name=name, wanted=wanted, found=found, spans=dict(SPANS))
 
     # settings
 
     async def edit(self, visit: Visit) -> web.StreamResponse:
-        it = await visit.api.get(_route(visit.part("name")))
+        it = await visit.api.receivers.get(visit.part("name"))
         return self._form(visit, it, {}, None)
 
     async def change(self, visit: Visit) -> web.StreamResponse:
         """Change a receiver that is still as the form showed it: `If-Match`."""
         name, form = visit.part("name"), await visit.form()
-        it = await visit.api.get(_route(name))
+        it = await visit.api.receivers.get(name)
         if it["etag"] != form.get("etag"):
-            return self._form(visit, it, form, ApiProblem(412, "changed-meanwhile", "Changed meanwhile", _CHANGED))
-        headers = {"If-Match": f'"{it["etag"]}"', "Content-Type": "application/merge-patch+json"}
+            return self._form(visit, it, form, problem(412, "changed-meanwhile", "Changed meanwhile", _CHANGED))
 
-        async def update() -> dict[str, Any]:
+        async def update() -> dict[str, object]:
             patch = wanted_of(form, it["settings"] or {}, COMMON) | given_anew(form)
-            await visit.api.call("PATCH", _route(name), body=patch, headers=headers)
+            await visit.api.receivers.update(name, patch, etag=it["etag"])
             return patch
 
         patch = await visit.result(update())
-        if isinstance(patch, ApiProblem):
+        if isinstance(patch, ApiError):
             return self._form(visit, it, form, patch)
         return visit.back(_page(name), f"Changed: {', '.join(patch)}." if patch else "Nothing was changed.")
 
     async def removal(self, visit: Visit) -> web.StreamResponse:
         """The question shows what becomes of its messages."""
         name = visit.part("name")
-        it = await visit.api.get(_route(name))
-        removal = (await visit.api.call("DELETE", _route(name), query={"dry_run": "true"})).value
+        it = await visit.api.receivers.get(name)
+        removal = await visit.api.receivers.delete(name, dry_run=True)
         return visit.show("receiver_remove.html", it=it, messages=removal["messages"])
 
     async def remove(self, visit: Visit) -> web.StreamResponse:
         name, form = visit.part("name"), await visit.form()
-        call = visit.api.call("DELETE", _route(name), headers={"If-Match": f'"{form.get("etag", "")}"'})
-        result = await visit.result(call)
-        if isinstance(result, ApiProblem):
+        result = await visit.result(visit.api.receivers.delete(name, etag=form.get("etag", "")))
+        if isinstance(result, ApiError):
             return visit.refused(_page(name), result)
         return visit.back("/ui/receivers", f"{name} is removed.")
 
     def _form(
-        self, visit: Visit, it: Mapping[str, Any], form: Mapping[str, str], problem: ApiProblem | None
+        self, visit: Visit, it: ReceiverHealthView, form: Mapping[str, str], refused: ApiError | None
     ) -> web.Response:
         present = it["settings"] or {}
         values = {field.name: form.get(field.name, shown(present.get(field.name), field.kind)) for field in COMMON}
-        status, anew = 200 if problem is None else problem.status, credentials_of(problem)
+        status, anew = 200 if refused is None else refused.status, credentials_of(refused)
         return visit.show(
-            "receiver_edit.html", status=status, it=it, fields=COMMON, values=values, anew=anew, problem=problem
+            "receiver_edit.html", status=status, it=it, fields=COMMON, values=values, anew=anew, problem=refused
         )

@@ -10,7 +10,7 @@ from urllib.parse import quote
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
-from relay.pages.api_client import path
+from relay.client.http import path
 from relay.telemetry.redaction import escape_control
 
 TEMPLATES: Final = Path(__file__).parent / "templates"

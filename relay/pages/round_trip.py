@@ -1,6 +1,6 @@
-"""A message's round trip as steps in time: what came when, what each attempt met, and what was waited for. Pure.
+"""A message's round trip as steps in time: its arrival, its attempts with their results, and its waits. Pure.
 
-What goes in are values of the API: a message (`GET .../messages/{id}`) and its attempts, where a history knows them.
+It is made from a message of the API, and from its attempts, if a history has them.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -8,11 +8,11 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 from itertools import groupby, pairwise
 from math import sqrt
-from typing import Any, Final
+from typing import Final
 
 from relay.pages.causes import attempt_cause, end_advice, status_words, wait_cause
-
-Value = Mapping[str, Any]
+from relay.schema.attempts import AttemptItem
+from relay.schema.messages import AnswerView, CallbackView, DeliveryView, MessageView, WaitView
 
 WIDTH: Final = 1_000.0
 """Of the drawing, in units of its own."""
@@ -44,8 +44,8 @@ class Step:
     ongoing: bool = False
     detail: str = ""
     advice: str = ""
-    attempts: tuple[Value, ...] = ()
-    wait: Value | None = None
+    attempts: tuple[AttemptItem, ...] = ()
+    wait: WaitView | None = None
     bar: Bar | None = None
 
     @property
@@ -67,15 +67,15 @@ class Trip:
     """One delivery, there and back. `view`: as the API has it. `lives`: oldest first."""
 
     receiver: str
-    view: Value
+    view: DeliveryView
     lives: tuple[GenerationSteps, ...]
 
 
-def trips_of(message: Value, attempts: Sequence[Value], now: float) -> tuple[Trip, ...]:
+def trips_of(message: MessageView, attempts: Sequence[AttemptItem], now: float) -> tuple[Trip, ...]:
     """Of each delivery. `attempts` in any order. `now`: Unix seconds, the end of steps in progress."""
-    received = moment(message.get("received_at"))
-    trips = [_trip(view, [each for each in attempts if each["receiver"] == view["receiver"]], received, now)
-             for view in message["deliveries"]]  # fmt: skip
+    received = moment(message.received_at)
+    trips = [_trip(view, [each for each in attempts if each["receiver"] == view.receiver], received, now)
+             for view in message.deliveries]  # fmt: skip
     places = _places([step for trip in trips for life in trip.lives for step in life.steps], received, now)
     return tuple(
         Trip(
@@ -87,19 +87,19 @@ def trips_of(message: Value, attempts: Sequence[Value], now: float) -> tuple[Tri
     )
 
 
-def _trip(view: Value, attempts: list[Value], received: float | None, now: float) -> Trip:
-    generation = int(view["generation"])
-    told = {int(each["generation"]) for each in attempts}
+def _trip(view: DeliveryView, attempts: list[AttemptItem], received: float | None, now: float) -> Trip:
+    generation = view.generation
+    tried = {each["generation"] for each in attempts}
     lives = []
-    for number in sorted(told | {generation}):
+    for number in sorted(tried | {generation}):
         own = [each for each in attempts if each["generation"] == number]
         steps = _life(view, own, received, now, number=number, newest=generation)
         lives.append(GenerationSteps(number, tuple(steps)))
-    return Trip(view["receiver"], view, tuple(lives))
+    return Trip(view.receiver, view, tuple(lives))
 
 
 def _life(
-    view: Value, attempts: list[Value], received: float | None, now: float, *, number: int, newest: int
+    view: DeliveryView, attempts: list[AttemptItem], received: float | None, now: float, *, number: int, newest: int
 ) -> Iterable[Step]:
     came = sorted(attempts, key=lambda each: moment(each["started_at"]) or 0.0)
     if number == 0:
@@ -110,30 +110,29 @@ def _life(
         if last is not None and begun is not None and begun - last > _NOTICED_S:
             yield _gap(before, last, begun)
         step = _attempt(group)
-        is_last = not any(
-            each["kind"] == group[0]["kind"] for each in came if each["started_at"] > group[-1]["started_at"]
-        )
+        is_last = not any(each["kind"] == group[0]["kind"] for each in came[came.index(group[-1]) + 1 :])
         yield step if is_last else replace(step, advice="")  # what was tried again since needs no advice
         last, before = step.until, group[-1]
-        if number == newest and _brought_answer(before) and view["answer"] is not None:
-            yield Step("answer", f"Answered: {_answer_words(view['answer'])}", "good", last)
+        if number == newest and _brought_answer(before) and view.answer is not None:
+            yield Step("answer", f"Answered: {_answer_words(view.answer)}", "good", last)
     if number == newest:
         yield from _now(view, before, last, now, known=bool(attempts))
     elif before is not None and before["outcome"] == "dead":
         yield Step("end", f"Given up: {words(before['reason'])}", "bad", last, detail=before["detail"] or "")
 
 
-def _grouped(attempts: Sequence[Value]) -> Iterable[tuple[Value, ...]]:
-    """Status checks that all said the same are one step."""
+def _grouped(attempts: Sequence[AttemptItem]) -> Iterable[tuple[AttemptItem, ...]]:
+    """Status checks with the same response are one step."""
 
-    def alike(each: Value) -> object:
-        checks = each["kind"] == "status" and each["outcome"] == "retry" and each["response"] is not None
-        return ("status", each["response"]["status"]) if checks else id(each)
+    def alike(each: AttemptItem) -> object:
+        response = each["response"]
+        is_check = each["kind"] == "status" and each["outcome"] == "retry"
+        return id(each) if response is None or not is_check else ("status", response["status"])
 
     return (tuple(group) for _, group in groupby(attempts, alike))
 
 
-def _attempt(group: tuple[Value, ...]) -> Step:
+def _attempt(group: tuple[AttemptItem, ...]) -> Step:
     first, last = group[0], group[-1]
     cause, name = attempt_cause(last), _NAMES.get(first["kind"], first["kind"])
     number = f" {first['attempt']}" if len(group) == 1 else f"s {first['attempt']} to {last['attempt']}"
@@ -142,7 +141,7 @@ def _attempt(group: tuple[Value, ...]) -> Step:
     at_work = last["kind"] in ("post", "status") and last["response"] is not None and last["response"]["status"] == 202
     tone = "live" if at_work and last["outcome"] != "dead" else _TONES.get(last["outcome"], "plain")
     advice = "" if last["outcome"] in ("done", "released") or at_work else cause.advice
-    detail = last["detail"] or (last["error"] or {}).get("detail") or ""
+    detail = last["detail"] or (last["error"]["detail"] if last["error"] else "")
     title = f"{name}{number}: {cause.title}"
     detail = "" if detail in title else detail
     return Step(
@@ -150,68 +149,68 @@ def _attempt(group: tuple[Value, ...]) -> Step:
     )
 
 
-def _gap(before: Value | None, since: float, until: float) -> Step:
-    """What lay between two exchanges."""
+def _gap(before: AttemptItem | None, since: float, until: float) -> Step:
+    """The wait between two exchanges."""
     if before is None:
         return Step("wait", "Waited to be sent", "plain", since, until)
-    if before["outcome"] in ("retry", "doubt"):
-        if _accepted(before):
-            return Step("wait", "The receiver was at work", "live", since, until)
-        return Step("wait", "Waited to try again", "warn", since, until)
     if _accepted(before):
         return Step("wait", "The receiver was at work", "live", since, until)
+    if before["outcome"] in ("retry", "doubt"):
+        return Step("wait", "Waited to try again", "warn", since, until)
     return Step("wait", "On its way to the sender", "plain", since, until)
 
 
-def _brought_answer(attempt: Value) -> bool:
-    """Whether it was a receiver's last word."""
+def _brought_answer(attempt: AttemptItem) -> bool:
+    """Whether its response is the receiver's answer."""
     return attempt["kind"] in ("post", "status") and attempt["outcome"] == "done" and not _accepted(attempt)
 
 
-def _accepted(attempt: Value) -> bool:
+def _accepted(attempt: AttemptItem) -> bool:
     return attempt["response"] is not None and attempt["response"]["status"] == 202 and attempt["kind"] != "callback"
 
 
-def _now(view: Value, before: Value | None, last: float | None, now: float, *, known: bool) -> Iterable[Step]:
-    """How it stands."""
-    if not known and view["attempts"]:
-        yield _told_only(view, last)
-    answer, callback, wait = view["answer"], view["callback"], view["waiting_for"]
-    if answer is not None and not known and view["status"] not in ("arrived", "delivered_to_receiver"):
+def _now(
+    view: DeliveryView, before: AttemptItem | None, last: float | None, now: float, *, known: bool
+) -> Iterable[Step]:
+    """The present state of a delivery. `known`: its attempts are."""
+    if not known and view.attempts:
+        yield _summary(view, last)
+    answer, callback, wait = view.answer, view.callback, view.waiting_for
+    if answer is not None and not known and view.status not in ("arrived", "delivered_to_receiver"):
         yield Step("answer", f"Answered: {_answer_words(answer)}", "good", None)
     if wait is not None:
-        cause, since = wait_cause(view), moment(wait["since"])
+        cause, since = wait_cause(wait, view.advice), moment(wait.since)
         at = last if last is not None and (since is None or since < last) else since
-        yield Step("wait", cause.title, "warn" if wait["kind"] not in ("answer", "callback") else "live",
-                   now if at is None else min(at, now), ongoing=True, detail=wait["detail"], advice=cause.advice,
+        yield Step("wait", cause.title, "warn" if wait.kind not in ("answer", "callback") else "live",
+                   now if at is None else min(at, now), ongoing=True, detail=wait.detail, advice=cause.advice,
                    wait=wait)  # fmt: skip
-    if view["status"] == "failed":
-        yield Step("end", f"Given up: {words(view['reason'])}", "bad", last, detail=view["detail"] or "",
+    if view.status == "failed":
+        yield Step("end", f"Given up: {words(view.reason)}", "bad", last, detail=view.detail or "",
                    advice=end_advice(view))  # fmt: skip
-    if callback is not None and callback["status"] == "failed":
-        yield Step("end", "The result did not come back to the sender", "bad", last, detail=callback["detail"] or "",
+    if callback is not None and callback.status == "failed":
+        yield Step("end", "The result did not come back to the sender", "bad", last, detail=callback.detail or "",
                    advice=end_advice(view))  # fmt: skip
-    elif callback is not None and callback["status"] == "delivered":
-        told = "The sender was told that it failed" if view["status"] == "failed" else "Back at the sender"
+    elif callback is not None and callback.status == "delivered":
+        told = "The sender was told that it failed" if view.status == "failed" else "Back at the sender"
         yield Step("done", told, "good", last)
-    elif callback is None and wait is None and view["status"] in ("done", "response_received_from_receiver"):
-        wanted = "kept for the sender, who has no callback" if view["status"] != "done" else "no answer is wanted"
+    elif callback is None and wait is None and view.status in ("done", "response_received_from_receiver"):
+        wanted = "kept for the sender, who has no callback" if view.status != "done" else "no answer is wanted"
         yield Step("done", "Done", "good", last, detail=wanted)
 
 
-def _told_only(view: Value, last: float | None) -> Step:
+def _summary(view: DeliveryView, last: float | None) -> Step:
     """A summary of the attempts without a history."""
-    count, status = view["attempts"], view["last_status"]
+    count, status = view.attempts, view.last_status
     met = "" if status is None else f"; the last one got {status_words(status)}"
-    good = view["status"] not in ("arrived", "failed")
+    good = view.status not in ("arrived", "failed")
     return Step("attempt", f"{count} attempt{'s' if count > 1 else ''}{met}", "good" if good else "warn", last,
-                detail="" if good or view["status"] == "failed" else view["detail"] or "")  # fmt: skip
+                detail="" if good or view.status == "failed" else view.detail or "")  # fmt: skip
 
 
-def _answer_words(answer: Value) -> str:
-    size = len(answer["body"] or "") or len(answer["body_base64"] or "") * 3 // 4
-    kind = answer["content_type"] or "no content type"
-    status = "" if answer["status"] is None else f"{status_words(answer['status'])}, "
+def _answer_words(answer: AnswerView) -> str:
+    size = len(answer.body or "") or len(answer.body_base64 or "") * 3 // 4
+    kind = answer.content_type or "no content type"
+    status = "" if answer.status is None else f"{status_words(answer.status)}, "
     return f"{status}{kind}" if size else f"{status}without a body"
 
 
@@ -280,23 +279,28 @@ class Station:
     tone: str
 
 
-def stations(view: Value, source_id: str) -> tuple[Station, ...]:
+def stations(view: DeliveryView, source_id: str) -> tuple[Station, ...]:
     """Where a delivery has been, and where it is."""
-    status, wait, callback, tries = view["status"], view["waiting_for"], view["callback"], view["attempts"]
+    status, wait, callback, tries = view.status, view.waiting_for, view.callback, view.attempts
     sent = Station(source_id, "sent it", "good")
     tried = "not tried yet" if not tries else f"{tries} attempt{'' if tries == 1 else 's'}"
     match status:
         case "arrived":
-            held = "warn" if wait is not None and wait["kind"] != "answer" else "live"
-            return sent, Station(view["receiver"], wait_cause(view).title if wait else tried, held), _NOT_YET, _NOT_HOME
+            held = "warn" if wait is not None and wait.kind != "answer" else "live"
+            return (
+                sent,
+                Station(view.receiver, wait_cause(wait, None).title if wait else tried, held),
+                _NOT_YET,
+                _NOT_HOME,
+            )
         case "failed":
-            given_up = Station(view["receiver"], f"given up: {words(view['reason'])}", "bad")
+            given_up = Station(view.receiver, f"given up: {words(view.reason)}", "bad")
             return sent, given_up, Station("Answer", "none", "bad"), _home(callback, "was told that it failed")
         case "delivered_to_receiver":
-            return sent, Station(view["receiver"], f"accepted, {tried}", "good"), _AT_WORK, _NOT_HOME
-    answer = view["answer"]
+            return sent, Station(view.receiver, f"accepted, {tried}", "good"), _AT_WORK, _NOT_HOME
+    answer = view.answer
     said = "none" if answer is None else _answer_words(answer).partition(",")[0]
-    there = Station(view["receiver"], f"delivered, {tried}", "good")
+    there = Station(view.receiver, f"delivered, {tried}", "good")
     home = (
         _home(callback, "has the answer") if callback is not None or status == "response_delivered_to_sender" else _KEPT
     )
@@ -309,14 +313,14 @@ _NOT_HOME: Final = Station("Sender", "not yet", "plain")
 _KEPT: Final = Station("Sender", "may fetch it", "good")
 
 
-def _home(callback: Value | None, when_there: str) -> Station:
+def _home(callback: CallbackView | None, when_there: str) -> Station:
     if callback is None:
         return Station("Sender", when_there if when_there.startswith("has") else "no callback is called", "plain")
-    match callback["status"]:
+    match callback.status:
         case "delivered":
             return Station("Sender", when_there, "good")
         case "failed":
             return Station("Sender", "its callback refused", "bad")
-        case "retrying" if callback["attempts"] is not None:
-            return Station("Sender", f"callback tried {callback['attempts']} times", "warn")
+        case "retrying" if callback.attempts is not None:
+            return Station("Sender", f"callback tried {callback.attempts} times", "warn")
     return Station("Sender", "on its way back", "live")

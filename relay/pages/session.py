@@ -10,16 +10,16 @@ more, from a page of ours, and then sends them.
 
 import re
 import secrets
-from collections.abc import Mapping
 from http import HTTPStatus
-from typing import Any, Final
+from typing import Final
 
 from aiohttp import web
 
 from relay.api.landing import wants_page
-from relay.pages.api_client import ApiClient, ApiProblem
+from relay.client import ApiError
 from relay.pages.page import Page, PageRoutes
-from relay.pages.visit import HOME, PORTAL_COOKIE, Visit, own_url, see, set_framed_cookie
+from relay.pages.visit import HOME, PORTAL_COOKIE, Visit, own_url, result_of, see, set_framed_cookie
+from relay.schema.sessions import SessionView
 
 SESSION_COOKIE: Final = "relay_session"
 VISITOR_COOKIE: Final = "relay_visitor"
@@ -103,25 +103,22 @@ class SignIn(Page):
     async def log_in(self, visit: Visit) -> web.StreamResponse:
         form = await visit.form()
         key, to = form.get("key", "").strip(), own_url(form.get("to", HOME))
-        try:
-            token = await _open_session(visit, key)
-        except ApiProblem as problem:
-            return visit.show("login.html", status=problem.status, to=to, problem=problem)
+        session = await result_of(visit.api.sessions.create(key=key))
+        if isinstance(session, ApiError):
+            return visit.show("login.html", status=session.status, to=to, problem=session)
         response = see(to)
-        keep_token(visit.request, response, token)
+        keep_token(visit.request, response, session["token"])
         return response
 
     async def log_out(self, visit: Visit) -> web.StreamResponse:
-        """The browser forgets it in any case; returns whether it is ended on the server, too."""
-        left, problem = visit.in_portal, None
-        try:
-            await visit.api.call("DELETE", "/v1/session")
-        except ApiProblem as refused:
-            problem = refused if refused.status != HTTPStatus.UNAUTHORIZED else None  # it is over already
-        if left:  # a link goes on anyway
+        """The browser forgets the session in any case; the note says so if it has not ended on the server."""
+        ended = await result_of(visit.api.sessions.end())
+        if visit.in_portal:  # the link stays valid
             response = visit.show("portal_over.html", detail="You have left.", left=True)
+        elif isinstance(ended, ApiError) and ended.status != HTTPStatus.UNAUTHORIZED:  # a 401: it had ended before
+            response = visit.back(LOG_IN, f"{_NOT_ENDED} {ended.detail}", "bad")
         else:
-            response = see(LOG_IN) if problem is None else visit.back(LOG_IN, f"{_NOT_ENDED} {problem.detail}", "bad")
+            response = see(LOG_IN)
         forget_token(response)
         return response
 
@@ -131,12 +128,6 @@ class SignIn(Page):
         if (theme := form.get("theme")) in THEMES:
             response.set_cookie(THEME_COOKIE, str(theme), path=HOME, max_age=_THEME_S, httponly=True, samesite="Strict")
         return response
-
-
-async def _open_session(visit: Visit, key: str) -> str:
-    """The token of a new session. Raises ApiProblem."""
-    answer = await visit.api.call("POST", "/v1/sessions", body={"key": key})
-    return str(answer.value["token"])
 
 
 class Portal(Page):
@@ -156,7 +147,7 @@ class Portal(Page):
         if not is_in_frame and not _shows_cookies(visit.request):
             return _redirect_here(visit)
         if not is_in_frame and visit.request.cookies.get(SESSION_COOKIE) not in (None, "", token):
-            current, link = await _session(visit.api), await _session(visit.api.of(token))
+            current, link = await _session(visit), await _session(visit, token)
             if current is not None and link is not None and not _is_of_same(current, link):
                 return visit.show("portal_instead.html", current=current, link=link, token=token)
         return await _open(visit, token, framed=is_in_frame)
@@ -168,10 +159,9 @@ class Portal(Page):
 
 
 async def _open(visit: Visit, token: str, *, framed: bool) -> web.StreamResponse:
-    try:
-        await _open_session(visit, token)
-    except ApiProblem as problem:
-        return _over(visit, problem.status, problem.detail)
+    session = await result_of(visit.api.sessions.create(key=token))
+    if isinstance(session, ApiError):
+        return _over(visit, session.status, session.detail)
     response = see(FIRST)
     keep_portal(visit.request, response, token, framed=framed)
     response.headers["Referrer-Policy"] = "no-referrer"  # the address has the token
@@ -197,16 +187,17 @@ def _redirect_here(visit: Visit) -> web.StreamResponse:
     return visit.show("portal_open.html", to=visit.url_with(**{_AGAIN: "1"}))
 
 
-async def _session(api: ApiClient) -> Any:
-    """The caller, from `GET /v1/session`. None if the API does not accept the token."""
-    try:
-        return await api.get("/v1/session")
-    except ApiProblem as problem:
-        if problem.status in _NOT_ACCEPTED:
+async def _session(visit: Visit, token: str | None = None) -> SessionView | None:
+    """The session of the visitor, or that of `token`. None if the API does not accept it."""
+    api = visit.api if token is None else visit.api.with_headers({"authorization": f"Bearer {token}"})
+    session = await result_of(api.sessions.get())
+    if isinstance(session, ApiError):
+        if session.status in _NOT_ACCEPTED:
             return None
-        raise
+        raise session
+    return session
 
 
-def _is_of_same(current: Mapping[str, Any], link: Mapping[str, Any]) -> bool:
+def _is_of_same(current: SessionView, link: SessionView) -> bool:
     """Whether the visitor is in the portal of that owner already, by an earlier link."""
-    return bool(current["proof"] == link["proof"] == "portal" and current["owner"] == link["owner"])
+    return current["proof"] == link["proof"] == "portal" and current["owner"] == link["owner"]

@@ -5,12 +5,12 @@ from typing import Final
 
 from aiohttp import web
 
-from relay.pages.api_client import path
+from relay.client.http import path
 from relay.pages.page import Nav, Page, PageRoutes
 from relay.pages.receiver_form import settings_text
 from relay.pages.visit import Visit
 
-_PAGE: Final = "50"
+_PAGE: Final = 50
 
 
 class SourcesPage(Page):
@@ -24,23 +24,22 @@ class SourcesPage(Page):
         routes.post("/sources/{source_id}/pause", self.pause)
 
     async def list(self, visit: Visit) -> web.StreamResponse:
-        found = await visit.load(visit.api.get("/v1/sources", {"limit": _PAGE, **visit.filters("cursor")}))
+        found = await visit.load_list(visit.api.sources.page(limit=_PAGE, cursor=visit.cursor))
         return visit.show("sources.html", found=found)
 
     async def show(self, visit: Visit) -> web.StreamResponse:
         """Who may read a source, and no more, sees how its callback is, and not its settings."""
         source_id = visit.part("source_id")
         callback, source = await asyncio.gather(
-            visit.load(visit.api.get(path("/v1/sources/{}/callback", source_id))),
-            visit.load(visit.api.get(path("/v1/sources/{}", source_id))),
+            visit.load(visit.api.sources.callback(source_id)), visit.load(visit.api.sources.get(source_id))
         )
         if callback.problem is not None and callback.problem.status == 403:
             raise callback.problem
-        known = (source.value or {}).get("settings") or {}
+        known = (source.value["settings"] if source.value else None) or {}
         rows = [(name, settings_text(name, value)) for name, value in known.items()]
         return visit.show("source.html", source_id=source_id, callback=callback, source=source, rows=rows)
 
     async def pause(self, visit: Visit) -> web.StreamResponse:
         source_id, why = visit.part("source_id"), (await visit.form()).get("reason", "").strip()
-        call = visit.api.call("POST", path("/v1/sources/{}/callback/pause", source_id), body={"reason": why})
-        return await visit.change(call, path("/ui/sources/{}", source_id), "Its callback is paused.")
+        following = path("/ui/sources/{}", source_id)
+        return await visit.change(visit.api.sources.pause(source_id, why), following, "Its callback is paused.")

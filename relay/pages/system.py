@@ -1,7 +1,7 @@
 """Pages about the relay itself: topics and workers, system, and doctor."""
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from http import HTTPStatus
 from typing import Any, Final, NamedTuple
 from urllib.parse import urlencode
@@ -10,8 +10,10 @@ from aiohttp import web
 
 from relay.pages.page import Nav, Page, PageRoutes
 from relay.pages.visit import Loaded, Visit
+from relay.schema.operation import SettingItem
+from relay.schema.overview import LaneItem
 
-_MOST: Final = "1000"
+_MOST: Final = 1000
 _FILTERS: Final = ("role", "receiver", "served")
 ROLES: Final = [
     ("", "all"),
@@ -47,12 +49,16 @@ class WorkersPage(Page):
 
     async def _seen(self, visit: Visit) -> dict[str, Any]:
         query, by = visit.filters(*_FILTERS), visit.filters("by").get("by", "topic")
-        found = await visit.load(visit.api.get("/v1/lanes", {**query, **visit.filters("cursor"), "limit": _MOST}))
+        lanes_page = visit.api.lanes_page(
+            role=query.get("role"), receiver=query.get("receiver"), served=query.get("served"),
+            limit=_MOST, cursor=visit.cursor,
+        )  # fmt: skip
+        found = await visit.load_list(lanes_page)
         lanes = sorted(found.items, key=lambda lane: lane["served"])  # stable: lanes without a process first
         return {"found": found, "query": query, "by": by, "lanes": lanes, "topics": topics_of(lanes), "roles": ROLES}
 
 
-def topics_of(lanes: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
+def topics_of(lanes: Iterable[LaneItem]) -> list[dict[str, Any]]:
     """A row for each topic, in the order in which they come."""
     found: dict[str, dict[str, Any]] = {}
     for lane in lanes:
@@ -94,23 +100,24 @@ class System(Page):
         routes.get("/system", self.show)
 
     async def show(self, visit: Visit) -> web.StreamResponse:
-        version = await visit.load(visit.api.get("/version"))
-        told = await visit.api.call("GET", "/readyz", query={"verbose": ""}, also={503})
-        settings = await visit.load(visit.api.get("/v1/settings"))
+        version = await visit.load(visit.api.version())
+        readiness = await visit.api.readiness()
+        settings = await visit.load(visit.api.settings())
         if settings.problem is not None and settings.problem.status == HTTPStatus.FORBIDDEN:
-            settings = Loaded()  # it is the administrators' business, and no problem
+            settings = Loaded()  # they are for administrators, and their absence is no problem
+        items = settings.value["items"] if settings.value else ()
         return visit.show(
             "system.html",
             found=version,
-            parts=parts_of(told.body.decode()),
+            parts=parts_of(readiness.body.decode()),
             settings=settings,
-            given=rows_of(settings.items, given=True),
-            left=rows_of(settings.items, given=False),
+            given=rows_of(items, given=True),
+            left=rows_of(items, given=False),
             documents=DOCUMENTS,
         )
 
 
-def rows_of(items: Iterable[Mapping[str, str]], *, given: bool) -> list[tuple[str, str, str]]:
+def rows_of(items: Iterable[SettingItem], *, given: bool) -> list[tuple[str, str, str]]:
     """Name of the variable, value, and where it comes from; of those that were `given`, or were left at their
     defaults."""
     return [
@@ -143,5 +150,5 @@ class Doctor(Page):
     async def found(self, visit: Visit) -> web.StreamResponse:
         """A part of the page; the whole of it for browsers without scripts."""
         query = visit.filters("receiver")
-        found = await visit.load(visit.api.get("/v1/doctor", query))
+        found = await visit.load(visit.api.doctor(receiver=query.get("receiver")))
         return visit.show("doctor_found.html" if visit.is_partial else "doctor.html", found=found, query=query)

@@ -4,18 +4,18 @@ import json
 import secrets
 from collections.abc import Mapping
 from typing import Any, Final
-from urllib.parse import quote
 
 from aiohttp import web
 
 from relay import samples
-from relay.pages.api_client import ApiProblem, path
+from relay.client import ApiError
+from relay.client.http import path
 from relay.pages.page import Nav, Page, PageRoutes
 from relay.pages.visit import Visit
 
 SOURCE: Final = "try-it"
 _USUAL: Final = "github.push"
-_NAMED: Final = "100"
+_NAMED: Final = 100
 
 
 class Trying(Page):
@@ -43,22 +43,22 @@ class Trying(Page):
         form = await visit.form()
         source, message_id = form.get("source", "") or SOURCE, f"try-{secrets.token_hex(6)}"
         sent = await visit.result(
-            visit.api.call(
-                "POST",
-                path("/v1/sources/{}/messages", source),
-                query={"receiver": form["receiver"]} if form.get("receiver") else None,
-                content=form.get("payload", "").encode(),
-                headers=_headers(message_id, form.get("type", "")),
+            visit.api.send(
+                source,
+                form.get("payload", "").encode(),
+                receivers=[form["receiver"]] if form.get("receiver") else (),
+                type=form.get("type") or None,
+                id=message_id,
             )
         )
-        if isinstance(sent, ApiProblem):
+        if isinstance(sent, ApiError):
             return await self._show(visit, {"sample": _USUAL, "type": "", "source": source, **form}, sent)
         return visit.back(path("/ui/messages/{}/{}", source, message_id), "Sent. Watch it go round.")
 
     async def _show(
-        self, visit: Visit, values: Mapping[str, Any], problem: ApiProblem | None = None
+        self, visit: Visit, values: Mapping[str, Any], problem: ApiError | None = None
     ) -> web.StreamResponse:
-        receivers = await visit.load(visit.api.get("/v1/receivers", {"limit": _NAMED}))
+        receivers = await visit.load_list(visit.api.receivers.page(limit=_NAMED))
         return visit.show(
             "trying.html",
             status=200 if problem is None else problem.status,
@@ -67,12 +67,6 @@ class Trying(Page):
             names=samples.names(),
             receivers=[item["name"] for item in receivers.items],
         )
-
-
-def _headers(message_id: str, event_type: str) -> dict[str, str]:
-    """Values may have any characters: they go percent-encoded, as the API reads them."""
-    headers = {"ce-id": message_id, "Content-Type": "application/json"}
-    return headers | ({"ce-type": quote(event_type, safe="")} if event_type else {})
 
 
 def _readable(payload: bytes) -> str:

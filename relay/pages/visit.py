@@ -6,15 +6,18 @@ import hmac
 import json
 from collections.abc import Awaitable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Final, Generic, Literal, TypeVar, cast
+from typing import Any, Final, Generic, Literal, TypedDict, TypeVar
 from urllib.parse import parse_qsl
 
 from aiohttp import web
 from yarl import URL
 
 from relay.api.reading import read_body
-from relay.pages.api_client import ApiClient, ApiProblem
+from relay.client import ApiError, ClientError
+from relay.client.call import Asyncio
+from relay.client.relay import RelayApi
 from relay.pages.render import Renderer
+from relay.schema.attempts import AttemptItem
 
 HOME: Final = "/ui/"
 FLASH_COOKIE: Final = "relay_note"
@@ -32,6 +35,14 @@ _FIELDS: Final[web.RequestKey[list[tuple[str, str]]]] = web.RequestKey("form", l
 
 NoteKind = Literal["good", "bad", "plain"]
 T = TypeVar("T")
+Item = TypeVar("Item")
+
+
+class Listed(TypedDict, Generic[Item]):
+    """A page of a list of the API. `cursor`: of the next one; None on the last page."""
+
+    items: list[Item]
+    cursor: str | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,17 +58,35 @@ class Loaded(Generic[T]):
     """The result of a call of the API: a `value`, or a `problem` to show in its place."""
 
     value: T | None = None
-    problem: ApiProblem | None = None
+    problem: ApiError | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class LoadedList(Loaded[Listed[Item]]):
+    """A page of a list; an empty one if there is a `problem`."""
 
     @property
-    def items(self) -> Sequence[Any]:
-        """Of a list."""
-        return cast(Mapping[str, Any], self.value)["items"] if self.value is not None else ()
+    def items(self) -> Sequence[Item]:
+        return () if self.value is None else self.value["items"]
 
     @property
     def cursor(self) -> str | None:
-        """Of the list's next part."""
-        return cast(Mapping[str, Any], self.value).get("cursor") if self.value is not None else None
+        return None if self.value is None else self.value["cursor"]
+
+
+def problem(status: int, kind: str, title: str, detail: str) -> ApiError:
+    """A refusal by the pages themselves, shown as one by the API is."""
+    return ApiError(status, {"type": kind, "title": title, "detail": detail})
+
+
+async def result_of(call: Awaitable[T]) -> T | ApiError:
+    """The result of a call of the API, or its problem."""
+    try:
+        return await call
+    except ApiError as refused:
+        return refused
+    except ClientError:
+        return problem(503, "unavailable", "The API does not answer", "It may be starting, or ending. Try again.")
 
 
 @dataclass(slots=True)
@@ -69,7 +98,7 @@ class Visit:
     """
 
     request: web.Request
-    api: ApiClient
+    api: RelayApi[Asyncio]
     renderer: Renderer
     seed: str = field(repr=False)
     shared: Mapping[str, Any]
@@ -78,8 +107,8 @@ class Visit:
     newcomer: str | None = None
     in_portal: bool = False
     """A visitor with a portal link, who sees the receivers of one owner."""
-    kept: dict[str, Loaded[Any]] = field(default_factory=dict)
-    """What a live part knows from its last look."""
+    attempts: LoadedList[AttemptItem] = field(default_factory=LoadedList)
+    """Those that a live part has shown."""
     portal_origins: Sequence[str] = ()
     frame_ancestors: Sequence[str] = ()
 
@@ -94,12 +123,17 @@ class Visit:
         query = self.request.query
         return {name: query[name].strip() for name in names if query.get(name, "").strip()}
 
+    @property
+    def cursor(self) -> str | None:
+        """The cursor of the list that is shown; None on its first page."""
+        return self.request.query.get("cursor") or None
+
     async def form(self) -> Mapping[str, str]:
         """Fields of the form; of several with one name the first."""
         return dict(reversed(await self.fields()))
 
     async def fields(self) -> list[tuple[str, str]]:
-        """Names and values of the form, in their order. Raises ApiProblem for another kind of body, and the Problems of
+        """Names and values of the form, in their order. Raises ApiError for another kind of body, and the Problems of
         `read_body`."""
         fields = self.request.get(_FIELDS)
         if fields is None:
@@ -122,21 +156,24 @@ class Visit:
     async def load(self, call: Awaitable[T]) -> Loaded[T]:
         """The result of a call of the API, for a template."""
         found = await self.result(call)
-        return Loaded(problem=found) if isinstance(found, ApiProblem) else Loaded(found)
+        return Loaded(problem=found) if isinstance(found, ApiError) else Loaded(found)
 
-    async def result(self, call: Awaitable[T]) -> T | ApiProblem:
-        """The result of a call of the API. A 401 is raised: it leads to the log-in."""
-        try:
-            return await call
-        except ApiProblem as problem:
-            if problem.status == 401:
-                raise
-            return problem
+    async def load_list(self, call: Awaitable[Listed[Item]]) -> LoadedList[Item]:
+        """The page of a list, for a template."""
+        found = await self.result(call)
+        return LoadedList(problem=found) if isinstance(found, ApiError) else LoadedList(found)
+
+    async def result(self, call: Awaitable[T]) -> T | ApiError:
+        """The result of a call of the API, or its problem. A 401 is raised: it leads to the log-in."""
+        found = await result_of(call)
+        if isinstance(found, ApiError) and found.status == 401:
+            raise found
+        return found
 
     async def change(self, call: Awaitable[object], following: str, done: str) -> web.Response:
         """Make a change, and go to the page `following` with a note: `done`, or why the API refused."""
         result = await self.result(call)
-        return self.refused(following, result) if isinstance(result, ApiProblem) else self.back(following, done)
+        return self.refused(following, result) if isinstance(result, ApiError) else self.back(following, done)
 
     # the answer
 
@@ -159,10 +196,10 @@ class Visit:
                 response.set_cookie(FLASH_COOKIE, note, path=HOME, max_age=_FLASH_S, httponly=True, samesite="Strict")
         return response
 
-    def refused(self, following: str, problem: ApiProblem) -> web.Response:
+    def refused(self, following: str, refusal: ApiError) -> web.Response:
         """To another page of ours, with the API's reason as the note."""
-        more = (error["detail"] for error in problem.errors if error["detail"] != problem.detail)
-        return self.back(following, " ".join([f"{problem.title}. {problem.detail}", *more]), "bad")
+        more = (error["detail"] for error in refusal.errors if error["detail"] != refusal.detail)
+        return self.back(following, " ".join([f"{refusal.title}. {refusal.detail}", *more]), "bad")
 
     def has_page(self, href: str) -> bool:
         """Whether the navigation leads there."""
@@ -239,8 +276,8 @@ def _parsed(kind: str, body: bytes) -> list[tuple[str, str]]:
     if not body:
         return []
     if kind != _FORM_TYPE:
-        raise ApiProblem(415, "form", "This is no form", f"A page posts {_FORM_TYPE}.")
+        raise problem(415, "form", "This is no form", f"A page posts {_FORM_TYPE}.")
     try:
         return parse_qsl(body.decode(), keep_blank_values=True, errors="strict", max_num_fields=_MOST_FIELDS)
     except ValueError:
-        raise ApiProblem(400, "form", "The form cannot be read", "Go back, load the page again, repeat it.") from None
+        raise problem(400, "form", "The form cannot be read", "Go back, load the page again, repeat it.") from None

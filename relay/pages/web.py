@@ -4,20 +4,20 @@ import gzip
 import hashlib
 import hmac
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Final
 
-from aiohttp import web
+from aiohttp import ClientSession, DummyCookieJar, UnixConnector, web
 from aiohttp.typedefs import Handler as WebHandler
 
 from relay import __version__
-from relay.api.connection import address_of
+from relay.api.connection import VISITOR_ADDRESS, address_of
 from relay.api.shares import Shares
+from relay.client import ApiError, AsyncRelay
 from relay.domain.session import kind_of
-from relay.pages.api_client import ApiProblem, OwnApi
 from relay.pages.failed import FailedPage, ReplaysPage
 from relay.pages.live import Streams, live_handler
 from relay.pages.message import MessageDetailPage
@@ -42,11 +42,26 @@ from relay.pages.session import (
 from relay.pages.sources import SourcesPage
 from relay.pages.system import Doctor, System, WorkersPage
 from relay.pages.try_it import Trying
-from relay.pages.visit import FLASH_COOKIE, HOME, Visit, is_framed, note_of, own_url, see, set_framed_cookie
+from relay.pages.visit import (
+    FLASH_COOKIE,
+    HOME,
+    Visit,
+    is_framed,
+    note_of,
+    own_url,
+    problem,
+    result_of,
+    see,
+    set_framed_cookie,
+)
 
 FILES: Final = Path(__file__).parent / "static"
 _TYPES: Final = {".js": "text/javascript", ".css": "text/css", ".svg": "image/svg+xml"}
 _FOR_EVER: Final = "public, max-age=31536000, immutable"
+_TIMEOUT_S: Final = 70.0
+"""Of one call: a test of a receiver takes up to a minute."""
+_MOST_AT_ONCE: Final = 256
+"""Connections to the API."""
 _READING: Final = frozenset({"GET", "HEAD"})
 _METHODS: Final = frozenset({"POST", "PUT", "PATCH", "DELETE"})
 _POLICY: Final = (
@@ -74,8 +89,8 @@ def create_pages(
 ) -> web.Application:
     """`socket`: where the API of this process listens. `now`: Unix seconds. `shares`: of live pages. `portal_origins`:
     of pages that may show the portal in a frame."""
-    api, statics, streams = OwnApi(socket), _Statics(), Streams(shares)
-    visitors = _Visitors(api, Renderer(statics.url, now), portal_origins)
+    statics, streams = _Statics(), Streams(shares)
+    visitors = _Visitors(Renderer(statics.url, now), portal_origins)
     app = web.Application(middlewares=[_with_headers])
     app.router.add_get("/static/{digest}/{name:.+}", statics.get)
     routes = _Routes(app.router, visitors, streams)
@@ -84,26 +99,27 @@ def create_pages(
     app.router.add_get("", _home)
     app.router.add_route("*", "/{rest:.*}", visitors.wrapped(_unknown_page))
 
-    async def start(_app: web.Application) -> None:
-        await api.start()
+    async def connect(_app: web.Application) -> AsyncIterator[None]:
+        connector = UnixConnector(str(socket), limit=_MOST_AT_ONCE)
+        async with ClientSession(connector=connector, cookie_jar=DummyCookieJar(), auto_decompress=False) as session:
+            visitors.api = AsyncRelay("http://localhost", "", tries=1, timeout_s=_TIMEOUT_S, session=session)
+            yield
 
     async def end_streams(_app: web.Application) -> None:
         streams.end()
 
-    async def close(_app: web.Application) -> None:
-        await api.close()
-
-    app.on_startup.append(start)
+    app.cleanup_ctx.append(connect)
     app.on_shutdown.append(end_streams)
-    app.on_cleanup.append(close)
     return app
 
 
 class _Visitors:
-    """Makes visits of requests, and responses of errors."""
+    """Makes visits of requests, and responses of errors. `api`: of this process, without a key; set before the first
+    request."""
 
-    def __init__(self, api: OwnApi, renderer: Renderer, portal_origins: Sequence[str]) -> None:
-        self._api = api
+    api: AsyncRelay
+
+    def __init__(self, renderer: Renderer, portal_origins: Sequence[str]) -> None:
         self._portal_origins = portal_origins
         self._renderer = renderer
 
@@ -123,7 +139,7 @@ class _Visitors:
         note = note_of(request.cookies.get(FLASH_COOKIE)) if request.method in _READING else None
         return Visit(
             request,
-            self._api.of(token, address_of(request)),
+            self.api.with_headers(_identity(token, address_of(request))),
             self._renderer,
             token or visitor,
             shared,
@@ -142,17 +158,20 @@ class _Visitors:
             visit = self.visit(request)
             if visit.in_portal and request.path == HOME:
                 return see(FIRST)
-            try:
-                if changes and not await _is_our_form(visit):
-                    raise ApiProblem(403, "form", "The form is too old", "Go back, load the page again, repeat it.")
-                response = await handler(visit)
-            except ApiProblem as problem:
-                response = _of_problem(visit, problem)
+            response = await result_of(_response(visit, handler, changes=changes))
+            if isinstance(response, ApiError):
+                response = _of_problem(visit, response)
             if not response.prepared:
                 _finish(visit, response)
             return response
 
         return handle
+
+
+def _identity(token: str | None, address: str | None) -> dict[str, str]:
+    """Headers with which a call has the rights of a visitor, and no others, and their address."""
+    rights = {} if token is None else {"authorization": f"Bearer {token}"}
+    return rights | ({VISITOR_ADDRESS: address} if address else {})
 
 
 class _Routes:
@@ -169,6 +188,12 @@ class _Routes:
 
     def live(self, path: str, fragment: Fragment, *, every_s: float = 1.0, tail: Tail | None = None) -> None:
         self._router.add_get(path, live_handler(self._visitors.visit, self._streams, fragment, every_s, tail))
+
+
+async def _response(visit: Visit, handler: Handler, *, changes: bool) -> web.StreamResponse:
+    if changes and not await _is_our_form(visit):
+        raise problem(403, "form", "The form is too old", "Go back, load the page again, repeat it.")
+    return await handler(visit)
 
 
 async def _is_our_form(visit: Visit) -> bool:
@@ -203,11 +228,11 @@ async def _with_headers(request: web.Request, handler: WebHandler) -> web.Stream
     return response
 
 
-def _of_problem(visit: Visit, problem: ApiProblem) -> web.StreamResponse:
-    if problem.status != 401:
-        return visit.show("problem.html", status=problem.status, problem=problem)
+def _of_problem(visit: Visit, refused: ApiError) -> web.StreamResponse:
+    if refused.status != 401:
+        return visit.show("problem.html", status=refused.status, problem=refused)
     if visit.in_portal:
-        over = visit.show("portal_over.html", status=401, detail=problem.detail, left=False)
+        over = visit.show("portal_over.html", status=401, detail=refused.detail, left=False)
         forget_token(over)
         return over
     to = visit.url if visit.request.method in _READING and not visit.is_partial else HOME
@@ -228,7 +253,7 @@ async def _home(_request: web.Request) -> web.StreamResponse:
 
 
 async def _unknown_page(visit: Visit) -> web.StreamResponse:
-    raise ApiProblem(404, "not-found", "There is no such page", "It may have moved, or the link is mistyped.")
+    raise problem(404, "not-found", "There is no such page", "It may have moved, or the link is mistyped.")
 
 
 class _Actions(Page):
@@ -246,13 +271,13 @@ class _Actions(Page):
         form = await visit.form()
         method, target, following = form.get("method", ""), form.get("path", ""), own_url(form.get("next", HOME))
         if method not in _METHODS or not target.startswith("/v1/") or "/.." in target:
-            raise ApiProblem(400, "invalid-request", "The action is not valid", "Load the page again.")
+            raise problem(400, "invalid-request", "The action is not valid", "Load the page again.")
         if form.get("confirm") and not form.get("confirmed"):
             return visit.show("confirm.html", form=form, next=following)
         try:
             body = json.loads(form["body"]) if form.get("body") else None
         except ValueError as error:
-            raise ApiProblem(400, "invalid-request", "The action is not valid", "Its body is no JSON.") from error
+            raise problem(400, "invalid-request", "The action is not valid", "Its body is no JSON.") from error
         done = form.get("done") or f"{form.get('label', 'It')}: done."
         return await visit.change(visit.api.call(method, target, body=body), following, done)
 

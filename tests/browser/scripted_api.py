@@ -7,7 +7,7 @@ import time
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 from urllib.parse import unquote
 
 from aiohttp import web
@@ -16,7 +16,18 @@ from relay.api.bounds import limit_requests
 from relay.api.limits import ApiLimits
 from relay.api.shares import shares_of_live_pages
 from relay.pages.web import create_pages
+from relay.schema.sessions import SessionView
 from workers.dependencies import Meter
+
+NO_KEY: Final[SessionView] = {
+    "who": "anyone",
+    "proof": "nothing",
+    "key": None,
+    "owner": None,
+    "scopes": ["admin"],
+    "receivers": None,
+    "expires_at": None,
+}
 
 
 class Call(NamedTuple):
@@ -32,7 +43,7 @@ class ScriptedApi:
     `posts`: what a POST, PATCH or DELETE answers; by default an empty object. `calls`: those that came."""
 
     def __init__(self, answers: Mapping[str, Any], posts: Mapping[str, Any] | None = None) -> None:
-        self.answers = {"/v1/session": {"proof": "nothing"}, **answers}
+        self.answers = {"/v1/session": NO_KEY, **answers}
         self.posts = dict(posts or {})
         self.calls: list[Call] = []
         self.queries: list[tuple[str, dict[str, str]]] = []

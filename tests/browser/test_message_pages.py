@@ -5,6 +5,7 @@ from typing import Any, Final
 import pytest
 from playwright.async_api import expect
 
+from relay.schema.replays import OneView
 from tests.browser.conftest import Visiting
 from tests.browser.scripted_api import Call, ScriptedApi, problem, scripted_pages
 from tests.browser.told import AT, api_of, at, attempt, delivery, job, letter, listed, message, preview, round_trip
@@ -117,19 +118,27 @@ async def test_a_message_is_opened_by_its_ids_without_a_history(visiting: Visiti
 async def test_chosen_ones_are_counted_first_and_then_replayed(visiting: Visiting) -> None:
     refused = (409, problem("not-replayable", "It cannot be replayed", "It was replayed meanwhile.", 409))
     target = f"{AT}/deliveries/audit/replay"
+    replayed: OneView = {
+        "action": "replay",
+        "receiver": "audit",
+        "source_id": "github",
+        "message_id": "build-4711",
+        "generation": 1,
+        "topic": None,
+    }
     async with scripted_pages(ScriptedApi(failing())) as api, visiting(api.url) as visitor:
         page = visitor.page
-        for answer, note in (({}, "1 delivery is on the way again."), (refused, "It was replayed meanwhile.")):
+        for answer, note in ((replayed, "1 delivery is on the way again."), (refused, "It was replayed meanwhile.")):
             api.posts[target] = answer
             await visitor.open("/ui/messages?source=github")
             await page.get_by_label("Choose build-4711").check()
             await expect(page.get_by_text("1 chosen")).to_be_visible()
             await page.get_by_role("button", name="Replay chosen").click()
             await expect(page.get_by_role("heading", name="Replay 1 failed delivery?")).to_be_visible()
-            assert (answer == {}) is (api.calls == [])
+            assert (answer is replayed) is (api.calls == [])
             await page.get_by_role("button", name="Replay").click()
             await expect(page.get_by_role("status")).to_contain_text(note)
-            assert api.calls[-1] == Call("POST", target, {})
+            assert api.calls[-1] == Call("POST", target, {"only_failed": True})
 
 
 async def test_the_list_goes_on_and_holds_still_under_a_hand(visiting: Visiting) -> None:

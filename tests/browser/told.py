@@ -2,7 +2,9 @@
 
 from collections.abc import Mapping
 from datetime import UTC, datetime
-from typing import Any, Final
+from typing import Any, Final, cast
+
+from relay.schema.dead_letters import LetterView
 
 BEGUN: Final = datetime(2026, 11, 22, 14, 3, 7, 120_000, UTC).timestamp()
 
@@ -95,9 +97,9 @@ def attempt(seconds: float, took_ms: float, status: int | None = 200, **values: 
     }
 
 
-def letter(**values: Any) -> dict[str, Any]:
+def letter(**values: Any) -> LetterView:
     """A dead letter."""
-    return {
+    usual: LetterView = {
         "receiver": "ci",
         "source_id": "github",
         "message_id": "build-4711",
@@ -111,8 +113,8 @@ def letter(**values: Any) -> dict[str, Any]:
         "partition": 3,
         "offset": 17,
         "replay": "/v1/failed/3/17/replay",
-        **values,
     }
+    return cast(LetterView, usual | values)
 
 
 AT: Final = "/v1/sources/github/messages/build-4711"

@@ -61,7 +61,7 @@ MAY_IMPORT: Final = {
         "adapter",
         "api",
     },
-    "pages": {"domain", "schema", "telemetry", "samples", "api", "pages"},
+    "pages": {"domain", "schema", "telemetry", "samples", "api", "client", "pages"},
 }
 """Layer -> layers that it may import. Layers that are not here (cli, what wires a process) may import all."""
 

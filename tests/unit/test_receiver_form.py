@@ -5,10 +5,11 @@ from typing import Any
 
 import pytest
 
+from relay.client import ApiError
 from relay.pages import spark
-from relay.pages.api_client import ApiProblem
 from relay.pages.receiver_form import COMMON, credentials_of, given_anew, settings_of, shown, wanted_of
 from relay.pages.receivers import host_of
+from relay.schema.receivers import ReceiverView
 
 PRESENT: dict[str, Any] = {
     "post_endpoint": "https://u:********@ci.example/hooks",
@@ -51,28 +52,36 @@ def test_what_was_changed_is_a_merge_patch(changed: dict[str, str], patch: dict[
 
 def test_a_credential_that_is_wanted_anew_has_a_field_that_goes_along() -> None:
     errors = [{"pointer": place, "detail": ""} for place in ("/bearer_token", "/headers/x~1y", "/tls/client_key")]
-    wanted = credentials_of(ApiProblem(409, "credentials-needed", "", "", errors))
+    wanted = credentials_of(ApiError(409, {"type": "/problems/credentials-needed", "errors": errors}))
     assert [field.label for field in wanted] == ["bearer_token", "headers.x/y"]
     written = {field.name: f"new {field.label}" for field in wanted} | {"rate_limit": "7"}
     assert given_anew(written) == {"bearer_token": "new bearer_token", "headers": {"x/y": "new headers.x/y"}}
     assert given_anew(dict.fromkeys(written, "")) == {}
-    assert credentials_of(ApiProblem(422, "invalid-receiver", "", "", errors)) == []
+    assert credentials_of(ApiError(422, {"type": "/problems/invalid-receiver", "errors": errors})) == []
 
 
 @pytest.mark.parametrize("text", ["many", "1.5", "-1", "²"])
 def test_what_is_no_number_is_said(text: str) -> None:
-    with pytest.raises(ApiProblem, match="whole number"):
+    with pytest.raises(ApiError, match="whole number"):
         wanted_of(form(rate_limit=text), PRESENT, COMMON)
 
 
 def test_settings_say_where_they_come_from() -> None:
-    it = {"settings": {"timeout": 90.0, "enabled": True, "lane": "shared"}, "given": ["timeout"], "declared_by": "file"}
+    it: ReceiverView = {
+        "name": "ci",
+        "declared_by": "file",
+        "owner": None,
+        "labels": {},
+        "etag": "1",
+        "settings": {"timeout": 90.0, "enabled": True, "lane": "shared"},
+        "given": ["timeout"],
+    }
     assert settings_of(it) == [
         ("timeout", "90 s", "receivers file"),
         ("enabled", "true", "default"),
         ("lane", "shared", "default"),
     ]
-    assert settings_of({"settings": None, "given": None, "declared_by": None}) == []
+    assert settings_of({**it, "settings": None, "given": None, "declared_by": None}) == []
 
 
 @pytest.mark.parametrize(

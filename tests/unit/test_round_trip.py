@@ -1,18 +1,26 @@
 """A message's round trip, as steps in time."""
 
+from collections.abc import Sequence
 from typing import Any
 
+import msgspec
 import pytest
 
 from relay.pages.message import in_front, mends
-from relay.pages.round_trip import WIDTH, Step, moment, stations, took, trips_of
+from relay.pages.round_trip import WIDTH, Step, Trip, moment, stations, took, trips_of
+from relay.schema.attempts import AttemptItem
+from relay.schema.messages import DeliveryView, MessageView
 from tests.browser.told import AT, BEGUN, at, attempt, delivery, message, round_trip
 
 NOW = BEGUN + 100.0
 
 
+def trips(one: dict[str, Any], attempts: Sequence[dict[str, Any]] = ()) -> tuple[Trip, ...]:
+    return trips_of(msgspec.convert(one, MessageView), msgspec.convert(list(attempts), list[AttemptItem]), NOW)
+
+
 def steps_of(one: dict[str, Any], *attempts: dict[str, Any]) -> list[Step]:
-    [trip] = trips_of(message(one), attempts, NOW)
+    [trip] = trips(message(one), attempts)
     return [step for life in trip.lives for step in life.steps]
 
 
@@ -26,7 +34,7 @@ def wait(kind: str, **values: Any) -> dict[str, Any]:
 
 def test_the_whole_way_is_told_in_order() -> None:
     told = round_trip()
-    [trip] = trips_of(told[AT], told[f"{AT}/attempts"]["items"], NOW)
+    [trip] = trips(told[AT], told[f"{AT}/attempts"]["items"])
     [life] = trip.lives
     assert titles(list(life.steps)) == [
         "Arrived",
@@ -51,7 +59,7 @@ def test_the_whole_way_is_told_in_order() -> None:
 
 def test_bars_are_in_order_inside_the_drawing_and_all_to_be_seen() -> None:
     told = round_trip()
-    [trip] = trips_of(told[AT], told[f"{AT}/attempts"]["items"], NOW)
+    [trip] = trips(told[AT], told[f"{AT}/attempts"]["items"])
     bars = [step.bar for step in trip.lives[0].steps if step.bar is not None]
     assert len(bars) == len(trip.lives[0].steps)
     assert all(bar.x >= 0 and bar.width > 0 and bar.x + bar.width <= WIDTH + 0.1 for bar in bars)
@@ -76,7 +84,6 @@ def test_only_the_last_of_what_was_tried_again_has_advice() -> None:
         ("no_worker", "No worker serves its lane"),
         ("order", "Behind another message"),
         ("paused", "The receiver is paused"),
-        ("some_new_kind", "Waiting"),
     ],
 )
 def test_what_is_waited_for_goes_on_until_now(kind: str, title: str) -> None:
@@ -104,14 +111,14 @@ def test_a_replay_is_a_life_of_its_own() -> None:
     one = delivery(status="response_received_from_receiver", generation=1)
     given_up = {"outcome": "dead", "reason": "rejected", "detail": "422"}
     first, second = attempt(1, 5, 422, **given_up), attempt(60, 5, 200, generation=1)
-    [trip] = trips_of(message(one), [second, first], NOW)
+    [trip] = trips(message(one), [second, first])
     assert [life.generation for life in trip.lives] == [0, 1]
     assert trip.lives[0].steps[-1].title == "Given up: rejected"
     assert trip.lives[1].steps[0].title == "Attempt 1: 200 OK"
 
 
 def test_what_has_no_time_is_not_drawn() -> None:
-    [trip] = trips_of(message(delivery(status="failed", reason="expired"), received_at=None), [], NOW)
+    [trip] = trips(message(delivery(status="failed", reason="expired"), received_at=None))
     assert {step.bar for step in trip.lives[0].steps} == {None}
     assert took([trip], None) is None
 
@@ -133,7 +140,9 @@ def test_what_has_no_time_is_not_drawn() -> None:
     ],
 )
 def test_four_stations_tell_it_at_one_glance(values: dict[str, Any], states: list[str]) -> None:
-    assert [station.state for station in stations(delivery(**values), "github")] == states
+    assert [
+        station.state for station in stations(msgspec.convert(delivery(**values), DeliveryView), "github")
+    ] == states
 
 
 @pytest.mark.parametrize(
@@ -150,8 +159,8 @@ def test_the_message_in_front_is_led_to(source_id: str, message_id: str, page: s
 
 def test_what_mends_a_wait_is_a_button() -> None:
     def first(kind: str, detail: str = "") -> tuple[str, str, str]:
-        [trip] = trips_of(message(delivery(status="arrived", waiting_for=wait(kind, detail=detail))), [], NOW)
-        return mends(message(), trip)[0]
+        [trip] = trips(message(delivery(status="arrived", waiting_for=wait(kind, detail=detail))))
+        return mends(msgspec.convert(message(), MessageView), trip)[0]
 
     assert first("paused") == ("Resume ci", "POST", "/v1/receivers/ci/resume")
     assert first("verification")[1:] == ("POST", "/v1/receivers/ci/verify")

@@ -2,23 +2,31 @@
 
 from typing import Any
 
+import msgspec
 import pytest
 from rich.cells import cell_len
 
 from relay.cli.timeline import span, timeline
+from relay.schema.attempts import AttemptItem
+from relay.schema.messages import MessageView
 
 NOON = "2026-09-21T12:00:0{}Z"
 LATER = 1_790_000_000.0  # 14:13:20 of that day
 
 
-def message(*deliveries: dict[str, Any]) -> dict[str, Any]:
-    return {
+def message(*deliveries: dict[str, Any]) -> MessageView:
+    shown = {
         "source_id": "github",
         "message_id": "m-1",
         "status": "arrived",
         "received_at": NOON.format("0.000"),
         "deliveries": list(deliveries),
+        "webhook_id": "msg_1",
+        "type": None,
+        "at": None,
+        "duplicate": False,
     }
+    return msgspec.convert(shown, MessageView)
 
 
 def delivery(**more: Any) -> dict[str, Any]:
@@ -27,7 +35,7 @@ def delivery(**more: Any) -> dict[str, Any]:
     return usual | rest | more
 
 
-def attempt(seconds: str, status: int | None, **more: Any) -> dict[str, Any]:
+def attempt(seconds: str, status: int | None, **more: Any) -> AttemptItem:
     response = None if status is None else {"status": status, "headers": {}, "body": "", "truncated": False}
     error = None if status is not None else {"kind": "refused", "detail": "nobody listens", "sent": False}
     usual = {
@@ -44,8 +52,13 @@ def attempt(seconds: str, status: int | None, **more: Any) -> dict[str, Any]:
         "reason": None,
         "detail": None,
         "next_attempt_at": None,
+        "partition": 0,
+        "offset": 0,
+        "source_id": "github",
+        "message_id": "m-1",
+        "cut": False,
     }
-    return usual | more
+    return msgspec.convert(usual | more, AttemptItem)
 
 
 WAIT = {

@@ -2,27 +2,27 @@
 
 import asyncio
 from collections.abc import AsyncIterator
-from typing import Any
 
-from relay.pages.api_client import ApiProblem, Query
+from relay.client import RelayUnreachable
+from relay.client.sse import ServerSentEvent
 from relay.pages.live import IDLE_S, LINGER_S, Wakes
 from tests.fakes.virtual_time import virtually
 
 
 class Scripted:
-    """Tells what is put there; `refuses`: nobody gets a place. `asked`: queries."""
+    """Tells what is put there; `refuses`: nobody gets a place. `asked`: how often."""
 
     def __init__(self, *, refuses: bool = False) -> None:
         self.told: asyncio.Queue[str] = asyncio.Queue()
         self.refuses = refuses
-        self.asked: list[Query | None] = []
+        self.asked = 0
 
-    async def events(self, target: str, query: Query | None = None) -> AsyncIterator[tuple[str, Any]]:
-        self.asked.append(query)
+    async def events(self) -> AsyncIterator[ServerSentEvent]:
+        self.asked += 1
         if self.refuses:
-            raise ApiProblem(503, "unavailable", "All places are taken", "Later.")
+            raise RelayUnreachable("all places are taken")
         while True:
-            yield await self.told.get(), {}
+            yield ServerSentEvent(await self.told.get(), {})
 
 
 async def looks(wakes: Wakes, seconds: float) -> int:
@@ -37,7 +37,7 @@ async def looks(wakes: Wakes, seconds: float) -> int:
 @virtually
 async def test_while_nothing_happens_there_is_hardly_a_look() -> None:
     api = Scripted()
-    wakes = Wakes(api, {"source": "shop"}, 1.0)
+    wakes = Wakes(api.events, 1.0)
     running = asyncio.create_task(wakes.run())
     assert await looks(wakes, 10) == 10  # nobody has said yet that they listen
     api.told.put_nowait("listening")
@@ -53,24 +53,24 @@ async def test_while_nothing_happens_there_is_hardly_a_look() -> None:
     api.told.put_nowait("away")
     await looks(wakes, IDLE_S)
     assert await looks(wakes, 10) == 10
-    assert api.asked == [{"source": "shop"}]
+    assert api.asked == 1
     running.cancel()
 
 
 @virtually
 async def test_where_nobody_can_listen_it_is_looked_at_again_and_again() -> None:
     api = Scripted(refuses=True)
-    wakes = Wakes(api, {}, 1.0)
+    wakes = Wakes(api.events, 1.0)
     running = asyncio.create_task(wakes.run())
     assert await looks(wakes, 100) == 100
-    assert 2 <= len(api.asked) <= 5
+    assert 2 <= api.asked <= 5
     running.cancel()
 
 
 @virtually
 async def test_who_has_to_end_waits_for_nothing() -> None:
     api, ended = Scripted(), asyncio.Event()
-    wakes = Wakes(api, {}, 1.0)
+    wakes = Wakes(api.events, 1.0)
     running = asyncio.create_task(wakes.run())
     api.told.put_nowait("listening")
     await looks(wakes, LINGER_S + 2)
