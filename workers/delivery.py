@@ -1,9 +1,7 @@
 """A delivery as the engine's work: one message on its way to one receiver, and the rules for sending it."""
 
-from dataclasses import dataclass
 from functools import lru_cache
 from math import inf
-from typing import assert_never
 
 from msgspec import structs
 
@@ -218,56 +216,36 @@ def _order_key(*parts: str) -> bytes:
     return digest12("q", *parts)
 
 
-@dataclass(frozen=True, slots=True)
-class Setback:
-    """An unsuccessful attempt. `detail`: the failure, in words. `whole`: the whole endpoint is to be paused.
-    `counted`: this used up an attempt."""
-
-    why: str
-    detail: str
-    status: int | None
-    retry_after_s: float | None
-    healthy: bool | None
-    counted: bool = True
-    whole: bool = False
-
-
-def setback_of(outcome: NotNow | Ambiguous | NotProcessed, detail: str) -> Setback:
-    """The setback of `outcome`. `detail`: describes the exchange behind it."""
-    health = healthy(outcome)
-    match outcome:
-        case NotNow(retry_after_s, status, counted):
-            return Setback("not now", detail, status, retry_after_s, health, counted, whole=True)
-        case Ambiguous(retry_after_s, last_status, kind) | NotProcessed(retry_after_s, last_status, kind):
-            return Setback(kind, detail, last_status, retry_after_s, health)
-    assert_never(outcome)
-
-
-def decide_retry(setback: Setback, *, attempts: int, age_s: float, policy: RetryPolicy, jitter: Jitter) -> Later | Dead:
+def decide_retry(
+    outcome: NotNow | Ambiguous | NotProcessed,
+    detail: str,
+    *,
+    attempts: int,
+    age_s: float,
+    policy: RetryPolicy,
+    jitter: Jitter,
+) -> Later | Dead:
     """What follows a failed POST, to a receiver or callback: later, or dead (`exhausted`, `expired`) at the first of
     the policy's limits.
 
-    `attempts`: POSTs begun so far. The pause of a whole endpoint is as long as the endpoint asked for, even if this
-    delivery has less time left, or none.
+    `detail`: the failure, in words. `attempts`: POSTs begun so far. After "not now" the whole endpoint is paused, for
+    as long as it asked, even if this delivery has less time left, or none.
     """
-    tried = attempts if setback.counted else min(attempts, policy.max_attempts) - 1
-    asked_s = setback.retry_after_s or 0.0
-    match next_attempt(attempts=tried, age_s=age_s, policy=policy, retry_after_s=setback.retry_after_s, jitter=jitter):
+    is_pause, asked_s, health = isinstance(outcome, NotNow), outcome.retry_after_s or 0.0, healthy(outcome)
+    counted = outcome.counted if isinstance(outcome, NotNow) else True
+    tried = attempts if counted else min(attempts, policy.max_attempts) - 1
+    match next_attempt(attempts=tried, age_s=age_s, policy=policy, retry_after_s=outcome.retry_after_s, jitter=jitter):
         case RetryAgain(delay_s):
             return Later(
                 delay_s,
-                setback.why,
-                counted=setback.counted,
-                last_status=setback.status,
-                healthy=setback.healthy,
-                pause_s=max(delay_s, asked_s) if setback.whole else 0.0,
-                detail=setback.detail,
+                "not now" if isinstance(outcome, NotNow) else outcome.kind,
+                counted=counted,
+                last_status=outcome.status,
+                healthy=health,
+                pause_s=max(delay_s, asked_s) if is_pause else 0.0,
+                detail=detail,
             )
         case GiveUp(reason):
-            return Dead(
-                reason,
-                f"given up after {attempts} attempts; the last: {setback.detail}",
-                setback.status,
-                setback.healthy,
-                pause_s=max(backoff(tried, policy, jitter), asked_s) if setback.whole else 0.0,
-            )
+            words = f"given up after {attempts} attempts; the last: {detail}"
+            pause_s = max(backoff(tried, policy, jitter), asked_s) if is_pause else 0.0
+            return Dead(reason, words, outcome.status, health, pause_s=pause_s)

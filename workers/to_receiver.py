@@ -55,7 +55,6 @@ from workers.delivery import (
     decide_retry,
     not_sendable,
     receiver_or_stand_in,
-    setback_of,
     still_there,
     unusable_wait,
 )
@@ -258,7 +257,8 @@ class ToReceiver:
 
     def _retry(self, work: Delivery, outcome: NotNow | Ambiguous | NotProcessed, detail: str) -> Later | Dead:
         return decide_retry(
-            setback_of(outcome, detail),
+            outcome,
+            detail,
             attempts=work.attempts,
             age_s=work.age_s(self._outside.clock.time()),
             policy=work.receiver.post.retry,

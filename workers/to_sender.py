@@ -43,7 +43,7 @@ from relay.state.attempts import CallKind, Limits
 from relay.state.port import Lane, State
 from relay.state.replies import answered
 from relay.state.rows import Mark, Result, Row, RowKey, Stage, callback_row, delivery_row
-from workers.delivery import HopWork, decide_retry, pace_of, setback_of, unusable_wait
+from workers.delivery import HopWork, decide_retry, pace_of, unusable_wait
 from workers.dependencies import Outside
 from workers.records import Letters, has_arrived
 from workers.requests import ping
@@ -222,7 +222,8 @@ class ToSender:
     ) -> Later | Dead:
         work.said = detail
         decision = decide_retry(
-            setback_of(outcome, detail),
+            outcome,
+            detail,
             attempts=work.attempts,
             age_s=work.age_s(self._outside.clock.time()),
             policy=limits_of(callback),
