@@ -31,7 +31,7 @@ async def look_at_clock_of_state(case: CheckContext) -> list[Checked]:
 
 
 def judge_clock(ahead_s: float) -> Checked:
-    """`ahead_s`: how far the state's clock is ahead of this machine's."""
+    """`ahead_s`: how far this machine's clock is ahead of the state's."""
     way = "ahead of" if ahead_s > 0 else "behind"
     if abs(ahead_s) <= OFF_S:
         return fine("clock", f"{abs(ahead_s):.1f} s {way} that of Redis")

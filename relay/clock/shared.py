@@ -61,11 +61,3 @@ class SharedClock:
         there = await self._server.time()
         ended = self._own.monotonic()
         return ended - begun, there - (begun + ended) / 2
-
-
-def off(ahead_s: float) -> str | None:
-    """A warning about a clock that is `ahead_s` of the shared one; None within the tolerance."""
-    if abs(ahead_s) <= OFF_S:
-        return None
-    way = "ahead of" if ahead_s > 0 else "behind"
-    return f"the clock of this machine is {abs(ahead_s):.0f} s {way} that of the state's server: set both by NTP"

@@ -5,15 +5,17 @@ from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from typing import Final
 
+from relay.checks.clock import judge_clock
 from relay.checks.registry import ReadyPart, ReadyWarning
+from relay.checks.state import judge_parked
 from relay.clock import Clock
-from relay.clock.shared import OFF_S, SharedClock, off
+from relay.clock.shared import OFF_S, SharedClock
 from relay.control.registry import Registry
+from relay.domain.diagnosis import Checked
 from relay.domain.errors import StateRecovering, Unavailable
 from relay.state.port import State
 from relay.telemetry.logging import get_logger
 from relay.telemetry.metrics import Metrics
-from relay.telemetry.observer import is_many
 from relay.watch.topics import TopicWatch
 
 CLOCK_LOOK_S: Final = 60.0
@@ -83,10 +85,8 @@ class ParkedWatch:
     async def look(self) -> None:
         """One check. Raises Unavailable."""
         total = await self._state.parked_total()
-        count = total.retries + total.polls
-        self._report(count, self._cap)
-        words = f"{count} of {self._cap} records that may be parked in all"
-        self.warning = words if is_many(count, self._cap) else None
+        self._report(total.retries + total.polls, self._cap)
+        self.warning = _problem(judge_parked(total, self._cap))
 
 
 async def watch_part(
@@ -140,11 +140,15 @@ def warnings_of(
     """Conditions that need attention although messages are still delivered, by subject; None: no problem."""
     found: dict[ReadyWarning, str | None] = {
         "parked": parked.warning,
-        "clock": off(clock.ahead_s),
+        "clock": _problem(judge_clock(clock.ahead_s)),
         "topics": topics.warning,
         "configuration": _unusable(registry),
     }
     return dict(found.items())
+
+
+def _problem(checked: Checked) -> str | None:
+    return None if checked.ok else checked.what
 
 
 def _unusable(registry: Registry) -> str | None:
