@@ -46,6 +46,7 @@ from relay.api.waiters import (
     Waiters,
     wait_asked,
 )
+from relay.domain.coordinate import Coordinate
 from relay.domain.hop import NO_RECEIVER
 from relay.domain.identity import DeliveryId, MessageId, is_receiver_name
 from relay.domain.replay_job import Action
@@ -126,20 +127,19 @@ class ReplayResource:
         """Send a delivery again."""
         wait = wait_asked(request, self._context.limits.wait_s)
         delivery = _delivery(request)
-        await self._check_own(request, delivery)
-        returns = may_read(request, delivery.source_id)
-        plan = await self.again(delivery, only_failed=body.only_failed, returns=returns)
-        told = _done("replay", delivery, plan)
+        row, letter = await self._visible(request, delivery)
+        plan = await self._again(delivery, row, letter, only_failed=body.only_failed)
+        accepted = _done("replay", delivery, plan)
         has_changed(request)
         if wait is None:
-            return told
+            return accepted
         waited = await self._waiters.wait(request, delivery, wait, generation=plan.out[0].generation)
         if waited.response is not None:
             return waited.response
         identity = MessageId(delivery.source_id, delivery.message_id)
-        told.headers.update({"Location": message_location(identity), "Retry-After": str(ASK_AGAIN_S)})
-        told.headers.update(waited.headers)
-        return told
+        accepted.headers.update({"Location": message_location(identity), "Retry-After": str(ASK_AGAIN_S)})
+        accepted.headers.update(waited.headers)
+        return accepted
 
     @route(
         "POST",
@@ -157,42 +157,45 @@ class ReplayResource:
     async def discard_one(self, request: web.Request) -> web.Response:
         """Give a delivery up, or its dead letter."""
         delivery = _delivery(request)
-        await self._check_own(request, delivery)
-        row, letter = await self._row_and_letter(delivery, returns=may_read(request, delivery.source_id))
+        row, letter = await self._visible(request, delivery)
         if letter is not None:
             return await self._do("discard", letter, delivery)
         return await self._discard_waiting(delivery, row)
 
-    async def _check_own(self, request: web.Request, delivery: DeliveryId) -> None:
-        """Raises a Problem where the delivery was to a former receiver of that name."""
-        if is_admin(request):
-            return
-        row = (await self._service.hands.rows([delivery]))[delivery]
-        letter = await self._service.letter_of(delivery, row)
-        if letter is not None:
-            life, origin = letter.life, letter.dead.origin
-        else:
-            known = await self._reader.find(MessageId(delivery.source_id, delivery.message_id))
-            life, origin = "", None if known is None else known.at
-        if not may_see_of(request, delivery.receiver, life, origin):
-            raise Problem(NOT_FOUND, _NO_DELIVERY)
+    async def again(self, delivery: DeliveryId, *, only_failed: bool) -> ReplayPlan:
+        """Replay one, now, for the relay itself. Raises a Problem where it did not fail, or its dead letter
+        is gone."""
+        return await self._again(delivery, *await self._row_and_letter(delivery), only_failed=only_failed)
 
-    async def again(self, delivery: DeliveryId, *, only_failed: bool, returns: bool = True) -> ReplayPlan:
-        """Replay one, now. `returns`: also a result that did not come back to its sender. Raises a Problem where it did
-        not fail, or its dead letter is gone."""
-        row, letter = await self._row_and_letter(delivery, returns=returns)
+    async def _again(self, delivery: DeliveryId, row: Row, letter: Letter | None, *, only_failed: bool) -> ReplayPlan:
         if letter is not None:
             return await self._service.do("replay", letter)
         return await self._not_failed(delivery, row, only_failed=only_failed)
 
-    async def _row_and_letter(self, delivery: DeliveryId, *, returns: bool) -> tuple[Row, Letter | None]:
+    async def _row_and_letter(self, delivery: DeliveryId) -> tuple[Row, Letter | None]:
         row = (await self._service.hands.rows([delivery]))[delivery]
-        letter = await self._service.letter_of(delivery, row)
-        if letter is not None and letter.is_of_sender and not returns:
+        return row, await self._service.letter_of(delivery, row)
+
+    async def _visible(self, request: web.Request, delivery: DeliveryId) -> tuple[Row, Letter | None]:
+        """Its row, and the dead letter that the caller may act on; one that was on its way back to the sender only with
+        the right to read its source. Raises a Problem where the delivery was to a former receiver of that name."""
+        row, letter = await self._row_and_letter(delivery)
+        if not is_admin(request):
+            life, origin = await self._life(delivery, letter)
+            if not may_see_of(request, delivery.receiver, life, origin):
+                raise Problem(NOT_FOUND, _NO_DELIVERY)
+        if letter is not None and letter.is_of_sender and not may_read(request, delivery.source_id):
             return row, None
         if letter is None and row.stage is Stage.FAILED:
             raise Problem(NOT_FOUND, "Its dead letter is not in the log any more.")
         return row, letter
+
+    async def _life(self, delivery: DeliveryId, letter: Letter | None) -> tuple[str, Coordinate | None]:
+        """The life of its receiver's name, if its dead letter says it, and the place of its message."""
+        if letter is not None:
+            return letter.life, letter.dead.origin
+        known = await self._reader.find(MessageId(delivery.source_id, delivery.message_id))
+        return "", None if known is None else known.at
 
     async def _do(self, action: Action, letter: Letter, who: Who) -> web.Response:
         return _done(action, who, await self._service.do(action, letter))
