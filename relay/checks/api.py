@@ -25,7 +25,7 @@ from relay.telemetry.logging import get_logger
 _SENDS: Final = "to-receiver"
 _TIMEOUT_S: Final = 6.0
 _EVERYWHERE: Final = (ip_network("0.0.0.0/0"), ip_network("::/0"))
-_NOBODYS: Final = DeliveryId("doctor", "doctor", "doctor")
+_NO_DELIVERY: Final = DeliveryId("doctor", "doctor", "doctor")
 _EXPIRED: Final = 410
 """The status for an expired token, which only a process with the secret returns."""
 
@@ -109,7 +109,7 @@ async def _proof(transport: Transport, url: str, secrets: Sequence[bytes]) -> Ex
     """The response of one of our own answer URLs, expired, so that it has no effect. None if there is no secret."""
     if not secrets:
         return None
-    token = issue(secrets[0], _NOBODYS, 0, 1)
+    token = issue(secrets[0], _NO_DELIVERY, 0, 1)
     return await transport.exchange(Request("POST", f"{url}/v1/answers/{token}", (), b"", _TIMEOUT_S))
 
 

@@ -40,12 +40,12 @@ async def examine(case: CheckContext, *, within_s: float = LONGEST_S, probes: Se
     if case.receiver is not None:
         probes = [probe for probe in probes if any(check.per_receiver for check in probe.checks)]
     async with asyncio.TaskGroup() as tasks:
-        made = [(probe, tasks.create_task(_made(case, probe, within_s))) for probe in probes]
+        made = [(probe, tasks.create_task(_run(case, probe, within_s))) for probe in probes]
     outcomes = [(probe, task.result()) for probe, task in made]
     gone = {probe.checks[0].name for probe, outcome in outcomes if isinstance(outcome, _Failed)}
-    checks = dict.fromkeys(checked for probe, outcome in outcomes for checked in _said(probe, outcome, gone))
+    checks = dict.fromkeys(checked for probe, outcome in outcomes for checked in _reported(probe, outcome, gone))
     secrets = await _secrets(case)
-    shown = [_shown(each, secrets) for each in checks]
+    shown = [_redacted(each, secrets) for each in checks]
     return Diagnosis(begun, sorted(shown, key=lambda each: (_ORDER[each.name], URGENCY.index(each.severity))))
 
 
@@ -55,7 +55,7 @@ class _Failed(NamedTuple):
     why: Checked
 
 
-async def _made(case: CheckContext, probe: Probe, within_s: float) -> Sequence[Checked] | _Failed:
+async def _run(case: CheckContext, probe: Probe, within_s: float) -> Sequence[Checked] | _Failed:
     check = probe.checks[0]
     name, limit_s = check.name, min(check.limit_s, within_s)
     try:
@@ -72,7 +72,7 @@ async def _made(case: CheckContext, probe: Probe, within_s: float) -> Sequence[C
         return _Failed(error(name, f"the check itself has failed: {type(bug).__name__}: {bug}", _BUG))
 
 
-def _said(probe: Probe, outcome: Sequence[Checked] | _Failed, gone: Collection[str]) -> Sequence[Checked]:
+def _reported(probe: Probe, outcome: Sequence[Checked] | _Failed, gone: Collection[str]) -> Sequence[Checked]:
     if not isinstance(outcome, _Failed):
         return outcome
     missing = [part for part in probe.checks[0].needs if part in gone]
@@ -104,7 +104,7 @@ def _in_settings(settings: Settings) -> Iterator[str]:
                 yield from (part for span in spans for part in (span, span.rpartition(":")[2]))
 
 
-def _shown(checked: Checked, secrets: Sequence[str]) -> Checked:
+def _redacted(checked: Checked, secrets: Sequence[str]) -> Checked:
     def safe(text: str) -> str:
         return escape_control(" ".join(redacted(text, secrets).split()))[:_TEXT]
 

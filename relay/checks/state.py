@@ -146,8 +146,8 @@ def judge_lanes(
     if not found:
         return [fine("lanes", f"all {len(signs)} partitions of {len(lanes)} topics are served")]
     if sum(each.partitions for each in found) == len(signs) and len(lanes) > 2:
-        return [_nobody(found, embedded=embedded)]
-    return [_told(each, embedded=embedded) for each in found]
+        return [_of_all(found, embedded=embedded)]
+    return [_of_topic(each, embedded=embedded) for each in found]
 
 
 def _unserved(
@@ -162,7 +162,7 @@ def _unserved(
     return Unserved(lane, len(left), min(ages, default=None), waiting)
 
 
-def _told(unserved: Unserved, *, embedded: bool) -> Checked:
+def _of_topic(unserved: Unserved, *, embedded: bool) -> Checked:
     lane = unserved.lane
     since = "ever" if unserved.ago_s is None else f"for {format_duration(round(unserved.ago_s))}"
     count, waiting = f"{unserved.partitions} of {lane.partitions}", _waiting(unserved.unread)
@@ -173,7 +173,7 @@ def _told(unserved: Unserved, *, embedded: bool) -> Checked:
     return severity("lanes", what, todo, lane.topic)
 
 
-def _nobody(found: Sequence[Unserved], *, embedded: bool) -> Checked:
+def _of_all(found: Sequence[Unserved], *, embedded: bool) -> Checked:
     ages = [each.ago_s for each in found if each.ago_s is not None]
     since = f", for {format_duration(round(min(ages)))}" if ages else ", and none ever has"
     counted = [each.unread for each in found if each.unread is not None]

@@ -15,7 +15,7 @@ from relay.telemetry.sentry import SentryReporter
 from relay.watch.attempt_log import AttemptLog
 from relay.watch.event_loop import LoopWatch
 from relay.watch.own_events import OwnEvents
-from relay.watch.statistics import MetricsMeter, StatisticsTeller, Tallies
+from relay.watch.statistics import MetricsMeter, StatisticsWriter, Tallies
 from relay.watch.traces import traces_of
 
 
@@ -36,7 +36,7 @@ class TelemetryPart:
         self.metrics = metrics = Metrics(__version__)
         tallies = Tallies(clock.time, partial(_endpoint_of, context.registry))
         self.meter = MetricsMeter(metrics, tallies)
-        self.statistics = StatisticsTeller(tallies, context.state, clock, teller=context.owner, took=metrics.weigh)
+        self.statistics = StatisticsWriter(tallies, context.state, clock, writer=context.owner, took=metrics.weigh)
         self.sentry = SentryReporter()
         logs_all = settings.log_level == "debug"
         self.observer = TelemetryObserver(

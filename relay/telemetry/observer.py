@@ -112,7 +112,7 @@ class TelemetryObserver(Observer):
         self._sentry = sentry
         self._ask_recovery = ask_recovery
         self._log = get_logger("relay.engine")
-        self._told: dict[str, float] = {}
+        self._logged_at: dict[str, float] = {}
         self._outages = Outages()
         self._looked_at = 0.0
         self._not_ready: frozenset[int] = frozenset()
@@ -128,9 +128,9 @@ class TelemetryObserver(Observer):
     def _is_news(self, trouble: str) -> bool:
         """One unavailable server is one incident, although each consumer reports it."""
         now = time.monotonic()
-        if now - self._told.get(trouble, -REPEAT_S) < REPEAT_S:
+        if now - self._logged_at.get(trouble, -REPEAT_S) < REPEAT_S:
             return False
-        self._told[trouble] = now
+        self._logged_at[trouble] = now
         return True
 
     def state_recovering(self, tags: frozenset[int]) -> None:
@@ -253,12 +253,12 @@ class TelemetryObserver(Observer):
             self._metrics.endpoints_held.labels(_receiver_of(gate), why).add(1)
 
     def offline(self, gate: str, down_for_s: float, since: float) -> None:
-        self._tell("receiver.offline", gate, since)
+        self._report_turn("receiver.offline", gate, since)
         if self._outages.begins(gate, time.monotonic(), down_for_s):
             self._log.warning("endpoint_offline", endpoint=gate, down_for_s=round(down_for_s))
 
     def back(self, gate: str, down_for_s: float, since: float) -> None:
-        self._tell("receiver.back", gate, since)
+        self._report_turn("receiver.back", gate, since)
         self._metrics.pings_total.labels(_receiver_of(gate), "answered").inc()
         self._is_back(gate)
 
@@ -266,20 +266,20 @@ class TelemetryObserver(Observer):
         self._metrics.pings_total.labels(_receiver_of(gate), "unanswered").inc()
 
     def gone(self, gate: str, detail: str) -> None:
-        self._tell("receiver.gone", gate)
+        self._report_turn("receiver.gone", gate)
         self._outages.ends(gate)
         self._log.error("endpoint_gone", endpoint=gate, detail=detail, paused="until it is resumed")
 
     def shut(self, gate: str, down_for_s: float, last_status: int | None, *, gone: bool) -> None:
         receiver = _receiver_of(gate)
         event = "endpoint_gone" if gone else "endpoint_disabled"
-        self._tell("receiver.gone" if gone else "receiver.disabled", gate)
+        self._report_turn("receiver.gone" if gone else "receiver.disabled", gate)
         self._outages.ends(gate)
         self._metrics.pings_total.labels(receiver, "gone" if gone else "unanswered").inc()
         self._log.error(event, endpoint=gate, down_for_s=round(down_for_s), paused="until it is resumed")
         self._sentry.report_failure(receiver, "gone" if gone else "disabled", "receiver", "ping", 0, last_status)
 
-    def _tell(self, turn: Turn, gate: str, since: float | None = None) -> None:
+    def _report_turn(self, turn: Turn, gate: str, since: float | None = None) -> None:
         if gate[:2] == "r:":
             self._turned(turn, gate[2:], since)
 

@@ -65,7 +65,7 @@ class LoopWatch:
         self._beat = 0
         self._over = threading.Event()
         self._loop_thread = 0
-        self._told = False
+        self._is_logged = False
         """Whether the current blockage has been logged."""
 
     def arm(self) -> None:
@@ -88,7 +88,7 @@ class LoopWatch:
 
     def _measured(self, lag_s: float) -> None:
         self._metrics.event_loop_lag_seconds.observe(lag_s)
-        if lag_s > BLOCKED_S and not self._told:  # the whole process slept, or a library blocked the thread
+        if lag_s > BLOCKED_S and not self._is_logged:  # the whole process slept, or a library blocked the thread
             _log.warning("event_loop_late", lag_s=round(lag_s, 1))
 
     def _watch(self) -> None:
@@ -96,16 +96,16 @@ class LoopWatch:
         while not self._over.wait(BEAT_S):
             blockage.tick(self._beat, time.monotonic())
             if self._armed and self._exit_after_s is not None and blockage.lasts_s > self._exit_after_s:
-                self._say("event_loop_stuck", blockage.lasts_s)
+                self._log_blockage("event_loop_stuck", blockage.lasts_s)
                 self._end_process(os.EX_SOFTWARE)
                 return
             if blockage.lasts_s <= BLOCKED_S:
-                self._told = False
-            elif not self._told:
-                self._told = True
-                self._say("event_loop_blocked", blockage.lasts_s)
+                self._is_logged = False
+            elif not self._is_logged:
+                self._is_logged = True
+                self._log_blockage("event_loop_blocked", blockage.lasts_s)
 
-    def _say(self, event: str, lasts_s: float) -> None:
+    def _log_blockage(self, event: str, lasts_s: float) -> None:
         """In yet another thread: the loop may be blocked by the log's own pipe, if no process reads that."""
         stack = stack_of(self._loop_thread)
         say = _log.error if event == "event_loop_stuck" else _log.warning

@@ -129,12 +129,12 @@ class LaneMigration:
 
     def _task(self, name: str, route: Route) -> Callable[[str, Route], Awaitable[None]] | None:
         if self._registry.is_outdated(name):
-            return self._say
+            return self._publish
         wanted = self._registry.wanted_lane(name)
         if wanted is None:
             if self._registry.is_declared(name):  # by a newer version, which handles it
                 return None
-            return self._see_off if route.left or self._registry.is_gone(name) else None
+            return self._end_removal if route.left or self._registry.is_gone(name) else None
         if route.moving:
             return self._go_on
         if next_move(route, *wanted) is not None:
@@ -163,7 +163,7 @@ class LaneMigration:
             token=secrets.token_hex(8),
             left=left,
         )
-        await self._say(name, move)
+        await self._publish(name, move)
         _log.info("move_begun", receiver=name, to=lane, version=move.version)
 
     async def _has_grown(self, name: str, route: Route, partitions: int) -> bool:
@@ -229,7 +229,7 @@ class LaneMigration:
     async def _settle(self, move: _Move, route: Route, partitions: Sequence[int]) -> None:
         keys = [cut_key(move.name, partition).encode() for partition in partitions]
         settled = replace(route, moving=False, left=route.left and route.lane != "dedicated")
-        await self._say(move.name, settled, *(NewRecord(self._topics.receiver_config, key, None) for key in keys))
+        await self._publish(move.name, settled, *(NewRecord(self._topics.receiver_config, key, None) for key in keys))
         self._marked.pop(move, None)
         self._drains.pop(move, None)
         _log.info("move_ended", receiver=move.name, lane=route.lane, version=move.version)
@@ -237,11 +237,11 @@ class LaneMigration:
     async def _leave(self, name: str, route: Route) -> None:
         """It has moved away; its own topics are read until they are empty, including answers that arrive later."""
         if await self._own_lanes_are_empty(name):
-            await self._say(name, replace(route, left=False))
+            await self._publish(name, replace(route, left=False))
 
     # removals
 
-    async def _see_off(self, name: str, route: Route) -> None:
+    async def _end_removal(self, name: str, route: Route) -> None:
         last = self._registry.removed(name)
         own = route.has_own_lane or last is None or last.lane != SHARED
         shared = route.version > 0 or last is None or last.lane == SHARED
@@ -256,7 +256,7 @@ class LaneMigration:
         keys = [removed_key(name), *(cut.key for cut in self._registry.cuts(name))]
         over = [NewRecord(self._topics.receiver_config, key.encode(), None) for key in keys]
         over.append(NewRecord(self._topics.receiver_config, verification_key(name), None))
-        await self._say(name, Route(route.version, token=route.token, life=route.life), *over)
+        await self._publish(name, Route(route.version, token=route.token, life=route.life), *over)
         _log.info("receiver_left", receiver=name)
 
     async def _sweep(self, name: str, route: Route) -> None:
@@ -264,7 +264,7 @@ class LaneMigration:
         have been parked."""
         groups = self._topics.lane_groups(name)
         if not await self._own_lanes_are_empty(name):
-            await self._say(name, replace(route, left=True))
+            await self._publish(name, replace(route, left=True))
         elif self._registry.is_declared(name) or await self._log.backlogs(groups):
             self._sweeps.found_nothing(name, route)
         else:
@@ -294,7 +294,7 @@ class LaneMigration:
         asked = [(Lane(*each.partition, 0), tag) for each in backlogs]
         return all(first is None for first in await answered(self._state.next_due(asked)))
 
-    async def _say(self, name: str, route: Route, *more: NewRecord) -> None:
+    async def _publish(self, name: str, route: Route, *more: NewRecord) -> None:
         """Asks for the lease right before: a process that was suspended for longer than the lease must not publish."""
         if not await self._state.lease(LEASE, self._owner, LEASE_S):
             raise NotYet("another process runs the moves")

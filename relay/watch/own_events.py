@@ -98,7 +98,7 @@ class OwnEvents:
         self._metrics = metrics
         self._queue: deque[_Turned | _Batch] = deque()
         self._gathering: dict[str | None, _Batch] = {}
-        self._told: OrderedDict[str, None] = OrderedDict()
+        self._sent: OrderedDict[str, None] = OrderedDict()
         self._news = asyncio.Event()
         self._idle = asyncio.Event()
         self._ending = False
@@ -169,7 +169,7 @@ class OwnEvents:
             self._idle.clear()
             self._close_batches()
             while self._queue:
-                await self._tell(self._queue[0])
+                await self._send(self._queue[0])
                 self._queue.popleft()
             self._dropping = False
             if not self._news.is_set():
@@ -193,10 +193,10 @@ class OwnEvents:
             del self._gathering[batch.receiver]
             self._put(batch)
 
-    async def _tell(self, event: _Turned | _Batch) -> None:
+    async def _send(self, event: _Turned | _Batch) -> None:
         try:
             message = await self._patience.until_done("look at a receiver", partial(self._message, event))
-            if message is None or message.message_id in self._told:
+            if message is None or message.message_id in self._sent:
                 return
             record = NewRecord(self._topic, OWN_SOURCE.encode(), message.payload, message_headers(message))
             await self._patience.until_done("send an event", partial(self._log.append, [record]))
@@ -207,9 +207,9 @@ class OwnEvents:
         self._remember(message)
 
     def _remember(self, message: Message) -> None:
-        self._told[message.message_id] = None
-        if len(self._told) > _KNOWN:
-            self._told.popitem(last=False)
+        self._sent[message.message_id] = None
+        if len(self._sent) > _KNOWN:
+            self._sent.popitem(last=False)
         self._metrics.own_events_total.labels(message.event_type or "").inc()
 
     async def _message(self, event: _Turned | _Batch) -> Message | None:

@@ -34,25 +34,25 @@ class ClockWatch:
     def __init__(self, clock: SharedClock, metrics: Metrics) -> None:
         self._clock = clock
         self._metrics = metrics
-        self._told_s = 0.0
+        self._logged_s = 0.0
 
     async def run(self) -> None:
         """Runs until cancelled; the clock has been measured before."""
         while True:
-            self._tell()
+            self._log_offset()
             await self._clock.sleep(CLOCK_LOOK_S)
             with suppress(Unavailable):
                 await self._clock.measure()
 
-    def _tell(self) -> None:
+    def _log_offset(self) -> None:
         ahead_s = self._clock.ahead_s
         self._metrics.clock_offset_seconds.set(ahead_s)
         if abs(ahead_s) <= OFF_S:
-            if self._told_s:
+            if self._logged_s:
                 _log.info("clock_right", ahead_s=round(ahead_s, 3))
-            self._told_s = 0.0
-        elif abs(ahead_s - self._told_s) > OFF_S:
-            self._told_s = ahead_s
+            self._logged_s = 0.0
+        elif abs(ahead_s - self._logged_s) > OFF_S:
+            self._logged_s = ahead_s
             _log.warning(
                 "clock_off",
                 ahead_s=round(ahead_s, 3),

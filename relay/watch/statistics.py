@@ -94,8 +94,8 @@ def _shortened(response: Response) -> Response:
     return Response(response.status, response.headers, response.body[:_LOOKED_AT], truncated=True)
 
 
-class StatisticsTeller:
-    """`teller`: unique per process. `took`: called with the number of POSTs to each receiver, as they are taken.
+class StatisticsWriter:
+    """`writer`: unique per process. `took`: called with the number of POSTs to each receiver, as they are taken.
 
     A failed call is repeated unchanged before newer counts are written, so that nothing counts twice.
     """
@@ -106,16 +106,16 @@ class StatisticsTeller:
         state: State,
         clock: Clock,
         *,
-        teller: str,
+        writer: str,
         took: Callable[[Mapping[str, int]], None] = lambda _sent: None,
     ) -> None:
         self._tallies = tallies
         self._state = state
         self._clock = clock
-        self._teller = teller
+        self._writer = writer
         self._took = took
         self._number = 1
-        self._untold: list[list[Tally]] = []
+        self._unwritten: list[list[Tally]] = []
 
     async def run(self) -> None:
         """Runs until cancelled. While the state is unavailable, counts stay in memory."""
@@ -126,14 +126,14 @@ class StatisticsTeller:
 
     async def write(self) -> None:
         """Writes all counts so far. Raises Unavailable; the rest is written first the next time."""
-        if not self._untold:
+        if not self._unwritten:
             taken = self._tallies.take()
             self._took({tally.owner[2:]: tally.counted.attempts for tally in taken})
-            self._untold = [taken[first : first + AT_ONCE] for first in range(0, len(taken), AT_ONCE)]
-        while self._untold:
-            await self._state.tally(self._teller, self._number, self._untold[0])
+            self._unwritten = [taken[first : first + AT_ONCE] for first in range(0, len(taken), AT_ONCE)]
+        while self._unwritten:
+            await self._state.tally(self._writer, self._number, self._unwritten[0])
             self._number += 1
-            del self._untold[0]
+            del self._unwritten[0]
 
     async def end(self) -> None:
         """Writes the rest, if that is possible at once."""

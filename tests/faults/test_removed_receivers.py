@@ -201,7 +201,7 @@ async def test_who_comes_back_while_it_is_seen_off_keeps_its_order(monkeypatch: 
     await world.declare("r", lane="dedicated")
     await world.declare("other")
     raced = asyncio.Event()
-    original = LaneMigration._say if late else LaneMigration._is_held
+    original = LaneMigration._publish if late else LaneMigration._is_held
 
     async def racing(mover: LaneMigration, name: str, *more: Any) -> Any:
         if name == "r" and "r" not in world.entries:

@@ -14,7 +14,7 @@ from relay.domain.exchange import Exchange, NoResponse, Response
 from relay.domain.outcome import classify
 from relay.domain.receiver import CodeClasses
 from relay.domain.statistics import BOUNDS_S, OUTCOMES
-from relay.watch.statistics import StatisticsTeller, Tallies
+from relay.watch.statistics import StatisticsWriter, Tallies
 from tests.integration.api_rig import Rig, document, problem, running_api
 
 PATH = "/v1/receivers/ci/stats"
@@ -33,7 +33,7 @@ async def attempted(rig: Rig, *told: tuple[Exchange, float], teller: str = "one"
     tallies = Tallies(rig.clock.time, lambda name: rig.directory.receivers[name].post)
     for exchange, seconds in told:
         tallies.count("ci", exchange, classify(exchange, codes=CodeClasses(), now=0), seconds)
-    await StatisticsTeller(tallies, rig.state, rig.clock, teller=teller).write()
+    await StatisticsWriter(tallies, rig.state, rig.clock, writer=teller).write()
 
 
 async def an_hour_passes(rig: Rig) -> None:

@@ -15,7 +15,7 @@ from relay.domain.receiver import CodeClasses
 from relay.domain.statistics import BOUNDS_S, NUMBERS, OUTCOMES, Counted, count_in, sum_of
 from relay.state.read_model import LastAttempt, Tally
 from relay.watch import statistics as counting
-from relay.watch.statistics import AT_ONCE, StatisticsTeller, Tallies
+from relay.watch.statistics import AT_ONCE, StatisticsWriter, Tallies
 from tests.fakes.state import MemoryState
 from tests.fakes.steps import StandingClock
 
@@ -130,15 +130,15 @@ async def attempts_of(state: MemoryState, receiver: str) -> int:
 
 async def test_what_was_not_taken_is_told_again_and_counts_once() -> None:
     state, tallies = Shaky(), Tallies(lambda: 0.0)
-    teller = StatisticsTeller(tallies, state, StandingClock(), teller="p")
+    writer = StatisticsWriter(tallies, state, StandingClock(), writer="p")
     state.away = True
     count(tallies, "ci")
     for _ in range(3):
         with pytest.raises(StateUnavailable):
-            await teller.write()
+            await writer.write()
         count(tallies, "ci")
     state.away = False
-    await teller.end()
+    await writer.end()
     assert await attempts_of(state, "ci") == 4
     assert state.sizes == [1] * 5
 
@@ -147,7 +147,7 @@ async def test_many_receivers_are_told_in_few_calls() -> None:
     state, tallies = Shaky(), Tallies(lambda: 0.0)
     for number in range(2 * AT_ONCE + 1):
         count(tallies, f"r-{number}")
-    await StatisticsTeller(tallies, state, StandingClock(), teller="p").write()
+    await StatisticsWriter(tallies, state, StandingClock(), writer="p").write()
     assert state.sizes == [AT_ONCE, AT_ONCE, 1]
 
 
@@ -162,8 +162,8 @@ async def test_it_goes_on_when_the_state_is_back() -> None:
             if len(state.sizes) == 4:
                 raise asyncio.CancelledError
 
-    teller = StatisticsTeller(tallies, state, Clock(), teller="p")
+    writer = StatisticsWriter(tallies, state, Clock(), writer="p")
     count(tallies, "ci")
     with pytest.raises(asyncio.CancelledError):
-        await teller.run()
+        await writer.run()
     assert await attempts_of(state, "ci") == 1
