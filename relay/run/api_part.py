@@ -159,22 +159,12 @@ def _as_set(given: ApiContext, settings: Settings) -> ApiContext:
 
 
 class HttpServer:
-    """Serves the API, or only the health routes; and these on a private socket, for other processes of its `relay run`.
+    """Serves the API, or only the health routes; and these on a private socket, for others of the same `relay run`."""
 
-    `context`: builds the API's context; its argument: the peers that are asked too, or None.
-    """
-
-    def __init__(
-        self,
-        settings: Settings,
-        plan: ProcessPlan,
-        member: GroupProcess | None,
-        context: Callable[[Peers | None], ApiContext],
-    ) -> None:
+    def __init__(self, settings: Settings, plan: ProcessPlan, member: GroupProcess | None) -> None:
         self._settings = settings
         self._plan = plan
         self._member = member
-        self._context = context
         self._servers: list[ApiServer] = []
         self.url: str | None = None
         """The API's URL once it is open; None in a process without one."""
@@ -188,19 +178,19 @@ class HttpServer:
         """As known so far: without a public URL, those of this process."""
         return AnswerUrls(self._plan.answer_secrets, self._settings.public_url or self.url)
 
-    async def open(self) -> None:
-        """Opens the API or, in a process without that role, the health routes if a port is set for them. Raises
-        UserError."""
+    async def open(self, context_of: Callable[[Peers | None], ApiContext]) -> None:
+        """Opens the API or, in a process without that role, the health routes if a port is set for them. `context_of`:
+        builds the API's context; its argument: the peers that are asked too, or None. Raises UserError."""
         settings, siblings = self._settings, None
         if self._member is not None:
             siblings = Peers(self._member)
-            await self._server(None, health_only=True).start_private(self._member.socket)
+            await self._server(context_of(None), health_only=True).start_private(self._member.socket)
         if API in self._plan.roles:
-            server = self._server(siblings, health_only=False)
+            server = self._server(context_of(siblings), health_only=False)
             port = await server.start(settings.api_host, settings.api_port, self._sharing("api"))
             self.url = own_url(settings.api_host, port)
         elif settings.metrics_port is not None:
-            server = self._server(siblings, health_only=True)
+            server = self._server(context_of(siblings), health_only=True)
             await server.start(settings.api_host, settings.metrics_port, self._sharing("health"))
 
     def _sharing(self, serves: str) -> Sharing | None:
@@ -210,8 +200,8 @@ class HttpServer:
         installation = installation_id(self._settings.kafka_bootstrap_servers.split(","), self._settings.topic_prefix)
         return Sharing(f"{serves}:{installation}", any_process=self._settings.api_shared_port == "any")
 
-    def _server(self, siblings: Peers | None, *, health_only: bool) -> ApiServer:
-        server = ApiServer(self._context(siblings), health_only=health_only)
+    def _server(self, context: ApiContext, *, health_only: bool) -> ApiServer:
+        server = ApiServer(context, health_only=health_only)
         self._servers.append(server)
         return server
 

@@ -102,7 +102,7 @@ class Relay:
         self.hangup = self._file.hangup
         """Set it to reload the receivers file."""
         self._recovery = self._new_recovery()
-        self._front = HttpServer(settings, plan, member, lambda siblings: self._api.api_context(siblings))
+        self._front = HttpServer(settings, plan, member)
         self._delivery = DeliveryPart(context, self._telemetry, self._front.answer_urls)
         self._api = ApiPart(
             context,
@@ -155,7 +155,7 @@ class Relay:
         self._telemetry.start()
         watching = asyncio.create_task(self._telemetry.loop_watch.run())
         try:
-            await self._front.open()
+            await self._front.open(self._api.api_context)
             if await unless_stopped(self._connect(), stop):
                 await self._serve(stop, started)
         finally:
