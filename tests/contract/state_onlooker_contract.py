@@ -96,6 +96,13 @@ class OnlookerContract:
         await rig.state.sign([Sign(*AT)])
         assert await rig.state.signs([AT]) == [Served(0.0, ())]
 
+    async def test_an_expired_sign_does_not_return_when_the_clock_is_set_back(self, rig: Rig) -> None:
+        await rig.state.sign([Sign(*AT)])
+        await rig.elapse(7 * 86_400)
+        assert await rig.state.signs([AT]) == [None]
+        await rig.elapse(-3_600)
+        assert await rig.state.signs([AT]) == [None]
+
     async def test_signs_are_given_while_the_state_recovers(self, rig: Rig) -> None:
         await rig.lose()
         await rig.state.lost()

@@ -60,6 +60,13 @@ class StatisticsContract:
         await rig.elapse(2 * HOUR_S)
         assert await of(rig.state) == Statistics({}, None)
 
+    async def test_expired_statistics_do_not_return_when_the_clock_is_set_back(self, rig: Rig) -> None:
+        await rig.state.tally("one", 1, [tally(1)])
+        await rig.elapse((HOURS + 1) * HOUR_S)
+        assert await of(rig.state) == Statistics({}, None)
+        await rig.elapse(-HOUR_S)
+        assert await of(rig.state) == Statistics({}, None)
+
     async def test_an_endpoint_that_is_no_more_has_none(self, rig: Rig) -> None:
         await rig.state.tally("one", 1, [tally(1)])
         await rig.state.forget_endpoint("r:ci")

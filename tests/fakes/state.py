@@ -246,13 +246,14 @@ class MemoryState(StatisticsKept, Records):
         return [ago_s if ago_s < _KEY_USE_KEPT_S else None for ago_s in ago]
 
     async def sign(self, signs: Sequence[Sign]) -> None:
-        self._signs |= {TopicPartition(sign.topic, sign.partition): (self.server_now, sign) for sign in signs}
+        at, until = self.server_now, self.now + _SIGN_KEPT_S
+        self._signs |= {TopicPartition(sign.topic, sign.partition): (at, until, sign) for sign in signs}
 
     async def signs(self, lanes: Sequence[TopicPartition]) -> list[Served | None]:
-        nobody = (-math.inf, Sign("", 0))
-        found = [self._signs.get(lane, nobody) for lane in lanes]
-        ago = [(max(0.0, self.server_now - at), sign) for at, sign in found]
-        return [Served(ago_s, *sign[2:]) if ago_s < _SIGN_KEPT_S else None for ago_s, sign in ago]
+        found = [self._signs.get(lane, (0.0, -math.inf, Sign("", 0))) for lane in lanes]
+        return [
+            Served(max(0.0, self.server_now - at), *sign[2:]) if self.now < until else None for at, until, sign in found
+        ]
 
     async def parked_heads(self, lane: TopicPartition, queues: Sequence[tuple[str, bytes]]) -> list[ParkedHead | None]:
         self._reach_owners(owner for owner, _ in queues)

@@ -92,7 +92,7 @@ class Memory:
         self._tags = [Tag(Rows(self._window_s)) for _ in range(TAGS)]
         self._ahead_s = 0.0
         self._last = 0.0
-        self._signs: dict[TopicPartition, tuple[float, Sign]] = {}
+        self._signs: dict[TopicPartition, tuple[float, float, Sign]] = {}
         self._key_uses: dict[str, float] = {}
         self._leases.clear()
         self._taken: dict[tuple[str, int], Taken] = {}

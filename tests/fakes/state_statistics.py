@@ -15,7 +15,7 @@ class StatisticsKept(Memory):
     """The part of the port that is about statistics."""
 
     async def tally(self, teller: str, number: int, tallies: Sequence[Tally]) -> None:
-        until = self.server_now + _KEPT_S
+        until = self.now + _KEPT_S  # in time that never goes back, as keys of a server expire for good
         told = {(tag_of(one.owner), teller) for one in tallies}
         fresh = {key[0] for key in told if not self._was_told(key, number)}
         self._told |= dict.fromkeys([key for key in told if key[0] in fresh], (number, until))
@@ -27,7 +27,7 @@ class StatisticsKept(Memory):
 
     def _was_told(self, key: tuple[int, str], number: int) -> bool:
         known, until = self._told.get(key, (number, 0.0))
-        return known == number and self.server_now < until
+        return known == number and self.now < until
 
     def _with(self, tally: Tally) -> Statistics:
         hours, last = self._kept(tally.owner)
@@ -38,11 +38,11 @@ class StatisticsKept(Memory):
 
     def _kept(self, owner: str) -> Statistics:
         known, until = self._statistics.get(owner, _NOTHING)
-        return known if self.server_now < until else _NOTHING[0]
+        return known if self.now < until else _NOTHING[0]
 
     async def last_response(self, owner: str) -> LastResponse | None:
         known, until = self._responses.get(owner, (None, 0.0))
-        return known if self.server_now < until else None
+        return known if self.now < until else None
 
     async def statistics(self, owners: Sequence[str]) -> list[Statistics]:
         return [self._shown(owner) for owner in owners]
