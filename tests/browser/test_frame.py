@@ -53,7 +53,7 @@ async def test_who_is_paused_is_told_at_once_and_resumed_with_a_button(dev: DevR
     await expect(page.get_by_text("Nothing needs you.")).to_be_visible()
     await dev.call("POST", "/v1/receivers/ci/pause")
     needed = page.get_by_role("listitem").filter(has=page.get_by_role("link", name="ci", exact=True))
-    await expect(needed).to_contain_text("paused until somebody resumes it")
+    await expect(needed).to_contain_text("paused until an operator resumes it")
     await needed.get_by_role("button", name="Resume").click()
     await expect(page.get_by_role("status")).to_contain_text("Resume: ci")
     await expect(page.get_by_text("Nothing needs you.")).to_be_visible()
@@ -110,7 +110,7 @@ async def test_all_of_it_can_be_read_without_scripts(dev: DevRelay, visiting: Vi
     await dev.receiver("ci", "https://127.0.0.1:9/hooks")
     await dev.call("POST", "/v1/receivers/ci/pause")
     async with visiting(dev.url, java_script_enabled=False) as visitor:
-        paused = visitor.page.get_by_text("paused until somebody resumes it")
+        paused = visitor.page.get_by_text("paused until an operator resumes it")
 
         async def is_shown() -> bool:  # the overview is made anew a second after the last at the earliest
             await visitor.open("/ui/")

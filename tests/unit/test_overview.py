@@ -4,9 +4,8 @@ from dataclasses import replace
 
 import pytest
 
-from relay.api.overview.alerts import MANY_FAILED, MOST, AlertInput, EndpointNow, FailedNow, Item, attention
-from relay.api.overview.head_of_line import StuckLine, why_stuck
-from relay.api.overview.snapshot import Passed, counted, passed, rates
+from relay.api.overview.alerts import MANY_FAILED, MOST, AlertInput, EndpointNow, FailedNow, Item, StuckLine, attention
+from relay.api.overview.snapshot import Passed, counted, passed, rates, why_stuck
 from relay.domain.coordinate import Coordinate
 from relay.domain.topics import Topics
 from relay.log.port import Backlog, TopicPartition
@@ -56,7 +55,7 @@ def test_a_topic_that_nobody_serves_is_one_item_that_says_what_to_do() -> None:
     lanes = [lane(partition=number, seen_s=UNSERVED_S + 50 + number) for number in range(3)]
     [item] = attention(AlertInput(NOW, lanes))
     assert (item.subject, item.since) == ("t-to_receiver_ci", NOW - UNSERVED_S - 52)
-    assert item.detail.startswith("nobody serves it; 18 records wait.")
+    assert item.detail.startswith("no process serves it; 18 records wait.")
     assert "relay run --roles to-receiver" in item.detail
     [item] = attention(AlertInput(NOW, [*lanes, lane(partition=3)]))
     assert item.detail.startswith("3 of its partitions:")
@@ -110,7 +109,7 @@ def test_where_a_receiver_takes_nothing_its_heads_are_no_matter_of_their_own() -
         (Watched(Row(Stage.ENQUEUED, attempts=2, due_in_s=1.0), detail="500"), "attempt 2 did not succeed: 500"),
         (Watched(Row(Stage.ENQUEUED, attempts=1, due_in_s=90.0), detail="500"), "attempt 1 did not succeed: 500"),
         (Watched(Row(Stage.SENDING, attempts=3), under_way=True, detail="500"), "attempt 2 did not succeed: 500"),
-        (Watched(Row(Stage.SENDING, attempts=2)), "nobody knows whether attempt 2 arrived"),
+        (Watched(Row(Stage.SENDING, attempts=2)), "it is unknown whether attempt 2 arrived"),
         (Watched(Row(Stage.ENQUEUED, attempts=1, due_in_s=1.0), detail="500"), None),
         (Watched(Row(Stage.SENDING, attempts=2), under_way=True), None),
         (Watched(Row(Stage.ENQUEUED)), None),

@@ -1,8 +1,8 @@
-"""Overlays the history with what the state knows about answers.
+"""Corrects statuses of the history by the state, for answers that a callback has taken.
 
-Only the attempt records that a callback took an answer, and it is in memory for a moment: if the process is killed
-then, the history misses it. The row of the delivery is marked once the callback has taken the answer, so the row is
-read for each listed delivery without that mark. If the state is away or has forgotten, the history stands.
+The record of a callback's attempt is in memory for a moment: if the process is killed then, the history never has it.
+The delivery's row in the state has a mark once the callback has taken the answer, so the rows of listed deliveries
+without that mark are read. If the state is unavailable or has no row any more, the history's status stays.
 """
 
 from collections.abc import Mapping, Sequence
@@ -19,12 +19,12 @@ from relay.state.port import State
 from relay.state.rows import Row, delivery_row
 
 IN_QUESTION: Final[Status] = "response_received_from_receiver"
-"""The status of a delivery whose callback the history misses."""
+"""The status of a delivery without a recorded callback."""
 _TAKEN: Final[Status] = "response_delivered_to_sender"
 
 
 async def brought_up(state: State, found: Sequence[MessageFound], query: MessageQuery) -> list[MessageFound]:
-    """With the status that the state knows; without those that the query asks for by a status that they left."""
+    """The messages with the statuses of the state. A query for a status drops those that no longer have it."""
     wanted = [each for message in found for each in _in_question(message)]
     try:
         seen = await state.watch([delivery_row(each) for each in wanted]) if wanted else []

@@ -1,5 +1,4 @@
-"""A message's payload as its sender gave it. It may be hostile: a browser has to save it, and must not run any of
-it."""
+"""Response with a message's payload, as its sender gave it. It may be hostile: browsers save it, and do not run it."""
 
 import re
 from typing import Final
@@ -18,14 +17,14 @@ from relay.history.port import ArrivalFact
 from relay.log.port import LogReader
 
 TRUNCATED: Final = "relay-payload-truncated"
-"""Says `true` where only the beginning is kept."""
+"""Header with the value `true` if only the beginning of the payload is kept."""
 
 _SAYABLE: Final = re.compile(r"[\t\x20-\x7e]+")
 _UNKNOWN_TYPE: Final = "application/octet-stream"
 
 
 async def payload_response(log: LogReader, identity: MessageId, seen: VisibleMessage) -> web.Response:
-    """Of a message that the caller may see. Raises a Problem where it is gone."""
+    """The payload of a message that the caller may see. Raises a Problem if it is gone."""
     if seen.known is not None:
         return _response(identity, seen.known.message)
     arrival = None if seen.found is None else seen.found.arrival
@@ -34,7 +33,8 @@ async def payload_response(log: LogReader, identity: MessageId, seen: VisibleMes
 
 
 async def _read(log: LogReader, identity: MessageId, at: Coordinate) -> Message | None:
-    """None where its record is gone: another one is there, or none that can be read, if the topic was made anew."""
+    """The message on the log. None if its record is gone: a topic that was created again has another record there, or
+    none."""
     [record] = await log.read([(at, None)])
     try:
         message = None if record is None else parse_message(record.value, record.headers)
@@ -44,7 +44,7 @@ async def _read(log: LogReader, identity: MessageId, at: Coordinate) -> Message 
 
 
 def _kept(identity: MessageId, arrival: ArrivalFact | None) -> web.Response:
-    """What the history has of it."""
+    """The part that the history keeps. Raises a Problem if it keeps none."""
     if arrival is None or arrival.body is None:
         size = "" if arrival is None else f"It had {arrival.size} bytes. "
         raise Problem(PAYLOAD_GONE, f"{size}Its record is gone from the log, and the history kept none of it.")

@@ -33,8 +33,8 @@ Query = Mapping[str, Sequence[str]]
 T = TypeVar("T")
 
 
-class CountsAsked(NamedTuple):
-    """`since`, `until`: Unix seconds; `since` is the begin of a minute, or an hour."""
+class CountsQuery(NamedTuple):
+    """A query for counts. `since`, `until`: Unix seconds; `since` is the begin of a minute or an hour."""
 
     by: By
     since: float
@@ -59,7 +59,7 @@ def message_query(query: Query, visible: Visible, now: float) -> MessageQuery:
     )
 
 
-def counts_asked(query: Query, now: float) -> CountsAsked:
+def counts_query(query: Query, now: float) -> CountsQuery:
     """Raises a Problem. `now`: Unix seconds."""
     by = _of(query, "by", _by) or "hour"
     since, until = _times(query, now)
@@ -70,7 +70,7 @@ def counts_asked(query: Query, now: float) -> CountsAsked:
     if until - since > _LONGEST_S[by]:
         longest = f"{_LONGEST_S[by] // 86_400} d"
         raise invalid(f"since and until are more than {longest} apart, which is the most by {by}", parameter="since")
-    return CountsAsked(by, since - since % _SPAN_S[by], until)
+    return CountsQuery(by, since - since % _SPAN_S[by], until)
 
 
 def source_in(query: Query) -> str | None:
@@ -98,7 +98,7 @@ def place_in(query: Query, name: str) -> tuple[int, int] | None:
 
 
 def no_cursor() -> Exception:
-    """A Problem."""
+    """The Problem of a cursor that this API has not returned."""
     return invalid("cursor is none that this API has given", parameter="cursor")
 
 
@@ -110,7 +110,7 @@ def _times(query: Query, now: float) -> tuple[float | None, float | None]:
 
 
 def _of(query: Query, name: str, read: Callable[[str], T]) -> T | None:
-    """The last value counts, as of any parameter here. `read` raises ValueError with the allowed values."""
+    """The parsed parameter, of several the last. `read` raises ValueError, whose text has the allowed values."""
     text = _last(query, name)
     if text is None:
         return None

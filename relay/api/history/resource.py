@@ -1,4 +1,4 @@
-"""`GET /v1/messages`, `.../attempts`, `.../payload` and `/v1/stats`: what happened, newest first."""
+"""The routes of the history: `GET /v1/messages`, `.../attempts`, `.../payload` and `/v1/stats`."""
 
 from collections.abc import Awaitable, Callable
 from functools import wraps
@@ -16,7 +16,7 @@ from relay.api.history.query import (
     OF_COUNTS,
     OF_MESSAGES,
     Query,
-    counts_asked,
+    counts_query,
     cursor_in,
     message_query,
     no_cursor,
@@ -69,11 +69,11 @@ _KEPT: Final = {"header": "headers", "payload": "bodies"}
 _KEPT_IF: Final = "(RELAY_HISTORY_BODIES is 0 for this process)."
 
 MOST_SEARCHES: Final = 8
-"""Of the history, at a time, in a process."""
+"""Searches at a time in a process."""
 AT_ONCE: Final = 50
-"""Messages, or attempts, that are in memory as the history has them."""
+"""Messages or attempts of the history in memory at a time, before they are converted."""
 MOST_BYTES: Final = 4 * 1024 * 1024
-"""Of JSON in one page, which ends early then."""
+"""Bytes of JSON in one page, which ends early then."""
 
 T = TypeVar("T")
 Item = TypeVar("Item")
@@ -83,7 +83,7 @@ Handler = Callable[["HistoryResource", web.Request], Awaitable[web.StreamRespons
 
 
 def _in_turn(handler: Handler) -> Handler:
-    """A search of the history, when it is the turn of its caller."""
+    """Makes a handler wait for its caller's turn to search the history."""
 
     @wraps(handler)
     async def handle(self: "HistoryResource", request: web.Request) -> web.StreamResponse:
@@ -114,7 +114,7 @@ _OF_MESSAGE: Final = "/v1/sources/{source_id}/messages/{message_id}"
 
 
 class HistoryResource:
-    """The routes; see the module's first lines. Without a history only payloads are shown, as the log has them."""
+    """The routes. Without a history only payloads are available, from the log."""
 
     def __init__(self, context: ApiContext, reader: StatusReader) -> None:
         self._context = context
@@ -312,13 +312,13 @@ class HistoryResource:
         most 20,000 points.
         """
         query, history = query_of(request, *OF_COUNTS), self._history()
-        asked = counts_asked(query, self._context.clock.time())
+        wanted = counts_query(query, self._context.clock.time())
         receiver, source_id = receiver_in(query), source_in(query)
         visible = self._sight.visible(request, receiver)
         found = await history.counted(
-            asked.by,
-            since=asked.since,
-            until=asked.until,
+            wanted.by,
+            since=wanted.since,
+            until=wanted.until,
             visible=visible,
             receiver=receiver,
             source_id=source_id,
@@ -327,7 +327,7 @@ class HistoryResource:
         if len(found) > MOST_COUNTS:
             detail = f"that is more than {MOST_COUNTS} points: ask for less time, for one receiver, or for one source"
             raise invalid(detail, parameter="since")
-        return json_response(200, counts_view(*asked, found))
+        return json_response(200, counts_view(*wanted, found))
 
     def _history(self) -> HistoryReader:
         if self._context.history is None:
@@ -350,8 +350,8 @@ async def _page(
     ask: Callable[[int, str | None], Awaitable[HistoryPage[T]]],
     made: Callable[[list[T]], Awaitable[list[Item]]],
 ) -> tuple[list[Item], str | None]:
-    """What `made` shows of a page, and the cursor of the next one. A few are asked for at a time, as they may be large
-    until they are made."""
+    """The items of a page, converted by `made`, and the cursor of the next page. A few are read at a time, as they may
+    be large before they are converted."""
     left, cursor = limit_in(query), cursor_in(query)
     items, size = list[Item](), 0
     while True:
@@ -369,14 +369,15 @@ async def _page(
 
 
 def _refuse_search_in_bodies(query: Query) -> None:
-    """Raises a Problem: it would find nothing, which reads as if there were nothing."""
+    """Raises a Problem for a search in bodies that are not kept: without one it would find nothing."""
     for name in ("header", "payload"):
         if name in query:
             raise invalid(f"{name} finds nothing here: this history keeps no {_KEPT[name]} {_KEPT_IF}", parameter=name)
 
 
 def _seen(request: web.Request, found: MessageFound) -> MessageItem | None:
-    """As the caller may see it; None where that is nothing. Judged by the message itself, whatever was asked for."""
+    """The message as the caller may see it; None if they may see nothing of it. Decided by the message itself, not by
+    the query."""
     if may_read(request, found.arrival.message.source_id):
         return message_item(found.arrival, found.deliveries)
     at, deliveries = found.arrival.at, found.deliveries

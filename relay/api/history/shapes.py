@@ -1,4 +1,4 @@
-"""How messages, attempts and counts of the history look from outside: the JSON shapes, and what makes them. Pure."""
+"""Converts messages, attempts and counts of the history to the shapes of the API. Pure."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import accumulate, groupby
@@ -18,11 +18,11 @@ from relay.schema.messages import DeliveryItem, MessageItem
 from relay.schema.statistics import CountItem, CountsView, PointItem, SeriesItem
 
 SHOWN_HEADERS: Final = 2_048
-"""Characters of the headers of a request, or a response, in a list."""
+"""Characters of the headers of a request or response in a list, at most."""
 
 
 def message_item(arrival: ArrivalFact, deliveries: Iterable[DeliveryFound]) -> MessageItem:
-    """`deliveries`: those that may be shown."""
+    """`deliveries`: those that the caller may see."""
     shown = [delivery_item(each) for each in deliveries]
     return {
         "source_id": arrival.message.source_id,
@@ -38,7 +38,7 @@ def message_item(arrival: ArrivalFact, deliveries: Iterable[DeliveryFound]) -> M
 
 
 def of_receiver(found: DeliveryFound) -> DeliveryFound:
-    """As its receiver may see it: of a callback that was given up, that it was, and no more."""
+    """The delivery as its receiver may see it: without the details of a callback that was given up."""
     return structs.replace(found, last_status=None, detail=None) if is_of_callback(found.reason) else found
 
 
@@ -91,7 +91,7 @@ def attempt_item(found: AttemptFound, *, whole: bool = False) -> AttemptItem:
 
 
 def _first(headers: Mapping[str, str], most: int | None) -> dict[str, str]:
-    """As many of them as have at most so many characters together; None: all."""
+    """The first headers, of at most so many characters together; None: all."""
     sizes = accumulate(len(name) + len(value) for name, value in headers.items())
     return {name: headers[name] for name, size in zip(headers, sizes, strict=True) if most is None or size <= most}
 

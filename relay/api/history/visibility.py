@@ -25,7 +25,7 @@ from relay.domain.life import Life
 from relay.history.port import HistoryReader, MessageFound, Visible
 
 MOST_OWNED: Final = 10_000
-"""Receivers that one look may be about."""
+"""Receivers of one query, at most."""
 
 
 class VisibleMessage(NamedTuple):
@@ -38,7 +38,7 @@ class VisibleMessage(NamedTuple):
 
 
 class Visibility:
-    """Judges what may be seen. `history` None: there is none to look at."""
+    """Decides which data a caller may see. `history`: None if there is none."""
 
     def __init__(self, context: ApiContext, reader: StatusReader, history: HistoryReader | None) -> None:
         self._registrar = context.registrar
@@ -46,8 +46,8 @@ class Visibility:
         self._history = history
 
     def visible(self, request: web.Request, receiver: str | None = None, owner: str | None = None) -> Visible:
-        """Of a list that may be narrowed to a receiver, or to those of an owner. Raises a Problem where what it is
-        narrowed to is none of the caller's business."""
+        """The visible part of a list, which may be limited to a receiver, or to those of an owner. Raises a Problem if
+        the caller may not see these at all."""
         access = access_of(request)
         if owner is not None:
             if not access.may("owner", owner):
@@ -72,14 +72,15 @@ class Visibility:
         return Visible(sources, names, {name: life for name, life in lives.items() if life.id})
 
     def _life(self, request: web.Request, name: str) -> Life:
-        """Without making it ready for use, where that can be: there may be thousands."""
+        """The current life of a name. Declared receivers are not resolved for it: there may be thousands."""
         registry = None if self._registrar is None else self._registrar.registry
         if registry is not None and registry.is_declared(name):
             return registry.life_of(name)
         return life_of(request, name)
 
     def of_senders(self, request: web.Request, visible: Visible) -> Visible:
-        """The part of it that is judged by headers of the sender's, which receivers may not get. Raises a Problem."""
+        """The part of it that may be searched by the sender's headers, which receivers may not see. Raises a
+        Problem."""
         access = access_of(request)
         if access.may("admin"):
             return visible
@@ -88,7 +89,7 @@ class Visibility:
         return Visible(visible.sources, ())
 
     async def of_message(self, request: web.Request, identity: MessageId) -> VisibleMessage:
-        """Raises a Problem: the same whether or not there is what the caller may not see."""
+        """Raises a Problem, which is the same for a message that does not exist and one that the caller may not see."""
         known = await self._reader.find(identity)
         found = None if self._history is None else await self._history.message(identity)
         whole = may_read(request, identity.source_id)
@@ -98,13 +99,13 @@ class Visibility:
         raise await unseen(self._reader, identity, whole=whole)
 
     def _names(self, request: web.Request, known: KnownMessage | None, found: MessageFound | None) -> list[str]:
-        """Its receivers of whose deliveries the caller may see."""
+        """The message's receivers whose deliveries the caller may see."""
         routed = [] if known is None else [(each.receiver, "", known.at) for each in self._reader.deliveries(known)]
         ended = [] if found is None else [(each.receiver, each.life, found.arrival.at) for each in found.deliveries]
         return sorted({name for name, life, at in (*routed, *ended) if may_see_of(request, name, life, at)})
 
     def _owned(self, owners: list[str], only: frozenset[str] | None) -> frozenset[str]:
-        """Receivers of these owners, and of them `only` those."""
+        """Receivers of these owners; with `only`, those that are in it."""
         if self._registrar is None:
             return frozenset()
         registry, found = self._registrar.registry, set[str]()

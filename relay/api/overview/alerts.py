@@ -1,11 +1,10 @@
-"""What needs attention, the most urgent first, from a snapshot. Pure."""
+"""Alerts of a snapshot, the most urgent first. Pure."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final, Literal, NamedTuple
 from urllib.parse import quote
 
-from relay.api.overview.head_of_line import StuckLine
 from relay.domain.reasons import reason_class
 from relay.schema.overview import AlertKind
 from relay.schema.receivers import Condition
@@ -25,7 +24,7 @@ _SHOWN: Final = 300
 
 
 class Action(NamedTuple):
-    """What may help: a call of this API. `label`: for a button."""
+    """A call of this API that may help. `label`: for a button."""
 
     label: str
     method: str
@@ -35,8 +34,8 @@ class Action(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Item:
-    """`subject`: a receiver, `source/callback`, topic, or part. `since`: Unix seconds; None: not known. `message`:
-    source and id of the one that it is about."""
+    """An alert. `subject`: a receiver, `source/callback`, topic or part. `since`: Unix seconds; None: unknown.
+    `message`: source and id of the message that it is about."""
 
     kind: AlertKind
     subject: str
@@ -51,7 +50,7 @@ class Item:
 
 
 class EndpointNow(NamedTuple):
-    """A receiver, or the callback of a source (`is_source`), that does not get what waits for it."""
+    """A receiver, or the callback of a source (`is_source`), to which nothing is sent."""
 
     name: str
     is_source: bool
@@ -61,8 +60,19 @@ class EndpointNow(NamedTuple):
     gone: bool = False
 
 
+class StuckLine(NamedTuple):
+    """A message that holds up others for `receiver`: `behind` of them at least. `detail`: the result of its attempts,
+    in words."""
+
+    receiver: str
+    source_id: str
+    message_id: str
+    behind: int
+    detail: str
+
+
 class FailedNow(NamedTuple):
-    """Dead letters of one receiver and reason within the hour. `newest`: Unix seconds."""
+    """Dead letters of one receiver and reason in the last hour. `newest`: Unix seconds."""
 
     receiver: str
     reason: str
@@ -72,8 +82,8 @@ class FailedNow(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class AlertInput:
-    """`away`: part -> problem; `warnings`: the same for parts that still work. `refused`: entry -> why. `since`: when
-    the hour of `failed` began, as RFC 3339."""
+    """`away`: part -> problem; `warnings`: the same for parts that still work. `refused`: entry -> reason. `since`: the
+    begin of the hour of `failed`, RFC 3339."""
 
     now: float
     lanes: Sequence[LaneNow] = ()
@@ -87,15 +97,15 @@ class AlertInput:
 
 
 def attention(seen: AlertInput) -> list[Item]:
-    """At most `MOST`."""
+    """The alerts of a snapshot, at most `MOST`."""
     items = [
-        *(Item("part_away", part, None, _told(why)) for part, why in seen.away.items()),
+        *(Item("part_away", part, None, _text(why)) for part, why in seen.away.items()),
         *_of_lanes(seen),
-        *(Item("refused", name, None, _told(why)) for name, why in seen.refused.items()),
+        *(Item("refused", name, None, _text(why)) for name, why in seen.refused.items()),
         *map(_of_endpoint, seen.endpoints),
         *_of_stuck(seen),
         *_of_failed(seen),
-        *(Item("warning", part, None, _told(why)) for part, why in seen.warnings.items()),
+        *(Item("warning", part, None, _text(why)) for part, why in seen.warnings.items()),
     ]
     items.sort(key=lambda item: (URGENCY.index(item.kind), -(item.since or 0.0), item.subject))
     return items[:MOST]
@@ -119,7 +129,7 @@ def _unserved(role: str, topic: str, lanes: Sequence[LaneNow], seen: AlertInput)
     lag = sum(lane.lag for lane in lanes)
     waits = f"{lag} records wait" if lag != 1 else "1 record waits"
     ages = [lane.seen_s for lane in lanes if lane.seen_s is not None]
-    detail = f"{which} nobody serves it; {waits}. Start a process with the role {role} (relay run --roles {role})."
+    detail = f"{which} no process serves it; {waits}. Start a process with the role {role} (relay run --roles {role})."
     return Item("no_worker", topic, seen.now - max(ages) if ages else None, detail.strip())
 
 
@@ -137,7 +147,7 @@ def _of_endpoint(one: EndpointNow) -> Item:
             kind, action = "offline", Action("Try now", "POST", f"{base}/resume")
         case _:
             kind, action = "failing", Action("Try now", "POST", f"{base}/resume")
-    return Item(kind, subject, one.since, _told(one.detail), action)
+    return Item(kind, subject, one.since, _text(one.detail), action)
 
 
 def _of_stuck(seen: AlertInput) -> Iterable[Item]:
@@ -149,7 +159,7 @@ def _of_stuck(seen: AlertInput) -> Iterable[Item]:
             wait = "1 message waits" if one.behind == 1 else f"{one.behind} messages wait"
             detail = f"{wait} behind {one.message_id!r} of source {one.source_id!r}: {one.detail}"
             discard = Action("Discard", "POST", f"{base}/deliveries/{one.receiver}/discard")
-            yield Item("held_up", one.receiver, None, _told(detail), discard, (one.source_id, one.message_id))
+            yield Item("held_up", one.receiver, None, _text(detail), discard, (one.source_id, one.message_id))
 
 
 def _of_failed(seen: AlertInput) -> Iterable[Item]:
@@ -161,5 +171,5 @@ def _of_failed(seen: AlertInput) -> Iterable[Item]:
             yield Item("failed", one.receiver, one.newest, detail, known)
 
 
-def _told(text: str) -> str:
+def _text(text: str) -> str:
     return escape_control(text)[:_SHOWN]

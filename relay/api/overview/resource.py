@@ -1,6 +1,6 @@
 """`GET /v1/overview`: throughput, failures, and what needs attention first. `GET /v1/lanes`: every partition."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import Final, Literal
 
 from aiohttp import web
@@ -10,8 +10,7 @@ from relay.api.context import ApiContext
 from relay.api.overview.alerts import AlertInput, FailedNow, Item, attention
 from relay.api.overview.snapshot import FAILED_SPAN_S, Looker, OverviewSnapshot
 from relay.api.paging import cursor_behind, key_behind, limit_in
-from relay.api.problems import invalid
-from relay.api.reading import query_of
+from relay.api.reading import flag_in, query_of
 from relay.api.responses import json_response
 from relay.api.route import DocumentedResponse, Example, Limit, Parameter, ReceiverName, json_of, route
 from relay.api.view import rfc3339
@@ -91,15 +90,7 @@ class OverviewResource:
                 "since": since,
                 "count": sum(group.letters for group in look.failed),
                 "more": look.failed_more,
-                "by": [
-                    {
-                        "receiver": one.receiver,
-                        "reason": one.reason,
-                        "count": one.letters,
-                        "newest": rfc3339(one.newest),
-                    }
-                    for one in look.failed
-                ],
+                "by": [_failure(one) for one in look.failed],
             },
             "attention": [_item(item) for item in attention(seen)],
             "history": history,
@@ -115,7 +106,7 @@ class OverviewResource:
         parameters=(
             Parameter("receiver", "query", list[ReceiverName], "Their own lanes."),
             Parameter("role", "query", list[Literal[*STAGES]], "What these workers read."),  # type: ignore[valid-type]
-            Parameter("served", "query", bool, "Only those that somebody serves, or that nobody does."),
+            Parameter("served", "query", bool, "Only those that a process serves; `false`: only the others."),
             Parameter("limit", "query", Limit, "So many at most."),
             Parameter("cursor", "query", str, "Where to go on, from an answer."),
         ),
@@ -129,7 +120,8 @@ class OverviewResource:
         """
         query = query_of(request, "limit", "cursor", "receiver", "role", "served")
         limit, behind = limit_in(query), key_behind(query)
-        receivers, roles, served = query.get("receiver"), query.get("role"), _served_in(query)
+        receivers, roles = query.get("receiver"), query.get("role")
+        served = flag_in(query, "served") if "served" in query else None
         look = await self._looker.look()
         chosen = sorted(
             (_key(lane), lane)
@@ -155,7 +147,7 @@ class OverviewResource:
         return found
 
     async def _history(self) -> HistoryNowView | None:
-        """While its store is away, how far it is behind is not known."""
+        """The lag of the history; unknown while its store is unavailable."""
         if self._behind is None:
             return None
         try:
@@ -170,7 +162,7 @@ def _late(history: HistoryNowView | None) -> dict[str, str]:
         return {}
     behind_s = history["behind_s"]
     if behind_s is None:
-        return {"history": "nobody knows how far it is behind: its store does not answer"}
+        return {"history": "it is unknown how far it is behind: its store does not answer"}
     if behind_s < LATE_S:
         return {}
     return {"history": f"it is {behind_s:.0f} s behind: messages and attempts of since then are not in lists yet"}
@@ -258,17 +250,8 @@ def _lane(lane: LaneNow, look: OverviewSnapshot) -> LaneItem:
 
 
 def _key(lane: LaneNow) -> str:
-    """Sorts as topic and partition do."""
+    """The sort key: topic and partition."""
     return f"{lane.key.topic}/{lane.key.partition:05}"
-
-
-def _served_in(query: Mapping[str, Iterable[str]]) -> bool | None:
-    given = list(query.get("served", ()))
-    if not given:
-        return None
-    if given[-1] not in ("true", "false"):
-        raise invalid("served is true or false", parameter="served")
-    return given[-1] == "true"
 
 
 def _rounded(value: float | None) -> float | None:

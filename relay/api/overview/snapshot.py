@@ -1,4 +1,4 @@
-"""A look at everything, for all who want one: it is made anew a second after the last at the earliest."""
+"""Snapshots of lanes, endpoints and dead letters, shared by all callers, at most one a second."""
 
 import asyncio
 from collections import Counter
@@ -8,34 +8,45 @@ from math import isinf
 from typing import Final, TypeVar
 
 from relay.api.context import ApiContext
-from relay.api.overview.alerts import EndpointNow, FailedNow
-from relay.api.overview.head_of_line import StuckLine, stuck_lines
+from relay.api.overview.alerts import EndpointNow, FailedNow, StuckLine
 from relay.api.receivers import condition
+from relay.api.wait_context import named
 from relay.domain.reasons import DISCARDED
 from relay.domain.receiver import Endpoint
-from relay.log.port import TopicPartition
+from relay.engine.parking import parked_key
+from relay.log.port import LogReader, TopicPartition, read_each
 from relay.state.lanes import STAGES, LaneNow, lanes_of, oldest, to_be_read
-from relay.state.port import Counts, EndpointHealth, FailedEntry
+from relay.state.port import Counts, EndpointHealth, FailedEntry, State
+from relay.state.read_model import LineHead, Watched
+from relay.state.rows import RowKey, Stage
 
 K = TypeVar("K")
 
 FRESH_S: Final = 1.0
 COST: Final = 10.0
-"""A look that took long is good for so many times as long: looking never takes more than a tenth of the time."""
+"""A snapshot that took long is valid for so many times as long: snapshots take a tenth of the time at most."""
 RATE_SPAN_S: Final = 5.0
-"""Rates are over at least so long, as soon as there are looks that far apart."""
+"""Rates are over at least so long, once there are snapshots that far apart."""
 MOST_ENDPOINTS: Final = 2_000
 MOST_SHARED: Final = 200
-"""Receivers in the shared lane: each costs a look into its index."""
+"""Receivers in the shared lane, at most: each is a read of its index."""
 MOST_FAILED_RECEIVERS: Final = 100
 MOST_LETTERS: Final = 500
 """Of a receiver."""
 FAILED_SPAN_S: Final = 3_600.0
+MOST_LINES: Final = 200
+"""Lines of each kind that are read: those in memory, and those that are parked."""
+FAILED: Final = 2
+"""Failed attempts of a head from which its line counts as stuck, unless..."""
+LONG_S: Final = 60.0
+"""... the next attempt is that far off, which makes it stuck after the first failure."""
+_STAGE: Final = "to_receiver"
+_TO_BE_SENT: Final = frozenset({Stage.ENQUEUED, Stage.SENDING})
 
 
 @dataclass(frozen=True, slots=True)
 class Passed:
-    """At `at` (monotonic), by stage: how many records there had been (`ends`), and were finished (`done`)."""
+    """Numbers of records by stage, at `at` (monotonic): written (`ends`), and finished (`done`)."""
 
     at: float
     ends: Mapping[str, int]
@@ -46,7 +57,7 @@ class Passed:
 
 @dataclass(frozen=True, slots=True)
 class Rates:
-    """Records a second by stage, over `span_s`: `come` in, and `done`; and those that were done in each lane."""
+    """Records a second over `span_s`: received (`come`) and finished (`done`) by stage, and finished in each lane."""
 
     span_s: float
     come: Mapping[str, float]
@@ -56,8 +67,8 @@ class Rates:
 
 @dataclass(frozen=True, slots=True)
 class OverviewSnapshot:
-    """What was seen at `now` (Unix seconds). `rates` None: there was no look before. `failed_more`: there are more dead
-    letters than were looked at."""
+    """The state at `now` (Unix seconds). `rates`: None in the first snapshot. `failed_more`: there are more dead
+    letters than were read."""
 
     now: float
     lanes: Sequence[LaneNow]
@@ -80,7 +91,7 @@ def passed(lanes: Sequence[LaneNow], at: float) -> Passed:
 
 
 def rates(before: Passed, now: Passed) -> Rates | None:
-    """None where no time passed in between. A topic that was made anew counts as nothing, not as less."""
+    """None if no time passed in between. A topic that was created again counts as 0, not as negative."""
     span_s = now.at - before.at
     if span_s <= 0:
         return None
@@ -97,7 +108,7 @@ def _per_s(before: Mapping[K, int], now: Mapping[K, int], span_s: float) -> dict
 
 
 class Looker:
-    """One for all who ask a process."""
+    """Takes the snapshots of a process."""
 
     def __init__(self, context: ApiContext) -> None:
         self._context = context
@@ -107,7 +118,7 @@ class Looker:
         self._before: list[Passed] = []
 
     async def look(self) -> OverviewSnapshot:
-        """One that is fresh. Raises what the two ports do."""
+        """A fresh snapshot. Raises the errors of the two ports."""
         clock = self._context.clock
         async with self._turn:
             if self._last is None or clock.monotonic() >= self._good_until:
@@ -145,7 +156,7 @@ class Looker:
         found = await self._context.state.parked([f"r:{name}" for name in names]) if names else []
         return {name: count for name, count in zip(names, found, strict=True) if isinstance(count, Counts)}
 
-    # endpoints that are sent nothing
+    # endpoints to which nothing is sent
 
     async def _endpoints(self, now: float) -> list[EndpointNow]:
         known = self._known()
@@ -158,7 +169,7 @@ class Looker:
         return found
 
     def _known(self) -> dict[str, tuple[Endpoint, bool]]:
-        """By owner in the state; with whether it is verified."""
+        """Endpoints by their owner in the state, and whether each is verified."""
         registrar = self._context.registrar
         if registrar is None:
             return {}
@@ -181,7 +192,7 @@ class Looker:
 
 
 def counted(entries: Iterable[FailedEntry], since: float) -> list[FailedNow]:
-    """By receiver and reason, the most first."""
+    """Dead letters by receiver and reason, the largest number first."""
     found: dict[tuple[str, str], list[float]] = {}
     for entry in entries:
         if entry.failed_at >= since and entry.reason != DISCARDED:
@@ -193,7 +204,7 @@ def counted(entries: Iterable[FailedEntry], since: float) -> list[FailedNow]:
 def _now_of(
     owner: str, endpoint: Endpoint, health: EndpointHealth, *, verified: bool, now: float
 ) -> EndpointNow | None:
-    """None: it is sent what there is, or will be in a moment."""
+    """None if messages are sent to it, or will be in a moment."""
     state = condition(health, endpoint, verified)
     if state in ("up", "backing_off"):
         return None
@@ -204,10 +215,57 @@ def _now_of(
         "failing": f"its breaker is {health.breaker.replace('_', ' ')} after {health.failures} failures in a row",
         "unverified": "it is sent nothing before its URL has proved that it wants this",
         "disabled": "switched off after it was down for too long",
-        "paused": "paused until somebody resumes it" if isinf(health.paused_for_s) else "paused",
+        "paused": "paused until an operator resumes it" if isinf(health.paused_for_s) else "paused",
     }[state]
     is_gone = held is not None and held.reason == "gone"
     if is_gone:
         words = "it said that it is gone (410)"
     detail = f"{words}: {held.detail}" if held is not None and held.detail else words
     return EndpointNow(owner[2:], owner.startswith("s:"), state, since, detail, is_gone)
+
+
+async def stuck_lines(log: LogReader, state: State, lanes: Sequence[LaneNow]) -> list[StuckLine]:
+    """Lines whose head fails again and again; of very many, a part is read. Raises the errors of the two ports."""
+    served = [lane for lane in lanes if lane.stage == _STAGE and lane.served and lane.sign is not None]
+    found = [head for lane in served if lane.sign is not None for head in lane.sign.heads if head.owner][:MOST_LINES]
+    found += await _parked_heads(log, state, served)
+    rows = [RowKey(head.owner, head.row) for head in found]
+    seen = await state.watch(rows) if rows else []
+    reasons = ((head, why_stuck(one)) for head, one in zip(found, seen, strict=True))
+    return [
+        StuckLine(head.owner[2:], head.source_id, head.message_id, head.behind, why)
+        for head, why in reasons
+        if why is not None and head.message_id
+    ]
+
+
+def why_stuck(head: Watched) -> str | None:
+    """The result of the attempts of a line's head. None if the line moves, or if that is unknown."""
+    row = head.row
+    over = row.attempts - head.under_way
+    if row.stage not in _TO_BE_SENT or over < 1 or (over < FAILED and row.due_in_s < LONG_S):
+        return None
+    words = head.detail or row.reason
+    said = f": {words}" if words else ""
+    if row.stage is Stage.SENDING and not head.under_way:
+        return f"it is unknown whether attempt {over} arrived{said}"
+    return f"attempt {over} did not succeed{said}"
+
+
+async def _parked_heads(log: LogReader, state: State, lanes: Sequence[LaneNow]) -> list[LineHead]:
+    asked = [(lane.key, list(lane.sign.parked)) for lane in lanes if lane.sign is not None and lane.sign.parked][
+        :MOST_LINES
+    ]
+    each = await asyncio.gather(*(state.parked_heads(key, lines) for key, lines in asked))
+    found = [
+        (line, head)
+        for (_, lines), heads in zip(asked, each, strict=True)
+        for line, head in zip(lines, heads, strict=True)
+        if head is not None and head.behind > 0
+    ][:MOST_LINES]
+    wanted = [(head.at, parked_key(_STAGE, RowKey(line.owner, head.row))) for line, head in found]
+    names = await read_each(log, wanted, named)
+    return [
+        LineHead(line.queue, head.row, *name)._replace(owner=line.owner, behind=head.behind)
+        for (line, head), name in zip(found, names, strict=True)
+    ]
