@@ -10,11 +10,11 @@ from relay.config.differences import FieldChange, field_changes
 from relay.config.problems import raise_all
 from relay.config.receivers_file import Raw, ReceiversFile
 from relay.control.records import Declarations, EntryRecord, Topic, lane_of_entry, read_topic, source_key
+from relay.domain.control_key import ControlKey, control_key
 from relay.domain.errors import UserError
 from relay.domain.receiver import LaneKind
-from relay.domain.route import Route, next_move, removed_key, route_key
+from relay.domain.route import Route, next_move
 from relay.domain.topics import SHARED, Topics
-from relay.domain.verification import verification_key
 from relay.log.port import Log, NewRecord
 
 FILE: Final = "file"
@@ -187,7 +187,7 @@ def _wanted(file: ReceiversFile) -> dict[str, EntryRecord]:
 
 def _refuse_emptied(file: ReceiversFile, diff: Diff) -> None:
     """Rejects an empty file: one emptied by an editor, a full disk or a wrong mount would remove all receivers."""
-    removed = [key for key in diff.removed if not key.startswith(source_key(""))]
+    removed = [key for key in diff.removed if control_key(key).kind == "receiver"]
     if removed and file.is_empty:
         raise UserError(
             f"{file.origin}: has no receivers, which would remove all {len(removed)} that are in effect; "
@@ -204,22 +204,22 @@ def _records(
     for name in filter(_is_receiver, (*diff.added, *diff.changed)):
         route = _route(there, name, wanted[name].entry, sizes.get(name))
         if route != there.routes.route(name):
-            yield NewRecord(topic, route_key(name).encode(), route.encode())
+            yield NewRecord(topic, ControlKey("route", name).encode(), route.encode())
     for name in filter(_is_receiver, diff.removed):
-        yield NewRecord(topic, removed_key(name).encode(), there.declared[name].encode())
+        yield NewRecord(topic, ControlKey("removed", name).encode(), there.declared[name].encode())
     for name in filter(_is_receiver, diff.added):
         if wanted[name].entry.get("verification", "none") != "none":  # an earlier proof belongs to another receiver
-            yield NewRecord(topic, verification_key(name), None)
+            yield NewRecord(topic, ControlKey("verification", name).encode(), None)
     for key in (*diff.added, *diff.changed):
         yield NewRecord(topic, key.encode(), wanted[key].encode())
     for key in diff.removed:
         yield NewRecord(topic, key.encode(), None)
     for name in (each for each in diff.added if each in there.routes.removed):
-        yield NewRecord(topic, removed_key(name).encode(), None)
+        yield NewRecord(topic, ControlKey("removed", name).encode(), None)
 
 
 def _is_receiver(key: str) -> bool:
-    return not key.startswith(source_key(""))
+    return control_key(key).kind == "receiver"
 
 
 def _route(there: Topic, name: str, wanted: Raw, size: int | None) -> Route:

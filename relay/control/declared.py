@@ -6,8 +6,9 @@ from dataclasses import dataclass, replace
 from relay.config.receiver_entry import ReceiverEntry
 from relay.config.receivers_file import ANY_SOURCE, Raw, check_entry
 from relay.config.source_entry import SourceEntry
-from relay.control.records import ORIGIN, SOURCE_PREFIX, read_topic
+from relay.control.records import ORIGIN, read_topic
 from relay.control.sources import OWN
+from relay.domain.control_key import control_key
 from relay.domain.errors import UserError
 from relay.domain.identity import OWN_SOURCE
 from relay.domain.receiver import Endpoint, Source
@@ -41,9 +42,10 @@ async def read_declared(log: LogReader, topics: Topics) -> DeclaredEntries:
     """The current content of the topic. Only the key is used of an entry that a newer version wrote."""
     there = await read_topic(log, topics)
     own = there.declared.own()
-    keys = filter(_is_source, own)
-    sources = [_source(key.removeprefix(SOURCE_PREFIX), there.declared[key].entry) for key in keys]
-    lanes = {name for name in own if not _is_source(name) and _has_own_lane(name, there.declared[name].entry)}
+    keys = [control_key(text) for text in own]
+    sources = [_source(key.id, there.declared[key.text].entry) for key in keys if key.kind == "source"]
+    names = [key.id for key in keys if key.kind == "receiver"]
+    lanes = {name for name in names if _has_own_lane(name, there.declared[name].entry)}
     lanes |= {name for name, route in there.routes.all().items() if route.has_own_lane}
     lanes |= {name for name in there.routes.removed if _has_own_lane(name, there.last_entry(name))}
     return DeclaredEntries(frozenset(lanes), {source.source_id: source for source in sources})
@@ -53,10 +55,6 @@ async def lanes_of_receivers(log: LogReader, topics: Topics) -> dict[str, Collec
     """Topic of each lane -> hash tags of its receivers."""
     own = (await read_declared(log, topics)).lanes
     return {topics.to_receiver(SHARED): range(TAGS), **{topics.to_receiver(one): {tag_of(f"r:{one}")} for one in own}}
-
-
-def _is_source(key: str) -> bool:
-    return key.startswith(SOURCE_PREFIX)
 
 
 def _has_own_lane(name: str, entry: Raw) -> bool:

@@ -11,7 +11,7 @@ from relay.config.encryption import KeyRing
 from relay.control.changes import Changes
 from relay.control.keys import ApiKeys
 from relay.control.record_header import glance
-from relay.control.records import SOURCE_PREFIX, key_of
+from relay.control.records import key_of
 from relay.control.replay_jobs import Jobs
 from relay.control.resolve import (
     last_settings,
@@ -21,19 +21,16 @@ from relay.control.resolve import (
     unusable_source,
     wanted_lane,
 )
-from relay.control.routes import LaneRoutes, is_of_route
+from relay.control.routes import LaneRoutes
 from relay.control.shared_index import Loading
 from relay.control.shared_receivers import SharedReceivers, log_refused
 from relay.control.sources import EffectiveSources
 from relay.control.subscribers import Subscribers
 from relay.control.subscriptions import Subscriptions
 from relay.control.verification_results import VerificationResults
-from relay.domain.api_key import is_of_key
+from relay.domain.control_key import JOBS, KEYS, ROUTES, ControlKey, Kind, control_key
 from relay.domain.errors import UserError
-from relay.domain.hold import held_owner
 from relay.domain.receiver import LaneKind, Receiver, Source
-from relay.domain.replay_job import is_of_job
-from relay.domain.verification import verified_receiver
 from relay.log.port import Record
 
 
@@ -73,6 +70,13 @@ class InForce:
         self.sources = EffectiveSources()
         self._subscriptions: Subscriptions | None = None
         self.subscribers = Subscribers(lambda: self.subscriptions, self.shared, self.receiver)
+        self._projections: Mapping[Kind, Callable[[ControlKey, Record], None]] = {
+            **dict.fromkeys(JOBS, self.jobs.take),
+            **dict.fromkeys(KEYS, self.keys.take),
+            "hold": self._take_hold,
+            "verification": self._take_verification,
+        }
+        """Kinds of records that are no entries or routes, and what takes them."""
         self.changes = Changes()
         self.lane_changes = Changes()
         """Those of `changes` that may start or end a lane, or move it to another process."""
@@ -108,23 +112,25 @@ class InForce:
     def learn(self, secrets: Mapping[str, str]) -> None:
         """Add secrets to which entries may refer."""
         self._environ.update(secrets)
-        for key in list(self.problems):
-            self._take(key, self.values[key])
+        for text in list(self.problems):
+            self._take(control_key(text), self.values[text])
         self.shared.learned()
         self._announce()
 
     # updates
 
     def take(self, record: Record) -> None:
-        if (key := key_of(record)) is not None:
-            self._announce(lanes=self._apply(record, key))
+        if (key := key_of(record)) is None:
+            return
+        if (project := self._projections.get(key.kind)) is not None:
+            project(key, record)
         else:
-            self._hear(record)
+            self._announce(lanes=self._apply(record, key))
 
     def take_routes(self, records: Sequence[Record]) -> None:
         for record in records:
             key = key_of(record)
-            if key is not None and is_of_route(key) and record.value is not None:
+            if key is not None and key.kind in ROUTES and record.value is not None:
                 self._announce(lanes=self._apply(record, key))
 
     def loaded(self) -> None:
@@ -143,12 +149,14 @@ class InForce:
                 break
             if record.offset >= end:
                 end = record.offset + 1
-            if (key := key_of(record)) is not None:
-                unseen.discard(key)
-                if self._take_first(loading, record, key) and key in self.values:
-                    moved.add(key)
-            else:
-                self._hear(record)
+            if (key := key_of(record)) is None:
+                continue
+            if (project := self._projections.get(key.kind)) is not None:
+                project(key, record)
+                continue
+            unseen.discard(key.text)
+            if self._take_first(loading, record, key) and key.text in self.values:
+                moved.add(key.text)
             if loading.is_due:
                 await loading.write()
         self.keys.finish()
@@ -158,40 +166,35 @@ class InForce:
         self.shared.replace(index)
         for name in moved - self.routes.all().keys():
             if self.shared.value(name) is not None:
-                self._drop(name)
+                self._drop(control_key(name))
         for name in self.routes.all():
             self._take_out(name)
         self.gone = {name for name in self.routes.removed if self.record(name) is None}
         return end
 
-    def _take_first(self, loading: Loading, record: Record, key: str) -> bool:
+    def _take_first(self, loading: Loading, record: Record, key: ControlKey) -> bool:
         """Take a record while loading; returns whether it is of a receiver in the shared lane."""
         value = record.value
-        if ":" in key:
+        if ":" in key.text:
             self._apply(record, key)
             return False
         seen = None if value is None else glance(value)
-        self.proofs.declared(key, seen)
+        self.proofs.declared(key.id, seen)
         if value is not None and seen is not None and seen.is_shared:
-            loading.rows.append(self.shared.loaded(record.offset, key, value, seen))
+            loading.rows.append(self.shared.loaded(record.offset, key.id, value, seen))
             return True
-        loading.gone.append((record.offset, key))
+        loading.gone.append((record.offset, key.id))
         self._hold(key, value)
         return False
 
-    def _hear(self, record: Record) -> None:
-        """Take a record of an ended hold, a job, an API key, or a verification."""
-        if (name := verified_receiver(record.key or b"")) is not None:
-            self._verified(name, proved=self.proofs.take(record))
-        elif is_of_job(record.key or b""):
-            self.jobs.take(record)
-        elif is_of_key(record.key or b""):
-            self.keys.take(record)
-        elif record.value is None and (owner := held_owner(record.key or b"")) is not None:
-            self._resumed(owner)
+    def _take_hold(self, key: ControlKey, record: Record) -> None:
+        """The lanes read the beginning of a hold from the state."""
+        if record.value is None:
+            self._resumed(key.id)
 
-    def _verified(self, name: str, *, proved: bool) -> None:
-        """Apply a changed verification result of a receiver."""
+    def _take_verification(self, key: ControlKey, record: Record) -> None:
+        name = key.id
+        proved = self.proofs.take(name, record)
         self._removed.pop(name, None)
         self.shared.forget(name)
         self._put_in_force(name)
@@ -205,31 +208,33 @@ class InForce:
         if lanes:
             self.lane_changes.tell()
 
-    def _apply(self, record: Record, key: str) -> bool:
-        """Apply a record; returns whether it may start or end a lane, or move it to another process."""
+    def _apply(self, record: Record, key: ControlKey) -> bool:
+        """Apply the record of an entry or route; returns whether it may start or end a lane, or move it to another
+        process."""
         value = record.value
-        if key.startswith(SOURCE_PREFIX) or is_of_route(key):
+        if key.kind != "receiver":
             self._hold(key, value)
             return True
+        name = key.id
         seen = None if value is None else glance(value)
-        self.proofs.declared(key, seen)
-        was_own = key in self.values
+        self.proofs.declared(name, seen)
+        was_own = name in self.values
         refused = self.shared.refused
-        is_shared = seen.is_shared if seen else not was_own and self.shared.value(key) is not None
-        if value is not None and is_shared and key not in self.routes.all():
+        is_shared = seen.is_shared if seen else not was_own and self.shared.value(name) is not None
+        if value is not None and is_shared and name not in self.routes.all():
             self._drop(key)
-            self.shared.put(record.offset, key, value, seen)
+            self.shared.put(record.offset, name, value, seen)
         else:
-            self.shared.drop(key)
+            self.shared.drop(name)
             self._hold(key, value)
-        self._see_gone(key)
-        return was_own or key in self.values or self.shared.refused != refused
+        self._see_gone(name)
+        return was_own or name in self.values or self.shared.refused != refused
 
     def _take_out(self, name: str) -> None:
         """Move a receiver from the index to memory, because it has a route."""
         row = self.shared.drop(name)
         for value in () if row is None else filter(None, (row.former, row.value)):
-            self._hold(name, value)
+            self._hold(control_key(name), value)
 
     def _see_gone(self, name: str) -> None:
         if name in self.routes.removed and self.record(name) is None:
@@ -237,58 +242,57 @@ class InForce:
         else:
             self.gone.discard(name)
 
-    def _hold(self, key: str, value: bytes | None) -> None:
+    def _hold(self, key: ControlKey, value: bytes | None) -> None:
         if value is None:
             self._drop(key)
-        elif self.values.get(key) != value or key in self.problems:
-            self.values[key] = value
+        elif self.values.get(key.text) != value or key.text in self.problems:
+            self.values[key.text] = value
             self._take(key, value)
 
     def _drop_all(self, keys: Iterable[str]) -> None:
-        for key in keys:
-            self._drop(key)
+        for text in keys:
+            self._drop(control_key(text))
 
-    def _drop(self, key: str) -> None:
-        self.values.pop(key, None)
-        self.problems.pop(key, None)
-        if key.startswith(SOURCE_PREFIX):
-            self.sources.drop(key.removeprefix(SOURCE_PREFIX))
-        elif is_of_route(key):
+    def _drop(self, key: ControlKey) -> None:
+        self.values.pop(key.text, None)
+        self.problems.pop(key.text, None)
+        if key.kind == "source":
+            self.sources.drop(key.id)
+        elif key.kind in ROUTES:
             name = self.routes.drop(key)
             self._removed.pop(name, None)
             self._see_gone(name)
         else:
             for known in (self.receivers, self._declared, self.wanted):
-                known.pop(key, None)
+                known.pop(key.id, None)
         self._subscriptions = None
 
-    def _take(self, key: str, value: bytes) -> None:
+    def _take(self, key: ControlKey, value: bytes) -> None:
         try:
             self._resolve(key, value)
         except UserError as error:
-            self.problems[key] = str(error)
-            log_refused(key, error)
+            self.problems[key.text] = str(error)
+            log_refused(key.text, error)
             self._put_unusable(key, value, str(error))
         else:
-            self.problems.pop(key, None)
+            self.problems.pop(key.text, None)
         self._subscriptions = None
 
-    def _put_unusable(self, key: str, value: bytes, why: str) -> None:
+    def _put_unusable(self, key: ControlKey, value: bytes, why: str) -> None:
         """Put an unusable receiver or source in effect, unless a former entry is."""
-        if is_of_route(key):
+        if key.kind in ROUTES:
             return
-        if key.startswith(SOURCE_PREFIX):
-            source_id = key.removeprefix(SOURCE_PREFIX)
-            if self.sources.may_be_replaced_by_unusable(source_id):
-                self.sources.put(unusable_source(source_id, value, why))
+        if key.kind == "source":
+            if self.sources.may_be_replaced_by_unusable(key.id):
+                self.sources.put(unusable_source(key.id, value, why))
             return
-        former, unusable = self._declared.get(key), unusable_receiver(key, value, why)
+        former, unusable = self._declared.get(key.id), unusable_receiver(key.id, value, why)
         if unusable is not None and (former is None or former.unusable is not None):
-            self._declared[key] = unusable
-            self._put_in_force(key)
+            self._declared[key.id] = unusable
+            self._put_in_force(key.id)
 
-    def _resolve(self, key: str, value: bytes) -> None:
-        if is_of_route(key):
+    def _resolve(self, key: ControlKey, value: bytes) -> None:
+        if key.kind in ROUTES:
             name = self.routes.take(key, value)
             self._removed.pop(name, None)
             if name in self.routes.all():
@@ -296,8 +300,8 @@ class InForce:
             self._put_in_force(name)
             self._see_gone(name)
             return
-        if key.startswith(SOURCE_PREFIX):
-            source_id = key.removeprefix(SOURCE_PREFIX)
+        if key.kind == "source":
+            source_id = key.id
             source = source_of(source_id, value, self._environ, self._ring)
             if source.callback is not None:
                 source = replace(source, callback=source.callback.pinged(self._ping_every))
@@ -307,14 +311,15 @@ class InForce:
             if former_url not in (None, _url_of(source)):
                 self._moved(f"s:{source_id}")
         else:
-            self.wanted[key] = wanted_lane(key, value)
-            former = self._declared.get(key)
-            self._declared[key] = self._made(key, value, self._environ)
-            self._put_in_force(key)
+            name = key.id
+            self.wanted[name] = wanted_lane(name, value)
+            former = self._declared.get(name)
+            self._declared[name] = self._made(name, value, self._environ)
+            self._put_in_force(name)
             if former is not None and former.unusable is not None:
-                self._resumed(f"r:{key}")
-            elif former is not None and former.post.url != self._declared[key].post.url:
-                self._moved(f"r:{key}")
+                self._resumed(f"r:{name}")
+            elif former is not None and former.post.url != self._declared[name].post.url:
+                self._moved(f"r:{name}")
 
     def _put_in_force(self, name: str) -> None:
         declared = self._declared.get(name)

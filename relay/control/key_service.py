@@ -9,19 +9,11 @@ from dataclasses import replace
 from typing import Final, NamedTuple
 
 from relay.control.keys import ApiKeys
-from relay.domain.api_key import (
-    CLOSED_KEY,
-    Key,
-    Secret,
-    encode_key,
-    encode_secret,
-    fresh_key,
-    key_record_key,
-    secret_record_key,
-)
+from relay.domain.api_key import Key, Secret, encode_key, encode_secret, fresh_key, secret_key
+from relay.domain.control_key import ControlKey
 from relay.domain.errors import LogUnavailable, RelayError
 from relay.domain.scope import Scope
-from relay.domain.session import Session, SessionEnd, encode_end, ended_record_key
+from relay.domain.session import Session, SessionEnd, encode_end
 from relay.log.port import Log, NewRecord
 
 MOST_KEYS: Final = 10_000
@@ -91,7 +83,9 @@ class KeyService:
             raise TooManyKeys(f"the limit of {MOST_KEYS} keys is reached; revoke some")
         id, text, digest = fresh_key(self._random)
         key = Key(id, name, scopes, round(now, 3), by, expires_at, (Secret(digest, round(now, 3)),))
-        await self._append(self._record(CLOSED_KEY, b"{}"), self._record(key_record_key(id), encode_key(key)))
+        await self._append(
+            self._record(ControlKey("keys-closed", ""), b"{}"), self._record(ControlKey("key", id), encode_key(key))
+        )
         return CreatedKey(key, text)
 
     async def rotate(self, key: Key, overlap_s: float, now: float) -> CreatedKey:
@@ -103,15 +97,15 @@ class KeyService:
             now, key.secrets[-1].made_at + 0.001
         )  # after all secrets that it ends, even if another process's clock was ahead
         secret = Secret(digest, round(made_at, 3), round(now + overlap_s, 3))
-        added = self._record(secret_record_key(key.id, digest), encode_secret(secret))
+        added = self._record(secret_key(key.id, digest), encode_secret(secret))
         await self._append(added, *self._outlived(key, now))
         return CreatedKey(replace(key, secrets=(*key.secrets, secret)), text)
 
     async def revoke(self, key: Key) -> None:
         """Revoke a key permanently: on return it is rejected here, and in other processes as soon as they read the
         record."""
-        added = [secret_record_key(key.id, each.digest) for each in key.secrets[1:]]
-        await self._append(*(self._record(each, None) for each in (key_record_key(key.id), *added)))
+        added = [secret_key(key.id, each.digest) for each in key.secrets[1:]]
+        await self._append(*(self._record(each, None) for each in (ControlKey("key", key.id), *added)))
 
     async def end(self, session: Session, now: float) -> None:
         """End a session early, with the same effect as `revoke`. Raises TooManyEnded, TooManyEndedOfOne."""
@@ -121,8 +115,9 @@ class KeyService:
             raise TooManyEndedOfOne(min(of_one) - now)
         if len(self.keys.ended) - len(over) >= MOST_ENDED:
             raise TooManyEnded(f"{MOST_ENDED} sessions were ended early; to end more, revoke their key")
-        ended = self._record(ended_record_key(session.id), encode_end(SessionEnd(session.expires, session.maker.key)))
-        await self._append(ended, *(self._record(ended_record_key(id), None) for id in over))
+        end = SessionEnd(session.expires, session.maker.key)
+        ended = self._record(ControlKey("session-end", session.id), encode_end(end))
+        await self._append(ended, *(self._record(ControlKey("session-end", id), None) for id in over))
 
     def _outlived(self, key: Key, now: float) -> list[NewRecord]:
         """Tombstones of expired secrets of former rotations.
@@ -131,10 +126,10 @@ class KeyService:
         their removal does not make earlier secrets valid again, such as the first one, which has no record of its own.
         """
         over = [each for each in key.secrets[1:] if (end := key.until(each)) is not None and end <= now]
-        return [self._record(secret_record_key(key.id, each.digest), None) for each in over]
+        return [self._record(secret_key(key.id, each.digest), None) for each in over]
 
-    def _record(self, key: bytes, value: bytes | None) -> NewRecord:
-        return NewRecord(self._topic, key, value)
+    def _record(self, key: ControlKey, value: bytes | None) -> NewRecord:
+        return NewRecord(self._topic, key.encode(), value)
 
     async def _append(self, *records: NewRecord) -> None:
         last = (await self._log.append(records))[-1]

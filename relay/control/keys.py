@@ -3,23 +3,17 @@
 import logging
 from collections.abc import Mapping
 from dataclasses import replace
+from typing import Final
 
-from relay.domain.api_key import (
-    CLOSED_KEY,
-    KEY_PREFIX,
-    Key,
-    Secret,
-    decode_key,
-    decode_secret,
-    id_of,
-    is_of_key,
-    place_of_secret,
-)
+from relay.domain import control_key
+from relay.domain.api_key import Key, Secret, decode_key, decode_secret, id_of
+from relay.domain.control_key import KEYS, ControlKey
 from relay.domain.errors import InvalidRecord
-from relay.domain.session import ENDED_PREFIX, SessionEnd, decode_end
+from relay.domain.session import SessionEnd, decode_end
 from relay.log.port import Log, Record
 
 _log = logging.getLogger(__name__)
+_CLOSED: Final = ControlKey("keys-closed", "")
 
 
 class ApiKeys:
@@ -34,8 +28,8 @@ class ApiKeys:
         self._added: dict[str, dict[str, Secret]] = {}
         self._keys: dict[str, Key] = {}
         self._ended: dict[str, SessionEnd] = {}
-        self._unseen: set[bytes] = set()
-        self._records: set[bytes] = set()
+        self._unseen: set[ControlKey] = set()
+        self._records: set[ControlKey] = set()
         self.closed = False
         self.known = False
 
@@ -70,58 +64,52 @@ class ApiKeys:
         self._unseen = set(self._records)
 
     def finish(self) -> None:
-        for key in self._unseen - {CLOSED_KEY}:
+        for key in self._unseen - {_CLOSED}:
             self._drop(key)
         self._unseen = set()
         self.known = True
 
-    def take(self, record: Record) -> None:
-        """Take a record about keys."""
-        key, value = record.key or b"", record.value
+    def take(self, key: ControlKey, record: Record) -> None:
+        """Take a record of a kind in KEYS."""
         self._unseen.discard(key)
-        if value is None:
+        if record.value is None:
             self._drop(key)
             return
         try:
-            self._hold(key, value)
+            self._hold(key, record.value)
             self._records.add(key)
         except InvalidRecord as error:
             # the unreadable record may revoke the former one
             self._drop(key)
             _log.warning("key_unreadable", extra={"at": str(record.coordinate), "problem": error.detail})
 
-    def _hold(self, key: bytes, value: bytes) -> None:
-        if key.startswith(ENDED_PREFIX):
-            self._ended[_session_in(key)] = decode_end(value)
+    def _hold(self, key: ControlKey, value: bytes) -> None:
+        if key.kind == "session-end":
+            self._ended[key.id] = decode_end(value)
             return
         self.closed = True  # also for an unreadable record: a key was created
-        if key == CLOSED_KEY:
-            return
-        if key.startswith(KEY_PREFIX):
-            id = key.removeprefix(KEY_PREFIX).decode(errors="replace")
-            self._made[id] = decode_key(id, value)
-        else:
-            id, which = place_of_secret(key)
-            self._added.setdefault(id, {})[which] = decode_secret(value)
-        self._put_together(id)
+        if key.kind == "key":
+            self._made[key.id] = decode_key(key.id, value)
+            self._put_together(key.id)
+        elif key.kind == "key-secret":
+            id, _, number = key.id.partition(":")
+            self._added.setdefault(id, {})[number] = decode_secret(value)
+            self._put_together(id)
 
-    def _drop(self, key: bytes) -> None:
+    def _drop(self, key: ControlKey) -> None:
         self._records.discard(key)
-        if key == CLOSED_KEY:
-            return
-        if key.startswith(ENDED_PREFIX):
-            self._ended.pop(_session_in(key), None)
-            return
-        if key.startswith(KEY_PREFIX):
-            id = key.removeprefix(KEY_PREFIX).decode(errors="replace")
-            self._made.pop(id, None)
-        else:
-            id, which = place_of_secret(key)
+        if key.kind == "session-end":
+            self._ended.pop(key.id, None)
+        elif key.kind == "key":
+            self._made.pop(key.id, None)
+            self._put_together(key.id)
+        elif key.kind == "key-secret":
+            id, _, number = key.id.partition(":")
             secrets = self._added.get(id, {})
-            secrets.pop(which, None)
+            secrets.pop(number, None)
             if not secrets:
                 self._added.pop(id, None)
-        self._put_together(id)
+            self._put_together(id)
 
     def _put_together(self, id: str) -> None:
         made = self._made.get(id)
@@ -132,10 +120,6 @@ class ApiKeys:
         self._keys[id] = replace(made, secrets=(*made.secrets, *(secret for _, secret in added)))
 
 
-def _session_in(key: bytes) -> str:
-    return key.removeprefix(ENDED_PREFIX).decode(errors="replace")
-
-
 async def read_keys(log: Log, topic: str) -> ApiKeys:
     """The current keys. `topic`: `receiver_config`, which may not exist."""
     keys = ApiKeys()
@@ -143,8 +127,9 @@ async def read_keys(log: Log, topic: str) -> ApiKeys:
         async for record in log.follow(topic):
             if record is None:
                 break
-            if is_of_key(record.key or b""):
-                keys.take(record)
+            key = control_key.decode_key(record.key)
+            if key is not None and key.kind in KEYS:
+                keys.take(key, record)
     keys.finish()
     return keys
 

@@ -1,14 +1,12 @@
 """Records of `receiver_config`: encodes and decodes entries, and reads the topic.
 
-A record's key is a receiver's name, or `source:<id>`; its value is JSON: the entry, with unresolved references, and its
-origin. Other records are routes (`relay/domain/route.py`), and, not used in this module, holds
-(`relay/domain/hold.py`), replay jobs (`relay/domain/replay_job.py`), API keys (`relay/domain/api_key.py`), and
-verification results (`relay/domain/verification.py`).
+`relay/domain/control_key.py` lists all kinds of records. The value of a receiver's or source's is JSON: the entry, with
+unresolved references, and its origin.
 """
 
 import json
 import logging
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Final
 
@@ -16,25 +14,19 @@ import msgspec
 
 from relay.config.receivers_file import Raw
 from relay.control.record_header import glance
-from relay.control.routes import LaneRoutes, is_of_route
+from relay.control.routes import LaneRoutes
 from relay.control.shared_index import Loading, SharedIndex
-from relay.domain.api_key import is_of_key
+from relay.domain.control_key import ENTRIES, ROUTES, ControlKey, control_key, decode_key
 from relay.domain.errors import UserError
-from relay.domain.hold import held_owner
 from relay.domain.life import NO_LIFE, Life
 from relay.domain.receiver import LaneKind
-from relay.domain.replay_job import is_of_job
 from relay.domain.topics import SHARED, Topics
-from relay.domain.verification import verified_receiver
 from relay.log.port import LogReader, Record
 
 _log = logging.getLogger(__name__)
 
 ORIGIN: Final = "receiver_config"
 """The file name in messages about an entry on the topic."""
-SOURCE_PREFIX: Final = "source:"
-_OF_OTHERS: Final[tuple[Callable[[bytes], object], ...]] = (held_owner, is_of_job, is_of_key, verified_receiver)
-"""Whether a key is of a hold, a job, a key of the API, or a verification."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,22 +56,16 @@ def decode(value: bytes) -> EntryRecord:
 
 
 def source_key(source_id: str) -> str:
-    """The key of a source's record; a receiver's is its name, which cannot contain a colon."""
-    return SOURCE_PREFIX + source_id
+    """The text of a source's key; that of a receiver's key is its name."""
+    return ControlKey("source", source_id).text
 
 
-def key_of(record: Record) -> str | None:
-    """The key of an entry's or route's record; None for other records (a hold, a job, ...) and invalid keys."""
-    raw = record.key or b""
-    if b":" in raw and any(about(raw) for about in _OF_OTHERS):
-        return None
-    try:
-        key = raw.decode()
-    except UnicodeDecodeError:
-        key = ""
-    if not key:
+def key_of(record: Record) -> ControlKey | None:
+    """The key of a record; None for one that no entry can have."""
+    key = decode_key(record.key)
+    if key is None:
         _log.warning("receiver_config_record_without_key", extra={"coordinate": str(record.coordinate)})
-    return key or None
+    return key
 
 
 def lane_of_entry(entry: Raw) -> LaneKind:
@@ -111,7 +97,7 @@ class Declarations(Mapping[str, EntryRecord]):
 
     def own(self) -> list[str]:
         """Keys of all entries except receivers in the shared lane."""
-        return [key for key in list(self._own) if not is_of_route(key)]
+        return [key for key in list(self._own) if control_key(key).kind in ENTRIES]
 
     def by(self, who: str) -> list[str]:
         """Keys of the entries with the origin `who`."""
@@ -156,30 +142,29 @@ async def read_topic(log: LogReader, topics: Topics) -> Topic:
         if record is None:
             break
         key, value = key_of(record), record.value
-        if key is None:
-            continue
-        if not is_of_route(key):
+        if key is not None and key.kind in ENTRIES:
             _take(own, loading, record.offset, key, value)
-        elif value is not None:
-            routes.take(key, value)
-        else:
-            routes.drop(key)
+        elif key is not None and key.kind in ROUTES:
+            if value is not None:
+                routes.take(key, value)
+            else:
+                routes.drop(key)
         if loading.is_due:
             await loading.write()
     return Topic(Declarations(own, await loading.sealed()), routes)
 
 
-def _take(own: dict[str, bytes], loading: Loading, offset: int, key: str, value: bytes | None) -> None:
-    seen = None if value is None or key.startswith(SOURCE_PREFIX) else glance(value)
+def _take(own: dict[str, bytes], loading: Loading, offset: int, key: ControlKey, value: bytes | None) -> None:
+    seen = None if value is None or key.kind == "source" else glance(value)
     if value is not None and seen is not None and seen.is_shared:
-        own.pop(key, None)
-        loading.rows.append((offset, key, value, False, seen))
+        own.pop(key.text, None)
+        loading.rows.append((offset, key.text, value, False, seen))
         return
-    loading.gone.append((offset, key))
+    loading.gone.append((offset, key.text))
     if value is None:
-        own.pop(key, None)
+        own.pop(key.text, None)
     else:
-        own[key] = value
+        own[key.text] = value
 
 
 def _readable(value: bytes) -> EntryRecord:

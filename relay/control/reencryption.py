@@ -6,7 +6,8 @@ from typing import Final
 
 from relay.config.encryption import KeyRing, key_ids_in, renew_all
 from relay.config.problems import Place
-from relay.control.records import ORIGIN, SOURCE_PREFIX
+from relay.control.records import ORIGIN
+from relay.domain.control_key import control_key
 from relay.domain.errors import UserError
 
 _SOURCES: Final = "sources"
@@ -30,6 +31,5 @@ def renewed(key: str, value: bytes, ring: KeyRing) -> bytes:
 
 
 def _place(key: str) -> Place:
-    if key.startswith(SOURCE_PREFIX):
-        return _SOURCES, key.removeprefix(SOURCE_PREFIX)
-    return _RECEIVERS, key
+    known = control_key(key)
+    return (_SOURCES if known.kind == "source" else _RECEIVERS), known.id

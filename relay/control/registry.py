@@ -12,9 +12,10 @@ from relay.config.encryption import NO_KEYS, KeyRing
 from relay.config.receivers_file import ReceiversFile
 from relay.control.effective import InForce
 from relay.control.record_header import glance
-from relay.control.records import SOURCE_PREFIX, Declarations, Topic
+from relay.control.records import Declarations, Topic
 from relay.control.subscriptions import Subscriptions
 from relay.control.topic_follower import Following
+from relay.domain.control_key import control_key
 from relay.domain.life import NO_LIFE, Life
 from relay.domain.receiver import LaneKind, Receiver, Source
 from relay.domain.route import Cut, Marker, Route, is_in_shared
@@ -122,8 +123,8 @@ class Registry:
 
     def source_ids(self, after: str, most: int) -> list[str]:
         """Ids of declared sources in order: the first `most` after `after`."""
-        ids = (key.removeprefix(SOURCE_PREFIX) for key in self._in_force.values if key.startswith(SOURCE_PREFIX))
-        return nsmallest(most, (each for each in ids if each > after))
+        keys = map(control_key, self._in_force.values)
+        return nsmallest(most, (key.id for key in keys if key.kind == "source" and key.id > after))
 
     def is_gone(self, name: str) -> bool:
         return name in self._in_force.gone

@@ -5,17 +5,9 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from relay.control.changes import Changes
+from relay.domain.control_key import ControlKey
 from relay.domain.errors import InvalidRecord
-from relay.domain.replay_job import (
-    ORDER_PREFIX,
-    OVER,
-    PROGRESS_PREFIX,
-    ReplayOrder,
-    ReplayProgress,
-    decode_order,
-    decode_progress,
-    job_of,
-)
+from relay.domain.replay_job import OVER, ReplayOrder, ReplayProgress, decode_order, decode_progress
 from relay.log.port import Record
 
 _log = logging.getLogger(__name__)
@@ -51,21 +43,20 @@ class Jobs:
         self._known: dict[str, _Known] = {}
         self.changes = Changes()
 
-    def take(self, record: Record) -> None:
-        """Take a record whose key is a job's."""
-        prefix, id = job_of(record.key or b"")
-        known = self._known.setdefault(id, _Known())
+    def take(self, key: ControlKey, record: Record) -> None:
+        """Take a record of a kind in JOBS."""
+        known = self._known.setdefault(key.id, _Known())
         try:
-            if prefix == ORDER_PREFIX:
+            if key.kind == "replay":
                 known.order = None if record.value is None else decode_order(record.value)
-            elif prefix == PROGRESS_PREFIX:
+            elif key.kind == "replay-progress":
                 known.progress = ReplayProgress() if record.value is None else decode_progress(record.value)
             else:
                 known.stopping = record.value is not None
         except InvalidRecord as error:
             _log.warning("replay_record_unreadable", extra={"at": str(record.coordinate), "problem": error.detail})
         if known == _Known():
-            del self._known[id]
+            del self._known[key.id]
         self.changes.tell()
 
     def get(self, id: str) -> ReplayJob | None:

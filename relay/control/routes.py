@@ -3,17 +3,9 @@
 from collections.abc import Mapping
 from typing import Final
 
+from relay.domain.control_key import ControlKey
 from relay.domain.errors import InvalidRecord, UserError
-from relay.domain.route import (
-    CUT_PREFIX,
-    REMOVED_PREFIX,
-    ROUTE_PREFIX,
-    Cut,
-    Marker,
-    Route,
-    decode_cut,
-    decode_route,
-)
+from relay.domain.route import Cut, Marker, Route, decode_cut, decode_route
 
 _UNMOVED: Final = Route()
 
@@ -37,28 +29,27 @@ class LaneRoutes:
     def route(self, name: str) -> Route:
         return self._routes.get(name, _UNMOVED)
 
-    def take(self, key: str, value: bytes) -> str:
+    def take(self, key: ControlKey, value: bytes) -> str:
         """Take a record of the topic; returns the name of its receiver. Raises UserError."""
         try:
-            if key.startswith(CUT_PREFIX):
+            if key.kind == "cut":
                 return self.note(decode_cut(value))
-            if key.startswith(REMOVED_PREFIX):
-                name = key.removeprefix(REMOVED_PREFIX)
-                self.removed[name] = value
-                return name
-            return self._take_route(key.removeprefix(ROUTE_PREFIX), decode_route(value))
+            if key.kind == "removed":
+                self.removed[key.id] = value
+                return key.id
+            return self._take_route(key.id, decode_route(value))
         except InvalidRecord as error:
             raise UserError(f"receiver_config: {error.detail}") from error
 
-    def drop(self, key: str) -> str:
+    def drop(self, key: ControlKey) -> str:
         """Take a key's tombstone, or the loss of its record; returns the name of its receiver. A route stays."""
-        if key.startswith(CUT_PREFIX):
-            partition, _, name = key.removeprefix(CUT_PREFIX).partition(":")
+        if key.kind == "cut":
+            partition, _, name = key.id.partition(":")
             self._cuts.pop((name, int(partition) if partition.isdigit() else -1), None)
             return name
-        name = key.removeprefix(REMOVED_PREFIX)
-        self.removed.pop(name, None)
-        return name
+        if key.kind == "removed":
+            self.removed.pop(key.id, None)
+        return key.id
 
     def note(self, cut: Cut) -> str:
         """Record a cut: the first marker of a move counts, and the later of two moves."""
@@ -93,8 +84,3 @@ class LaneRoutes:
         else:  # also if a reader starts over; then the right one follows
             self.outdated.add(name)
         return name
-
-
-def is_of_route(key: str) -> bool:
-    """Whether a key of `receiver_config` is of a route, a cut or a removed receiver."""
-    return key.startswith((ROUTE_PREFIX, CUT_PREFIX, REMOVED_PREFIX))

@@ -18,7 +18,6 @@ from relay.domain.verification import (
     decode_result,
     handshake_of,
     next_try,
-    verified_receiver,
     with_proof,
 )
 from relay.log.port import Record
@@ -59,9 +58,9 @@ class VerificationResults:
         with index_errors():
             self._db.execute("DELETE FROM results WHERE reading < ?", (self._reading,))
 
-    def take(self, record: Record) -> bool:
-        """Take a verification's record; returns whether it is a proof of any handshake."""
-        name, result = verified_receiver(record.key or b"") or "", None
+    def take(self, name: str, record: Record) -> bool:
+        """Take the verification of receiver `name`; returns whether it is a proof of any handshake."""
+        result = None
         try:
             result = None if record.value is None else decode_result(record.value)
         except InvalidRecord as error:

@@ -19,13 +19,11 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
 
+from relay.domain.control_key import ControlKey
 from relay.domain.errors import InvalidRecord
 from relay.domain.scope import Access, Scope, in_text, parse_scope
-from relay.domain.session import ENDED_PREFIX, proof_of_digest
+from relay.domain.session import proof_of_digest
 
-KEY_PREFIX: Final = b"key:"
-SECRET_PREFIX: Final = b"key-secret:"
-CLOSED_KEY: Final = b"keys:closed"
 MARK: Final = "rk"
 _ID_BYTES: Final = 10
 _SECRET_BYTES: Final = 32
@@ -130,23 +128,9 @@ def _written(raw: bytes) -> str:
 # the records
 
 
-def is_of_key(key: bytes) -> bool:
-    """Whether a record of `receiver_config` with this key is about API keys, or about sessions made with them."""
-    return key.startswith((KEY_PREFIX, SECRET_PREFIX, ENDED_PREFIX)) or key == CLOSED_KEY
-
-
-def key_record_key(id: str) -> bytes:
-    return KEY_PREFIX + id.encode()
-
-
-def secret_record_key(id: str, digest: str) -> bytes:
-    return SECRET_PREFIX + f"{id}:{digest[:16]}".encode()
-
-
-def place_of_secret(key: bytes) -> tuple[str, str]:
-    """(API key id, secret number) in the key of a record that adds a secret."""
-    id, _, which = key.removeprefix(SECRET_PREFIX).decode(errors="replace").partition(":")
-    return id, which
+def secret_key(id: str, digest: str) -> ControlKey:
+    """Of the record that adds a secret to the API key `id`."""
+    return ControlKey("key-secret", f"{id}:{digest[:16]}")
 
 
 def encode_key(key: Key) -> bytes:

@@ -5,13 +5,12 @@ import json
 from dataclasses import dataclass
 from typing import Final, Literal, get_args
 
+from relay.domain.control_key import ControlKey, decode_key
 from relay.domain.errors import InvalidRecord
 
 HoldReason = Literal["paused", "gone", "disabled"]
 """`paused`: by an operator. `gone`: it returned 410. `disabled`: it was down for too long."""
 
-HOLD_PREFIX: Final = "hold:"
-"""Unique: keys of receivers have no colon, and those of sources have another prefix."""
 MAX_DETAIL: Final = 200
 """Characters."""
 
@@ -32,13 +31,13 @@ def hold(reason: HoldReason, now: float, detail: str) -> Hold:
 
 def hold_key(owner: str) -> bytes:
     """`owner`: `r:<receiver>`, or `s:<source_id>` for the callback of a source."""
-    return (HOLD_PREFIX + owner).encode()
+    return ControlKey("hold", owner).encode()
 
 
 def held_owner(key: bytes) -> str | None:
     """The owner in the key of a hold's record; None if the key is not one of a hold."""
-    text = key.decode(errors="replace")
-    return text.removeprefix(HOLD_PREFIX) if text.startswith(HOLD_PREFIX) else None
+    known = decode_key(key)
+    return known.id if known is not None and known.kind == "hold" else None
 
 
 def encode_hold(held: Hold) -> bytes:

@@ -15,11 +15,6 @@ from typing import Any, Final, Literal, NamedTuple, get_args
 from relay.domain.errors import InvalidRecord
 from relay.domain.selection import Selection, as_fields, from_fields
 
-ORDER_PREFIX: Final = "replay:"
-PROGRESS_PREFIX: Final = "replay-progress:"
-STOP_PREFIX: Final = "replay-stop:"
-_PREFIXES: Final = (ORDER_PREFIX, PROGRESS_PREFIX, STOP_PREFIX)
-
 Action = Literal["replay", "discard"]
 JobState = Literal["waiting", "counting", "running", "done", "stopped", "failed"]
 OVER: Final = frozenset({"done", "stopped", "failed"})
@@ -111,30 +106,6 @@ def eta_s(progress: ReplayProgress, now: float) -> float | None:
     if not rest:
         return 0.0
     return rest * elapsed_s / progress.done if progress.done and elapsed_s > 0 else None
-
-
-def order_key(id: str) -> bytes:
-    return (ORDER_PREFIX + id).encode()
-
-
-def progress_key(id: str) -> bytes:
-    return (PROGRESS_PREFIX + id).encode()
-
-
-def stop_key(id: str) -> bytes:
-    return (STOP_PREFIX + id).encode()
-
-
-def is_of_job(key: bytes) -> bool:
-    """Whether a key of `receiver_config` belongs to a job. Keys of receivers have no colon, others have other
-    prefixes."""
-    return key.startswith(b"replay") and key.startswith(tuple(prefix.encode() for prefix in _PREFIXES))
-
-
-def job_of(key: bytes) -> tuple[str, str]:
-    """(prefix, job id) of a key for which `is_of_job` is true."""
-    prefix, _, id = key.decode(errors="replace").partition(":")
-    return f"{prefix}:", id
 
 
 def decode_order(value: bytes) -> ReplayOrder:

@@ -28,15 +28,12 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import Final
 
+from relay.domain.control_key import ControlKey
 from relay.domain.coordinate import Headers
 from relay.domain.errors import InvalidRecord
 from relay.domain.receiver import LaneKind, Receiver
 from relay.domain.topics import SHARED, lane_of
 
-ROUTE_PREFIX: Final = "route:"
-CUT_PREFIX: Final = "cut:"
-REMOVED_PREFIX: Final = "removed:"
-"""The value is the last entry of a removed receiver, in the form of its own record."""
 MARKER_HEADER: Final = "relay-move-marker"
 """Header of a marker on `from_sender`; valid only with the token of the announcement."""
 
@@ -86,16 +83,6 @@ def decode_route(value: bytes) -> Route:
         return Route(**{name: each for name, each in known if name in Route.__dataclass_fields__})
     except (ValueError, TypeError, AttributeError, RecursionError) as error:
         raise InvalidRecord("invalid", "not a valid record of a route") from error
-
-
-def route_key(name: str) -> str:
-    """Key of a receiver's route on `receiver_config`."""
-    return ROUTE_PREFIX + name
-
-
-def removed_key(name: str) -> str:
-    """Key of a removed receiver's last entry on `receiver_config`."""
-    return REMOVED_PREFIX + name
 
 
 def former_lane(name: str, lane: LaneKind | None) -> str:
@@ -161,15 +148,15 @@ class Cut:
     offset: int
 
     @property
-    def key(self) -> str:
+    def key(self) -> ControlKey:
         return cut_key(self.name, self.partition)
 
     def encode(self) -> bytes:
         return json.dumps([self.name, self.version, self.partition, self.offset]).encode()
 
 
-def cut_key(name: str, partition: int) -> str:
-    return f"{CUT_PREFIX}{partition}:{name}"
+def cut_key(name: str, partition: int) -> ControlKey:
+    return ControlKey("cut", f"{partition}:{name}")
 
 
 def decode_cut(value: bytes) -> Cut:

@@ -23,7 +23,6 @@ MARKS: Final[dict[str, Kind]] = {"rs": "session", "rp": "portal"}
 LONGEST_S: Final = 7 * 86_400.0
 MOST_RECEIVERS: Final = 20
 """Receivers that a portal link may name: a cookie has at most 4,096 bytes."""
-ENDED_PREFIX: Final = b"session-end:"
 _MARK_OF: Final[dict[Kind, str]] = {kind: mark for mark, kind in MARKS.items()}
 _VERSION: Final = b"\x01"
 _MAC_BYTES: Final = 32
@@ -132,10 +131,6 @@ def derived_secret(secret: bytes, label: bytes) -> bytes:
 
 
 # sessions that were ended early
-
-
-def ended_record_key(id: str) -> bytes:
-    return ENDED_PREFIX + id.encode()
 
 
 @dataclass(frozen=True, slots=True)

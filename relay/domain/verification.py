@@ -15,8 +15,6 @@ from relay.domain.errors import InvalidRecord
 from relay.domain.receiver import Receiver, Verification
 from relay.domain.requests import ORIGIN_HEADER
 
-VERIFICATION_PREFIX: Final = "verification:"
-"""Unique: keys of receivers have no colon, and others have other prefixes."""
 FIRST_WAIT_S: Final = 1.0
 LONGEST_WAIT_S: Final = 600.0
 GIVEN_UP_S: Final = 3 * 86_400.0
@@ -73,16 +71,6 @@ def decode_result(value: bytes) -> HandshakeResult:
         )
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise InvalidRecord("invalid", "not a valid record of a verification") from error
-
-
-def verification_key(name: str) -> bytes:
-    return (VERIFICATION_PREFIX + name).encode()
-
-
-def verified_receiver(key: bytes) -> str | None:
-    """The receiver in the key of a verification's record; None if the key is not one of a verification."""
-    text = key.decode(errors="replace")
-    return text.removeprefix(VERIFICATION_PREFIX) if text.startswith(VERIFICATION_PREFIX) else None
 
 
 def handshake_of(kind: Verification, url: str) -> str:

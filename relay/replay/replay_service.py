@@ -10,13 +10,14 @@ from typing import Final, NamedTuple
 
 from relay.clock import Clock
 from relay.control.replay_jobs import Jobs, ReplayJob
+from relay.domain.control_key import ControlKey
 from relay.domain.directory import Directory, Moves
 from relay.domain.errors import NotYet
 from relay.domain.fair_share import OF_RESERVE, may_have_one_more
 from relay.domain.identity import DeliveryId
 from relay.domain.message import Message
 from relay.domain.reasons import DISCARDED
-from relay.domain.replay_job import Action, OffsetSpan, ReplayOrder, order_key, stop_key
+from relay.domain.replay_job import Action, OffsetSpan, ReplayOrder
 from relay.domain.result_delivery import Handover, from_code
 from relay.domain.selection import Selection
 from relay.domain.topics import DAY_S, SHARED, Topics, lane_of
@@ -134,7 +135,9 @@ class ReplayService:
                     f"This caller has {own} of the {len(open_ones)} jobs that are not over yet, which is its share: "
                     "wait for them, or stop some"
                 )
-        await self._say(NewRecord(self._topics.receiver_config, order_key(order.id), order.encode()))
+        await self._say(
+            NewRecord(self._topics.receiver_config, ControlKey("replay", order.id).encode(), order.encode())
+        )
         return self.jobs.get(order.id) or ReplayJob(order)
 
     async def stop(self, id: str) -> ReplayJob | None:
@@ -142,7 +145,7 @@ class ReplayService:
         job = await self.job(id)
         if job is None or job.is_over:
             return job
-        await self._say(NewRecord(self._topics.receiver_config, stop_key(id), b"{}"))
+        await self._say(NewRecord(self._topics.receiver_config, ControlKey("replay-stop", id).encode(), b"{}"))
         return self.jobs.get(id)
 
     async def job(self, id: str) -> ReplayJob | None:

@@ -11,9 +11,10 @@ from typing import Final
 
 from relay.clock import Clock
 from relay.control.replay_jobs import ReplayJob
+from relay.domain.control_key import ControlKey, Kind
 from relay.domain.errors import NotYet, StateUnavailable, Unavailable, UserError
 from relay.domain.hop import NO_RECEIVER
-from relay.domain.replay_job import JobState, ReplayProgress, order_key, progress_key, stop_key
+from relay.domain.replay_job import JobState, ReplayProgress
 from relay.domain.topics import SHARED, Topics
 from relay.log.port import Coordinate, Log, NewRecord
 from relay.recovery.unfinished import unfinished
@@ -44,6 +45,8 @@ KEPT_S: Final = 30 * 86_400.0
 """The newest finished jobs are kept for as long as dead letters are."""
 _SURE: Final = frozenset({"replayed", "discarded"})
 
+_RECORDS: Final[tuple[Kind, ...]] = ("replay-stop", "replay-progress", "replay")
+"""Of a job, in the order in which they are removed."""
 _log = get_logger("relay.replays")
 
 
@@ -198,7 +201,7 @@ class ReplayRunner:
 
     async def _end(self, under_way: "_UnderWay", how: JobState, detail: str | None = None) -> None:
         ended = replace(under_way.progress, state=how, ended_at=round(self._clock.time(), 3), detail=detail)
-        stop = NewRecord(self._topics.receiver_config, stop_key(under_way.job.order.id), None)
+        stop = NewRecord(self._topics.receiver_config, ControlKey("replay-stop", under_way.job.order.id).encode(), None)
         at = await self._say(under_way, ended, *([stop] if how == "stopped" else []))
         await self._desk.reach(at.offset + 1)  # otherwise it would be taken for an unfinished one
         skipped = sum(ended.skipped.values())
@@ -208,7 +211,7 @@ class ReplayRunner:
         """Asks for the lease right before: a process that was suspended for longer than the lease must not publish."""
         if not await self._state.lease(LEASE, self._owner, LEASE_S):
             raise NotYet("another process runs the replays")
-        key = progress_key(under_way.job.order.id)
+        key = ControlKey("replay-progress", under_way.job.order.id).encode()
         *_, at = await self._log.append([NewRecord(self._topics.receiver_config, key, progress.encode()), *more])
         under_way.progress, under_way.said_at = progress, self._clock.monotonic()
         return at
@@ -217,7 +220,7 @@ class ReplayRunner:
         over = [job for job in self._jobs.all() if job.is_over]
         now = self._clock.time()
         old = [job for n, job in enumerate(over) if n >= KEPT or now - (job.progress.ended_at or now) > KEPT_S]
-        keys = [key(job.order.id) for job in old for key in (stop_key, progress_key, order_key)]
+        keys = [ControlKey(kind, job.order.id).encode() for job in old for kind in _RECORDS]
         for first in range(0, len(keys), AT_ONCE):
             some = keys[first : first + AT_ONCE]
             await self._log.append([NewRecord(self._topics.receiver_config, key, None) for key in some])

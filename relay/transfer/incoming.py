@@ -14,7 +14,8 @@ from typing import Final, TypeVar
 from relay.clock import Clock
 from relay.config.receiver_entry import ReceiverEntry
 from relay.config.receivers_file import check_entry
-from relay.control.records import ORIGIN, SOURCE_PREFIX, decode, lane_of_entry, read_topic
+from relay.control.records import ORIGIN, decode, lane_of_entry, read_topic
+from relay.domain.control_key import control_key
 from relay.domain.coordinate import Coordinate
 from relay.domain.errors import InvalidRecord, UserError
 from relay.domain.hop import Hop, decode_hop
@@ -307,7 +308,7 @@ class _Lanes:
         there = await read_topic(log, topics)
         if moving := sorted(name for name, route in there.routes.all().items() if route.moving):
             raise UserError(f"{moving[0]} is between two lanes here: run the relay until that move has ended")
-        names = [name for name in there.declared.own() if not name.startswith(SOURCE_PREFIX)]
+        names = [name for name in there.declared.own() if control_key(name).kind == "receiver"]
         own = (
             name
             for name in names

@@ -14,17 +14,16 @@ from relay.clock import Clock
 from relay.config.encryption import KeyRing, has_encrypted
 from relay.control.apply import FILE
 from relay.control.declared import read_declared
-from relay.control.records import Topic, decode, key_of, read_topic
+from relay.control.records import Topic, decode, read_topic
 from relay.control.resolve import last_settings
-from relay.control.routes import is_of_route
 from relay.domain.batches import batches
+from relay.domain.control_key import ENTRIES, JOBS, ROUTES, decode_key
 from relay.domain.coordinate import Coordinate, Headers
 from relay.domain.dead_letter import MOVED
 from relay.domain.errors import InvalidRecord, RelayError, UserError
 from relay.domain.hop import Hop, decode_hop
 from relay.domain.message import message_digest, parse_message
 from relay.domain.receiver import Receiver
-from relay.domain.replay_job import is_of_job
 from relay.domain.route import MARKER_HEADER
 from relay.domain.topics import Topics
 from relay.engine.parking import unwrap, unwrap_ours
@@ -158,18 +157,18 @@ class Export:
 
     def _entry(self, record: Record) -> EntryLine | None:
         """Moves and jobs belong to one log only; entries of a receivers file are declared where that file is."""
-        if not record.key or record.value is None:
+        key = decode_key(record.key)
+        if key is None or record.value is None or key.kind in ROUTES | JOBS:
             return None
-        key = record.key.decode(errors="replace")
-        if is_of_route(key) or is_of_job(record.key) or _is_from_a_file(record):
+        if key.kind in ENTRIES and decode(record.value).by == FILE:
             return None
         text = record.value.decode()
         if has_encrypted(text) and not self._with_secrets:
             raise UserError(
-                f"{key} has secrets that are encrypted in the log: --with-secrets exports them as they are, for a "
+                f"{key.text} has secrets that are encrypted in the log: --with-secrets exports them as they are, for a "
                 "relay that has the key, too; or replace them with references first"
             )
-        return EntryLine(key, text)
+        return EntryLine(key.text, text)
 
     async def _open_letters(self) -> None:
         """The dead letters that are listed: others have been replayed or discarded."""
@@ -343,11 +342,6 @@ def prefixed(topics: Topics, headers: Headers) -> Headers:
     """The headers, with names of topics as they are here."""
     prefix = topics.prefix.encode()
     return tuple((name, prefix + value if name in _NAMES_A_TOPIC else value) for name, value in headers)
-
-
-def _is_from_a_file(record: Record) -> bool:
-    key = key_of(record)
-    return key is not None and decode(record.value or b"").by == FILE
 
 
 def _hop_of(record: Record | NewRecord) -> Hop | None:

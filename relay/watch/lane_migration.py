@@ -12,11 +12,11 @@ from typing import Final, NamedTuple
 
 from relay.clock import Clock
 from relay.control.registry import Registry
+from relay.domain.control_key import ControlKey
 from relay.domain.errors import NotYet, Unavailable, UserError
 from relay.domain.receiver import LaneKind
-from relay.domain.route import Marker, Route, cut_key, former_lane, next_move, removed_key, route_key
+from relay.domain.route import Marker, Route, cut_key, former_lane, next_move
 from relay.domain.topics import SHARED, Topics
-from relay.domain.verification import verification_key
 from relay.log.partitioner import partition_of
 from relay.log.port import Backlog, Log, NewRecord
 from relay.recovery.unfinished import Drain, is_parked, unfinished
@@ -253,9 +253,9 @@ class LaneMigration:
             return  # it has come back
         if not await self._is_held(name):
             await self._state.forget_endpoint(f"r:{name}")
-        keys = [removed_key(name), *(cut.key for cut in self._registry.cuts(name))]
+        keys = [ControlKey("removed", name), *(cut.key for cut in self._registry.cuts(name))]
         over = [NewRecord(self._topics.receiver_config, key.encode(), None) for key in keys]
-        over.append(NewRecord(self._topics.receiver_config, verification_key(name), None))
+        over.append(NewRecord(self._topics.receiver_config, ControlKey("verification", name).encode(), None))
         await self._publish(name, Route(route.version, token=route.token, life=route.life), *over)
         _log.info("receiver_left", receiver=name)
 
@@ -298,7 +298,7 @@ class LaneMigration:
         """Asks for the lease right before: a process that was suspended for longer than the lease must not publish."""
         if not await self._state.lease(LEASE, self._owner, LEASE_S):
             raise NotYet("another process runs the moves")
-        key = route_key(name).encode()
+        key = ControlKey("route", name).encode()
         await self._log.append([NewRecord(self._topics.receiver_config, key, route.encode()), *more])
 
 

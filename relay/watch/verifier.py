@@ -11,11 +11,12 @@ from urllib.parse import urlsplit
 from relay.clock import Clock
 from relay.control.registry import Registry
 from relay.delivery.port import Transport
+from relay.domain.control_key import ControlKey
 from relay.domain.errors import NotYet, Unavailable
 from relay.domain.handshake import TIMEOUT_S, Verdict, handshake
 from relay.domain.receiver import Receiver
 from relay.domain.topics import Topics
-from relay.domain.verification import HandshakeResult, failed, handshake_of, is_proof, next_try, verification_key
+from relay.domain.verification import HandshakeResult, failed, handshake_of, is_proof, next_try
 from relay.log.port import Log, NewRecord
 from relay.state.lease import keeping_lease
 from relay.state.port import State
@@ -115,7 +116,9 @@ class Verifier:
             result = await self._tried(receiver)
             if result.verified_at is None and is_proof(self._registry.proofs.newest(receiver.name), receiver):
                 return result
-            record = NewRecord(self._topics.receiver_config, verification_key(receiver.name), result.encode())
+            record = NewRecord(
+                self._topics.receiver_config, ControlKey("verification", receiver.name).encode(), result.encode()
+            )
             [at] = await self._log.append([record])
             await self._registry.reach(at.offset + 1)
         finally:

@@ -4,6 +4,7 @@ from itertools import count
 
 from relay.control.key_service import KeyService
 from relay.control.keys import ApiKeys
+from relay.domain.control_key import KEYS, decode_key
 from relay.domain.scope import parse_scope
 from tests.fakes.log import MemoryLog
 
@@ -26,7 +27,8 @@ class MemoryKeys(KeyService):
     async def _take_all(self, offset: int) -> None:
         async for records in self.log.scan(self._topic_read, 0, start=self._seen, end=offset):
             for each in records:
-                self.keys.take(each)
+                if (key := decode_key(each.key)) is not None and key.kind in KEYS:
+                    self.keys.take(key, each)
         self._seen = offset
 
     async def make(self, *scopes: str, now: float, expires_at: float | None = None) -> str:

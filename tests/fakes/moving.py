@@ -12,8 +12,9 @@ from relay.config.receivers_file import parse_receivers_file
 from relay.config.settings import Settings
 from relay.control.apply import Diff, apply_file
 from relay.control.registry import Registry
+from relay.domain.control_key import ControlKey
 from relay.domain.errors import LogUnavailable
-from relay.domain.route import Route, route_key
+from relay.domain.route import Route
 from relay.domain.topics import SHARED, TopicSpec
 from relay.engine.observer import Observer
 from relay.engine.supervision import Patience
@@ -64,7 +65,7 @@ class MovingWorld(World):
 
     async def announce(self, name: str, route: Route) -> None:
         """As the process that looks after the moves would."""
-        await self.append(self.topics.receiver_config, route_key(name).encode(), route.encode(), ())
+        await self.append(self.topics.receiver_config, ControlKey("route", name).encode(), route.encode(), ())
 
     async def registry(self) -> Registry:
         """As the topic says now."""

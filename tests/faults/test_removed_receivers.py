@@ -10,7 +10,7 @@ from relay.control.records import EntryRecord
 from relay.domain.hold import hold
 from relay.domain.identity import DeliveryId
 from relay.domain.life import Life
-from relay.domain.route import CUT_PREFIX, Route
+from relay.domain.route import Route
 from relay.domain.topics import SHARED
 from relay.engine.recovery import Holding
 from relay.recovery.unfinished import unfinished
@@ -148,7 +148,7 @@ async def test_removed_while_it_moves_it_leaves_all_the_same() -> None:
     await process.stop()
     assert world.outside.reasons() == {"a-0": "unknown_receiver", "a-1": "unknown_receiver"}
     config = await (await world.client()).snapshot(world.topics.receiver_config, 0)
-    assert [record.key for record in config if (record.key or b"").startswith(CUT_PREFIX.encode())] == []
+    assert [record.key for record in config if (record.key or b"").startswith(b"cut:")] == []
 
 
 @virtually

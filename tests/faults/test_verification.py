@@ -5,7 +5,7 @@ import pytest
 
 from relay.config.settings import Settings
 from relay.domain.receiver import LaneKind, Verification
-from relay.domain.verification import HandshakeResult, failed, handshake_of, verification_key
+from relay.domain.verification import HandshakeResult, failed, handshake_of
 from tests.fakes.moving import MovingProcess, MovingWorld
 from tests.fakes.strikes import Fuse
 from tests.fakes.virtual_time import run_virtually, virtually
@@ -26,7 +26,7 @@ async def _world(lane: LaneKind, kind: Verification = "challenge") -> MovingWorl
 async def _prove(world: MovingWorld, url: str = "http://r/answer", kind: Verification = "challenge") -> None:
     now = world.clock.time()
     result = HandshakeResult(handshake_of(kind, url), now, now)
-    await world.append(world.topics.receiver_config, verification_key("r"), result.encode(), ())
+    await world.append(world.topics.receiver_config, b"verification:r", result.encode(), ())
 
 
 @pytest.mark.parametrize("lane", ["dedicated", "shared"])
@@ -41,7 +41,7 @@ async def test_its_backlog_waits_for_the_proof_and_then_arrives_in_order(lane: L
     assert world.outside.arrived("/neighbour") == ["a-7"]
     of = handshake_of("challenge", "http://r/answer")
     refusal = failed(of, "404", world.clock.time(), None)
-    await world.append(world.topics.receiver_config, verification_key("r"), refusal.encode(), ())
+    await world.append(world.topics.receiver_config, b"verification:r", refusal.encode(), ())
     await process.ended(30)
     assert world.outside.arrived("/answer") == []
     await _prove(world)

@@ -25,6 +25,7 @@ from relay.control.registry import Registry
 from relay.control.replay_jobs import Jobs
 from relay.control.subscriptions import Subscriptions
 from relay.delivery.port import Transport
+from relay.domain.control_key import JOBS, decode_key
 from relay.domain.diagnosis import Diagnosis, fine
 from relay.domain.directory import NoMoves
 from relay.domain.errors import StateUnavailable
@@ -32,7 +33,6 @@ from relay.domain.exchange import Exchange, Request, Response
 from relay.domain.identity import MessageId
 from relay.domain.quota import Quota
 from relay.domain.receiver import Endpoint, Inbound, Receiver, Source
-from relay.domain.replay_job import is_of_job
 from relay.domain.topics import Topics
 from relay.history.port import HistoryReader
 from relay.log.port import Record
@@ -328,8 +328,9 @@ async def running_api(
     jobs = Jobs()
 
     async def reach(_offset: int) -> None:
-        for record in filter(lambda record: is_of_job(record.key or b""), broker.records(topics.receiver_config)):
-            jobs.take(record)
+        for record in broker.records(topics.receiver_config):
+            if (key := decode_key(record.key)) is not None and key.kind in JOBS:
+                jobs.take(key, record)
 
     desk = ReplayService(
         log,

@@ -7,14 +7,15 @@ from typing import Final
 from relay.api.limits import ApiLimits
 from relay.config.encryption import KeyRing
 from relay.control.records import EntryRecord, source_key
-from relay.domain.api_key import Key, Secret, encode_key, key_record_key
+from relay.domain.api_key import Key, Secret, encode_key
+from relay.domain.control_key import ControlKey
 from relay.domain.dead_letter import DeadLetter, dead_letter_headers
 from relay.domain.hop import Hop, encode_hop
 from relay.domain.identity import DeliveryId
 from relay.domain.message import Message, message_digest, message_headers
 from relay.domain.reasons import REASON_CODES
 from relay.domain.receiver import Inbound
-from relay.domain.replay_job import ReplayOrder, order_key
+from relay.domain.replay_job import ReplayOrder
 from relay.domain.scope import Scope
 from relay.domain.selection import Selection
 from relay.domain.statistics import NUMBERS, Counted
@@ -46,9 +47,13 @@ async def world() -> AsyncIterator[Rig]:
         await _sent(rig, "sent-1")
         await bury(rig, "failed-1")
         order = ReplayOrder(JOB, "replay", Selection(receivers=frozenset({"ci"})), NOW, ())
-        await rig.log.append([NewRecord(rig.topics.receiver_config, order_key(JOB), order.encode())])
+        await rig.log.append(
+            [NewRecord(rig.topics.receiver_config, ControlKey("replay", JOB).encode(), order.encode())]
+        )
         key = Key(KEY_ID, "an older one", frozenset({Scope("metrics")}), NOW, "test", None, (Secret("0" * 64, NOW),))
-        await rig.log.append([NewRecord(rig.topics.receiver_config, key_record_key(KEY_ID), encode_key(key))])
+        await rig.log.append(
+            [NewRecord(rig.topics.receiver_config, ControlKey("key", KEY_ID).encode(), encode_key(key))]
+        )
         await _declared(rig, "ci", "file")
         await _declared(rig, "made", "api")
         await _declared(rig, source_key("shop"), "api", callback="kafka")

@@ -10,7 +10,6 @@ import pytest
 from relay.config.encryption import NO_KEYS, KeyRing, key_ids_in
 from relay.control.records import EntryRecord, source_key
 from relay.control.registry import Registry
-from relay.domain.route import removed_key
 from relay.log.port import NewRecord
 from tests.integration.api_rig import document, problem
 from tests.integration.test_api_registration import Rig, running
@@ -106,7 +105,7 @@ async def test_what_cannot_be_opened_is_named_and_the_rest_is_done() -> None:
         topic = rig.api.topics.receiver_config
         (at,) = await rig.api.log.append([NewRecord(topic, b"cx", EntryRecord("api", entry).encode())])
         kept = EntryRecord("api", {"secret": KeyRing([OLD]).encrypted("s", ("receivers", "gone", "secret"))}).encode()
-        (at,) = await rig.api.log.append([NewRecord(topic, removed_key("gone").encode(), kept)])
+        (at,) = await rig.api.log.append([NewRecord(topic, b"removed:gone", kept)])
         for registry in rig.registries:
             await registry.reach(at.offset + 1)
         told = document(await rig.ask("POST", PATH))

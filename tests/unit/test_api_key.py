@@ -11,7 +11,6 @@ from hypothesis import strategies as st
 from relay.control.key_service import MOST_SECRETS, TooManyKeys
 from relay.control.keys import ApiKeys, read_keys
 from relay.domain.api_key import (
-    CLOSED_KEY,
     Key,
     Secret,
     decode_key,
@@ -20,13 +19,12 @@ from relay.domain.api_key import (
     encode_secret,
     fresh_key,
     id_of,
-    is_of_key,
-    key_record_key,
-    secret_record_key,
+    secret_key,
 )
 from relay.domain.api_key import (
     digest_of as digest,
 )
+from relay.domain.control_key import ControlKey
 from relay.domain.errors import InvalidRecord
 from relay.domain.scope import Scope
 from relay.domain.topics import Topics
@@ -115,19 +113,22 @@ def test_what_is_no_key_is_refused(value: bytes) -> None:
         decode_secret(value)
 
 
-def test_only_records_about_keys_are() -> None:
-    assert all(map(is_of_key, (key_record_key("a"), secret_record_key("a", "d" * 64), CLOSED_KEY)))
-    assert not any(map(is_of_key, (b"keys", b"key", b"source:key:", b"hold:r:key", b"", b"keys:other")))
+A = ControlKey("key", "a")
+CLOSED = ControlKey("keys-closed", "")
+
+
+def take(keys: ApiKeys, key: ControlKey, value: bytes | None) -> None:
+    keys.take(key, record(key.encode(), value))
 
 
 @given(st.permutations(range(4)))
 def test_records_may_come_in_any_order(order: list[int]) -> None:
     secrets = [Secret(digest(str(n)), NOW + n, NOW + n + 10) for n in (1, 2)]
-    records = [record(CLOSED_KEY, b"{}"), record(key_record_key("a"), encode_key(made("0")))]
-    records += [record(secret_record_key("a", each.digest), encode_secret(each)) for each in secrets]
+    records = [(CLOSED, b"{}"), (A, encode_key(made("0")))]
+    records += [(secret_key("a", each.digest), encode_secret(each)) for each in secrets]
     keys = ApiKeys()
     for number in order:
-        keys.take(records[number])
+        take(keys, *records[number])
     [key] = keys.all()
     assert key == replace(made("0"), secrets=(*made("0").secrets, *secrets))
     assert keys.closed
@@ -135,26 +136,26 @@ def test_records_may_come_in_any_order(order: list[int]) -> None:
 
 def test_a_revoked_key_is_gone_and_a_late_secret_does_not_bring_it_back() -> None:
     keys = ApiKeys()
-    keys.take(record(key_record_key("a"), encode_key(made())))
-    keys.take(record(key_record_key("a"), None))
-    keys.take(record(secret_record_key("a", "d" * 64), encode_secret(Secret("d" * 64, NOW))))
+    take(keys, A, encode_key(made()))
+    take(keys, A, None)
+    take(keys, secret_key("a", "d" * 64), encode_secret(Secret("d" * 64, NOW)))
     assert (keys.all(), keys.get("a"), keys.closed) == ([], None, True)
 
 
 def test_a_record_that_cannot_be_read_ends_the_key_and_keeps_the_door_closed() -> None:
     keys = ApiKeys()
-    keys.take(record(key_record_key("a"), encode_key(made())))
-    keys.take(record(key_record_key("a"), b"?"))
+    take(keys, A, encode_key(made()))
+    take(keys, A, b"?")
     assert (keys.get("a"), keys.closed) == (None, True)
 
 
 def test_what_a_new_reading_does_not_find_is_gone() -> None:
     keys = ApiKeys()
-    keys.take(record(CLOSED_KEY, b"{}"))
+    take(keys, CLOSED, b"{}")
     for id in ("a", "b"):
-        keys.take(record(key_record_key(id), encode_key(replace(made(), id=id))))
+        take(keys, ControlKey("key", id), encode_key(replace(made(), id=id)))
     keys.begin()
-    keys.take(record(key_record_key("b"), encode_key(replace(made(), id="b"))))
+    take(keys, ControlKey("key", "b"), encode_key(replace(made(), id="b")))
     assert keys.get("a") is not None  # until all has been read
     keys.finish()
     assert ([key.id for key in keys.all()], keys.closed) == (["b"], True)

@@ -11,6 +11,7 @@ from msgspec import structs
 from relay.config.filter_entry import FilterEntry
 from relay.control.routes import LaneRoutes
 from relay.domain import recipients
+from relay.domain.control_key import ControlKey
 from relay.domain.coordinate import Headers
 from relay.domain.directory import NoMoves
 from relay.domain.errors import InvalidRecord
@@ -21,7 +22,7 @@ from relay.domain.message import Message, message_headers
 from relay.domain.own_events import message_of, turn_of
 from relay.domain.reasons import REASON_CODES
 from relay.domain.receiver import Endpoint, Receiver
-from relay.domain.route import Cut, Marker, Route, route_key
+from relay.domain.route import Cut, Marker, Route
 from relay.engine.work import Dead, Done, Later, Outcome, Seen
 from relay.log.port import Coordinate, NewRecord, Record
 from relay.state.port import Lane
@@ -352,7 +353,7 @@ class Announced(NoMoves):
 
     def __init__(self) -> None:
         self.routes = LaneRoutes()
-        self.routes.take(route_key("ci"), Route(1, "shared", moving=True, token="t", left=True).encode())
+        self.routes.take(ControlKey("route", "ci"), Route(1, "shared", moving=True, token="t", left=True).encode())
 
     def announced(self, marker: Marker) -> bool:
         return self.routes.announced(marker)
@@ -397,7 +398,7 @@ def test_a_message_takes_the_old_lane_before_the_marker_and_the_new_one_behind_i
 def test_a_marker_of_a_move_that_is_over_says_nothing(rig: Rig, version: int, token: str) -> None:
     """A sender can write one: under its key it would take the place of the cut that counts."""
     moves = Announced()
-    moves.routes.take(route_key("ci"), Route(2, "dedicated", moving=version == 1, token="t").encode())
+    moves.routes.take(ControlKey("route", "ci"), Route(2, "dedicated", moving=version == 1, token="t").encode())
     step = FromSender(TOPICS, rig.known, MemoryState(), rig.letters, rig.outside, max_payload_bytes=MAX, moves=moves)
     marker = Marker("ci", version, token)
     assert step.step(step.admit(record(FROM_SENDER, marker.headers(), b"", offset=5))) == Done()

@@ -8,7 +8,7 @@ import pytest
 from relay.control.record_header import glance
 from relay.control.verification_results import VerificationResults
 from relay.domain.receiver import Endpoint, Receiver
-from relay.domain.verification import HandshakeResult, failed, handshake_of, verification_key
+from relay.domain.verification import HandshakeResult, failed, handshake_of
 from relay.log.port import Record
 
 URL = "https://ci.example/hooks"
@@ -21,7 +21,7 @@ CI = Receiver("ci", Endpoint(URL), verification="challenge", verified=False)
 
 def tell(proofs: VerificationResults, result: HandshakeResult | None, name: str = "ci") -> bool:
     value = None if result is None else result.encode()
-    return proofs.take(Record("receiver_config", 0, 0, verification_key(name), value, (), 0))
+    return proofs.take(name, Record("receiver_config", 0, 0, f"verification:{name}".encode(), value, (), 0))
 
 
 def declare(proofs: VerificationResults, name: str = "ci", **entry: object) -> None:

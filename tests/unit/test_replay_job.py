@@ -4,8 +4,8 @@ from dataclasses import replace
 
 import pytest
 
-from relay.control.records import key_of
 from relay.control.replay_jobs import Jobs, ReplayJob
+from relay.domain.control_key import ControlKey
 from relay.domain.errors import InvalidRecord
 from relay.domain.replay_job import (
     OffsetSpan,
@@ -14,10 +14,6 @@ from relay.domain.replay_job import (
     decode_order,
     decode_progress,
     eta_s,
-    is_of_job,
-    order_key,
-    progress_key,
-    stop_key,
 )
 from relay.domain.selection import LetterFacts, Selection
 from relay.log.port import Record
@@ -48,34 +44,23 @@ def test_what_is_none_is_refused(value: bytes) -> None:
             decode(value)
 
 
-@pytest.mark.parametrize("key", [order_key("x"), progress_key("x"), stop_key("x")])
-def test_their_keys_are_no_receivers(key: bytes) -> None:
-    assert is_of_job(key)
-    assert key_of(record(key, b"{}")) is None
-
-
-@pytest.mark.parametrize("key", [b"replay", b"replays", b"source:replay:x", b"hold:r:replay", b"replay-ci"])
-def test_other_keys_are_none_of_theirs(key: bytes) -> None:
-    assert not is_of_job(key)
-
-
 def test_what_is_known_does_not_depend_on_the_order_of_the_records() -> None:
     for turned in (False, True):
         jobs, records = (
             Jobs(),
             [
-                record(order_key("ab12"), ORDER.encode()),
-                record(progress_key("ab12"), PROGRESS.encode()),
-                record(stop_key("ab12"), b"{}"),
-                record(progress_key("other"), b"spoilt"),
+                (ControlKey("replay", "ab12"), ORDER.encode()),
+                (ControlKey("replay-progress", "ab12"), PROGRESS.encode()),
+                (ControlKey("replay-stop", "ab12"), b"{}"),
+                (ControlKey("replay-progress", "other"), b"spoilt"),
             ],
         )
-        for each in reversed(records) if turned else records:
-            jobs.take(each)
+        for key, value in reversed(records) if turned else records:
+            jobs.take(key, record(key.encode(), value))
         [job] = jobs.all()
         assert (job.order, job.progress, job.stopping) == (ORDER, PROGRESS, True)
-        for key in (order_key, progress_key, stop_key):
-            jobs.take(record(key("ab12"), None))
+        for key, _ in records[:3]:
+            jobs.take(key, record(key.encode(), None))
         assert jobs.all() == []
 
 

@@ -21,7 +21,7 @@ from relay.control.registry import Registry
 from relay.domain.errors import InvalidRecord, LogUnavailable
 from relay.domain.filters import UNDECIDED
 from relay.domain.own_events import feed, hearers
-from relay.domain.route import Route, removed_key, route_key
+from relay.domain.route import Route
 from relay.domain.topics import Topics
 from relay.log.port import Coordinate, NewRecord, Record, TopicPartition
 from tests.fakes.log import MemoryBroker, MemoryLog
@@ -216,7 +216,7 @@ async def test_a_route_keeps_a_receiver_in_memory_with_the_lane_that_is_in_force
     async with following(log) as registry:
         lanes = registry.lane_changes()
         await anext(lanes)
-        await log.say({route_key("ci"): Route(lane="shared").encode(), "ci": entry(lane="dedicated", timeout=2)})
+        await log.say({"route:ci": Route(lane="shared").encode(), "ci": entry(lane="dedicated", timeout=2)})
         await until(lambda: timeout_of(registry, "ci") == 2)
         await anext(lanes)
         assert registry.receivers()["ci"].lane == "shared"
@@ -229,7 +229,7 @@ async def test_a_route_keeps_a_receiver_in_memory_with_the_lane_that_is_in_force
 async def test_a_removed_one_is_gone_when_its_entry_is(log: _Log) -> None:
     await log.say({"ci": entry(answer_deadline=7)})
     async with following(log) as registry:
-        await log.say({removed_key("ci"): entry(answer_deadline=7)})
+        await log.say({"removed:ci": entry(answer_deadline=7)})
         await log.say({"other": entry()})
         await until(lambda: registry.receiver("other") is not None)
         assert (registry.gone(), registry.removed("ci")) == (frozenset(), None)

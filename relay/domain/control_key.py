@@ -1,0 +1,71 @@
+"""Keys of the records on `receiver_config`: all kinds of records that the topic has, and how a key is written."""
+
+from collections.abc import Mapping
+from typing import Final, Literal, NamedTuple
+
+Kind = Literal[
+    "receiver",
+    "source",
+    "route",
+    "cut",
+    "removed",
+    "hold",
+    "verification",
+    "replay",
+    "replay-progress",
+    "replay-stop",
+    "key",
+    "key-secret",
+    "keys-closed",
+    "session-end",
+]
+PREFIXES: Final[Mapping[Kind, str]] = {
+    "receiver": "",  # the entry of a receiver; its name has no colon
+    "source": "source:",  # the entry of a source
+    "route": "route:",  # a receiver's lane, and its move to another: `route.py`
+    "cut": "cut:",  # id: `<partition>:<receiver>`; where in a partition of `from_sender` a move takes effect
+    "removed": "removed:",  # the last entry of a removed receiver, in the form of its own record
+    "hold": "hold:",  # id: `r:<receiver>`, or `s:<source_id>` for the callback of a source; `hold.py`
+    "verification": "verification:",  # the result of a receiver's handshake: `verification.py`
+    "replay": "replay:",  # the order of a replay job, by its id: `replay_job.py`
+    "replay-progress": "replay-progress:",
+    "replay-stop": "replay-stop:",  # the request to stop a job
+    "key": "key:",  # an API key, by its id: `api_key.py`
+    "key-secret": "key-secret:",  # id: `<key id>:<secret number>`; a secret of a rotation
+    "keys-closed": "keys:closed",  # without id; the first key was created, so that the API is closed
+    "session-end": "session-end:",  # a session that was ended early: `session.py`
+}
+ENTRIES: Final[frozenset[Kind]] = frozenset({"receiver", "source"})
+ROUTES: Final[frozenset[Kind]] = frozenset({"route", "cut", "removed"})
+JOBS: Final[frozenset[Kind]] = frozenset({"replay", "replay-progress", "replay-stop"})
+KEYS: Final[frozenset[Kind]] = frozenset({"key", "key-secret", "keys-closed", "session-end"})
+_KINDS: Final = {prefix: kind for kind, prefix in PREFIXES.items()}
+
+
+class ControlKey(NamedTuple):
+    """The key of a record. `id`: of the resource; what it is depends on the kind."""
+
+    kind: Kind
+    id: str
+
+    @property
+    def text(self) -> str:
+        return PREFIXES[self.kind] + self.id
+
+    def encode(self) -> bytes:
+        return self.text.encode()
+
+
+def control_key(text: str) -> ControlKey:
+    """The reverse of `ControlKey.text`. A key with an unknown prefix, which a newer version wrote, is one of a receiver
+    with an invalid name."""
+    prefix, colon, _ = text.partition(":")
+    kind = _KINDS.get(prefix + colon) or _KINDS.get(text) if colon else None
+    return ControlKey("receiver", text) if kind is None else ControlKey(kind, text.removeprefix(PREFIXES[kind]))
+
+
+def decode_key(raw: bytes | None) -> ControlKey | None:
+    """The reverse of `ControlKey.encode`; None if no entry can have such a key. Others count even if they are not
+    UTF-8: an unreadable API key closes the API."""
+    key = control_key((raw or b"").decode(errors="replace"))
+    return None if not key.text or (key.kind in ENTRIES and key.encode() != raw) else key
