@@ -25,11 +25,19 @@ from relay.history.postgres_tables import (
     day_of,
     day_of_partition,
 )
-from relay.history.rows import MESSAGE_COLUMNS, attempt_row, count_row, delivery_row, message_row
+from relay.history.rows import (
+    MESSAGE_COLUMNS,
+    attempt_row,
+    check_begin,
+    check_not_newer,
+    count_row,
+    delivery_row,
+    message_row,
+    taken,
+)
 from relay.history.searching import Row, Searching
 from relay.history.select import Dialect, Select
 from relay.history.sql import ADD_COUNT, ATTEMPT, COUNT, DELIVERY, JOIN_DELIVERY
-from relay.history.taking import check_begin, check_not_newer, taken
 from relay.log.port import TopicPartition
 
 CONNECT_S: Final = 10.0

@@ -1,23 +1,93 @@
-"""Converts facts to table rows, in the order of the columns in `sql.py`. Pure."""
+"""Prepares a batch for a store: checks its position, drops facts that the store already has, cleans texts, and converts
+facts to table rows in the order of the columns in `sql.py`. Pure."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import msgspec
+from msgspec import structs
 
-from relay.domain.attempt import Attempt
+from relay.domain.attempt import Attempt, encode_attempt
 from relay.domain.coordinate import Coordinate
-from relay.domain.identity import webhook_id
+from relay.domain.errors import HistoryMoved, HistoryUnavailable
+from relay.domain.identity import MessageId, webhook_id
 from relay.history.folding import SPAN_S, CountDelta, DeliveryRow
-from relay.history.port import ArrivalFact
-from relay.history.taking import attempt_value
+from relay.history.port import ArrivalFact, FactBatch
 from relay.history.text import clean
+from relay.log.port import TopicPartition
 
 MESSAGE_COLUMNS = (
     "source_id, message_id, webhook_id, at_topic, at_partition, at_offset, received_at, event_type, content_type,"
     " size, headers, body, routed"
 )
 _encode = msgspec.json.Encoder().encode
+
+
+def taken(batch: FactBatch, next_offsets: Mapping[TopicPartition, int]) -> FactBatch:
+    """The batch without facts before these offsets, which are already stored and counted."""
+
+    def is_new(at: Coordinate) -> bool:
+        return at.offset >= next_offsets.get(TopicPartition(at.topic, at.partition), 0)
+
+    return FactBatch(
+        [_kept(one) for one in batch.arrivals if is_new(one.at)],
+        [one for one in batch.attempts if is_new(one[0])],
+        [one for one in batch.endings if is_new(one.at)],
+    )
+
+
+def _kept(arrival: ArrivalFact) -> ArrivalFact:
+    """The arrival with ids, texts and headers cleaned, if a database or JSON would reject them."""
+    source_id, message_id = arrival.message
+    texts = (source_id, message_id, arrival.event_type or "", arrival.content_type or "", *arrival.headers.values())
+    if all(text.isprintable() for text in texts):
+        return arrival
+    return structs.replace(
+        arrival,
+        message=MessageId(clean(source_id), clean(message_id)),
+        event_type=clean(arrival.event_type) if arrival.event_type is not None else None,
+        content_type=clean(arrival.content_type) if arrival.content_type is not None else None,
+        headers={clean(name): clean(value) for name, value in arrival.headers.items()},
+    )
+
+
+def attempt_value(attempt: Attempt) -> bytes:
+    """The stored form of an attempt."""
+    try:
+        return encode_attempt(attempt)
+    except UnicodeEncodeError:  # a lone surrogate, which no record of ours can have
+        return encode_attempt(msgspec.convert(_cleaned(structs.asdict(attempt)), Attempt))
+
+
+def _cleaned(value: Any) -> Any:
+    match value:
+        case str():
+            return clean(value)
+        case dict():
+            return {clean(name): _cleaned(one) for name, one in value.items()}
+        case msgspec.Struct():
+            return _cleaned(structs.asdict(value))
+        case _:
+            return value
+
+
+def check_begin(stored: Mapping[TopicPartition, int], first: Mapping[TopicPartition, int]) -> None:
+    """Raises HistoryMoved unless the store has all records before the batch."""
+    for partition, offset in first.items():
+        has = stored.get(partition, 0)
+        if has < offset:
+            topic, number = partition
+            raise HistoryMoved(f"the history has {topic}/{number} up to {has}, but was at {offset}: it was cleared")
+
+
+def check_not_newer(found: int, known: int, remedy: str) -> None:
+    """Raises HistoryUnavailable if a newer release has created the tables, because they may have data that the log no
+    longer has. `remedy`: how to start over anyway."""
+    if found > known:
+        raise HistoryUnavailable(
+            f"a newer release has created the history (version {found}, this one reads {known}): use that release, or"
+            f" {remedy} to rebuild it from the records that the log still has"
+        )
 
 
 def message_row(arrival: ArrivalFact) -> tuple[Any, ...]:

@@ -15,11 +15,20 @@ from relay.domain.statistics import NUMBERS
 from relay.domain.topics import DAY_S
 from relay.history.folding import counts_of, deliveries_of, first_of
 from relay.history.port import ArrivalFact, FactBatch, Size
-from relay.history.rows import MESSAGE_COLUMNS, attempt_row, count_row, delivery_row, message_row, messages_in
+from relay.history.rows import (
+    MESSAGE_COLUMNS,
+    attempt_row,
+    check_begin,
+    check_not_newer,
+    count_row,
+    delivery_row,
+    message_row,
+    messages_in,
+    taken,
+)
 from relay.history.searching import Row, Searching
 from relay.history.select import Dialect, Select
 from relay.history.sql import ADD_COUNT, ATTEMPT, COUNT, DELIVERY, JOIN_DELIVERY, NUMBER
-from relay.history.taking import check_begin, check_not_newer, taken
 from relay.log.port import TopicPartition
 
 T = TypeVar("T")

@@ -96,7 +96,7 @@ class MessageDetailPage(Page):
 
 
 def _drawn(visit: Visit, seen: ShownMessage) -> dict[str, Any]:
-    """What the timeline's template gets."""
+    """The values of the timeline's template."""
     message = seen.message
     trips = trips_of(message, seen.attempts.items, visit.renderer.now())
     return {

@@ -53,26 +53,8 @@ class Renderer:
             return NOTHING if moment is None else time_tag(moment, now())
 
         environment.globals.update(asset=asset, nothing=NOTHING, path=path)
-        environment.filters.update(
-            ago=ago,
-            clock=clock,
-            exact=exact,
-            iso=iso,
-            day_clock=day_clock,
-            size=size,
-            duration=duration,
-            ms=milliseconds,
-            number=number,
-            rate=rate,
-            percent=percent,
-            tone=tone,
-            words=words,
-            short=short,
-            visible=visible,
-            pretty=pretty,
-            tojson_text=compact,
-            path_part=path_part,
-        )
+        environment.filters.update({each.__name__: each for each in FILTERS})
+        environment.filters.update(ago=ago, ms=milliseconds, tojson_text=compact)
 
     def render(self, template: str, values: Mapping[str, Any]) -> str:
         return self._environment.get_template(template).render(values)
@@ -236,3 +218,10 @@ def path_part(value: object) -> str:
 def compact(value: object) -> str:
     """JSON, for an attribute."""
     return json.dumps(value, separators=(",", ":"))
+
+
+FILTERS: Final[tuple[Callable[..., str], ...]] = (
+    *(clock, exact, iso, day_clock, size, duration, number, rate, percent),
+    *(tone, words, short, visible, pretty, path_part),
+)
+"""Filters of templates, by their names."""

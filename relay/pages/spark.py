@@ -1,32 +1,35 @@
-"""Small pictures of a day, made on the server: they need no script. Numbers are theirs alone, so nothing is hostile."""
+"""Small charts of a day as SVG, made on the server, without a script. They show numbers only, no foreign text."""
 
-from collections.abc import Mapping, Sequence
-from typing import Any, Final
+from collections.abc import Sequence
+from typing import Final, Literal
 
 from markupsafe import Markup
 
 from relay.pages.render import clock, milliseconds, number
+from relay.schema.statistics import HourView
+
+Quantile = Literal["p50_ms", "p99_ms"]
 
 _STEP: Final = 4
 """Units of width for each hour."""
 _BAR: Final = 3
 _HIGH: Final = 24
 _NONE: Final = 0.8
-"""Of an hour in which there was nothing: one sees that it was there."""
+"""Height of an hour without attempts, so that it is visible."""
 _LEAST: Final = 1.5
 """The least height of a share that is not zero, so that one failure among thousands is visible."""
 
 
-def attempts(hours: Sequence[Mapping[str, Any]], *, large: bool = False) -> Markup:
-    """A bar for each hour; what failed is on top, in another colour. `hours`: of statistics, in their order."""
+def attempts(hours: Sequence[HourView], *, large: bool = False) -> Markup:
+    """A bar for each hour, with the failed attempts on top in another colour. `hours`: in their order."""
     most = max((hour["attempts"] for hour in hours), default=0)
     bars = [_bar(place, hour, most) for place, hour in enumerate(hours)]
     total, failed = sum(hour["attempts"] for hour in hours), sum(map(_failed, hours))
     return _picture(bars, len(hours), f"{number(total)} attempts in 24 h, {number(failed)} of them failed", large=large)
 
 
-def line(hours: Sequence[Mapping[str, Any]], names: Sequence[str], label: str) -> Markup:
-    """A line for each of `names`, as `p99_ms`: from hour to hour, with gaps where nothing is known."""
+def line(hours: Sequence[HourView], names: Sequence[Quantile], label: str) -> Markup:
+    """A line for each of `names`, as `p99_ms`: from hour to hour, with gaps where the value is unknown."""
     known = [value for hour in hours for name in names if (value := hour[name]) is not None]
     most = max(known, default=0) or 1
     lines = [_path([hour[name] for hour in hours], most, name) for name in names]
@@ -34,7 +37,7 @@ def line(hours: Sequence[Mapping[str, Any]], names: Sequence[str], label: str) -
     return _picture([*lines, *dots], len(hours), label, large=True)
 
 
-def _bar(place: int, hour: Mapping[str, Any], most: int) -> Markup:
+def _bar(place: int, hour: HourView, most: int) -> Markup:
     said = f"{number(hour['attempts'])} attempts, {number(_failed(hour))} failed"
     if not hour["attempts"]:
         return _rect(place, _NONE, _HIGH - _NONE, "none") + _hour(place, hour, said)
@@ -44,7 +47,7 @@ def _bar(place: int, hour: Mapping[str, Any], most: int) -> Markup:
     return good + (_rect(place, bad, _HIGH - whole, "no") if bad else Markup("")) + _hour(place, hour, said)
 
 
-def _failed(hour: Mapping[str, Any]) -> int:
+def _failed(hour: HourView) -> int:
     """The share of its attempts, judged by that of the others."""
     share = hour["success_rate"]
     return 0 if share is None else round(hour["attempts"] * (1 - share))
@@ -60,7 +63,7 @@ def _rect(place: int, high: float, top: float, kind: str) -> Markup:
     )
 
 
-def _hour(place: int, hour: Mapping[str, Any], said: str) -> Markup:
+def _hour(place: int, hour: HourView, said: str) -> Markup:
     """The whole height of an hour, with a label in words."""
     return Markup('<rect class="at" x="{}" y="0" width="{}" height="{}"><title>{} UTC: {}</title></rect>').format(
         place * _STEP, _STEP, _HIGH, clock(hour["hour"])[:5], said
@@ -78,7 +81,7 @@ def _path(values: Sequence[float | None], most: float, kind: str) -> Markup:
     return Markup('<path class="{}" d="{}"/>').format(kind, "".join(steps))
 
 
-def _said_of(hour: Mapping[str, Any], names: Sequence[str]) -> str:
+def _said_of(hour: HourView, names: Sequence[Quantile]) -> str:
     return ", ".join(f"{name.removesuffix('_ms')} {milliseconds(hour[name])}" for name in names)
 
 

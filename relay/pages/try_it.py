@@ -3,7 +3,7 @@
 import json
 import secrets
 from collections.abc import Mapping
-from typing import Any, Final
+from typing import Final
 
 from aiohttp import web
 
@@ -56,7 +56,7 @@ class Trying(Page):
         return visit.back(path("/ui/messages/{}/{}", source, message_id), "Sent. Watch it go round.")
 
     async def _show(
-        self, visit: Visit, values: Mapping[str, Any], problem: ApiError | None = None
+        self, visit: Visit, values: Mapping[str, str], problem: ApiError | None = None
     ) -> web.StreamResponse:
         receivers = await visit.load_list(visit.api.receivers.page(limit=_NAMED))
         return visit.show(

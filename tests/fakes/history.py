@@ -38,6 +38,7 @@ from relay.history.port import (
     SpanCount,
     Visible,
 )
+from relay.history.rows import attempt_value, taken
 from relay.history.searching import (
     kept_attempt_query,
     kept_message,
@@ -48,7 +49,6 @@ from relay.history.searching import (
     sees_source,
     summed,
 )
-from relay.history.taking import attempt_value, taken
 from relay.history.text import clean, has_header, payload_has
 from relay.log.port import TopicPartition
 

@@ -10,6 +10,7 @@ from relay.pages import spark
 from relay.pages.receiver_form import COMMON, credentials_of, given_anew, settings_of, shown, wanted_of
 from relay.pages.receivers import host_of
 from relay.schema.receivers import ReceiverView
+from relay.schema.statistics import HourView
 
 PRESENT: dict[str, Any] = {
     "post_endpoint": "https://u:********@ci.example/hooks",
@@ -97,9 +98,15 @@ def test_a_host_is_told_without_what_may_be_secret(url: str | None, host: str) -
     assert host_of(url) == host
 
 
-def hour(attempts: int, rate: float | None = None, ms: float | None = None) -> dict[str, Any]:
-    known = {"hour": "2026-07-01T12:00:00.000Z", "attempts": attempts, "success_rate": rate}
-    return known | {"p50_ms": ms, "p99_ms": ms}
+def hour(attempts: int, rate: float | None = None, ms: float | None = None) -> HourView:
+    return {
+        "hour": "2026-07-01T12:00:00.000Z",
+        "attempts": attempts,
+        "outcomes": {},
+        "success_rate": rate,
+        "p50_ms": ms,
+        "p99_ms": ms,
+    }
 
 
 def test_a_picture_says_in_words_what_it_shows() -> None:
