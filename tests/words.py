@@ -24,6 +24,7 @@ CHECKED: Final = (
     "relay/__init__.py",
     "relay/__main__.py",
     "relay/checks",
+    "relay/cli",
     "relay/client",
     "relay/clock",
     "relay/config",

@@ -198,12 +198,22 @@ class ReceiversResource:
         seen = None if registrar is None else verification_of(registrar.registry, receiver)
         return FoundEndpoint(f"r:{name}", receiver.post, refused, lane_of(receiver), self._declared(name), seen)
 
-    def _declared(self, name: str) -> ReceiverView | None:
+    def _declared(self, name: str) -> ReceiverView:
         registrar = self._context.registrar
         try:
-            return None if registrar is None else described(registrar.written(name))
+            if registrar is not None:
+                return described(registrar.written(name))
         except Unknown:
-            return None  # just removed
+            pass  # just removed
+        return {
+            "name": name,
+            "declared_by": None,
+            "owner": None,
+            "labels": {},
+            "etag": "",
+            "settings": None,
+            "given": None,
+        }
 
     def _callback(self, source_id: str) -> FoundEndpoint:
         callback = self._context.directory.source(source_id).callback
@@ -233,7 +243,7 @@ class ReceiversResource:
         if found.declared is None:
             return json_response(200, body)
         whole: ReceiverHealthView = {**body, **found.declared, "verification": found.verification}
-        return json_response(200, whole, ETag=f'"{whole["etag"]}"')
+        return json_response(200, whole, **({"ETag": f'"{whole["etag"]}"'} if whole["etag"] else {}))
 
     async def _in_lane(self, found: FoundEndpoint) -> LaneView | None:
         """The unfinished records of its lane; None for a callback, and if it is not known at once."""

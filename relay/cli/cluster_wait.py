@@ -30,7 +30,7 @@ async def wait_for_cluster(call: Callable[[], Awaitable[T]], limit_s: float) -> 
             said.append(reason)
             click.echo(f"waiting, for up to {format_duration(limit_s)} (RELAY_KAFKA_WAIT): {reason}", err=True)
 
-    async def attempt() -> T:  # tenacity awaits nothing but what is declared `async`
+    async def attempt() -> T:  # tenacity awaits only functions declared `async`
         return await call()
 
     repeating = AsyncRetrying(

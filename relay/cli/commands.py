@@ -3,8 +3,8 @@
 from typing import Final
 
 COMMANDS: Final = {
-    "attempts": ("relay.cli.attempts", "List each HTTP exchange about a message, or with a receiver."),
-    "audit": ("relay.cli.audit", "Show who changed what over the API."),
+    "attempts": ("relay.cli.messages", "List each HTTP exchange about a message, or with a receiver."),
+    "audit": ("relay.cli.access", "Show who changed what over the API."),
     "bench": ("relay.cli.bench", "Measure throughput, latency and CPU per message. Needs a checkout."),
     "config": ("relay.cli.config", "Show and check the settings."),
     "demo": ("relay.cli.demo", "Send real payloads to three kinds of receiver, and print events as they happen."),
@@ -15,9 +15,9 @@ COMMANDS: Final = {
     "help": ("relay.cli.help", "Show a page of the documentation, or list them all."),
     "history": ("relay.cli.history", "Show the history's lag, or rebuild it."),
     "import": ("relay.cli.import_", "Import the data of another relay."),
-    "keys": ("relay.cli.keys", "Create, list, rotate and revoke keys of the API."),
+    "keys": ("relay.cli.access", "Create, list, rotate and revoke keys of the API."),
     "messages": ("relay.cli.messages", "List messages, and the status of each delivery."),
-    "portal": ("relay.cli.portal", "Create links to the portal of an owner."),
+    "portal": ("relay.cli.access", "Create links to the portal of an owner."),
     "listen": ("relay.cli.listen", "Forward messages to a port of this machine, and show requests and responses."),
     "receivers": ("relay.cli.receivers", "Check, list and apply receivers."),
     "recover": ("relay.cli.recover", "Restore lost state from the log."),
@@ -32,7 +32,7 @@ COMMANDS: Final = {
     "tail": ("relay.cli.tail", "Show events as they happen, until Ctrl-C."),
     "top": ("relay.cli.top", "Show rates, lag and failures of each stage and receiver, as they change."),
     "topics": ("relay.cli.topics", "Create the topics, or describe them."),
-    "trigger": ("relay.cli.trigger", "Send sample events."),
+    "trigger": ("relay.cli.send", "Send sample events."),
     "version": ("relay.cli.version", "Print the version."),
     "worker": ("relay.cli.worker", "Run one worker on Kafka and Redis."),
 }

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import click
 
-from relay.cli.paths import FILE
+from relay.cli.options import config_option, output_option, settings_from
 from relay.cli.startup import refusals_at_start, roles_of
-from relay.cli.table import output_option, print_json, print_table
+from relay.cli.table import print_json, print_table
 from relay.config.answer_urls import AnsweringReceiver, AnswerUrls, answer_secrets, findings
 from relay.config.own_address import own_url
 from relay.config.plan import ROLES
@@ -16,17 +16,8 @@ from relay.config.problems import raise_all
 from relay.config.receiver_entry import ReceiverEntry
 from relay.config.receivers_file import ReceiversFile, load_receivers_file, receivers_schema
 from relay.config.references import usable_variables
-from relay.config.settings import CONFIG_FILE, Settings, load_settings, sources_of
+from relay.config.settings import CONFIG_FILE, Settings, sources_of
 from relay.domain.topics import Topics
-
-config_option = click.option("--config", "config_file", type=FILE, help="YAML file with settings.")
-
-api_option = click.option("--api", help="URL of the relay's API. Default: RELAY_API_URL, or this machine's.")
-
-
-def settings_from(config_file: Path | None) -> Settings:
-    """The settings of this process. Raises UserError."""
-    return load_settings({CONFIG_FILE: config_file}, os.environ)
 
 
 def print_refused(file: ReceiversFile, settings: Settings) -> None:

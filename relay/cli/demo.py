@@ -12,15 +12,13 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
-import aiohttp
 import click
 
-from relay.cli.await_answer import LOOK_EVERY_S, until_over
-from relay.cli.client import Client
-from relay.cli.events import Lines
-from relay.cli.screen import Screen
-from relay.cli.sse import EventStream
-from relay.cli.tail import follow
+from relay.cli.api import api_client
+from relay.cli.events import Lines, Screen
+from relay.cli.send import LOOK_EVERY_S, until_over
+from relay.cli.tail import report_all
+from relay.client import AsyncRelay, ClientError
 from relay.client.sse import ServerSentEvent
 from relay.config.receivers_file import ReceiversFile, parse_receivers_file
 from relay.config.settings import load_settings
@@ -30,6 +28,8 @@ from relay.embedded.relay import EmbeddedRelay
 from relay.run.event_loop import run_loop, run_until_signalled
 from relay.run.process import Relay
 from relay.samples import load
+from relay.schema.dead_letters import LetterView
+from relay.schema.messages import MessageView
 from relay.sink import Mode, Sink
 from relay.telemetry.logging import configure
 
@@ -152,12 +152,11 @@ class Demo:
             click.echo(f"  {case.sample:<30}{case.receiver:<10} {case.does}")
         click.echo(f"\n{LEGEND}\n")
         story = Story()
-        timeout = aiohttp.ClientTimeout(total=WAIT_S)
-        async with aiohttp.ClientSession(timeout=timeout) as session, asyncio.TaskGroup() as tasks:
-            watching = tasks.create_task(follow(EventStream(url, self._key, session), [], story.tell, _say_nothing))
+        async with api_client(url, self._key, WAIT_S) as client, asyncio.TaskGroup() as tasks:
+            watching = tasks.create_task(report_all(client.tail(reconnect=_ignore), story.report))
             async with asyncio.timeout(WAIT_S):
                 await story.begun.wait()
-                states, letters = await self._send_all(Client(url, self._key, session))
+                states, letters = await self._send_all(client)
             with suppress(TimeoutError):  # the printed events are no proof: that follows below
                 async with asyncio.timeout(STORY_S):
                     await story.ended.wait()
@@ -170,34 +169,34 @@ class Demo:
         click.echo("\nAll seen: two answers and a failure notice brought back, and one dead letter.")
         click.echo(f"\n{NEXT}")
 
-    async def _send_all(self, client: Client) -> tuple[list[Any], list[Any]]:
+    async def _send_all(self, client: AsyncRelay) -> tuple[list[MessageView], list[LetterView]]:
         """The messages' states in the end, and the dead letters."""
         async with asyncio.TaskGroup() as tasks:
             journeys = [tasks.create_task(_journey(client, f"event-{n}", case)) for n, case in enumerate(CASES, 1)]
         await self._sender.wait_for(len(CASES))
         return [journey.result() for journey in journeys], await _letters(client)
 
-    def _sum_up(self, states: list[Any]) -> None:
+    def _sum_up(self, states: list[MessageView]) -> None:
         click.echo("\nIn the end:\n")
         results = {arrival.headers["relay-receiver"]: arrival for arrival in self._sender.received}
         for case, state in zip(CASES, states, strict=True):
-            sink, delivery = self._receivers[case.receiver], state["deliveries"][0]
+            sink, delivery = self._receivers[case.receiver], state.deliveries[0]
             result = results.get(case.receiver)
-            reason = f" ({delivery['reason']})" if delivery["reason"] else ""
-            how = f"POSTs: {len(sink.received)}, status GETs: {len(sink.polls)}, {delivery['status']}{reason}"
+            reason = f" ({delivery.reason})" if delivery.reason else ""
+            how = f"POSTs: {len(sink.received)}, status GETs: {len(sink.polls)}, {delivery.status}{reason}"
             click.echo(f"  {case.receiver:<10} {how}")
             if result is not None:
                 signed = "verified" if result.verified else "WRONG"
                 click.echo(f"{'':<13}the sender has: {result.headers['relay-outcome']}, signature {signed}")
 
-    def _problems(self, states: list[Any], letters: list[Any]) -> list[str]:
+    def _problems(self, states: list[MessageView], letters: list[LetterView]) -> list[str]:
         """The results that are missing."""
         problems = []
         results = {arrival.headers["relay-receiver"]: arrival for arrival in self._sender.received}
         for case, state in zip(CASES, states, strict=True):
             sink = self._receivers[case.receiver]
-            if state["status"] != case.ends:
-                problems.append(f"{case.receiver}: the message is {state['status']}, not {case.ends}")
+            if state.status != case.ends:
+                problems.append(f"{case.receiver}: the message is {state.status}, not {case.ends}")
             if any(arrival.body != load(case.sample).payload for arrival in sink.received):
                 problems.append(f"{case.receiver}: the payload was changed on the way")
             if not all(arrival.verified for arrival in sink.received):
@@ -210,21 +209,19 @@ class Demo:
         return problems
 
 
-async def _journey(client: Client, message_id: str, case: DemoCase) -> Any:
+async def _journey(client: AsyncRelay, message_id: str, case: DemoCase) -> MessageView:
     """Send the case's event, and follow it to its end."""
     sample = load(case.sample)
-    sent = await client.send(
-        SOURCE, sample.payload, receivers=(case.receiver,), event_type=sample.event_type, message_id=message_id
-    )
-    return await until_over(client, SOURCE, sent["message_id"], WAIT_S)
+    sent = await client.send(SOURCE, sample.payload, receivers=(case.receiver,), type=sample.event_type, id=message_id)
+    return await until_over(client, SOURCE, sent.message_id, WAIT_S)
 
 
-async def _letters(client: Client) -> list[Any]:
+async def _letters(client: AsyncRelay) -> list[LetterView]:
     """The dead letters, once there are any: they are listed shortly after their notice is written."""
     while True:
-        letters = (await client.failed())["items"]
+        letters = (await client.failed.page())["items"]
         if letters:
-            return list(letters)
+            return letters
         await asyncio.sleep(LOOK_EVERY_S)
 
 
@@ -236,7 +233,7 @@ class Story:
         self._results = self._letters = 0
         self.begun, self.ended = asyncio.Event(), asyncio.Event()
 
-    def tell(self, event: ServerSentEvent) -> None:
+    def report(self, event: ServerSentEvent) -> None:
         if event.name == "listening":
             self.begun.set()
         for line in self._lines.of(event.name, event.data, datetime.now().astimezone()):
@@ -247,5 +244,5 @@ class Story:
             self.ended.set()
 
 
-def _say_nothing(_why: str) -> None:
+def _ignore(_why: ClientError) -> None:
     """The relay is part of this process: when it ends, the demo ends."""

@@ -9,18 +9,15 @@ from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 
-import aiohttp
 import click
 
-from relay.cli.await_answer import until_over
-from relay.cli.client import Client
-from relay.cli.config import config_option
-from relay.cli.events import Lines
-from relay.cli.paths import DIRECTORY, FILE
-from relay.cli.screen import Screen
+from relay.cli.api import api_client, newest
+from relay.cli.events import Lines, Screen
+from relay.cli.options import DIRECTORY, FILE, config_option
+from relay.cli.send import until_over
 from relay.cli.sink import line
-from relay.cli.sse import EventStream
-from relay.cli.tail import follow, shown_on
+from relay.cli.tail import report_all, shown_on
+from relay.client import AsyncRelay, ClientError
 from relay.client.sse import ServerSentEvent
 from relay.config.own_address import Exposed, check_exposure, check_key, check_own_key, is_loopback
 from relay.config.receivers_file import ReceiversFile, parse_receivers_file
@@ -179,15 +176,14 @@ class Dev:
     async def _started(self, relay: Relay) -> None:
         url = relay.api_url or ""
         click.echo(self._block(url, relay))
-        async with aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=PROBE_S)) as session:
-            client = Client(url, self._own_key, session)
+        async with api_client(url, self._own_key, PROBE_S) as client:
             if left := await _left_over(client):
                 click.echo(f"Left over: {left}; `relay dev --fresh` removes it")
             probe = f"probe-{secrets.token_hex(4)}"
-            await client.send(PROBE, b'{"probe": true}', receivers=(PROBE,), message_id=probe, event_type="probe")
+            await client.send(PROBE, b'{"probe": true}', receivers=(PROBE,), id=probe, type="probe")
             state = await until_over(client, PROBE, probe, PROBE_S)
-        if state["status"] != "response_delivered_to_sender":
-            raise RelayError(f"the probe message did not complete: it is {state['status']}")
+        if state.status != "response_delivered_to_sender":
+            raise RelayError(f"the probe message did not complete: it is {state.status}")
         await self._show_what_happens(url)
 
     async def _show_what_happens(self, url: str) -> None:
@@ -195,7 +191,7 @@ class Dev:
         show = shown_on(self._screen, Lines(pages=f"{url}/ui" if self._settings.pages else None, api=url))
         ready = False
 
-        def tell(event: ServerSentEvent) -> None:
+        def report(event: ServerSentEvent) -> None:
             nonlocal ready
             if event.name == "listening" and not ready:
                 ready = True
@@ -203,8 +199,8 @@ class Dev:
             elif event.data.get("source_id") != PROBE:
                 show(event)
 
-        async with aiohttp.ClientSession() as session:
-            await follow(EventStream(url, self._own_key, session), [], tell, lambda _why: None)
+        async with api_client(url, self._own_key) as client:
+            await report_all(client.tail(reconnect=_ignore), report)
 
     def _say_ready(self, url: str) -> None:
         click.echo("Ready")
@@ -250,12 +246,12 @@ def kept_secret_text(path: Path) -> str:
     return generate_secret(lambda size: kept_secret(path)[:size])
 
 
-async def _left_over(client: Client) -> str:
+async def _left_over(client: AsyncRelay) -> str:
     """The data of earlier runs in the data directory; empty if there is none."""
     overview = await client.overview()
     unfinished = overview["parked"] + sum(stage["lag"] or 0 for stage in overview["stages"])
-    letters = (await client.failed(limit=MOST_LETTERS))["items"]
-    page = await client.registered([("declared_by", "api")])
+    letters = (await newest(client.failed.page, MOST_LETTERS, None))["items"]
+    page = await client.receivers.page(declared_by="api")
     names = [item["name"] for item in page["items"]]
     found = [
         _counted(unfinished, "unfinished message"),
@@ -300,3 +296,7 @@ def _print_result(arrival: ReceivedPost) -> None:
         click.echo(
             f"sender  <- {headers.get('relay-message-id')} from {headers.get('relay-receiver')}: {what} {signed}"
         )
+
+
+def _ignore(_why: ClientError) -> None:
+    """The relay is part of this process: when it ends, the command ends."""

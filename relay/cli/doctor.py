@@ -4,26 +4,24 @@ import asyncio
 import os
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import Final
 
 import click
 
-from relay.cli.config import api_option, config_option, settings_from
-from relay.cli.paths import DIRECTORY
+from relay.cli.api import ApiOptions, api_command
+from relay.cli.options import DIRECTORY
 from relay.cli.startup import roles_of, unmakeable
-from relay.cli.table import output_option, print_json
 from relay.config.limits import raise_descriptor_limit
 from relay.config.plan import ROLES
 from relay.config.settings import Settings
 from relay.domain.diagnosis import Diagnosis, Severity
 from relay.domain.errors import UserError
 from relay.embedded.directory import is_taken, told_api_url, usual_directory
+from relay.schema.doctor import CheckView, DoctorView
 from relay.telemetry.redaction import escape_control
-
-if TYPE_CHECKING:
-    from relay.cli.client import Client
 
 _COLOURS: Final[Mapping[Severity, str]] = {"ok": "green", "warning": "yellow", "error": "red", "skipped": "cyan"}
 _TIMEOUT: Final = click.FloatRange(0, 600, min_open=True)
@@ -35,18 +33,8 @@ _WIDTH: Final = 13
 @click.option("--roles", help=f"Of the `relay run` that is meant, comma-separated: {', '.join(ROLES)}. Default: all.")
 @click.option("--timeout", "within_s", type=_TIMEOUT, default=20.0, show_default=True, help="Seconds for all checks.")
 @click.option("--data-dir", type=DIRECTORY, help="The data directory of `relay dev`to check.")
-@api_option
-@config_option
-@output_option
-def doctor(
-    receiver: str | None,
-    roles: str | None,
-    within_s: float,
-    data_dir: Path | None,
-    api: str | None,
-    config_file: Path | None,
-    output: str,
-) -> None:
+@api_command
+def doctor(call: ApiOptions, receiver: str | None, roles: str | None, within_s: float, data_dir: Path | None) -> None:
     """Check the relay and all its dependencies, and say for each what to do.
 
     Checks from this machine with its settings, whether or not a relay runs. With --api, or if `relay dev` runs here,
@@ -55,17 +43,17 @@ def doctor(
     """
     wanted = roles_of(roles)
     try:
-        settings = settings_from(config_file)
+        settings = call.settings
     except UserError as wrong:
-        _tell(_of_mistakes(wrong), output)
+        _report(call, _of_mistakes(wrong))
         return
     directory = data_dir or _embedded(settings)
-    if api is None and directory is not None and is_taken(directory):
-        api = told_api_url(directory)
-    if api is not None:
-        _tell(_asked(settings, api, receiver, within_s), output)
+    if call.api is None and directory is not None and is_taken(directory):
+        call = replace(call, api=told_api_url(directory))
+    if call.api is not None:
+        _report(call, call.run(lambda client: client.doctor(receiver=receiver), timeout_s=within_s + 5))
     else:
-        _tell(_as_json(asyncio.run(_looked(settings, wanted, directory, receiver, within_s))), output)
+        _report(call, _view(asyncio.run(_looked(settings, wanted, directory, receiver, within_s))))
 
 
 def _embedded(settings: Settings) -> Path | None:
@@ -95,25 +83,14 @@ async def _looked(
         await case.close()
 
 
-def _asked(settings: Settings, api: str, receiver: str | None, within_s: float) -> Any:
-    from relay.cli.client import with_client  # local checks need no HTTP client
-
-    async def work(client: "Client") -> Any:
-        params = [("receiver", receiver)] if receiver is not None else []
-        answer = await client.call("GET", "/v1/doctor", params=params)
-        return None if answer is None else answer.body
-
-    return with_client(settings, api, work, patience_s=within_s + 5)
-
-
-def _of_mistakes(wrong: UserError) -> Any:
+def _of_mistakes(wrong: UserError) -> DoctorView:
     """The finding for settings that cannot be read: nothing else can be checked."""
     from relay.checks.host import unusable  # its imports take time
 
-    return _as_json(Diagnosis(time.time(), unusable(str(wrong).splitlines())))
+    return _view(Diagnosis(time.time(), unusable(str(wrong).splitlines())))
 
 
-def _as_json(found: Diagnosis) -> Any:
+def _view(found: Diagnosis) -> DoctorView:
     """In the API's form."""
     from relay.api.doctor import view_of  # its imports take time
 
@@ -123,18 +100,19 @@ def _as_json(found: Diagnosis) -> Any:
 # --- output ------------------------------------------------------------------------------------------------------
 
 
-def _tell(found: Any, output: str) -> None:
-    if output == "json":
-        print_json(found)
-    else:
-        for checked in found["checks"]:
-            _print(checked)
-        click.echo(_summary(found["checks"]))
+def _report(call: ApiOptions, found: DoctorView) -> None:
+    call.show(found, _print_all)
     if not found["ok"]:
         sys.exit(1)
 
 
-def _print(checked: Any) -> None:
+def _print_all(found: DoctorView) -> None:
+    for checked in found["checks"]:
+        _print(checked)
+    click.echo(_summary(found["checks"]))
+
+
+def _print(checked: CheckView) -> None:
     severity = checked["severity"]
     mark = click.style(f"{severity:<8}", fg=_COLOURS.get(severity))
     about = "" if checked["subject"] is None else f"{checked['subject']}: "
@@ -143,7 +121,7 @@ def _print(checked: Any) -> None:
         click.echo(f"{'':<{_WIDTH + 10}}-> {escape_control(checked['todo'])}")
 
 
-def _summary(checks: Any) -> str:
+def _summary(checks: Sequence[CheckView]) -> str:
     counts: dict[str, int] = {severity: sum(each["severity"] == severity for each in checks) for severity in _COLOURS}
     words_of = {"error": "errors", "warning": "warnings", "skipped": "skipped", "ok": "right"}
     return ", ".join(f"{counts[severity]} {words}" for severity, words in words_of.items())

@@ -1,21 +1,24 @@
-"""Formats events as lines for a terminal or a pipe: `-->` a message, `<--` a receiver's response, `<==` its answer on
-the way to the sender, `!!!` a dead letter. Pure.
+"""Writes events as lines to a terminal or a pipe: `-->` a message, `<--` a receiver's response, `<==` its answer on
+the way to the sender, `!!!` a dead letter.
 
 Foreign text may be hostile: control characters are escaped. A line begins with its most important part, because a
 terminal cuts it at its width.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from datetime import datetime, timedelta
 from typing import Any, Final
 from urllib.parse import quote
 
+import click
+from rich.console import Console
 from rich.text import Text
 
 from relay.cli.listener import Came, WentBack
-from relay.cli.screen import INDENT
 from relay.telemetry.redaction import escape_control
 
+INDENT: Final = 13
+"""Columns before the details of an event: the time, and its arrow."""
 _LONGEST_ID: Final = 36
 """Characters of an id or a type: the length of a UUID."""
 _MOST_NAMES: Final = 4
@@ -178,3 +181,34 @@ def _beginning(text: str) -> str:
 
 def _quoted(text: str) -> str:
     return quote(text, safe="", errors="replace")
+
+
+class Screen:
+    """Writes to stdout. `columns`: longer lines are folded there and none is cut, in a pipe neither."""
+
+    def __init__(self, columns: int | None = None) -> None:
+        self._console = Console(markup=False, highlight=False, emoji=False)
+        self._columns = columns
+
+    @property
+    def is_terminal(self) -> bool:
+        return self._console.is_terminal
+
+    def show(self, line: Text) -> None:
+        for each in [line] if self._columns is None else self._folded(line, self._columns):
+            if self._console.is_terminal:
+                self._console.print(each, no_wrap=True, overflow="ellipsis", crop=True)
+            else:
+                click.echo(each.plain)
+
+    def _folded(self, line: Text, columns: int) -> Iterator[Text]:
+        """What follows the first line is indented as details are."""
+        first, *rest = line.wrap(self._console, columns, no_wrap=False, overflow="fold")
+        first.rstrip()
+        yield first
+        if rest:
+            behind = line[len(first.plain) :]
+            behind = behind[len(behind.plain) - len(behind.plain.lstrip()) :]
+            for each in behind.wrap(self._console, columns - INDENT, no_wrap=False, overflow="fold"):
+                each.rstrip()
+                yield Text(" " * INDENT).append_text(each)

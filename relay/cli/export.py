@@ -11,8 +11,7 @@ from typing import BinaryIO, Final
 import click
 
 from relay import __version__
-from relay.cli.config import config_option, settings_from
-from relay.cli.paths import DIRECTORY, FILE_OR_STDIN
+from relay.cli.options import DIRECTORY, FILE_OR_STDIN, config_option, settings_from
 from relay.cli.stores import check_stopped, check_topics, make_ready, opened, own_name, shared_clock
 from relay.config.encryption import KeyRing
 from relay.config.references import usable_variables
@@ -55,7 +54,7 @@ async def _export(settings: Settings, data_dir: Path | None, with_secrets: bool,
         clock = await shared_clock(state)
         await make_ready(log, state, topics, clock, settings.dedup_window, own_name("export"))
 
-        def tell(line: Line) -> None:
+        def report(line: Line) -> None:
             nonlocal written
             written += out.write(encode_line(line)) > 0
 
@@ -69,7 +68,7 @@ async def _export(settings: Settings, data_dir: Path | None, with_secrets: bool,
             ring=KeyRing(keys),
             with_secrets=with_secrets,
             version=__version__,
-            write=tell,
+            write=report,
         ).run()
     click.echo(f"exported: {written} lines", err=True)
 

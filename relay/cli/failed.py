@@ -1,23 +1,23 @@
 """`relay failed`: dead letters."""
 
 from datetime import UTC, datetime
-from pathlib import Path
-from typing import Any
 
 import click
 
-from relay.cli.client import ApiFailed, Client, with_client
-from relay.cli.config import api_option, config_option, settings_from
-from relay.cli.replay_request import acting, place_of
-from relay.cli.table import output_option, print_json, print_table, print_text
+from relay.cli.api import ApiOptions, api_command, newest
+from relay.cli.options import cursor_option, limit_option
+from relay.cli.replay import acting, place_of
+from relay.cli.table import print_json, print_more, print_table, print_text, shortened
+from relay.client import ApiError, AsyncRelay
+from relay.domain.errors import RelayError
 from relay.domain.hop import NO_RECEIVER
+from relay.schema.dead_letters import LetterPage, LetterView, WholeLetter
 from relay.telemetry.redaction import escape_control
 
 _COLUMNS = (
     *("PLACE", "RECEIVER", "REASON", "CLASS", "ATTEMPTS", "LAST", "FAILED AT", "SOURCE", "MESSAGE", "DETAIL"),
     "TO REPLAY IT",
 )
-DETAIL_CHARS = 400
 _MOMENTS = frozenset({"relay-first-failed", "relay-accepted-at", "relay-parked-due", "relay-parked-at"})
 """Headers that are Unix milliseconds."""
 
@@ -29,50 +29,46 @@ def failed() -> None:
 
 @failed.command("list")
 @click.option("--receiver", help="Only of this receiver; `-`: of messages that never had one.")
-@click.option(
-    "--limit", type=click.IntRange(1, 1000), default=50, show_default=True, help="At most so many, newest first."
-)
-@click.option("--cursor", help="Continue after the previous page's cursor.")
-@api_option
-@config_option
-@output_option
-def list_(
-    receiver: str | None, limit: int, cursor: str | None, api: str | None, config_file: Path | None, output: str
-) -> None:
+@limit_option
+@cursor_option
+@api_command
+def list_(call: ApiOptions, receiver: str | None, limit: int, cursor: str | None) -> None:
     """List the newest dead letters."""
 
-    async def work(client: Client) -> Any:
-        page = await client.failed(receiver=receiver, limit=limit, cursor=cursor)
-        named = receiver if receiver != NO_RECEIVER else None
-        if named and not (page["items"] or cursor) and await client.endpoint(named, missing_ok=True) is None:
-            raise ApiFailed(f"there is no receiver named {named!r}, and no dead letter of one")
+    async def work(client: AsyncRelay) -> LetterPage:
+        page = await newest(client.failed.page, limit, cursor, receiver=[receiver] if receiver else [])
+        if receiver not in (None, "", NO_RECEIVER) and not (page["items"] or cursor):
+            await _check_receiver(client, receiver)
         return page
 
-    page = with_client(settings_from(config_file), api, work)
-    if output == "json":
+    page = call.run(work)
+    if call.is_json:
         print_json(page["items"])
         return
-    print_table(_COLUMNS, [_row(letter) for letter in page["items"]])
-    if page["cursor"]:
-        click.echo(f"there are more: --cursor {page['cursor']}")
+    print_table(_COLUMNS, map(_row, page["items"]))
+    print_more(page["cursor"])
+
+
+async def _check_receiver(client: AsyncRelay, name: str) -> None:
+    """Raises RelayError if there is no such receiver."""
+    try:
+        await client.receivers.get(name)
+    except ApiError as error:
+        if error.status == 404:
+            raise RelayError(f"there is no receiver named {name!r}, and no dead letter of one") from error
+        raise
 
 
 @failed.command()
 @click.argument("place")
-@api_option
-@config_option
-@output_option
-def show(place: str, api: str | None, config_file: Path | None, output: str) -> None:
+@api_command
+def show(call: ApiOptions, place: str) -> None:
     """Show the dead letter at PLACE, as `list` names it: PARTITION/OFFSET on failed_messages."""
     partition, offset = place_of(place)
+    call.show(call.run(lambda client: client.failed.get(partition, offset)), _print)
 
-    async def work(client: Client) -> Any:
-        return await client.failed_at(partition, offset)
 
-    letter = with_client(settings_from(config_file), api, work)
-    if output == "json":
-        print_json(letter)
-        return
+def _print(letter: WholeLetter) -> None:
     for name, value in _facts(letter):
         click.echo(escape_control(f"{name:<12}{value}"))
     click.echo("\nHeaders")
@@ -88,11 +84,11 @@ failed.add_command(acting("replay", "Send dead letters again, from the stage tha
 failed.add_command(acting("discard", "End dead letters for good, and notify their senders."))
 
 
-def _command(letter: Any) -> str:
+def _command(letter: LetterView) -> str:
     return f"relay failed replay {letter['partition']}/{letter['offset']}"
 
 
-def _facts(letter: Any) -> list[tuple[str, str]]:
+def _facts(letter: LetterView) -> list[tuple[str, str]]:
     """The most important facts, first."""
     last = f", the last got {letter['last_status']}" if letter["last_status"] else ""
     return [
@@ -117,7 +113,7 @@ def _moment(text: str) -> str:
     return moment.isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
-def _row(letter: Any) -> tuple[str, ...]:
+def _row(letter: LetterView) -> tuple[str, ...]:
     return (
         f"{letter['partition']}/{letter['offset']}",
         letter["receiver"],
@@ -125,14 +121,9 @@ def _row(letter: Any) -> tuple[str, ...]:
         letter["class"],
         str(letter["attempts"]),
         str(letter["last_status"] or "-"),
-        letter["failed_at"],
+        letter["failed_at"] or "-",
         letter["source_id"] or "-",
         letter["message_id"] or "-",
-        _short(letter["detail"] or "-"),
+        shortened(letter["detail"] or "-"),
         _command(letter),
     )
-
-
-def _short(text: str) -> str:
-    line = " ".join(text.split())
-    return line if len(line) <= DETAIL_CHARS else f"{line[:DETAIL_CHARS]}..."

@@ -74,7 +74,7 @@ def run() -> int:
     except click.ClickException as error:
         error.show()
         return error.exit_code
-    except (RelayError, OSError, BaseExceptionGroup) as error:
+    except (Exception, BaseExceptionGroup) as error:
         known = _known(error)
         if known is None:
             raise
@@ -96,4 +96,8 @@ def _known(error: BaseException) -> RelayError | None:
         return known[0] if all(each is not None for each in known) else None
     if isinstance(error, OSError) and error.errno == errno.ENOSPC:
         return RelayError(f"the disk is full{f': {error.filename} cannot be written' if error.filename else ''}")
-    return error if isinstance(error, RelayError) else None
+    if isinstance(error, RelayError):
+        return error
+    from relay.cli.api import error_of  # its imports take time
+
+    return error_of(error)

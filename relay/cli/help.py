@@ -13,7 +13,8 @@ from rich.console import Console
 from rich.markdown import Markdown
 
 import relay
-from relay.cli.table import output_option, print_json, print_table
+from relay.cli.options import output_option
+from relay.cli.table import print_json, print_table
 from relay.config.problems import unknown
 from relay.domain.errors import RelayError, UserError
 

@@ -9,9 +9,9 @@ from typing import Any, Final
 
 import click
 
-from relay.cli.config import config_option, settings_from
 from relay.cli.local_history import with_local_history
-from relay.cli.table import output_option, print_json, print_table
+from relay.cli.options import config_option, output_option, settings_from
+from relay.cli.table import print_json, print_table
 from relay.config.settings import Settings
 from relay.domain.errors import HistoryUnavailable, LogUnavailable, RelayError, UserError
 from relay.domain.topics import Topics

@@ -10,10 +10,9 @@ from typing import BinaryIO, Final
 
 import click
 
-from relay.cli.config import config_option, settings_from
-from relay.cli.paths import DIRECTORY, FILE_OR_STDIN
+from relay.cli.options import DIRECTORY, FILE_OR_STDIN, config_option, output_option, settings_from
 from relay.cli.stores import check_stopped, check_topics, make_ready, opened, own_name, shared_clock
-from relay.cli.table import output_option, print_json
+from relay.cli.table import print_json
 from relay.config.settings import Settings
 from relay.domain.errors import RelayError, UserError
 from relay.domain.topics import Topics

@@ -6,25 +6,27 @@ import os
 import re
 import secrets
 import socket
+from collections.abc import Callable
 from datetime import datetime
 from functools import partial
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 from urllib.parse import urlsplit
 
-import aiohttp
 import click
 
-from relay.cli.client import ApiFailed, Client, api_base
-from relay.cli.config import api_option, config_option, settings_from
-from relay.cli.events import came_line, went_back_line
+from relay.cli.api import api_base, api_client, error_of, key_in
+from relay.cli.events import Screen, came_line, went_back_line
 from relay.cli.listener import Came, Listener, WentBack
-from relay.cli.screen import Screen
+from relay.cli.options import api_option, config_option, settings_from
+from relay.client import AsyncRelay, ClientError
 from relay.config.entry_types import check_url
 from relay.config.own_address import is_loopback
 from relay.config.settings import Settings
-from relay.domain.errors import UserError
+from relay.domain.errors import RelayError, UserError
 from relay.run.event_loop import run_until_signalled
+from relay.schema.attempts import TrialView
+from relay.schema.receivers import NewReceiverView
 from relay.telemetry.redaction import escape_control
 
 LABEL: Final = "relay-listen"
@@ -118,7 +120,7 @@ class Listening:
         public_url: str | None,
     ) -> None:
         self._base = base
-        self._key = settings.api_key.get_secret_value() if settings.api_key else None
+        self._key = key_in(settings)
         self._target = target
         self._name = name
         self._sources = sources
@@ -131,13 +133,12 @@ class Listening:
 
     async def run(self, port: int, stop: asyncio.Event) -> None:
         """Until `stop`. The receiver is removed at the end; if the relay is unavailable by then, a warning says so."""
-        timeout = aiohttp.ClientTimeout(total=_REQUEST_S)
-        async with aiohttp.ClientSession(timeout=timeout) as session:
-            client = Client(self._base, self._key, session)
+        async with api_client(self._base, self._key, _REQUEST_S) as client:
             await self._listener.start("127.0.0.1", port)
             try:
                 await remove_left_over(client)
-                known = await client.register(self._fields())
+                url = self._public_url or f"http://127.0.0.1:{self._listener.port}/"
+                known = await client.receivers.create(self._name, url, **self._fields())
                 self._listener.secret = known["secret"]
                 try:
                     await self._begin(client, known)
@@ -147,44 +148,42 @@ class Listening:
             finally:
                 await self._listener.stop()
 
-    def _fields(self) -> dict[str, Any]:
+    def _fields(self) -> dict[str, object]:
         """It accepts nothing yet: first a ping shows that the relay reaches this command, and not another process."""
         return {
-            "name": self._name,
-            "post_endpoint": self._public_url or f"http://127.0.0.1:{self._listener.port}/",
             "lane": "shared",
             "timeout": TIMEOUT_S,
             "labels": {LABEL: mark_of(socket.gethostname(), os.getpid())},
             "retry": {"base": 1, "cap": 10, "max_age": "10m"},
         }
 
-    async def _prove(self, client: Client, known: Any) -> None:
+    async def _prove(self, client: AsyncRelay, known: NewReceiverView) -> None:
         """If the relay requires verification of receivers from its API, it sends nothing before."""
-        kind = known["settings"].get("verification", "none")
+        kind = (known["settings"] or {}).get("verification", "none")
         if kind == "none":
             return
         loop = asyncio.get_running_loop()
         until, why = loop.time() + PROVE_S, ""
         while loop.time() < until:
             try:
-                tried = await client.verify_receiver(self._name)
-            except ApiFailed as error:  # the relay's own handshake is in progress
-                why = str(error)
+                tried = await client.receivers.verify(self._name)
+            except ClientError as error:  # the relay's own handshake is in progress
+                why = str(error_of(error))
             else:
                 if tried["proved"]:
                     return
                 why = tried["detail"] or ""
             await asyncio.sleep(_AGAIN_S)
-        raise ApiFailed(f"the verification that the relay requires ({kind}) failed: {escape_control(why)}")
+        raise RelayError(f"the verification that the relay requires ({kind}) failed: {escape_control(why)}")
 
-    async def _begin(self, client: Client, known: Any) -> None:
+    async def _begin(self, client: AsyncRelay, known: NewReceiverView) -> None:
         await self._prove(client, known)
-        tested = await client.test_receiver(self._name)
+        tested = await client.receivers.test(self._name)
         if not self._listener.pings:
-            raise ApiFailed(f"the relay at {self._base} cannot reach this command: {_why(tested)}")
+            raise RelayError(f"the relay at {self._base} cannot reach this command: {_why(tested)}")
         if self._sources:
             subscribed = {"sources": list(self._sources), "event_types": list(self._types or ("*",))}
-            await client.change_receiver(self._name, subscribed)
+            await client.receivers.update(self._name, subscribed)
         what = f"messages of {', '.join(self._sources)}" if self._sources else "messages that name it"
         click.echo(f"Listening as receiver {self._name}: {escape_control(what)} go to {self._target}")
         if known["secret"]:
@@ -193,11 +192,11 @@ class Listening:
             click.echo(f"Try: relay trigger github.push --receiver {self._name} --api {self._base}")
         click.echo("Ctrl-C ends it.")
 
-    async def _end(self, client: Client) -> None:
+    async def _end(self, client: AsyncRelay) -> None:
         try:
-            removed = await client.remove_receiver(self._name)
-        except ApiFailed as error:
-            click.echo(f"{self._name} could not be removed: {error}", err=True)
+            removed = await client.receivers.delete(self._name)
+        except ClientError as error:
+            click.echo(f"{self._name} could not be removed: {error_of(error)}", err=True)
             click.echo(f"relay receivers delete {self._name} does it, or the next relay listen here", err=True)
             return
         left = max(len(self._unaccepted), removed["messages"]["parked"]["retries"])
@@ -225,19 +224,19 @@ def _named(machine: str) -> str:
     return re.sub("[^a-z0-9-]", "-", machine.lower())[:40] or "-"
 
 
-def is_left_over(mark: str, machine: str, lives: "Any") -> bool:
+def is_left_over(mark: str, machine: str, lives: Callable[[int], bool]) -> bool:
     """Whether it belongs to a process of this machine that has ended. `lives`: whether a process with that number
     exists."""
     made_on, _, pid = mark.rpartition(".")
     return made_on == _named(machine) and pid.isdigit() and not lives(int(pid))
 
 
-async def remove_left_over(client: Client) -> None:
+async def remove_left_over(client: AsyncRelay) -> None:
     """Removes receivers of `relay listen` commands of this machine that were killed."""
-    page = await client.registered([("label", LABEL), ("limit", "100")])
+    page = await client.receivers.page(label=[LABEL], limit=100)
     for item in page["items"]:
         if is_left_over(item["labels"].get(LABEL, ""), socket.gethostname(), _lives):
-            await client.remove_receiver(item["name"])
+            await client.receivers.delete(item["name"])
             click.echo(f"{item['name']}: removed; its relay listen was killed")
 
 
@@ -251,10 +250,11 @@ def _lives(pid: int) -> bool:
     return True
 
 
-def _why(tested: Any) -> str:
+def _why(tested: TrialView) -> str:
     failure, response = tested["failure"], tested["response"]
     if failure is None:
-        return f"another server answers at {tested['request']['url']}, with {response['status']}"
+        status = response["status"] if response else "nothing"
+        return f"another server answers at {tested['request']['url']}, with {status}"
     hint = ""
     if failure["kind"] == "blocked":
         hint = "; RELAY_ALLOW_PRIVATE_NETWORKS=127.0.0.0/8 of the relay allows it (relay dev does so by default)"

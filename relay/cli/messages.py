@@ -1,19 +1,28 @@
-"""`relay messages`: lists messages, newest first, with the status of each delivery."""
+"""`relay messages` and `relay attempts`: messages with the status of each delivery, and each HTTP exchange."""
 
-from pathlib import Path
-from typing import Any, Final
+from collections.abc import Awaitable
+from typing import Final
 
 import click
 
-from relay.cli.client import with_client
-from relay.cli.config import api_option, config_option, settings_from
-from relay.cli.table import output_option, print_json, print_table
+from relay.cli.api import ApiOptions, api_command, newest
+from relay.cli.options import cursor_option, limit_option
+from relay.cli.table import print_json, print_more, print_table, shortened
+from relay.client import AsyncRelay
+from relay.domain.errors import UserError
 from relay.domain.progress import ON_RECORD
 from relay.domain.reasons import REASONS
+from relay.schema.attempts import AttemptItem, AttemptPage
+from relay.schema.messages import DeliveryItem, MessageItem
 
 BEHIND_S: Final = 10.0
 """Smallest lag of the history that is reported."""
 _COLUMNS: Final = ("RECEIVED", "SOURCE", "MESSAGE", "TYPE", "STATUS", "SIZE", "DELIVERIES")
+_OF_MESSAGE: Final = ("STARTED", "KIND", "RECEIVER", "ATTEMPT", "RESULT", "MS", "OUTCOME", "NEXT", "DETAIL")
+_AT_RECEIVER: Final = ("STARTED", "KIND", "SOURCE", "MESSAGE", "ATTEMPT", "RESULT", "MS", "OUTCOME", "NEXT", "DETAIL")
+_USAGE: Final = (
+    "give a SOURCE and a MESSAGE_ID, with --receiver or without; or --receiver alone, with --failed or without"
+)
 
 
 @click.command()
@@ -28,30 +37,54 @@ _COLUMNS: Final = ("RECEIVED", "SOURCE", "MESSAGE", "TYPE", "STATUS", "SIZE", "D
 @click.option("--id", "id_", help="Prefix of the id, or of the webhook id.")
 @click.option("--header", metavar="NAME:VALUE", help="A header of the message; needs stored bodies.")
 @click.option("--payload", metavar="/POINTER=VALUE", help="A value in the JSON payload; needs stored bodies.")
-@click.option(
-    "--limit", type=click.IntRange(1, 1000), default=50, show_default=True, help="At most so many, newest first."
-)
-@click.option("--cursor", help="Continue after the previous page's cursor.")
-@api_option
-@config_option
-@output_option
+@limit_option
+@cursor_option
+@api_command
 def messages(
-    api: str | None, config_file: Path | None, output: str, type_: str | None, id_: str | None, **asked: Any
+    call: ApiOptions,
+    source: str | None,
+    receiver: str | None,
+    owner: str | None,
+    status: str | None,
+    reason: str | None,
+    type_: str | None,
+    since: str | None,
+    until: str | None,
+    id_: str | None,
+    header: str | None,
+    payload: str | None,
+    limit: int,
+    cursor: str | None,
 ) -> None:
     """List messages, newest first. All given filters apply, and only messages visible to the key are listed."""
-    wanted = {**asked, "type": type_, "id": id_}
-    page = with_client(settings_from(config_file), api, lambda client: client.page("/v1/messages", wanted))
-    if output == "json":
+
+    page = call.run(
+        lambda client: client.messages.page(
+            source=source,
+            receiver=receiver,
+            owner=owner,
+            status=[status] if status else [],
+            reason=[reason] if reason else [],
+            type=type_,
+            since=since,
+            until=until,
+            id=id_,
+            header=[header] if header else [],
+            payload=payload,
+            limit=limit,
+            cursor=cursor,
+        )
+    )
+    if call.is_json:
         print_json(page["items"])
     else:
-        print_table(_COLUMNS, [_row(item) for item in page["items"]])
-        if page["cursor"]:
-            click.echo(f"there are more: --cursor {page['cursor']}")
+        print_table(_COLUMNS, map(_message, page["items"]))
+        print_more(page["cursor"])
     if (page.get("behind_s") or 0.0) > BEHIND_S:
         click.echo(f"the history is {page['behind_s']:.0f} s behind: newer messages may be missing", err=True)
 
 
-def _row(item: Any) -> tuple[str, ...]:
+def _message(item: MessageItem) -> tuple[str, ...]:
     return (
         item["received_at"] or "-",
         item["source_id"],
@@ -63,8 +96,75 @@ def _row(item: Any) -> tuple[str, ...]:
     )
 
 
-def _delivery(each: Any) -> str:
+def _delivery(each: DeliveryItem) -> str:
     """In a few words, as `ci failed (exhausted, HTTP 503)`."""
     last = f"HTTP {each['last_status']}" if each["last_status"] else None
     why = ", ".join(filter(None, (each["reason"], last)))
     return f"{each['receiver']} {each['status']}" + (f" ({why})" if why else "")
+
+
+@click.command()
+@click.argument("source_id", required=False)
+@click.argument("message_id", required=False)
+@click.option("--receiver", help="To this receiver; alone: for all its messages.")
+@click.option("--failed", is_flag=True, help="With --receiver alone: only failures.")
+@limit_option
+@cursor_option
+@api_command
+def attempts(
+    call: ApiOptions,
+    source_id: str | None,
+    message_id: str | None,
+    receiver: str | None,
+    failed: bool,
+    limit: int,
+    cursor: str | None,
+) -> None:
+    """List attempts, newest first: POSTs, status GETs, callbacks and pings, with their outcomes.
+
+    For one message (SOURCE_ID MESSAGE_ID), or all to a receiver (--receiver NAME). `-o json` has headers and bodies.
+    """
+    of_message = source_id is not None and message_id is not None
+    at_receiver = source_id is None and receiver is not None
+    if not (at_receiver or (of_message and not failed)):
+        raise UserError(_USAGE)
+
+    async def page(client: AsyncRelay, limit: int, cursor: str | None) -> AttemptPage:
+        if source_id is not None and message_id is not None:
+            return await client.messages.attempts_page(
+                source_id, message_id, receiver=receiver, limit=limit, cursor=cursor
+            )
+        return await client.receivers.attempts_page(receiver or "", failed=failed, limit=limit, cursor=cursor)
+
+    def work(client: AsyncRelay) -> Awaitable[AttemptPage]:
+        return newest(lambda limit, cursor: page(client, limit, cursor), limit, cursor)
+
+    found = call.run(work)
+    if call.is_json:
+        print_json(found["items"])
+        return
+    print_table(_OF_MESSAGE if of_message else _AT_RECEIVER, [_attempt(each, of_message) for each in found["items"]])
+    print_more(found["cursor"])
+
+
+def _attempt(each: AttemptItem, of_message: bool) -> tuple[str, ...]:
+    about = (each["receiver"],) if of_message else (each["source_id"], each["message_id"])
+    life = f"{each['generation']}." if each["generation"] else ""
+    return (
+        each["started_at"] or "-",
+        each["kind"],
+        *(word or "-" for word in about),
+        f"{life}{each['attempt']}",
+        result_of(each),
+        f"{each['duration_ms']:g}",
+        f"{each['outcome']} ({each['reason']})" if each["reason"] else each["outcome"],
+        each["next_attempt_at"] or "-",
+        shortened(each["detail"] or (each["error"]["detail"] if each["error"] else "-")),
+    )
+
+
+def result_of(each: AttemptItem) -> str:
+    """The status, or why there is none."""
+    if each["response"] is not None:
+        return str(each["response"]["status"])
+    return each["error"]["kind"] if each["error"] is not None else "-"

@@ -12,9 +12,9 @@ from typing import Any, Final
 
 import click
 
-from relay.cli.config import config_option, print_refused, refusals, settings_from
-from relay.cli.paths import FILE
-from relay.cli.table import output_option, print_json
+from relay.cli.config import print_refused, refusals
+from relay.cli.options import FILE, config_option, output_option, settings_from
+from relay.cli.table import print_json
 from relay.clock import Clock
 from relay.config.differences import FieldChange
 from relay.config.receivers_file import ReceiversFile, load_receivers_file
@@ -49,8 +49,8 @@ def apply(file: Path | None, config_file: Path | None, dry_run: bool, prune: boo
     """Create the topics of new receivers, and announce the file's receivers and sources to all processes.
 
     A receiver whose lane changes, or that gets more partitions, is moved in order while the relay runs; a removed one
-    leaves when its last message is finished. The command prints what is pending, and waits for it with --wait only. No
-    other process changes receivers meanwhile: it takes their lease in Redis, as the relay does.
+    leaves when its last message is finished. The command prints the pending ones, and waits for them with --wait only.
+    No other process changes receivers meanwhile: it takes their lease in Redis, as the relay does.
     """
     settings = settings_from(config_file)
     known = _loaded(file or settings.receivers_file)
@@ -96,10 +96,10 @@ async def _apply(
     async with open_log(settings, repeat_s=REPEAT_S) as log:
         async with alone(settings):
             diff = await wait_for_cluster(
-                lambda: apply_file(log, file, topics, prune=prune, announced=_tell_announced), settings.kafka_wait
+                lambda: apply_file(log, file, topics, prune=prune, announced=_print_announced), settings.kafka_wait
             )
         _print_changes(ApplyPreview(diff, {}), "applied", say)
-        return diff, await _tell_awaited(log, topics, say, wait=wait)
+        return diff, await _print_awaited(log, topics, say, wait=wait)
 
 
 @asynccontextmanager
@@ -150,12 +150,12 @@ def _loaded(path: Path) -> ReceiversFile:
     return known
 
 
-def _tell_announced(records: int) -> None:
+def _print_announced(records: int) -> None:
     if records % _TOLD_EVERY == 0:
         click.echo(f"{records} changes are announced ...", err=True)
 
 
-async def _tell_awaited(log: Log, topics: Topics, say: Say, *, wait: bool) -> dict[str, str]:
+async def _print_awaited(log: Log, topics: Topics, say: Say, *, wait: bool) -> dict[str, str]:
     printed: dict[str, str] = {}
     while True:
         now = await awaited(log, topics)

@@ -10,10 +10,9 @@ from typing import Any, Final, TypeVar
 
 import click
 
-from relay.cli.config import config_option, settings_from
-from relay.cli.paths import DIRECTORY
+from relay.cli.options import DIRECTORY, config_option, output_option, settings_from
 from relay.cli.stores import check_topics, opened, own_name, recovery_by_hand, shared_clock
-from relay.cli.table import output_option, print_json, print_table
+from relay.cli.table import print_json, print_table
 from relay.clock import SystemClock
 from relay.config.settings import Settings
 from relay.control.declared import read_declared

@@ -1,16 +1,82 @@
-"""`relay replay`: replays failed or delivered messages, and manages such jobs."""
+"""`relay replay`: replays failed or delivered messages, and manages such jobs; and the parts that it shares with
+`relay failed replay` and `relay failed discard`: select, count, confirm, follow."""
 
-from pathlib import Path
-from typing import Any
+import asyncio
+from collections.abc import Mapping
+from typing import Any, Final, Literal, TypedDict
 
 import click
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-from relay.cli.client import with_client
-from relay.cli.config import api_option, config_option, settings_from
-from relay.cli.replay_request import begin, carrying_out, choosing, finish, print_job, print_result, split
-from relay.cli.table import output_option, print_json, print_table
+from relay.cli.api import ApiOptions, api_command, error_of, with_api
+from relay.cli.options import (
+    api_option,
+    config_option,
+    confirm,
+    cursor_option,
+    limit_option,
+    options,
+    output_option,
+)
+from relay.cli.table import print_more, print_table
+from relay.client import AsyncRelay, ClientError
+from relay.domain.errors import RelayError, UserError
+from relay.schema.replays import JobPage, JobView, OneView, PreviewView
 
-_COLUMNS = ("JOB", "ACTION", "STATE", "MADE AT", "COUNTED", "SENT", "SKIPPED", "ETA")
+Action = Literal["replay", "discard"]
+
+LOOK_S: Final = 0.5
+OVER: Final = frozenset({"done", "stopped", "failed"})
+_DONE: Final = {"replay": "replayed", "discard": "discarded"}
+_COLUMNS: Final = ("JOB", "ACTION", "STATE", "MADE AT", "COUNTED", "SENT", "SKIPPED", "ETA")
+
+
+class How(TypedDict):
+    """How a selection is carried out."""
+
+    dry_run: bool
+    yes: bool
+    no_wait: bool
+
+
+_CHOOSING: Final = (
+    click.option("--receiver", "receiver", multiple=True, help="To this receiver; `-`: without one."),
+    click.option("--source", "source", multiple=True, help="From this source."),
+    click.option("--reason", "reason", multiple=True, help="Failed for this reason."),
+    click.option("--status", "status", multiple=True, type=int, help="With this last status."),
+    click.option(
+        "--stage",
+        "stage",
+        multiple=True,
+        type=click.Choice(["from_sender", "to_receiver", "pending", "to_sender"]),
+        help="Failed in this stage.",
+    ),
+    click.option("--id", "ids", multiple=True, help="This message."),
+    click.option("--since", help="Since then: a time, or how long ago: 2h, 1d."),
+    click.option("--until", help="Before then."),
+)
+_CARRYING_OUT: Final = (
+    click.option("--rate", type=click.FloatRange(min=0, min_open=True), help="At most this many a second."),
+    click.option("--dry-run", is_flag=True, help="Count only."),
+    click.option("--yes", "-y", is_flag=True, help="Do not ask."),
+    click.option("--no-wait", is_flag=True, help="Do not wait until it ends."),
+    api_option,
+    config_option,
+    output_option,
+    with_api,
+)
+
+choosing: Final = options(*_CHOOSING)
+carrying_out: Final = options(*_CARRYING_OUT)
+
+
+def split(given: Mapping[str, Any]) -> tuple[dict[str, object], How]:
+    """The selection for the API, and the options of the command."""
+    how: How = {"dry_run": given["dry_run"], "yes": given["yes"], "no_wait": given["no_wait"]}
+    lists = {name: list(given[name]) for name in ("receiver", "source", "reason", "status", "stage", "ids")}
+    chosen: dict[str, object] = {**lists, **{name: given[name] for name in ("since", "until", "rate")}}
+    return {name: value for name, value in chosen.items() if value not in (None, [])}, how
 
 
 @click.group(invoke_without_command=True)
@@ -18,57 +84,51 @@ _COLUMNS = ("JOB", "ACTION", "STATE", "MADE AT", "COUNTED", "SENT", "SKIPPED", "
 @click.option("--all", "everything", is_flag=True, help="Delivered messages, too, not only failed ones.")
 @carrying_out
 @click.pass_context
-def replay(context: click.Context, /, everything: bool, **given: Any) -> None:
+def replay(context: click.Context, call: ApiOptions, /, everything: bool, **given: Any) -> None:
     """Send failed deliveries again, from the stage that failed; without options, all of them.
 
     The deliveries are counted first. A job continues on its own, also after restarts; each delivery is sent once.
     """
     if context.invoked_subcommand is None:
-        asked, how = split(given)
-        begin("replay", asked | ({"only_failed": False} if everything else {}), **how)
+        chosen, how = split(given)
+        begin(call, "replay", chosen | ({"only_failed": False} if everything else {}), how)
 
 
 @replay.command("list")
-@click.option(
-    "--limit", type=click.IntRange(1, 1000), default=50, show_default=True, help="At most so many, newest first."
-)
-@click.option("--cursor", help="Continue after the previous page's cursor.")
-@api_option
-@config_option
-@output_option
-def list_(limit: int, cursor: str | None, api: str | None, config_file: Path | None, output: str) -> None:
+@limit_option
+@cursor_option
+@api_command
+def list_(call: ApiOptions, limit: int, cursor: str | None) -> None:
     """List jobs that replay or discard."""
-    found = with_client(settings_from(config_file), api, lambda client: client.jobs(limit=limit, cursor=cursor))
-    if output == "json":
-        print_json(found)
-        return
-    print_table(_COLUMNS, [_row(job) for job in found["items"]])
-    if found["cursor"]:
-        click.echo(f"there are more: --cursor {found['cursor']}")
+    call.show(call.run(lambda client: client.replays.page(limit=limit, cursor=cursor)), _print_jobs)
+
+
+def _print_jobs(page: JobPage) -> None:
+    print_table(_COLUMNS, map(_row, page["items"]))
+    print_more(page["cursor"])
+
+
+def _row(job: JobView) -> tuple[str, ...]:
+    counted = "-" if job["counted"] is None else f"{job['counted']:,}"
+    numbers = (counted, f"{job['sent']:,}", f"{job['skipped']:,}")
+    return job["id"], job["action"], job["state"], job["made_at"] or "-", *numbers, job["eta"] or "-"
 
 
 @replay.command()
 @click.argument("job")
 @click.option("--wait", is_flag=True, help="Wait until it has ended.")
-@api_option
-@config_option
-@output_option
-def show(job: str, wait: bool, api: str | None, config_file: Path | None, output: str) -> None:
+@api_command
+def show(call: ApiOptions, job: str, wait: bool) -> None:
     """Show the progress of JOB."""
-    settings = settings_from(config_file)
-    found = with_client(settings, api, lambda client: client.job(job))
-    finish(settings, api, found, output, wait=wait)
+    _finish(call, call.run(lambda client: client.replays.get(job)), wait=wait)
 
 
 @replay.command()
 @click.argument("job")
-@api_option
-@config_option
-@output_option
-def stop(job: str, api: str | None, config_file: Path | None, output: str) -> None:
+@api_command
+def stop(call: ApiOptions, job: str) -> None:
     """Stop JOB. Messages that it has sent stay sent."""
-    found = with_client(settings_from(config_file), api, lambda client: client.stop_job(job))
-    print_json(found) if output == "json" else print_job(found)
+    call.show(call.run(lambda client: client.replays.stop(job)), _print_job)
 
 
 @replay.command()
@@ -77,30 +137,151 @@ def stop(job: str, api: str | None, config_file: Path | None, output: str) -> No
 @click.argument("receiver")
 @click.option("--all", "everything", is_flag=True, help="Also if it was delivered.")
 @click.option("--discard", is_flag=True, help="End it for good instead, and notify its sender.")
-@api_option
-@config_option
-@output_option
-def delivery(
-    source: str,
-    message_id: str,
-    receiver: str,
-    everything: bool,
-    discard: bool,
-    api: str | None,
-    config_file: Path | None,
-    output: str,
-) -> None:
+@api_command
+def delivery(call: ApiOptions, source: str, message_id: str, receiver: str, everything: bool, discard: bool) -> None:
     """Replay one delivery: MESSAGE_ID of SOURCE to RECEIVER."""
-    action, asked = ("discard", {}) if discard else ("replay", {"only_failed": not everything})
-    done = with_client(
-        settings_from(config_file),
-        api,
-        lambda client: client.act_on_delivery(action, source, message_id, receiver, asked),
-    )
-    print_json(done) if output == "json" else print_result(done)
+
+    async def work(client: AsyncRelay) -> OneView:
+        if discard:
+            return await client.messages.discard(source, message_id, receiver)
+        return await client.messages.replay(source, message_id, receiver, only_failed=not everything)
+
+    call.show(call.run(work), _print_result)
 
 
-def _row(job: Any) -> tuple[str, ...]:
-    counted = "-" if job["counted"] is None else f"{job['counted']:,}"
-    numbers = (counted, f"{job['sent']:,}", f"{job['skipped']:,}")
-    return job["id"], job["action"], job["state"], job["made_at"], *numbers, job["eta"] or "-"
+def acting(action: Action, help: str) -> click.Command:
+    """`relay failed replay` or `relay failed discard`."""
+
+    @click.command(action, help=f"{help} With PLACE (as `list` names it) only these, otherwise all that are selected.")
+    @click.argument("places", metavar="[PLACE]...", nargs=-1)
+    @choosing
+    @carrying_out
+    def command(call: ApiOptions, places: tuple[str, ...], **given: Any) -> None:
+        chosen, how = split(given)
+        if not places:
+            begin(call, action, chosen, how)
+            return
+        if chosen:
+            raise UserError(f"PLACE names them already: leave out --{next(iter(chosen)).removesuffix('s')}")
+        _act_on_places(call, action, [place_of(place) for place in places], how)
+
+    return command
+
+
+def place_of(text: str) -> tuple[int, int]:
+    """Partition and offset. Raises UserError."""
+    partition, _, offset = text.partition("/")
+    if not (partition.isascii() and partition.isdigit() and offset.isascii() and offset.isdigit()):
+        raise UserError(f"PLACE: {text!r} is not PARTITION/OFFSET, such as 3/17")
+    return int(partition), int(offset)
+
+
+def _act_on_places(call: ApiOptions, action: Action, places: list[tuple[int, int]], how: How) -> None:
+    """Each at once; nothing has to be counted."""
+    if how["dry_run"]:
+        raise UserError("--dry-run counts a selection; PLACE names single ones")
+    if action == "discard":
+        confirm(f"Discard {len(places):,}?", yes=how["yes"])
+
+    async def work(client: AsyncRelay) -> tuple[list[OneView], list[str]]:
+        done, refused = [], []
+        act = client.failed.replay if action == "replay" else client.failed.discard
+        for partition, offset in places:
+            try:
+                done.append(await act(partition, offset))
+            except ClientError as error:
+                refused.append(f"{partition}/{offset}: {error_of(error)}")
+        return done, refused
+
+    done, refused = call.run(work)
+    call.show(done, _print_results)
+    if refused:
+        raise RelayError("\n".join(refused))
+
+
+def _print_results(done: list[OneView]) -> None:
+    for each in done:
+        _print_result(each)
+
+
+def _print_result(done: OneView) -> None:
+    """The result for one delivery."""
+    message = f"{done['source_id'] or '-'} {done['message_id'] or '-'} for {done['receiver'] or '-'}"
+    where = f" on {done['topic']}" if done["topic"] else ", as soon as its lane reaches it"
+    click.echo(f"{_DONE[done['action']]}: {message}, life {done['generation']}{where}")
+
+
+def begin(call: ApiOptions, action: Action, chosen: dict[str, object], how: How) -> None:
+    """Count, confirm, begin, and follow it to its end."""
+
+    async def preview(client: AsyncRelay) -> PreviewView:
+        count = client.replays.preview if action == "replay" else client.replays.preview_discard
+        return await count(**chosen)
+
+    async def create(client: AsyncRelay) -> JobView:
+        return await (client.replays.create if action == "replay" else client.replays.discard)(**chosen)
+
+    counted = call.run(preview)
+    is_over = how["dry_run"] or (not counted["to_send"] and counted["complete"])
+    if is_over or not call.is_json:
+        call.show(counted, _print_count)
+    if is_over:
+        return
+    confirm(f"{action.capitalize()} {_count(counted)}?", yes=how["yes"])
+    _finish(call, call.run(create), wait=not how["no_wait"])
+
+
+def _finish(call: ApiOptions, job: JobView, *, wait: bool) -> None:
+    """Print a job, and follow it to its end with `--wait`."""
+    if wait:
+        try:
+            job = call.run(lambda client: _followed(client, job))
+        except KeyboardInterrupt:
+            click.echo(f"\nthe job goes on; `relay replay stop {job['id']}` stops it", err=True)
+            raise
+    call.show(job, _print_job)
+    if job["state"] == "failed":
+        raise RelayError(f"the job has failed: {job['detail']}")
+
+
+def _print_job(job: JobView) -> None:
+    """A job in a line or two."""
+    click.echo(f"job {job['id']}: {job['state']}, {job['sent']:,} {_DONE[job['action']]}{_skipped(job)}")
+    if job["state"] not in OVER:
+        click.echo(f"`relay replay show {job['id']}` shows its progress")
+
+
+async def _followed(client: AsyncRelay, job: JobView) -> JobView:
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+    console = Console(stderr=True)
+    with Progress(*columns, console=console, disable=not console.is_terminal, transient=True) as progress:
+        bar = progress.add_task("counting", total=None)
+        while job["state"] not in OVER:
+            await asyncio.sleep(LOOK_S)
+            job = await client.replays.get(job["id"])
+            done = job["sent"] + job["skipped"]
+            progress.update(bar, description=job["state"], total=job["counted"], completed=done)
+    return job
+
+
+def _print_count(counted: PreviewView) -> None:
+    chosen = f"{counted['counted']:,}{'' if counted['complete'] else ' at least'} selected"
+    click.echo(f"{chosen}, {counted['to_send']:,} to {counted['action']}{_skipped(counted)}")
+    if gone := counted["gone"]:
+        records = f"up to {gone['records']:,} records"
+        click.echo(f"failures before {gone['before']} are no longer in the log ({records})")
+    if old := counted["unremembered"]:
+        click.echo(f"{old:,} of them failed so long ago that earlier replays of them are forgotten")
+    if counted["not_found"]:
+        click.echo(f"not found: {', '.join(counted['not_found'])}")
+
+
+def _count(counted: PreviewView) -> str:
+    return f"{counted['to_send']:,}{'' if counted['complete'] else ' or more'}"
+
+
+def _skipped(job: JobView | PreviewView) -> str:
+    if not job["skipped"]:
+        return ""
+    why = ", ".join(f"{why} {count:,}" for why, count in job["skipped_because"].items())
+    return f"; {job['skipped']:,} not ({why})"

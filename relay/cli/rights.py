@@ -7,8 +7,8 @@ from typing import Final
 
 import click
 
-from relay.cli.config import config_option, settings_from
-from relay.cli.table import output_option, print_json
+from relay.cli.options import config_option, output_option, settings_from
+from relay.cli.table import print_json
 from relay.domain.errors import UserError
 from relay.domain.rights import OPERATOR, REDIS_COMMANDS, RESULTS, SENDER, WHO, kafka_commands, redis_rule, rights_of
 from relay.domain.topics import Topics

@@ -11,9 +11,9 @@ from structlog.contextvars import bind_contextvars
 
 from relay import __version__
 from relay.api.peers import GroupProcess
-from relay.cli.config import config_option, settings_from
 from relay.cli.cores import available_cores
 from relay.cli.local_history import with_local_history
+from relay.cli.options import config_option, settings_from
 from relay.cli.startup import check_api, check_history, names, roles_of
 from relay.clock import SystemClock
 from relay.config.answer_urls import answer_secrets

@@ -1,15 +1,14 @@
 """`relay secrets`: secrets that are encrypted at rest."""
 
-from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 import click
 
-from relay.cli.client import Client, with_client
-from relay.cli.config import api_option, config_option, settings_from
-from relay.cli.table import output_option, print_json
+from relay.cli.api import ApiOptions, api_command
+from relay.client import AsyncRelay
+from relay.schema.operation import ReencryptionPage
 
-_COUNTED: Final = ("looked_at", "outdated", "rewritten", "leaving")
+_PAGE: Final = 200
 _SHOWN: Final = 20
 
 
@@ -20,28 +19,34 @@ def secrets() -> None:
 
 @secrets.command()
 @click.option("--dry-run", is_flag=True, help="Only count them.")
-@api_option
-@config_option
-@output_option
-def reencrypt(dry_run: bool, api: str | None, config_file: Path | None, output: str) -> None:
+@api_command
+def reencrypt(call: ApiOptions, dry_run: bool) -> None:
     """Encrypt all secrets with the first key of RELAY_SECRETS_KEY, so that the others can be removed."""
 
-    async def work(client: Client) -> dict[str, Any]:
-        found = page = await client.reencrypt_secrets(dry_run=dry_run)
+    async def work(client: AsyncRelay) -> ReencryptionPage:
+        found = page = await client.reencrypt(limit=_PAGE, dry_run=dry_run)
         while page["cursor"]:
-            page = await client.reencrypt_secrets(page["cursor"], dry_run=dry_run)
-            found |= {name: found[name] + page[name] for name in (*_COUNTED, "unreadable")}
+            page = await client.reencrypt(limit=_PAGE, cursor=page["cursor"], dry_run=dry_run)
+            found = _together(found, page)
         return {**found, "cursor": None}
 
-    found = with_client(settings_from(config_file), api, work)
-    if output == "json":
-        print_json(found)
-    else:
-        _tell(found, dry_run=dry_run)
+    found = call.run(work)
+    call.show(found, lambda found: _print(found, dry_run=dry_run))
     raise SystemExit(1 if found["unreadable"] else 0)
 
 
-def _tell(found: dict[str, Any], *, dry_run: bool) -> None:
+def _together(one: ReencryptionPage, other: ReencryptionPage) -> ReencryptionPage:
+    return {
+        **one,
+        "looked_at": one["looked_at"] + other["looked_at"],
+        "outdated": one["outdated"] + other["outdated"],
+        "rewritten": one["rewritten"] + other["rewritten"],
+        "unreadable": one["unreadable"] + other["unreadable"],
+        "leaving": one["leaving"] + other["leaving"],
+    }
+
+
+def _print(found: ReencryptionPage, *, dry_run: bool) -> None:
     click.echo(f"{found['looked_at']} records, of which {found['outdated']} have secrets of older keys")
     click.echo("nothing was changed" if dry_run else f"{found['rewritten']} re-encrypted with the key {found['key']}")
     if found["leaving"]:

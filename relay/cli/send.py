@@ -1,20 +1,78 @@
-"""`relay send`: one message from a file."""
+"""`relay send` and `relay trigger`: one message from a file, or samples with real payloads.
 
+With --wait they wait for the answer: in the same request if there is one receiver, else by polling until all have
+answered.
+"""
+
+import asyncio
+import secrets
 import sys
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Final
 
 import click
 
-from relay.cli.await_answer import Outgoing, tell, wait_option
-from relay.cli.await_answer import send as send_one
-from relay.cli.client import ApiFailed, with_client
-from relay.cli.config import api_option, config_option, settings_from
-from relay.cli.paths import FILE_OR_STDIN
-from relay.cli.status import show
-from relay.cli.table import output_option
-from relay.domain.errors import UserError
+from relay.cli.api import ApiOptions, api_command, with_api
+from relay.cli.options import FILE_OR_STDIN, api_option, config_option, output_option
+from relay.cli.status import (
+    has_failed,
+    is_over,
+    print_answers,
+    print_details,
+    print_state,
+    reasons_to_wait,
+    state_or_none,
+    was_answered,
+)
+from relay.cli.table import print_json
+from relay.client import Answer, ApiError, AsyncRelay, ClientError, DeliveryFailed
+from relay.domain.errors import RelayError, UserError
 from relay.domain.forwarding import check_forwardable
 from relay.domain.headers import check_header_value
+from relay.samples import Sample, load, names
+from relay.schema.messages import MessageView
+from relay.telemetry.redaction import escape_control
+
+LOOK_EVERY_S: Final = 0.2
+WAY_BACK_S: Final = 5.0
+"""How long the answer's delivery to the sender is followed: it usually takes no time, but may take days."""
+FIRST_TRIED_S: Final = 1.0
+"""Wait for a single event's first attempt, so that a receiver that is down is noticed."""
+_LETTERS: Final = "/v1/failed/"
+
+wait_option = click.option(
+    "--wait", "wait_s", type=click.FloatRange(0), help="Wait up to this many seconds for the answer, and print it."
+)
+
+
+@dataclass(frozen=True, slots=True)
+class AwaitedAnswer:
+    """`state`: the message's last known state. `letter`: place of its dead letter. `late`: after a timeout, what the
+    message waits for; "" if it has ended."""
+
+    state: MessageView
+    letter: str | None = None
+    late: str = ""
+
+    @property
+    def failed(self) -> bool:
+        return has_failed(self.state)
+
+
+@dataclass(frozen=True, slots=True)
+class Outgoing:
+    """A message to send."""
+
+    source_id: str
+    payload: bytes
+    message_id: str
+    receivers: tuple[str, ...] = ()
+    event_type: str | None = None
+    content_type: str = "application/json"
+    headers: tuple[tuple[str, str], ...] = ()
 
 
 @click.command()
@@ -29,7 +87,9 @@ from relay.domain.headers import check_header_value
 @config_option
 @output_option
 @click.argument("file", type=FILE_OR_STDIN)
+@with_api
 def send(
+    call: ApiOptions,
     source: str,
     receivers: tuple[str, ...],
     event_type: str | None,
@@ -37,9 +97,6 @@ def send(
     content_type: str,
     headers: tuple[str, ...],
     wait_s: float | None,
-    api: str | None,
-    config_file: Path | None,
-    output: str,
     file: str,
 ) -> None:
     """Send one message from FILE, or from standard input if FILE is a dash.
@@ -48,13 +105,14 @@ def send(
     took
     longer.
     """
-    outgoing = Outgoing(source, _payload(file), message_id, receivers, event_type, content_type, _pairs(headers))
-    waited = with_client(settings_from(config_file), api, lambda client: send_one(client, outgoing, wait_s))
-    show(waited.state, output)
-    if output == "table" and wait_s is not None:
-        tell(waited)
+    id = message_id or secrets.token_hex(16)
+    outgoing = Outgoing(source, _payload(file), id, receivers, event_type, content_type, _pairs(headers))
+    waited = call.run(lambda client: sent(client, outgoing, wait_s))
+    print_state(waited.state, call.output)
+    if not call.is_json and wait_s is not None:
+        _print_answer(waited)
     if waited.late:
-        raise ApiFailed(waited.late)
+        raise RelayError(waited.late)
     if wait_s is not None and waited.failed:
         click.get_current_context().exit(1)
 
@@ -79,3 +137,178 @@ def _payload(file: str) -> bytes:
         return Path(file).read_bytes()
     except OSError as error:
         raise UserError(f"{file}: {error.strerror}") from error
+
+
+async def sent(client: AsyncRelay, outgoing: Outgoing, wait_s: float | None) -> AwaitedAnswer:
+    """Send a message, and wait for its end; `wait_s` None: do not wait."""
+    source_id, message_id, until = outgoing.source_id, outgoing.message_id, time.monotonic() + (wait_s or 0)
+    state = await client.send(
+        source_id,
+        outgoing.payload,
+        receivers=outgoing.receivers,
+        id=message_id,
+        type=outgoing.event_type,
+        content_type=outgoing.content_type,
+        headers=dict(outgoing.headers),
+    )
+    if wait_s is None:
+        return AwaitedAnswer(state)
+    letter = None
+    while not was_answered(state):
+        rest = until - time.monotonic()
+        if rest <= 0:
+            return AwaitedAnswer(state, late=_late(state, wait_s))
+        try:
+            found = await _outcome(client, state, int(rest))
+        except DeliveryFailed as failed:
+            letter = (failed.dead_letter or "").removeprefix(_LETTERS) or None
+            break
+        if found is None:
+            break
+        state = found
+        await asyncio.sleep(min(LOOK_EVERY_S, max(0.0, until - time.monotonic())))
+    end = await _followed(client, source_id, message_id, min(until, time.monotonic() + WAY_BACK_S))
+    return AwaitedAnswer(end, letter)
+
+
+async def _outcome(client: AsyncRelay, state: MessageView, wait_s: int) -> MessageView | None:
+    """The state after at most `wait_s`, or None once its only delivery has an answer. Raises DeliveryFailed."""
+    try:
+        found = await client.outcome(state.source_id, state.message_id, wait_s=wait_s)
+    except DeliveryFailed:
+        raise
+    except ClientError as error:
+        if isinstance(error, ApiError) and error.status == 410:
+            return None  # so long ago that its answer is no longer stored
+        if error.busy or (isinstance(error, ApiError) and error.status == 404):
+            return state
+        raise
+    return None if isinstance(found, Answer) else found
+
+
+async def until_over(client: AsyncRelay, source_id: str, message_id: str, wait_s: float) -> MessageView:
+    """The message's state once it has ended. Raises RelayError if that takes longer than `wait_s`."""
+    state = await _followed(client, source_id, message_id, time.monotonic() + wait_s)
+    if not is_over(state):
+        raise RelayError(_late(state, wait_s))
+    return state
+
+
+async def _first_tried(client: AsyncRelay, state: MessageView, within_s: float) -> MessageView:
+    """The message's state once each delivery was tried or has ended, or after `within_s` seconds."""
+    until = time.monotonic() + within_s
+    while not all(each.attempts for each in state.deliveries) and not is_over(state):
+        if time.monotonic() >= until:
+            break
+        await asyncio.sleep(LOOK_EVERY_S)
+        state = await state_or_none(client, state.source_id, state.message_id) or state
+    return state
+
+
+async def _followed(client: AsyncRelay, source_id: str, message_id: str, until: float) -> MessageView:
+    """The message's state once it has ended, or at `until`, on the monotonic clock."""
+    state = None
+    while True:
+        state = await state_or_none(client, source_id, message_id) or state
+        if state is not None and is_over(state):
+            return state
+        if time.monotonic() >= until:
+            if state is None:
+                raise RelayError(f"the outcome of message {message_id} is unknown")
+            return state
+        await asyncio.sleep(LOOK_EVERY_S)
+
+
+def _print_answer(waited: AwaitedAnswer) -> None:
+    """What the table does not show: each answer in full, and where to find failures."""
+    print_answers(waited.state)
+    if waited.letter is not None:
+        click.echo(f"dead letter: relay failed show {waited.letter}")
+
+
+def _late(state: MessageView, wait_s: float) -> str:
+    why = "".join(f"; {reason}" for reason in reasons_to_wait(state))
+    return f"no end of message {state.message_id} within {wait_s:g} s; it is {state.status} now{why}"
+
+
+@click.command()
+@click.argument("event", required=False)
+@click.option("--receiver", "receivers", multiple=True, help="Its receiver; repeatable. Default: the subscribers.")
+@click.option("--source", help="The source_id. Default: the event's first part, such as github.")
+@click.option("--count", type=click.IntRange(1), default=1, show_default=True)
+@click.option("--rate", type=click.FloatRange(0, min_open=True), help="Per second. Default: one after the other.")
+@wait_option
+@api_command
+def trigger(
+    call: ApiOptions,
+    event: str | None,
+    receivers: tuple[str, ...],
+    source: str | None,
+    count: int,
+    rate: float | None,
+    wait_s: float | None,
+) -> None:
+    """Send the sample EVENT, such as github.push. Without EVENT, list all samples.
+
+    With --wait, the answers are printed, and the exit code is as that of `relay send --wait`.
+    """
+    if event is None:
+        call.show(list(names()), lambda each: click.echo("\n".join(each)))
+        return
+    first_s = FIRST_TRIED_S if wait_s is None and count == 1 else 0.0
+    firing = _Firing(load(event), source or event.partition(".")[0], receivers, wait_s, first_s)
+
+    def over(waited: AwaitedAnswer) -> None:
+        if not call.is_json:
+            state = waited.state
+            click.echo(f"--> {event}  {state.source_id}  {state.message_id}  {state.status}")
+            if wait_s is not None:
+                print_details(state)
+                _print_answer(waited)
+            for reason in reasons_to_wait(state) if wait_s is None else ():
+                click.echo(escape_control(f"    {reason}"))
+
+    found = call.run(lambda client: firing.fire(client, count, rate, over))
+    if call.is_json:
+        print_json([waited.state for waited in found])
+    if late := [waited.late for waited in found if waited.late]:
+        raise RelayError("\n".join(late))
+    if wait_s is not None and any(waited.failed for waited in found):
+        click.get_current_context().exit(1)
+
+
+@dataclass(frozen=True, slots=True)
+class _Firing:
+    """The messages, their receivers, and how long (seconds) to wait for each; None: only `first_s`, until it was
+    tried."""
+
+    sample: Sample
+    source_id: str
+    receivers: tuple[str, ...]
+    wait_s: float | None
+    first_s: float
+
+    async def fire(
+        self, client: AsyncRelay, count: int, rate: float | None, over: Callable[[AwaitedAnswer], None]
+    ) -> list[AwaitedAnswer]:
+        """Send `count`, `rate` a second, or one after the other; `over` is called for each as soon as it is over."""
+
+        async def one() -> AwaitedAnswer:
+            waited = await self._one(client)
+            over(waited)
+            return waited
+
+        if rate is None:
+            return [await one() for _ in range(count)]
+        async with asyncio.TaskGroup() as tasks:
+            firing = []
+            for number in range(count):
+                await asyncio.sleep(1 / rate if number else 0)
+                firing.append(tasks.create_task(one()))
+        return [task.result() for task in firing]
+
+    async def _one(self, client: AsyncRelay) -> AwaitedAnswer:
+        message_id, sample = secrets.token_hex(8), self.sample
+        outgoing = Outgoing(self.source_id, sample.payload, message_id, self.receivers, sample.event_type)
+        waited = await sent(client, outgoing, self.wait_s)
+        return replace(waited, state=await _first_tried(client, waited.state, self.first_s)) if self.first_s else waited

@@ -65,7 +65,7 @@ def sink(
         callback=callback,
         handshakes=handshakes,
     )
-    asyncio.run(_serve(Sink(mode, secret=secret, on_arrival=_tell, **knobs), host, port))
+    asyncio.run(_serve(Sink(mode, secret=secret, on_arrival=_print, **knobs), host, port))
 
 
 async def _serve(receiver: Sink, host: str, port: int) -> None:
@@ -83,7 +83,7 @@ async def _serve(receiver: Sink, host: str, port: int) -> None:
     click.echo(summary(receiver))
 
 
-def _tell(arrival: ReceivedPost) -> None:
+def _print(arrival: ReceivedPost) -> None:
     colour = "red" if arrival.status is None or arrival.status >= 400 or arrival.verified is False else "green"
     click.secho(line(arrival), fg=colour)  # click leaves the colour out where there is no terminal
 

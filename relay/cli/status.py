@@ -1,22 +1,26 @@
-"""`relay status`: the status of a message, why it waits, its history, and its answers."""
+"""`relay status`: the status of a message, why it waits, its history as a timeline, and its answers."""
 
 import asyncio
 import json
 import shutil
 import time
-from collections.abc import Callable
-from pathlib import Path
-from typing import Any, NamedTuple
+from collections.abc import Callable, Iterator, Sequence
+from datetime import UTC, datetime
+from typing import Final, NamedTuple
 
 import click
 import msgspec
+from rich.console import Console
+from rich.text import Text
 
-from relay.cli.client import ApiBusy, ApiFailed, Client, NoHistory, message_path, with_client
-from relay.cli.config import api_option, config_option, settings_from
-from relay.cli.table import output_option, print_json, print_table, print_text
-from relay.cli.timeline import timeline
+from relay.cli.api import ApiOptions, api_command, error_of
+from relay.cli.table import print_json, print_table, print_text
+from relay.client import ApiError, AsyncRelay, ClientError
 from relay.domain import progress
-from relay.schema.messages import MessageView
+from relay.domain.errors import RelayError
+from relay.pages.round_trip import Step, Trip, moment, trips_of
+from relay.schema.attempts import AttemptItem
+from relay.schema.messages import AnswerView, CallbackView, DeliveryView, MessageView, WaitView
 from relay.telemetry.redaction import escape_control, escape_in_json
 
 ANSWER_CHARS = 60
@@ -24,93 +28,121 @@ WATCH_EVERY_S = 0.5
 SHOWN_ATTEMPTS = 200
 _NO_HISTORY = "attempts are not shown one by one: this relay has no history (set RELAY_HISTORY_URL)"
 _COLUMNS = ("RECEIVER", "STATUS", "ATTEMPTS", "LAST", "REASON", "WAITING FOR", "CALLBACK", "ANSWER")
+_TIME: Final = len("12:00:00.000")
+_OFFSET: Final = len("+59 min 59 s")
+_NARROWEST: Final = 40
+_UNITS: Final = (
+    (("min", 60), ("s", 1)),
+    (("h", 3_600), ("min", 60)),
+    (("d", 86_400), ("h", 3_600)),
+)
+_MOST: Final = 400
+"""Characters of a quoted foreign text."""
 
 
 @click.command()
 @click.argument("source_id")
 @click.argument("message_id")
 @click.option("--watch", is_flag=True, help="Continue until it has ended, and show each change.")
-@api_option
-@config_option
-@output_option
-def status(
-    source_id: str, message_id: str, watch: bool, api: str | None, config_file: Path | None, output: str
-) -> None:
+@api_command
+def status(call: ApiOptions, source_id: str, message_id: str, watch: bool) -> None:
     """Show the status of a message, why it waits, its history, and its answers.
 
     The exit code is 1 if a delivery failed, or the callback with its result.
     """
 
-    async def work(client: Client) -> tuple[Any, _Tried]:
+    async def work(client: AsyncRelay) -> tuple[MessageView | None, _Tried]:
         if watch:
-            tell = _print_line if output == "json" else _print_change
-            return await watch_until_over(client, source_id, message_id, tell), _Tried()
-        state = await client.message(source_id, message_id)
-        known = state is not None and output == "table"
+            report = _print_line if call.is_json else _print_change
+            return await watch_until_over(client, source_id, message_id, report), _Tried()
+        state = await _state(client, source_id, message_id)
+        known = state is not None and not call.is_json
         return state, await _tried(client, source_id, message_id) if known else _Tried()
 
-    state, tried = with_client(settings_from(config_file), api, work)
+    state, tried = call.run(work)
     if state is None:
-        raise ApiFailed(f"there is no message {message_id!r} of source {source_id!r}")
+        raise RelayError(f"there is no message {message_id!r} of source {source_id!r}")
     if not watch:
-        _show_whole(state, tried, output)
+        _show_whole(state, tried, call.output)
     if has_failed(state):
         click.get_current_context().exit(1)
+
+
+async def _state(client: AsyncRelay, source_id: str, message_id: str) -> MessageView | None:
+    """None while the message is not known."""
+    try:
+        return await client.messages.get(source_id, message_id)
+    except ApiError as error:
+        if error.status == 404:
+            return None
+        raise
+
+
+async def state_or_none(client: AsyncRelay, source_id: str, message_id: str) -> MessageView | None:
+    """None, too, while a part of the relay is unavailable."""
+    try:
+        return await _state(client, source_id, message_id)
+    except ClientError as error:
+        if error.busy:
+            return None
+        raise
 
 
 class _Tried(NamedTuple):
     """The attempts of a message, newest first. None: unknown, for the reason in `note`."""
 
-    attempts: list[Any] | None = None
+    attempts: list[AttemptItem] | None = None
     note: str = ""
 
 
-async def _tried(client: Client, source_id: str, message_id: str) -> _Tried:
-    path = f"{message_path(source_id, message_id)}/attempts"
+async def _tried(client: AsyncRelay, source_id: str, message_id: str) -> _Tried:
     try:
-        page = await client.page(path, {"limit": SHOWN_ATTEMPTS})
-    except NoHistory:
-        return _Tried(note=_NO_HISTORY)
-    except ApiFailed as error:  # the message's state is shown all the same
-        return _Tried(note=f"attempts are not shown one by one: {error}")
+        page = await client.messages.attempts_page(source_id, message_id, limit=SHOWN_ATTEMPTS)
+    except ClientError as error:  # the message's state is shown all the same
+        if isinstance(error, ApiError) and error.kind == "no-history":
+            return _Tried(note=_NO_HISTORY)
+        return _Tried(note=f"attempts are not shown one by one: {error_of(error)}")
     older = f"only the newest {SHOWN_ATTEMPTS} attempts are shown: `relay attempts` has the others"
     return _Tried(page["items"], older if page["cursor"] else "")
 
 
-def _show_whole(state: Any, tried: _Tried, output: str) -> None:
-    if tried.attempts is None or not state["deliveries"]:
-        show(state, output)
+def _show_whole(state: MessageView, tried: _Tried, output: str) -> None:
+    if tried.attempts is None or not state.deliveries:
+        print_state(state, output)
     else:
         _show_table(state)
         width = shutil.get_terminal_size((80, 24)).columns
-        message = msgspec.convert(state, MessageView)
-        for line in timeline(message, tried.attempts, now=time.time(), width=min(width, 100)):
+        for line in timeline(state, tried.attempts, now=time.time(), width=min(width, 100)):
             click.echo(line)
     if tried.note:
         click.echo(escape_control(tried.note))
 
 
-async def watch_until_over(client: Client, source_id: str, message_id: str, tell: Callable[[Any], None]) -> Any:
-    """The message's state once it is over; None if it is not known. `tell` is called with each change of it, except for
-    times and texts that change without an event."""
-    told = None
+async def watch_until_over(
+    client: AsyncRelay, source_id: str, message_id: str, report: Callable[[MessageView], None]
+) -> MessageView | None:
+    """The message's state once it is over; None if it is not known. `report` is called with each change of it, except
+    for times and texts that change without an event."""
+    reported = None
     while True:
         try:
-            state = await client.message(source_id, message_id)
-        except ApiBusy:
+            state = await _state(client, source_id, message_id)
+        except ClientError as error:
+            if not error.busy:
+                raise
             await asyncio.sleep(WATCH_EVERY_S)
             continue
         if state is None:
             return None
-        if _essence(state) != told:
-            tell(state)
-            told = _essence(state)
+        if _essence(state) != reported:
+            report(state)
+            reported = _essence(state)
         if is_over(state):
             return state
         await asyncio.sleep(WATCH_EVERY_S)
 
 
-def show(state: Any, output: str) -> None:
+def print_state(state: MessageView, output: str) -> None:
     """Print a message's state, as JSON or as a table of its deliveries."""
     if output == "json":
         print_json(state)
@@ -119,128 +151,218 @@ def show(state: Any, output: str) -> None:
     print_details(state)
 
 
-def _show_table(state: Any) -> None:
-    duplicate = "  (duplicate)" if state.get("duplicate") else ""
-    click.echo(escape_control(f"{state['source_id']}  {state['message_id']}  {state['status']}{duplicate}"))
-    if state["deliveries"]:
-        print_table(_COLUMNS, [row_of(each) for each in state["deliveries"]])
+def _show_table(state: MessageView) -> None:
+    duplicate = "  (duplicate)" if state.duplicate else ""
+    click.echo(escape_control(f"{state.source_id}  {state.message_id}  {state.status}{duplicate}"))
+    if state.deliveries:
+        print_table(_COLUMNS, [row_of(each) for each in state.deliveries])
 
 
-def print_details(state: Any) -> None:
+def print_details(state: MessageView) -> None:
     """Print the details: failures, and what deliveries wait for."""
-    for each in state["deliveries"]:
+    for each in state.deliveries:
         for name, words in _said(each):
-            click.echo(escape_control(f"{each['receiver']} {name}: {words}"))
+            click.echo(escape_control(f"{each.receiver} {name}: {words}"))
 
 
-def row_of(delivery: Any) -> tuple[str, ...]:
+def row_of(delivery: DeliveryView) -> tuple[str, ...]:
     """A delivery as cells: receiver, status, attempts, last HTTP status, reason, what it waits for, how its callback is
     going, answer."""
     return (
-        delivery["receiver"],
-        delivery["status"],
-        str(delivery["attempts"]),
-        str(delivery["last_status"] or "-"),
-        delivery["reason"] or "-",
-        waiting_text(delivery["waiting_for"]),
-        callback_text(delivery["callback"]),
-        answer_text(delivery["answer"]),
+        delivery.receiver,
+        delivery.status,
+        str(delivery.attempts),
+        str(delivery.last_status or "-"),
+        delivery.reason or "-",
+        waiting_text(delivery.waiting_for),
+        callback_text(delivery.callback),
+        answer_text(delivery.answer),
     )
 
 
-def waiting_text(waiting_for: Any) -> str:
+def waiting_text(waiting_for: WaitView | None) -> str:
     """What a delivery waits for, and until when, in a few words."""
     if not waiting_for:
         return "-"
-    until = f" until {waiting_for['until']}" if waiting_for["until"] else ""
-    return f"{waiting_for['kind']}{until}"
+    until = f" until {waiting_for.until}" if waiting_for.until else ""
+    return f"{waiting_for.kind}{until}"
 
 
-def reasons_to_wait(state: Any) -> list[str]:
+def reasons_to_wait(state: MessageView) -> list[str]:
     """For each delivery that waits, a line that says for what, and why."""
-    waiting = [(each["receiver"], each["waiting_for"]) for each in state["deliveries"] if each["waiting_for"]]
+    waiting = [(each.receiver, each.waiting_for) for each in state.deliveries if each.waiting_for]
     return [
-        f"{receiver} waits: {waiting_text(what)}" + (f" ({what['detail']})" if what["detail"] else "")
+        f"{receiver} waits: {waiting_text(what)}" + (f" ({what.detail})" if what.detail else "")
         for receiver, what in waiting
     ]
 
 
-def callback_text(callback: Any) -> str:
+def callback_text(callback: CallbackView | None) -> str:
     """The state of the result's callback, in a few words: state, calls, last HTTP status."""
     if not callback:
         return "-"
-    if callback["attempts"] is None:  # a key for the receiver sees no more
-        return str(callback["status"])
-    calls = f", {callback['attempts']} calls" if callback["attempts"] != 1 else ", 1 call"
-    last = f", last {callback['last_status']}" if callback["last_status"] else ""
-    return f"{callback['status']}{calls}{last}"
+    if callback.attempts is None:  # a key for the receiver sees no more
+        return str(callback.status)
+    calls = f", {callback.attempts} calls" if callback.attempts != 1 else ", 1 call"
+    last = f", last {callback.last_status}" if callback.last_status else ""
+    return f"{callback.status}{calls}{last}"
 
 
-def answer_text(answer: Any) -> str:
+def answer_text(answer: AnswerView | None) -> str:
     """The answer in one short line."""
     if not answer:
         return "-"
-    body = answer["body"] if answer["body"] is not None else "(binary)"
+    body = answer.body if answer.body is not None else "(binary)"
     line = " ".join(body.split())
-    return f"{answer['status']} {line[:ANSWER_CHARS]}{'...' if len(line) > ANSWER_CHARS else ''}"
+    return f"{answer.status} {line[:ANSWER_CHARS]}{'...' if len(line) > ANSWER_CHARS else ''}"
 
 
-def is_over(state: Any) -> bool:
+def is_over(state: MessageView) -> bool:
     """Whether a message of the API is in its final state."""
-    return progress.is_over(state["status"], _progress(state))
+    return progress.is_over(state.status, _progress(state))
 
 
-def was_answered(state: Any) -> bool:
+def was_answered(state: MessageView) -> bool:
     """Whether each receiver has answered for good, or has failed to."""
-    return progress.was_answered(state["status"], _progress(state))
+    return progress.was_answered(state.status, _progress(state))
 
 
-def print_answers(state: Any) -> None:
+def print_answers(state: MessageView) -> None:
     """Print each answer in full."""
-    for each in state["deliveries"]:
-        answer = each["answer"]
+    for each in state.deliveries:
+        answer = each.answer
         if answer:
-            binary = answer["body"] is None
-            kind = f"{answer['content_type'] or 'no content type'}{', in base64' if binary else ''}"
-            click.echo(escape_control(f"{each['receiver']} answered {answer['status']} ({kind}):"))
-            print_text(answer["body_base64"] if binary else answer["body"])
+            binary = answer.body is None
+            kind = f"{answer.content_type or 'no content type'}{', in base64' if binary else ''}"
+            click.echo(escape_control(f"{each.receiver} answered {answer.status} ({kind}):"))
+            print_text((answer.body_base64 if binary else answer.body) or "")
 
 
-def has_failed(state: Any) -> bool:
+def has_failed(state: MessageView) -> bool:
     """Whether a delivery of it, or the callback with its result, has failed for good."""
-    return progress.has_failed(state["status"], _progress(state))
+    return progress.has_failed(state.status, _progress(state))
 
 
-def _said(delivery: Any) -> list[tuple[str, str]]:
+def _said(delivery: DeliveryView) -> list[tuple[str, str]]:
     """Details that do not fit into a cell."""
-    waiting_for, callback = delivery["waiting_for"], delivery["callback"]
-    said = [("detail", delivery["detail"]), ("what to do", delivery.get("advice"))]
+    waiting_for, callback = delivery.waiting_for, delivery.callback
+    said = [("detail", delivery.detail), ("what to do", delivery.advice)]
     if waiting_for:
-        said.append((f"waits for {waiting_for['kind']} since {waiting_for['since'] or '?'}", waiting_for["detail"]))
+        said.append((f"waits for {waiting_for.kind} since {waiting_for.since or '?'}", waiting_for.detail))
     if callback:
-        said.append((f"callback {callback['status']}", callback["detail"]))
+        said.append((f"callback {callback.status}", callback.detail))
     return [(name, words) for name, words in said if words]
 
 
-def _essence(state: Any) -> list[Any]:
+def _essence(state: MessageView) -> list[tuple[object, ...]]:
     """The part of a state whose change is shown."""
     return [
-        [each[name] for name in ("status", "generation", "attempts", "last_status", "reason", "answer")]
-        + [(each["waiting_for"] or {}).get("kind"), callback_text(each["callback"])]
-        for each in state["deliveries"]
+        (
+            *(each.status, each.generation, each.attempts, each.last_status, each.reason, each.answer),
+            *(each.waiting_for.kind if each.waiting_for else None, callback_text(each.callback)),
+        )
+        for each in state.deliveries
     ]
 
 
-def _print_change(state: Any) -> None:
-    show(state, "table")
+def _print_change(state: MessageView) -> None:
+    print_state(state, "table")
 
 
-def _print_line(state: Any) -> None:
-    click.echo(escape_in_json(json.dumps(state, ensure_ascii=False)))
+def _print_line(state: MessageView) -> None:
+    click.echo(escape_in_json(json.dumps(msgspec.to_builtins(state), ensure_ascii=False)))
 
 
-def _progress(state: Any) -> list[progress.DeliveryProgress]:
+def _progress(state: MessageView) -> list[progress.DeliveryProgress]:
     return [
-        progress.DeliveryProgress(each["status"], each["callback"]["status"] if each["callback"] else None)
-        for each in state["deliveries"]
+        progress.DeliveryProgress(each.status, each.callback.status if each.callback else None)
+        for each in state.deliveries
     ]
+
+
+def timeline(message: MessageView, attempts: Sequence[AttemptItem], *, now: float, width: int) -> list[str]:
+    """Lines of at most `width` columns (40 at least). `attempts`: in any order. `now`: Unix seconds."""
+    writer = _Writer(moment(message.received_at), max(width, _NARROWEST))
+    for trip in trips_of(message, attempts, now):
+        writer.add(trip)
+    return writer.lines
+
+
+class _Writer:
+    def __init__(self, began: float | None, width: int) -> None:
+        self.lines: list[str] = []
+        self._began = began
+        self._width = width
+        self._console = Console(width=width)
+
+    def add(self, trip: Trip) -> None:
+        if self.lines:
+            self.lines.append("")
+        self._wrapped("", f"to {trip.receiver}, times in UTC:")
+        day = ""
+        for life in trip.lives:
+            if life.generation:
+                self._wrapped("  ", f"replay {life.generation}:")
+            for step in life.steps:
+                day = self._new_day(step.at, day)
+                self._step(step)
+        if trip.view.advice:
+            self._wrapped("  What to do: ", trip.view.advice)
+
+    def _new_day(self, at: float | None, day: str) -> str:
+        """The times do not show it, so its begin has a line."""
+        if at is None or (today := _moment(at).date().isoformat()) == day:
+            return day
+        self.lines.append(f"  {today}")
+        return today
+
+    def _step(self, step: Step) -> None:
+        when = "" if step.at is None else _clock(step.at)
+        after = "" if step.at is None or self._began is None else f"+{span(max(0.0, step.at - self._began))}"
+        lead = f"  {when:<{_TIME}} {after:>{_OFFSET}}  "
+        first, *others = _words(step)
+        self._wrapped(lead, first)
+        for words in others:
+            self._wrapped(" " * len(lead) + "  ", words)
+
+    def _wrapped(self, lead: str, words: str) -> None:
+        """`words` behind `lead`, and in the lines after it below each other."""
+        found = Text(escape_control(words)).wrap(self._console, self._width - len(lead), overflow="fold")
+        for number, line in enumerate(found):
+            self.lines.append(f"{lead if number == 0 else ' ' * len(lead)}{line.plain.rstrip()}".rstrip())
+
+
+def _words(step: Step) -> Iterator[str]:
+    """The title, and the details."""
+    until = step.wait.until if step.wait is not None else None
+    if step.ongoing and until:
+        yield f"{step.title}, until {_clock(moment(until) or 0.0)}"
+    elif step.seconds is not None:
+        yield f"{step.title} ({span(step.seconds)})"
+    else:
+        yield step.title
+    if step.detail:
+        line = " ".join(step.detail.split())
+        yield f"because {line[:_MOST]}" if step.kind == "wait" else line[:_MOST]
+    for attempt in step.attempts[-1:]:
+        if attempt["next_attempt_at"]:
+            yield f"the next one at {_clock(moment(attempt['next_attempt_at']) or 0.0)}"
+
+
+def span(seconds: float) -> str:
+    """As a person says it: `12 ms`, `1.2 s`, `2 min 3 s`, `5 h 1 min`, `2 d 3 h`."""
+    if seconds < 1:
+        return f"{round(seconds * 1000)} ms"
+    if seconds < 60:
+        return f"{seconds:.1f} s"
+    whole = round(seconds)
+    large, small = next((pair for pair in _UNITS if whole < 60 * pair[0][1]), _UNITS[-1])
+    return f"{whole // large[1]} {large[0]} {whole % large[1] // small[1]} {small[0]}"
+
+
+def _clock(seconds: float) -> str:
+    return _moment(seconds).time().isoformat(timespec="milliseconds")
+
+
+def _moment(seconds: float) -> datetime:
+    return datetime.fromtimestamp(seconds, UTC)

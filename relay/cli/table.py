@@ -6,6 +6,7 @@ from collections.abc import Iterable, Sequence
 from typing import Final
 
 import click
+import msgspec
 from rich.cells import cell_len
 from rich.console import Console
 from rich.padding import Padding
@@ -14,11 +15,9 @@ from rich.text import Text
 
 from relay.telemetry.redaction import escape_control, escape_in_json
 
-output_option = click.option(
-    "-o", "--output", type=click.Choice(["table", "json"]), default="table", show_default=True, help="Form of output."
-)
 _PIPED_WIDTH: Final = 10_000  # a file or a pipe has no width: nothing may be cut or wrapped there
 _BETWEEN: Final = 2
+_DETAIL_CHARS: Final = 400
 _READABLE: Final = 14
 """A terminal with fewer characters than that for each column would show them as towers of a few letters."""
 
@@ -69,7 +68,7 @@ def _paragraph(columns: Sequence[str], row: Sequence[str], width: int) -> list[T
 
 def print_json(value: object) -> None:
     """Write indented JSON to stdout; what could steer a terminal is escaped, as JSON escapes it."""
-    click.echo(escape_in_json(json.dumps(value, indent=2, ensure_ascii=False)))
+    click.echo(escape_in_json(json.dumps(value, indent=2, ensure_ascii=False, default=msgspec.to_builtins)))
 
 
 def print_text(text: str) -> None:
@@ -77,3 +76,15 @@ def print_text(text: str) -> None:
     if sys.stdout.isatty():
         text = "\n".join(escape_control(line.expandtabs()) for line in text.split("\n"))
     click.echo(text)
+
+
+def print_more(cursor: str | None) -> None:
+    """Say how to get the next page of a list, if there is one."""
+    if cursor:
+        click.echo(f"there are more: --cursor {cursor}")
+
+
+def shortened(text: str) -> str:
+    """In one line that fits into a cell."""
+    line = " ".join(text.split())
+    return line if len(line) <= _DETAIL_CHARS else f"{line[:_DETAIL_CHARS]}..."

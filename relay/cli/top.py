@@ -1,23 +1,21 @@
 """`relay top`: throughput, lag and failures of each stage and receiver, updated continuously."""
 
 import asyncio
-from collections.abc import Mapping, Sequence
-from functools import partial
-from pathlib import Path
-from typing import Any, Final, NamedTuple
+from collections.abc import Sequence
+from typing import Final, NamedTuple
 
-import aiohttp
 import click
-from rich.console import Console, Group
+from rich.console import Console, Group, RenderableType
 from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
-from relay.cli.client import ApiBusy, ApiFailed, Client, api_base
-from relay.cli.config import api_option, config_option, settings_from
-from relay.cli.table import output_option, print_json
-from relay.config.settings import Settings
+from relay.cli.api import ApiOptions, api_base, api_client, api_command, error_of, key_in
+from relay.cli.table import print_json
+from relay.client import ApiError, AsyncRelay, ClientError
 from relay.run.event_loop import run_until_signalled
+from relay.schema.overview import AttentionView, FailuresView, OverviewView, StageView
+from relay.schema.statistics import LastResponseView, StatsView
 from relay.telemetry.redaction import escape_control
 
 MOST_RECEIVERS: Final = 20
@@ -25,16 +23,15 @@ MOST_ATTENTION: Final = 10
 MOST_FAILURES: Final = 5
 _UNTIL_RATES_S: Final = 1.2
 """A rate takes two readings, and the API reads again after a second."""
-_TIMEOUT_S: Final = 30.0
 _PIPED_WIDTH: Final = 200
 _AT_A_TIME: Final = 5
 
 
 class TopSnapshot(NamedTuple):
-    """`overview`, and the statistics of `receivers`; `more`: receivers beyond those that are shown."""
+    """`overview` (None: the relay has none), and the statistics of `receivers`; `more`: there are others."""
 
-    overview: Mapping[str, Any]
-    receivers: Sequence[Mapping[str, Any]]
+    overview: OverviewView | None
+    receivers: Sequence[StatsView]
     more: bool
 
 
@@ -49,12 +46,8 @@ class TopSnapshot(NamedTuple):
     help="Seconds between updates.",
 )
 @click.option("--receiver", "receivers", multiple=True, help="Only these; repeatable. Default: those with most to do.")
-@api_option
-@config_option
-@output_option
-def top(
-    once: bool, every_s: float, receivers: tuple[str, ...], api: str | None, config_file: Path | None, output: str
-) -> None:
+@api_command
+def top(call: ApiOptions, once: bool, every_s: float, receivers: tuple[str, ...]) -> None:
     """Show rates, lag and failures of each stage, the outcomes of attempts at each receiver, and what needs attention.
     In a terminal it is updated until Ctrl-C.
 
@@ -62,42 +55,34 @@ def top(
     relay top
     relay top --once -o json | jq '.overview.attention[0]'
     """
-    settings, console = settings_from(config_file), Console(markup=False, highlight=False, emoji=False)
-    again = console.is_terminal and not once and output != "json"
-    asyncio.run(
-        run_until_signalled(
-            partial(_top, settings, api, receivers, every_s if again else None, console, output), grace_s=0
-        )
-    )
+    url, key = api_base(call.settings, call.api), key_in(call.settings)
+    console = Console(markup=False, highlight=False, emoji=False)
+    again = console.is_terminal and not once and not call.is_json
 
-
-async def _top(
-    settings: Settings,
-    api: str | None,
-    receivers: tuple[str, ...],
-    every_s: float | None,
-    console: Console,
-    output: str,
-    _stop: asyncio.Event,
-) -> None:
-    key = settings.api_key.get_secret_value() if settings.api_key else None
-    async with aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=_TIMEOUT_S)) as session:
-        client = Client(api_base(settings, api), key, session)
-        seen = await _look(client, receivers)
-        if every_s is None and "stages" in seen.overview and seen.overview.get("rates") is None:
-            await asyncio.sleep(_UNTIL_RATES_S)
+    async def run(_stop: asyncio.Event) -> None:
+        async with api_client(url, key) as client:
             seen = await _look(client, receivers)
-        if output == "json":
-            print_json({"overview": seen.overview, "receivers": list(seen.receivers)})
-        elif every_s is None:
-            wide = console if console.is_terminal else Console(markup=False, highlight=False, width=_PIPED_WIDTH)
-            wide.print(page(seen))
-        else:
-            await _watch(client, receivers, seen, every_s, console)
+            if again:
+                await _watch(client, receivers, seen, every_s, console)
+                return
+            if seen.overview is not None and seen.overview["rates"] is None:
+                await asyncio.sleep(_UNTIL_RATES_S)
+                seen = await _look(client, receivers)
+            _print(call, seen, console)
+
+    asyncio.run(run_until_signalled(run, grace_s=0))
+
+
+def _print(call: ApiOptions, seen: TopSnapshot, console: Console) -> None:
+    if call.is_json:
+        print_json({"overview": seen.overview or {}, "receivers": list(seen.receivers)})
+    else:
+        wide = console if console.is_terminal else Console(markup=False, highlight=False, width=_PIPED_WIDTH)
+        wide.print(page(seen))
 
 
 async def _watch(
-    client: Client, receivers: tuple[str, ...], seen: TopSnapshot, every_s: float, console: Console
+    client: AsyncRelay, receivers: tuple[str, ...], seen: TopSnapshot, every_s: float, console: Console
 ) -> None:
     with Live(page(seen), console=console, screen=True, auto_refresh=False) as live:
         while True:
@@ -105,22 +90,23 @@ async def _watch(
             await asyncio.sleep(every_s)
             try:
                 seen = await _look(client, receivers)
-            except ApiBusy as error:
-                live.update(Group(Text(f"{error}", "yellow"), page(seen)), refresh=True)
+            except ClientError as error:
+                if not error.busy:
+                    raise
+                live.update(Group(Text(f"{error_of(error)}", "yellow"), page(seen)), refresh=True)
 
 
-async def _look(client: Client, receivers: tuple[str, ...]) -> TopSnapshot:
-    """Raises ApiFailed."""
-    overview: Mapping[str, Any] = await client.overview() or {}  # an older relay has none
+async def _look(client: AsyncRelay, receivers: tuple[str, ...]) -> TopSnapshot:
+    """Raises ClientError."""
+    overview = await _overview(client)
     names, more = (list(receivers), False) if receivers else await _names(client)
     slots = asyncio.Semaphore(_AT_A_TIME)
 
-    async def statistics(name: str) -> Mapping[str, Any] | None:
+    async def statistics(name: str) -> StatsView | None:
         async with slots:
             try:
-                found: Mapping[str, Any] = await client.statistics(name)
-                return found
-            except ApiFailed:
+                return await client.receivers.stats(name)
+            except ClientError:
                 if receivers:
                     raise
                 return None  # removed meanwhile
@@ -129,56 +115,69 @@ async def _look(client: Client, receivers: tuple[str, ...]) -> TopSnapshot:
     return TopSnapshot(overview, busiest([one for one in each if one is not None]), more)
 
 
-async def _names(client: Client) -> tuple[list[str], bool]:
-    page = await client.registered([("limit", str(MOST_RECEIVERS))])
-    return [str(item["name"]) for item in page["items"]], page["cursor"] is not None
+async def _overview(client: AsyncRelay) -> OverviewView | None:
+    """None for an older relay, which has none."""
+    try:
+        return await client.overview()
+    except ApiError as error:
+        if error.status == 404:
+            return None
+        raise
+
+
+async def _names(client: AsyncRelay) -> tuple[list[str], bool]:
+    page = await client.receivers.page(limit=MOST_RECEIVERS)
+    return [item["name"] for item in page["items"]], page["cursor"] is not None
 
 
 # the output: pure
 
 
-def busiest(receivers: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
+def busiest(receivers: Sequence[StatsView]) -> list[StatsView]:
     return sorted(receivers, key=lambda one: (-one["attempts"], one["name"]))
 
 
 def page(seen: TopSnapshot) -> Group:
-    parts: list[Any] = [_stages(seen.overview), Text(), _receivers(seen.receivers)]
-    failures = seen.overview.get("failures") or {"count": 0}
-    if failures["count"]:
-        parts += [Text(), _failures(failures)]
+    overview = seen.overview
+    parts: list[RenderableType] = [_stages(overview["stages"] if overview else ())]
+    parts += [Text(), _receivers(seen.receivers)]
+    if overview and overview["failures"]["count"]:
+        parts += [Text(), _failures(overview["failures"])]
     if seen.more:
         parts.append(Text(f"the first {MOST_RECEIVERS} by name; --receiver NAME shows others", "dim"))
-    attention = seen.overview.get("attention") or []
-    if attention:
-        parts += [Text(), Text("NEEDS ATTENTION", "bold")]
-        parts += [_attention(item) for item in attention[:MOST_ATTENTION]]
-        if len(attention) > MOST_ATTENTION:
-            parts.append(Text(f"and {len(attention) - MOST_ATTENTION} more", "dim"))
+    if overview and overview["attention"]:
+        parts += _all_attention(overview["attention"])
     return Group(*parts)
 
 
-def _stages(overview: Mapping[str, Any]) -> Table:
+def _all_attention(items: Sequence[AttentionView]) -> list[RenderableType]:
+    lines: list[RenderableType] = [Text(), Text("NEEDS ATTENTION", "bold"), *map(_attention, items[:MOST_ATTENTION])]
+    if len(items) > MOST_ATTENTION:
+        lines.append(Text(f"and {len(items) - MOST_ATTENTION} more", "dim"))
+    return lines
+
+
+def _stages(stages: Sequence[StageView]) -> Table:
     table = _table("STAGE", "IN/S", "DONE/S", "LAG", "OLDEST", "PARKED", "UNSERVED")
-    for stage in overview.get("stages", ()):
-        lag, oldest_s = stage.get("lag"), stage.get("oldest_s")
+    for stage in stages:
         table.add_row(
-            str(stage.get("name")),
-            _number(stage.get("come")),
-            _number(stage.get("rate")),
-            Text(_number(lag), "yellow" if lag else ""),
-            "-" if oldest_s is None else f"{oldest_s:.0f} s",
-            _number(stage.get("parked")),
-            Text(_number(stage.get("unserved")), "red" if stage.get("unserved") else ""),
+            stage["name"],
+            _number(stage["come"]),
+            _number(stage["rate"]),
+            Text(_number(stage["lag"]), "yellow" if stage["lag"] else ""),
+            "-" if stage["oldest_s"] is None else f"{stage['oldest_s']:.0f} s",
+            _number(stage["parked"]),
+            Text(_number(stage["unserved"]), "red" if stage["unserved"] else ""),
         )
     return table
 
 
-def _receivers(receivers: Sequence[Mapping[str, Any]]) -> Table:
+def _receivers(receivers: Sequence[StatsView]) -> Table:
     table = _table("RECEIVER, 24 H", "ATTEMPTS", "SUCCESS", "P50", "P99", "LAST")
     for one in receivers:
         rate = one["success_rate"]
         table.add_row(
-            escape_control(str(one["name"])),
+            escape_control(one["name"]),
             _number(one["attempts"]),
             Text("-") if rate is None else Text(f"{rate:.1%}", "green" if rate > _WELL else "red"),
             _ms(one["p50_ms"]),
@@ -200,33 +199,33 @@ def _table(*columns: str) -> Table:
     return table
 
 
-def _last(last: Mapping[str, Any] | None) -> Text:
+def _last(last: LastResponseView | None) -> Text:
     if last is None:
         return Text("-")
-    if last["failure"] is not None:
+    if last["failure"] is not None or last["status"] is None:
         return Text(escape_control(str(last["failure"])), "red")
     return Text(str(last["status"]), "green" if last["status"] < 300 else "red")
 
 
-def _failures(failures: Mapping[str, Any]) -> Text:
+def _failures(failures: FailuresView) -> Text:
     each = [f"{one['receiver']} {one['reason'].replace('_', ' ')} {one['count']}" for one in failures["by"]]
     more = f", and {len(each) - MOST_FAILURES} more kinds" if len(each) > MOST_FAILURES else ""
     kinds = escape_control(", ".join(each[:MOST_FAILURES])) + more
     return Text("DEAD LETTERS, 1 H ", "bold").append(f"{failures['count']}: ", "red").append(kinds)
 
 
-def _attention(item: Mapping[str, Any]) -> Text:
+def _attention(item: AttentionView) -> Text:
     what = escape_control(f"{item['kind'].replace('_', ' ')} {item['subject']}")
     line = Text(no_wrap=False).append(what, "red").append(f": {escape_control(item['detail'])}")
-    action = item.get("action")
+    action = item["action"]
     return line if action is None else line.append(f"  [{escape_control(action['label'])}]", "dim")
 
 
-def _number(value: Any) -> str:
+def _number(value: float | None) -> str:
     """A dash where it is not known."""
     if value is None:
         return "-"
-    return f"{value:.1f}" if isinstance(value, float) and not value.is_integer() else f"{value:.0f}"
+    return f"{value:.0f}" if float(value).is_integer() else f"{value:.1f}"
 
 
 def _ms(value: float | None) -> str:

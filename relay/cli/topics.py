@@ -19,8 +19,8 @@ from relay.checks.topics import (
     too_long_waits,
 )
 from relay.cli.cluster_wait import REPEAT_S, wait_for_cluster
-from relay.cli.config import config_option, settings_from
-from relay.cli.table import output_option, print_json, print_table
+from relay.cli.options import config_option, output_option, settings_from
+from relay.cli.table import print_json, print_table
 from relay.config.receivers_file import load_receivers_file
 from relay.config.settings import Settings
 from relay.domain.topics import Topics, TopicSpec

@@ -5,7 +5,8 @@ import platform
 import click
 
 from relay import __version__
-from relay.cli.table import output_option, print_json
+from relay.cli.options import output_option
+from relay.cli.table import print_json
 
 
 def version_text() -> str:

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import click
 
-from relay.cli.config import config_option, settings_from
 from relay.cli.local_history import with_local_history
+from relay.cli.options import config_option, settings_from
 from relay.cli.run import run_production
 from relay.cli.startup import check_history
 from relay.config.answer_urls import answer_secrets

@@ -4,7 +4,7 @@ import os
 from collections.abc import AsyncIterator, Collection, Iterable, Mapping, Sequence
 from copy import copy
 from types import MappingProxyType
-from typing import Final, NamedTuple, TypeVar, is_typeddict
+from typing import Final, NamedTuple, TypeVar
 from urllib.parse import quote
 
 import aiohttp
@@ -232,14 +232,12 @@ def parameters(query: Query | None) -> list[tuple[str, str]]:
 
 
 def decoded(kind: type[T], response: Response) -> T:
-    """The JSON of a response. Fields that a newer relay adds are kept. Raises NotARelay if it is another document: then
-    something else than a relay answers there."""
+    """The JSON of a response. Fields that a newer relay adds are ignored. Raises NotARelay if it is another document:
+    then something else than a relay answers there."""
     try:
-        document = msgspec.json.decode(response.body)
-        converted = msgspec.convert(document, kind, strict=False)
+        return msgspec.json.decode(response.body, type=kind, strict=False)
     except (msgspec.MsgspecError, UnicodeDecodeError) as error:
         raise _stranger(response) from error
-    return document if is_typeddict(kind) else converted
 
 
 def _stranger(response: Response) -> NotARelay:

@@ -3,6 +3,7 @@
 import base64
 from collections.abc import AsyncIterator
 
+import msgspec
 import pytest
 from structlog.testing import capture_logs
 
@@ -13,6 +14,7 @@ from relay.domain.identity import DeliveryId, MessageId
 from relay.domain.receiver import BreakerPolicy
 from relay.domain.result_delivery import Handover, to_code
 from relay.log.port import NewRecord
+from relay.schema.messages import MessageView
 from relay.state.attempts import BeginAsk, Change, Go, Limits, Settlement
 from relay.state.port import Lane
 from relay.state.replies import answered, of
@@ -128,7 +130,7 @@ async def test_between_the_stored_answer_and_its_record_the_message_is_not_over(
 
     assert state["status"] == "response_received_from_receiver"
     assert state["deliveries"][0]["callback"]["status"] == "pending"
-    assert not is_over(state)
+    assert not is_over(msgspec.convert(state, MessageView))
 
 
 async def callback_of(rig: Rig) -> object:

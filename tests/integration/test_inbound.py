@@ -11,9 +11,8 @@ from typing import Any
 from aiohttp import ClientSession
 
 from relay import samples
-from relay.cli.status import is_over
 from relay.sink import Sink
-from tests.integration.test_waiting import Watcher
+from tests.integration.test_waiting import Watcher, is_over
 from tests.servers.process import RelayProcess
 
 SECRET = "It's a Secret to Everybody"

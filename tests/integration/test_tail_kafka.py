@@ -4,9 +4,8 @@ import asyncio
 import json
 
 import pytest
-from aiohttp import ClientSession
 
-from relay.cli.sse import EventStream
+from relay.client import AsyncRelay
 from tests.integration.production import Rig, messages
 
 pytestmark = pytest.mark.kafka
@@ -16,10 +15,10 @@ async def test_every_message_is_told_with_what_becomes_of_it(rig: Rig) -> None:
     sent = messages(60)
     wanted = {message.message_id for message in sent}
     told: dict[str, set[str]] = {name: set() for name in ("message", "attempt", "answer")}
-    async with rig.relay("run", "--processes", "1") as running, ClientSession() as session:
+    async with rig.relay("run", "--processes", "1") as running:
         api = json.loads(await running.line_with('"started"'))["api"]
-        async with asyncio.timeout(60):
-            async for name, data in EventStream(api, None, session).events("/v1/tail", []):
+        async with asyncio.timeout(60), AsyncRelay(api) as relay:
+            async for name, data in relay.tail():
                 if name == "listening":
                     await rig.produce(sent)
                 elif name in told:

@@ -8,10 +8,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 from aiohttp import ClientSession, web
 
-from relay.cli.status import is_over
+from relay.cli import status
+from relay.schema.messages import MessageView
 from relay.sink import Sink
 from tests.integration.production import Rig, Sent
 from tests.integration.test_demo import relay
@@ -298,6 +300,11 @@ async def test_a_callback_that_was_given_up_is_a_failure(place: Place) -> None:
             assert code == 1
             assert "failed, 1 call, last 422" in output
             assert callback["detail"] in " ".join(output.split())  # in lines of 80 columns
+
+
+def is_over(view: dict[str, Any]) -> bool:
+    """Whether a message as the API shows it is in its final state."""
+    return status.is_over(msgspec.convert(view, MessageView))
 
 
 async def test_switched_off(place: Place) -> None:

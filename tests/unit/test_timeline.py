@@ -6,7 +6,7 @@ import msgspec
 import pytest
 from rich.cells import cell_len
 
-from relay.cli.timeline import span, timeline
+from relay.cli.status import span, timeline
 from relay.schema.attempts import AttemptItem
 from relay.schema.messages import MessageView
 

@@ -9,7 +9,7 @@ from rich.console import Console
 from relay.cli.top import MOST_ATTENTION, TopSnapshot, busiest, page
 
 
-def receiver(name: str, attempts: int, **other: Any) -> dict[str, Any]:
+def receiver(name: str, attempts: int, **other: Any) -> Any:
     last = {"at": None, "status": 200, "failure": None, "duration_ms": 3.0}
     numbers = {"success_rate": 0.991, "p50_ms": 5.0, "p99_ms": 250.0}
     return {"name": name, "attempts": attempts, **numbers, "last_response": last} | other
@@ -30,7 +30,7 @@ def shown(seen: TopSnapshot, width: int = 80) -> str:
 
 def test_stages_receivers_and_what_needs_attention() -> None:
     failures = {"count": 3, "by": [{"receiver": "ci", "reason": "no_\x1b_answer", "count": 3}]}
-    overview = {"stages": STAGES, "attention": [ITEM], "failures": failures}
+    overview: Any = {"rates": None, "stages": STAGES, "attention": [ITEM], "failures": failures}
     rows = shown(TopSnapshot(overview, [receiver("ci", 1_000)], more=False)).splitlines()
     assert rows[0].split() == ["STAGE", "IN/S", "DONE/S", "LAG", "OLDEST", "PARKED", "UNSERVED"]
     assert rows[1].split() == ["from_sender", "4", "3.2", "3", "12", "s", "-", "0"]
@@ -43,9 +43,8 @@ def test_stages_receivers_and_what_needs_attention() -> None:
 def test_it_fits_a_terminal_and_says_what_it_leaves_out() -> None:
     failed = {"at": None, "status": None, "failure": "timeout\x1b", "duration_ms": 3.0}
     long = receiver("r" * 63, 5, success_rate=None, p50_ms=None, p99_ms=None, last_response=failed)
-    seen = TopSnapshot(
-        {"stages": STAGES, "attention": [ITEM] * 15}, [long, receiver("new", 0, last_response=None)], more=True
-    )
+    overview: Any = {"stages": STAGES, "attention": [ITEM] * 15, "failures": {"count": 0, "by": []}}
+    seen = TopSnapshot(overview, [long, receiver("new", 0, last_response=None)], more=True)
     found = shown(seen)
     assert all(cell_len(row) <= 80 for row in found.splitlines())
     assert found.isprintable() or "\x1b" not in found
@@ -54,7 +53,7 @@ def test_it_fits_a_terminal_and_says_what_it_leaves_out() -> None:
 
 
 def test_without_an_overview_there_are_the_receivers() -> None:
-    assert "ci" in shown(TopSnapshot({}, [receiver("ci", 1)], more=False))
+    assert "ci" in shown(TopSnapshot(None, [receiver("ci", 1)], more=False))
 
 
 def test_those_with_most_to_do_come_first() -> None:

@@ -1,0 +1,66 @@
+"""Options that several commands have, and the types of paths on the command line."""
+
+import os
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, TypeVar
+
+import click
+
+from relay.config.settings import CONFIG_FILE, Settings, load_settings
+from relay.domain.errors import UserError
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+class _NamedPath(click.Path):
+    """An empty path, as `"$UNSET"` gives, is a mistake, and not the current directory."""
+
+    def convert(
+        self, value: str | os.PathLike[str], param: click.Parameter | None, ctx: click.Context | None
+    ) -> str | bytes | os.PathLike[str]:
+        if value == "":
+            self.fail("the path is empty; name one, or leave this out", param, ctx)
+        return super().convert(value, param, ctx)
+
+
+DIRECTORY = _NamedPath(file_okay=False, path_type=Path)
+FILE = _NamedPath(dir_okay=False, path_type=Path)
+FILE_OR_STDIN = _NamedPath(dir_okay=False, allow_dash=True)
+
+config_option = click.option("--config", "config_file", type=FILE, help="YAML file with settings.")
+api_option = click.option("--api", help="URL of the relay's API. Default: RELAY_API_URL, or this machine's.")
+output_option = click.option(
+    "-o", "--output", type=click.Choice(["table", "json"]), default="table", show_default=True, help="Form of output."
+)
+limit_option = click.option(
+    "--limit", type=click.IntRange(1, 1000), default=50, show_default=True, help="At most so many, newest first."
+)
+cursor_option = click.option("--cursor", help="Continue after the previous page's cursor.")
+
+
+def options(*some: Callable[[F], F]) -> Callable[[F], F]:
+    """All of them, in this order."""
+
+    def decorate(command: F) -> F:
+        for option in reversed(some):
+            command = option(command)
+        return command
+
+    return decorate
+
+
+def settings_from(config_file: Path | None) -> Settings:
+    """The settings of this process. Raises UserError."""
+    return load_settings({CONFIG_FILE: config_file}, os.environ)
+
+
+def confirm(question: str, *, yes: bool) -> None:
+    """Ask, unless `yes`. Raises click.Abort for a no, UserError if there is no terminal."""
+    if yes:
+        return
+    if not sys.stdin.isatty():
+        raise UserError(f"{question} Say so with --yes")
+    if not click.confirm(question):
+        raise click.Abort

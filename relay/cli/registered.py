@@ -1,0 +1,341 @@
+"""The commands of `relay receivers` that call the API: register, show, change, test, pause and remove receivers."""
+
+from typing import Final, cast
+
+import click
+
+from relay.cli.api import PAGE, ApiOptions, api_command, with_api
+from relay.cli.entries import (
+    deleting,
+    fields_of,
+    from_option,
+    match_option,
+    patching,
+    print_fields,
+    set_option,
+    text_in,
+)
+from relay.cli.options import api_option, config_option, output_option
+from relay.cli.table import print_table
+from relay.schema.attempts import RequestView, ResponseView, TrialView
+from relay.schema.receivers import (
+    EndpointView,
+    LaneView,
+    NewReceiverView,
+    ReceiverHealthView,
+    ReceiverItem,
+    ReceiverView,
+    RemovalView,
+    RotatedView,
+    VerificationView,
+)
+from relay.schema.statistics import CountedView, LastResponseView, StatsView
+from relay.telemetry.redaction import escape_control
+
+_TEST_TIMEOUT_S: Final = 75.0
+"""The API waits for a receiver for a minute at most."""
+_COLUMNS: Final = ("NAME", "CONDITION", "DECLARED BY", "OWNER", "LABELS", "LANE", "POST_ENDPOINT")
+_STATS_COLUMNS: Final = ("HOUR", "ATTEMPTS", "SUCCESS", "P50", "P99", "OUTCOMES")
+_callback_option = click.option("--callback", is_flag=True, help="NAME is a source_id: use its callback.")
+
+
+@click.command()
+@click.argument("name")
+@click.argument("post_endpoint", required=False)
+@click.option("--owner", help="Id of its owner.")
+@click.option("--label", "labels", multiple=True, metavar="NAME=VALUE", help="Repeatable.")
+@set_option
+@from_option
+@api_command
+def create(
+    call: ApiOptions,
+    name: str,
+    post_endpoint: str | None,
+    owner: str | None,
+    labels: tuple[str, ...],
+    given: tuple[str, ...],
+    document: str | None,
+) -> None:
+    """Register NAME with the URL POST_ENDPOINT. The fields are those of receivers.yaml; without a secret it gets
+    one, which is shown once. Give secrets with --from, as command lines can be seen."""
+    fields = fields_of(document, given) | {"name": name}
+    if post_endpoint is not None:
+        fields["post_endpoint"] = post_endpoint
+    if owner is not None:
+        fields["owner"] = owner
+    for label in labels:
+        label_name, _, value = label.partition("=")
+        fields.setdefault("labels", {})[label_name] = value
+    call.show(call.run(lambda client: client.receivers.create(**fields)), _print_registered)
+
+
+def _print_registered(known: NewReceiverView) -> None:
+    click.echo(f"{known['name']}: registered, in {_lane(known)}")
+    if known["secret"]:
+        click.echo(f"secret, shown only this once: {known['secret']}")
+
+
+@click.command()
+@click.argument("name")
+@api_command
+def show(call: ApiOptions, name: str) -> None:
+    """Show the owner, effective settings and health of NAME. Secrets are masked."""
+    call.show(call.run(lambda client: client.receivers.get(name)), _print)
+
+
+def _print(known: ReceiverHealthView) -> None:
+    labels = ", ".join(f"{label}={value}" for label, value in known["labels"].items())
+    print_fields(
+        ("name", known["name"]),
+        ("declared by", known["declared_by"]),
+        ("owner", known["owner"]),
+        ("labels", labels),
+        ("condition", known["condition"]),
+        ("verification", _verified(known["verification"]) if known["verification"] else None),
+        ("etag", known["etag"]),
+        *(known["settings"] or {}).items(),
+    )
+
+
+def list_registered(call: ApiOptions, owner: str | None, labels: tuple[str, ...], states: tuple[str, ...]) -> None:
+    """All receivers that the API lists, narrowed by its parameters."""
+    found = call.every(lambda client: client.receivers.list(owner=owner, label=labels, state=states, limit=PAGE))
+    call.show(found, lambda items: print_table(_COLUMNS, map(_item, items)))
+
+
+def _item(item: ReceiverItem) -> tuple[str, ...]:
+    labels = ",".join(f"{name}={value}" for name, value in item["labels"].items())
+    cells = (item["declared_by"], item["owner"], labels, item["lane"], item["post_endpoint"])
+    return (item["name"], item["condition"], *(each or "-" for each in cells))
+
+
+def _changed(known: ReceiverView) -> str:
+    return f"in {_lane(known)}; "
+
+
+def _lane(known: ReceiverView) -> str:
+    return "the shared lane" if (known["settings"] or {})["lane"] == "shared" else "a lane of its own"
+
+
+def _messages(known: RemovalView) -> tuple[str, str]:
+    messages = known["messages"]
+    lane, parked = messages["in_lane"], messages["parked"]
+    left = f"{lane['unfinished']} unfinished in {_where(lane)}, {parked['retries'] + parked['polls']} parked"
+    return left, messages["then"]
+
+
+def _where(lane: LaneView) -> str:
+    return "its partition of the shared lane, with its neighbours'" if lane["lane"] == "shared" else "its lane"
+
+
+patch = patching(
+    "name",
+    "Change fields of NAME, which was registered over the API; the others stay unchanged.",
+    lambda client: client.receivers.update,
+    _changed,
+)
+delete = deleting(
+    "name",
+    "Remove NAME, which was registered over the API. Messages that it has accepted are finished first.",
+    "messages",
+    lambda client: client.receivers.delete,
+    _messages,
+)
+
+
+@click.command()
+@click.argument("name")
+@api_command
+def test(call: ApiOptions, name: str) -> None:
+    """Send NAME one signed relay.ping, even if it is paused, and show request and response. Exit code 1 unless it
+    responds with a 2xx."""
+    known = call.run(lambda client: client.receivers.test(name), timeout_s=_TEST_TIMEOUT_S)
+    call.show(known, _print_exchange)
+    response = known["response"]
+    if response is None or not 200 <= response["status"] < 300:
+        click.get_current_context().exit(1)
+
+
+def _print_exchange(known: TrialView) -> None:
+    request, response, failure = known["request"], known["response"], known["failure"]
+    took = f"in {known['duration_ms']:g} ms"
+    _print_message(">", f"{request['method']} {request['url']}", request)
+    click.echo()
+    if response is None or failure is not None:
+        click.echo(f"no response {took}: {escape_control(failure['detail'] if failure else '')}")
+        return
+    _print_message("<", f"{response['status']} {took}", response)
+    if response["truncated"]:
+        click.echo("(there is more)")
+
+
+def _print_message(mark: str, first: str, message: RequestView | ResponseView) -> None:
+    for line in (first, *(f"{name}: {value}" for name, value in message["headers"].items())):
+        click.echo(f"{mark} {escape_control(line)}")
+    if message["body"]:
+        click.echo()
+        for line in message["body"].splitlines():
+            click.echo(escape_control(line))
+
+
+@click.command()
+@click.argument("name")
+@api_command
+def verify(call: ApiOptions, name: str) -> None:
+    """Make the handshake of NAME's verification now, and print the result; exit code 1 if it failed. The relay also
+    retries on its own, less and less often."""
+    known = call.run(lambda client: client.receivers.verify(name))
+    seen = known["verification"]
+    needed = seen["state"] != "not_required"
+    if call.is_json:
+        call.show(known, lambda _known: None)
+    elif not needed:
+        click.echo(f"{name}: needs no verification (verification: none)")
+    else:
+        click.echo(f"{name}: {_verified(seen)}")
+        if seen["state"] == "verified" and not known["proved"]:
+            click.echo(f"this handshake failed: {known['detail']}")
+    if needed and not known["proved"]:
+        raise click.exceptions.Exit(1)
+
+
+def _verified(seen: VerificationView) -> str:
+    """The verification status of a receiver."""
+    match seen["state"]:
+        case "verified":
+            rate = f", for {seen['allowed_rate']} requests a minute" if seen["allowed_rate"] else ""
+            return f"verified by {seen['kind']} at {seen['verified_at']}{rate}"
+        case "failed":
+            again = f"retried at {seen['next_try_at']}" if seen["next_try_at"] else "not retried automatically"
+            return f"not verified by {seen['kind']}: {seen['detail']}; {again}"
+        case "pending":
+            return f"not verified by {seen['kind']} yet"
+        case _:
+            return "not required"
+
+
+@click.command()
+@click.argument("name")
+@click.option("--grace", default="1d", show_default=True, help="How long the former secret signs, too; 0: not at all.")
+@click.option(
+    "--secret-from", "source", metavar="FILE", help="The new secret, in a file; - is stdin. Default: a generated one."
+)
+@match_option
+@api_command
+def rotate(call: ApiOptions, name: str, grace: str, source: str | None, tag: str | None) -> None:
+    """Give NAME, which was registered over the API, a new signing secret, and show it, only this once."""
+    secret = None if source is None else text_in(source, "--secret-from").strip()
+    known = call.run(lambda client: client.receivers.rotate(name, secret=secret, grace=grace, etag=tag))
+    call.show(known, _print_rotated)
+
+
+def _print_rotated(known: RotatedView) -> None:
+    former = known["former_until"]
+    click.echo(f"{known['name']}: the former secret signs {f'along until {former}' if former else 'no longer'}")
+    if known["secret"]:
+        click.echo(f"secret, shown only this once: {known['secret']}")
+    if known["public_key"]:
+        click.echo(f"public key: {known['public_key']}")
+
+
+@click.command()
+@click.argument("name")
+@api_command
+def stats(call: ApiOptions, name: str) -> None:
+    """Show the outcomes of NAME's attempts within a day, and the durations of its responses."""
+    call.show(call.run(lambda client: client.receivers.stats(name)), _print_stats)
+
+
+def _print_stats(known: StatsView) -> None:
+    click.echo(_last(known["last_response"]))
+    hours = [hour for hour in known["hours"] if hour["attempts"]]
+    print_table(_STATS_COLUMNS, [*(_counted(hour["hour"] or "-", hour) for hour in hours), _counted("24 hours", known)])
+
+
+def _last(last: LastResponseView | None) -> str:
+    if last is None:
+        return "last response: none within a day"
+    what = last["status"] if last["failure"] is None else f"none ({last['failure']})"
+    return f"last response: {what}, in {last['duration_ms']:g} ms, at {last['at']}"
+
+
+def _counted(what: str, counted: CountedView) -> tuple[str, ...]:
+    rate = counted["success_rate"]
+    outcomes = ", ".join(f"{count} {name}" for name, count in counted["outcomes"].items() if count)
+    times = (_at_most(counted["p50_ms"]), _at_most(counted["p99_ms"]))
+    return (what, str(counted["attempts"]), "-" if rate is None else f"{rate:.1%}", *times, outcomes or "-")
+
+
+def _at_most(milliseconds: float | None) -> str:
+    return "-" if milliseconds is None else f"<= {milliseconds:g} ms"
+
+
+@click.command()
+@click.argument("name")
+@_callback_option
+@api_option
+@config_option
+@click.option("--reason", default="", help="The reason, for other operators.")
+@output_option
+@with_api
+def pause(call: ApiOptions, name: str, callback: bool, reason: str) -> None:
+    """Send NAME nothing until it is resumed. Its messages wait, and their max_age continues to count."""
+    if callback:
+        call.show(call.run(lambda client: client.sources.pause(name, reason)), _print_health)
+    else:
+        call.show(call.run(lambda client: client.receivers.pause(name, reason)), _print_health)
+
+
+@click.command()
+@click.argument("name")
+@_callback_option
+@api_command
+def resume(call: ApiOptions, name: str, callback: bool) -> None:
+    """Send to NAME again: after a manual pause, a 410, or an outage so long that it was disabled. A long outage is
+    forgotten at once."""
+    if callback:
+        call.show(call.run(lambda client: client.sources.resume(name)), _print_health)
+    else:
+        call.show(call.run(lambda client: client.receivers.resume(name)), _print_health)
+
+
+@click.command()
+@click.argument("name")
+@_callback_option
+@api_command
+def health(call: ApiOptions, name: str, callback: bool) -> None:
+    """Show whether NAME is offline, disabled or paused, and since when; its breaker, and its waiting messages."""
+    if callback:
+        call.show(call.run(lambda client: client.sources.callback(name)), _print_health)
+    else:
+        call.show(call.run(lambda client: client.receivers.get(name)), _print_health)
+
+
+def _print_health(known: EndpointView) -> None:
+    click.echo(f"{known['name']}: {_health(known)}")
+
+
+def _health(known: EndpointView) -> str:
+    paused = _paused(known) if known["paused"] else "not paused"
+    failing = f"failing since {known['failing_since']}" if known["failing_since"] else "failing"
+    condition = {
+        "failing": f"{failing}; ",
+        "offline": f"offline, {failing}, and sent nothing but pings; ",
+        "disabled": f"disabled since {known['disabled_since']}, {failing}; ",
+    }
+    parked = f"parked: {known['parked']['retries'] + known['parked']['polls']}"
+    lane = known.get("in_lane")
+    waiting = parked if lane is None else f"{parked}; unfinished in {_where(lane)}: {lane['unfinished']}"
+    refused = f"refused: {known['refused']}; " if known["refused"] else ""
+    if known["condition"] == "unverified" and (seen := cast(ReceiverHealthView, known)["verification"]) is not None:
+        refused += f"sent nothing, as it is {_verified(seen)}; "
+    return f"{refused}{condition.get(known['condition'], '')}{paused}; breaker {known['breaker']}; {waiting}"
+
+
+def _paused(known: EndpointView) -> str:
+    held = known["hold"]
+    if held is None:
+        return f"paused for {known['paused_for_s']:.0f} s"
+    who = {"paused": "by hand", "gone": "for it returned 410", "disabled": "for it was down too long"}
+    detail = f" ({held['detail']})" if held["detail"] else ""
+    return f"paused until it is resumed, since {held['since']}, {who[held['reason']]}{detail}"
