@@ -23,6 +23,7 @@ CHECKED: Final = (
     "README.md",
     "relay/__init__.py",
     "relay/__main__.py",
+    "relay/api",
     "relay/checks",
     "relay/cli",
     "relay/client",

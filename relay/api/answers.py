@@ -12,12 +12,7 @@ from msgspec import Meta
 
 from relay.api.access import OPEN
 from relay.api.context import ApiContext
-from relay.api.problems import (
-    ANSWER_CLOSED,
-    NOT_FOUND,
-    Problem,
-    invalid,
-)
+from relay.api.problems import ANSWER_CLOSED, NOT_FOUND, Problem, invalid
 from relay.api.reading import plain_header, read_body
 from relay.api.responses import json_response
 from relay.api.route import UNAUDITED, Body, DocumentedResponse, Example, Parameter, json_of, route

@@ -293,7 +293,7 @@ def _options(limits: ApiLimits) -> dict[str, Any]:
         "logger": _logger,
         "max_line_size": MAX_LINE_BYTES,
         "max_headers": MAX_HEADERS,
-        "auto_decompress": False,  # what is encoded is refused, so it must not be unpacked first
+        "auto_decompress": False,  # encoded bodies are refused, so none may be unpacked first
         "keepalive_timeout": limits.idle_s,
         "lingering_time": limits.stall_s,
         "read_bufsize": _READ_BUFFER,

@@ -49,7 +49,7 @@ EVENT: Final = (
     ),
     HeaderSpec("traceparent", "W3C Trace Context; goes along to receiver and callback.", _SHORT),
     HeaderSpec("tracestate", f"Likewise. What is longer than {MOST_STATE} bytes, or not ASCII, is left out."),
-    HeaderSpec("relay-wait", "Seconds for which somebody waits for the answer: a hint.", {"pattern": "^[0-9]{1,9}$"}),
+    HeaderSpec("relay-wait", "Seconds for which a request waits for the answer: a hint.", {"pattern": "^[0-9]{1,9}$"}),
 )
 ENVELOPE: Final = (EVENT[-2],)
 _IDENTITY: Final = (replace(EVENT[0], always=True), *EVENT[1:3])
@@ -74,10 +74,10 @@ HOP: Final = (
     HeaderSpec("relay-reason", "Why it failed for good.", {"enum": list(REASONS)}),
     HeaderSpec("relay-status-url", "Where to ask for the answer."),
     HeaderSpec("relay-ask-after", "Seconds to wait before asking for the answer first.", {"pattern": r"^[0-9.e+-]+$"}),
-    HeaderSpec("relay-not-asked", "Why nobody may be asked for the answer."),
+    HeaderSpec("relay-not-asked", "Why no receiver may be asked for the answer."),
     HeaderSpec("relay-move", "By which of its receiver's moves between lanes it was routed.", _NUMBER),
     HeaderSpec("relay-ask-first", "Of a replay: an attempt of its former life may have arrived.", _TRUE),
-    HeaderSpec("relay-wait", "Seconds for which somebody waits for the answer.", _NUMBER),
+    HeaderSpec("relay-wait", "Seconds for which a request waits for the answer.", _NUMBER),
     HeaderSpec("relay-order-key", "Digest of the value that it is in order by.", {"pattern": "^[0-9a-f]{24}$"}),
     HeaderSpec("relay-receiver-life", "Which registration of the receiver's name it is for."),
 )
@@ -128,8 +128,8 @@ _JSON: Final = "application/json"
 _ABOUT: Final = """\
 The relay's topics on Kafka, as the relay sees them: what it receives, others send. A sender needs `from_sender`, and
 with `callback: kafka` also `to_sender`; operators and auditors may read `failed_messages` and `audit`. All other topics
-are the relay's alone (`x-relay-internal`): whoever can write there can have anything POSTed, and any release may bring
-new forms there. Values of headers are UTF-8; headers that are not named are left aside, and may be added."""
+are the relay's alone (`x-relay-internal`): a client that can write there can have anything POSTed, and any release may
+bring new forms there. Values of headers are UTF-8; headers that are not named are left aside, and may be added."""
 
 Action = Literal["send", "receive"]
 

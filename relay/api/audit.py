@@ -242,10 +242,10 @@ def _line(context: ApiContext, request: web.Request, verb: str, outcome: Outcome
 
 def _whom(request: web.Request) -> str:
     """What the handler said, else the names and ids in the path, in their order."""
-    told = _notes(request).whom
-    if told is None:
-        told = "/".join(quote(value, safe=" @:+,", errors="replace") for value in request.match_info.values())
-    return escape_control(told)
+    whom = _notes(request).whom
+    if whom is None:
+        whom = "/".join(quote(value, safe=" @:+,", errors="replace") for value in request.match_info.values())
+    return escape_control(whom)
 
 
 CURSOR: Final = "[0-9]{1,18}"

@@ -192,7 +192,7 @@ class Callers:
         if maker is None:
             raise _over("the key that it was made with is good no more")
         if self._made is not None and session.id in self._made.ended:
-            raise _over("somebody has ended it")
+            raise _over("it was ended")
         return Caller(_access(session, maker), session.maker, session, session.expires)
 
     def _access_of(self, maker: SessionIssuer) -> Access | None:
@@ -213,7 +213,7 @@ class Callers:
         if not given:
             return Problem(UNAUTHORIZED, "Send the header Authorization: Bearer <key>.", headers=_CHALLENGE)
         wait_s = self._failed.note(address_of(request), self._context.clock.monotonic())
-        self._refusals.tell("key", request)
+        self._refusals.log("key", request)
         if wait_s is None:
             return Problem(UNAUTHORIZED, "What Authorization gives is no key of this API.", headers=_CHALLENGE)
         return Problem(TOO_MANY, "Too many wrong keys from this address.", headers={"Retry-After": str(wait_s)})

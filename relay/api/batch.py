@@ -17,27 +17,11 @@ from relay.api.context import ApiContext
 from relay.api.incoming import is_structured, one_type, own_headers, receiver_names, receivers_in, tracestate_in
 from relay.api.intake import AcceptedMessage, Fate, IncomingMessage, Intake, Repeated
 from relay.api.messages import RATE, RECEIVERS, TRACE, TYPE
-from relay.api.problems import (
-    OVER_QUOTA,
-    TOO_LARGE,
-    UNSUPPORTED,
-    Problem,
-    document_of,
-    invalid,
-    problem_of,
-)
+from relay.api.problems import OVER_QUOTA, TOO_LARGE, UNSUPPORTED, Problem, document_of, invalid, problem_of
 from relay.api.quotas import Quotas
 from relay.api.reading import plain_header, query_of, read_body, source_in_path
 from relay.api.responses import json_response
-from relay.api.route import (
-    SOURCE_ID,
-    UNAUDITED,
-    Body,
-    DocumentedResponse,
-    Example,
-    json_of,
-    route,
-)
+from relay.api.route import SOURCE_ID, UNAUDITED, Body, DocumentedResponse, Example, json_of, route
 from relay.domain.errors import InvalidRecord
 from relay.domain.forwarding import Pairs, read_headers
 from relay.domain.identity import check_id

@@ -30,7 +30,7 @@ from workers.dependencies import Meter, Tracing
 
 @dataclass(frozen=True, slots=True)
 class ApiContext:
-    """`ready`: name of each part -> None when it is fine, else what is wrong. `warnings`: the same for
+    """`ready`: name of each part -> None while it works, else the fault. `warnings`: the same for
     problems that need attention although the relay works. `metrics_text`: the exposition format.
 
     `api_key` None: there are no keys but those of `keys`, and `own_key`, with which this process calls itself. As long

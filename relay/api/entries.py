@@ -22,15 +22,7 @@ from relay.api.problems import (
     invalid,
 )
 from relay.api.reading import MERGE_PATCH
-from relay.api.registrar import (
-    ChangedMeanwhile,
-    CredentialsNeeded,
-    InFile,
-    NameTaken,
-    Unknown,
-    Written,
-    readable,
-)
+from relay.api.registrar import ChangedMeanwhile, CredentialsNeeded, InFile, NameTaken, Unknown, Written, readable
 from relay.api.responses import JSON, json_response
 from relay.api.route import Body, ETag, Parameter
 from relay.config.receiver_entry import ReceiverEntry

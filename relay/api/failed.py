@@ -12,17 +12,7 @@ from relay.api.context import ApiContext
 from relay.api.paging import NewestFirstPages, Rank, cursor_at
 from relay.api.problems import NOT_FOUND, Problem
 from relay.api.responses import json_response
-from relay.api.route import (
-    LIMIT,
-    DocumentedResponse,
-    Example,
-    Offset,
-    Parameter,
-    Partition,
-    cursor_of,
-    json_of,
-    route,
-)
+from relay.api.route import LIMIT, DocumentedResponse, Example, Offset, Parameter, Partition, cursor_of, json_of, route
 from relay.api.view import rfc3339
 from relay.domain.dead_letter import identity_of, parse_dead_letter
 from relay.domain.hop import NO_RECEIVER
@@ -130,7 +120,7 @@ class FailedResource:
         at = Coordinate(self._context.topics.failed_messages, partition, offset)
         [record] = await self._context.log.read([(at, None)])
         if not sees_letter(request, None if record is None else read_letter(record, self._context.topics)):
-            raise forbidden(LETTERS)  # nor is it told that there is none
+            raise forbidden(LETTERS)  # the same if there is no such record
         if record is None:
             raise Problem(NOT_FOUND, f"failed_messages has no record at {at.partition}/{at.offset} (any more).")
         headers = [[name, value.decode(errors="replace")] for name, value in record.headers]

@@ -120,22 +120,22 @@ def _line(name: str, trouble: str | None) -> str:
 
 async def _ready_siblings(siblings: Peers) -> dict[str, str | None]:
     """A part for each other process of the group."""
-    return {f"process-{index}": _trouble(told) for index, told in (await siblings.ask("/readyz")).items()}
+    return {f"process-{index}": _trouble(reply) for index, reply in (await siblings.ask("/readyz")).items()}
 
 
-def _trouble(told: PeerResponse | None) -> str | None:
-    if told is None:
+def _trouble(reply: PeerResponse | None) -> str | None:
+    if reply is None:
         return "does not answer"
-    if told.status == 200:
+    if reply.status == 200:
         return None
-    failed = [line.removeprefix(_FAILED) for line in told.text.splitlines() if line.startswith(_FAILED)]
-    return "; ".join(failed) or f"answers with status {told.status}"
+    failed = [line.removeprefix(_FAILED) for line in reply.text.splitlines() if line.startswith(_FAILED)]
+    return "; ".join(failed) or f"answers with status {reply.status}"
 
 
 async def _with_siblings(siblings: Peers, own: bytes) -> bytes:
-    told = await siblings.ask("/metrics")
-    texts = {index: each.text for index, each in told.items() if each is not None and each.status == 200}
-    silent = len(told) - len(texts)
+    replies = await siblings.ask("/metrics")
+    texts = {index: each.text for index, each in replies.items() if each is not None and each.status == 200}
+    silent = len(replies) - len(texts)
     texts[siblings.own_index] = own.decode()
     # Reading a text costs 25 us a sample: with a hundred receivers that is far longer than the loop may stand still.
     return await asyncio.to_thread(merge, texts, silent)

@@ -65,7 +65,7 @@ class Redelivery:
             return begun
         always = policy.redelivery == "always"
         for one in first.deliveries:
-            if always or (one.status == "failed" and one.reason != DISCARDED):  # somebody wanted no more of that one
+            if always or (one.status == "failed" and one.reason != DISCARDED):  # a discarded one stays discarded
                 delivery = DeliveryId(one.receiver, first.source_id, first.message_id)
                 generation = await _begun_again(self._replays, delivery, only_failed=not always)
                 if generation is not None:
@@ -238,7 +238,7 @@ class InboundResource:
 
     def _refused(self, request: web.Request, policy: Inbound, why: Refusal) -> Problem:
         self._context.meter.refused(policy.kind, why)
-        self._refusals.tell("signature", request, kind=policy.kind, why=why)
+        self._refusals.log("signature", request, kind=policy.kind, why=why)
         by_token = policy.kind == "cloudevents" and policy.header is None
         return Problem(BAD_SIGNATURE, _WHY[why], headers=_BEARER if by_token else _CHALLENGE)
 
@@ -257,7 +257,7 @@ class InboundResource:
             return await self._taken(request, policy, as_incoming(message, fresh=event.message_id is None))
         except Problem as problem:
             if event.is_probe and problem.kind is NO_RECEIVER:
-                return json_response(200, Probed("nobody subscribes to this probe"))
+                return json_response(200, Probed("no receiver subscribes to this probe"))
             raise
 
     async def _taken(self, request: web.Request, policy: Inbound, incoming: IncomingMessage) -> web.Response:

@@ -45,18 +45,18 @@ class KeyUse:
         self._clock = clock
         self._gather_s = gather_s
         self._noted: dict[str, float] = {}
-        self._untold: dict[str, float] = {}
+        self._unwritten: dict[str, float] = {}
         self._wake = asyncio.Event()
-        self._telling: asyncio.Task[None] | None = None
+        self._writing: asyncio.Task[None] | None = None
 
     def note(self, id: str) -> None:
         """The key with this id, which there is, has just been used."""
         now = self._clock.monotonic()
         if now - self._noted.get(id, -EVERY_S) < EVERY_S:
             return
-        if len(self._noted) >= 2 * MOST_KEYS:  # most of them revoked: then some are told of once more
+        if len(self._noted) >= 2 * MOST_KEYS:  # most of them revoked; some are then written once more
             self._noted.clear()
-        self._noted[id] = self._untold[id] = now
+        self._noted[id] = self._unwritten[id] = now
         self._wake.set()
 
     async def last(self, ids: Sequence[str]) -> list[float | None]:
@@ -69,16 +69,16 @@ class KeyUse:
         return [None if ago_s is None else now - ago_s for ago_s in found]
 
     async def start(self, _app: web.Application | None = None) -> None:
-        self._telling = asyncio.create_task(self._tell())
+        self._writing = asyncio.create_task(self._write())
 
     async def close(self, _app: web.Application | None = None) -> None:
-        if self._telling is not None:
-            await end([self._telling])
+        if self._writing is not None:
+            await end([self._writing])
             with suppress(Unavailable, TimeoutError):
                 async with asyncio.timeout(_CLOSING_S):
                     await self._flush()
 
-    async def _tell(self) -> None:
+    async def _write(self) -> None:
         while True:
             await self._wake.wait()
             await asyncio.sleep(self._gather_s)
@@ -90,11 +90,11 @@ class KeyUse:
                 self._wake.set()
 
     async def _flush(self) -> None:
-        now, some = self._clock.monotonic(), dict(self._untold)
+        now, some = self._clock.monotonic(), dict(self._unwritten)
         if not some:
             return
         await self._state.use_keys({id: now - at for id, at in some.items()})
-        self._untold = {id: at for id, at in self._untold.items() if some.get(id) != at}
+        self._unwritten = {id: at for id, at in self._unwritten.items() if some.get(id) != at}
 
 
 MOST_BYTES: Final = 64 * 1024

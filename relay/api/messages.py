@@ -186,7 +186,7 @@ class _Taken(NamedTuple):
 
 _TEXT: Final = Annotated[str, Meta(max_length=MAX_TEXT_BYTES)]
 _Names = Annotated[list[ReceiverName], Meta(min_length=1, max_length=MAX_RECEIVERS)]
-RECEIVERS: Final = Parameter("receiver", "query", _Names, "Who receives it; without any: whoever subscribes.")
+RECEIVERS: Final = Parameter("receiver", "query", _Names, "Who receives it; by default all that subscribe.")
 TYPE: Final = Parameter("type", "query", _TEXT, "The type of event; as `ce-type`.")
 TRACE: Final = (
     Parameter("traceparent", "header", _TEXT, "Goes along to receiver and callback."),

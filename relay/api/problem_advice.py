@@ -19,10 +19,10 @@ ADVICE: Final[dict[str, str]] = {
     ),
     "unauthorized": "Send the header `Authorization: Bearer <key>` with a key of this API.",
     "forbidden": (
-        "The key is good, and has no scope for this. `detail` says which one it takes; an administrator can make such "
-        "a key. Whether there is what was asked for is not told."
+        "The key is valid, and has no scope for this. `detail` says which one is needed; an administrator can make "
+        "such a key. The answer is the same whether or not the object exists."
     ),
-    "too-many-keys": "Revoke keys that nobody uses: `relay keys list` shows them.",
+    "too-many-keys": "Revoke keys that are not used: `relay keys list` shows them.",
     "key-expired": "A new secret would expire with the key: make a new key.",
     "bad-signature": (
         "The webhook does not carry what its source was set up with: check that both sides have the same secret, "
@@ -33,8 +33,8 @@ ADVICE: Final[dict[str, str]] = {
         " of this API's own public URL may call it."
     ),
     "reserved-source": (
-        "`relay` is the source of what the relay itself has to tell: receivers may subscribe to it, and nobody else "
-        "sends as it. Send as a source with an id of your own."
+        "`relay` is the source of the relay's own events: receivers may subscribe to it, and no sender may use it. "
+        "Send as a source with an id of your own."
     ),
     "not-found": (
         "There is nothing at that path: a wrong path, or what it names never was, is not there yet, or is long "
@@ -64,10 +64,10 @@ ADVICE: Final[dict[str, str]] = {
         "host and port) keeps them, and a receivers file may say what it wants."
     ),
     "no-secrets-key": (
-        "Secrets that are given over the API are kept encrypted, and the relay has no key for that. Whoever runs it "
+        "Secrets that are given over the API are kept encrypted, and the relay has no key for that. Its operator "
         "sets `RELAY_SECRETS_KEY`; until then a receiver may have no secret in clear, and `signature` has to be `none`."
     ),
-    "changed-meanwhile": "Somebody has changed it since you looked. Look again; repeat the change if it still fits.",
+    "changed-meanwhile": "It was changed since you looked. Look again; repeat the change if it still fits.",
     "invalid-source": (
         "`errors` names each mistake with a JSON pointer into the body. Nothing was stored. The fields are those of"
         " `receivers.yaml`; what stands for all other sources (`*`), only that file says."
@@ -77,7 +77,7 @@ ADVICE: Final[dict[str, str]] = {
         " `receivers.yaml`."
     ),
     "too-many-receivers": (
-        "Remove receivers that are not needed any more. Whoever runs the relay sets how many an owner may have: "
+        "Remove receivers that are not needed any more. The operator of the relay sets how many an owner may have: "
         "`RELAY_API_OWNER_RECEIVERS`."
     ),
     "answer-closed": (
@@ -117,14 +117,14 @@ ADVICE: Final[dict[str, str]] = {
         "`Retry-After`; with an id of its own that is safe."
     ),
     "no-history": (
-        "Messages and attempts are listed from a history, and this relay has none. Whoever runs it sets "
+        "Messages and attempts are listed from a history, and this relay has none. Its operator sets "
         "`RELAY_HISTORY_URL` (`sqlite:///path` on one machine, or `postgresql://...`) for every process, and runs the "
-        "role `history`; `relay dev` does so by itself. What was on the topics before is in it, as far as they reach "
-        "back. Without it a message is found by its source and id."
+        "role `history`; `relay dev` does so on its own. What was on the topics before is in it, as long as they "
+        "keep it. Without it a message is found by its source and id."
     ),
     "payload-gone": (
         "The message came, and its record is not on `from_sender` any more: the retention of that topic is over. Where "
-        "payloads are to be had for longer, whoever runs the relay raises `RELAY_HISTORY_BODIES` or the retention; "
+        "payloads are to be kept for longer, the operator of the relay raises `RELAY_HISTORY_BODIES` or the retention; "
         "`detail` says what is known."
     ),
     # of deliveries

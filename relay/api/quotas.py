@@ -92,7 +92,7 @@ class Quotas:
 
     def _note(self, request: web.Request, held: _AppliedQuota, messages: int) -> None:
         self._context.meter.over_quota(held.of, messages)
-        self._refusals.tell("quota", request, of=held.of, quota=str(held.quota))
+        self._refusals.log("quota", request, of=held.of, quota=str(held.quota))
 
 
 def quota_headers(request: web.Request) -> Mapping[str, str]:

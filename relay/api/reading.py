@@ -14,16 +14,7 @@ from aiohttp.http_exceptions import BadHttpMessage
 
 from relay.api.bounds import BodyReservation, bounds_of
 from relay.api.limits import ApiLimits
-from relay.api.problems import (
-    INVALID,
-    RETRY_AFTER_S,
-    TOO_LARGE,
-    TOO_SLOW,
-    UNAVAILABLE,
-    UNSUPPORTED,
-    Problem,
-    invalid,
-)
+from relay.api.problems import INVALID, RETRY_AFTER_S, TOO_LARGE, TOO_SLOW, UNAVAILABLE, UNSUPPORTED, Problem, invalid
 from relay.domain.errors import InvalidRecord
 from relay.domain.identity import MessageId, check_id
 from relay.domain.message import MAX_RECEIVERS
@@ -136,7 +127,7 @@ async def read_body(request: web.Request, cap: int) -> bytes:
     except (BadHttpMessage, web.RequestPayloadError) as error:
         raise Problem(INVALID, "The body is not framed as HTTP has it.") from error
     except ConnectionError as error:
-        raise Problem(INVALID, "The connection ended before the body did.") from error  # nobody is there to read it
+        raise Problem(INVALID, "The connection ended before the body did.") from error  # no client reads it
 
 
 async def _take(room: BodyReservation, size: int, patience_s: float) -> None:

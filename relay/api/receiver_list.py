@@ -10,22 +10,11 @@ from relay.api.access import OWNERS, access_of, forbidden
 from relay.api.context import ApiContext
 from relay.api.entries import entry_of
 from relay.api.paging import cursor_behind
-from relay.api.problems import (
-    invalid,
-)
+from relay.api.problems import invalid
 from relay.api.receivers import condition
 from relay.api.registrar import Registrar, Written
 from relay.api.responses import json_response
-from relay.api.route import (
-    CURSOR,
-    LIMIT,
-    DocumentedResponse,
-    Example,
-    Parameter,
-    Query,
-    json_of,
-    route,
-)
+from relay.api.route import CURSOR, LIMIT, DocumentedResponse, Example, Parameter, Query, json_of, route
 from relay.api.stats import traffic_of
 from relay.config.redacted_entry import shown_url
 from relay.schema.receivers import Condition, ReceiverItem, ReceiverPage

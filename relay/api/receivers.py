@@ -262,8 +262,8 @@ def _hold_view(held: Hold) -> HoldView:
 
 
 def condition(health: EndpointHealth, endpoint: Endpoint, verified: bool = True) -> Condition:
-    """What is sent to an endpoint now. `backing_off`: nothing for the time that it asked for; `failing`: nothing while
-    its breaker is open; `offline`: pings; `paused`: nothing until it is resumed; `unverified`: until it is
+    """Which requests an endpoint gets now. `backing_off`: none for the time that it asked for; `failing`: none while
+    its breaker is open; `offline`: pings; `paused`: none until it is resumed; `unverified`: until it is
     `verified`."""
     if health.hold is not None and health.hold.reason == "disabled":
         return "disabled"

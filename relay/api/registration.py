@@ -10,17 +10,7 @@ from relay.api.access import OWNED, OWNERS, behalf_of, check_meant
 from relay.api.audit import changed_nothing, record_audit
 from relay.api.backlog import in_lane
 from relay.api.context import ApiContext
-from relay.api.entries import (
-    CHANGE,
-    ETAG,
-    IF_MATCH,
-    MOST_BODY,
-    PATCH,
-    answer_of,
-    described,
-    problems_of_change,
-    tag_in,
-)
+from relay.api.entries import CHANGE, ETAG, IF_MATCH, MOST_BODY, PATCH, answer_of, described, problems_of_change, tag_in
 from relay.api.problems import (
     CREDENTIALS_NEEDED,
     INVALID_RECEIVER,
@@ -31,14 +21,7 @@ from relay.api.problems import (
 )
 from relay.api.registrar import Registrar
 from relay.api.responses import json_response
-from relay.api.route import (
-    NAME,
-    DocumentedResponse,
-    Example,
-    Parameter,
-    json_of,
-    route,
-)
+from relay.api.route import NAME, DocumentedResponse, Example, Parameter, json_of, route
 from relay.api.view import rfc3339
 from relay.config.durations import parse_duration
 from relay.config.entry_types import has_only_private_keys
@@ -137,7 +120,7 @@ class RegistrationResource:
         parameters=(
             NAME,
             IF_MATCH,
-            Parameter("dry_run", "query", bool, "Only tell what becomes of its messages."),
+            Parameter("dry_run", "query", bool, "Only say what would become of its messages."),
         ),
         answers=(DocumentedResponse(200, "What becomes of its messages.", json_of(RemovalView)),),
         problems=CHANGE,

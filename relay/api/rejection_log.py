@@ -24,7 +24,7 @@ class Refusals:
         self._clock = clock
         self._throttle = Throttle(every_s=_EVERY_S, overall=_OVERALL, keys=_CALLERS)
 
-    def tell(self, cause: str, request: web.Request, **facts: object) -> None:
+    def log(self, cause: str, request: web.Request, **facts: object) -> None:
         """`cause`: `host`, `origin`, `key` or `signature`."""
         before = self._throttle.admit((cause, address_of(request)), self._clock.monotonic())
         if before is not None:

@@ -4,37 +4,15 @@ from typing import Final
 
 from aiohttp import web
 
-from relay.api.access import (
-    DELIVERY,
-    OWN,
-    check_own,
-    forbidden,
-    is_admin,
-    may_read,
-    may_see_of,
-)
+from relay.api.access import DELIVERY, OWN, check_own, forbidden, is_admin, may_read, may_see_of
 from relay.api.audit import has_changed
 from relay.api.context import ApiContext
 from relay.api.failed import AT, DEAD_LETTERS, PLACE, is_of_theirs
-from relay.api.problems import (
-    NOT_FAILED,
-    NOT_FOUND,
-    NOT_REPLAYABLE,
-    Problem,
-    invalid,
-)
+from relay.api.problems import NOT_FAILED, NOT_FOUND, NOT_REPLAYABLE, Problem, invalid
 from relay.api.reading import message_in_path, message_location
 from relay.api.replays import REPLAYS
 from relay.api.responses import json_response
-from relay.api.route import (
-    MESSAGE_ID,
-    RECEIVER_NAME,
-    SOURCE_ID,
-    DocumentedResponse,
-    Example,
-    json_of,
-    route,
-)
+from relay.api.route import MESSAGE_ID, RECEIVER_NAME, SOURCE_ID, DocumentedResponse, Example, json_of, route
 from relay.api.status import KnownMessage, StatusReader
 from relay.api.waiters import (
     ANSWER_GONE,
@@ -107,7 +85,7 @@ class ReplayResource:
         example=Example(202, path=AT),
     )
     async def discard_letter(self, request: web.Request, partition: int, offset: int) -> web.Response:
-        """Say that nobody has to look at a dead letter."""
+        """Mark a dead letter as one that needs no action."""
         return await self._letter("discard", request, partition, offset)
 
     @route(
@@ -217,7 +195,7 @@ class ReplayResource:
         return json_response(202, _of_one("discard", delivery, row.generation, None))
 
     async def _known(self, delivery: DeliveryId) -> KnownMessage:
-        """Its message. Raises a Problem where nobody knows of this delivery."""
+        """Its message. Raises a Problem if the delivery is not known."""
         known = await self._reader.find(MessageId(delivery.source_id, delivery.message_id))
         if known is None or delivery not in self._reader.deliveries(known):
             raise Problem(NOT_FOUND, _NO_DELIVERY)
@@ -273,7 +251,7 @@ _SKIPS: Final = {
     "delivered": "It was delivered after all.",
     "incomplete": "Its dead letter lacks a part of the record, which was too large for the log.",
     "unknown_receiver": "There is no such receiver (any more).",
-    "unknown_stage": "Its dead letter is of a topic that nobody reads.",
+    "unknown_stage": "Its dead letter is of a topic that no step reads.",
     "invalid": "Its record cannot be read.",
     "id_conflict": "Another message has its id: send it again with an id of its own.",
     "too_large": "It is larger than is allowed now.",

@@ -7,33 +7,13 @@ from typing import Annotated, Final, TypeVar, get_args
 from aiohttp import web
 from msgspec import Meta
 
-from relay.api.access import (
-    OWN,
-    access_of,
-    check_own,
-    is_admin,
-    life_of,
-    may_see,
-)
+from relay.api.access import OWN, access_of, check_own, is_admin, life_of, may_see
 from relay.api.audit import changed_nothing, record_audit
 from relay.api.context import ApiContext
 from relay.api.paging import NewestFirstPages, Rank
-from relay.api.problems import (
-    NOT_FOUND,
-    TOO_MANY_JOBS,
-    Problem,
-    invalid,
-)
+from relay.api.problems import NOT_FOUND, TOO_MANY_JOBS, Problem, invalid
 from relay.api.responses import json_response
-from relay.api.route import (
-    LIMIT,
-    DocumentedResponse,
-    Example,
-    Parameter,
-    cursor_of,
-    json_of,
-    route,
-)
+from relay.api.route import LIMIT, DocumentedResponse, Example, Parameter, cursor_of, json_of, route
 from relay.api.shares import Shares, caller_of
 from relay.api.view import rfc3339
 from relay.config.timestamps import parse_past
@@ -130,7 +110,7 @@ def _list(value: V | list[V] | None, name: str) -> list[V]:
         return []
     found = value if isinstance(value, list) else [value]
     if not found:
-        raise invalid(f"{name} is an empty list, which chooses nobody; leave it out for all", pointer=f"/{name}")
+        raise invalid(f"{name} is an empty list, which selects nothing; leave it out for all", pointer=f"/{name}")
     if len(found) > MOST_VALUES:
         raise invalid(f"{name} has {len(found)} values; {MOST_VALUES} are allowed", pointer=f"/{name}")
     return found

@@ -9,26 +9,11 @@ from relay.api.audit import changed_nothing, record_audit
 from relay.api.context import ApiContext
 from relay.api.entries import CHANGE, MOST_BODY, PATCH, answer_of, problems_of_change, tag_in
 from relay.api.paging import cursor_behind
-from relay.api.problems import (
-    CREDENTIALS_NEEDED,
-    INVALID_SOURCE,
-    NO_SECRETS_KEY,
-    SOURCE_EXISTS,
-)
+from relay.api.problems import CREDENTIALS_NEEDED, INVALID_SOURCE, NO_SECRETS_KEY, SOURCE_EXISTS
 from relay.api.reading import source_location
 from relay.api.registrar import Registrar, Unknown, Written, readable
 from relay.api.responses import json_response
-from relay.api.route import (
-    CURSOR,
-    LIMIT,
-    SOURCE_ID,
-    DocumentedResponse,
-    ETag,
-    Example,
-    Parameter,
-    json_of,
-    route,
-)
+from relay.api.route import CURSOR, LIMIT, SOURCE_ID, DocumentedResponse, ETag, Example, Parameter, json_of, route
 from relay.config.receivers_file import Raw, check_entry
 from relay.config.redacted_entry import effective_source, shown_url
 from relay.config.source_entry import CallbackEntry, SourceEntry
@@ -42,9 +27,9 @@ from relay.state.replies import answered
 _LOOKED_AT: Final = 2_000
 """Sources that a request looks at, at most: a page may have fewer than it could, and say where to go on."""
 _THEN: Final = (
-    "Results that wait for its callback, and those to come, are not POSTed any more: its messages tell them when they "
-    "are asked for, and to_sender has them. Webhooks of others are not taken for it any more. What is said of all "
-    "other sources (*), if anything, holds for it as well."
+    "Results that wait for its callback, and later ones, are not POSTed any more: GET of a message returns them, and "
+    "to_sender has them. Webhooks of others are not accepted for it any more. The entry of all other sources (*), if "
+    "there is one, applies to it as well."
 )
 
 
@@ -150,7 +135,7 @@ class SourcesResource:
         parameters=(
             SOURCE_ID,
             _IF_MATCH,
-            Parameter("dry_run", "query", bool, "Only tell what becomes of its results."),
+            Parameter("dry_run", "query", bool, "Only say what would become of its results."),
         ),
         answers=(DocumentedResponse(200, "What becomes of its results.", json_of(SourceRemovalView)),),
         problems=CHANGE,

@@ -14,13 +14,7 @@ from relay.api.context import ApiContext
 from relay.api.problems import NOT_FOUND, Problem, no_receiver
 from relay.api.receivers import LANE_LOOK_S
 from relay.api.responses import json_response
-from relay.api.route import (
-    NAME,
-    DocumentedResponse,
-    Example,
-    json_of,
-    route,
-)
+from relay.api.route import NAME, DocumentedResponse, Example, json_of, route
 from relay.api.view import rfc3339
 from relay.domain.errors import LogUnavailable
 from relay.domain.receiver import Receiver

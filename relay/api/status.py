@@ -114,7 +114,7 @@ class StatusReader:
         try:
             return recipients(self._directory, message)
         except InvalidRecord:
-            return ()  # too many subscribe: such a message goes to nobody
+            return ()  # too many subscribe: such a message goes to no receiver
 
     def _told(
         self, known: KnownMessage, found: list[FoundDelivery], source: Source, now: float, *, duplicate: bool

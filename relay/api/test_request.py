@@ -13,21 +13,9 @@ from msgspec import structs
 
 from relay.api.access import RECEIVER
 from relay.api.context import ApiContext
-from relay.api.problems import (
-    INVALID_RECEIVER,
-    TOO_MANY,
-    UNVERIFIED,
-    Problem,
-    no_receiver,
-)
+from relay.api.problems import INVALID_RECEIVER, TOO_MANY, UNVERIFIED, Problem, no_receiver
 from relay.api.responses import json_response
-from relay.api.route import (
-    NAME,
-    DocumentedResponse,
-    Example,
-    json_of,
-    route,
-)
+from relay.api.route import NAME, DocumentedResponse, Example, json_of, route
 from relay.api.shares import Shares, caller_of
 from relay.delivery.port import Transport
 from relay.domain.errors import Unavailable

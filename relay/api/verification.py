@@ -10,13 +10,7 @@ from relay.api.context import ApiContext
 from relay.api.problems import NOT_FOUND, TOO_MANY, Problem
 from relay.api.registrar import Registrar
 from relay.api.responses import json_response
-from relay.api.route import (
-    NAME,
-    DocumentedResponse,
-    Example,
-    json_of,
-    route,
-)
+from relay.api.route import NAME, DocumentedResponse, Example, json_of, route
 from relay.api.view import rfc3339
 from relay.control.registry import Registry
 from relay.domain.receiver import Receiver, Verification

@@ -62,8 +62,8 @@ def message_view(
 ) -> MessageView:
     """The status of the message, from its deliveries. Without any: `arrived`; once it was routed without a receiver,
     `done` if it was `unwanted`, otherwise `failed`."""
-    nobody: Status = "arrived" if not routed else "done" if unwanted else "failed"
-    statuses = [delivery.status for delivery in deliveries] or [nobody]
+    without: Status = "arrived" if not routed else "done" if unwanted else "failed"
+    statuses = [delivery.status for delivery in deliveries] or [without]
     return MessageView(
         source_id=identity.source_id,
         message_id=identity.message_id,

@@ -212,7 +212,7 @@ def _own(seen: Watched, endpoint: Endpoint, now: float) -> DeliveryWait | None:
         if now < settled:
             detail = f"attempt {number} may still arrive, as nothing is known of it{said}"
             return DeliveryWait("settling", since, max(settled, due or 0.0), detail)
-        return DeliveryWait("in_doubt", since, due, f"nobody knows whether attempt {number} arrived{said}")
+        return DeliveryWait("in_doubt", since, due, f"it is unknown whether attempt {number} arrived{said}")
     if due is not None:
         return DeliveryWait("retry", since, due, f"attempt {number} did not succeed{said}")
     return None
@@ -241,8 +241,8 @@ def _endpoint_hold(held: HeldEndpoint, since: float | None, now: float) -> Deliv
 
 def _held(hold: Hold | None, since: float | None) -> DeliveryWait:
     if hold is None:
-        return DeliveryWait("paused", since, None, "paused until somebody resumes it")
-    words = f"{_HOLDS[hold.reason]}{f' ({hold.detail})' if hold.detail else ''}, until somebody resumes it"
+        return DeliveryWait("paused", since, None, "paused until an operator resumes it")
+    words = f"{_HOLDS[hold.reason]}{f' ({hold.detail})' if hold.detail else ''}, until an operator resumes it"
     return DeliveryWait("paused", hold.since, None, words)
 
 

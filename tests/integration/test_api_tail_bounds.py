@@ -169,7 +169,7 @@ async def test_it_ends_soon_after_what_lets_the_caller_listen(monkeypatch: pytes
             async with listening(rig, key=left) as ear:
                 bearer = {"Authorization": f"Bearer {left}"}
                 assert document(await rig.request("DELETE", "/v1/session", headers=bearer))["ended"]
-                await is_sent_home(ear, "somebody has ended it")
+                await is_sent_home(ear, "it was ended")
             async with listening(rig, key=late) as ear:
                 rig.clock.now += 61
                 await is_sent_home(ear, "expired")

@@ -146,7 +146,7 @@ def test_a_pause_and_its_end() -> None:
 def test_a_hold_says_since_when_and_why() -> None:
     hold = Hold("gone", NOW - 500, "410 to attempt 3")
     wait = waits(NEW, health=EndpointHealth("closed", inf, 0, hold=hold))
-    told = "paused, as it said that it is gone (410 to attempt 3), until somebody resumes it"
+    told = "paused, as it said that it is gone (410 to attempt 3), until an operator resumes it"
     assert wait == DeliveryWait("paused", NOW - 500, None, told)
 
 
@@ -214,6 +214,6 @@ def test_a_callback_says_what_keeps_it() -> None:
     retry = of_callback(FAILED, up, SERVED, None, NOW)
     assert retry == DeliveryWait("callback", NOW - 10, NOW + 50, "attempt 2 did not succeed: refused: no")
     paused = of_callback(FAILED, down, SERVED, NOW - 9, NOW)
-    assert (paused.kind, paused.until, paused.detail) == ("callback", None, "paused until somebody resumes it")
+    assert (paused.kind, paused.until, paused.detail) == ("callback", None, "paused until an operator resumes it")
     assert of_callback(FAILED, up, UNSERVED, NOW - 9, NOW).kind == "no_worker"
     assert of_callback(Watched(Row()), None, SERVED, NOW - 9, NOW).kind == "callback"

@@ -5,17 +5,7 @@ from typing import Final, NamedTuple
 
 from aiohttp import web
 
-from relay.api.access import (
-    OWNERS,
-    READ,
-    access_of,
-    check_own,
-    forbidden,
-    life_of,
-    may_read,
-    may_see,
-    may_see_of,
-)
+from relay.api.access import OWNERS, READ, access_of, check_own, forbidden, life_of, may_read, may_see, may_see_of
 from relay.api.context import ApiContext
 from relay.api.messages import unseen
 from relay.api.problems import invalid

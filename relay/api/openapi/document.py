@@ -43,7 +43,7 @@ A sender puts messages in; the relay delivers each to its receivers, gets the re
 Whatever is refused is answered with problem details (RFC 9457): `type` is a path of this API that answers with a page.
 A path that there is not is a 404, a method that it does not take a 405 with `Allow`; HEAD is taken where GET is. Query
 parameters and members of a body that are not listed are refused."""
-_TOLD: Final = {
+_OF_HEADER: Final = {
     "Location": "The path of what was made.",
     "Retry-After": "Seconds after which to repeat the request.",
     "WWW-Authenticate": "What would prove who calls.",
@@ -206,7 +206,7 @@ def _problems(operation: Route) -> dict[str, Any]:
 
 def _problem(status: int, kinds: Sequence[ProblemKind]) -> dict[str, Any]:
     types = [f"/problems/{kind.name}" for kind in kinds]
-    told = {name: _header(_TOLD[name]) for name in _OF_STATUS.get(status, ())}
+    headers = {name: _header(_OF_HEADER[name]) for name in _OF_STATUS.get(status, ())}
     schema = {
         "allOf": [{"$ref": "#/components/schemas/ProblemView"}],
         "properties": {"type": {"enum": types}, "status": {"const": status}},
@@ -215,7 +215,7 @@ def _problem(status: int, kinds: Sequence[ProblemKind]) -> dict[str, Any]:
     return {
         "description": "; ".join(f"{kind.title} (`{kind.name}`)" for kind in kinds),
         "content": {MEDIA_TYPE: {"schema": schema, "examples": examples}},
-        **({"headers": told} if told else {}),
+        **({"headers": headers} if headers else {}),
     }
 
 

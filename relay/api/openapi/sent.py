@@ -52,7 +52,7 @@ _LEFT_ALONE: Final = "Nothing is sent there for as long as `Retry-After` says; t
 _RETRIED: Final = {
     "2XX": "It is done.",
     **dict.fromkeys(("400", "413", "415", "422"), _REFUSED),
-    "410": "The endpoint is gone: nothing more is sent there until somebody resumes it.",
+    "410": "The endpoint is gone: nothing more is sent there until it is resumed.",
     **dict.fromkeys(("429", "503"), _LEFT_ALONE),
     "default": "Sent again later, less and less often. Redirects are not followed.",
 }
@@ -63,7 +63,7 @@ DELIVERY: Final = Sent(
     "POSTed to the receiver's `post_endpoint` until it is accepted, at least once: `webhook-id` is the same on every "
     "attempt. Its payload is passed on byte for byte, with the headers of its own that `forward_headers` lets by.",
     (
-        SentHeader("webhook-id", "`msg_` and 26 characters, made of source and message id: to tell repeats by."),
+        SentHeader("webhook-id", "`msg_` and 26 characters, made of source and message id: to recognise repeats."),
         *_SIGNED,
         SentHeader("ce-specversion", "1.0: CloudEvents, binary mode."),
         SentHeader("ce-id", "The message id, percent-encoded where CloudEvents has it so."),
@@ -178,11 +178,11 @@ _OWN_EVENTS: Final[Mapping[Turn | Literal["message.failed"], tuple[str, str]]] =
     "receiver.back": ("A receiver has answered a ping, to those that subscribe", "Its backlog follows, in order."),
     "receiver.disabled": (
         "A receiver was down for too long, to those that subscribe",
-        "It is sent nothing until somebody resumes it.",
+        "It is sent nothing until it is resumed.",
     ),
     "receiver.gone": (
         "A receiver has said that it is gone, to those that subscribe",
-        "It is sent nothing until somebody resumes it.",
+        "It is sent nothing until it is resumed.",
     ),
     "message.failed": (
         "Messages have failed for good, to those that subscribe",
@@ -202,7 +202,7 @@ def _own_event(name: Turn | Literal["message.failed"]) -> Sent:
 _OF_OWN_EVENTS: Final = {
     header.name: header
     for header in (
-        SentHeader("ce-id", "Made of the type, the receiver, and what tells it from others."),
+        SentHeader("ce-id", "Made of the type, the receiver, and what distinguishes it from others."),
         SentHeader("ce-source", "`relay`."),
         SentHeader("ce-type", "The name of this event."),
         SentHeader("ce-time", "When it was noticed."),
