@@ -14,9 +14,11 @@ from tests.integration.production import Rig, messages
 from tests.servers.postgres import PostgresServer
 from tests.servers.process import RelayProcess
 
-pytestmark = [pytest.mark.kafka, pytest.mark.timeout(240)]
+pytestmark = [pytest.mark.kafka, pytest.mark.timeout(600)]
 
 MESSAGES: Final = 48
+PATIENCE_S: Final = 240.0
+"""Each look at the history is a process, which takes many seconds on a loaded machine."""
 OVER: Final = 3
 """As the rows have it: the answer is back at the sender."""
 
@@ -36,7 +38,7 @@ async def command(rig: Rig, *arguments: str) -> tuple[int | None, str]:
 
 
 async def until_all_is_told(rig: Rig, count: int) -> None:
-    async with asyncio.timeout(60):
+    async with asyncio.timeout(PATIENCE_S):
         while True:
             code, output = await command(rig, "history", "status", "-o", "json")
             assert code == 0, output
@@ -49,7 +51,7 @@ async def until_all_is_told(rig: Rig, count: int) -> None:
 
 async def until_all_is_over(rig: Rig, rows: Callable[[], Awaitable[Rows]], count: int) -> Rows:
     """Once all callbacks are told, too."""
-    async with asyncio.timeout(60):
+    async with asyncio.timeout(PATIENCE_S):
         while True:
             await until_all_is_told(rig, count)
             found = await rows()
