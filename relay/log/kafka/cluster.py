@@ -5,7 +5,7 @@ from collections.abc import Coroutine
 from dataclasses import dataclass, field
 from enum import IntEnum
 from ssl import SSLCertVerificationError, SSLContext, SSLError
-from typing import Final, Literal, TypedDict
+from typing import Any, Final, Literal
 
 from aiokafka.conn import AIOKafkaConnection, collect_hosts, create_conn
 from aiokafka.errors import (
@@ -88,18 +88,6 @@ def _no_passphrase() -> str:
     raise ValueError("the key is encrypted; give one without a passphrase")
 
 
-class ClientArguments(TypedDict):
-    """The arguments that every client class of the library takes."""
-
-    bootstrap_servers: str
-    client_id: str
-    security_protocol: str
-    ssl_context: SSLContext | None
-    sasl_mechanism: str
-    sasl_plain_username: str | None
-    sasl_plain_password: str | None
-
-
 @dataclass(frozen=True, slots=True)
 class KafkaCluster:
     """A cluster and how we name ourselves there. `servers`: "host:port", comma-separated.
@@ -125,7 +113,8 @@ class KafkaCluster:
     def request_timeout_s(self) -> float:
         return self.request_timeout_ms / 1000
 
-    def arguments(self) -> ClientArguments:
+    def arguments(self) -> dict[str, Any]:
+        """The arguments that every client class of the library takes."""
         return {
             "bootstrap_servers": self.servers,
             "client_id": self.client_id,
@@ -141,7 +130,7 @@ class KafkaCluster:
     ) -> AIOKafkaConnection:
         """A connection to one broker, apart from those of the library's clients. Raises the library's errors, OSError,
         TimeoutError."""
-        arguments = dict(self.arguments())
+        arguments = self.arguments()
         del arguments["bootstrap_servers"]
         return await create_conn(
             host, port, **arguments, request_timeout_ms=request_timeout_ms, max_idle_ms=max_idle_ms

@@ -181,16 +181,11 @@ class FetchLoop:
 
     def _raise_trouble(self, feeds: Iterable[Feed]) -> None:
         over = [feed for feed in feeds if feed.is_over]
-        missing = sorted(feed.at for feed in over if isinstance(feed.trouble, OffsetMissing))
+        missing = {feed.at: feed.trouble for feed in over if isinstance(feed.trouble, OffsetMissing)}
         if missing:
-            names = ", ".join(f"{at} at {self._feeds[at].position}" for at in missing)
-            lost = {
-                at: span
-                for feed in over
-                if isinstance(feed.trouble, OffsetMissing)
-                for at, span in feed.trouble.lost.items()
-            }
-            raise OffsetMissing(f"Kafka: there is no record to go on with: {names}", missing, lost)
+            names = ", ".join(f"{at} at {self._feeds[at].position}" for at in sorted(missing))
+            lost = {at: span for trouble in missing.values() for at, span in trouble.lost.items()}
+            raise OffsetMissing(f"Kafka: there is no record to go on with: {names}", sorted(missing), lost)
         troubles = [feed.trouble for feed in over if feed.trouble is not None]
         for feed in over:  # all at once: one by one, the last would be requested long after it has recovered
             feed.trouble = None

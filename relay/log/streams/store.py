@@ -77,19 +77,8 @@ class StreamStore:
             redis_connect_func=self._connected,
         )
         self._redis = Redis(connection_pool=self._pool)
-        self._grow_topic = self._redis.register_script(scripts.GROW_TOPIC)
-        self._append = self._redis.register_script(scripts.APPEND)
-        self._fetch = self._redis.register_script(scripts.FETCH)
-        self._read = self._redis.register_script(scripts.READ)
-        self._spans = self._redis.register_script(scripts.SPANS)
-        self._changes = self._redis.register_script(scripts.CHANGES)
-        self._page = self._redis.register_script(scripts.PAGE)
-        self._index = self._redis.register_script(scripts.INDEX)
-        self._values = self._redis.register_script(scripts.VALUES)
-        self._take = self._redis.register_script(scripts.TAKE)
-        self._commit = self._redis.register_script(scripts.COMMIT)
-        self._begin_group = self._redis.register_script(scripts.BEGIN_GROUP)
-        self._trim = self._redis.register_script(scripts.TRIM)
+        self._scripts: dict[str, AsyncScript] = {}
+        """By source; registered when they are first called."""
 
     async def open(self) -> None:
         """Read the list of topics."""
@@ -132,7 +121,7 @@ class StreamStore:
         """Raises LogUnavailable when there is no such topic."""
         while (spec := await self.spec(topic, partitions)).partitions < partitions:
             grown = msgspec.json.encode(replace(spec, partitions=partitions))
-            await self._call(self._grow_topic, [self.keys.topics], [topic, partitions, grown])
+            await self._call(scripts.GROW_TOPIC, [self.keys.topics], [topic, partitions, grown])
 
     async def describe(self, topics: Sequence[str]) -> dict[str, TopicSpec]:
         await self.open()
@@ -146,7 +135,7 @@ class StreamStore:
         kept."""
         keys = [self.keys.ends, self.keys.records(partition), self.keys.offsets(partition.topic)]
         args: list[Argument] = [str(partition), partition.partition, retention_s * 1000, *passed]
-        return cast(int, await self._call(self._trim, keys, args))
+        return cast(int, await self._call(scripts.TRIM, keys, args))
 
     # records
 
@@ -160,7 +149,7 @@ class StreamStore:
             args += [str(at), spec.cleanup, -1 if floor is None else floor, len(records)]
             for key, packed in records:
                 args += [key, packed]
-        return cast(list[int], await self._call(self._append, keys, args))
+        return cast(list[int], await self._call(scripts.APPEND, keys, args))
 
     async def fetch(
         self, positions: Mapping[TopicPartition, Position], max_records: int, max_bytes: int = _FETCH_BYTES
@@ -178,7 +167,7 @@ class StreamStore:
         for partition, position in positions.items():
             keys.append(self.keys.records(partition))
             args += [str(partition), position]
-        found = cast(list[tuple[int, list[Entry]]], await self._call(self._fetch, keys, args))
+        found = cast(list[tuple[int, list[Entry]]], await self._call(scripts.FETCH, keys, args))
         gone = [partition for partition, (missing, _) in zip(positions, found, strict=True) if missing]
         if gone:
             names = ", ".join(map(str, gone))
@@ -203,7 +192,7 @@ class StreamStore:
             cleanup = (await self.spec(at.topic)).cleanup
             args += [cleanup, at.offset if cleanup == "delete" else key or b""]
         keys = [self.keys.records(partition) for partition in partitions]
-        found = cast(list[Entry | bytes | None], await self._call(self._read, keys, args))
+        found = cast(list[Entry | bytes | None], await self._call(scripts.READ, keys, args))
         return [
             None if it is None else from_value(at, it) if isinstance(it, bytes) else from_entry(at, it)
             for at, it in zip(partitions, found, strict=True)
@@ -219,7 +208,7 @@ class StreamStore:
         """As `table`, some records at a time and in no order; a record may come twice."""
         cursor, keys = b"0", [self.keys.records(partition)]
         while True:  # in steps: one HGETALL of a large table would delay all other calls
-            reply = await self._call(self._page, keys, [cursor, _SCAN_COUNT])
+            reply = await self._call(scripts.PAGE, keys, [cursor, _SCAN_COUNT])
             cursor, lengths, values = cast(tuple[bytes, bytes, bytes], reply)
             yield from_values(partition, lengths, values)
             if cursor == b"0":
@@ -234,7 +223,7 @@ class StreamStore:
         position, keys = 0, [self.keys.records(partition)]
         while position < len(entries):
             asked = entries[position : position + _SCAN_COUNT]
-            reply = await self._call(self._values, keys, [_SCAN_BYTES, *asked])
+            reply = await self._call(scripts.VALUES, keys, [_SCAN_BYTES, *asked])
             looked_at, lengths, values = cast(tuple[int, bytes, bytes], reply)
             yield from_values(partition, lengths, values)
             position += looked_at
@@ -244,7 +233,7 @@ class StreamStore:
         found: set[bytes] = set()
         cursor, keys = b"0", [self.keys.records(partition)]
         while True:
-            reply = await self._call(self._index, keys, [cursor, _INDEX_COUNT])
+            reply = await self._call(scripts.INDEX, keys, [cursor, _INDEX_COUNT])
             cursor, entries = cast(tuple[bytes, list[bytes]], reply)
             found.update(entry for entry in entries if first <= entry < end)
             if cursor == b"0":
@@ -255,7 +244,7 @@ class StreamStore:
         again since), about a MiB of them, and the position to go on from. Raises LogUnavailable if that part of the
         changes is gone."""
         keys = [self.keys.ends, self.keys.records(partition), self.keys.changes(partition)]
-        reply = await self._call(self._changes, keys, [str(partition), position, _CHANGES_AT_ONCE, _SCAN_BYTES])
+        reply = await self._call(scripts.CHANGES, keys, [str(partition), position, _CHANGES_AT_ONCE, _SCAN_BYTES])
         missing, following, found = cast(tuple[int, int, list[tuple[int, bytes, bytes, bytes | None]]], reply)
         if missing:
             raise LogUnavailable(f"fell behind the changes of {partition.topic}: follow it anew")
@@ -280,7 +269,7 @@ class StreamStore:
         for partition in partitions:
             compact = (await self.spec(partition.topic)).cleanup == "compact"
             keys.append(self.keys.changes(partition) if compact else self.keys.records(partition))
-        found = cast(list[list[int]], await self._call(self._spans, keys, list(map(str, partitions))))
+        found = cast(list[list[int]], await self._call(scripts.SPANS, keys, list(map(str, partitions))))
         return {partition: PartitionSpan(*span) for partition, span in zip(partitions, found, strict=True)}
 
     async def ends(self, partitions: Sequence[TopicPartition]) -> dict[TopicPartition, int]:
@@ -300,7 +289,7 @@ class StreamStore:
         """Put `group` at the beginning of each partition where it has no offset."""
         records = [self.keys.records(TopicPartition(spec.name, n)) for n in range(spec.partitions)]
         keys = [self.keys.offsets(spec.name), self.keys.ends, *records]
-        await self._call(self._begin_group, keys, [group, spec.name, spec.cleanup])
+        await self._call(scripts.BEGIN_GROUP, keys, [group, spec.name, spec.cleanup])
 
     async def there(self, topics: Collection[str]) -> dict[str, int]:
         return {topic: spec.partitions for topic, spec in (await self.describe(list(topics))).items()}
@@ -313,7 +302,7 @@ class StreamStore:
             field = group_field(partition.partition, group)
             args += [field, field if former is None else group_field(partition.partition, former)]
         history = {at: self._committed.get((group, at), self.histories.of(at)) for at in partitions}
-        reply = await self._call(self._take, self._group_keys(list(partitions)), args)
+        reply = await self._call(scripts.TAKE, self._group_keys(list(partitions)), args)
         taken: dict[TopicPartition, TakenPartition] = {}
         for at, (epoch, found) in zip(partitions, cast(list[tuple[int, bytes | None]], reply), strict=True):
             position = None if found is None else Position(int(found), history[at])
@@ -325,7 +314,7 @@ class StreamStore:
         partitions, args = list(commits), list[Argument]()
         for partition, commit in commits.items():
             args += [group_field(partition.partition, group), commit.epoch, commit.position.offset]
-        lost = cast(int, await self._call(self._commit, self._group_keys(partitions), args))
+        lost = cast(int, await self._call(scripts.COMMIT, self._group_keys(partitions), args))
         if lost:
             partition = partitions[lost - 1]
             raise PartitionLost(f"{group} has a newer owner of {partition}")
@@ -368,7 +357,11 @@ class StreamStore:
             await connection.disconnect(nowait=True)
             raise
 
-    async def _call(self, script: AsyncScript, keys: Sequence[str], args: Sequence[Argument]) -> object:
+    async def _call(self, source: str, keys: Sequence[str], args: Sequence[Argument]) -> object:
+        """Run the script with this source."""
+        script = self._scripts.get(source)
+        if script is None:
+            script = self._scripts[source] = self._redis.register_script(source)
         with self._errors():
             return cast(object, await script(keys=keys, args=args))
 
