@@ -10,11 +10,11 @@ COMMANDS: Final = {
     "demo": ("relay.cli.demo", "Send real payloads to three kinds of receiver, and print events as they happen."),
     "dev": ("relay.cli.dev", "Run everything in one process, embedded, with a demo receiver."),
     "doctor": ("relay.cli.doctor", "Check the relay and its dependencies, and say what to do."),
-    "export": ("relay.cli.export", "Export the data of a stopped relay."),
+    "export": ("relay.cli.transfer", "Export the data of a stopped relay."),
     "failed": ("relay.cli.failed", "List, show, replay or discard dead letters."),
     "help": ("relay.cli.help", "Show a page of the documentation, or list them all."),
     "history": ("relay.cli.history", "Show the history's lag, or rebuild it."),
-    "import": ("relay.cli.import_", "Import the data of another relay."),
+    "import": ("relay.cli.transfer", "Import the data of another relay."),
     "keys": ("relay.cli.access", "Create, list, rotate and revoke keys of the API."),
     "messages": ("relay.cli.messages", "List messages, and the status of each delivery."),
     "portal": ("relay.cli.access", "Create links to the portal of an owner."),
@@ -33,8 +33,8 @@ COMMANDS: Final = {
     "top": ("relay.cli.top", "Show rates, lag and failures of each stage and receiver, as they change."),
     "topics": ("relay.cli.topics", "Create the topics, or describe them."),
     "trigger": ("relay.cli.send", "Send sample events."),
-    "version": ("relay.cli.version", "Print the version."),
-    "worker": ("relay.cli.worker", "Run one worker on Kafka and Redis."),
+    "version": ("relay.cli.group", "Print the version."),
+    "worker": ("relay.cli.run", "Run one worker on Kafka and Redis."),
 }
 """Command -> its module, which has a click command of the same name (`import_`), and its line in --help."""
 

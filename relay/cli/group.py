@@ -4,13 +4,33 @@ import errno
 import importlib
 import keyword
 import os
+import platform
 import sys
 
 import click
 from click.shell_completion import CompletionItem
 
+from relay import __version__
 from relay.cli.commands import COMMANDS, INTERRUPTED
+from relay.cli.options import output_option
 from relay.domain.errors import RelayError, UserError
+
+
+def version_text() -> str:
+    """The version in one line."""
+    return f"relay {__version__} (Python {platform.python_version()})"
+
+
+@click.command()
+@output_option
+def version(output: str) -> None:
+    """Print the version."""
+    if output == "json":
+        from relay.cli.table import print_json  # its imports take time
+
+        print_json({"version": __version__, "python": platform.python_version()})
+    else:
+        click.echo(version_text())
 
 
 class Lazy(click.Group):
@@ -49,8 +69,6 @@ class Lazy(click.Group):
 
 def _show_version(ctx: click.Context, _: click.Parameter, wanted: bool) -> None:
     if wanted and not ctx.resilient_parsing:
-        from relay.cli.version import version_text
-
         click.echo(version_text())
         ctx.exit()
 

@@ -4,12 +4,14 @@ import os
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from relay.config.settings import CONFIG_FILE, Settings, load_settings
 from relay.domain.errors import UserError
+
+if TYPE_CHECKING:
+    from relay.config.settings import Settings
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -51,8 +53,10 @@ def options(*some: Callable[[F], F]) -> Callable[[F], F]:
     return decorate
 
 
-def settings_from(config_file: Path | None) -> Settings:
+def settings_from(config_file: Path | None) -> "Settings":
     """The settings of this process. Raises UserError."""
+    from relay.config.settings import CONFIG_FILE, load_settings  # some commands have options, and need no settings
+
     return load_settings({CONFIG_FILE: config_file}, os.environ)
 
 

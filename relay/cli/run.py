@@ -1,24 +1,26 @@
-"""`relay run`: production, on Kafka and Redis from the settings."""
+"""`relay run` and `relay worker`: production, on Kafka and Redis from the settings."""
 
 import os
 import sys
 from dataclasses import replace
 from functools import partial
+from math import ceil
 from pathlib import Path
+from typing import Final
 
 import click
 from structlog.contextvars import bind_contextvars
 
 from relay import __version__
 from relay.api.peers import GroupProcess
-from relay.cli.cores import available_cores
 from relay.cli.local_history import with_local_history
 from relay.cli.options import config_option, settings_from
 from relay.cli.startup import check_api, check_history, names, roles_of
 from relay.clock import SystemClock
 from relay.config.answer_urls import answer_secrets
-from relay.config.plan import ROLES, ProcessPlan
+from relay.config.plan import API, ROLES, ProcessPlan
 from relay.config.settings import Settings
+from relay.domain.errors import UserError
 from relay.run.composition import kafka_log, redis_state
 from relay.run.event_loop import run_loop, run_until_signalled
 from relay.run.history_part import lower_priority
@@ -30,6 +32,8 @@ GATHER_BYTES = 262_144
 """Bytes per fetch from a broker, for the history."""
 STOP_MARGIN_S = 15.0
 """Beyond the grace period for requests in flight: leaving the groups, closing connections."""
+
+CPU_MAX: Final = Path("/sys/fs/cgroup/cpu.max")
 
 
 @click.command()
@@ -121,3 +125,37 @@ async def _run(settings: Settings, plan: ProcessPlan, member: GroupProcess | Non
         lifeline=sys.stdin.fileno() if member else None,
     )
     events.info("stopped")
+
+
+@click.command()
+@click.argument("role", type=click.Choice([role for role in ROLES if role != API]))
+@click.option("--receiver", "receivers", multiple=True, help="Serve only this receiver; repeatable.")
+@config_option
+def worker(role: str, receivers: tuple[str, ...], config_file: Path | None) -> None:
+    """Run one worker on Kafka and Redis, until SIGTERM or SIGINT.
+
+    `to-receiver` and `from-receiver-async` serve all receivers, or those that --receiver names.
+    """
+    if receivers and role not in ("to-receiver", "from-receiver-async"):
+        raise UserError(f"--receiver: {role} does not work per receiver")
+    settings = settings_from(config_file)
+    check_history(with_local_history(settings, os.environ), role)
+    only = frozenset(receivers) if receivers else None
+    run_production(settings, ProcessPlan(frozenset({role}), only, answer_secrets=answer_secrets(settings)))
+
+
+def available_cores() -> int:
+    """At least 1. In a container with a limit, the limit counts rather than the host's processors."""
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    try:
+        return within_limit(cores, CPU_MAX.read_text())
+    except OSError:  # no container, or none of the second version of control groups
+        return cores
+
+
+def within_limit(cores: int, cpu_max: str) -> int:
+    """`cores`, or fewer. `cpu_max`: microseconds of processor time, or "max", in each so many, as cgroup v2 has it."""
+    quota, _, period = cpu_max.strip().partition(" ")
+    if quota == "max":
+        return cores
+    return max(1, min(cores, ceil(int(quota) / int(period))))

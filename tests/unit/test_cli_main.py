@@ -23,7 +23,7 @@ main()
 """
 
 
-@pytest.mark.parametrize("module", ["click", "relay.cli.group", "relay.domain.errors", "relay.cli.version"])
+@pytest.mark.parametrize("module", ["click", "relay.cli.group", "relay.domain.errors", "relay.cli.options"])
 def test_an_interrupt_while_modules_are_loaded_says_nothing(module: str) -> None:
     code = INTERRUPTED.format(module=module)
     ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False)

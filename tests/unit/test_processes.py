@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from relay.api.peers import GroupProcess
-from relay.cli.cores import available_cores, within_limit
+from relay.cli.run import available_cores, within_limit
 from relay.config.plan import API, ROLES, ProcessPlan
 from relay.run import processes
 from relay.run.processes import (

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from relay.cli.commands import COMMANDS
-from relay.cli.reference.every import PAGES
+from relay.cli.reference import PAGES
 from relay.cli.reference.log_events import found
 from relay.cli.reference.markdown import cell
 from relay.cli.reference.settings import meanings_of

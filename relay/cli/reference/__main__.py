@@ -3,7 +3,7 @@
 import sys
 from pathlib import Path
 
-from relay.cli.reference.every import PAGES
+from relay.cli.reference import PAGES
 
 
 def write(directory: Path) -> None:
