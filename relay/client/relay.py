@@ -13,7 +13,7 @@ import aiohttp
 import msgspec
 
 from relay.client.call import Asyncio, Blocking, Iteration, Loop, M, Method, Resource, every, route
-from relay.client.errors import ApiError, ClientError, NotARelay, RelayUnreachable, WaitTimeout
+from relay.client.errors import ApiError, ClientError, RelayUnreachable, WaitTimeout
 from relay.client.http import JSON, Http, Response, decoded, path
 from relay.client.resources import Failed, Keys, Messages, Receivers, Replays, Sessions, Sources
 from relay.client.sse import ServerSentEvent
@@ -320,7 +320,7 @@ class Relay(RelayApi[Blocking]):
 
 
 def _is_passing(error: ClientError) -> bool:
-    return error.busy or (isinstance(error, RelayUnreachable) and not isinstance(error, NotARelay))
+    return error.busy or (isinstance(error, RelayUnreachable) and error.lost)
 
 
 def _message(source: str, id: str) -> str:

@@ -99,6 +99,29 @@ async def test_something_else_that_answers_is_named(api: Api, relay: AsyncRelay)
         await relay.receivers.get("ci")
 
 
+async def test_the_tail_connects_again_after_a_stream_that_ended_or_broke(
+    api: Api, relay: AsyncRelay, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("relay.client.relay._RECONNECT_S", 0.0)
+    stream = web.Response(text="event: listening\ndata: {}\n\n", content_type="text/event-stream")
+    api.responses.append(stream)
+    api.says(503)
+    api.responses.append(stream)
+    reasons: list[str] = []
+    events = relay.tail(reconnect=lambda error: reasons.append(str(error)))
+    assert [(await anext(events)).name, (await anext(events)).name] == ["listening", "listening"]
+    assert reasons == ["GET /v1/tail: 503 Away: later"]
+    assert len(api.requests) == 3
+
+
+async def test_the_tail_ends_with_its_stream_and_raises_what_it_began_with(api: Api, relay: AsyncRelay) -> None:
+    api.responses.append(web.Response(text="event: listening\ndata: {}\n\n", content_type="text/event-stream"))
+    api.says(503)
+    assert [event.name async for event in relay.tail()] == ["listening"]
+    with pytest.raises(ApiError, match="503 Away"):
+        await anext(relay.tail(reconnect=lambda _error: None))
+
+
 async def test_nobody_answers() -> None:
     async with AsyncRelay("http://127.0.0.1:9", tries=1) as relay:
         with pytest.raises(RelayUnreachable, match="no relay answers at"):
