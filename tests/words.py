@@ -33,6 +33,7 @@ CHECKED: Final = (
     "relay/delivery",
     "relay/domain",
     "relay/embedded",
+    "relay/engine",
     "relay/history",
     "relay/log",
     "relay/pages",

@@ -29,7 +29,7 @@ from relay.domain.message import Message
 from relay.domain.ordering import order_digest
 from relay.domain.receiver import Endpoint, Receiver, Source
 from relay.domain.topics import SHARED, Topics, lane_of
-from relay.engine.parking import parked_key, unwrap
+from relay.engine.parked_copy import parked_key, unwrap
 from relay.log.partitioner import partition_of
 from relay.log.port import Coordinate, LogReader, Record, TopicPartition, read_each
 from relay.state.port import State

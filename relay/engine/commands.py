@@ -1,23 +1,25 @@
-"""What a lane wants done by the ports: one queue for each kind of call, of which one is under way at a time. Pure."""
+"""Calls to the ports that a lane requests: one queue for each kind of call, with at most one call in flight. Pure."""
 
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import Enum
 from itertools import accumulate, islice
+from operator import attrgetter
 from typing import Any, Final, Generic, NamedTuple, TypeVar
 
 from relay.engine.slices import SLICE_BYTES
 from relay.engine.work import Work
-from relay.log.port import Record
+from relay.log.port import Record, size_of
 
 T = TypeVar("T")
 
 
 class CallQueue(Enum):
-    """Kinds of calls, in the order in which they are made: what ends something goes before what begins something."""
+    """Kinds of calls, in the order in which they are made: those that end something before those that begin
+    something."""
 
-    __hash__ = object.__hash__  # Enum's own is Python
+    __hash__ = object.__hash__  # that of Enum is Python code
 
     SETTLE = "store outcomes"
     ECHO = "store outcomes of pings"
@@ -34,20 +36,15 @@ class CallQueue(Enum):
 
 
 BATCH: Final = 250
-Weigh = Callable[[Any], int]
-"""Bytes that an item brings to its call, which takes a slice of them (`relay.engine.slices`), or one item."""
 _LIMITS: Final = {CallQueue.ALONE: 1, CallQueue.RESERVE: 1, CallQueue.TAKE_DUE: 1}
 ATTEMPTS: Final = (CallQueue.SETTLE, CallQueue.ECHO)
 STILL_COUNT: Final = frozenset({CallQueue.BEGIN, CallQueue.ALONE, *ATTEMPTS})
-"""Also when the lane was left."""
+"""Calls that are still made when the lane was left."""
 WAYS_OUT: Final = (*ATTEMPTS, CallQueue.APPEND, CallQueue.MARK, CallQueue.RETIRE, CallQueue.PARK, CallQueue.ALONE)
 
 
-NOTHING_WEIGHS: Final[Mapping[CallQueue, Weigh]] = {}
-
-
 class Command(NamedTuple):
-    """One call for these items; what comes of it is told with `Lane.carried_out` or `Lane.refused`."""
+    """One call for these items; its result goes to `core.carried_out`, `core.refused` or `core.lost`."""
 
     ask: CallQueue
     items: Sequence[Any]
@@ -55,35 +52,58 @@ class Command(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Alone:
-    """Run `part` of ours for `record`, and put the question to the outside that it returns for `work`, if it is one;
-    `times`: under a mark that says so often, None: without one. `done` gets anything else that it returns; None: the
-    question is put. Both are told the time (monotonic)."""
+    """Run `part` of our code for `record` alone in the process, and make the request for `work` if `part` returns one.
+
+    `times`: the number in the mark that is stored meanwhile; None for no mark. `done` gets the result, which is None if
+    a request was made, and otherwise the decision on `work`. Both functions get the time (monotonic seconds).
+    """
 
     record: Record
     work: Work | None
     times: int | None
     part: Callable[[float], Any]
-    done: Callable[[Any, float], None]
+    done: Callable[[Any, float], None] | None
 
 
+def _answer_bytes(settled: Any) -> int:
+    result = settled.settlement.result
+    return 0 if result is None else len(result.body or b"")
+
+
+def _copy_bytes(work: Work) -> int:
+    return size_of(work.record)
+
+
+Weigh = Callable[[Any], int]
+_WEIGHTS: Final[Mapping[CallQueue, Weigh]] = {
+    CallQueue.SETTLE: _answer_bytes,
+    CallQueue.APPEND: attrgetter("weight"),
+    CallQueue.PARK: _copy_bytes,
+}
+"""Bytes that an item adds to its call, which takes a slice of them (`relay.engine.slices`), or one item."""
+
+
+@dataclass(slots=True)
 class _Queue(Generic[T]):
-    __slots__ = ("alone", "limit", "under_way", "waiting", "weigh")
+    """`alone`: how many of the first items go in a call of their own."""
 
-    def __init__(self, limit: int, weigh: Weigh | None) -> None:
-        self.limit = limit
-        self.weigh = weigh
-        self.waiting: deque[T] = deque()
-        self.under_way: list[T] = []
-        self.alone = 0
-        """So many of the first are asked for one by one."""
+    limit: int
+    weigh: Weigh | None
+    waiting: deque[T] = field(default_factory=deque)
+    in_flight: list[T] = field(default_factory=list)
+    alone: int = 0
 
     def take(self) -> list[T]:
         count = min(1 if self.alone else self.limit, len(self.waiting))
         if self.weigh is not None and count > 1:
             count = self._in_a_slice(count, self.weigh)
         self.alone = max(0, self.alone - 1)
-        self.under_way = [self.waiting.popleft() for _ in range(count)]
-        return self.under_way
+        if count == len(self.waiting):
+            self.in_flight = list(self.waiting)
+            self.waiting.clear()
+        else:
+            self.in_flight = [self.waiting.popleft() for _ in range(count)]
+        return self.in_flight
 
     def _in_a_slice(self, most: int, weigh: Weigh) -> int:
         weights = list(map(weigh, islice(self.waiting, most)))
@@ -95,66 +115,74 @@ class _Queue(Generic[T]):
 class Commands:
     """The calls of one lane."""
 
-    def __init__(self, weights: Mapping[CallQueue, Weigh] = NOTHING_WEIGHS) -> None:
+    def __init__(self) -> None:
         self._queues: dict[CallQueue, _Queue[Any]] = {
-            ask: _Queue(_LIMITS.get(ask, BATCH), weights.get(ask)) for ask in CallQueue
+            ask: _Queue(_LIMITS.get(ask, BATCH), _WEIGHTS.get(ask)) for ask in CallQueue
         }
-        self._ready: set[CallQueue] = set()
+        self.ready: set[CallQueue] = set()
+        """Queues whose next call can be made."""
+        self.busy: set[CallQueue] = set()
+        """Queues with items that wait or are in flight."""
 
     def put(self, ask: CallQueue, item: Any) -> None:
         queue = self._queues[ask]
         queue.waiting.append(item)
-        if not queue.under_way:
-            self._ready.add(ask)
+        self.busy.add(ask)
+        if not queue.in_flight:
+            self.ready.add(ask)
 
     def commands(self) -> list[Command]:
-        """What can be asked for now."""
-        if not self._ready:
-            return []
-        ready = [ask for ask in CallQueue if ask in self._ready] if len(self._ready) > 1 else list(self._ready)
-        self._ready.clear()
+        """The calls that can be made now."""
+        ready = list(self.ready) if len(self.ready) == 1 else [ask for ask in CallQueue if ask in self.ready]
+        self.ready.clear()
         return [Command(ask, items) for ask in ready if (items := self._queues[ask].take())]
 
     def answered(self, ask: CallQueue) -> None:
-        """The call that was under way is over."""
+        """The call in flight has ended."""
         queue = self._queues[ask]
-        queue.under_way = []
+        queue.in_flight = []
         if queue.waiting:
-            self._ready.add(ask)
+            self.ready.add(ask)
+        else:
+            self.busy.discard(ask)
 
     def one_by_one(self, ask: CallQueue, items: Sequence[Any]) -> None:
-        """`items`, which have come back, go first, each in a call of its own."""
+        """Put `items`, whose call has failed, first again, each in a call of its own."""
         queue = self._queues[ask]
         queue.waiting.extendleft(reversed(items))
         queue.alone += len(items)
-        self._ready.add(ask)
+        self.ready.add(ask)
+        self.busy.add(ask)
 
     def withdraw(self, ask: CallQueue, those: Callable[[Any], bool]) -> list[Any]:
-        """Such of what waits, in order: it is not to be asked for now."""
+        """Remove such of the items that wait, and return them in order."""
         out: list[Any] = []
         stay: deque[Any] = deque()
         for item in self._queues[ask].waiting:
             (out if those(item) else stay).append(item)
         self._queues[ask].waiting = stay
+        self._note_busy(ask)
         return out
 
     def drop(self, ask: CallQueue) -> None:
-        """What waits is not wanted any more."""
+        """Forget the items that wait."""
         self._queues[ask].waiting.clear()
+        self._note_busy(ask)
+
+    def _note_busy(self, ask: CallQueue) -> None:
+        if not self.count(ask):
+            self.busy.discard(ask)
 
     def waiting(self, ask: CallQueue) -> int:
         return len(self._queues[ask].waiting)
 
     def count(self, ask: CallQueue) -> int:
         queue = self._queues[ask]
-        return len(queue.waiting) + len(queue.under_way)
+        return len(queue.waiting) + len(queue.in_flight)
 
-    def under_way(self, ask: CallQueue) -> list[Any]:
-        return self._queues[ask].under_way
+    def in_flight(self, ask: CallQueue) -> list[Any]:
+        return self._queues[ask].in_flight
 
     @property
-    def any_under_way(self) -> bool:
-        return any(queue.under_way for queue in self._queues.values())
-
-    def busy(self, asks: Sequence[CallQueue]) -> bool:
-        return any(self._queues[ask].under_way or self._queues[ask].waiting for ask in asks)
+    def any_in_flight(self) -> bool:
+        return any(queue.in_flight for queue in self._queues.values())

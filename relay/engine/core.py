@@ -1,362 +1,340 @@
-"""A lane: one partition of a topic that this process owns. One ordered intake, one commit watermark, and every work in
-a phase of `phases.TRANSITIONS`. Pure: events in, commands out. All that decides what becomes of a record is here, and
-in the classes that `Lane` is built on, one on top of the other: `Ending`, `Waiting`, `Settling`, `Attempting`.
+"""Runs a lane: events in, commands out. `HANDLERS` has the function for each event of a work, by its phase.
 
 record -> READ -> WAITING -> BEGINNING -> RUNNING -> SETTLING -> APPENDING -> MARKING -> OVER -> watermark
                      ^                                  |
                      +------- due records <-- PARKING <-+
 
-`now` is monotonic seconds. `relay.engine.pump` brings the events, and makes the calls that the commands ask for.
+An event that the table does not have for the phase of its work ends the lane. Pure; `now` is monotonic seconds.
+`relay.engine.pump` delivers the events, and makes the calls that the commands request.
 """
 
-from collections import Counter
-from collections.abc import Sequence
+import heapq
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from math import inf
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 from relay.domain.errors import RecordTooLarge
-from relay.engine.attempting import TOKEN_BYTES, Attempting
-from relay.engine.commands import ATTEMPTS, BATCH, STILL_COUNT, WAYS_OUT, CallQueue, Command
-from relay.engine.ending import LaneSetup
-from relay.engine.intake import Arrived, Inbox
-from relay.engine.order import Order
-from relay.engine.parking import ParkedCopy, TakeUp, Took
-from relay.engine.phases import Event, Phase, advance
-from relay.engine.settling import RequestSeats
-from relay.engine.work import Dead, Done, Seen, Unread, W, WaitFor, Worker
-from relay.log.port import Record, TopicPartition, size_of
-from relay.state.attempts import CallKind
-from relay.state.rows import Due
+from relay.engine import admission, attempt, completion, intake, parking, settlement
+from relay.engine.commands import BATCH, STILL_COUNT, CallQueue, Command
+from relay.engine.lane import Lane
+from relay.engine.parked_index import Became, Stored
+from relay.engine.phases import Event, IllegalTransition, Phase
+from relay.engine.quarantine import Arrived
+from relay.engine.settlement import ToSettle
+from relay.engine.work import Call, Decision, Outcome, Seen, W
+from relay.log.port import Coordinate, Record, size_of
+from relay.state.attempts import Verdict, Wait
+from relay.state.rows import Row
 
 SHARE: Final = BATCH
-"""Records of one lane that are read in one turn, and works of it that start: the others have their turns, too."""
+"""Records of one lane that are read, and works that start, in one turn: other lanes have their turns, too."""
+
+AnyLane = Lane[Any]
+Handler = Callable[[AnyLane, Any, Any, float], None]
+"""Handles an event of a work: gets the lane, the work, the result that the event brings, and the time."""
+
+P, E = Phase, Event
+
+_HANDLERS: Final[Mapping[Phase, Mapping[Event, Handler]]] = {
+    P.READ: {E.LOOKED_UP: admission.looked_up},
+    P.WAITING: {E.TAKEN: attempt.taken},
+    P.SEATING: {E.SEATED: attempt.seated},
+    P.BEGINNING: {E.VERDICT: attempt.verdict},
+    P.DELAYED: {E.DUE: attempt.due},
+    P.RUNNING: {E.DECIDED: settlement.decided},
+    P.PINGING: {E.DECIDED: settlement.pinged},
+    P.ECHOING: {E.ECHOED: settlement.echoed},
+    P.SETTLING: {E.SETTLED: settlement.settled},
+    P.APPENDING: {E.APPENDED: completion.appended},
+    P.MARKING: {E.MARKED: completion.marked},
+    P.PARKING: {E.PARKED: parking.parked, E.NOT_PARKED: parking.not_parked},
+    P.BEHIND: {E.LOOKED_BEHIND: parking.looked_behind},
+    P.RETIRING: {E.RETIRED: completion.retired},
+}
 
 
-class LaneLevels(NamedTuple):
-    """Of one lane, or of many: attempts under way (`in_flight`), and what the rest waits for."""
-
-    in_flight: int
-    waits: Counter[WaitFor]
-
-    def plus(self, other: "LaneLevels") -> "LaneLevels":
-        return LaneLevels(self.in_flight + other.in_flight, self.waits + other.waits)
+def _illegal(event: Event, lane: AnyLane, work: Any, result: Any, now: float) -> None:
+    raise IllegalTransition(work, event)
 
 
-NOTHING: Final = LaneLevels(0, Counter())
+HANDLERS: Final[Mapping[Phase, dict[Event, Handler]]] = {
+    phase: {event: _HANDLERS.get(phase, {}).get(event, partial(_illegal, event)) for event in Event} for phase in Phase
+}
+"""As above; and every other event raises IllegalTransition.
+
+The events TAKEN_IN, WITHDRAWN and TWIN_LEFT are not here: a handler causes them for other works of the lane, and moves
+these itself."""
 
 
-class Lane(Attempting[W]):
-    """Runs a worker's step for every record of a partition, safely."""
+# --- events -----------------------------------------------------------------------------------------------------
 
-    def __init__(self, setting: LaneSetup, worker: Worker[W], seats: RequestSeats[W]) -> None:
-        super().__init__(setting, worker, seats)
-        self._inbox: Inbox[W] = Inbox(
-            worker, self._asks, self._quarantine, setting.observer, setting.partition, setting.breaks
-        )
-        self.has_more = False
-        """Something to be read, or to be started, was left for the next turn."""
-        self.fenced_at: float | None = None
-        """When a newer owner was met."""
 
-    # what others see
+def offer(lane: AnyLane, records: Sequence[Record], now: float) -> None:
+    """Take the next records of the partition, in order."""
+    held = 0
+    for record in records:
+        size = size_of(record)
+        lane.watermark.add(record.offset, size)
+        lane.arrived.append(Arrived(record))
+        held += size
+    lane.memory.take(held)
+    lane.intake_limit.offered(now)
 
-    @property
-    def setting(self) -> LaneSetup:
-        return self._setting
 
-    @property
-    def worker(self) -> Worker[W]:
-        return self._worker
+def seated(lane: AnyLane, work: Any, now: float) -> None:
+    """There is a seat for a request of `work`."""
+    HANDLERS[work.phase][E.SEATED](lane, work, None, now)
 
-    @property
-    def partition(self) -> TopicPartition:
-        return self._setting.partition
 
-    @property
-    def order(self) -> Order[W]:
-        return self._order
+def step(lane: Lane[W], work: W, now: float) -> Call[Any] | None:
+    """The request of its step, whose reply goes to `replied`. None if the step has decided."""
+    found = attempt.run_step(lane, work, now)
+    if isinstance(found, Call):
+        return found
+    _decided(lane, work, found, now)
+    return None
 
-    @property
-    def next_offset(self) -> int | None:
-        """What to commit."""
-        return self._watermark.next_offset
 
-    @property
-    def unfinished(self) -> int:
-        return len(self._watermark)
+def not_started(lane: Lane[W], work: W, error: Exception, now: float) -> None:
+    """The request of its step could not even be started."""
+    _decided(lane, work, attempt.crashed(lane, work, error), now)
 
-    def levels(self, now: float) -> LaneLevels:
-        """Of what is in memory: looked at for people."""
-        waits = self._order.waits(now)
-        if self._worker.kind is CallKind.POLL:
-            waits["answer"] += waits.pop("retry", 0)
-        waits["rate"] += len(self._delayed)
-        waits["seat"] += self._seating
-        return LaneLevels(self.in_flight - len(self._delayed), waits)
 
-    def sated(self, now: float, *, crowded: bool) -> bool:
-        """There is enough at hand: intake may wait, with its records still in the log."""
-        asked = sum(map(self._asks.count, (CallQueue.LOOK_UP, CallQueue.APPEND, CallQueue.MARK, CallQueue.RETIRE)))
-        return self._appetite.sated(self._order.waiting + len(self._inbox) + asked, now, crowded=crowded)
+def replied(lane: Lane[W], work: W, call: Call[Any], reply: object, now: float) -> None:
+    """The reply to the request of its step."""
+    if work.suspect:
+        attempt.understand_alone(lane, work, call, reply)
+    else:
+        _decided(lane, work, attempt.understand(lane, work, call, reply, now), now)
 
-    @property
-    def room(self) -> int:
-        """Bytes of records that it may take up now."""
-        return self._memory.room
 
-    @property
-    def idle(self) -> bool:
-        """Nothing of it is under way but what will come by itself, if it is left alone. A reservation is not: it is to
-        be taken back when the lane ends, or the next owner would suspect somebody."""
-        asks = self._asks
-        waits = asks.under_way(CallQueue.BEGIN) or asks.under_way(CallQueue.RESERVE)
-        return not (self._under_way or self._to_mark or waits or asks.busy(WAYS_OUT))
+def _decided(lane: Lane[W], work: W, decision: Decision, now: float) -> None:
+    lane.running -= 1
+    HANDLERS[work.phase][E.DECIDED](lane, work, decision, now)
 
-    @property
-    def in_flight(self) -> int:
-        """Requests, and steps of workers that make none, which are under way."""
-        return self._under_way
 
-    def parked_keys(self, limit: int) -> list[tuple[bytes, str]]:
-        """Order keys that have parked records, as far as known here, and whose; up to `limit`."""
-        return self._keys.parked(limit)
+def resumed(lane: AnyLane, gate: str, now: float) -> None:
+    """An endpoint was resumed. The next begin finds out whether it may be used: the state knows by now."""
+    lane.order.reopen(gate, now)
+    lane.due_index.expect(gate, 0.0)
 
-    @property
-    def attempting(self) -> bool:
-        """Settling may still come that have to be stored."""
-        return bool(self._under_way or self._asks.busy(ATTEMPTS) or self._asks.under_way(CallQueue.BEGIN))
 
-    @property
-    def stuck_at(self) -> int | None:
-        """The lowest unfinished offset, where nothing is known that will come for it: a time, a request, a server that
-        is away. It would stay for ever."""
-        head = self._watermark.head
-        if head is None or self.stopping or self._seating:
-            return None
-        waits = len(self._inbox) > 0 or not self.idle or self._asks.any_under_way or self._order.next_due() is not None
-        return None if waits else head
+def reopened(lane: AnyLane, gate: str, now: float) -> None:
+    """An endpoint that was closed may accept requests again."""
+    lane.order.reopen(gate, now)
 
-    # events
 
-    def offer(self, records: Sequence[Record], now: float) -> None:
-        """Take the next records of the partition, in order."""
-        held = 0
-        for record in records:
-            size = size_of(record)
-            self._watermark.add(record.offset, size)
-            held += size
-        self._memory.take(held)
-        self._inbox.put(Arrived(record) for record in records)
-        self._appetite.offered(now)
+# --- results of commands ----------------------------------------------------------------------------------------
 
-    def carried_out(self, command: Command, reply: Any, now: float) -> None:
-        """What a command asked for is done."""
-        ask, items = command
-        self._asks.answered(ask)
-        match ask:
-            case CallQueue.LOOK_UP:
-                self._looked_up(items, reply, now)
-            case CallQueue.BEGIN:
-                self._begun(items, reply, now)
-            case CallQueue.SETTLE:
-                self._settled(items, reply, now)
-            case CallQueue.ECHO:
-                self._echoed(items, now)
-            case CallQueue.APPEND:
-                self._appended(items, reply, now)
-            case CallQueue.MARK:
-                self._marked(items, now)
-            case CallQueue.RETIRE:
-                self._retired(items, reply, now)
-            case CallQueue.PARK:
-                self._parked(items, reply, now)
-            case CallQueue.LOOK_BEHIND:
-                self._looked_behind(items, reply, now)
-            case CallQueue.TAKE_DUE:
-                self._took_due(items[0], reply, now)
-            case CallQueue.RESERVE:
-                self._inbox.reserved(items[0], reply, now)
-            case CallQueue.ALONE:
-                items[0].done(reply, now)
 
-    def refused(self, command: Command, error: RecordTooLarge, now: float) -> None:
-        """One of the records to be appended is too large for good."""
-        self._asks.answered(command.ask)
-        self._too_large(command.items, error)
+def carried_out(lane: AnyLane, command: Command, reply: Any, now: float) -> None:
+    """The result of a call."""
+    lane.calls.answered(command.ask)
+    _RESULTS[command.ask](lane, command.items, reply, now)
 
-    def resumed(self, gate: str, now: float) -> None:
-        """An endpoint was resumed. Whether it may be sent to, the next begin says: the state knows of it by now."""
-        self._order.reopen(gate, now)
-        self._due.expect(gate, 0.0)
 
-    def lost(self, command: Command, now: float) -> None:
-        """A newer owner has the lane: the call said so, and did nothing. Nothing of ours may count any more, but
-        outcomes of what is under way."""
-        self._asks.answered(command.ask)
-        if self.fenced_at is None:
-            self.fenced_at = now
-            self._observer.fenced(self.partition)
+def refused(lane: AnyLane, command: Command, error: RecordTooLarge, now: float) -> None:
+    """One of the records to append is too large for good."""
+    lane.calls.answered(command.ask)
+    completion.too_large(lane, command.items, error)
 
-    def stop(self) -> None:
-        """Nothing new is begun: what is not finished when `idle` is read again by the next owner."""
-        self.stopping = True
-        self._mark_all()
-        self._inbox.clear()
-        for ask in (CallQueue.LOOK_UP, CallQueue.BEGIN, CallQueue.TAKE_DUE, CallQueue.LOOK_BEHIND, CallQueue.RESERVE):
-            self._asks.drop(ask)
 
-    def taken_up(self) -> list[W]:
-        """Works that came from the due index and have not ended."""
-        return [work for work in self._twins if work.parked_at is not None]
+def lost(lane: AnyLane, command: Command, now: float) -> None:
+    """A newer owner has the lane, and the call did nothing. Only outcomes of requests in flight still count."""
+    lane.calls.answered(command.ask)
+    if lane.fenced_at is None:
+        lane.fenced_at = now
+        lane.observer.fenced(lane.partition)
 
-    def marks_left(self) -> list[tuple[int, int]]:
-        """Offsets of suspects whose marks may be there, and how often each was under one before."""
-        alone = self._asks.under_way(CallQueue.ALONE)
-        return [(each.record.offset, each.times - 1) for each in alone if each.times is not None]
 
-    def leaves_suspects(self, now: float) -> bool:
-        """Whether its next owner has somebody to suspect."""
-        return self._quarantine.leaves_behind(self.next_offset, now)
+def _looked_up(lane: Lane[W], works: Sequence[W], seen: Sequence[Seen], now: float) -> None:
+    if lane.stopping:
+        return
+    for work, each in zip(works, seen, strict=True):
+        HANDLERS[work.phase][E.LOOKED_UP](lane, work, each, now)
 
-    def leave(self) -> None:
-        """Nothing counts for the watermark any more; what came of attempts is still stored."""
-        self.left = True
-        self._to_mark.clear()
-        self._to_append = 0
-        for ask in CallQueue:
-            if ask not in STILL_COUNT:
-                self._asks.drop(ask)
 
-    def abandon(self) -> None:
-        """Nobody will say any more how its attempts end."""
-        self._seats.leave_all()
-        self._memory.close()
+def _begun(lane: Lane[W], works: Sequence[W], verdicts: Sequence[Verdict], now: float) -> None:
+    """A bug that one of them triggers is raised after all verdicts are handled: an attempt that has begun, and that a
+    broken lane does not release, would be in doubt."""
+    lane.begin_s.append(now - lane.asked_at)
+    waiting: list[tuple[W, Verdict]] = []
+    bug: Exception | None = None
+    for work, verdict in zip(works, verdicts, strict=True):
+        if isinstance(verdict, Wait):
+            waiting.append((work, verdict))
+            continue
+        try:
+            HANDLERS[work.phase][E.VERDICT](lane, work, verdict, now)
+        except Exception as error:  # noqa: BLE001
+            bug = bug or error
+    if bug is not None:
+        raise bug
+    for work, verdict in reversed(waiting):  # each is put before the others again, so they keep their turns
+        HANDLERS[work.phase][E.VERDICT](lane, work, verdict, now)
 
-    # commands
 
-    def commands(self) -> list[Command]:
-        """What is to be asked for now. Before it: `take_up`, and every one of `steps`."""
-        return self._asks.commands()
+def _settled(lane: AnyLane, settled: Sequence[ToSettle], rows: Sequence[Row | None], now: float) -> None:
+    for each, row in zip(settled, rows, strict=True):
+        HANDLERS[each.work.phase][E.SETTLED](lane, each.work, (each, row), now)
 
-    def take_up(self, now: float) -> None:
-        """Read what came, start what may start."""
-        self._opened_at = min(self._opened_at, now)
-        self._start_delayed(now)
-        self._mark_in_time(now)
-        self.has_more = False
-        if self.stopping:
-            return
-        taken = self._inbox.take(SHARE, now)
-        for arrived, read in taken:
-            self._understood_as(arrived, read, now)
-        works = self._order.take(now, 0 if self._holds_back else SHARE)
-        works += self._order.take_over(self._is_over, SHARE - len(works))
-        for work in works:
-            self._start(work, now)
-        self.has_more = SHARE in (len(taken), len(works))
-        self._look_behind(now)
-        if self._policy.parks and now >= self._due.next_look() and not self._asks.busy([CallQueue.TAKE_DUE]):
-            self._take_due(now)
 
-    def wake_at(self) -> float:
-        """When to be called again although nothing has happened."""
-        if self.stopping:
-            return inf
-        times = [self._order.next_due() or inf, self._keys.next_look(still=self._still())]
-        if self._to_mark:
-            times.append(self._mark_at)
-        if self._delayed:
-            times.append(self._delayed[0][0])
-        if self._policy.parks and not self._asks.busy([CallQueue.TAKE_DUE]):
-            times.append(self._due.next_look())
-        return min(times)
+def _echoed(lane: AnyLane, echoes: Sequence[ToSettle], _rows: object, now: float) -> None:
+    for each in echoes:
+        HANDLERS[each.work.phase][E.ECHOED](lane, each.work, each, now)
 
-    # intake
 
-    def _understood_as(self, arrived: Arrived, read: W | Dead | None, now: float) -> None:
-        copy, record = arrived.copy, arrived.record
-        if read is None:
-            if copy is None:
-                self._done(record.offset, now)
-            else:
-                self._memory.take(-size_of(record))
-        elif isinstance(read, Dead):
-            self._bury(record, copy, read, now)
-        else:
-            if copy is not None:
-                read.parked_at = copy.at
-                read.attempts = max(read.attempts, copy.attempts)
-                read.failing_since = now - copy.failing_for_s if copy.failing_for_s else None
-                if copy.out_of_order:
-                    read.queue, read.out_of_order = None, True
-            self._take_in(read, now)
+def _appended(lane: Lane[W], works: Sequence[W], at: Sequence[Coordinate], now: float) -> None:
+    start = 0
+    for work in works:
+        end = start + len(work.out)
+        HANDLERS[work.phase][E.APPENDED](lane, work, tuple(at[start:end]), now)
+        start = end
+    lane.intake_limit.ended(now)
+    completion.mark_in_time(lane, now)
 
-    def _take_in(self, work: W, now: float) -> None:
-        """Most have no row yet, which their begin finds out by itself. The others are looked up first."""
-        if (
-            work.parked_at is not None
-            or self._keys.blocks(work.queue)
-            or work.end is not None
-            or not self._worker.table.may_begin_unseen(work)
-            or self._asks.count(CallQueue.LOOK_UP)
-        ):
-            self._asks.put(CallQueue.LOOK_UP, work)
-        elif self._twins.join(work):
-            advance(work, Event.TAKEN_IN, Phase.TWIN)
-        else:
-            work.unseen = True
-            self._add(work, Event.TAKEN_IN, now)
 
-    def _bury(self, record: Record, copy: ParkedCopy | None, dead: Dead, now: float) -> None:
-        """Nothing can be made of it (any more: since a copy was parked its receiver was removed, say)."""
-        unread: Any = Unread(record, None, 0, None, "-")
-        if copy is not None:
-            unread.row, unread.generation, unread.queue = copy.row, copy.generation, copy.queue
-            unread.parked_at, unread.owes_tombstone = copy.at, True
-        unread.end = dead
-        advance(unread, Event.LOOKED_UP, Phase.APPENDING)
-        self._append(unread, (self._worker.bury(record, None, dead),))
+def _marked(lane: Lane[W], outcomes: Sequence[tuple[W, Outcome]], _reply: object, now: float) -> None:
+    for work, outcome in outcomes:
+        HANDLERS[work.phase][E.MARKED](lane, work, outcome, now)
 
-    def _looked_up(self, works: Sequence[W], seen: Sequence[Seen], now: float) -> None:
-        if self.stopping:
-            return
-        for work, what in zip(works, seen, strict=True):
-            self._keys.was_looked_up(work)
-            if what is Seen.FINISHED or not self._is_twin(work):
-                self._place(work, what, Event.LOOKED_UP, now)
 
-    def _is_twin(self, work: W) -> bool:
-        if work.parked_at is not None and self._twins.has(work):
-            advance(work, Event.LOOKED_UP, Phase.OVER)  # it comes again if the one that is here does not end it
-            self._put_back(work)
-        elif self._twins.join(work):
-            advance(work, Event.LOOKED_UP, Phase.TWIN)
-        else:
-            return False
-        return True
+def _retired(lane: Lane[W], works: Sequence[W], promoted: Sequence[bool], now: float) -> None:
+    for work, next_is_due in zip(works, promoted, strict=True):
+        HANDLERS[work.phase][E.RETIRED](lane, work, next_is_due, now)
 
-    def _is_over(self, work: W) -> bool:
-        """It ends whether or not its endpoint is open: nothing is sent any more."""
-        return isinstance(self._asked(work, self._worker.overdue, work), Dead | Done)
 
-    # due records
+def _parked(lane: Lane[W], works: Sequence[W], became: Sequence[Became], now: float) -> None:
+    parking.note_parked(lane, works, became)
+    for work, result in zip(works, became, strict=True):
+        event = E.PARKED if result is Stored.PARKED else E.NOT_PARKED
+        HANDLERS[work.phase][event](lane, work, result, now)
+    parking.refuse_followers(lane, works, became, now)
 
-    def _take_due(self, now: float) -> None:
-        if self._due.full:
-            self._put_down_stuck(now)
-        asked = self._due.take_up(self._setting.random(TOKEN_BYTES), now)
-        if asked is not None:
-            self._asks.put(CallQueue.TAKE_DUE, asked)
 
-    def wants(self, due: Due, now: float) -> bool:
-        """Whether a reference that was taken is of use here; else it is left to its lease."""
-        return self._due.is_new(due) and not self._would_wait(due, now)
+def _looked_behind(lane: Lane[W], works: Sequence[W], emptied: Sequence[bool], now: float) -> None:
+    parking.forget_emptied(lane, works, emptied)
+    if CallQueue.LOOK_BEHIND in lane.calls.busy:
+        return  # the others of the same look follow
+    still = lane.is_still
+    for work in lane.parked_keys.take_behind(now):
+        HANDLERS[work.phase][E.LOOKED_BEHIND](lane, work, still, now)
 
-    def _took_due(self, asked: TakeUp, took: Took, now: float) -> None:
-        self._due.looked(asked, took.upcoming, now)
-        for owner in took.promoted:
-            self._due.expect(owner, 0.0)
-        for copy in took.copies:
-            self._due.take_in_hand(copy.row.digest)
-            self._memory.take(size_of(copy.record))
-        self._inbox.put(Arrived(copy.record, copy) for copy in took.copies)
+
+def _took_due(lane: AnyLane, items: Sequence[Any], reply: Any, now: float) -> None:
+    parking.took_due(lane, items[0], reply, now)
+
+
+def _reserved(lane: AnyLane, items: Sequence[int], reply: Any, now: float) -> None:
+    intake.reserved(lane, items[0], reply, now)
+
+
+def _was_alone(lane: AnyLane, items: Sequence[Any], reply: Any, now: float) -> None:
+    alone = items[0]
+    if alone.done is not None:
+        alone.done(reply, now)
+    if alone.work is not None and reply is not None:
+        _decided(lane, alone.work, reply, now)
+
+
+_RESULTS: Final[Mapping[CallQueue, Callable[[AnyLane, Any, Any, float], None]]] = {
+    CallQueue.LOOK_UP: _looked_up,
+    CallQueue.BEGIN: _begun,
+    CallQueue.SETTLE: _settled,
+    CallQueue.ECHO: _echoed,
+    CallQueue.APPEND: _appended,
+    CallQueue.MARK: _marked,
+    CallQueue.RETIRE: _retired,
+    CallQueue.PARK: _parked,
+    CallQueue.LOOK_BEHIND: _looked_behind,
+    CallQueue.TAKE_DUE: _took_due,
+    CallQueue.RESERVE: _reserved,
+    CallQueue.ALONE: _was_alone,
+}
+
+
+# --- turns ------------------------------------------------------------------------------------------------------
+
+
+def take_up(lane: Lane[W], now: float) -> None:
+    """Read records that arrived, and start works that may start. Afterwards the caller runs every one of
+    `attempt.steps`, and makes the calls of `lane.calls.commands`."""
+    if lane.opened_at > now:
+        lane.opened_at = now
+    while lane.delayed and (lane.stopping or lane.delayed[0][0] <= now):
+        work = heapq.heappop(lane.delayed)[2]
+        HANDLERS[work.phase][E.DUE](lane, work, None, now)
+    if lane.to_mark:
+        completion.mark_in_time(lane, now)
+    lane.has_more = False
+    if lane.stopping:
+        return
+    if lane.arrived or lane.understood:
+        _read(lane, now)
+    _start(lane, now)
+    if lane.parked_keys.behind:
+        parking.look_behind(lane, now)
+    if lane.policy.parks and CallQueue.TAKE_DUE not in lane.calls.busy and now >= lane.due_index.next_look():
+        parking.take_due(lane, now)
+
+
+def _read(lane: Lane[W], now: float) -> None:
+    taken = intake.read(lane, SHARE, now)
+    for arrived, read in taken:
+        admission.admit(lane, arrived, read, now)
+    lane.has_more = len(taken) == SHARE
+
+
+def _start(lane: Lane[W], now: float) -> None:
+    works = lane.order.take(now, 0 if lane.to_append and attempt.holds_back(lane) else SHARE)
+    if lane.order.unseen:
+        works += lane.order.take_over(partial(admission.is_over, lane), SHARE - len(works))
+    for work in works:
+        HANDLERS[work.phase][E.TAKEN](lane, work, None, now)
+    lane.has_more = lane.has_more or len(works) == SHARE
+
+
+def wake_at(lane: AnyLane) -> float:
+    """When the next turn is due although nothing happens."""
+    if lane.stopping:
+        return inf
+    at = lane.order.next_due() or inf
+    if lane.parked_keys.behind:
+        at = min(at, lane.parked_keys.next_look(still=lane.is_still))
+    if lane.to_mark:
+        at = min(at, lane.mark_at)
+    if lane.delayed:
+        at = min(at, lane.delayed[0][0])
+    if lane.policy.parks and CallQueue.TAKE_DUE not in lane.calls.busy:
+        at = min(at, lane.due_index.next_look())
+    return at
+
+
+# --- end --------------------------------------------------------------------------------------------------------
+
+
+def stop(lane: AnyLane) -> None:
+    """Begin nothing new: the next owner reads records again that are unfinished when the lane is `idle`."""
+    lane.stopping = True
+    completion.mark_all(lane)
+    lane.arrived.clear()
+    lane.understood.clear()
+    for ask in (CallQueue.LOOK_UP, CallQueue.BEGIN, CallQueue.TAKE_DUE, CallQueue.LOOK_BEHIND, CallQueue.RESERVE):
+        lane.calls.drop(ask)
+
+
+def leave(lane: AnyLane) -> None:
+    """Nothing counts for the watermark any more; outcomes of attempts are still stored."""
+    lane.left = True
+    lane.to_mark.clear()
+    lane.to_append = 0
+    for ask in CallQueue:
+        if ask not in STILL_COUNT:
+            lane.calls.drop(ask)
+
+
+def abandon(lane: AnyLane) -> None:
+    """The outcomes of its attempts will never be known."""
+    lane.seats.leave_all()
+    lane.memory.close()

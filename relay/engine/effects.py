@@ -1,6 +1,6 @@
-"""The calls that commands ask for, made to the ports. Whatever is away is waited for; nothing is skipped.
+"""Executes commands: makes their calls to the ports. Servers that are unavailable are waited for; no call is skipped.
 
-Each is safe to repeat as a whole, and each awaits in the order that a crash between any two steps allows.
+Each call is safe to repeat as a whole. The order of its steps is safe for a crash between any two of them.
 """
 
 import asyncio
@@ -12,29 +12,19 @@ from typing import Any, Final, TypeVar
 from relay.clock import Clock
 from relay.domain.errors import LogUnavailable, PartitionLost, PartlyAppended, RecordTooLarge, Unavailable
 from relay.domain.topics import TopicSpec
+from relay.engine import attempt, parking
 from relay.engine.commands import Alone, CallQueue, Command
-from relay.engine.core import Lane
-from relay.engine.ending import TOO_LITTLE
-from relay.engine.intake import ReservationResult
+from relay.engine.completion import TOO_LITTLE
+from relay.engine.lane import Lane
+from relay.engine.parked_copy import ParkedCopy, life_key, lost_copy, parked_key, second_copy, unwrap_ours, wrap
+from relay.engine.parked_index import Became, Stored, TakeUp, Took
 from relay.engine.parked_quota import ParkingRoom, within
-from relay.engine.parking import (
-    Became,
-    ParkedCopy,
-    Stored,
-    TakeUp,
-    Took,
-    life_key,
-    lost_copy,
-    parked_key,
-    second_copy,
-    unwrap_ours,
-    wrap,
-)
+from relay.engine.quarantine import ReservationResult
 from relay.engine.recovery import Holding
-from relay.engine.settling import ToSettle
+from relay.engine.settlement import ToSettle
 from relay.engine.slices import SLICE_BYTES, Slices, note_places, places_of
 from relay.engine.supervision import Patience
-from relay.engine.work import FINISHED_AT, Call, Dead, Outcome, Seen, Unread, Work, mark_of, row_of
+from relay.engine.work import FINISHED_AT, Call, Dead, Outcome, Seen, Work, mark_of, row_of
 from relay.log.partitioner import partition_of
 from relay.log.port import AT_ONCE, Coordinate, Log, NewRecord, Record, size_of
 from relay.state.attempts import CallKind, Verdict
@@ -81,43 +71,51 @@ class Effects:
         return self._state
 
     def carry_out(self, lane: AnyLane, command: Command) -> Awaitable[Any]:
-        """What the command's call says. Raises PartitionLost: a newer owner has the lane; RecordTooLarge."""
+        """The result of the command's call. Raises PartitionLost if a newer owner has the lane, and RecordTooLarge."""
         return self._carry[command.ask](lane, command.items)
 
     async def _answer(self, what: str, call: Callable[[], Awaitable[Sequence[T | Refusal]]]) -> list[T]:
-        """What the state says, item by item."""
+        """The results of the state, item by item."""
         return await self._patience.until_done(what, lambda: answered(call()))
 
     # rows and attempts
 
     async def _look_up(self, lane: AnyLane, works: Sequence[Work]) -> Sequence[Seen]:
-        table, owned = lane.worker.table, lane.setting.lane
-        return await self._patience.until_done(CallQueue.LOOK_UP.value, lambda: table.intake(owned, works))
+        table, owned = lane.worker.table, lane.setup.lane
+        return await self._patience.until_done(CallQueue.LOOK_UP.value, partial(table.intake, owned, works))
 
     async def _begin(self, lane: AnyLane, works: Sequence[Work]) -> Sequence[Verdict]:
-        share = await self._room.share_to_retry(lane.setting.bounds)
-        owned, asks = lane.setting.lane, lane.begin_asks(works, self._clock.monotonic())
+        share = await self._room.share_to_retry(lane.setup.bounds)
+        owned, asks = lane.setup.lane, attempt.begin_asks(lane, works, self._clock.monotonic())
         if share is not None:
             asks = [within(ask, share) for ask in asks]
-        return await self._answer(CallQueue.BEGIN.value, lambda: self._state.begin(of(owned, asks)))
+        return await self._answer(CallQueue.BEGIN.value, partial(self._state.begin, of(owned, asks)))
 
     async def _settle(self, lane: AnyLane, settled: Sequence[ToSettle]) -> Sequence[Row | None]:
-        """An endpoint is held before the outcome counts: one that is redelivered says it again, one that has ended
-        never does."""
-        for gate, held in {each.work.gate: each.hold for each in settled if each.hold is not None}.items():
-            await self._patience.until_done("hold an endpoint", partial(self._holding.hold, gate, held))
-        settlements = [each.settlement for each in settled]
-        return await self._answer(CallQueue.SETTLE.value, lambda: self._state.settle(settlements))
+        """An endpoint is held before the outcome is stored: a work that is redelivered causes the hold again, but one
+        that has ended does not."""
+        held, settlements = {}, []
+        for each in settled:
+            settlements.append(each.settlement)
+            if each.hold is not None:
+                held[each.work.gate] = each.hold
+        for gate, hold in held.items():
+            await self._patience.until_done("hold an endpoint", partial(self._holding.hold, gate, hold))
+        return await self._answer(CallQueue.SETTLE.value, partial(self._state.settle, settlements))
 
     # the way out
 
     async def _append(self, lane: AnyLane, works: Sequence[Work]) -> Sequence[Coordinate]:
-        records = [record for work in works for record in work.out]
-        places = places_of(works) if any(work.places for work in works) else None
-        rest = Slices(records, places, weight=sum([work.weight for work in works]))
+        records: list[NewRecord] = []
+        weight, partly = 0, False
+        for work in works:
+            records += work.out
+            weight += work.weight
+            partly = partly or bool(work.places)
+        rest = Slices(records, places_of(works) if partly else None, weight=weight)
         last = len(works) == 1 and works[0].last_form
         try:
-            await self._patience.until_done(CallQueue.APPEND.value, lambda: self._appended(rest, is_last_form=last))
+            await self._patience.until_done(CallQueue.APPEND.value, partial(self._appended, rest, is_last_form=last))
         except RecordTooLarge:
             note_places(works, rest.places)
             raise
@@ -125,11 +123,11 @@ class Effects:
 
     async def _append_all(self, what: str, records: Sequence[NewRecord]) -> Sequence[Coordinate]:
         rest = Slices(records)
-        await self._patience.until_done(what, lambda: self._appended(rest))
+        await self._patience.until_done(what, partial(self._appended, rest))
         return rest.all_places()
 
     async def _appended(self, rest: Slices, *, is_last_form: bool = False) -> None:
-        """Slice after slice. It is repeated with what is not acknowledged."""
+        """Append slice after slice. It is repeated with records that are not acknowledged."""
         try:
             while some := rest.next():
                 rest.acknowledged(await self._log.append(some))
@@ -137,32 +135,32 @@ class Effects:
             rest.partly(error.places)
             raise
         except RecordTooLarge as error:
-            if is_last_form:  # no message is to blame, and somebody can mend it
+            if is_last_form:  # no message is the cause, and an operator can fix it
                 raise LogUnavailable(f"{error}: {TOO_LITTLE}") from error
             raise
 
     async def _mark(self, lane: AnyLane, outcomes: Sequence[tuple[Work, Outcome]]) -> None:
-        own = [(work, outcome) for work, outcome in outcomes if not isinstance(work, Unread)]
-        unread = [mark_of(row_of(work), work, outcome) for work, outcome in outcomes if isinstance(work, Unread)]
+        own = [(work, outcome) for work, outcome in outcomes if not work.unread]
+        unread = [mark_of(row_of(work), work, outcome) for work, outcome in outcomes if work.unread]
         if own:
-            await self._patience.until_done(CallQueue.MARK.value, lambda: lane.worker.table.mark(own))
+            await self._patience.until_done(CallQueue.MARK.value, partial(lane.worker.table.mark, own))
         if unread:
-            await self._answer(CallQueue.MARK.value, lambda: self._state.mark(unread))
+            await self._answer(CallQueue.MARK.value, partial(self._state.mark, unread))
 
     async def _retire(self, lane: AnyLane, works: Sequence[Work]) -> Sequence[bool]:
-        stage, owned = lane.worker.stage, lane.setting.lane
+        stage, owned = lane.worker.stage, lane.setup.lane
         lives = [ParkedLife(row_of(work), work.generation, work.queue) for work in works]
         keys = [parked_key(stage, life.row) for life in lives]
         keys += [life_key(stage, life.row, life.generation) for life in lives if life.generation]
         tombstones = [NewRecord(self._parked.name, key, None) for key in keys]
         await self._append_all("append tombstones", tombstones)
-        return await self._answer("remove parked references", lambda: self._state.unpark(of(owned, lives)))
+        return await self._answer("remove parked references", partial(self._state.unpark, of(owned, lives)))
 
     # parking
 
     async def _park(self, lane: AnyLane, works: Sequence[Work]) -> list[Became]:
         """Intent in the state, copy on the log, reference in the state: in this order, so that a crash between any two
-        leaves the record either uncommitted or referenced, and a parked copy is always known to somebody."""
+        leaves the record either uncommitted or referenced, and each parked copy has an intent or a reference."""
         became = await self._room.refusals(lane, works)
         allowed = [work for work, what in zip(works, became, strict=True) if what is None]
         stored = iter(await self._store_what_fits(lane, allowed) if allowed else [])
@@ -178,10 +176,10 @@ class Effects:
             return [Dead("too_large", f"it has to wait, and cannot be parked: {error}")]
 
     async def _store(self, lane: AnyLane, works: Sequence[Work]) -> list[Became]:
-        owned, stage = lane.setting.lane, lane.worker.stage
+        owned, stage = lane.setup.lane, lane.worker.stage
         poll = lane.worker.kind is CallKind.POLL
         rows = of(owned, map(row_of, works))
-        await self._answer("mark the intent to park", lambda: self._state.intend_to_park(rows))
+        await self._answer("mark the intent to park", partial(self._state.intend_to_park, rows))
         now, wall = self._clock.monotonic(), self._clock.time()
         copies = [
             wrap(
@@ -205,50 +203,50 @@ class Effects:
             _reference(work, where, max(0.0, work.due - now), poll=poll)
             for work, where in zip(works, at[: len(works)], strict=True)
         ]
-        put = await self._answer("park references", lambda: self._state.park(of(owned, references)))
-        lane.setting.observer.parked(owned.topic, sum(put))
+        put = await self._answer("park references", partial(self._state.park, of(owned, references)))
+        lane.setup.observer.parked(owned.topic, sum(put))
         return [Stored.PARKED if one else Stored.NOT_NEEDED for one in put]
 
     async def _look_behind(self, lane: AnyLane, works: Sequence[Work]) -> list[bool]:
-        """Of each, whether nothing of its order key is parked."""
+        """For each work, whether its order key has no parked records."""
         asks = [IntakeAsk(row_of(work), work.generation, work.queue) for work in works]
-        rows = await self._answer(CallQueue.LOOK_BEHIND.value, lambda: self._state.intake(of(lane.setting.lane, asks)))
+        rows = await self._answer(CallQueue.LOOK_BEHIND.value, partial(self._state.intake, of(lane.setup.lane, asks)))
         return [not (row.behind or row.kept) for row in rows]
 
     async def hand_back(self, lane: AnyLane) -> None:
-        """What came from the due index, and has not ended, is due for the next owner at once, not only when its lease
-        is over. A courtesy: where it fails, the leases do it."""
+        """Make works from the due index that have not ended due for the next owner at once, instead of when their
+        leases end. If it fails, the leases still end."""
         poll = lane.worker.kind is CallKind.POLL
         references = [_reference(work, work.parked_at, 0.0, poll=poll) for work in lane.taken_up()]
         if references:
             with suppress(Unavailable, PartitionLost):
-                await answered(self._state.park(of(lane.setting.lane, references)))
+                await answered(self._state.park(of(lane.setup.lane, references)))
 
     # due records
 
     async def _take_due(self, lane: AnyLane, asked: Sequence[TakeUp]) -> Took:
         (asked_for,) = asked
-        owned, tags = lane.setting.lane, asked_for.tags
+        owned, tags = lane.setup.lane, asked_for.tags
         taken: list[Due] = []
         if asked_for.limit:
             asks = of(owned, [DueAsk(tag, asked_for.limit, asked_for.token) for tag in tags])
-            lease_s = lane.setting.bounds.lease_s
+            lease_s = lane.setup.bounds.lease_s
             parts = await self._answer(CallQueue.TAKE_DUE.value, lambda: self._state.take_due(asks, lease_s=lease_s))
             taken = [due for part in parts for due in part]
-        first = await self._answer("look what is due", lambda: self._state.next_due(of(owned, tags)))
+        first = await self._answer("look what is due", partial(self._state.next_due, of(owned, tags)))
         upcoming = {tag: in_s for tag, in_s in zip(tags, first, strict=True) if in_s is not None}
         now = self._clock.monotonic()
-        copies, promoted = await self._read(lane, [due for due in taken if lane.wants(due, now)])
+        copies, promoted = await self._read(lane, [due for due in taken if parking.wants(lane, due, now)])
         return Took(upcoming, copies, promoted)
 
     async def _read(self, lane: AnyLane, taken: Sequence[Due]) -> tuple[list[ParkedCopy], list[str]]:
-        """Their copies; and owners of whom something became due, because a left-over reference was removed."""
+        """Their copies; and owners for which something became due, as a left-over reference was removed."""
         if not taken:
             return [], []
         found: list[ParkedCopy] = []
         missing: list[Due] = []
         gone: list[Due] = []
-        start, count, room = 0, AT_ONCE, lane.room
+        start, count, room = 0, AT_ONCE, lane.memory.room
         while some := taken[start : start + count]:
             start += len(some)
             read = await self._copies(lane, some, missing)
@@ -257,7 +255,7 @@ class Effects:
                     found.append(copy)
                     room -= size_of(copy.record)
             if room <= 0:
-                break  # the others are due again when their leases are over
+                break  # the others are due again after their leases
             size = sum([size_of(copy.record) for copy in read])
             count = max(1, len(read) * min(room, SLICE_BYTES) // max(1, size))
         if missing:
@@ -268,17 +266,17 @@ class Effects:
 
     async def _copies(self, lane: AnyLane, taken: Sequence[Due], missing: list[Due]) -> list[ParkedCopy]:
         wanted = [(due.at, parked_key(lane.worker.stage, due.row)) for due in taken]
-        records = await self._patience.until_done("read parked records", lambda: self._log.read(wanted))
+        records = await self._patience.until_done("read parked records", partial(self._log.read, wanted))
         read: list[ParkedCopy] = []
         for due, record in zip(taken, records, strict=True):
             _sort(due, [record], read, missing)
         return read
 
     async def _finished(self, lane: AnyLane, gone: Sequence[Due], found: list[ParkedCopy]) -> list[Due]:
-        """Those that were finished before their copies were removed. The others the log has lost."""
+        """Those that were finished before their copies were removed. The log has lost the others."""
         finished: list[Due] = []
         asks = [IntakeAsk(due.row, due.generation, None) for due in gone]
-        rows = await self._answer(CallQueue.LOOK_UP.value, lambda: self._state.intake(of(lane.setting.lane, asks)))
+        rows = await self._answer(CallQueue.LOOK_UP.value, partial(self._state.intake, of(lane.setup.lane, asks)))
         for due, row in zip(gone, rows, strict=True):
             if row.generation > due.generation or row.stage in FINISHED_AT[lane.worker.kind]:
                 finished.append(due)
@@ -287,7 +285,7 @@ class Effects:
         return finished
 
     async def _search(self, stage: str, missing: Sequence[Due], found: list[ParkedCopy], gone: list[Due]) -> None:
-        """Of all living copies: rarely needed, when one was not where its reference says."""
+        """Search all current copies: rarely needed, if one was not at the place in its reference."""
         keys = [(parked_key(stage, due.row), life_key(stage, due.row, due.generation)) for due in missing]
         partitions = {partition_of(key, self._parked.partitions) for both in keys for key in both}
         newest: dict[bytes, Record] = {}
@@ -300,18 +298,18 @@ class Effects:
             _sort(due, map(newest.get, both), found, gone)
 
     async def _forget(self, lane: AnyLane, gone: Sequence[Due]) -> list[str]:
-        """Their tombstones are on the log, so they are over, but somebody died before their references were removed.
-        They would block their order keys for ever."""
+        """Their tombstones are on the log, so they are over, but a process died before it removed their references.
+        These would block their order keys forever."""
         if not gone:
             return []
-        left = of(lane.setting.lane, [ParkedLife(due.row, due.generation) for due in gone])
-        promoted = await self._answer("remove left-over references", lambda: self._state.unpark(left))
+        left = of(lane.setup.lane, [ParkedLife(due.row, due.generation) for due in gone])
+        promoted = await self._answer("remove left-over references", partial(self._state.unpark, left))
         return [due.row.owner for due, next_is_due in zip(gone, promoted, strict=True) if next_is_due]
 
     # after an abnormal end
 
     async def _reserve(self, lane: AnyLane, before: Sequence[int]) -> ReservationResult:
-        owned, at = lane.setting.lane, lane.partition
+        owned, at = lane.setup.lane, lane.partition
         remains = await self._patience.until_done(
             CallQueue.RESERVE.value, lambda: self._state.reserve(owned, before[0])
         )
@@ -321,7 +319,7 @@ class Effects:
         return ReservationResult(remains, ends[at])
 
     async def run_alone(self, lane: AnyLane, alone: Alone, ask: Callable[[Work, Call[Any]], None]) -> Any:
-        """What its part returns; None where that is a question, which `ask` puts."""
+        """The result of its part; None if that is a request, which `ask` makes."""
         if alone.times is None or lane.left:
             return _run(alone, ask, self._clock.monotonic())
         async with self._one_suspect:
@@ -333,19 +331,19 @@ class Effects:
         return found
 
     async def _suspect(self, lane: AnyLane, offset: int, times: int) -> None:
-        await self._patience.until_done("mark a suspect", lambda: self._state.suspect(lane.setting.lane, offset, times))
+        await self._patience.until_done("mark a suspect", lambda: self._state.suspect(lane.setup.lane, offset, times))
 
     async def leave(self, lane: AnyLane) -> None:
-        """The lane ends properly: its next owner has nobody to suspect. Where that fails, it is wary without need."""
+        """The lane ends properly: its next owner has no suspects. If this fails, that owner is wary without need."""
         with suppress(Unavailable):
-            for offset, times in lane.marks_left():  # we were stopped in between, which says nothing of the record
-                await self._state.suspect(lane.setting.lane, offset, times)
+            for offset, times in lane.marks_left():  # stopped in between, which says nothing about the record
+                await self._state.suspect(lane.setup.lane, offset, times)
             if not lane.leaves_suspects(self._clock.monotonic()):
-                await self._state.leave(lane.setting.lane)
+                await self._state.leave(lane.setup.lane)
 
 
 def _sort(due: Due, records: Iterable[Record | None], found: list[ParkedCopy], missing: list[Due]) -> None:
-    """What a newer release wrote, or is not one of ours, is neither: it is due again when its lease is over."""
+    """A copy of a newer release, or a record that is no parked copy, is neither: it is due again after its lease."""
     with suppress(LogUnavailable):
         copies = [unwrap_ours(record) for record in records if record is not None]
         its = [copy for copy in copies if copy is None or copy.row == due.row]  # of another: the log lost its end

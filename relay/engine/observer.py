@@ -1,4 +1,4 @@
-"""What the engine tells about itself: for logs, metrics and Sentry, which are wired in from outside."""
+"""Events that the engine reports, for logs, metrics and Sentry."""
 
 from collections import Counter
 from collections.abc import Mapping
@@ -13,8 +13,8 @@ from relay.state.port import Restored
 
 
 class StateMemory(Enum):
-    """Of a state that was not ready. NEW: there never was any; KEPT: a restart that lost nothing; LOST: it is gone, or
-    its end may be."""
+    """Memory of a state that was not ready. NEW: there never was any; KEPT: a restart that lost nothing; LOST: it is
+    gone, or its latest part may be."""
 
     NEW = "new"
     KEPT = "kept"
@@ -23,7 +23,7 @@ class StateMemory(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Recovered:
-    """What a recovery pass did. `tags`: were not ready, and are now; none of them: it was a check.
+    """Result of a recovery pass. `tags`: were not ready, and are now; if empty, it was a check.
 
     `owners`: per owner of parked records (`r:<receiver>`, `s:<source_id>`) what became of each. `doubt_until`: Unix
     seconds; until then a delivery without a row counts as in doubt. None: this pass brings no doubt.
@@ -41,17 +41,17 @@ class Recovered:
 
 
 class Observer:
-    """Told what happens; must not raise, and must not block. This one tells nobody."""
+    """Gets the events of the engine; must neither raise nor block. This one ignores them."""
 
     def waiting(self, what: str, error: Unavailable) -> None:
-        """A port call found its server away and will be repeated."""
+        """The server of a port call was unavailable; the call will be repeated."""
 
     def state_recovering(self, tags: frozenset[int]) -> None:
         """The state asks for a recovery pass."""
 
     def not_ready(self, tags: frozenset[int], forgotten: frozenset[int]) -> None:
-        """These tags are not ready now; those among `forgotten` because their memory is gone, or may lack its end.
-        Told at every look, also when all are ready."""
+        """These tags are not ready now; those among `forgotten` because their memory is gone, or may lack its latest
+        part. Reported at every look, also when all are ready."""
 
     def recovery_begun(self, tags: frozenset[int], forgotten: frozenset[int]) -> None:
         """This process has begun a recovery pass."""
@@ -63,8 +63,8 @@ class Observer:
         """A worker's step raised something unexpected: a bug."""
 
     def lane_broken(self, partition: TopicPartition, error: Exception, record: Record | None, times: int) -> None:
-        """A bug of ours ended this lane, which is made anew; the others go on. `record`: that brought it out, where
-        that is known, for the `times`-th time."""
+        """A bug of the engine ended this lane, which opens again; others go on. `record`: triggered it for the
+        `times`-th time; None if unknown."""
 
     def attempt(self, stage: str, work: Work, decision: Decision) -> None:
         """An attempt ended, and what that means is stored."""
@@ -76,28 +76,28 @@ class Observer:
         """A record whose output was proved to be acknowledged already was skipped."""
 
     def dead(self, stage: str, gate: str, record: Record | NewRecord, dead: Dead) -> None:
-        """A dead letter is written. `record`: the one that was given up, or its letter: it says whose it is."""
+        """A dead letter is written. `record`: the one that was given up, or its letter, which names the owner."""
 
     def skipped(self, partition: TopicPartition, first: int, last: int, why: str) -> None:
-        """Nothing of these offsets can be read, so they are passed over, under a dead letter. Told for each lane that
-        met them; after a crash again."""
+        """Nothing at these offsets can be read, so they are skipped, with a dead letter. Reported by each lane that
+        reads them, and again after a crash."""
 
     def wary(self, partition: TopicPartition, before: int, marked: int) -> None:
-        """The lane's former owner ended abnormally: what it may have had in hand, records before this offset, is worked
-        at one by one. `marked`: how many are suspected most."""
+        """The lane's former owner ended abnormally: the records that it may have had in memory, those before this
+        offset, run one by one. `marked`: how many are suspected most."""
 
     def state_clock_set_back(self, seconds: float) -> None:
-        """The clock of the state's server was set back by so much. What waits by it goes on as if it were not."""
+        """The clock of the state's server was set back by so much. Waits that it measures are not affected."""
 
     def parked(self, topic: str, count: int) -> None:
         """So many were parked."""
 
     def held(self, gate: str, why: WaitReason) -> None:
-        """The endpoint is to be sent nothing now, and not for its rate. Told often while something waits for it."""
+        """The endpoint gets nothing now, and not for its rate. Reported often while something waits for it."""
 
     def offline(self, gate: str, down_for_s: float, since: float) -> None:
-        """A long outage: a throw-away ping is about to be sent. Told for each. `since`: when it began, in Unix seconds,
-        the same in all processes."""
+        """A long outage: a throw-away ping is about to be sent. Reported for each ping. `since`: start of the outage in
+        Unix seconds, the same in all processes."""
 
     def back(self, gate: str, down_for_s: float, since: float) -> None:
         """A ping was answered: the outage is over."""
@@ -106,34 +106,35 @@ class Observer:
         """A ping was not answered, or not well: the outage goes on."""
 
     def gone(self, gate: str, detail: str) -> None:
-        """Asked for a message, the endpoint said that it is gone; it is paused until somebody resumes it."""
+        """The endpoint answered a message with "gone"; it is paused until an operator resumes it."""
 
     def shut(self, gate: str, down_for_s: float, last_status: int | None, *, gone: bool) -> None:
-        """After a ping the endpoint is paused until somebody resumes it: it said that it is `gone`, or else its outage
-        lasted too long, and it is disabled."""
+        """After a ping the endpoint is paused until an operator resumes it: it answered that it is `gone`, or its
+        outage lasted too long, and it is disabled."""
 
     def short_of(self, kind: str, detail: str) -> None:
-        """A request could not be made for want of something of our own (`kind` of a NoResponse): it is nobody's
-        attempt. Told for each."""
+        """A request could not be made, as this process lacks a resource (`kind` of a NoResponse): it counts as no
+        attempt. Reported for each."""
 
     def enough_again(self, lasted_s: float) -> None:
-        """That is over, for some seconds now; it lasted so long."""
+        """The shortage has been over for some seconds; it lasted so long."""
 
     def fenced(self, partition: TopicPartition) -> None:
         """A newer owner has this lane."""
 
     def lane(self, partition: TopicPartition, *, unfinished: int) -> None:
-        """Level of a lane's window, told about once a second while it is not empty, and when it has become so."""
+        """Level of a lane's window, about once a second while it is not empty, and when it has become empty."""
 
     def look(self) -> None:
-        """About once a second: what ends by time alone can be told."""
+        """Called about once a second: conditions that end by time alone can be reported."""
 
     def stalled(self, partition: TopicPartition, offset: int, seconds: float) -> None:
-        """For so long nobody has had the record at `offset`, which is not finished: a bug, or a call that hangs."""
+        """The record at `offset` is unfinished, and nothing has been in progress for it so long: a bug, or a call that
+        hangs."""
 
     def service_failed(self, name: str, error: RelayError, again_in_s: float) -> None:
-        """A service cannot go on with its consumer, and will be started again; the others go on."""
+        """The consumer of a service failed; the service will be started again, and others go on."""
 
     def service_died(self, name: str, error: Exception) -> None:
-        """Something unexpected ended a part of the process, and will end the process: told before anything else is
-        ended, as that may take its time, or never come to its end."""
+        """An unexpected exception ended a part of the process, and will end the process. Reported before other parts
+        end, as that may take long, or forever."""

@@ -1,9 +1,10 @@
-"""The order of a lane: what may start now (order per key, caps per endpoint, waits), which records are of one delivery,
-and how far the lane may be committed. Pure; times are monotonic seconds."""
+"""Order of a lane: which works may start now (order per key, caps per endpoint, waits), which records are of one
+delivery, and which offset to commit. Pure; times are monotonic seconds."""
 
 import heapq
 from collections import Counter, deque
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
 from itertools import count, islice
 from typing import Generic
 
@@ -11,25 +12,23 @@ from relay.engine.work import W, WaitFor
 
 NO_TICKET = -1
 LOOK_S = 10.0
-"""How often all that is ready for an endpoint is looked at that keeps being closed: time passes."""
+"""Interval at which all works that are ready for a closed endpoint are checked again, as time passes."""
 
 
+@dataclass(slots=True, eq=False)
 class Gate(Generic[W]):
-    """The way to one endpoint: what is ready for it, how much is in flight, and until when it is closed, and why."""
+    """One endpoint: the works that are ready for it, how many are in flight, until when it is closed, and why."""
 
-    __slots__ = ("closed_for", "closed_until", "in_flight", "key", "looked_at", "ready")
-
-    def __init__(self, key: str) -> None:
-        self.key = key
-        self.in_flight = 0
-        self.closed_until = 0.0
-        self.closed_for: WaitFor = "rate"
-        self.looked_at = 0.0
-        self.ready: deque[tuple[int, W]] = deque()
+    key: str
+    in_flight: int = 0
+    closed_until: float = 0.0
+    closed_for: WaitFor = "rate"
+    looked_at: float = 0.0
+    ready: deque[tuple[int, W]] = field(default_factory=deque)
 
 
 class Order(Generic[W]):
-    """Works wait here, and leave it when they start; the head of an order key blocks the rest of its key.
+    """Works wait here, and leave when they start; the head of an order key blocks the others of its key.
 
     A work is added once, taken, and then either held (it waits again, still at the head of its key) or finished. Each
     wait has a ticket of its own: an entry whose ticket is not the work's is one that was withdrawn.
@@ -40,7 +39,8 @@ class Order(Generic[W]):
         self._gates: dict[str, Gate[W]] = {}  # those with something ready or in flight, and closed ones
         self._open: dict[str, Gate[W]] = {}  # gates with something ready that are neither closed nor full
         self._held: list[tuple[float, int, W | Gate[W]]] = []
-        self._unseen: deque[tuple[int, W]] = deque()  # ready for closed gates, and not looked at since
+        self.unseen: deque[tuple[int, W]] = deque()
+        """Works, with their tickets, that became ready for closed gates and were not checked since."""
         self._tickets = count()
         self.waiting = 0
         """Works that were added or held and not taken."""
@@ -57,8 +57,9 @@ class Order(Generic[W]):
         self._wait(work, now)
 
     def take(self, now: float, limit: int) -> list[W]:
-        """Up to `limit` works that may start now, fairly over the endpoints. They are in flight from here on."""
-        self._release(now)
+        """Up to `limit` works that may start now, fairly over the endpoints. They are in flight afterwards."""
+        if self._held and self._held[0][0] <= now:
+            self._release(now)
         taken: list[W] = []
         while self._open and len(taken) < limit:
             for gate in list(self._open.values()):
@@ -70,13 +71,13 @@ class Order(Generic[W]):
         return taken
 
     def take_over(self, is_over: Callable[[W], bool], limit: int) -> list[W]:
-        """As `take`, up to `limit` works that wait for a closed endpoint and are over: they need it no more.
+        """As `take`, for up to `limit` works that wait for a closed endpoint and are over: they do not need it.
 
-        Each is looked at once when it gets there, and then every LOOK_S or so.
+        Each is checked once when it starts to wait there, and then about every LOOK_S.
         """
         taken: list[W] = []
-        while self._unseen and len(taken) < limit:
-            ticket, work = self._unseen.popleft()
+        while self.unseen and len(taken) < limit:
+            ticket, work = self.unseen.popleft()
             if work.ticket == ticket and is_over(work):
                 self._take(self._gates[work.gate], work)
                 taken.append(work)
@@ -85,7 +86,7 @@ class Order(Generic[W]):
     def hold(self, work: W, due: float, now: float) -> None:
         """A taken work did not end: it waits until `due`, at the head of its order key.
 
-        One that may start again at once has lost no turn: it goes before what is ready for the same endpoint.
+        If it may start again at once, it keeps its turn: it goes before works that are ready for the same endpoint.
         """
         work.due = due
         self._leave_gate(work)
@@ -101,7 +102,7 @@ class Order(Generic[W]):
         self._open.pop(key, None)
 
     def reopen(self, key: str, now: float) -> None:
-        """What is ready for this endpoint may start, although it was closed for longer."""
+        """Works that are ready for this endpoint may start, although it was closed for longer."""
         gate = self._gates.get(key)
         if gate is not None and gate.closed_until > now:
             gate.closed_until = now
@@ -120,7 +121,7 @@ class Order(Generic[W]):
             work.queue = None
 
     def behind(self, work: W) -> int:
-        """How many wait behind a head, of those in memory."""
+        """How many works in memory wait behind a head."""
         return 0 if work.queue is None else len(self._keys.get(work.queue, (work,))) - 1
 
     def withdraw(self, work: W) -> list[W]:
@@ -131,7 +132,7 @@ class Order(Generic[W]):
         return line
 
     def withdraw_followers(self, work: W) -> list[W]:
-        """As `withdraw`, for a head that is in flight: it stays out, the rest of its key comes back in order."""
+        """As `withdraw`, for a head that is in flight: it stays out; the others of its key are returned in order."""
         self._leave_gate(work)
         if work.queue is None:
             return []
@@ -140,8 +141,8 @@ class Order(Generic[W]):
         return line
 
     def withdraw_longest(self, enough: int) -> list[W]:
-        """Take out what waits behind heads in flight, in order per key, and was not parked before: the longest lines
-        first, until there are `enough` works or more."""
+        """Take out works that wait behind heads in flight, and were not parked before, in order per key: the longest
+        lines first, until there are `enough` works or more."""
         keys = [key for key, line in self._keys.items() if len(line) > 1 and line[0].taken]
         keys.sort(key=lambda key: len(self._keys[key]), reverse=True)
         out: list[W] = []
@@ -155,8 +156,7 @@ class Order(Generic[W]):
         return out
 
     def heads(self, limit: int) -> list[tuple[W, int]]:
-        """The first of each order key that others wait behind, and how many do; up to `limit` of them, those of the
-        oldest keys."""
+        """Heads of order keys that others wait behind, and how many do; at most `limit`, those of the oldest keys."""
         if not self._keys:
             return []
         return list(islice(((line[0], len(line) - 1) for line in self._keys.values() if len(line) > 1), limit))
@@ -166,7 +166,7 @@ class Order(Generic[W]):
         return [item for _, ticket, item in self._held if not isinstance(item, Gate) and item.ticket == ticket]
 
     def stuck(self, now: float) -> list[W]:
-        """Heads that are ready for an endpoint which is closed, or has as much in flight as it may."""
+        """Heads that are ready for an endpoint that is closed, or has as many requests in flight as allowed."""
         return [
             work
             for gate in self._gates.values()
@@ -176,7 +176,7 @@ class Order(Generic[W]):
         ]
 
     def waits(self, now: float) -> Counter[WaitFor]:
-        """How many wait, by what for: as many in all as `waiting` says. It looks at every head."""
+        """Number of works by what they wait for; the total is `waiting`. Checks every head."""
         found = Counter(work.held_for for work in self.held())
         for gate in self._gates.values():
             if not gate.ready:
@@ -192,7 +192,7 @@ class Order(Generic[W]):
         return gate is not None and gate.closed_until > now
 
     def closed_for(self, why: WaitFor, now: float, limit: int) -> list[str]:
-        """Up to `limit` endpoints that are closed for that."""
+        """Up to `limit` endpoints that are closed for this reason."""
         closed = (gate.key for gate in self._gates.values() if gate.closed_until > now and gate.closed_for == why)
         return list(islice(closed, limit))
 
@@ -222,10 +222,10 @@ class Order(Generic[W]):
         if gate.closed_until <= now:
             self._open[gate.key] = gate
         else:
-            self._unseen.append((work.ticket, work))
+            self.unseen.append((work.ticket, work))
 
     def _release(self, now: float) -> None:
-        """What has waited long enough is ready, or open."""
+        """Works that have waited long enough become ready, and gates open."""
         while self._held and self._held[0][0] <= now:
             _, ticket, item = heapq.heappop(self._held)
             if not isinstance(item, Gate):
@@ -235,13 +235,13 @@ class Order(Generic[W]):
                 item.closed_until = 0.0
                 if now - item.looked_at >= LOOK_S:
                     item.looked_at = now
-                    self._unseen += item.ready
+                    self.unseen += item.ready
                 if item.ready:
                     self._open[item.key] = item
                 self._drop_if_idle(item)
 
     def _next(self, gate: Gate[W], now: float) -> W | None:
-        """Take what is first ready for `gate`; None if nothing may start: then it is not open any more."""
+        """Take the first work that is ready for `gate`. None if nothing may start: then the gate is no longer open."""
         work = _first(gate)
         if work is None or gate.closed_until > now or gate.in_flight >= _cap(work):
             del self._open[gate.key]
@@ -280,7 +280,7 @@ class Order(Generic[W]):
 
 
 def _first(gate: Gate[W]) -> W | None:
-    """What is first ready; withdrawn ones before it are dropped."""
+    """The first work that is ready; withdrawn ones before it are dropped."""
     while gate.ready:
         ticket, work = gate.ready[0]
         if work.ticket == ticket:
@@ -297,22 +297,22 @@ Identity = tuple[bytes, int]
 
 
 class Twins(Generic[W]):
-    """Works in this lane's memory, by delivery and generation: of one delivery none ever run at once, the later ones
-    wait, and end with the first. Works without a row are nobody's twins."""
+    """Works in this lane's memory, by delivery and generation. Two of one delivery never run at once: later ones wait,
+    and end with the first. Works without a row have no twins."""
 
     def __init__(self) -> None:
         self._here: dict[Identity, tuple[W, list[W]]] = {}
 
     def __iter__(self) -> Iterator[W]:
-        """The works that others would wait for."""
+        """The works that later ones of their delivery would wait for."""
         return (work for work, _ in self._here.values())
 
     def has(self, work: W) -> bool:
-        """Whether a record of the same delivery is here."""
+        """Whether a record of the same delivery is in memory."""
         return _identity(work) in self._here
 
     def join(self, work: W) -> bool:
-        """Whether `work` has to wait for an earlier record of the same delivery, and ends when that one leaves."""
+        """Whether `work` has to wait for an earlier record of the same delivery; it ends when that one leaves."""
         identity = _identity(work)
         if identity is None:
             return False
@@ -325,7 +325,7 @@ class Twins(Generic[W]):
         return False
 
     def leave(self, work: W) -> list[W]:
-        """`work` has ended, or is parked for sure: so have those that waited for it, which are returned."""
+        """`work` has ended, or is certainly parked. Returns the works that waited for it, which end, too."""
         identity = _identity(work)
         if identity is None or identity not in self._here or self._here[identity][0] is not work:
             return []
@@ -337,38 +337,32 @@ def _identity(work: W) -> Identity | None:
 
 
 class Watermark:
-    """Which offset to commit, given which records are finished. Offsets are added in growing order, gaps allowed."""
+    """The offset to commit, given the finished records. Offsets are added in growing order; gaps are allowed."""
 
     def __init__(self) -> None:
-        # With their sizes. Insertion order is offset order, so the first key is the lowest.
-        self._unfinished: dict[int, int] = {}
+        self.unfinished: dict[int, int] = {}
+        """Offsets with the sizes of their records, in the order of the offsets."""
         self._seen_next: int | None = None
 
     def add(self, offset: int, size: int = 0) -> None:
-        self._unfinished[offset] = size
+        self.unfinished[offset] = size
         self._seen_next = offset + 1
 
     def done(self, offset: int) -> int:
-        """Its size. Raises KeyError when `offset` is not unfinished: a record must be finished exactly once."""
-        return self._unfinished.pop(offset)
-
-    def __len__(self) -> int:
-        """Unfinished records."""
-        return len(self._unfinished)
+        """Returns its size. Raises KeyError if `offset` is not unfinished: a record is finished exactly once."""
+        return self.unfinished.pop(offset)
 
     @property
     def head(self) -> int | None:
         """The lowest unfinished offset."""
-        return next(iter(self._unfinished), None)
+        return next(iter(self.unfinished), None)
 
     @property
     def next_offset(self) -> int | None:
         """The offset to commit: every record before it is finished. None before the first record."""
-        head = self.head
-        return self._seen_next if head is None else head
+        return next(iter(self.unfinished), self._seen_next)
 
     @property
     def span(self) -> int:
         """Offsets between the watermark and the newest record."""
-        head = self.head
-        return 0 if head is None or self._seen_next is None else self._seen_next - head
+        return 0 if self._seen_next is None else self._seen_next - next(iter(self.unfinished), self._seen_next)

@@ -1,7 +1,7 @@
-"""How much may still be parked: in all, and of each receiver or source.
+"""Quota of parked records: in total, and for each receiver or source.
 
 No owner gets more than is left free for all others. So one that takes all it can leaves half of the room free, two
-leave a third, and who has little always finds some: without a number of owners to be known, or a share to be set.
+leave a third, and an owner with few always finds some. No number of owners has to be known, and no share to be set.
 """
 
 from collections.abc import Sequence
@@ -10,8 +10,8 @@ from typing import Any, Final
 from msgspec import structs
 
 from relay.clock import Clock
-from relay.engine.core import Lane
-from relay.engine.parking import NotParked
+from relay.engine.lane import Lane
+from relay.engine.parked_index import NotParked
 from relay.engine.policy import Bounds
 from relay.engine.supervision import Patience
 from relay.engine.work import Work
@@ -34,10 +34,11 @@ class ParkingRoom:
         self._most = 0
 
     async def refusals(self, lane: Lane[Any], works: Sequence[Work]) -> list[NotParked | None]:
-        """Of those there is no room for. Renewing a reference takes none, and that of polls was kept at their begin."""
-        policy, fresh = lane.setting.policy, [work.parked_at is None for work in works]
+        """For each work, NotParked if there is no room. Renewing a reference takes none; that of polls was reserved at
+        their begin."""
+        policy, fresh = lane.setup.policy, [work.parked_at is None for work in works]
         if any(fresh):
-            await self._count(lane.setting.bounds)
+            await self._count(lane.setup.bounds)
         polls, crowded = lane.worker.kind is CallKind.POLL, self._crowded
         counts = [
             is_fresh and not polls and policy.counts_room(sent=work.sent, crowded=crowded)
@@ -57,17 +58,17 @@ class ParkingRoom:
         return found
 
     async def share_to_retry(self, bounds: Bounds) -> int | None:
-        """Whose retries are more than that gets nothing sent for the first time that may need one. None: all may."""
+        """An owner with more retries than that begins no first attempt that may need one. None: no such limit."""
         if self._crowded:
             await self._count(bounds)
         return max(1, self._free) if self._crowded else None
 
     async def _left(self, lane: Lane[Any], owners: set[str]) -> dict[str, int]:
-        """How many more each of them may have parked."""
+        """How many more records each of them may have parked."""
         if not owners:
             return {}
-        asked, bounds = sorted(owners), lane.setting.bounds
-        cap = bounds.parked_per_owner if lane.setting.policy.capped else bounds.parked_total
+        asked, bounds = sorted(owners), lane.setup.bounds
+        cap = bounds.parked_per_owner if lane.setup.policy.capped else bounds.parked_total
         counts = await self._patience.until_done("count parked", lambda: answered(self._state.parked(asked)))
         return {
             owner: min(cap - count.retries, self._free - count.retries - count.polls)
@@ -75,7 +76,7 @@ class ParkingRoom:
         }
 
     async def _count(self, bounds: Bounds) -> None:
-        """What is free, as of the last second."""
+        """Update the free room, at most once a second."""
         now = self._clock.monotonic()
         if now - self._counted_at >= COUNTED_FOR_S:
             self._counted_at = now
@@ -90,7 +91,7 @@ class ParkingRoom:
 
 
 def within(ask: BeginAsk, share: int) -> BeginAsk:
-    """See `ParkingRoom.share_to_retry`. Where a retry needs no room, it changes nothing."""
+    """Apply `ParkingRoom.share_to_retry`; no change if a retry needs no room."""
     if ask.room_to_retry is None:
         return ask
     return structs.replace(ask, room_to_retry=min(ask.room_to_retry, share))

@@ -1,5 +1,5 @@
-"""Where a work can be on its way through a lane, and which event may take it from where to where. This table is the
-law: a step that it does not allow raises, and ends the lane."""
+"""The phases of a work on its way through a lane, and which event moves it from which phase to which. A transition that
+`TRANSITIONS` does not have raises, and ends the lane. `core.HANDLERS` has the handler for each phase and event."""
 
 from collections.abc import Mapping
 from enum import Enum
@@ -7,30 +7,30 @@ from typing import Final, Protocol
 
 
 class Phase(Enum):
-    """Each says who has the work now."""
+    """Each says what the work waits for."""
 
-    __hash__ = object.__hash__  # Enum's own is Python, and costs more than what is looked up by it
+    __hash__ = object.__hash__  # that of Enum is Python code, and costs more than the lookup
 
-    READ = "read"  # its record was understood; what is known of it may have to be looked up
-    TWIN = "twin"  # another record of the same delivery is here, and it ends with that one
+    READ = "read"  # its record was read; its row may have to be looked up
+    TWIN = "twin"  # another record of the same delivery is in memory, and both end together
     WAITING = "waiting"  # in the lane's order: for its turn, its time, or its endpoint
-    SEATING = "seating"  # for a seat among the requests that the process may have under way
-    BEGINNING = "beginning"  # the state is asked for an attempt
-    DELAYED = "delayed"  # begun; its slot of the receiver's rate is still to come
-    RUNNING = "running"  # its step decides, or has somebody asked
-    PINGING = "pinging"  # a ping is under way in its place
-    ECHOING = "echoing"  # what came of the ping is being stored
-    SETTLING = "settling"  # what came of the attempt is being stored
-    APPENDING = "appending"  # its hop records, or its dead letter, are on their way to the log
-    MARKING = "marking"  # they are acknowledged, and its row is being told
-    PARKING = "parking"  # its copy is on its way to `parked_messages`, and a reference into the due index
-    BEHIND = "behind"  # it may not overtake parked records of its order key, and cannot queue up behind them now
-    RETIRING = "retiring"  # its parked copy is being removed
+    SEATING = "seating"  # for a seat among the requests that the process may have in flight
+    BEGINNING = "beginning"  # for the state, which decides whether the attempt may begin
+    DELAYED = "delayed"  # begun; for its slot of the receiver's rate
+    RUNNING = "running"  # for its step, or for the reply to its request
+    PINGING = "pinging"  # for the reply to a ping that was sent in its place
+    ECHOING = "echoing"  # for the state, which stores the outcome of the ping
+    SETTLING = "settling"  # for the state, which stores the outcome of the attempt
+    APPENDING = "appending"  # for the log, which stores its hop records, or its dead letter
+    MARKING = "marking"  # they are acknowledged; for the state, which marks its row
+    PARKING = "parking"  # for its copy on `parked_messages`, and the reference in the due index
+    BEHIND = "behind"  # it must not overtake parked records of its order key, and cannot be parked behind them now
+    RETIRING = "retiring"  # for the removal of its parked copy
     OVER = "over"  # nothing of it is in memory any more
 
 
 class Event(Enum):
-    """What has happened to a work."""
+    """What happened to a work."""
 
     __hash__ = object.__hash__
 
@@ -97,7 +97,7 @@ TRANSITIONS: Final[Mapping[Phase, Mapping[Event, frozenset[Phase]]]] = {
         P.OVER: {},
     }.items()
 }
-"""Phase -> event -> where it may lead."""
+"""Phase -> event -> the phases that may follow."""
 
 
 class Phased(Protocol):
@@ -105,17 +105,18 @@ class Phased(Protocol):
 
 
 class IllegalTransition(Exception):
-    """A bug of ours: names the work, its phase and the event."""
+    """A bug of the engine: names the work, its phase and the event."""
 
-    def __init__(self, work: Phased, event: Event, to: Phase) -> None:
-        super().__init__(f"{work!r}: {event.value} while {work.phase.value}, to {to.value}")
+    def __init__(self, work: Phased, event: Event, to: Phase | None = None) -> None:
+        where = "" if to is None else f", to {to.value}"
+        super().__init__(f"{work!r}: {event.value} while {work.phase.value}{where}")
         self.work = work
         self.phase = work.phase
         self.event = event
 
 
 def advance(work: Phased, event: Event, to: Phase) -> None:
-    """`event` takes `work` to another phase. Raises IllegalTransition where the table has no such step."""
+    """`event` moves `work` to the phase `to`. Raises IllegalTransition if the table has no such transition."""
     allowed = TRANSITIONS[work.phase].get(event)
     if allowed is None or to not in allowed:
         raise IllegalTransition(work, event, to)

@@ -1,8 +1,8 @@
-"""What the state may lose, and the log has: who is held, and what is parked. A hold is said on the log first, where it
-outlives everything, then in the state, where it takes effect. After a loss the recovery pass puts both back.
+"""Holds and parked references, which the state may lose and the log keeps. A hold is written to the log first, where it
+is durable, then to the state, where it takes effect. After a loss the recovery pass restores both.
 
 Kafka holds the obligations, Redis the indexes: this is how the second is rebuilt from the first (rule 3). Until a tag
-is ready its lanes stand still. The same pass runs every few hours as a check, and changes nothing then.
+is ready its lanes wait. The same pass runs every few hours as a check, and changes nothing then.
 """
 
 import asyncio
@@ -17,7 +17,7 @@ from relay.domain.errors import InvalidRecord, LogUnavailable, RelayError
 from relay.domain.hold import Hold, decode_hold, encode_hold, held_owner, hold, hold_key
 from relay.domain.topics import TopicSpec
 from relay.engine.observer import Observer, Recovered, StateMemory
-from relay.engine.parking import LIFE_KEY, unwrap_ours
+from relay.engine.parked_copy import LIFE_KEY, unwrap_ours
 from relay.engine.supervision import Patience
 from relay.log.port import Log, NewRecord, Record, TopicPartition
 from relay.state.lease import LEASE_S, keeping_lease
@@ -30,7 +30,7 @@ LOOK_EVERY_S = 30.0
 LEASE = "recovery"
 BATCH = 500
 MARGIN_S = 1.0
-"""What was held so shortly before the log was read may have been there too late to be read."""
+"""A hold that was set so shortly before the log was read may have been appended after the read."""
 
 
 class Holding:
@@ -42,13 +42,13 @@ class Holding:
         self._topic = topic
 
     async def hold(self, owner: str, hold: Hold) -> None:
-        """From its return on nothing is sent, whatever becomes of the state."""
+        """When it returns nothing is sent any more, even if the state is lost."""
         await self._log.append([NewRecord(self._topic, hold_key(owner), encode_hold(hold))])
         await self._state.hold(owner, hold)
 
     async def resume(self, owner: str) -> None:
-        """Said on the log a second time, once it is in force: whoever reads that may begin at once. Without it, they
-        ask the state again within seconds."""
+        """Written to the log a second time, once it is in effect: processes that read it may begin at once. Without it,
+        they ask the state again within seconds."""
         resumed = [NewRecord(self._topic, hold_key(owner), None)]
         await self._log.append(resumed)
         await self._state.resume(owner)
@@ -56,7 +56,7 @@ class Holding:
             await self._log.append(resumed)
 
     async def restore(self, tags: Collection[int], now: float) -> None:
-        """Bring what the log says of these hash tags back into the state. `now`: Unix seconds, before the call."""
+        """Restore the holds of these hash tags from the log. `now`: Unix seconds, before the call."""
         found: dict[str, Hold] = {}
         async for batch in self._log.scan(self._topic, 0):  # there may be a million receivers among them
             for record in batch:
@@ -72,7 +72,7 @@ class Holding:
 
 @dataclass(frozen=True, slots=True)
 class _Kept:
-    """What the pass keeps of a parked copy: there may be a million of them, so not its payload."""
+    """The fields of a parked copy that the pass needs; not its payload, as there may be a million copies."""
 
     lane: Lane
     key: bytes
@@ -82,7 +82,7 @@ class _Kept:
     is_second: bool
 
     def due_in_s(self, now: float) -> float:
-        """At most as long as it was parked for, should a clock have been set back since."""
+        """At most the time that it was parked for, even if a clock was set back since."""
         return max(0.0, self.due_ms / 1000 - max(now, self.parked_ms / 1000))
 
     @property
@@ -97,7 +97,7 @@ class Recovery:
     """One per process; a lease lets one of all processes do the pass. `owner`: unique per process.
 
     `in_doubt_s`: how long after a loss a delivery without a row counts as in doubt (the dedup window). `lanes`: the
-    topics of deliveries, each with the hash tags of its receivers; None: not known.
+    topics of deliveries, each with the hash tags of its receivers; None if unknown.
     """
 
     def __init__(
@@ -126,16 +126,16 @@ class Recovery:
         self._lanes = lanes
         self._asked = asyncio.Event()
         self.healed = asyncio.Event()
-        """Set when every tag was found, or made, ready for the first time."""
+        """Set when every tag is ready for the first time."""
 
     def ask(self) -> None:
-        """Somebody met a tag that is not ready."""
+        """A call has found a tag that is not ready."""
         self._asked.set()
 
     async def run(self) -> None:
-        """Look after the state for ever."""
+        """Run forever: restore lost state, and check it regularly."""
         checked_at = self._clock.monotonic()
-        # Who died between the two may have said on the log, and not in the state, that an endpoint is held.
+        # A process that died in between may have written a hold to the log, and not to the state.
         await self._patience.until_done("look who is held", lambda: self._hold_again(frozenset(range(TAGS))))
         while True:
             self._asked.clear()
@@ -147,7 +147,7 @@ class Recovery:
             await self._clock.wait(self._asked, LOOK_EVERY_S)
 
     async def heal(self) -> None:
-        """Make every tag ready that is not; return when all are, whoever did it."""
+        """Make every tag ready; return when all are, also by other processes."""
         while tags := await self._lost():
             if await self._state.lease(LEASE, self._owner, LEASE_S):
                 async with keeping_lease(self._state, self._clock, LEASE, self._owner):
@@ -156,22 +156,22 @@ class Recovery:
                 await self._clock.sleep(0.5)
 
     async def check(self) -> Recovered | None:
-        """Make ready what is not, and put back what no reference knows of, although nothing may have been lost as far
-        as anybody knows. None: another one is at it."""
+        """Make all tags ready, and restore missing references, also if no loss is known. None if another process does
+        so."""
         if not await self._state.lease(LEASE, self._owner, LEASE_S):
             return None
         async with keeping_lease(self._state, self._clock, LEASE, self._owner):
             return await self._pass(await self._lost(), everything=True)
 
     async def preview(self) -> Recovered:
-        """What `check` would find now. It changes nothing, but that a loss is noticed."""
+        """The result that `check` would have now. Changes nothing, except that a loss is noticed."""
         begun, tags = self._clock.monotonic(), await self._lost()
         forgotten = self._state.forgotten()
         copies, was_alive = await self._read_parked()
         found: list[tuple[_Kept, Restored]] = []
         for lane, batch in _in_lane_order(copies):
             found += zip(batch, await self._would_be(lane, batch, tags), strict=True)
-        return self._told(tags, _memory(tags, forgotten, was_alive=was_alive), found, begun)
+        return self._result(tags, _memory(tags, forgotten, was_alive=was_alive), found, begun)
 
     async def _lost(self) -> frozenset[int]:
         tags = await self._state.lost()
@@ -179,7 +179,7 @@ class Recovery:
         return tags
 
     async def _pass(self, tags: frozenset[int], *, everything: bool) -> Recovered:
-        """Put back who is held, and what is parked, of `tags` (or all), and make these ready."""
+        """Restore the holds and the parked references of `tags` (or all), and make these ready."""
         begun, forgotten = self._clock.monotonic(), self._state.forgotten()
         if tags:
             self._observer.recovery_begun(tags, forgotten)
@@ -193,11 +193,11 @@ class Recovery:
             # An empty state under a log that never saw a ready one is a new installation: nothing can be in doubt.
             in_doubt_s = self._in_doubt_s if was_alive else 0.0
             await self._state.ready(sorted(tags), in_doubt_s=in_doubt_s, ends=await self._ends(tags & forgotten))
-        told = self._told(tags, memory, found, begun)
-        self._observer.recovered(told)
-        return told
+        result = self._result(tags, memory, found, begun)
+        self._observer.recovered(result)
+        return result
 
-    def _told(
+    def _result(
         self, tags: frozenset[int], memory: StateMemory, found: Iterable[tuple[_Kept, Restored]], begun: float
     ) -> Recovered:
         counted: dict[str, Counter[Restored]] = defaultdict(Counter)
@@ -212,8 +212,8 @@ class Recovery:
         )
 
     async def _ends(self, tags: frozenset[int]) -> LaneEnds | None:
-        """Of the lanes of these tags. Nothing of them is begun any more, so what is behind was not before the loss.
-        None: they cannot be read."""
+        """Ends of the lanes of these tags. No attempt of theirs begins now, so later records are from after the loss.
+        None if they cannot be read."""
         if not tags or self._lanes is None:
             return None
         ends: dict[int, dict[TopicPartition, int]] = {tag: {} for tag in tags}
@@ -224,7 +224,7 @@ class Recovery:
             for at, end in (await self._log.ends(partitions)).items():
                 for tag in tags.intersection(lanes[at.topic]):
                     ends[tag][at] = end
-        except RelayError:  # this process may lack the rights; then what is new is asked about, too
+        except RelayError:  # this process may lack the rights; then new deliveries are in doubt, too
             return None
         return ends
 
@@ -251,7 +251,7 @@ class Recovery:
         return copies, was_alive
 
     async def _restore(self, copies: Sequence[_Kept]) -> list[tuple[_Kept, Restored]]:
-        """Put references back that are missing, and pay the tombstones that are owed."""
+        """Restore missing references, and write the tombstones that are owed."""
         found: list[tuple[_Kept, Restored]] = []
         for lane, batch in _in_lane_order(copies):
             found += zip(batch, await self._restore_batch(lane, batch), strict=True)
@@ -267,7 +267,7 @@ class Recovery:
         return found
 
     async def _would_be(self, lane: Lane, copies: Sequence[_Kept], lost: frozenset[int]) -> list[Restored]:
-        """What `restore` would say. A tag that is not ready is not asked: nothing of it is known to be there."""
+        """The results that `restore` would have. Tags that are not ready count as having no references."""
         asked = [copy for copy in copies if tag_of(copy.owner) not in lost]
         asks = [IntakeAsk(copy.reference.row, copy.reference.generation, None) for copy in asked]
         rows = (
@@ -279,7 +279,7 @@ class Recovery:
 def _hold(value: bytes, record: Record) -> Hold:
     try:
         return decode_hold(value)
-    except InvalidRecord as error:  # whoever wrote it meant something; to send nothing can be undone
+    except InvalidRecord as error:  # it was written for a reason; sending nothing can be undone
         return hold("paused", record.timestamp_ms / 1000, error.detail)
 
 
@@ -298,7 +298,7 @@ def _would_be(copy: _Kept, row: Row | None) -> Restored:
 
 
 def _kept(record: Record) -> _Kept | LogUnavailable | None:
-    """LogUnavailable: a newer release wrote it. That counts if no newer record of its key follows."""
+    """LogUnavailable if a newer release wrote it, which counts if no newer record of its key follows."""
     try:
         copy = None if record.value is None else unwrap_ours(record)
     except LogUnavailable as error:

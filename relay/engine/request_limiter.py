@@ -1,5 +1,5 @@
-"""Every attempt goes through here before it begins: a seat for each request that a process has under way, fair over the
-endpoints, and none while the process is short of something of its own.
+"""Limits the requests in flight of a process: each attempt takes a seat before it begins, fairly over the endpoints.
+There are no seats while the process lacks a resource of its own.
 """
 
 import asyncio
@@ -19,11 +19,11 @@ from relay.state.attempts import Change
 from relay.state.port import State
 
 SEATS: Final = 10_000
-"""Requests under way in one process, unless it is told otherwise."""
+"""Default limit of the requests in flight in one process."""
 
 
 class RequestLimiter:
-    """One for all lanes of a process. `most`: requests under way at a time."""
+    """One for all lanes of a process. `most`: requests in flight at a time."""
 
     def __init__(self, clock: Clock, observer: Observer | None = None, most: int = SEATS) -> None:
         self._clock = clock
@@ -34,11 +34,11 @@ class RequestLimiter:
 
     @property
     def shut(self) -> bool:
-        """Nothing is sent for now: what waits had better stay where it is."""
+        """Nothing is sent for now: works that wait had better stay in memory."""
         return self._opening is not None
 
     def pass_through(self, party: str, sit: Callable[[], bool]) -> bool:
-        """Whether `party` has a seat at once; else `sit` is called when it has one."""
+        """Whether `party` gets a seat at once; otherwise `sit` is called when it gets one."""
         if self._opening is None and self._share.take(party):
             return True
         self._share.wait(party, sit)
@@ -51,12 +51,12 @@ class RequestLimiter:
             self._share.call_up()
 
     def heard(self, party: str, url: str, exchange: Exchange) -> Later | None:
-        """What came of each request to `url`, of `party`. Where that it failed is our own doing, what follows is
-        this: nobody's attempt, and a wait; after a token that had ended, none."""
+        """Called with the outcome of each request of `party` to `url`. If this process caused its failure, returns the
+        decision: it counts as no attempt, and waits; without a wait if a token had expired."""
         shortage, now = self._shortage, self._clock.monotonic()
         ours = shortage.is_ours(party, url, exchange, now)
         if shortage.since is not None:
-            self._tell(exchange, ours=ours, now=now)
+            self._report(exchange, ours=ours, now=now)
         if not isinstance(exchange, NoResponse):
             return None
         if exchange.kind in (LATE, UNAUTHORIZED):  # a POST, too, was surely not processed: it begins anew, in its turn
@@ -65,7 +65,7 @@ class RequestLimiter:
             return None
         return Later(HOLD_S, f"could not be sent: {exchange.detail}", Change.RELEASED)
 
-    def _tell(self, exchange: Exchange, *, ours: bool, now: float) -> None:
+    def _report(self, exchange: Exchange, *, ours: bool, now: float) -> None:
         if ours and isinstance(exchange, NoResponse):
             self._observer.short_of(exchange.kind, exchange.detail)
         lasted_s = self._shortage.over(now)
@@ -74,7 +74,7 @@ class RequestLimiter:
         self._look(now)
 
     def _look(self, now: float) -> None:
-        """Open as far as may be, and come back when that changes."""
+        """Open as much as the shortage permits, and look again when that changes."""
         wait_s = self._shortage.changes_in(now)
         if self._opening is not None:
             self._opening.cancel()
@@ -94,10 +94,10 @@ class RequestLimiter:
 
 
 class LaneSeats:
-    """The seats that a lane's attempts have; see `relay.engine.settling.Seats`."""
+    """The seats of a lane's attempts; see `relay.engine.lane.RequestSeats`."""
 
     def __init__(self, turnstile: RequestLimiter, seated: Callable[[Any], None], wanted: Callable[[], bool]) -> None:
-        """`seated` is called for each work that had to wait and has a seat now, while it is `wanted`."""
+        """`seated` is called for each work that had to wait and gets a seat, while the lane has `wanted` them."""
         self._turnstile = turnstile
         self._seated = seated
         self._wanted = wanted
@@ -128,14 +128,15 @@ class LaneSeats:
 
 ATTEND_EVERY_S: Final = 2.0
 NOTEWORTHY_S: Final = 1.0
-"""By less a clock is set to keep it right."""
+"""Smaller corrections are normal."""
 
 
 async def attend(
     state: State, clock: Clock, turnstile: RequestLimiter, tags: Sequence[int], observer: Observer | None = None
 ) -> None:
-    """Tell the state, for ever, that attempts are made, so that our own absence is no part of a receiver's outage; not
-    while this process sends nothing. Reports to `observer` when the clock of the state was set back."""
+    """Report to the state regularly that attempts are made, so that the absence of all processes is no part of a
+    receiver's outage; not while this process sends nothing. Reports to `observer` when the state's clock was set back.
+    """
     before_s = inf
     while True:
         if not turnstile.shut:

@@ -24,20 +24,20 @@ POLL_RECORDS = 100
 POLL_BYTES = 8 * 1024**2
 """Of all of them."""
 LOOK_EVERY_S = 0.1
-"""After progress: lanes that have room again get more, also while a poll is under way."""
+"""Interval after progress: lanes that have room again get more, also during a poll."""
 COMMIT_EVERY_S = 0.5
 COMMIT_RECORDS = 1_000
-"""Finished and not committed, over all lanes: so many are committed sooner."""
+"""Finished and uncommitted records, over all lanes, that are committed earlier."""
 LOOK_AROUND_S = 1.0
 WAITING_S = 2.0
-"""A rebalance among the living takes less."""
+"""A rebalance without dead members takes less."""
 REVOKE_GRACE_S = 5.0
 FENCED_S = 5.0
-"""A fenced lane is revoked soon: with the next heartbeat. Later than this the group is asked whose it is."""
+"""A fenced lane is normally revoked with the next heartbeat. After this time the group is asked for its owner."""
 FENCED_LOOK_S = 5.0
-"""And again so often, while it does not answer."""
+"""Interval at which it asks again, while the group does not answer."""
 LOST_S = 60.0
-"""It has said for so long that the lane is another's, and has not taken it away: this member is not in step with it."""
+"""The group has reported another owner for so long without revoking the lane: this member is out of step with it."""
 
 
 class OpenConsumer(Protocol):
@@ -49,15 +49,15 @@ class _RunningLane:
     lane: OpenLane
     ending: asyncio.Task[None] | None = None
     standstill: Standstill = field(default_factory=Standstill)
-    told: int | None = None
-    """How many unfinished records were told last."""
+    reported: int | None = None
+    """Unfinished records in the last report."""
 
 
 class Runner:
     """Runs one member of one consumer group until `stop` is set, then drains and leaves the group.
 
-    `open_lane` makes the lane of an assigned partition. `grace_s`: how long what is in flight may take at a stop.
-    `name`: the role that it reads for, for people. `memory`: of the process's lanes.
+    `open_lane` makes the lane of an assigned partition. `grace_s`: how long calls in flight may take at a stop. `name`:
+    the role that it reads for, for display. `memory`: of the process's lanes.
     """
 
     def __init__(
@@ -82,7 +82,7 @@ class Runner:
         self._lanes: dict[TopicPartition, _RunningLane] = {}
         self._paused: set[TopicPartition] = set()
         self._active: set[TopicPartition] = set()
-        """Lanes that have been offered records, and may be at a bound: the idle ones need not be looked at."""
+        """Lanes that were offered records, and may be at a bound: idle ones need no check."""
         self._crowded = False
         self._committed: dict[TopicPartition, int] = {}
         self._lingering: list[_RunningLane] = []
@@ -92,14 +92,14 @@ class Runner:
         self._fences_looked_at = -FENCED_LOOK_S
         self._broken: Broken | None = None
         self._missing: set[TopicPartition] = set()
-        """Where the consumer has set the offset itself: what was read there says nothing of what there is."""
+        """Partitions whose offset the consumer has set itself: records read there do not show which ones exist."""
         self._restarts = Restarts()
         self._restarting: set[asyncio.Task[None]] = set()
         self._progress = asyncio.Event()  # of any lane
         self._tasks: asyncio.TaskGroup | None = None
 
     async def run(self, stop: asyncio.Event) -> None:
-        """Raises whatever is unexpected: then the process is to exit, and to be started again."""
+        """Raises unexpected exceptions: then the process has to exit, and to be started again."""
         async with asyncio.TaskGroup() as tasks:
             self._tasks = tasks
             await self._patience.until_done("join the consumer group", self._consumer.start)
@@ -118,7 +118,7 @@ class Runner:
                 await self._consumer.close()
                 for each in self._lingering:
                     each.lane.stop(0.0)
-                for each in self._lanes.values():  # where all of it breaks off
+                for each in self._lanes.values():  # after an exception
                     each.lane.close()
 
     def subscribe(self, topics: Collection[str], unable: Unable) -> None:
@@ -139,7 +139,7 @@ class Runner:
         while not stop.is_set():
             try:
                 await self._look_around()
-                if self._memory.free <= 0:  # other lanes may have used it up since these were looked at
+                if self._memory.free <= 0:  # other lanes may have used it up since the last check
                     self._throttle_all()
                 wanted = POLL_RECORDS * max(1, len(self._lanes))
                 batches = await self._consumer.poll(max_records=wanted, timeout_s=POLL_S, max_bytes=self._room)
@@ -152,14 +152,16 @@ class Runner:
                 self._restart(missing, error)
                 continue
             except (ConsumerBroken, PartitionLost) as error:
-                self._broken = error  # what is in flight ends properly before it is raised
+                self._broken = error  # calls in flight end properly before it is raised
                 return
             for partition, records in batches.items():
                 self._offer(partition, records)
-            self._throttle(batches.keys() | self._paused)  # no other lane has more than when all were looked at
+            self._throttle(
+                batches.keys() | self._paused
+            )  # no other lane has more records than at the last check of all
 
     def _room(self) -> int:
-        """Bytes of one poll: of what is free a part only, as it may all be for one lane."""
+        """Bytes of one poll: only a part of the free budget, as all may be for one lane."""
         return min(POLL_BYTES, self._memory.free // 2)
 
     def _offer(self, partition: TopicPartition, records: Sequence[Record]) -> None:
@@ -175,7 +177,7 @@ class Runner:
         self._active = {at for at, count in unfinished.items() if count or at in self._paused}
 
     def _throttle(self, partitions: Iterable[TopicPartition]) -> None:
-        """Backpressure: a lane at its bound gets nothing until something ended."""
+        """Backpressure: a lane at its bound gets nothing until something ends."""
         looked_at = [(at, each.lane) for at in partitions if (each := self._lanes.get(at))]
         for _, lane in looked_at:
             if lane.core.full:
@@ -188,15 +190,15 @@ class Runner:
         self._paused = (self._paused | stopped) - resumed
 
     async def _look_around(self) -> None:
-        """Once in a while, for what comes slowly, and for people."""
+        """Reports levels, and checks for fenced lanes, about once a second."""
         now = self._clock.monotonic()
         if now - self._looked_at >= LOOK_AROUND_S:
             self._looked_at = now
-            self._tell(now)
+            self._report(now)
             await self._look_at_fences(now)
 
     async def _look_at_fences(self, now: float) -> None:
-        """A lane that is fenced and stays ours is made anew."""
+        """A lane that is fenced and stays assigned to this member opens again."""
         fenced = {p: at for p, each in self._lanes.items() if (at := each.lane.core.fenced_at) is not None}
         longest_s = now - min(fenced.values(), default=now)
         if longest_s < FENCED_S or now - self._fences_looked_at < FENCED_LOOK_S:
@@ -216,7 +218,7 @@ class Runner:
         self._restart(fenced, PartitionLost(f"the group has counted anew: {names} stay here, and are made anew"))
 
     def _restart(self, partitions: Iterable[TopicPartition], failure: Broken | None) -> None:
-        """After a pause, beside the others, who go on. `failure` None: that was told by whoever saw it."""
+        """Restart these lanes after a pause, while others go on. `failure`: None if it was reported already."""
         lanes = {partition: self._lanes.get(partition) for partition in partitions}
         those, pause_s = self._restarts.begin(lanes, self._clock.monotonic())
         if those and self._tasks is not None and not self._stopping:
@@ -228,7 +230,7 @@ class Runner:
                 task.add_done_callback(self._restarting.discard)
 
     async def _restarted(self, lanes: Mapping[TopicPartition, _RunningLane | None], pause_s: float) -> None:
-        """As far as they are still there: one that was lost and dealt again meanwhile has begun anew by that."""
+        """Restart those that are still open: one that was lost and assigned again in the meantime is new already."""
         await self._clock.sleep(pause_s)
         if self._stopping:
             return
@@ -236,22 +238,22 @@ class Runner:
         await never_in_silence(self._consumer.restart(still))
         self._restarts.end(lanes)
 
-    def _tell(self, now: float) -> None:
-        self._tell_waiting(now)
+    def _report(self, now: float) -> None:
+        self._report_waiting(now)
         self._observer.look()
         for partition, running in self._lanes.items():
             unfinished = running.lane.core.unfinished
-            if unfinished == 0 == running.told:
-                continue  # as it is with almost all of thousands
-            running.told = unfinished
-            observer, stuck_at = running.lane.core.setting.observer, running.lane.stuck_at
+            if unfinished == 0 == running.reported:
+                continue  # like almost all of thousands of lanes
+            running.reported = unfinished
+            observer, stuck_at = running.lane.core.setup.observer, running.lane.stuck_at
             observer.lane(partition, unfinished=unfinished)
             stalled_s = running.standstill.look(stuck_at, now)
             if stalled_s is not None and stuck_at is not None:
                 observer.stalled(partition, stuck_at, stalled_s)
 
-    def _tell_waiting(self, now: float) -> None:
-        """Who gets no partitions for a while says what is waited for: nothing else would."""
+    def _report_waiting(self, now: float) -> None:
+        """A member that gets no partitions for a while reports the reason: nothing else would show it."""
         reason = self._consumer.waits_for()
         if reason is None:
             self._waiting_since = now
@@ -261,7 +263,7 @@ class Runner:
     # commits
 
     async def _commit_regularly(self) -> None:
-        """What moves on slowly is committed in one call with more; who waits for it is only a new owner."""
+        """Slow progress is committed in one call with more; only a new owner waits for commits."""
         committed_at = -inf
         while True:
             await self._progress.wait()
@@ -289,7 +291,7 @@ class Runner:
         return offsets
 
     async def _commit(self, offsets: Mapping[TopicPartition, int]) -> None:
-        """Unknown or refused: the next commit supersedes it, or the new owner repeats."""
+        """If it fails, the next commit replaces it, or the new owner repeats the records."""
         try:
             await self._consumer.commit(offsets)
             self._committed.update(offsets)
@@ -305,7 +307,7 @@ class Runner:
         if self._tasks is None:
             raise AssertionError("assigned before run")
         if self._stopping:
-            return  # given back in a moment, by close
+            return  # close gives them back in a moment
         for assignment in assignments:
             self._missing.discard(assignment.partition)
             lane = self._open_lane(assignment)
@@ -324,7 +326,7 @@ class Runner:
         await self._stop_lanes(partitions, REVOKE_GRACE_S, linger_s=LINGER_S)
 
     async def _stop_lanes(self, partitions: Sequence[TopicPartition], grace_s: float, *, linger_s: float = 0.0) -> None:
-        """Stop starting, finish what is in flight, commit, forget. Requests may take longer than we may."""
+        """Stop starting, finish calls in flight, commit, forget. Requests may take longer than a revocation."""
         running = [self._lanes[partition] for partition in partitions if partition in self._lanes]
         for each in running:
             each.lane.stop(grace_s, linger_s=linger_s)
@@ -334,7 +336,7 @@ class Runner:
             await self._commit(offsets)
         self._lingering = [each for each in (*self._lingering, *running) if each.ending and not each.ending.done()]
         for each in running:
-            each.lane.core.setting.observer.lane(each.lane.partition, unfinished=0)
+            each.lane.core.setup.observer.lane(each.lane.partition, unfinished=0)
         for partition in partitions:
             self._lanes.pop(partition, None)
             self._committed.pop(partition, None)
@@ -343,7 +345,7 @@ class Runner:
 
 
 def _started(tasks: asyncio.TaskGroup, work: Coroutine[None, None, None]) -> asyncio.Task[None] | None:
-    """None: something else has ended all of `tasks` meanwhile."""
+    """None if all of `tasks` were ended in the meantime."""
     try:
         return tasks.create_task(work)
     except RuntimeError:

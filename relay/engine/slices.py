@@ -1,4 +1,4 @@
-"""Appends in slices, bounded in bytes and records, of which none is appended again once it is acknowledged. Pure."""
+"""Appends in slices that are bounded in bytes and records; acknowledged records are not appended again. Pure."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Final, TypeVar
@@ -9,15 +9,16 @@ from relay.log.port import Coordinate, NewRecord, Record, size_of
 T = TypeVar("T")
 
 SLICE_BYTES: Final = 4 * 1024**2
-"""Of one call to log or state: to copy, pack and send that much holds the event loop for some ten milliseconds."""
+"""Limit of one call to log or state: to copy, pack and send that much blocks the event loop for some ten
+milliseconds."""
 SLICE_RECORDS: Final = 1_000
 LEAST_BYTES: Final = SLICE_BYTES // SLICE_RECORDS
-"""What a record weighs at least: so one number bounds bytes and records."""
+"""Minimum weight of a record, so that one number bounds bytes and records."""
 
 
 def measured(records: Sequence[NewRecord], shared: bytes | None) -> tuple[int, int]:
-    """What `records` weigh, and how many bytes are in memory for them. There a value that several have counts once, and
-    `shared`, which is counted elsewhere, not at all."""
+    """The weight of `records`, and their bytes in memory. For the latter a value that several records have counts once,
+    and `shared`, which is counted elsewhere, not at all."""
     if len(records) == 1:  # nearly always
         size, value = size_of(records[0]), records[0].value
         return max(LEAST_BYTES, size), size if value is not shared else size - len(value or b"")
@@ -32,7 +33,7 @@ def weight_of(records: Iterable[NewRecord | Record]) -> int:
 
 
 def slices(items: Sequence[T], weights: Iterable[int]) -> Iterator[Sequence[T]]:
-    """`items` in order, a slice at a time; one that weighs more than a slice is alone."""
+    """`items` in order, a slice at a time; an item that weighs more than a slice is alone."""
     start, weight = 0, 0
     for number, added in enumerate(weights):
         if number > start and weight + added > SLICE_BYTES:
@@ -44,15 +45,14 @@ def slices(items: Sequence[T], weights: Iterable[int]) -> Iterator[Sequence[T]]:
 
 
 class Slices:
-    """The way of `records` to the log."""
+    """Progress of an append of `records`."""
 
     __slots__ = ("_known", "_left", "_next", "_records", "_whole")
 
     def __init__(
         self, records: Sequence[NewRecord], known: Mapping[int, Coordinate] | None = None, *, weight: int | None = None
     ) -> None:
-        """`known`: where those are, by their index, that are acknowledged already. `weight`: of all, where that is
-        known."""
+        """`known`: places of records that are acknowledged already, by index. `weight`: of all records, if known."""
         self._records = records
         self._known = dict(known) if known else {}
         self._whole: Sequence[Coordinate] | None = None  # nearly always one call is enough, and then this is cheaper
@@ -65,11 +65,11 @@ class Slices:
 
     @property
     def places(self) -> Mapping[int, Coordinate]:
-        """Where each is, as far as it is acknowledged."""
+        """Places of the records that are acknowledged, by index."""
         return self._known if self._whole is None else dict(enumerate(self._whole))
 
     def next(self) -> Sequence[NewRecord]:
-        """What is to be appended now; nothing when all is acknowledged."""
+        """The records to append now; none if all are acknowledged."""
         if self._whole is not None:
             return ()
         if self._known:
@@ -81,14 +81,14 @@ class Slices:
         return [self._records[index] for index in self._next]
 
     def acknowledged(self, at: Sequence[Coordinate]) -> None:
-        """All of the last slice are there."""
+        """All of the last slice are on the log."""
         if len(at) == len(self._records):
             self._whole = at
         else:
             self._known.update(zip(self._next, at, strict=True))
 
     def partly(self, at: Mapping[int, Coordinate]) -> None:
-        """Those of the last slice, by their index in it."""
+        """Some of the last slice are on the log, by their index in it."""
         self._known.update({self._next[index]: where for index, where in at.items()})
 
     def all_places(self) -> Sequence[Coordinate]:
@@ -98,7 +98,7 @@ class Slices:
 
 
 def places_of(works: Sequence[Work]) -> dict[int, Coordinate]:
-    """Of the records of all of them, one work after the other, those that are acknowledged."""
+    """Places of the acknowledged records, by their index in the records of all works."""
     found: dict[int, Coordinate] = {}
     start = 0
     for work in works:

@@ -1,8 +1,8 @@
-"""What fails is tried again: calls to Kafka and Redis, lanes, services. Nothing stands still, or ends, in silence.
+"""Retries calls to Kafka and Redis, lanes and services that fail. Nothing stops, or ends, without a report.
 
-Crash-only: a service that ends by an exception takes the process down, to be started again; every step is crash-safe.
-A failure that concerns one consumer only is no reason to restart the others: such a service is made anew in place,
-after a pause, and they go on. (What concerns one lane restarts that lane: see the runner.)
+Crash-only: a service that ends by an exception ends the process, which is started again; every step is crash-safe. A
+failure that concerns one consumer only does not restart the others: its service opens again in place, after a pause. (A
+failure that concerns one lane restarts that lane: see the runner.)
 """
 
 import asyncio
@@ -24,34 +24,34 @@ T = TypeVar("T")
 L = TypeVar("L")
 
 Broken = ConsumerBroken | OffsetMissing | PartitionLost
-"""What ends a member or a lane, and not the process: another one in its place may do better."""
+"""Failures that end a member or a lane, and not the process: a new one may succeed."""
 
 FIRST_REPEAT_S: Final = 0.05
 LONGEST_REPEAT_S: Final = 2.0
 
 
 class Patience:
-    """Repeats what raised Unavailable, for as long as it takes; every port call allows that."""
+    """Repeats calls that raised Unavailable until they succeed; every port call allows that."""
 
     def __init__(self, clock: Clock, observer: Observer) -> None:
         self._clock = clock
         self._observer = observer
 
     async def until_done(self, what: str, call: Callable[[], Awaitable[T]]) -> T:
-        """The result of `call`; other errors pass through. `what` names the call for people."""
+        """The result of `call`; other errors pass through. `what` names the call in reports."""
         try:
-            return await call()  # nearly always; tenacity would cost several times what a batch of records does
+            return await call()  # nearly always; tenacity would cost several times as much as a batch of records
         except Unavailable as error:
             self.tell(what, error)
         await self._clock.sleep(FIRST_REPEAT_S)
 
-        async def attempt() -> T:  # tenacity awaits nothing but what is declared `async`
+        async def attempt() -> T:  # tenacity awaits only functions that are declared `async`
             return await call()
 
         return await self._repeating(what)(attempt)
 
     def tell(self, what: str, error: Unavailable) -> None:
-        """Let the outside know what is being waited for."""
+        """Report the call that waits."""
         if isinstance(error, StateRecovering):
             self._observer.state_recovering(error.tags)
         self._observer.waiting(what, error)
@@ -70,7 +70,7 @@ class Patience:
         )
 
     async def pause(self, what: str, error: Unavailable) -> None:
-        """Tell, and wait a little: for callers with a loop of their own."""
+        """Report, and wait a little: for callers with their own loop."""
         self.tell(what, error)
         await self._clock.sleep(LONGEST_REPEAT_S / 2)
 
@@ -79,23 +79,23 @@ CANCEL_AGAIN_S: Final = 0.1
 
 
 class CallCancelled(Exception):
-    """What was awaited was cancelled by somebody else than whoever ends this task."""
+    """The awaited call was cancelled, but this task was not."""
 
 
 async def never_in_silence(work: Awaitable[T]) -> T:
-    """The result of `work`. Raises CallCancelled where a library lets a CancelledError out that is none of ours: a task
-    that ends so looks as if it had been told to, and nobody hears of it."""
+    """The result of `work`. Raises CallCancelled if a library raises a CancelledError although this task was not
+    cancelled: a task that ends so looks as if it had been, and its end would not be reported."""
     try:
         return await work
     except asyncio.CancelledError as error:
         task = asyncio.current_task()
         if task is None or task.cancelling():
             raise
-        raise CallCancelled("a call was cancelled, and nobody has told its task to end") from error
+        raise CallCancelled("a call was cancelled, although its task was not") from error
 
 
 async def end(tasks: Iterable[asyncio.Task[None]]) -> None:
-    """Cancel `tasks` until each has ended; what they raise is left in them.
+    """Cancel `tasks` until each has ended; their exceptions stay in them.
 
     Once is not always enough: up to Python 3.11, `asyncio.wait_for` loses a cancellation that comes together with its
     result, and client libraries use it around each network call.
@@ -110,11 +110,11 @@ async def end(tasks: Iterable[asyncio.Task[None]]) -> None:
 FIRST_PAUSE_S: Final = 1.0
 LONGEST_PAUSE_S: Final = 30.0
 LONG_LIFE_S: Final = 300.0
-"""What ran for so long was well: the next pause is the first again."""
+"""After running for so long, the next pause is the first one again."""
 
 
 async def unless_stopped(work: Awaitable[object], stop: asyncio.Event) -> bool:
-    """Do `work`, unless `stop` comes first: then False."""
+    """Run `work`; False if `stop` was set first."""
     doing = asyncio.ensure_future(work)
     stopping = asyncio.ensure_future(stop.wait())
     try:
@@ -131,45 +131,45 @@ async def unless_stopped(work: Awaitable[object], stop: asyncio.Event) -> bool:
 
 
 def next_pause(pause_s: float, lived_s: float) -> float:
-    """Seconds until what lived for `lived_s` is made anew; `pause_s`: what it was the last time, 0 before."""
+    """Seconds until a lane or service that ran for `lived_s` opens again. `pause_s`: the previous pause; 0 for none."""
     if pause_s == 0 or lived_s >= LONG_LIFE_S:
         return FIRST_PAUSE_S
     return min(2 * pause_s, LONGEST_PAUSE_S)
 
 
 class Restarts:
-    """The lanes that are being made anew, and when they were so last. Times are seconds on any monotonic clock."""
+    """Lanes that are being restarted, and when each was last. Times are seconds on any monotonic clock."""
 
     def __init__(self) -> None:
-        self._under_way: dict[TopicPartition, object] = {}
-        """Which lane each of them is meant for: one that has followed it is none of its business."""
+        self._restarting: dict[TopicPartition, object] = {}
+        """The lane that each restart is for: it does not affect a later lane of the partition."""
         self._last: dict[TopicPartition, tuple[float, float]] = {}
-        """When a lane began anew, and after which pause."""
+        """When a lane was restarted, and after which pause."""
 
     def begin(self, lanes: Mapping[TopicPartition, L], now: float) -> tuple[dict[TopicPartition, L], float]:
-        """Those of them that are not under way already, and the pause before they begin anew."""
+        """Those that are not being restarted already, and the pause before they restart."""
         new = object()
-        those = {p: lane for p, lane in lanes.items() if self._under_way.get(p, new) is not lane}
+        those = {p: lane for p, lane in lanes.items() if self._restarting.get(p, new) is not lane}
         before = [self._last.get(each, (now, 0.0)) for each in those]
         pause_s = max((next_pause(pause_s, now - began) for began, pause_s in before), default=0.0)
         self._last |= dict.fromkeys(those, (now + pause_s, pause_s))
-        self._under_way.update(those)
+        self._restarting.update(those)
         return those, pause_s
 
     def end(self, lanes: Mapping[TopicPartition, object]) -> None:
         for partition, lane in lanes.items():
-            if self._under_way.get(partition) is lane:
-                self._under_way.pop(partition, None)
+            if self._restarting.get(partition) is lane:
+                self._restarting.pop(partition, None)
 
 
 STALLED_S: Final = 60.0
 
 
 class Standstill:
-    """Notices a lane that does not go on although nothing keeps it. Judges looks at it, about a second apart.
+    """Detects a lane that makes no progress without a reason, from checks about a second apart.
 
-    All that waits knows for what: a time, a request under way, a call to the log or the state that is being repeated.
-    What does not is a bug, or a call that never returned.
+    Every wait has a known end: a time, a request in flight, a call to the log or the state that is being repeated.
+    Otherwise there is a bug, or a call that never returns.
     """
 
     def __init__(self) -> None:
@@ -177,8 +177,8 @@ class Standstill:
         self._since = inf
 
     def look(self, head: int | None, now: float) -> float | None:
-        """For how long the record `head` has been in nobody's hands (None: there is none), once that is a minute; said
-        once a minute."""
+        """How long nothing has been in progress for the record `head` (None if there is none): returned once a minute,
+        from a minute on."""
         if head is None or head != self._head:
             self._head, self._since = head, now
             return None
@@ -190,7 +190,7 @@ class Standstill:
 
 
 class Owned(Protocol):
-    """A lane as its context has it. `tags`: where its fence may stand."""
+    """A lane with its state. `tags`: hash tags that may hold its fence."""
 
     @property
     def lane(self) -> Lane: ...
@@ -206,8 +206,8 @@ class Owned(Protocol):
 
 
 async def begin_anew(consumer: Consumer, lanes: Sequence[Owned], clock: Clock) -> list[TopicPartition]:
-    """Lanes that the state takes for lost, and that their group says are ours: their epochs begin anew; which lanes
-    that was.
+    """Restart the epochs of lanes that the state takes for lost, and that are assigned to this member by their group.
+    Returns these lanes.
 
     A group that was deleted, whose offsets expired, or whose cluster was rebuilt counts its generations from 1 again,
     while the state still knows the last one of before. The group decides: but only a group that answers now, and only
@@ -231,14 +231,14 @@ async def begin_anew(consumer: Consumer, lanes: Sequence[Owned], clock: Clock) -
 
 
 async def _higher(context: Owned) -> dict[int, int]:
-    """By tag the epochs that fence this lane."""
+    """The epochs that fence this lane, by tag."""
     seen = await context.state.epochs(context.lane, context.tags)
     return {tag: epoch for tag, epoch in seen.items() if epoch > context.lane.epoch}
 
 
 class Service(Protocol):
     async def run(self, stop: asyncio.Event) -> None:
-        """Until `stop` is set, and what is in flight has ended."""
+        """Run until `stop` is set, and all calls in flight have ended."""
         ...
 
 
@@ -252,7 +252,7 @@ class _Started:
 
 
 class Supervisor:
-    """Runs the services that `wanted` names, and looks again at each of `changes`."""
+    """Runs the services that `wanted` returns, and updates them at each of `changes`."""
 
     def __init__(
         self,
@@ -268,7 +268,7 @@ class Supervisor:
         self._running: dict[str, _Started] = {}
 
     async def run(self, stop: asyncio.Event) -> None:
-        """Until `stop`; then every service is stopped and waited for."""
+        """Run until `stop`; then stop every service and wait for it."""
         async with asyncio.TaskGroup() as tasks:
             following = tasks.create_task(self._follow(tasks))
             await stop.wait()
@@ -303,7 +303,7 @@ class Supervisor:
 
 
 async def telling(observer: Observer, name: str, work: Awaitable[T]) -> T:
-    """The result of `work`; what ends it is told first, and then raised."""
+    """The result of `work`; an exception is reported first, and then raised."""
     try:
         return await never_in_silence(work)
     except Exception as error:
@@ -312,7 +312,7 @@ async def telling(observer: Observer, name: str, work: Awaitable[T]) -> T:
 
 
 async def _failure_of(service: Service, stop: asyncio.Event) -> Broken | None:
-    """Run `service`; why its consumer cannot go on, if that is all that failed."""
+    """Run `service`. Returns the failure of its consumer, if nothing else failed."""
     failure: Broken | None = None
     try:
         await service.run(stop)

@@ -1,7 +1,7 @@
-"""What a worker is to the engine: it reads records into work, and its step says what becomes of each."""
+"""The port to workers: they read records into works, and their step decides on each."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import KW_ONLY, dataclass
 from enum import Enum
 from math import inf
 from typing import Any, Final, Generic, Literal, Protocol, TypeVar
@@ -36,8 +36,8 @@ class Done(Struct, frozen=True):
 
 
 class Later(Struct, frozen=True):
-    """Not now; again in `due_in_s`. `change`: RETRY (not processed), DOUBT (nobody knows), RELEASED (never sent).
-    `detail`: what happened, in words. `up`: it answered a GET."""
+    """Not now; again in `due_in_s`. `change`: RETRY (not processed), DOUBT (unknown), RELEASED (never sent).
+    `detail`: the cause, in words. `up`: it answered a GET."""
 
     due_in_s: float
     reason: str
@@ -61,15 +61,15 @@ class Dead(Struct, frozen=True):
 
 
 class Resend(Struct, frozen=True):
-    """The doubt is resolved, or the receiver does not mind: begin another attempt although one is in doubt."""
+    """The doubt is resolved, or the receiver accepts duplicates: begin another attempt although one is in doubt."""
 
 
 Decision = Done | Later | Dead | Resend
 
 
 class Call(Struct, Generic[R], frozen=True):
-    """The step asks somebody outside. `start(replied)` calls `replied` with the reply, once, later; `decide` says what
-    it means. No task waits for it: thousands of these are under way."""
+    """A request of the step. `start(replied)` calls `replied` with the reply, once, later; `decide` turns that into a
+    decision. No task waits for it: thousands of these are in flight."""
 
     start: Callable[[Callable[[R], None]], None]
     decide: Callable[[R], Decision]
@@ -80,10 +80,10 @@ Step = Decision | Call[Any]
 
 @dataclass(frozen=True, slots=True)
 class GateRules:
-    """What the engine keeps to when it sends work to an endpoint from one lane.
+    """Limits on works that one lane sends to an endpoint.
 
-    `max_in_flight`: of this lane. `has_share`: that is its share of the endpoint's, so that all lanes together keep to
-    that although none knows of the others. `late_s`: how much later than its slot of the rate a POST may start.
+    `max_in_flight`: of this lane. `has_share`: this is its share of the endpoint's limit, so that all lanes together
+    keep to that limit without knowing each other. `late_s`: how much later than its slot of the rate a POST may start.
     """
 
     limits: Limits
@@ -92,9 +92,9 @@ class GateRules:
     late_s: float = inf
     ask_first: bool = False
     at_most_once: bool = False
-    """Nobody can be asked about it, and what is in doubt may not be sent again."""
+    """The endpoint has no status endpoint, and an attempt in doubt must not be sent again."""
     patience_s: float = inf
-    """A head that has failed for so long steps aside: others of its order key need not wait for it."""
+    """After failing for so long, a head steps aside: others of its order key need not wait for it."""
 
 
 WaitFor = Literal[
@@ -114,131 +114,92 @@ WaitFor = Literal[
     "seat",
     "turn",
 ]
-"""What a record in memory waits for: the words of `waiting_for`, and those that nobody is told for one delivery.
-`backlog`: room for its answer or its retry. `max_in_flight`: another request to its endpoint has to end.
-`own_shortage`: something of our own is short. `configuration`: this process cannot use its endpoint's settings.
-`seat`: as many requests as may are under way in the process. `turn`: nothing."""
+"""Reasons why a record waits in memory: values of `waiting_for`, and some that are not shown for one delivery.
+`backlog`: room for its answer or its retry. `max_in_flight`: the end of another request to its endpoint.
+`own_shortage`: a resource of this process. `configuration`: this process cannot use its endpoint's settings.
+`seat`: the end of another request of the process. `turn`: nothing."""
 
 
+@dataclass(slots=True, eq=False, repr=False)
 class Work:
-    """One record on its way through a lane. Workers subclass it with what they read from the record."""
+    """One record on its way through a lane. Workers subclass it with the fields of the record."""
 
-    __slots__ = (
-        "attempts",
-        "crashes",
-        "doubt",
-        "down_for_s",
-        "down_since",
-        "due",
-        "end",
-        "failing_since",
-        "forms",
-        "gate",
-        "generation",
-        "held",
-        "held_for",
-        "in_doubt",
-        "last_form",
-        "newer_than_loss",
-        "out",
-        "out_of_order",
-        "owes_tombstone",
-        "parked_at",
-        "phase",
-        "pinging",
-        "places",
-        "polls",
-        "queue",
-        "record",
-        "requested",
-        "resolved",
-        "result",
-        "row",
-        "rules",
-        "sent",
-        "start_by",
-        "suspect",
-        "taken",
-        "ticket",
-        "token",
-        "unseen",
-        "weight",
-    )
-
-    def __init__(self, record: Record, row: RowKey | None, generation: int, queue: bytes | None, gate: str) -> None:
-        self.record = record
-        self.row = row
-        self.generation = generation
-        self.queue = queue
-        """Digest of the order key; None where nothing has to stay in order."""
-        self.gate = gate
-        """Name of the endpoint, whose caps are kept; also the owner of the row where there is one."""
-        self.rules: GateRules | None = None
-        """None: no call is made for this work: no begin, no settle."""
-        self.attempts = 0
-        self.polls = 0
-        self.token = b""
-        self.requested = False
-        """A request was made since it was last taken up."""
-        self.start_by = 0.0
-        """Of what is begun: monotonic time after which its request may not start any more."""
-        self.due = 0.0
-        """Monotonic time before which it is not taken up."""
-        self.held_for: WaitFor = "retry"
-        """Until then, why."""
-        self.failing_since: float | None = None
-        """Monotonic time of its first failure as far as this process knows; None: it has not failed."""
-        self.out_of_order = False
-        """It has stepped aside: its order key goes on without it."""
-        self.in_doubt = False
-        self.doubt = 0
-        """Names the attempt that is in doubt (`relay.state.attempts.Ambiguous`)."""
-        self.newer_than_loss = False
-        """It is in doubt only because the same may have been recorded, and sent, before a loss of the state."""
-        self.resolved: int | None = None
-        """The doubt that was resolved: another attempt may be made while that one is the last."""
-        self.pinging = False
-        """Its endpoint is offline: the step is run to send a throw-away ping in its place."""
-        self.down_for_s = 0.0
-        self.down_since = 0.0
-        """So long, then."""
-        self.crashes = 0
-        self.suspect = False
-        """A process has ended while it was in hand, so what runs with it runs alone."""
-        self.result: Result | None = None
-        self.parked_at: Coordinate | None = None
-        """Where its parked copy is, when it was taken from the due index instead of the lane's topic."""
-        self.owes_tombstone = False
-        self.ticket = -1
-        """Of its present wait in the lane's order."""
-        self.sent = False
-        """An attempt of it was made once, as far as known: it is never given up for lack of room."""
-        self.unseen = False
-        """Nobody has looked up its row: the first begin does that, too."""
-        self.taken = False
-        """It was taken from the lane's order, and is in flight."""
-        self.phase = Phase.READ
-        self.end: Done | Dead | None = None
-        """How it ends, once that is known: where it has broken its lane too often, from the beginning."""
-        self.out: tuple[NewRecord, ...] = ()
-        """The records that say so: its hop records, or its dead letter."""
-        self.held = 0
-        """Bytes of what it has come to, beside its record: its answer, then `out`."""
-        self.weight = 0
-        """Of `out` (`relay.engine.slices`)."""
-        self.places: Mapping[int, Coordinate] | None = None
-        """Where those of `out` are that were acknowledged before one of them turned out to be too large."""
-        self.forms: Iterator[tuple[NewRecord, ...]] | None = None
-        """Smaller ones, for a log that does not take these."""
-        self.last_form = False
-        """There are no smaller ones."""
+    record: Record
+    row: RowKey | None
+    generation: int
+    queue: bytes | None
+    """Digest of the order key; None if it needs no order."""
+    gate: str
+    """Name of the endpoint, whose caps apply; also the owner of the row, if it has one."""
+    _: KW_ONLY
+    rules: GateRules | None = None
+    """None: this work has no attempts, so no begin and no settle."""
+    attempts: int = 0
+    polls: int = 0
+    token: bytes = b""
+    requested: bool = False
+    """A request was made since it was last started."""
+    start_by: float = 0.0
+    """Monotonic time after which the request of a begun attempt must not start."""
+    due: float = 0.0
+    """Monotonic time before which it does not start."""
+    held_for: WaitFor = "retry"
+    """Why it waits until then."""
+    failing_since: float | None = None
+    """Monotonic time of its first failure that this process knows; None if it has not failed."""
+    out_of_order: bool = False
+    """It has stepped aside: its order key goes on without it."""
+    in_doubt: bool = False
+    doubt: int = 0
+    """Identifies the attempt that is in doubt (`relay.state.attempts.AmbiguousAttempt`)."""
+    newer_than_loss: bool = False
+    """It is in doubt only because a copy may have been recorded, and sent, before a loss of the state."""
+    resolved: int | None = None
+    """The doubt that was resolved: another attempt may begin while this doubt is the last one."""
+    pinging: bool = False
+    """Its endpoint is offline: the step runs to send a throw-away ping in its place."""
+    down_for_s: float = 0.0
+    down_since: float = 0.0
+    """Duration of that outage, and its start (Unix seconds)."""
+    crashes: int = 0
+    suspect: bool = False
+    """A process has ended while it was in memory, so code that handles it runs alone."""
+    result: Result | None = None
+    parked_at: Coordinate | None = None
+    """Place of its parked copy, if it was taken from the due index instead of the lane's topic."""
+    owes_tombstone: bool = False
+    ticket: int = -1
+    """Identifies its current wait in the lane's order."""
+    sent: bool = False
+    """An attempt is known to have been made: it is never given up for lack of room."""
+    unread: bool = False
+    """No worker could read its record: only its dead letter remains to be written. `row`: of a parked one."""
+    unseen: bool = False
+    """Its row was not looked up: the first begin does that, too."""
+    taken: bool = False
+    """It was taken from the lane's order, and is in flight."""
+    phase: Phase = Phase.READ
+    end: Done | Dead | None = None
+    """Its end, once that is known; known from the beginning if it has broken its lane too often."""
+    out: tuple[NewRecord, ...] = ()
+    """The records to append: its hop records, or its dead letter."""
+    held: int = 0
+    """Bytes that it holds beside its record: of its answer, then of `out`."""
+    weight: int = 0
+    """Weight of `out` (`relay.engine.slices`)."""
+    places: Mapping[int, Coordinate] | None = None
+    """Places of the records of `out` that were acknowledged before another one turned out to be too large."""
+    forms: Iterator[tuple[NewRecord, ...]] | None = None
+    """Smaller forms of `out`, for a log that rejects it."""
+    last_form: bool = False
+    """There are no smaller forms."""
 
     def __repr__(self) -> str:
         return f"<{self.gate} at {self.record.topic}/{self.record.partition}/{self.record.offset}>"
 
     @property
     def delivery(self) -> DeliveryId | None:
-        """Which delivery it is about, for people; None: no single one."""
+        """Its delivery, for display; None if it is not about a single one."""
         return None
 
     @property
@@ -247,14 +208,8 @@ class Work:
         return False
 
 
-class Unread(Work):
-    """A record that nothing can be made of: only its dead letter remains to be written. `row`: of a parked one."""
-
-    __slots__ = ()
-
-
 def is_awaited(work: Work, end: Done | Dead) -> bool:
-    """Whether a request waits for just this end: an answer, or its failure; that the answer comes later is none."""
+    """Whether a request waits for this end: an answer or a failure, but not an answer that is still pending."""
     return work.awaited and (isinstance(end, Dead) or end.stage is not Stage.AWAITING)
 
 
@@ -263,7 +218,7 @@ W_contra = TypeVar("W_contra", bound=Work, contravariant=True)
 
 
 class Seen(Enum):
-    """What the rows say of a record that was just read."""
+    """State of a record that was just read, by its rows."""
 
     FINISHED = "finished"
     RESUME = "resume"  # an outcome is stored (work.result) and its hop records have to be appended again
@@ -272,7 +227,7 @@ class Seen(Enum):
 
 
 class Outcome(Struct, frozen=True):
-    """The end of one work: its decision, and where its records are now."""
+    """The end of one work: its decision, and the places of its records."""
 
     decision: Done | Dead
     at: tuple[Coordinate, ...]
@@ -293,10 +248,17 @@ def row_of(work: W) -> RowKey:
     return work.row
 
 
-def fill_in(work: W, row: Row, now: float, kind: CallKind) -> None:
-    """Let `work` know what its row knows; a row of an earlier generation says only whether a tombstone is owed.
+def rules_of(work: Work) -> GateRules:
+    """The rules of a work that makes a call."""
+    if work.rules is None:
+        raise AssertionError("a call without rules")
+    return work.rules
 
-    A stored 202 is the result of a POST; to a poll it says nothing yet.
+
+def fill_in(work: W, row: Row, now: float, kind: CallKind) -> None:
+    """Copy the facts of its row to `work`; a row of an earlier generation only shows whether a tombstone is owed.
+
+    A stored 202 is the result of a POST; for a poll it is no result yet.
     """
     work.owes_tombstone = row.park_intent or work.parked_at is not None
     work.result = None
@@ -312,7 +274,7 @@ def fill_in(work: W, row: Row, now: float, kind: CallKind) -> None:
 
 
 def mark_of(row: RowKey, work: W, outcome: Outcome) -> Mark:
-    """What becomes of a row when its hop records are acknowledged."""
+    """The mark of a row whose hop records are acknowledged."""
     decision, awaited = outcome.decision, is_awaited(work, outcome.decision)
     at = (outcome.at[0].partition, outcome.at[0].offset) if outcome.at else None
     if isinstance(decision, Dead):
@@ -331,7 +293,7 @@ class Table(Protocol[W_contra]):
     """The rows behind a kind of work."""
 
     async def intake(self, lane: Lane, works: Sequence[W_contra]) -> list[Seen]:
-        """One call for a batch: what is known of each; fills in attempts, due and result."""
+        """One call for a batch: the state of each work; fills in attempts, due and result."""
         ...
 
     def may_begin_unseen(self, work: W_contra) -> bool:
@@ -339,20 +301,20 @@ class Table(Protocol[W_contra]):
         ...
 
     def seen(self, work: W_contra, row: Row, now: float) -> Seen:
-        """What the row that a begin has found says of it, as `intake` does."""
+        """The state of a work whose row a begin has found, as from `intake`."""
         ...
 
     async def mark(self, works: Sequence[tuple[W_contra, Outcome]]) -> None:
-        """The hop records of these are acknowledged."""
+        """Mark the rows of works whose hop records are acknowledged."""
         ...
 
 
 class Worker(Protocol[W]):
     """One step. `stage` names it in parked records, logs and metrics.
 
-    `parks`: its works have rows and may be parked; else its steps are harmless to repeat, and never wait for long.
-    `capped`: their number is limited per owner: nothing is begun for which there is no room. What comes after a first
-    attempt has to be brought to its end, so there only the cap over all owners counts.
+    `parks`: its works have rows and may be parked; otherwise its steps are harmless to repeat, and never wait for long.
+    `capped`: their number is limited per owner, and a first attempt only begins if there is room. A delivery with an
+    attempt has to be completed, so for its later steps only the cap over all owners counts.
     """
 
     stage: str
@@ -364,19 +326,19 @@ class Worker(Protocol[W]):
     def table(self) -> Table[W]: ...
 
     def admit(self, record: Record) -> W | None:
-        """Read a record. Raises InvalidRecord: a dead letter. None: all about it is done, and known to be."""
+        """Read a record. None if nothing remains to be done. Raises InvalidRecord: it becomes a dead letter."""
         ...
 
     def overdue(self, work: W) -> Dead | Done | Later | None:
-        """Asked right before every begin: whether its time is over, and how it ends then; Later: not come yet, and
-        with a `pause_s` neither has that of any other work of its endpoint, as far as this process goes."""
+        """Called right before every begin. Dead or Done: its time is over, and it ends so. Later: its time is not
+        there yet; with a `pause_s` this holds in this process for all works of its endpoint."""
         ...
 
     def step(self, work: W) -> Step:
-        """Say what becomes of it. Runs after a Go, or with `in_doubt` set and no attempt begun.
+        """Decide, or make a request. Runs after a Go, or with `in_doubt` set and no attempt begun.
 
-        With `pinging` set: ask its endpoint whether it is back. What comes of that is Later, RELEASED, `healthy` or
-        not; it says nothing about the work.
+        With `pinging` set: check whether its endpoint is back. The decision is then Later, RELEASED, `healthy` or not,
+        and concerns the endpoint only.
         """
         ...
 
@@ -385,5 +347,5 @@ class Worker(Protocol[W]):
         ...
 
     def bury(self, record: Record, work: W | None, dead: Dead) -> NewRecord:
-        """The dead letter for a record; `work` is None where the record could not be read."""
+        """The dead letter for a record; `work` is None if the record could not be read."""
         ...

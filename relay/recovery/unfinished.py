@@ -10,7 +10,7 @@ from typing import Final
 from relay.domain.errors import InvalidRecord, LogUnavailable, NotYet, StateRecovering
 from relay.domain.hop import Hop, decode_hop
 from relay.domain.topics import SHARED, Topics
-from relay.engine.parking import OWNER_HEADER, unwrap_ours
+from relay.engine.parked_copy import OWNER_HEADER, unwrap_ours
 from relay.log.partitioner import partition_of
 from relay.log.port import Backlog, Log, Record
 from relay.state.port import State

@@ -15,7 +15,7 @@ from relay.domain.hop import Hop
 from relay.domain.identity import DeliveryId
 from relay.domain.replay_job import Action
 from relay.domain.topics import Topics
-from relay.engine.ending import ever_smaller
+from relay.engine.completion import ever_smaller
 from relay.engine.slices import slices, weight_of
 from relay.log.port import Coordinate, Log, NewRecord, Record
 from relay.replay.letter import Letter

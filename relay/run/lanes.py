@@ -14,13 +14,12 @@ from relay.domain.errors import LogUnavailable
 from relay.domain.receiver import Receiver
 from relay.domain.route import OwnLanes, is_in_shared, own_lanes
 from relay.domain.topics import SHARED, Topics
-from relay.engine.core import NOTHING, Lane, LaneLevels
 from relay.engine.effects import Effects
-from relay.engine.ending import LaneSetup
-from relay.engine.intake import Breaks
+from relay.engine.lane import NOTHING, Lane, LaneLevels, LaneSetup
 from relay.engine.observer import Observer
-from relay.engine.policy import Bounds, BudgetShare, ByteBudget, Dedicated, Policy, SharedLanePolicy
+from relay.engine.policy import Bounds, BudgetShare, ByteBudget, dedicated, shared, unparked
 from relay.engine.pump import OpenLane, Pump
+from relay.engine.quarantine import Breaks
 from relay.engine.recovery import Holding
 from relay.engine.runner import Runner
 from relay.engine.supervision import OpenService, Patience
@@ -226,20 +225,20 @@ class Lanes:
         worker = self._workers[role]
         name = self._topics.lane_of(assignment.partition.topic) if role in _OF_RECEIVERS else None
         tags = _ALL_TAGS_OF.get(role, ()) if name in (None, SHARED) else (tag_of(f"r:{name}"),)
-        setting = self._setting(assignment, tags, worker, shared=name in (None, SHARED))
-        lane = OpenLane(self.pump, self._outside.clock, partial(Lane, setting, worker))
+        setup = self._setup(assignment, tags, worker, is_shared=name in (None, SHARED))
+        lane = OpenLane(self.pump, self._outside.clock, partial(Lane, setup, worker))
         self.roster.enter(lane)
         return lane
 
-    def _setting(
-        self, assignment: Assignment, tags: tuple[int, ...], worker: Worker[Any], *, shared: bool
+    def _setup(
+        self, assignment: Assignment, tags: tuple[int, ...], worker: Worker[Any], *, is_shared: bool
     ) -> LaneSetup:
         settings, hold_s = self._settings, self._settings.hold_max
-        kind = (SharedLanePolicy if shared else Dedicated) if worker.parks else Policy
+        policy = (shared if is_shared else dedicated) if worker.parks else unparked
         return LaneSetup(
             lane=LaneId(*assignment.partition, assignment.epoch),
             tags=tags,
-            policy=kind(hold_s, capped=worker.capped),
+            policy=policy(hold_s, capped=worker.capped),
             bounds=Bounds(
                 window=settings.window_records,
                 span=settings.window_offsets,

@@ -16,9 +16,9 @@ from relay.domain.errors import (
     Unavailable,
 )
 from relay.domain.own_events import Turn
-from relay.engine.intake import WorkerFault
 from relay.engine.observer import Observer, Recovered, StateMemory
 from relay.engine.phases import IllegalTransition
+from relay.engine.quarantine import WorkerFault
 from relay.engine.work import Dead, Decision, Work
 from relay.log.port import NewRecord, Record, TopicPartition
 from relay.state.attempts import WaitReason

@@ -9,7 +9,7 @@ from msgspec import structs
 from relay.domain.exchange import Response
 from relay.domain.identity import DeliveryId
 from relay.domain.message import Message
-from relay.engine.ending import MARK_EVERY_S
+from relay.engine.completion import MARK_EVERY_S
 from relay.state.replies import Refusal
 from relay.state.rows import Mark, Stage, delivery_row
 from tests.fakes.virtual_time import virtually

@@ -2,15 +2,17 @@
 same record, that one ends as poison."""
 
 import asyncio
+import sys
 from collections.abc import Callable
 from typing import Any
 
 import pytest
 
 from relay.domain.message import Message
-from relay.engine.core import Lane
-from relay.engine.intake import TIMES
+from relay.engine.core import HANDLERS
+from relay.engine.lane import Lane
 from relay.engine.phases import Event, Phase, advance
+from relay.engine.quarantine import TIMES
 from relay.engine.work import Work
 from relay.log.port import TopicPartition
 from tests.fakes.surroundings import REFUSED
@@ -31,16 +33,32 @@ async def _world() -> World:
 
 def _plant(monkeypatch: pytest.MonkeyPatch, place: str, fail: Callable[[Work], None], bad: str = f"a-{BAD}") -> None:
     """A bug, that the record of this message brings out in its lane."""
-    real = getattr(Lane, place)
 
-    def buggy(self: Lane[Any], *arguments: Any, **named: Any) -> Any:
-        if self.partition == LANE:
-            work = next(each for each in arguments if isinstance(each, Work))
-            if ("ce_id", bad.encode()) in work.record.headers:
+    def with_bug(real: Callable[..., Any]) -> Callable[..., Any]:
+        def buggy(lane: Lane[Any], work: Work, *arguments: Any) -> Any:
+            if lane.partition == LANE and ("ce_id", bad.encode()) in work.record.headers:
                 fail(work)
-        return real(self, *arguments, **named)
+            return real(lane, work, *arguments)
 
-    monkeypatch.setattr(Lane, place, buggy)
+        return buggy
+
+    _replace(monkeypatch, place, with_bug)
+
+
+def _replace(
+    monkeypatch: pytest.MonkeyPatch, place: str, change: Callable[[Callable[..., Any]], Callable[..., Any]]
+) -> None:
+    """In its module, in those that import it, and in the table of handlers."""
+    module, _, name = place.partition(".")
+    real = getattr(sys.modules[f"relay.engine.{module}"], name)
+    changed = change(real)
+    for each in list(sys.modules.values()):
+        if each.__name__.startswith("relay.engine.") and getattr(each, name, None) is real:
+            monkeypatch.setattr(each, name, changed)
+    for handlers in HANDLERS.values():
+        for event, handler in handlers.items():
+            if handler is real:
+                monkeypatch.setitem(handlers, event, changed)
 
 
 def _step_out(work: Work) -> None:
@@ -69,7 +87,10 @@ async def _lives_through(world: World, seconds: float) -> None:
     assert await world.is_at_rest()
 
 
-@pytest.mark.parametrize("place", ["_take_in", "_start", "_go", "_run", "_settle", "_publish"])
+@pytest.mark.parametrize(
+    "place",
+    ["admission.take_in", "attempt.taken", "attempt.go", "attempt.run", "settlement.settle", "completion.publish"],
+)
 @virtually
 async def test_the_third_illegal_transition_of_a_record_is_its_last(
     monkeypatch: pytest.MonkeyPatch, place: str
@@ -99,7 +120,7 @@ async def test_the_third_illegal_transition_of_a_record_is_its_last(
     assert await world.is_at_rest()
 
 
-@pytest.mark.parametrize("place", ["_outcome_stored", "_over"])
+@pytest.mark.parametrize("place", ["settlement.outcome_stored", "completion.over"])
 @virtually
 async def test_what_is_stored_is_not_lost_by_a_break_and_helps_over_it(
     monkeypatch: pytest.MonkeyPatch, place: str
@@ -126,7 +147,7 @@ async def test_requests_under_way_when_their_lane_breaks_are_not_made_again(monk
     world = World([receiver("r", "/slow", base=90.0)])
     await world.create()
     world.outside.slow_s = 10.0
-    _plant(monkeypatch, "_start", _step_out, "b1-0")
+    _plant(monkeypatch, "attempt.taken", _step_out, "b1-0")
     await world.send(*(message(0, f"a{number}", "r") for number in range(COUNT)))
     process = Process(world)
     await process.ended(1)
@@ -146,7 +167,7 @@ async def test_what_was_begun_beside_the_one_that_breaks_is_released(monkeypatch
     """Their verdicts came with its own: nothing was sent, so nobody is in doubt, and nobody is given up for that."""
     world = World([receiver("r", "/answer", on_ambiguous="dead_letter")])
     await world.create()
-    _plant(monkeypatch, "_go", _step_out, f"a{BAD}-0")
+    _plant(monkeypatch, "attempt.go", _step_out, f"a{BAD}-0")
     await world.send(*(message(0, f"a{number}", "r") for number in range(COUNT)))
     await _lives_through(world, 60)
     assert len(world.told.broken_lanes) > 0
@@ -180,8 +201,8 @@ async def test_what_makes_a_worker_raise_where_it_may_not_becomes_poison(
 async def test_one_that_breaks_its_lane_whatever_is_done_is_buried_blindly(monkeypatch: pytest.MonkeyPatch) -> None:
     """Not even what is known of it can be looked up."""
     world = await _world()
-    _plant(monkeypatch, "_place", lambda work: advance(work, Event.TWIN_LEFT, Phase.RUNNING))
-    _plant(monkeypatch, "_start", _step_out)
+    _plant(monkeypatch, "admission.place", lambda work: advance(work, Event.TWIN_LEFT, Phase.RUNNING))
+    _plant(monkeypatch, "attempt.taken", _step_out)
     await world.send(*_stream("a", "r"))
     await _lives_through(world, 60)
     assert [times for *_, times in world.told.broken_lanes] == list(range(1, TIMES + 2))
@@ -201,7 +222,7 @@ async def test_a_parked_one_that_breaks_its_lane_is_buried_and_nothing_is_left_o
         if work.parked_at is not None:
             _step_out(work)
 
-    _plant(monkeypatch, "_settle", fail)
+    _plant(monkeypatch, "settlement.settle", fail)
     await world.send(*_stream("a", "r"), *_stream("b", "r"))
     await _lives_through(world, 900)
     assert [times for *_, times in world.told.broken_lanes] == list(range(1, TIMES + 1))
@@ -248,7 +269,7 @@ async def test_a_lane_that_was_made_anew_meanwhile_is_left_alone(monkeypatch: py
             ends[-1] -= 1
             raise RuntimeError("a bug")
 
-    monkeypatch.setattr(Lane, "_run", _failing(Lane._run, fail))
+    _replace(monkeypatch, "attempt.run", lambda real: _failing(real, fail))
     taken = world.broker.epochs
     lane = (world.topics.group("to-receiver"), LANE)
     await world.send(*_stream("a", "r"))
@@ -277,10 +298,10 @@ async def test_a_lane_that_was_made_anew_meanwhile_is_left_alone(monkeypatch: py
 
 
 def _failing(real: Callable[..., None], fail: Callable[[Work], None]) -> Callable[..., None]:
-    def buggy(self: Lane[Any], work: Work) -> None:
-        if self.partition == LANE:
+    def buggy(lane: Lane[Any], work: Work) -> None:
+        if lane.partition == LANE:
             fail(work)
-        real(self, work)
+        real(lane, work)
 
     return buggy
 

@@ -10,7 +10,7 @@ from typing import Any
 from relay.config.settings import Settings
 from relay.domain.message import Message
 from relay.domain.receiver import BreakerPolicy, Endpoint, OfflinePolicy, PollPolicy, Receiver, RetryPolicy, Source
-from relay.engine.core import Lane
+from relay.engine.lane import Lane
 from relay.engine.request_limiter import RequestLimiter, attend
 from relay.state.port import EndpointHealth
 from relay.state.rows import TAGS

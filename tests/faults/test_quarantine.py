@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from relay.domain.receiver import Receiver
-from relay.engine.intake import TIMES
+from relay.engine.quarantine import TIMES
 from tests.fakes.strikes import Fuse
 from tests.fakes.virtual_time import virtually
 from tests.fakes.world import Process, World, message, receiver

@@ -7,7 +7,7 @@ import pytest
 from relay.domain.hold import hold
 from relay.domain.receiver import LaneKind
 from relay.engine.recovery import Holding
-from relay.engine.settling import LONGEST_CLOSE_S
+from relay.engine.settlement import LONGEST_CLOSE_S
 from tests.fakes.moving import MovingProcess, MovingWorld
 from tests.fakes.virtual_time import virtually
 from tests.fakes.world import message

@@ -8,7 +8,7 @@ import pytest
 from relay.config.settings import Settings
 from relay.domain.exchange import Exchange, Response
 from relay.domain.message import Message
-from relay.engine.parking import ParkedKeys
+from relay.engine.parked_index import ParkedKeys
 from tests.fakes.surroundings import REFUSED
 from tests.fakes.virtual_time import run_virtually
 from tests.fakes.world import Process, World, message, receiver

@@ -8,7 +8,8 @@ import sys
 from typing import Any
 
 from relay.cli.main import main
-from relay.engine.core import Lane
+from relay.engine import settlement
+from relay.engine.lane import Lane
 from relay.engine.phases import Event, Phase, advance
 from relay.engine.runner import Runner
 from relay.log.port import TopicPartition
@@ -34,14 +35,14 @@ def _in_service() -> None:
 
 
 def _in_lane() -> None:
-    settle = Lane._settle
+    settle = settlement.settle
 
-    def fail(self: Lane[Any], work: Any, decision: Any) -> None:
-        if "to_receiver_" in self.partition.topic and ("ce_id", BUGGY.encode()) in work.record.headers:
+    def fail(lane: Lane[Any], work: Any, decision: Any) -> None:
+        if "to_receiver_" in lane.partition.topic and ("ce_id", BUGGY.encode()) in work.record.headers:
             advance(work, Event.TWIN_LEFT, Phase.SETTLING)
-        settle(self, work, decision)
+        settle(lane, work, decision)
 
-    Lane._settle = fail  # type: ignore[method-assign, assignment]
+    settlement.settle = fail
 
 
 def _with_a_secret() -> None:

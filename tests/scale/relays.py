@@ -18,11 +18,10 @@ from relay.domain.hop import Hop, encode_hop
 from relay.domain.identity import DeliveryId
 from relay.domain.receiver import Endpoint, Receiver, Source
 from relay.domain.topics import SHARED, Topics
-from relay.engine.core import Lane
 from relay.engine.effects import Effects
-from relay.engine.ending import LaneSetup
+from relay.engine.lane import Lane, LaneSetup
 from relay.engine.observer import Observer
-from relay.engine.policy import Bounds, SharedLanePolicy
+from relay.engine.policy import Bounds, shared
 from relay.engine.pump import OpenLane, Pump
 from relay.engine.recovery import Holding
 from relay.engine.request_limiter import RequestLimiter
@@ -193,7 +192,7 @@ class Process:
         setting = LaneSetup(
             lane=LaneId(TOPIC, partition, 1),
             tags=(0,),
-            policy=SharedLanePolicy(60.0, capped=True),
+            policy=shared(60.0, capped=True),
             bounds=Bounds(),
             observer=observer,
             random=secrets.token_bytes,

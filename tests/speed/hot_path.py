@@ -20,10 +20,9 @@ from relay.domain.message import Message, message_headers, parse_message
 from relay.domain.receiver import Endpoint, Receiver, SigningPolicy
 from relay.domain.requests import post_request
 from relay.domain.topics import Topics
-from relay.engine.core import Lane
 from relay.engine.effects import Effects
-from relay.engine.ending import LaneSetup
-from relay.engine.policy import Bounds, Dedicated, Policy
+from relay.engine.lane import Lane, LaneSetup
+from relay.engine.policy import Bounds, Policy, dedicated, unparked
 from relay.engine.pump import OpenLane, Pump
 from relay.engine.recovery import Holding
 from relay.engine.request_limiter import RequestLimiter
@@ -139,16 +138,16 @@ class HotPath:
         self.from_sender = self._lane(
             TOPICS.from_sender,
             routing(TOPICS, registry, state, letters, outside, max_payload_bytes=1_000_000),
-            Policy(60.0),
+            unparked(60.0),
         )
         to_receiver = ToReceiver(TOPICS, registry, state, letters, outside)
         self.to_receiver = {
-            name: self._lane(TOPICS.to_receiver(name), to_receiver, Dedicated(60.0, capped=True))
+            name: self._lane(TOPICS.to_receiver(name), to_receiver, dedicated(60.0, capped=True))
             for name in registry.receivers()
         }
 
     def _lane(self, topic: str, worker: Worker[Any], policy: Policy) -> OpenLane:
-        setting = LaneSetup(
+        setup = LaneSetup(
             lane=LaneId(topic, 0, 1),
             tags=(0,),
             policy=policy,
@@ -157,7 +156,7 @@ class HotPath:
             random=secrets.token_bytes,
             wall=self._clock.time,
         )
-        return OpenLane(self.pump, self._clock, partial(Lane, setting, worker))
+        return OpenLane(self.pump, self._clock, partial(Lane, setup, worker))
 
 
 def receiver_name(number: int) -> str:

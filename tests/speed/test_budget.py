@@ -15,7 +15,7 @@ from functools import partial
 
 import pytest
 
-from relay.engine import ending
+from relay.engine import completion
 from relay.watch.traces import Traces
 from tests.speed.hot_path import TOPICS, HotPath, Telling, hop_records, messages, passed
 from tests.speed.traced import Encoding, traces_to
@@ -36,7 +36,7 @@ TOLD = 65.0
 def _marks_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """Each batch here waits for the end of the one before: marks that wait for each other would make that minutes, and
     what comes after each wait would find the CPU's caches cold."""
-    monkeypatch.setattr(ending, "MARK_EVERY_S", 1e-6)
+    monkeypatch.setattr(completion, "MARK_EVERY_S", 1e-6)
 
 
 class Item:

@@ -34,8 +34,8 @@ from relay.domain.scope import Scope
 from relay.domain.selection import Selection
 from relay.domain.topics import TopicSpec
 from relay.domain.verification import HandshakeResult, decode_result
-from relay.engine import parking
-from relay.engine.parking import unwrap, wrap
+from relay.engine import parked_copy
+from relay.engine.parked_copy import unwrap, wrap
 from relay.engine.work import Work
 from relay.history import postgres_tables, sqlite
 from relay.log.kafka.member_metadata import PROTOCOL, Vocabulary, decode_application
@@ -226,7 +226,7 @@ FORMATS: Final[dict[str, Format]] = {
     "dead letter": Format(
         1, [_LETTER], lambda letter: dead_letter_headers(encode_hop(_PENDING), letter), parse_dead_letter
     ),
-    "parked copy": Format(getattr(parking, "FORM", 1), [True, False], _headers_of_parked, _unparked),
+    "parked copy": Format(getattr(parked_copy, "FORM", 1), [True, False], _headers_of_parked, _unparked),
     "entry": Format(
         1, [EntryRecord("file", {"post_endpoint": "https://ci.example"})], EntryRecord.encode, decode_declared
     ),

@@ -141,7 +141,7 @@ def test_imports_point_one_way(module: str) -> None:
         ("relay.engine.core", "import workers.to_sender"),
         ("workers.to_sender", "from relay.delivery import lean_transport"),
         ("workers.to_sender", "import structlog"),
-        ("relay.log.streams.log", "from relay.engine.core import Lane"),
+        ("relay.log.streams.log", "from relay.engine.lane import Lane"),
         ("relay.api.app", "from relay.cli.main import main"),
         ("relay.cli.run", "from aiokafka import AIOKafkaProducer"),
         ("relay.delivery.guard", "import redis"),

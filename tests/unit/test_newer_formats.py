@@ -13,8 +13,8 @@ from relay.domain.replay_job import ReplayProgress, decode_progress
 from relay.domain.route import Route, decode_route
 from relay.embedded.directory import FORM as DIRECTORY_FORM
 from relay.embedded.directory import check_form
-from relay.engine.parking import FORM as PARKED_FORM
-from relay.engine.parking import unwrap_ours, wrap
+from relay.engine.parked_copy import FORM as PARKED_FORM
+from relay.engine.parked_copy import unwrap_ours, wrap
 from relay.engine.work import Work
 from relay.log.port import Record
 from relay.state.rows import delivery_row

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from msgspec import msgpack, structs
 
 from relay.domain.errors import InvalidRecord
-from relay.engine.parking import LIFE_KEY, life_key, parked_key, second_copy, unwrap, wrap
+from relay.engine.parked_copy import LIFE_KEY, life_key, parked_key, second_copy, unwrap, wrap
 from relay.engine.work import Work
 from relay.log.port import NewRecord, Record
 from relay.state.rows import RowKey
@@ -81,7 +81,7 @@ def test_a_copy_that_is_parked_again_does_not_grow(record: Record, row: RowKey) 
 READ_BY_THE_LAST = """
 import sys
 from msgspec import msgpack
-from relay.engine.parking import parked_key, unwrap_ours
+from relay.engine.parked_copy import parked_key, unwrap_ours
 from relay.log.port import Record
 for record in msgpack.decode(bytes.fromhex(sys.argv[1]), type=list[Record]):
     copy = unwrap_ours(record)

@@ -1,27 +1,35 @@
 """The table of phases: every phase is reached and left, what is not in it raises, and the page shows it as it is."""
 
 import ast
+from functools import partial
 from pathlib import Path
+from typing import Final, cast
 
 import pytest
 
+from relay.engine.core import HANDLERS
+from relay.engine.lane import Lane
 from relay.engine.phases import TRANSITIONS, Event, IllegalTransition, Phase, advance
 from relay.engine.work import Work
 from relay.log.port import Record
 
 ROOT = Path(__file__).parents[2]
 PURE = (
+    "admission",
+    "attempt",
     "commands",
-    "attempting",
+    "completion",
     "core",
-    "ending",
     "intake",
+    "lane",
     "order",
+    "parked_copy",
+    "parked_index",
     "parking",
     "phases",
     "policy",
-    "settling",
-    "waiting",
+    "quarantine",
+    "settlement",
     "work",
 )
 """Modules of the core."""
@@ -39,6 +47,33 @@ def test_every_phase_is_reached_and_all_but_the_last_are_left() -> None:
     assert reached | {Phase.READ} == set(Phase)
     assert [phase for phase in Phase if not TRANSITIONS[phase]] == [Phase.OVER]
     assert {event for events in TRANSITIONS.values() for event in events} == set(Event)
+
+
+CAUSED: Final = frozenset({Event.TAKEN_IN, Event.WITHDRAWN, Event.TWIN_LEFT})
+"""Events that a handler causes for other works of its lane: it moves these itself."""
+
+
+@pytest.mark.parametrize("phase", Phase)
+@pytest.mark.parametrize("event", [event for event in Event if event not in CAUSED])
+def test_each_event_has_a_handler_in_the_phases_that_have_it_and_raises_in_the_others(
+    phase: Phase, event: Event
+) -> None:
+    handler, work = HANDLERS[phase][event], _work(phase)
+    if event in TRANSITIONS[phase]:
+        assert not isinstance(handler, partial)
+    else:
+        with pytest.raises(IllegalTransition) as raised:
+            handler(cast(Lane[Work], None), work, None, 0.0)
+        assert raised.value.work is work
+        assert work.phase is phase
+
+
+def test_the_engine_has_no_class_on_top_of_another_one() -> None:
+    trees = [ast.parse(path.read_text()) for path in (ROOT / "relay" / "engine").glob("*.py")]
+    classes = [node for tree in trees for node in ast.walk(tree) if isinstance(node, ast.ClassDef)]
+    names = {node.name for node in classes}
+    bases = {(node.name, ast.unparse(base).partition("[")[0]) for node in classes for base in node.bases}
+    assert {(name, base) for name, base in bases if base in names} == set()
 
 
 @pytest.mark.parametrize("phase", Phase)

@@ -11,7 +11,7 @@ from relay.domain.errors import LogUnavailable
 from relay.domain.identity import DeliveryId
 from relay.domain.topics import Topics, TopicSpec
 from relay.engine.observer import Observer, Recovered, StateMemory
-from relay.engine.parking import FORM, LIFE_KEY, wrap
+from relay.engine.parked_copy import FORM, LIFE_KEY, wrap
 from relay.engine.recovery import LEASE, Holding, Recovery
 from relay.engine.supervision import Patience
 from relay.engine.work import Work

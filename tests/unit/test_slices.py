@@ -2,6 +2,8 @@
 
 from collections.abc import Sequence
 from itertools import pairwise
+from types import SimpleNamespace
+from typing import Any
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -77,7 +79,7 @@ def test_what_is_acknowledged_never_goes_again(sizes: list[int], data: st.DataOb
         assert rest.all_places() == [at(index) for index in range(len(made))]
 
 
-def _taken(asks: Commands) -> list[Sequence[int]]:
+def _taken(asks: Commands) -> list[Sequence[Any]]:
     found = []
     while commands := asks.commands():
         found += [command.items for command in commands]
@@ -88,9 +90,9 @@ def _taken(asks: Commands) -> list[Sequence[int]]:
 
 @given(WEIGHTS)
 def test_a_call_takes_a_slice_of_what_waits(weights: list[int]) -> None:
-    asks = Commands({CallQueue.PARK: lambda weight: weight})
+    asks = Commands()
     for weight in weights:
-        asks.put(CallQueue.PARK, weight)
-    taken = _taken(asks)
+        asks.put(CallQueue.APPEND, SimpleNamespace(weight=weight))
+    taken = [[item.weight for item in some] for some in _taken(asks)]
     assert [weight for some in taken for weight in some] == weights
     assert all(len(some) == 1 or sum(some) <= SLICE_BYTES for some in taken)

@@ -7,9 +7,9 @@ from collections.abc import Iterator
 import pytest
 
 from relay.domain.errors import OffsetMissing
-from relay.engine.intake import WorkerFault
 from relay.engine.observer import Observer
 from relay.engine.phases import Event, IllegalTransition, Phase, advance
+from relay.engine.quarantine import WorkerFault
 from relay.engine.work import Work
 from relay.log.port import Record, TopicPartition
 from relay.telemetry import logging

@@ -27,7 +27,7 @@ def test_it_never_passes_an_unfinished_record_and_reaches_the_end(gaps: list[int
             assert expected >= committed, "it never falls back"
             committed = expected
             assert watermark.span == (added[-1] + 1 - expected if unfinished else 0)
-        assert len(watermark) == len(unfinished)
+        assert len(watermark.unfinished) == len(unfinished)
 
 
 def test_without_records_there_is_nothing_to_commit() -> None:

@@ -13,7 +13,7 @@ from relay.api.receivers import condition
 from relay.api.wait_context import named
 from relay.domain.reasons import DISCARDED
 from relay.domain.receiver import Endpoint
-from relay.engine.parking import parked_key
+from relay.engine.parked_copy import parked_key
 from relay.log.port import LogReader, TopicPartition, read_each
 from relay.state.lanes import STAGES, LaneNow, lanes_of, oldest, to_be_read
 from relay.state.port import Counts, EndpointHealth, FailedEntry, State

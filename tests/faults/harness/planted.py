@@ -17,21 +17,24 @@ from unittest.mock import patch
 from msgspec import structs
 
 import relay.engine.effects
-import relay.engine.parking
+import relay.engine.parked_copy
 import relay.run.lanes
 import relay.state.redis.calls
 import tests.fakes.state_records
 from relay.domain.errors import PartitionLost
 from relay.domain.topics import Topics
-from relay.engine.attempting import TOKEN_BYTES, Attempting
-from relay.engine.core import Lane
+from relay.engine import attempt
+from relay.engine.core import HANDLERS
 from relay.engine.effects import Effects
+from relay.engine.lane import Lane
 from relay.engine.observer import Recovered
 from relay.engine.order import Watermark
-from relay.engine.parking import Became, Stored, parked_key, wrap
+from relay.engine.parked_copy import parked_key, wrap
+from relay.engine.parked_index import Became, Stored
+from relay.engine.parking import TOKEN_BYTES
 from relay.engine.phases import Event, Phase, advance
 from relay.engine.recovery import Recovery
-from relay.engine.settling import ToSettle
+from relay.engine.settlement import ToSettle
 from relay.engine.work import Dead, Done, Outcome, Seen, row_of
 from relay.log.partitioner import partition_of
 from relay.log.port import Coordinate, NewRecord
@@ -125,12 +128,12 @@ def skip_on_delivered() -> Iterator[None]:
 def no_settle() -> Iterator[None]:
     """What an attempt in doubt has come to is asked at once, while it may still arrive."""
 
-    def asks(self: Attempting[AnyWork], works: Sequence[AnyWork], now: float) -> list[BeginAsk]:
-        asked = rightly(self, works, now)
+    def asks(lane: AnyLane, works: Sequence[AnyWork], now: float) -> list[BeginAsk]:
+        asked = rightly(lane, works, now)
         return [structs.replace(one, limits=replace(one.limits, settle_s=0.0)) for one in asked]
 
-    rightly = Attempting.begin_asks
-    with patch.object(Attempting, "begin_asks", asks):
+    rightly = attempt.begin_asks
+    with patch.object(attempt, "begin_asks", asks):
         yield
 
 
@@ -170,7 +173,7 @@ def no_life_in_tombstones() -> Iterator[None]:
     def key(stage: str, row: RowKey, generation: int) -> bytes:
         return parked_key(stage, row)
 
-    with patch.object(relay.engine.effects, "life_key", key), patch.object(relay.engine.parking, "life_key", key):
+    with patch.object(relay.engine.effects, "life_key", key), patch.object(relay.engine.parked_copy, "life_key", key):
         yield
 
 
@@ -246,7 +249,7 @@ def index_before_park() -> Iterator[None]:
     the newest record of its key is what counts.)"""
 
     async def store(self: Effects, lane: AnyLane, works: Sequence[AnyWork]) -> list[Became]:
-        state, owned, stage, topic = self._state, lane.setting.lane, lane.worker.stage, self._parked.name
+        state, owned, stage, topic = self._state, lane.setup.lane, lane.worker.stage, self._parked.name
         until_done, poll = self._patience.until_done, lane.worker.kind is CallKind.POLL
         rows = of(owned, map(row_of, works))
         await until_done("mark the intent to park", lambda: answered(state.intend_to_park(rows)))
@@ -264,7 +267,7 @@ def index_before_park() -> Iterator[None]:
             for work, wait in zip(works, due, strict=True)
         ]
         await until_done("append parked copies", lambda: self._log.append(copies))
-        lane.setting.observer.parked(owned.topic, sum(put))
+        lane.setup.observer.parked(owned.topic, sum(put))
         return [Stored.PARKED if one else Stored.NOT_NEEDED for one in put]
 
     with patch.object(Effects, "_store", store):
@@ -327,7 +330,7 @@ def begin_at_intake() -> Iterator[None]:
             BeginAsk(row_of(work), work.generation, work.token, work.rules.limits, attempts=work.attempts)
             for work in works
         ]
-        state, owned = self._state, lane.setting.lane
+        state, owned = self._state, lane.setup.lane
         verdicts: Sequence[Verdict] = []
         with suppress(PartitionLost):
             if asks:
@@ -339,22 +342,22 @@ def begin_at_intake() -> Iterator[None]:
                 begun.add(work.token)
                 work.attempts = verdict.attempt
 
-    def start(self: Attempting[AnyWork], work: AnyWork, now: float) -> None:
+    def start(lane: AnyLane, work: AnyWork, result: None, now: float) -> None:
         if work.token in begun:
             begun.discard(work.token)
-            work.start_by = now + self._bounds.start_within_s
+            work.start_by = now + lane.bounds.start_within_s
             advance(work, Event.TAKEN, Phase.RUNNING)
-            self._run(work)
+            attempt.run(lane, work)
         else:
-            start_rightly(self, work, now)
+            attempt.taken(lane, work, result, now)
 
     def may_begin_unseen(self: RowTable[AnyWork], work: AnyWork) -> bool:
         return False
 
-    look_up_rightly, start_rightly = Effects._look_up, Attempting._start
+    look_up_rightly = Effects._look_up
     with (
         patch.object(Effects, "_look_up", look_up),
-        patch.object(Attempting, "_start", start),
+        patch.dict(HANDLERS[Phase.WAITING], {Event.TAKEN: start}),
         patch.object(RowTable, "may_begin_unseen", may_begin_unseen),
     ):
         yield
@@ -391,7 +394,7 @@ def places_not_kept() -> Iterator[None]:
 @contextmanager
 def missed_slots_made_up_for() -> Iterator[None]:
     """A request starts although its slot of the rate has passed, as long as its begin counts."""
-    with patch.object(Attempting, "_slot_by", lambda self, start_in_s: inf):
+    with patch.object(attempt, "slot_by", lambda lane, start_in_s: inf):
         yield
 
 

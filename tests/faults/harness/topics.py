@@ -14,7 +14,7 @@ from aiokafka.structs import ConsumerRecord, OffsetAndMetadata, TopicPartition
 from relay.domain.coordinate import Headers
 from relay.domain.dead_letter import identity_of, parse_dead_letter
 from relay.domain.topics import Topics
-from relay.engine.parking import LIFE_KEY
+from relay.engine.parked_copy import LIFE_KEY
 from tests.faults.harness.history import Died
 
 _REQUEST_MS: Final = 10_000

@@ -11,6 +11,7 @@ from math import inf
 from typing import Any, Final, NamedTuple
 
 from relay.domain.exchange import Exchange, NoResponse, Response
+from relay.engine.core import offer, stop, wake_at
 from relay.engine.recovery import Holding, Recovery
 from tests.faults.model.here import HERE, OBSERVER, PATIENCE, SETTINGS, TOPICS, Role, client, effects, finished
 from tests.faults.model.turns import YES, at_once, carry_on, hear, leave, told, turn
@@ -86,7 +87,7 @@ def _time(world: World) -> list[Event]:
     if world.former is not None and not world.former.busy:
         waiting.append(world.former.core)
     looks = world.state.has_parked  # else they look at a due index that has nothing
-    next_at = min((core.wake_at() if looks else core.order.next_due() or inf for core in waiting), default=inf)
+    next_at = min((wake_at(core) if looks else core.order.next_due() or inf for core in waiting), default=inf)
     if world.is_at_rest or any(next_at >= posted.until for posted in world.wire):
         return []
     return [Event("time passes", (next_at - world.now,))] if world.now < next_at < inf else []
@@ -173,7 +174,7 @@ def _reads(world: World, role: Role, count: int) -> None:
     owner = world.owners[role]
     records = world.records(role)[owner.read : owner.read + count]
     owner.read += count
-    owner.core.offer(records, world.now)
+    offer(owner.core, records, world.now)
     turn(world, owner)
 
 
@@ -193,12 +194,12 @@ def _freezes(world: World, role: Role, committed: int) -> None:
 def _succeeded(world: World, role: Role, committed: int) -> None:
     owner = world.owners[role]
     world.former, world.committed[role] = owner, committed
-    turn(world, world.open(role, owner.core.setting.lane.epoch + 1))
+    turn(world, world.open(role, owner.core.setup.lane.epoch + 1))
 
 
 def _given_up(world: World, role: Role) -> None:
     owner = world.owners[role]
-    owner.core.stop()
+    stop(owner.core)
     turn(world, owner)
 
 
@@ -215,7 +216,7 @@ def _crash(world: World, who: str, committed: int, number: int | None = None, pa
         return
     role = owner.role
     world.committed[role] = committed
-    turn(world, world.open(role, owner.core.setting.lane.epoch + 1))
+    turn(world, world.open(role, owner.core.setup.lane.epoch + 1))
 
 
 def _arrives(world: World, number: int, answer: Exchange = YES) -> None:

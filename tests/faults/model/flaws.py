@@ -10,9 +10,9 @@ from msgspec import structs
 
 import workers.delivery
 import workers.from_sender
-from relay.engine.attempting import Attempting
+from relay.engine import attempt
 from relay.engine.commands import CallQueue
-from relay.engine.core import Lane
+from relay.engine.lane import Lane
 from relay.engine.order import Twins
 from relay.engine.phases import TRANSITIONS, Event, Phase
 from relay.engine.work import Seen
@@ -30,11 +30,11 @@ AnyWork = Any
 def _asks(change: Callable[[BeginAsk], BeginAsk]) -> AbstractContextManager[Any]:
     """Begins are asked for with this changed."""
 
-    def asks(self: Attempting[AnyWork], works: Sequence[AnyWork], now: float) -> list[BeginAsk]:
-        return [change(one) for one in rightly(self, works, now)]
+    def asks(lane: Lane[AnyWork], works: Sequence[AnyWork], now: float) -> list[BeginAsk]:
+        return [change(one) for one in rightly(lane, works, now)]
 
-    rightly = Attempting.begin_asks
-    return patch.object(Attempting, "begin_asks", asks)
+    rightly = attempt.begin_asks
+    return patch.object(attempt, "begin_asks", asks)
 
 
 @contextmanager
@@ -53,12 +53,12 @@ def commit_before_mark() -> Iterator[None]:
     """A record counts as finished when what it leads to is acknowledged, and not only when its row says so."""
 
     def next_offset(self: Lane[AnyWork]) -> int | None:
-        marking = {work.record.offset for work, _ in (*asks(self).under_way, *asks(self).waiting)}
-        unfinished = [offset for offset in self._watermark._unfinished if offset not in marking]
-        return unfinished[0] if unfinished else self._watermark._seen_next
+        marking = {work.record.offset for work, _ in (*asks(self).in_flight, *asks(self).waiting)}
+        unfinished = [offset for offset in self.watermark.unfinished if offset not in marking]
+        return unfinished[0] if unfinished else self.watermark._seen_next
 
     def asks(lane: Lane[AnyWork]) -> Any:
-        return lane._asks._queues[CallQueue.MARK]
+        return lane.calls._queues[CallQueue.MARK]
 
     with patch.object(Lane, "next_offset", property(next_offset)):
         yield
@@ -101,7 +101,7 @@ def no_fence() -> Iterator[None]:
 @contextmanager
 def no_lease() -> Iterator[None]:
     """What was begun long ago is sent all the same."""
-    with patch.object(Attempting, "_is_too_late", lambda self, work, now: False):
+    with patch.object(attempt, "is_too_late", lambda lane, work, now: False):
         yield
 
 

@@ -9,7 +9,7 @@ from enum import Enum
 from typing import Any, Final
 
 from relay.engine.commands import Commands
-from relay.engine.ending import LaneSetup
+from relay.engine.lane import LaneSetup
 from relay.engine.order import Gate, Order
 from relay.engine.phases import Phase
 from relay.engine.work import Later, Work
@@ -26,17 +26,17 @@ _MOMENT: Final = 1e9
 """Larger numbers are moments, in seconds; those above a thousand times as much, in milliseconds."""
 
 _NO_MATTER: Final = frozenset({
-    *("_numbers", "_tickets", "ticket"),  # counters
-    *("_appetite", "_full_since", "_relieved_at"),  # how full a lane is: here it never is
-    *("_to_append", "weight", "_memory"),  # likewise
+    *("numbers", "_tickets", "ticket"),  # counters
+    *("intake_limit", "full_since", "relieved_at"),  # how full a lane is: here it never is
+    *("to_append", "weight", "memory", "_memory"),  # likewise
     "breaker",  # never opens for so few failures; what their times are is all the same
     *("attempts", "polls", "asked", "crashes", "said"),  # there is no limit that they could reach
     "failing_since",  # patience does not end here
     *("last_status", "reason", "detail", "code", "at", "expires", "slot"),  # told to people; or far away
-    *("_setting", "_worker", "_policy", "_bounds", "_observer", "_seats", "_partition", "_tags", "role"),
-    *("_asked_at", "_wary_until"),  # see `_owner`; how long a lane is wary, which harms nobody
+    *("setup", "worker", "policy", "bounds", "observer", "seats", "partition", "_tags", "role"),
+    *("asked_at", "_wary_until"),  # see `_owner`; how long a lane is wary, which harms nobody
     *("window_s", "there_at", "counted_at", "before_until", "failed"),
-    *("in_flight", "line", "_took", "_opened_at"),  # more may be in flight than there are; none is paced
+    *("in_flight", "line", "begin_s", "opened_at"),  # more may be in flight than there are; none is paced
 })  # fmt: skip
 _OF_RECORDS: Final = frozenset({
     *("record", "row", "hop", "receiver", "rules", "queue", "gate", "message", "arrival", "source", "delivery_key"),
@@ -155,7 +155,7 @@ def _order(seen: _Seen, order: Order[Any]) -> Hashable:
     """Entries that were withdrawn are gone."""
     held = [(seen.moment(at), seen.one(item)) for at, ticket, item in sorted(order._held, key=lambda e: e[:2])
             if isinstance(item, Gate) or item.ticket == ticket]  # fmt: skip
-    unseen = [seen.one(work) for ticket, work in order._unseen if work.ticket == ticket]
+    unseen = [seen.one(work) for ticket, work in order.unseen if work.ticket == ticket]
     return seen.one(order._keys), seen.one(order._gates), tuple(order._open), tuple(held), tuple(unseen)
 
 
@@ -167,9 +167,9 @@ def _gate(seen: _Seen, gate: Gate[Any]) -> Hashable:
 def _asks(seen: _Seen, asks: Commands) -> Hashable:
     if seen.known(asks) is not None:
         return "asks"
-    busy = [(ask, queue) for ask, queue in asks._queues.items() if queue.waiting or queue.under_way]
-    parts = [(ask, seen.all(queue.waiting), seen.all(queue.under_way), queue.alone) for ask, queue in busy]
-    return tuple(parts), frozenset(asks._ready)
+    busy = [(ask, queue) for ask, queue in asks._queues.items() if queue.waiting or queue.in_flight]
+    parts = [(ask, seen.all(queue.waiting), seen.all(queue.in_flight), queue.alone) for ask, queue in busy]
+    return tuple(parts), frozenset(asks.ready)
 
 
 def _row(seen: _Seen, row: StoredRow) -> Hashable:
@@ -192,9 +192,9 @@ def _owner(seen: _Seen, owner: Owner) -> Hashable:
 
 def _owner_once(seen: _Seen, owner: Owner) -> Hashable:
     """When it asked for an attempt matters until it hears whether it may make it."""
-    asked_at = seen.moment(owner.core._asked_at) if owner.verdicts else None
+    asked_at = seen.moment(owner.core.asked_at) if owner.verdicts else None
     if not HERE.world.state.has_parked:
-        seen.known(owner.core._due)  # looks at what is empty leave no trace
+        seen.known(owner.core.due_index)  # looks at what is empty leave no trace
     return seen.all((owner.core, owner.read, owner.under_way, owner.verdicts, owner.asked, asked_at))
 
 

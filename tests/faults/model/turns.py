@@ -12,6 +12,7 @@ from typing import Any, TypeVar
 
 from relay.domain.errors import PartitionLost
 from relay.domain.exchange import Exchange, Response
+from relay.engine import attempt, core
 from relay.engine.commands import STILL_COUNT, CallQueue, Command
 from relay.engine.policy import Bounds
 from relay.engine.work import Call, Work
@@ -29,31 +30,31 @@ NEVER_SEEN = Response(404, {}, b"")
 
 def turn(world: World, owner: Owner) -> None:
     """As long as there is something that can be done at once."""
-    core = owner.core
+    lane = owner.core
     for _ in range(_TURNS):
-        core.take_up(world.now)
+        core.take_up(lane, world.now)
         ran = False
-        for work in core.steps():
+        for work in attempt.steps(lane):
             ran = True
-            call = core.step(work, world.now)
+            call = core.step(lane, work, world.now)
             if call is not None:
                 _ask(world, owner, work, call)
-        commands = core.commands()
+        commands = lane.calls.commands()
         whole = [command for command in commands if _is_at_once(world, command)]
         owner.under_way += [UnderWay(command) for command in commands if command not in whole]
         for command in whole:
             _carry_out_whole(world, owner, command)
-        if core.fenced_at is not None and not core.left:
-            core.stop()
+        if lane.fenced_at is not None and not lane.left:
+            core.stop(lane)
             leave(owner)
-        if not (core.has_more or ran or whole):
+        if not (lane.has_more or ran or whole):
             return
     raise AssertionError("a lane that finds no end")
 
 
 def leave(owner: Owner) -> None:
     """Its outcomes are still stored; whatever else is under way is not waited for."""
-    owner.core.leave()
+    core.leave(owner.core)
     owner.under_way = [each for each in owner.under_way if each.command.ask in STILL_COUNT]
 
 
@@ -64,16 +65,16 @@ def _is_at_once(world: World, command: Command) -> bool:
 
 
 def _carry_out_whole(world: World, owner: Owner, command: Command) -> None:
-    core = owner.core
+    lane = owner.core
     try:
         if command.ask is CallQueue.ALONE:
-            reply = at_once(effects().run_alone(core, command.items[0], partial(_ask, world, owner)))
+            reply = at_once(effects().run_alone(lane, command.items[0], partial(_ask, world, owner)))
         else:
             reply = at_once(_carried_out(owner, command))
     except PartitionLost:
-        core.lost(command, world.now)
+        core.lost(lane, command, world.now)
     else:
-        core.carried_out(command, reply, world.now)
+        core.carried_out(lane, command, reply, world.now)
 
 
 def at_once(call: Coroutine[Any, Any, T]) -> T:
@@ -88,7 +89,7 @@ async def _carried_out(owner: Owner, command: Command) -> Any:
 
 def carry_on(world: World, owner: Owner, number: int, *, times: int = 1, part: int | None = None) -> None:
     """The next call of a command that is under way, and what follows from it at once. `times`, `part`: see `CALLS`."""
-    each, core = owner.under_way[number], owner.core
+    each, lane = owner.under_way[number], owner.core
     CALLS.begin(each.known, 1, times, part)
     try:
         reply = finished(_carried_out(owner, each.command))
@@ -98,20 +99,20 @@ def carry_on(world: World, owner: Owner, number: int, *, times: int = 1, part: i
         return
     except PartitionLost:
         del owner.under_way[number]
-        core.lost(each.command, world.now)
+        core.lost(lane, each.command, world.now)
     else:
         del owner.under_way[number]
         if each.command.ask is CallQueue.BEGIN:
             owner.verdicts.append((each.command, reply))
             return
-        core.carried_out(each.command, reply, world.now)
+        core.carried_out(lane, each.command, reply, world.now)
     turn(world, owner)
 
 
 def hear(world: World, owner: Owner, number: int) -> None:
     """Take up what a begin was answered."""
     command, reply = owner.verdicts.pop(number)
-    owner.core.carried_out(command, reply, world.now)
+    core.carried_out(owner.core, command, reply, world.now)
     turn(world, owner)
 
 
@@ -121,7 +122,7 @@ def told(world: World, posted: Posted, outcome: Exchange) -> None:
     if owner is None or asked is None:
         return
     owner.asked.remove(asked)
-    owner.core.replied(asked.work, asked.call, outcome, world.now)
+    core.replied(owner.core, asked.work, asked.call, outcome, world.now)
     turn(world, owner)
 
 
@@ -131,7 +132,7 @@ def _ask(world: World, owner: Owner, work: Work, call: Call[Any]) -> None:
     request = REQUESTS.put.pop()
     if request.method == "GET":
         number = int(request.url.rsplit("-", 1)[1])
-        owner.core.replied(work, call, YES if world.seen[number] else NEVER_SEEN, world.now)
+        core.replied(owner.core, work, call, YES if world.seen[number] else NEVER_SEEN, world.now)
         return
     headers = dict(request.headers)
     to_sender = "relay-message-id" in headers

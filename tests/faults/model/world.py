@@ -17,13 +17,12 @@ from relay.domain.hop import Hop, decode_hop, encode_hop
 from relay.domain.identity import DeliveryId, MessageId
 from relay.domain.message import Message, message_headers
 from relay.domain.receiver import BreakerPolicy, Receiver, Source
-from relay.engine import ending
 from relay.engine.commands import CallQueue, Command
-from relay.engine.core import Lane
+from relay.engine.lane import Lane, LaneSetup
 from relay.engine.observer import Observer
-from relay.engine.parking import LIFE_KEY
+from relay.engine.parked_copy import LIFE_KEY
 from relay.engine.phases import Phase
-from relay.engine.policy import Bounds, Dedicated, Policy, SharedLanePolicy
+from relay.engine.policy import Bounds, Policy, dedicated, shared, unparked
 from relay.engine.work import Call, Dead, Done, GateRules, Later, Work
 from relay.log.port import NewRecord, Record, TopicPartition
 from relay.state.attempts import Change, Limits, Settlement
@@ -225,18 +224,18 @@ class World:
         """A new owner, which begins where was committed."""
         worker = self.cast.workers[role]
         own = role == "to_receiver"
-        kind = (Dedicated if own else SharedLanePolicy) if worker.parks else Policy
+        policy = (dedicated if own else shared) if worker.parks else unparked
         tags = (tag_of("r:r"),) if own else tuple(sorted(_MINE)) if worker.parks else ()
-        setting = ending.LaneSetup(
+        setup = LaneSetup(
             lane=LaneId(*LANES[role], epoch),
             tags=tags,
-            policy=kind(HOLD_S, capped=worker.capped),
+            policy=policy(HOLD_S, capped=worker.capped),
             bounds=Bounds(),
             observer=OBSERVER,
             random=HERE.random,
             wall=HERE.time,
         )
-        owner = self.owners[role] = Owner(role, Lane(setting, worker, SEATS), self.committed[role])
+        owner = self.owners[role] = Owner(role, Lane(setup, worker, SEATS), self.committed[role])
         return owner
 
     @property
@@ -362,19 +361,18 @@ def _reduced(broker: MemoryBroker) -> tuple[Any, ...]:
 
 
 VALUES: Final[tuple[type[Any], ...]] = (
-    *(Arrival, Bounds, BreakerPolicy, Cast, Change, Dead, Dedicated, Done, FromSender, GateRules, Here, Hop, Later),
+    *(Arrival, Bounds, BreakerPolicy, Cast, Change, Dead, Done, FromSender, GateRules, Here, Hop, Later),
     *(Limits, Message, MessageRow, MessageStage, NewRecord, Outside, Phase, Policy, Receiver, Record, Request, Result),
     *(
         RowKey,
         Settlement,
-        SharedLanePolicy,
         Observer,
         Source,
         Stage,
         ToReceiver,
         ToSender,
         _FreeSeats,
-        ending.LaneSetup,
+        LaneSetup,
         CallQueue,
     ),
 )

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from relay.engine.intake import TIMES
+from relay.engine.quarantine import TIMES
 from tests.integration.buggy_relay import BUG, BUGGY
 from tests.integration.production import Rig, messages
 

@@ -13,7 +13,7 @@ from itertools import count
 import aiohttp
 import pytest
 
-from relay.engine.intake import TIMES
+from relay.engine.quarantine import TIMES
 from tests.integration.deadly_relay import DEADLY
 from tests.integration.production import Rig, Sent, messages
 from tests.servers.process import RelayProcess

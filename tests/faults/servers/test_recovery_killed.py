@@ -13,7 +13,7 @@ from relay.domain.errors import StateUnavailable
 from relay.domain.topics import Topics
 from relay.engine import recovery
 from relay.engine.observer import Observer
-from relay.engine.parking import LIFE_KEY, parked_key, wrap
+from relay.engine.parked_copy import LIFE_KEY, parked_key, wrap
 from relay.engine.recovery import BATCH, Holding, Recovery
 from relay.engine.supervision import Patience
 from relay.engine.work import Work

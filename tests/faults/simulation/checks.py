@@ -8,7 +8,7 @@ from relay.domain.dead_letter import identity_of, parse_dead_letter
 from relay.domain.hop import decode_hop
 from relay.domain.identity import DeliveryId
 from relay.domain.message import parse_message
-from relay.engine.parking import parked_key
+from relay.engine.parked_copy import parked_key
 from relay.log.port import Record
 from relay.state.rows import callback_row, delivery_row
 from tests.fakes.surroundings import most_in

@@ -1,0 +1,121 @@
+"""Admits works that were read: each is looked up, joins another of its delivery, or waits in the lane's order. Pure."""
+
+from typing import Any
+
+from relay.engine.commands import CallQueue
+from relay.engine.completion import append, ask_worker, done, known, publish, put_back, resume
+from relay.engine.lane import Lane
+from relay.engine.parked_copy import ParkedCopy
+from relay.engine.parked_index import ROOM_S
+from relay.engine.parking import Go, add, again, is_to_be_parked, leave_line, park, queue_up
+from relay.engine.phases import Event, Phase, advance
+from relay.engine.quarantine import Arrived
+from relay.engine.work import Dead, Done, Seen, W, Work, row_of
+from relay.log.port import Record, size_of
+
+
+def admit(lane: Lane[W], arrived: Arrived, read: W | Dead | None, now: float) -> None:
+    """`read`: the work that was made of the record; or why none can be made; or None if nothing remains to be done."""
+    copy, record = arrived.copy, arrived.record
+    if read is None:
+        if copy is None:
+            done(lane, record.offset, now)
+        else:
+            lane.memory.take(-size_of(record))
+    elif isinstance(read, Dead):
+        _bury(lane, record, copy, read)
+    else:
+        if copy is not None:
+            read.parked_at = copy.at
+            read.attempts = max(read.attempts, copy.attempts)
+            read.failing_since = now - copy.failing_for_s if copy.failing_for_s else None
+            if copy.out_of_order:
+                read.queue, read.out_of_order = None, True
+        take_in(lane, read, now)
+
+
+def take_in(lane: Lane[W], work: W, now: float) -> None:
+    """Most works have no row yet, which their begin finds out without a look-up. The others are looked up first."""
+    if (
+        work.parked_at is not None
+        or lane.parked_keys.blocks(work.queue)
+        or work.end is not None
+        or not lane.worker.table.may_begin_unseen(work)
+        or CallQueue.LOOK_UP in lane.calls.busy
+    ):
+        lane.calls.put(CallQueue.LOOK_UP, work)
+    elif lane.twins.join(work):
+        advance(work, Event.TAKEN_IN, Phase.TWIN)
+    else:
+        work.unseen = True
+        add(lane, work, Event.TAKEN_IN, now)
+
+
+def _bury(lane: Lane[Any], record: Record, copy: ParkedCopy | None, dead: Dead) -> None:
+    """No work can be made of the record, or not any more: its receiver was removed since it was parked, say."""
+    unread = Work(record, None, 0, None, "-")
+    unread.unread = True
+    if copy is not None:
+        unread.row, unread.generation, unread.queue = copy.row, copy.generation, copy.queue
+        unread.parked_at, unread.owes_tombstone = copy.at, True
+    unread.end = dead
+    advance(unread, Event.LOOKED_UP, Phase.APPENDING)
+    append(lane, unread, (lane.worker.bury(record, None, dead),))
+
+
+def looked_up(lane: Lane[W], work: W, seen: Seen, now: float) -> None:
+    lane.parked_keys.was_looked_up(work)
+    if seen is Seen.FINISHED or not _is_twin(lane, work):
+        place(lane, work, seen, Event.LOOKED_UP, now)
+
+
+def _is_twin(lane: Lane[W], work: W) -> bool:
+    if work.parked_at is not None and lane.twins.has(work):
+        advance(work, Event.LOOKED_UP, Phase.OVER)  # it becomes due again if the one in memory does not end it
+        put_back(lane, work)
+    elif lane.twins.join(work):
+        advance(work, Event.LOOKED_UP, Phase.TWIN)
+    else:
+        return False
+    return True
+
+
+def place(lane: Lane[W], work: W, seen: Seen, event: Event, now: float) -> None:
+    """Its row is known, from a look-up or from its begin: it goes where it belongs."""
+    if seen is Seen.FINISHED:
+        known(lane, work, event, now)
+    elif work.end is not None:
+        publish(lane, work, event, work.end, now)
+    elif seen is Seen.RESUME and work.result is not None:
+        resume(lane, work, event, now)
+    elif (go := _way_off(lane, work, seen, now)) is not None:
+        if work.taken:
+            leave_line(lane, work, event, go, now)
+        else:
+            go(lane, work, event, now)
+    elif work.taken:
+        again(lane, work, event, work.due, now)
+    else:
+        add(lane, work, event, now)
+
+
+def _way_off(lane: Lane[W], work: W, seen: Seen, now: float) -> Go[W] | None:
+    """How it leaves the lane's order, if it must not wait there. A head that was in flight waits only for records that
+    are certainly parked: works that are being parked are behind it."""
+    keys = lane.parked_keys
+    if work.parked_at is not None:
+        if work.taken or not keys.moves_before(work):
+            return None
+        work.due = max(work.due, now + ROOM_S)
+        return park
+    if seen is Seen.BEHIND:
+        keys.known(work.queue, row_of(work).owner)
+        return queue_up
+    if not work.taken and keys.blocks(work.queue):
+        return queue_up
+    return park if is_to_be_parked(lane, work.due - now) else None
+
+
+def is_over(lane: Lane[W], work: W) -> bool:
+    """It ends even if its endpoint is closed, as nothing is sent any more."""
+    return isinstance(ask_worker(work, lane.worker.overdue, work), Dead | Done)

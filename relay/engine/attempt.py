@@ -1,0 +1,312 @@
+"""Attempts: the intent is stored right before the step (rule 4); then the worker's step runs, which decides at once or
+makes a request. A bug in a step does not stop the lane. Pure."""
+
+import heapq
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
+from typing import Any, Final
+
+from relay.engine.admission import place
+from relay.engine.commands import Alone, CallQueue
+from relay.engine.completion import ask_worker, known, resume
+from relay.engine.lane import Lane
+from relay.engine.parking import NO_ROOM, TOKEN_BYTES, again_without_seat
+from relay.engine.phases import Event, Phase, advance
+from relay.engine.policy import Fate
+from relay.engine.settlement import close, decided, outlived, overdue
+from relay.engine.slices import SLICE_BYTES
+from relay.engine.work import Call, Dead, Decision, Later, W, WaitFor, Work, fill_in, rules_of
+from relay.state.attempts import (
+    AmbiguousAttempt,
+    BeginAsk,
+    CallKind,
+    Change,
+    Go,
+    Have,
+    LookedUp,
+    PingDue,
+    Stale,
+    Verdict,
+    Wait,
+    WaitReason,
+)
+from relay.state.rows import Row
+
+WAITS_FOR: Final[Mapping[WaitReason, WaitFor]] = {
+    "rate": "rate",
+    "pause": "paused",
+    "breaker": "breaker",
+    "settling": "settling",
+    "offline": "offline",
+    "disabled": "paused",
+    "backlog": "backlog",
+    "max_in_flight": "max_in_flight",
+}
+OUR_PACE: Final = frozenset[WaitReason]({"rate", "backlog", "max_in_flight"})
+"""Reasons to wait that are no sign of a failing endpoint."""
+LEAST_PAUSES: Final[Mapping[WaitReason, float]] = {"rate": 0.25, "backlog": 0.25}
+"""Slots of the rate are assigned up to 1 s ahead, so several become free at once."""
+CRASH_PAUSE_S: Final = 5.0
+NOT_SENT: Final = Later(0.0, "ping not sent", Change.RELEASED)
+
+
+# --- taken from the order ---------------------------------------------------------------------------------------
+
+
+def taken(lane: Lane[W], work: W, _: None, now: float) -> None:
+    work.token, work.requested = b"", False
+    end = ask_worker(work, lane.worker.overdue, work)
+    if end is not None or work.rules is None:
+        advance(work, Event.TAKEN, Phase.RUNNING)
+        if end is not None:
+            overdue(lane, work, end, now)
+        else:
+            run(lane, work)
+    elif lane.seats.take(work):
+        advance(work, Event.TAKEN, Phase.BEGINNING)
+        lane.calls.put(CallQueue.BEGIN, work)
+    else:
+        lane.seating += 1
+        advance(work, Event.TAKEN, Phase.SEATING)
+
+
+def seated(lane: Lane[W], work: W, _: None, now: float) -> None:
+    """It has waited for its seat, perhaps too long."""
+    lane.seating -= 1
+    if lane.stopping:
+        lane.seats.leave(work)
+        return
+    end = ask_worker(work, lane.worker.overdue, work)
+    if end is not None:
+        advance(work, Event.SEATED, Phase.RUNNING)
+        overdue(lane, work, end, now)
+    else:
+        advance(work, Event.SEATED, Phase.BEGINNING)
+        lane.calls.put(CallQueue.BEGIN, work)
+
+
+# --- begin ------------------------------------------------------------------------------------------------------
+
+
+def begin_asks(lane: Lane[W], works: Sequence[W], now: float) -> list[BeginAsk]:
+    """What the state gets for these works."""
+    lane.asked_at = now
+    random = lane.setup.random(TOKEN_BYTES * len(works))
+    for n, work in enumerate(works):
+        work.token = random[TOKEN_BYTES * n : TOKEN_BYTES * (n + 1)]
+    kind, policy, open_s = lane.worker.kind, lane.policy, now - lane.opened_at
+    room = lane.bounds.parked_per_owner if policy.capped else None
+    to_retry = room if policy.retries_need_room else None
+    return [asked_for(work, kind, room=room, room_to_retry=to_retry, open_s=open_s) for work in works]
+
+
+def asked_for(work: Work, kind: CallKind, *, room: int | None, room_to_retry: int | None, open_s: float) -> BeginAsk:
+    rules, row = work.rules, work.row
+    if rules is None or row is None:
+        raise AssertionError("an attempt without rules or a row")
+    return BeginAsk(
+        row,
+        work.generation,
+        work.token,
+        rules.limits,
+        kind,
+        attempts=work.attempts,
+        resolved=work.resolved,
+        ask_first=rules.ask_first,
+        offset=work.record.offset if rules.ask_first else None,
+        recorded_ms=work.record.timestamp_ms if rules.at_most_once else None,
+        room=room,
+        room_to_retry=room_to_retry,
+        unseen=work.unseen,
+        queue=work.queue,
+        counted_s=open_s if rules.has_share else 0.0,
+        open_s=open_s,
+    )
+
+
+def verdict(lane: Lane[W], work: W, verdict: Verdict, now: float) -> None:
+    """The state decided on the begin of `work`."""
+    match verdict:
+        case Go(attempt, start_in_s):
+            go(lane, work, attempt, start_in_s, now)
+        case Wait():
+            _must_wait(lane, work, verdict, now)
+        case PingDue(down_for_s, since):
+            advance(work, Event.VERDICT, Phase.PINGING)
+            lane.observer.offline(work.gate, down_for_s, since)
+            work.pinging, work.down_for_s, work.start_by = True, down_for_s, start_by(lane)
+            work.down_since = since
+            run(lane, work)
+        case AmbiguousAttempt(attempts, doubt, newer):
+            work.token = b""
+            work.attempts = max(work.attempts, attempts)
+            work.in_doubt, work.doubt, work.newer_than_loss = True, doubt, newer
+            advance(work, Event.VERDICT, Phase.RUNNING)
+            run(lane, work)
+        case Have(row):
+            _have(lane, work, row, now)
+        case Stale():
+            outlived(lane, work, Event.VERDICT, now)
+        case LookedUp(row):
+            _found(lane, work, row, now)
+
+
+def go(lane: Lane[W], work: W, attempt: int, start_in_s: float, now: float) -> None:
+    if lane.worker.kind is CallKind.POST:
+        work.attempts = attempt
+    else:
+        work.polls, work.token = attempt, b""  # a GET leaves no intent to settle
+    work.start_by = min(start_by(lane), slot_by(lane, start_in_s) + rules_of(work).late_s)
+    work.sent, work.unseen = True, False
+    work.in_doubt, work.resolved = False, None
+    if start_in_s > 0 and not lane.stopping:
+        advance(work, Event.VERDICT, Phase.DELAYED)
+        lane.running += 1
+        heapq.heappush(lane.delayed, (now + start_in_s, next(lane.numbers), work))
+    else:
+        advance(work, Event.VERDICT, Phase.RUNNING)
+        run(lane, work)
+
+
+def start_by(lane: Lane[Any]) -> float:
+    """Counted from the call, not from its reply: the process may have been suspended in between."""
+    return lane.asked_at + lane.bounds.start_within_s
+
+
+def slot_by(lane: Lane[Any], start_in_s: float) -> float:
+    """The earliest time of its slot of the rate: the state assigned it during the call, which took at least as long as
+    the shortest of the last calls."""
+    return lane.asked_at + min(lane.begin_s) + start_in_s
+
+
+def due(lane: Lane[W], work: W, _: None, now: float) -> None:
+    """Its slot of the rate is there; or the lane stops, and it is released."""
+    lane.running -= 1
+    advance(work, Event.DUE, Phase.RUNNING)
+    run(lane, work)
+
+
+def _must_wait(lane: Lane[W], work: W, wait: Wait, now: float) -> None:
+    work.held_for = WAITS_FOR[wait.why]
+    if wait.why == "settling":
+        again_without_seat(lane, work, Event.VERDICT, now + wait.seconds, now)
+        return
+    if wait.why not in ("rate", "max_in_flight"):
+        lane.observer.held(work.gate, wait.why)
+    if wait.why == "backlog":
+        fate = lane.policy.no_room_for_answer(attempted=work.sent or not wait.fresh)
+        if fate is Fate.BURY:
+            work.token = b""
+            advance(work, Event.VERDICT, Phase.RUNNING)
+            decided(lane, work, NO_ROOM, now)
+            return
+        if fate is Fate.HOLD:
+            again_without_seat(lane, work, Event.VERDICT, now + wait.seconds, now)
+            return
+    seconds = max(wait.seconds, LEAST_PAUSES.get(wait.why, 0.0))
+    close(lane, work.gate, seconds, now, WAITS_FOR[wait.why], down=wait.why not in OUR_PACE)
+    again_without_seat(lane, work, Event.VERDICT, now, now)
+
+
+def _have(lane: Lane[W], work: W, row: Row, now: float) -> None:
+    fill_in(work, row, 0.0, lane.worker.kind)
+    lane.seats.leave(work)
+    if row.generation == work.generation and work.result is not None:
+        resume(lane, work, Event.VERDICT, now)
+    else:
+        known(lane, work, Event.VERDICT, now)
+
+
+def _found(lane: Lane[W], work: W, row: Row, now: float) -> None:
+    """It was not begun, as it has a row: it goes on as if it had been looked up before."""
+    work.token, work.unseen = b"", False
+    seen = ask_worker(work, lane.worker.table.seen, work, row, now)
+    lane.seats.leave(work)
+    place(lane, work, seen, Event.VERDICT, now)
+
+
+# --- step -------------------------------------------------------------------------------------------------------
+
+
+def run(lane: Lane[W], work: W) -> None:
+    """Queue its step. A suspect runs alone; a work without an order key keeps its turn behind a suspect, as nothing
+    else would keep it."""
+    lane.running += 1
+    if work.suspect or (work.rules is None and lane.in_line):
+        lane.in_line += 1
+        _alone(lane, work, partial(run_step, lane, work), partial(_leave_line, lane))
+    else:
+        lane.to_run.append(work)
+
+
+def holds_back(lane: Lane[Any]) -> bool:
+    """More waits for the log than goes with the next call: steps without a request, which make records at once, wait.
+    There may be thousands of them."""
+    return lane.to_append > SLICE_BYTES and not lane.policy.parks
+
+
+def steps(lane: Lane[W]) -> Iterator[W]:
+    """Works whose step runs now; the caller runs each by `core.step` before it takes the next one."""
+    for _ in range(len(lane.to_run)):
+        if holds_back(lane):
+            return
+        yield lane.to_run.popleft()
+
+
+def run_step(lane: Lane[W], work: W, now: float) -> Decision | Call[Any]:
+    if work.token and is_too_late(lane, work, now):  # a new owner may be about to send it: this one must not
+        return NOT_SENT if work.pinging else Later(0.0, "begun and not started", Change.RELEASED)
+    try:
+        found = lane.worker.step(work)
+        work.requested = isinstance(found, Call)
+        return found
+    except Exception as error:  # noqa: BLE001  a bug in a step must not stop the lane
+        return crashed(lane, work, error)
+
+
+def is_too_late(lane: Lane[W], work: W, now: float) -> bool:
+    return lane.stopping or now > work.start_by
+
+
+def understand(lane: Lane[W], work: W, call: Call[Any], reply: object, now: float) -> Decision:
+    """The decision on the reply to a request."""
+    try:
+        return call.decide(reply)
+    except Exception as error:  # noqa: BLE001  a bug in a step must not stop the lane
+        return crashed(lane, work, error)
+
+
+def understand_alone(lane: Lane[W], work: W, call: Call[Any], reply: object) -> None:
+    """As `understand`, for a suspect."""
+    _alone(lane, work, partial(understand, lane, work, call, reply))
+
+
+def _alone(
+    lane: Lane[W], work: W, part: Callable[[float], Any], done: Callable[[Any, float], None] | None = None
+) -> None:
+    quarantine, times = lane.quarantine, None
+    if work.suspect:
+        if (poison := quarantine.poison(work.record)) is not None:
+            part = partial(_poisoned, poison)
+        else:
+            times = quarantine.times(work.record)
+    lane.calls.put(CallQueue.ALONE, Alone(work.record, work, times, part, done))
+
+
+def _poisoned(poison: Dead, _now: float) -> Dead:
+    return poison
+
+
+def _leave_line(lane: Lane[Any], _decision: Decision | None, _now: float) -> None:
+    lane.in_line -= 1
+
+
+def crashed(lane: Lane[W], work: W, error: Exception) -> Later | Dead:
+    """Tried again a few times, then poison."""
+    lane.observer.step_crashed(lane.worker.stage, error)
+    if work.pinging:
+        return Later(0.0, "ping crashed", Change.RELEASED, healthy=False)
+    work.crashes += 1
+    if work.crashes >= lane.bounds.crashes:
+        return Dead("poison", f"{type(error).__name__} in step {lane.worker.stage}")
+    return Later(CRASH_PAUSE_S, "step crashed", Change.DOUBT)

@@ -1,0 +1,222 @@
+"""State of a lane: a partition of a topic that this process owns. Pure.
+
+The handlers in `core.HANDLERS` change it; its own methods only read it.
+"""
+
+from collections import Counter, deque
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from itertools import count
+from math import inf
+from typing import Final, Generic, NamedTuple, Protocol
+
+from relay.engine.commands import ATTEMPTS, WAYS_OUT, CallQueue, Commands
+from relay.engine.observer import Observer
+from relay.engine.order import Order, Twins, Watermark
+from relay.engine.parked_index import DueIndex, ParkedKeys
+from relay.engine.policy import Bounds, BudgetShare, IntakeLimit, LaneStanding, Policy
+from relay.engine.quarantine import Arrived, Breaks, Quarantine
+from relay.engine.work import Dead, Outcome, W, W_contra, WaitFor, Worker
+from relay.log.port import TopicPartition
+from relay.state.attempts import CallKind
+from relay.state.port import Lane as LaneId
+
+RELIEVE_S: Final = 0.1
+"""Minimum time between two calls of `parking.relieve` that have an effect."""
+CALLS_KEPT: Final = 8
+"""Begins whose shortest duration is the least that one takes."""
+
+
+class RequestSeats(Protocol[W_contra]):
+    """The bounded number of requests in flight of a process (`relay.engine.request_limiter`)."""
+
+    def take(self, work: W_contra) -> bool:
+        """Whether there is a seat now; otherwise the event SEATED follows when there is one."""
+        ...
+
+    def leave(self, work: W_contra) -> None:
+        """Free its seat, if it has one."""
+        ...
+
+    def leave_all(self) -> None: ...
+
+
+@dataclass(frozen=True, slots=True)
+class LaneSetup:
+    """What a lane gets when it opens. `tags`: hash tags that may hold its parked references. `random`: returns that
+    many random bytes. `wall`: Unix seconds, for display. `breaks`: the records that broke lanes of this process."""
+
+    lane: LaneId
+    tags: tuple[int, ...]
+    policy: Policy
+    bounds: Bounds
+    observer: Observer
+    random: Callable[[int], bytes]
+    wall: Callable[[], float]
+    breaks: Breaks = field(default_factory=Breaks)
+    memory: BudgetShare = field(default_factory=BudgetShare)
+
+    @property
+    def partition(self) -> TopicPartition:
+        return TopicPartition(self.lane.topic, self.lane.partition)
+
+
+class LaneLevels(NamedTuple):
+    """Attempts in flight of one or more lanes, and what their other works wait for."""
+
+    in_flight: int
+    waits: Counter[WaitFor]
+
+    def plus(self, other: "LaneLevels") -> "LaneLevels":
+        return LaneLevels(self.in_flight + other.in_flight, self.waits + other.waits)
+
+
+NOTHING: Final = LaneLevels(0, Counter())
+
+
+@dataclass(slots=True, eq=False)
+class Lane(Generic[W]):
+    """One ordered intake, one commit watermark, and every work in a phase of `phases.TRANSITIONS`. Times are monotonic
+    seconds."""
+
+    setup: LaneSetup
+    worker: Worker[W]
+    seats: RequestSeats[W]
+
+    policy: Policy = field(init=False)
+    bounds: Bounds = field(init=False)
+    observer: Observer = field(init=False)
+    memory: BudgetShare = field(init=False)
+    partition: TopicPartition = field(init=False)
+
+    stopping: bool = False
+    """Nothing new begins; attempts that have begun and not started are released. Outcomes are still stored."""
+    left: bool = False
+    """Nothing counts for the watermark any more: the next owner repeats unfinished records."""
+    fenced_at: float | None = None
+    """When a call reported a newer owner."""
+    has_more: bool = False
+    """Records to read, or works to start, remain for the next turn."""
+
+    calls: Commands = field(default_factory=Commands)
+
+    arrived: deque[Arrived] = field(default_factory=deque)
+    """Records that are not read yet."""
+    understood: deque[tuple[Arrived, W | Dead | None]] = field(default_factory=deque)
+    """Records that are read and not admitted yet, with their works; see `intake.read`."""
+    held_up: bool = False
+    """Reading waits for a reservation, or for a suspect."""
+    quarantine: Quarantine = field(default_factory=Quarantine)
+    intake_limit: IntakeLimit = field(init=False)
+
+    order: Order[W] = field(default_factory=Order)
+    twins: Twins[W] = field(default_factory=Twins)
+    standing: LaneStanding = field(default_factory=LaneStanding)
+
+    seating: int = 0
+    """Works that wait for a seat."""
+    asked_at: float = -inf
+    """When the last begin was sent."""
+    opened_at: float = inf
+    begin_s: deque[float] = field(default_factory=lambda: deque(maxlen=CALLS_KEPT))
+    """How long the last begins took."""
+    delayed: list[tuple[float, int, W]] = field(default_factory=list)
+    """Heap of works that wait for their slot of the rate."""
+    numbers: "count[int]" = field(default_factory=count)
+    to_run: deque[W] = field(default_factory=deque)
+    """Works whose step runs next."""
+    running: int = 0
+    """Requests in flight, and works that are about to make one or to run a step without one."""
+    in_line: int = 0
+    """Works whose step runs alone in the process, and those that keep their turn behind them."""
+
+    parked_keys: ParkedKeys[W] = field(default_factory=ParkedKeys)
+    due_index: DueIndex = field(init=False)
+    relieved_at: float = -RELIEVE_S
+    full_since: float | None = None
+
+    to_append: int = 0
+    """Bytes that wait for the log."""
+    to_mark: list[tuple[W, Outcome]] = field(default_factory=list)
+    mark_at: float = 0.0
+    watermark: Watermark = field(default_factory=Watermark)
+
+    def __post_init__(self) -> None:
+        setup, policy = self.setup, self.setup.policy
+        self.policy, self.bounds, self.observer, self.memory = policy, setup.bounds, setup.observer, setup.memory
+        self.partition = setup.partition
+        self.intake_limit = IntakeLimit(shared=policy.clears_the_way, waits=policy.parks)
+        self.due_index = DueIndex(setup.tags, setup.bounds.due_in_hand, setup.memory)
+
+    @property
+    def next_offset(self) -> int | None:
+        """The offset to commit."""
+        return self.watermark.next_offset
+
+    @property
+    def unfinished(self) -> int:
+        return len(self.watermark.unfinished)
+
+    @property
+    def full(self) -> bool:
+        """At a bound: intake stops until something ends."""
+        bounds, watermark = self.bounds, self.watermark
+        return len(watermark.unfinished) >= bounds.window or watermark.span >= bounds.span or self.memory.full
+
+    @property
+    def is_still(self) -> bool:
+        """Intake stops, as new records could only wait: the only endpoint of the lane accepts nothing."""
+        return self.standing.down and not self.policy.clears_the_way
+
+    @property
+    def idle(self) -> bool:
+        """Nothing is in progress that would be lost if the lane ended now. A reservation counts: it is taken back when
+        the lane ends, or the next owner would suspect records without need."""
+        calls = self.calls
+        waits = calls.in_flight(CallQueue.BEGIN) or calls.in_flight(CallQueue.RESERVE)
+        return not (self.running or self.to_mark or waits or calls.busy.intersection(WAYS_OUT))
+
+    @property
+    def attempting(self) -> bool:
+        """Outcomes may still arrive that have to be stored."""
+        return bool(self.running or self.calls.busy.intersection(ATTEMPTS) or self.calls.in_flight(CallQueue.BEGIN))
+
+    @property
+    def stuck_at(self) -> int | None:
+        """The lowest unfinished offset, if nothing known will end it: no time, no request, no call. None otherwise."""
+        head = self.watermark.head
+        if head is None or self.stopping or self.seating:
+            return None
+        reading = self.arrived or self.understood
+        waits = reading or not self.idle or self.calls.any_in_flight or self.order.next_due() is not None
+        return None if waits else head
+
+    def sated(self, now: float, *, crowded: bool) -> bool:
+        """Enough records wait in memory; further ones may stay in the log."""
+        calls = sum(
+            map(self.calls.count, (CallQueue.LOOK_UP, CallQueue.APPEND, CallQueue.MARK, CallQueue.RETIRE)),
+        )
+        waiting = self.order.waiting + len(self.arrived) + len(self.understood) + calls
+        return self.intake_limit.sated(waiting, now, crowded=crowded)
+
+    def levels(self, now: float) -> LaneLevels:
+        """Levels of the works in memory, for display."""
+        waits = self.order.waits(now)
+        if self.worker.kind is CallKind.POLL:
+            waits["answer"] += waits.pop("retry", 0)
+        waits["rate"] += len(self.delayed)
+        waits["seat"] += self.seating
+        return LaneLevels(self.running - len(self.delayed), waits)
+
+    def taken_up(self) -> list[W]:
+        """Works from the due index that have not ended."""
+        return [work for work in self.twins if work.parked_at is not None]
+
+    def marks_left(self) -> list[tuple[int, int]]:
+        """Offsets of suspects whose marks may be stored, each with the number of marks before this one."""
+        alone = self.calls.in_flight(CallQueue.ALONE)
+        return [(each.record.offset, each.times - 1) for each in alone if each.times is not None]
+
+    def leaves_suspects(self, now: float) -> bool:
+        """Whether the next owner has records to suspect."""
+        return self.quarantine.leaves_behind(self.next_offset, now)

@@ -1,0 +1,279 @@
+"""Outcomes of attempts and of pings. The state stores each right after it is known (rule 4), and its answer decides:
+another process may have stored an outcome first. Pure."""
+
+from math import inf
+from typing import Any, Final, NamedTuple
+
+from msgspec import structs
+
+from relay.domain.hold import Hold, hold
+from relay.domain.receiver import BreakerPolicy
+from relay.engine.commands import CallQueue
+from relay.engine.completion import hold_bytes, known, publish, resume
+from relay.engine.lane import Lane
+from relay.engine.parking import again, again_without_seat, later, patience_left_s
+from relay.engine.phases import Event, Phase, advance
+from relay.engine.work import Dead, Decision, Done, Later, Resend, W, WaitFor, Work, fill_in, row_of, rules_of
+from relay.state.attempts import CallKind, Change, Settlement
+from relay.state.rows import Result, Row, Stage
+
+HELD_UP_AFTER: Final = 3
+"""A head that has failed so often is reported, with the number of works behind it."""
+LONGEST_CLOSE_S: Final = 10.0
+"""A closed endpoint is tried again at least this often: the hint that it has reopened may be lost."""
+
+
+class ToSettle(NamedTuple):
+    """The outcome of an attempt, or of a ping, that the state stores. `hold`: its endpoint, before that."""
+
+    work: Any
+    settlement: Settlement
+    hold: Hold | None
+    decision: Done | Dead | Later
+
+
+# --- decided ----------------------------------------------------------------------------------------------------
+
+
+def overdue(lane: Lane[W], work: W, end: Dead | Done | Later, now: float) -> None:
+    """Its time is over, or not there yet: nothing was begun."""
+    if not isinstance(end, Later):
+        decided(lane, work, end, now)
+        return
+    lane.seats.leave(work)
+    if end.pause_s:
+        close(lane, work.gate, end.pause_s, now, "configuration", down=True)
+        again(lane, work, Event.DECIDED, now, now)
+    else:
+        later(lane, work, Event.DECIDED, end, now)
+
+
+def decided(lane: Lane[W], work: W, decision: Decision, now: float) -> None:
+    if isinstance(decision, Resend):
+        work.resolved = work.doubt
+        again_without_seat(lane, work, Event.DECIDED, now, now)
+    elif isinstance(decision, Later):
+        _decided_later(lane, work, decision, now)
+    elif work.rules is None or (isinstance(decision, Done) and decision.result is None):
+        lane.seats.leave(work)
+        publish(lane, work, Event.DECIDED, decision, now)
+    else:
+        settle(lane, work, decision)
+
+
+def _decided_later(lane: Lane[W], work: W, decision: Later, now: float) -> None:
+    if work.rules is None:
+        lane.seats.leave(work)
+        later(lane, work, Event.DECIDED, decision, now)
+        return
+    if decision.change is Change.RELEASED and decision.due_in_s:
+        # It could not be sent, for a reason that other works for this endpoint share.
+        close(lane, work.gate, decision.due_in_s, now, "own_shortage", down=False)
+    settle(lane, work, _failed(lane, work, decision, now))
+
+
+def _failed(lane: Lane[W], work: W, decision: Later, now: float) -> Later:
+    """An attempt that failed. A head makes the next one when its receiver's patience ends, at the latest, as that
+    attempt may succeed."""
+    if decision.change is Change.RELEASED or not decision.counted:
+        return decision
+    if work.failing_since is None:
+        work.failing_since = now
+    if work.attempts >= HELD_UP_AFTER and (behind := lane.order.behind(work)):
+        lane.observer.held_up(work, behind)
+    left_s = patience_left_s(work, now)
+    return structs.replace(decision, due_in_s=left_s) if 0 < left_s < decision.due_in_s else decision
+
+
+def settle(lane: Lane[W], work: W, decision: Done | Dead | Later) -> None:
+    advance(work, Event.DECIDED, Phase.SETTLING)
+    held, settlement = hold_of(decision, lane.setup.wall()), settlement_of(work, decision)
+    if settlement.result is not None:
+        hold_bytes(lane, work, len(settlement.result.body))
+    lane.calls.put(CallQueue.SETTLE, ToSettle(work, settlement, held, decision))
+
+
+# --- settled ----------------------------------------------------------------------------------------------------
+
+
+def settled(lane: Lane[W], work: W, stored: tuple[ToSettle, Row | None], now: float) -> None:
+    """`stored`: what the state was asked to store, and the row that it has instead; None if it has this outcome."""
+    (_, settlement, held, decision), row = stored
+    if held is not None:
+        lane.observer.gone(work.gate, held.detail)
+    if work.requested or not was_over(row, settlement):
+        lane.observer.attempt(lane.worker.stage, work, decision)
+    if settlement.pause_s or held is not None:
+        close(lane, work.gate, settlement.pause_s or inf, now, "paused", down=True)
+    healthy = settlement.healthy
+    if lane.worker.kind is CallKind.POLL:  # a GET says nothing for the breaker, except that the endpoint is up
+        healthy = None if settlement.pause_s or isinstance(decision, Dead) else True
+    if healthy is not None:
+        _heard(lane, work, healthy=healthy)
+    outcome_stored(lane, work, settlement, decision, row, now)
+
+
+def _heard(lane: Lane[W], work: W, *, healthy: bool) -> None:
+    lane.standing.heard(healthy=healthy, enough=work.rules.limits.breaker.failures if work.rules else None)
+
+
+def outcome_stored(
+    lane: Lane[W], work: W, settlement: Settlement, decision: Done | Dead | Later, row: Row | None, now: float
+) -> None:
+    """What the row says counts: another process may have stored an outcome first. None: it has ours."""
+    if row is not None and row.generation > work.generation:
+        outlived(lane, work, Event.SETTLED, now)
+        return
+    lane.seats.leave(work)
+    if isinstance(decision, Later) and work.token and taken_back(decision):
+        work.attempts -= 1  # otherwise the next begin, which gets this number, would count it after all
+    if row is None:
+        work.result = settlement.result
+    else:
+        fill_in(work, row, 0.0, lane.worker.kind)
+    work.due = 0.0
+    if work.result is not None:
+        resume(lane, work, Event.SETTLED, now)
+    elif isinstance(decision, Later) and decision.change is Change.RELEASED and not decision.due_in_s:
+        again(lane, work, Event.SETTLED, now, now)
+    elif isinstance(decision, Later):
+        later(lane, work, Event.SETTLED, decision, now)
+    else:
+        known(lane, work, Event.SETTLED, now)  # our outcome was too late: the row is beyond it
+
+
+def outlived(lane: Lane[W], work: W, event: Event, now: float) -> None:
+    """A later generation has begun, with parked copies under the same key: the tombstone is written for that one."""
+    work.owes_tombstone = False
+    lane.seats.leave(work)
+    known(lane, work, event, now)
+
+
+def close(lane: Lane[Any], gate: str, seconds: float, now: float, why: WaitFor, *, down: bool) -> None:
+    """The endpoint accepts nothing now."""
+    lane.standing.closed(down=down)
+    lane.order.close(gate, now + min(seconds, LONGEST_CLOSE_S), why)
+
+
+# --- pings ------------------------------------------------------------------------------------------------------
+
+
+def pinged(lane: Lane[W], work: W, decision: Decision, now: float) -> None:
+    if not isinstance(decision, Later):
+        raise TypeError("a ping decides nothing about the work in whose place it was sent")
+    if decision.due_in_s:  # it could not even be sent
+        close(lane, work.gate, decision.due_in_s, now, "own_shortage", down=False)
+    breaker = rules_of(work).limits.breaker
+    held = hold_after_ping(decision, breaker, work.down_for_s, lane.setup.wall())
+    advance(work, Event.DECIDED, Phase.ECHOING)
+    lane.calls.put(CallQueue.ECHO, ToSettle(work, echo_of(work, decision, held), held, decision))
+
+
+def echoed(lane: Lane[W], work: W, echo: ToSettle, now: float) -> None:
+    _, settlement, held, _ = echo
+    _report_echo(lane, work, settlement, held)
+    healthy = settlement.healthy
+    if healthy is not None:
+        _heard(lane, work, healthy=healthy)
+    if held or settlement.pause_s or healthy is False:
+        closed_s = max(settlement.pause_s, settlement.breaker.offline.ping_every)
+        close(lane, work.gate, closed_s, now, "offline", down=True)
+    work.pinging = False
+    again_without_seat(lane, work, Event.ECHOED, now, now)
+
+
+def _report_echo(lane: Lane[W], work: W, settlement: Settlement, held: Hold | None) -> None:
+    observer, healthy, gate = lane.observer, settlement.healthy, work.gate
+    if held:
+        observer.shut(gate, work.down_for_s, settlement.last_status, gone=held.reason == "gone")
+    elif healthy:
+        observer.back(gate, work.down_for_s, work.down_since)
+    elif healthy is False:
+        observer.unanswered(gate)
+
+
+# --- what the state stores --------------------------------------------------------------------------------------
+
+
+def settlement_of(work: Work, decision: Done | Dead | Later) -> Settlement:
+    row, breaker = row_of(work), rules_of(work).limits.breaker
+    match decision:
+        case Later():
+            return Settlement(
+                row,
+                work.generation,
+                work.token,
+                decision.change,
+                due_in_s=decision.due_in_s,
+                counted=decision.counted,
+                last_status=decision.last_status,
+                reason=decision.reason,
+                detail=decision.detail,
+                healthy=decision.healthy,
+                up=decision.up,
+                pause_s=_finite(decision.pause_s),
+                breaker=breaker,
+            )
+        case Dead():
+            result = Result("dead", decision.last_status, reason=decision.reason, detail=decision.detail)
+            change, pause_s = Change.RESULT, _finite(decision.pause_s)
+        case Done():
+            if decision.result is None:
+                raise AssertionError("settled without a result")
+            result, pause_s = decision.result, 0.0
+            change = Change.ACCEPTED if decision.stage is Stage.AWAITING else Change.RESULT
+    return Settlement(
+        row,
+        work.generation,
+        work.token,
+        change,
+        last_status=result.status,
+        reason=result.reason,
+        result=result,
+        healthy=decision.healthy,
+        up=isinstance(decision, Done) and decision.up,
+        pause_s=pause_s,
+        breaker=breaker,
+    )
+
+
+def hold_of(decision: Done | Dead | Later, now: float) -> Hold | None:
+    """The hold of its endpoint, if that gets nothing more until an operator resumes it. `now`: Unix seconds."""
+    if isinstance(decision, Done) or decision.pause_s < inf:
+        return None
+    said = decision.detail if isinstance(decision, Dead) else decision.reason
+    return hold("gone", now, f"{said} (status {decision.last_status})")
+
+
+def echo_of(work: Work, outcome: Later, held: Hold | None) -> Settlement:
+    """The outcome of the ping in place of `work`: it counts for the endpoint, and changes nothing for the work."""
+    pause_s = 0.0 if held else outcome.pause_s
+    status, healthy = outcome.last_status, outcome.healthy
+    said = Later(0.0, outcome.reason, Change.RELEASED, last_status=status, healthy=healthy, pause_s=pause_s)
+    return settlement_of(work, said)
+
+
+def hold_after_ping(outcome: Later, breaker: BreakerPolicy, down_for_s: float, now: float) -> Hold | None:
+    """The hold, if the endpoint gets nothing more until an operator resumes it. `now`: Unix seconds."""
+    if outcome.pause_s == inf:
+        return hold("gone", now, f"it answered {outcome.last_status} to a ping after an outage of {down_for_s:.0f} s")
+    if outcome.healthy is False and down_for_s >= breaker.offline.disable_after:
+        return hold("disabled", now, f"it was down for {down_for_s:.0f} s")
+    return None
+
+
+def was_over(row: Row | None, settlement: Settlement) -> bool:
+    """Another process had ended it before: an outcome that was found here without a request is late, and no news."""
+    if row is None or row.stage < Stage.RESULT:
+        return False
+    ours, there = settlement.result, row.result
+    return ours is None or there is None or (ours.outcome, ours.reason) != (there.outcome, there.reason)
+
+
+def taken_back(later: Later) -> bool:
+    """The attempt does not count."""
+    return later.change is Change.RELEASED or not later.counted
+
+
+def _finite(pause_s: float) -> float:
+    return 0.0 if pause_s == inf else pause_s
