@@ -269,8 +269,8 @@ def unguarded(body: bytes, content_type: str | None, headers: Mapping[str, str])
         ("history.payload.foreign_response", unguarded),
         ("waiters.foreign_response", unguarded),
         ("inbound.foreign_response", unguarded),
-        ("untrusted_body._SANDBOX", "default-src 'none'"),
-        ("untrusted_body._PLAIN", frozenset({"text/html", "text/plain"})),
+        ("responses._SANDBOX", "default-src 'none'"),
+        ("responses._PLAIN", frozenset({"text/html", "text/plain"})),
         (
             "history.resource.json_response",
             lambda status, body: web.Response(status=status, body=msgspec.json.encode(body), content_type="text/html"),
