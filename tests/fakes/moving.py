@@ -122,7 +122,8 @@ class MovingProcess(Process):
         topics, owner = self._world.topics, f"process-{id(self)}"
         mover = LaneMigration(log, state, topics, self.registry, self._clock, owner=owner, room=room)
         following = self._follow(_HardOfHearing(log, self.hear))
-        beside = (following, self._moved.run(state, Patience(self._clock, Observer())))
+        resumed = self._moved.run(state, Patience(self._clock, Observer()))
+        beside = (following, resumed, *super()._beside(log, state))
         return (*beside, mover.run()) if self._moves else beside
 
     async def _follow(self, log: Any) -> None:

@@ -9,15 +9,11 @@ from relay.domain.exchange import Response
 from relay.domain.identity import DeliveryId
 from relay.domain.replay_job import Action
 from relay.domain.selection import Selection
-from relay.engine.observer import Observer
-from relay.engine.supervision import Patience
 from relay.log.port import Record
-from relay.recovery.rebuilding import Rebuilding
 from relay.replay.letter import Letter, read_letter
 from relay.replay.replay_service import ReplayService
 from relay.replay.runner import ReplayRunner
 from relay.state.rows import Row, delivery_row
-from relay.telemetry.metrics import Metrics
 from tests.fakes.moving import QUICK, MovingProcess, MovingWorld
 from tests.fakes.strikes import Fuse
 
@@ -57,8 +53,6 @@ class ReplayProcess(MovingProcess):
     """A process that may do the jobs, and can be asked for one."""
 
     desk: ReplayService
-    rebuilds = False
-    """It may rebuild what the state has lost."""
     room = 25_000
     """Unfinished messages of a receiver in the shared lane with which it gets more."""
 
@@ -81,13 +75,7 @@ class ReplayProcess(MovingProcess):
         )
         owner = f"process-{id(self)}"
         runner = ReplayRunner(log, state, topics, desk, self._clock, owner=owner, room=self.room)
-        patience = Patience(self._clock, Observer())
-        window_s = self._world.settings.dedup_window
-        rebuilding = Rebuilding(
-            log, state, topics, self._clock, patience, Metrics("1"), owner=owner, window_s=window_s, rate=1_000
-        )
-        own = (runner.run(), rebuilding.run()) if self.rebuilds else (runner.run(),)
-        return (*super()._beside(log, state), *own)
+        return (*super()._beside(log, state), runner.run())
 
     async def order(self, action: Action = "replay", selection: Selection = EVERYTHING, **asked: Any) -> ReplayJob:
         """As the API would."""

@@ -24,6 +24,7 @@ from relay.engine.request_limiter import SEATS, RequestLimiter
 from relay.engine.supervision import Patience, Supervisor
 from relay.engine.work import Dead, Decision, Work
 from relay.log.port import Headers, NewRecord, Record, TopicPartition, size_of
+from relay.recovery.rebuilding import Rebuilding
 from relay.run.lanes import Lanes
 from relay.state.rows import TAGS, tag_of
 from relay.telemetry.metrics import Metrics
@@ -290,6 +291,9 @@ class Process:
     """A process of the relay, running from the moment it is made. `transport`: in place of the world's outside.
     `clock`: in place of the world's; then it asks the state for the time before anything else."""
 
+    rebuilds = False
+    """It reads back the rows that a loss of the state took."""
+
     def __init__(
         self,
         world: World,
@@ -358,7 +362,8 @@ class Process:
 
     def _beside(self, log: Any, state: Any) -> Sequence[Coroutine[Any, Any, None]]:
         """What else runs in it, until it stops."""
-        return ()
+        owner = f"process-{id(self)}"
+        return (rebuilding(self._world, owner, log=log, state=state, clock=self._clock).run(),) if self.rebuilds else ()
 
     async def _run(self) -> None:
         world = self._world
@@ -435,6 +440,31 @@ class Process:
         self.resumed = lanes.pump.resumed
         self.lanes = lanes
         return lanes
+
+
+def rebuilding(
+    world: World,
+    owner: str,
+    *,
+    log: Any,
+    state: Any = None,
+    clock: Clock | None = None,
+    rate: int = 1_000,
+    metrics: Metrics | None = None,
+) -> Rebuilding:
+    """As a process has one. `rate`: records a second."""
+    clock = clock or world.clock
+    return Rebuilding(
+        log,
+        state or world.state,
+        world.topics,
+        clock,
+        Patience(clock, Observer()),
+        metrics or Metrics("1"),
+        owner=owner,
+        window_s=world.settings.dedup_window,
+        rate=rate,
+    )
 
 
 async def _once() -> AsyncIterator[int]:

@@ -2,10 +2,9 @@
 none of the others is taken for delivered."""
 
 import asyncio
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import replace
-from typing import Any
 from unittest.mock import patch
 
 import pytest
@@ -15,12 +14,8 @@ from hypothesis import strategies as st
 from relay.domain.exchange import Response
 from relay.domain.message import Message
 from relay.domain.receiver import StatusMap
-from relay.engine.observer import Observer
 from relay.engine.recovery import Recovery
-from relay.engine.supervision import Patience
-from relay.recovery.rebuilding import Rebuilding
 from relay.state.rows import TAGS
-from relay.telemetry.metrics import Metrics
 from tests.fakes.strikes import Fuse
 from tests.fakes.virtual_time import run_virtually
 from tests.fakes.world import Process, World, message, receiver
@@ -33,11 +28,7 @@ ENDS = Recovery._ends
 class _Rebuilding(Process):
     """One that reads back what was lost, too."""
 
-    def _beside(self, log: Any, state: Any) -> Sequence[Coroutine[Any, Any, None]]:
-        clock, window_s = self._world.clock, self._world.settings.dedup_window
-        patience = Patience(clock, Observer())
-        how: dict[str, Any] = {"owner": str(id(self)), "window_s": window_s, "rate": 1_000}
-        return [Rebuilding(log, state, self._world.topics, clock, patience, Metrics("1"), **how).run()]
+    rebuilds = True
 
 
 async def _lived(before: int, *, status_map: StatusMap | None = None) -> World:

@@ -13,9 +13,7 @@ from relay.domain.identity import DeliveryId
 from relay.domain.message import Message
 from relay.domain.receiver import Source
 from relay.domain.topics import Topics
-from relay.engine.observer import Observer
-from relay.engine.supervision import Patience
-from relay.log.port import Backlog, Log, Record, TopicPartition
+from relay.log.port import Backlog, Coordinate, Log, Record, TopicPartition
 from relay.recovery.rebuild import Rebuild
 from relay.recovery.rebuilding import Rebuilding
 from relay.state.port import State
@@ -26,7 +24,7 @@ from relay.telemetry.metrics import Metrics
 from tests.fakes.log import MemoryLog
 from tests.fakes.strikes import Fuse
 from tests.fakes.virtual_time import virtually
-from tests.fakes.world import Process, World, message, receiver
+from tests.fakes.world import Process, World, message, rebuilding, receiver
 
 COUNT = 60
 
@@ -48,18 +46,7 @@ def _sent(start: int = 0, count: int = COUNT) -> list[Message]:
 async def _rebuilding(world: World, owner: str, *, rate: int = 1_000, metrics: Metrics | None = None) -> Rebuilding:
     log = MemoryLog(world.broker)
     await log.start()
-    patience = Patience(world.clock, Observer())
-    return Rebuilding(
-        log,
-        world.state,
-        world.topics,
-        world.clock,
-        patience,
-        metrics or Metrics("1"),
-        owner=owner,
-        window_s=world.settings.dedup_window,
-        rate=rate,
-    )
+    return rebuilding(world, owner, log=log, rate=rate, metrics=metrics)
 
 
 async def _closed(world: World) -> float:
