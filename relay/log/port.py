@@ -255,7 +255,8 @@ class TopicState(NamedTuple):
 class Backlog(NamedTuple):
     """Progress of a group in a partition. `first`: the oldest existing offset; `end`: behind the newest; `committed`:
     the next to read, None if the group has no offset. `stable`: the first offset of an open transaction of a sender,
-    before whose end no later record is read; None if there is none."""
+    before whose end no later record is read; None if there is none. `lost_from`: the first offset of what the group has
+    committed and the log has lost since; other records may be there now. None if it lost nothing of that."""
 
     group: str
     partition: TopicPartition
@@ -263,6 +264,13 @@ class Backlog(NamedTuple):
     end: int
     committed: int | None
     stable: int | None = None
+    lost_from: int | None = None
+
+    @property
+    def finished(self) -> int:
+        """The offset before which the group has committed the records that are there now."""
+        committed = self.committed or 0
+        return committed if self.lost_from is None else min(committed, self.lost_from)
 
     @property
     def readable(self) -> int:

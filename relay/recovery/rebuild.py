@@ -131,7 +131,7 @@ class Rebuild:
         own, pending = (topics.from_sender, topics.to_sender, topics.failed_messages), self._pending_topics()
         spans = await self._backlogs((*own, *pending))
         self._reads = {topic: Read(topic) for topic in (*own, *pending) if any(_is_of(span, topic) for span in spans)}
-        self._committed = {span.partition: span.committed or 0 for span in spans}
+        self._committed = {span.partition: span.finished for span in spans}
         sent, returned, failed = ([span for span in spans if _is_of(span, topic)] for topic in own)
         awaited = [span for topic in pending for span in spans if _is_of(span, topic)]
         letters = ReverseScan(map(_whole, failed), since_ms=self._since_ms, size=BLOCK)
@@ -172,10 +172,10 @@ class Rebuild:
 
     async def _read_tails(self, spans: Iterable[Backlog], failed: Iterable[Backlog]) -> None:
         """What lanes had finished before the loss, and committed since."""
-        now = {each.partition: each.committed or 0 for each in await self._backlogs(self._reads)}
+        now = {each.partition: each.finished for each in await self._backlogs(self._reads)}
         await self._read_on(failed)  # after the offsets: messages rejected before them have a dead letter by now
         for span in spans:
-            start = span.committed or 0
+            start = span.finished
             end = min(span.end, now.get(span.partition, 0), start + TAIL)
             if end > start:
                 self._committed[span.partition] = end
@@ -288,4 +288,4 @@ def _whole(span: Backlog) -> Block:
 
 def _finished(span: Backlog) -> Block:
     """The records that the group has committed: later ones prove nothing."""
-    return Block(span.partition, span.first, max(span.first, span.committed or 0))
+    return Block(span.partition, span.first, max(span.first, span.finished))

@@ -128,7 +128,7 @@ def _hop(record: Record) -> Hop | None:
 
 
 def _position(backlog: Backlog) -> int:
-    return max(backlog.first, backlog.committed or 0)
+    return max(backlog.first, backlog.finished)
 
 
 def _is_over(hop: Hop, row: Row, finished_at: frozenset[Stage]) -> bool:

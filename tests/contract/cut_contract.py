@@ -140,3 +140,23 @@ class CutContract:
                 follower = log.follow(topic, start=start)
             except OffsetMissing as error:
                 return error.lost
+
+
+class CommitsOutliveCut:
+    """Further, for logs whose offsets of groups stay where their records are lost."""
+
+    async def test_what_took_the_place_of_committed_records_is_not_counted_as_finished(self, rig: CutRig) -> None:
+        group = unique("group")
+        topic = await topic_for(rig.log, group)
+        at = TopicPartition(topic, 0)
+        await append(rig.log, topic, 30, "old ")
+        async with reading(rig.log, group, topic) as before:
+            await before.take(30)
+            await before.consumer.commit({at: 30})
+            assert [each.finished for each in await rig.log.backlogs({topic: group})] == [30]
+
+        await rig.cut(Coordinate(topic, 0, 20))
+        await append(rig.log, topic, 15, "new ")
+
+        [backlog] = await rig.log.backlogs({topic: group})
+        assert (backlog.committed, backlog.finished, backlog.end) == (30, 20, 35)

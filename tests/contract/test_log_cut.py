@@ -14,7 +14,7 @@ from relay.log.kafka.log import KafkaLog
 from relay.log.port import Coordinate, TopicPartition
 from relay.log.streams.log import StreamsLog
 from relay.log.streams.scripts import FIXED_DIGITS, StreamKeys
-from tests.contract.cut_contract import CutContract, append, missing, reading
+from tests.contract.cut_contract import CommitsOutliveCut, CutContract, append, missing, reading
 from tests.contract.log_contract import topic_for, unique, values
 from tests.contract.test_log_kafka import opened
 from tests.contract.test_log_streams import directory, server
@@ -34,7 +34,7 @@ class MemoryRig:
         self._broker.cut(at)
 
 
-class TestMemoryLogCut(CutContract):
+class TestMemoryLogCut(CommitsOutliveCut, CutContract):
     @pytest_asyncio.fixture
     async def rig(self) -> AsyncIterator[MemoryRig]:
         rig = MemoryRig()
@@ -119,7 +119,7 @@ class KafkaRig:
 
 
 @pytest.mark.kafka
-class TestKafkaLogCut(CutContract):
+class TestKafkaLogCut(CommitsOutliveCut, CutContract):
     @pytest_asyncio.fixture
     async def rig(self, own_broker: KafkaBroker) -> AsyncIterator[KafkaRig]:
         async with opened(own_broker.bootstrap) as log:

@@ -377,13 +377,15 @@ class MemoryLog:
 
     async def backlogs(self, groups: Mapping[str, str]) -> list[Backlog]:
         await self._turn()
-        broker, there = self._broker, self._broker.specs
-        return [
-            Backlog(group, at, log.first, log.end, broker.offsets.get((group, at)), log.stable if log.open else None)
-            for topic, group in groups.items()
-            if topic in there
-            for at, log in ((at, broker[at]) for at in broker.partitions_of(topic))
-        ]
+        topics = [(topic, group) for topic, group in groups.items() if topic in self._broker.specs]
+        return [self._backlog(group, at) for topic, group in topics for at in self._broker.partitions_of(topic)]
+
+    def _backlog(self, group: str, at: TopicPartition) -> Backlog:
+        log, position = self._broker[at], self._broker.committed(group, at)
+        stable = log.stable if log.open else None
+        if position is None:
+            return Backlog(group, at, log.first, log.end, None, stable)
+        return Backlog(group, at, log.first, log.end, position.offset, stable, log.divergence(position))
 
     async def about(self) -> str:
         await self._turn()

@@ -209,3 +209,20 @@ async def test_its_memory_does_not_grow_with_the_log() -> None:
         tracemalloc.stop()
     assert (read.records, state.marks) == (MANY, MANY)
     assert most < 10 * 2**20, "a few batches, of the 40 MiB that are read"
+
+
+@virtually
+async def test_what_took_the_place_of_lost_records_is_not_taken_for_routed() -> None:
+    """The state and the end of the log are lost together, and the rows are read back before the relay reads on."""
+    world = await _lived()
+    for at in world.broker.partitions_of(world.topics.from_sender):
+        if world.broker[at].end:
+            world.broker.cut(Coordinate(*at, COUNT - 20))
+    await world.send(*_sent(COUNT, 30))
+    await world.state.lost()
+    await world.state.ready(range(TAGS), in_doubt_s=world.settings.dedup_window)
+    task = asyncio.create_task((await _rebuilding(world, "one")).run())
+    await _closed(world)
+    task.cancel()
+    await world.run(Fuse(), 60, until=lambda: len(world.outside.results()) == COUNT + 30)
+    assert world.outside.arrived("/answer") == [f"a-{n}" for n in range(COUNT + 30)], "each once"

@@ -33,6 +33,7 @@ from relay.domain.rights import Operation, Right
 from relay.domain.topics import TopicSpec
 from relay.log.kafka.client import KafkaClient, Replicas, check, kafka_errors, no_topic
 from relay.log.kafka.cluster import KafkaCluster, ends_within
+from relay.log.kafka.leader_epochs import UNKNOWN, EpochAsked, Trail
 from relay.log.kafka.offsets import Committed, GroupOffsets
 from relay.log.kafka.wire import group_rights_ask, metadata_ask
 from relay.log.port import Backlog, TopicPartition, TopicState
@@ -153,14 +154,32 @@ class KafkaAdmin:
                 committed |= await GroupOffsets(self._client, group).settled(of_group)
             ends = await self._client.offsets(flat, "end")  # after the commits, which are never beyond it
             stable = await self._client.offsets(flat, "latest")  # after the ends: a transaction was open if it is lower
+            lost_from = await self._lost_from(committed)
             offsets = {partition: each.offset for partition, each in committed.items()}
             found += [
                 Backlog(
-                    groups[p.topic], p, firsts[p], ends[p], offsets.get(p), stable[p] if stable[p] < ends[p] else None
+                    groups[p.topic],
+                    p,
+                    firsts[p],
+                    ends[p],
+                    offsets.get(p),
+                    stable[p] if stable[p] < ends[p] else None,
+                    lost_from.get(p),
                 )
                 for p in flat
             ]
         return found
+
+    async def _lost_from(self, committed: Mapping[TopicPartition, Committed]) -> dict[TopicPartition, int | None]:
+        """Where the log diverges from what was read before these offsets; of those with a known leader epoch."""
+        known = {partition: each for partition, each in committed.items() if each.leader_epoch != UNKNOWN}
+        ends = await self._client.epoch_ends({p: EpochAsked(UNKNOWN, each.leader_epoch) for p, each in known.items()})
+        for topic, number in known.keys() - ends.keys():
+            raise LogUnavailable(f"Kafka: the leader of {topic}/{number} is changing")
+        return {
+            p: Trail(each.offset, each.leader_epoch).divergence(each.offset, ends[p], UNKNOWN)
+            for p, each in known.items()
+        }
 
     async def about(self) -> str:
         """Release and size of the cluster, in words."""
