@@ -8,6 +8,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
+from msgspec import UNSET
+
 from relay.api.waiting import DeliveryWait, next_attempt
 from relay.domain.advice import advice_on_end, advice_on_wait
 from relay.domain.coordinate import Coordinate
@@ -21,7 +23,7 @@ from relay.domain.receiver import Source
 from relay.domain.result_delivery import Handover, from_code, handover
 from relay.domain.timestamps import rfc3339 as rfc3339
 from relay.log.port import Record
-from relay.schema.messages import AnswerView, CallbackView, DeliveryView, MessageView, PlaceView, WaitView
+from relay.schema.messages import AnswerView, CallbackView, DeliveryView, MessageRef, MessageView, PlaceView, WaitView
 from relay.state.read_model import Watched
 from relay.state.rows import Result, Row, Stage
 
@@ -95,7 +97,9 @@ def _of_receiver(view: DeliveryView) -> DeliveryView:
 
 def _of_itself(wait: WaitView | None) -> WaitView | None:
     """What it waits for, without the message that comes first: that may be for a former receiver of the name."""
-    return replace(wait, detail="an earlier message comes first") if wait is not None and wait.kind == "order" else wait
+    if wait is None or wait.kind != "order":
+        return wait
+    return replace(wait, detail="an earlier message comes first", message=UNSET)
 
 
 def delivery_view(found: FoundDelivery, source: Source, now: float) -> DeliveryView:
@@ -121,7 +125,9 @@ def delivery_view(found: FoundDelivery, source: Source, now: float) -> DeliveryV
 
 
 def _wait_view(wait: DeliveryWait) -> WaitView:
-    return WaitView(wait.kind, _moment(wait.since), _moment(wait.until), wait.detail)
+    first = wait.message
+    message = UNSET if first is None else MessageRef(source_id=first.source_id, message_id=first.message_id)
+    return WaitView(wait.kind, _moment(wait.since), _moment(wait.until), wait.detail, message)
 
 
 def _moment(seconds: float | None) -> str | None:

@@ -8,6 +8,7 @@ from math import isinf
 from typing import Final, NamedTuple
 
 from relay.domain.hold import Hold, HoldReason
+from relay.domain.identity import MessageId
 from relay.domain.progress import WaitKind
 from relay.domain.receiver import Endpoint, Receiver
 from relay.domain.route import is_in_shared
@@ -27,12 +28,14 @@ _HOLDS: Final[dict[HoldReason, str]] = {
 
 
 class DeliveryWait(NamedTuple):
-    """`since`: when it began to wait, or to fail. `until`: when it goes on, at the earliest."""
+    """`since`: when it began to wait, or to fail. `until`: when it goes on, at the earliest. `message`: the one that
+    comes first."""
 
     kind: WaitKind
     since: float | None
     until: float | None
     detail: str
+    message: MessageId | None = None
 
 
 class LaneSeen(NamedTuple):
@@ -269,7 +272,8 @@ def _rate_of(endpoint: Endpoint) -> str:
 def _behind(head: Head | None, since: float | None) -> DeliveryWait | None:
     if head is None or head.seen.row.stage >= Stage.ACCEPTED:
         return None
-    return DeliveryWait("order", since, None, f"message {head.message_id!r} of source {head.source_id!r} comes first")
+    detail = f"message {head.message_id!r} of source {head.source_id!r} comes first"
+    return DeliveryWait("order", since, None, detail, MessageId(head.source_id, head.message_id))
 
 
 def _waits_itself(seen: Watched) -> bool:

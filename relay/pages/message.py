@@ -1,13 +1,12 @@
 """One message: its round trip as a live timeline, its payload, and the actions on it."""
 
 import asyncio
-import re
-from ast import literal_eval
 from collections.abc import Sequence
 from functools import partial
 from typing import Any, Final, NamedTuple
 
 from aiohttp import web
+from msgspec import UNSET
 
 from relay.client import ApiError
 from relay.client.http import path
@@ -22,7 +21,6 @@ from relay.schema.messages import DeliveryView, MessageItem, MessageView
 _MOST_ATTEMPTS: Final = 200
 _MOST_LETTERS: Final = 200
 _PAYLOAD_HEADERS: Final = ("Content-Type", "Content-Disposition")
-_IN_FRONT: Final = re.compile(r"message ('.*'|\".*\") of source ('.*'|\".*\") comes first", re.DOTALL)
 _SANDBOX: Final = {"Content-Security-Policy": "sandbox; default-src 'none'"}
 
 
@@ -124,19 +122,15 @@ def mends(message: MessageView, trip: Trip) -> Sequence[Mend]:
         case "verification":
             return [Mend(f"Verify {trip.receiver}", "POST", f"{at}/verify"), settings]
         case "order":
-            front = in_front(wait.detail)
-            return [settings] if front is None else [Mend("See the message in front", "", front), settings]
+            if (first := wait.message) is UNSET:
+                return [settings]
+            front = path("/ui/messages/{}/{}", first["source_id"], first["message_id"])
+            return [Mend("See the message in front", "", front), settings]
         case "no_worker":
             return [Mend("See who works", "", "/ui/workers?served=false"), settings]
         case "callback":
             return [Mend(f"Source {message.source_id}", "", path("/ui/messages?source={}", message.source_id))]
     return [settings]
-
-
-def in_front(detail: str) -> str | None:
-    """The page of the message that comes first, as the words of a wait name it."""
-    found = _IN_FRONT.search(detail)
-    return None if found is None else path("/ui/messages/{}/{}", literal_eval(found[2]), literal_eval(found[1]))
 
 
 def _ids(visit: Visit) -> tuple[str, str]:

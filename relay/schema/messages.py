@@ -33,14 +33,23 @@ class CallbackView:
     detail: str | None = None
 
 
+class MessageRef(TypedDict):
+    """A message, by its ids."""
+
+    source_id: str
+    message_id: str
+
+
 @dataclass(frozen=True, slots=True)
 class WaitView:
-    """Why it does not go on, since when, and until when at the earliest (RFC 3339; null: not known, or no such end)."""
+    """Why it does not go on, since when, and until when at the earliest (RFC 3339; null: not known, or no such end).
+    `message`, only with `order`: the one that comes first."""
 
     kind: WaitKind
     since: str | None
     until: str | None
     detail: str
+    message: MessageRef | UnsetType = UNSET
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,6 +3,7 @@
 from typing import Literal, TypedDict
 
 from relay.domain.progress import StageName
+from relay.schema.messages import MessageRef
 
 AlertKind = Literal[
     "part_away",
@@ -73,13 +74,6 @@ class ActionView(TypedDict):
     method: str
     path: str
     body: dict[str, object] | None
-
-
-class MessageRef(TypedDict):
-    """A message, by its ids."""
-
-    source_id: str
-    message_id: str
 
 
 class AttentionView(TypedDict):

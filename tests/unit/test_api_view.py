@@ -6,6 +6,7 @@ from itertools import permutations
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec import UNSET
 
 from relay.api.reading import message_location, percent_decoded
 from relay.api.view import FoundDelivery, delivery_view, message_view, of_receivers, rfc3339, status_of
@@ -18,7 +19,7 @@ from relay.domain.reasons import REASON_CODES
 from relay.domain.receiver import Endpoint, Source
 from relay.domain.result_delivery import Handover, to_code
 from relay.log.port import Record
-from relay.schema.messages import CallbackView, DeliveryView, WaitView
+from relay.schema.messages import CallbackView, DeliveryView, MessageRef, WaitView
 from relay.state.read_model import Watched
 from relay.state.rows import Result, Row, Stage
 
@@ -237,7 +238,8 @@ def test_an_id_comes_back_from_its_location(identity: str) -> None:
 
 
 def test_which_message_comes_first_is_none_of_a_receivers_business_as_it_may_be_for_a_former_one_of_the_name() -> None:
-    order = WaitView("order", None, None, "message 'theirs' of source 'shop' comes first")
+    theirs = MessageRef(source_id="shop", message_id="theirs")
+    order = WaitView("order", None, None, "message 'theirs' of source 'shop' comes first", theirs)
     retry = WaitView("retry", None, None, "the receiver said 500")
     for wait, shown in ((order, "an earlier message comes first"), (retry, "the receiver said 500")):
         delivery = DeliveryView("ci", "arrived", 0, 0, None, wait, None, None, None, None, None, None)
@@ -245,3 +247,4 @@ def test_which_message_comes_first_is_none_of_a_receivers_business_as_it_may_be_
         [found] = of_receivers(whole).deliveries
         assert found.waiting_for is not None
         assert (found.waiting_for.kind, found.waiting_for.detail) == (wait.kind, shown)
+        assert found.waiting_for.message is UNSET

@@ -17,6 +17,7 @@ from relay.api.waiting import (
     of_delivery,
 )
 from relay.domain.hold import Hold
+from relay.domain.identity import MessageId
 from relay.domain.receiver import Endpoint, Receiver
 from relay.state.port import EndpointHealth
 from relay.state.read_model import UNSERVED_S, Openings, Watched
@@ -183,7 +184,8 @@ def test_a_rate_that_is_used_up() -> None:
 @pytest.mark.parametrize("head", [FAILED, UNDER_WAY, IN_DOUBT, NEW])
 def test_another_that_heads_the_order_key(head: Watched) -> None:
     wait = waits(NEW, head=Head("github", "m-0", head))
-    assert wait == DeliveryWait("order", RECEIVED, None, "message 'm-0' of source 'github' comes first")
+    first = MessageId("github", "m-0")
+    assert wait == DeliveryWait("order", RECEIVED, None, "message 'm-0' of source 'github' comes first", first)
 
 
 def test_a_head_that_has_been_delivered_is_in_nobodys_way() -> None:

@@ -6,7 +6,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from relay.pages.message import in_front, mends
+from relay.pages.message import mends
 from relay.pages.round_trip import WIDTH, Step, Trip, moment, stations, took, trips_of
 from relay.schema.attempts import AttemptItem
 from relay.schema.messages import DeliveryView, MessageView
@@ -145,25 +145,15 @@ def test_four_stations_tell_it_at_one_glance(values: dict[str, Any], states: lis
     ] == states
 
 
-@pytest.mark.parametrize(
-    ("source_id", "message_id", "page"),
-    [
-        ("github", "build-1", "/ui/messages/github/build-1"),
-        ("it's", 'a "b"', "/ui/messages/it%27s/a%20%22b%22"),
-        ("a' of source 'b", "m' comes first", "/ui/messages/a%27%20of%20source%20%27b/m%27%20comes%20first"),
-    ],
-)
-def test_the_message_in_front_is_led_to(source_id: str, message_id: str, page: str) -> None:
-    assert in_front(f"message {message_id!r} of source {source_id!r} comes first") == page
-
-
 def test_what_mends_a_wait_is_a_button() -> None:
-    def first(kind: str, detail: str = "") -> tuple[str, str, str]:
-        [trip] = trips(message(delivery(status="arrived", waiting_for=wait(kind, detail=detail))))
+    def first(kind: str, **values: Any) -> tuple[str, str, str]:
+        [trip] = trips(message(delivery(status="arrived", waiting_for=wait(kind, **values))))
         return mends(msgspec.convert(message(), MessageView), trip)[0]
 
     assert first("paused") == ("Resume ci", "POST", "/v1/receivers/ci/resume")
     assert first("verification")[1:] == ("POST", "/v1/receivers/ci/verify")
-    assert first("order", "message 'm' of source 's' comes first")[2] == "/ui/messages/s/m"
+    front = {"source_id": "it's", "message_id": 'a "b"'}
+    assert first("order", message=front)[2] == "/ui/messages/it%27s/a%20%22b%22"
+    assert first("order")[2] == "/ui/receivers/ci"
     assert first("no_worker")[1] == ""
     assert first("breaker") == ("Settings of ci", "", "/ui/receivers/ci")

@@ -17,13 +17,13 @@ from relay.api.view import rfc3339
 from relay.domain.errors import HistoryUnavailable
 from relay.domain.progress import StageName
 from relay.history.lag import Behind
+from relay.schema.messages import MessageRef
 from relay.schema.overview import (
     ActionView,
     AttentionView,
     HistoryNowView,
     LaneItem,
     LanePage,
-    MessageRef,
     OverviewView,
     RatesView,
     ReasonCountView,
