@@ -13,7 +13,7 @@ from relay.api.registrar import Registrar
 from relay.api.web_rules import WebRules
 from relay.clock import Clock
 from relay.config.settings import Origin
-from relay.control.key_service import KeyService
+from relay.control.keys import KeyService
 from relay.delivery.port import Transport
 from relay.domain.diagnosis import Diagnosis
 from relay.domain.directory import Directory

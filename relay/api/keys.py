@@ -21,8 +21,7 @@ from relay.api.route import LIMIT, DocumentedResponse, Example, Parameter, curso
 from relay.api.view import rfc3339
 from relay.clock import Clock
 from relay.config.durations import parse_duration
-from relay.control.key_service import MOST_KEYS, KeyService, TooManyKeys
-from relay.control.keys import rank
+from relay.control.keys import MOST_KEYS, KeyService, TooManyKeys, rank
 from relay.domain.api_key import Key
 from relay.domain.errors import Unavailable
 from relay.domain.scope import Scope, in_text, parse_scope

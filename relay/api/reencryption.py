@@ -17,7 +17,7 @@ from relay.api.problems import NO_SECRETS_KEY, Problem
 from relay.api.registrar import Registrar
 from relay.api.responses import json_response
 from relay.api.route import CURSOR, LIMIT, DocumentedResponse, Example, Parameter, json_of, route
-from relay.control.reencryption import is_outdated, renewed
+from relay.control.records import is_outdated, renewed
 from relay.domain.errors import UserError
 from relay.domain.topics import Topics
 from relay.log.port import NewRecord

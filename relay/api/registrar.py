@@ -30,10 +30,10 @@ from relay.control.patch import (
     opened,
     pointer,
     with_verification,
+    without_expired,
 )
 from relay.control.records import EntryRecord, decode
 from relay.control.registry import Registry
-from relay.control.rotation import without_expired
 from relay.domain.errors import LogUnavailable, RelayError, StateUnavailable, UserError
 from relay.domain.life import Life
 from relay.domain.topics import SHARED, Topics

@@ -16,7 +16,7 @@ from relay.api.responses import json_response
 from relay.api.route import DocumentedResponse, Example, json_of, route
 from relay.api.view import rfc3339
 from relay.config.durations import parse_duration
-from relay.control.key_service import TooManyEnded, TooManyEndedOfOne
+from relay.control.keys import TooManyEnded, TooManyEndedOfOne
 from relay.domain.errors import InvalidRecord
 from relay.domain.identity import check_id
 from relay.domain.scope import in_text

@@ -7,7 +7,7 @@ from relay.config.receiver_entry import ReceiverEntry
 from relay.config.receivers_file import ANY_SOURCE, Raw, check_entry
 from relay.config.source_entry import SourceEntry
 from relay.control.records import ORIGIN, read_topic
-from relay.control.sources import OWN
+from relay.control.resolve import OWN
 from relay.domain.control_key import control_key
 from relay.domain.errors import UserError
 from relay.domain.identity import OWN_SOURCE

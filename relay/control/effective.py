@@ -8,12 +8,12 @@ from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 
 from relay.config.encryption import KeyRing
-from relay.control.changes import Changes
 from relay.control.keys import ApiKeys
 from relay.control.record_header import glance
 from relay.control.records import key_of
 from relay.control.replay_jobs import Jobs
 from relay.control.resolve import (
+    EffectiveSources,
     last_settings,
     receiver_of,
     source_of,
@@ -24,9 +24,8 @@ from relay.control.resolve import (
 from relay.control.routes import LaneRoutes
 from relay.control.shared_index import Loading
 from relay.control.shared_receivers import SharedReceivers, log_refused
-from relay.control.sources import EffectiveSources
-from relay.control.subscribers import Subscribers
-from relay.control.subscriptions import Subscriptions
+from relay.control.subscriptions import Subscribers, Subscriptions
+from relay.control.topic_follower import Changes
 from relay.control.verification_results import VerificationResults
 from relay.domain.control_key import JOBS, KEYS, ROUTES, ControlKey, Kind, control_key
 from relay.domain.errors import UserError
@@ -69,7 +68,7 @@ class InForce:
         self.keys = ApiKeys()
         self.sources = EffectiveSources()
         self._subscriptions: Subscriptions | None = None
-        self.subscribers = Subscribers(lambda: self.subscriptions, self.shared, self.receiver)
+        self.subscribers = Subscribers(lambda: self.subscriptions, self.shared.matching, self.receiver)
         self._projections: Mapping[Kind, Callable[[ControlKey, Record], None]] = {
             **dict.fromkeys(JOBS, self.jobs.take),
             **dict.fromkeys(KEYS, self.keys.take),

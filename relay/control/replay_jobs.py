@@ -4,7 +4,7 @@ import logging
 from dataclasses import dataclass, field
 from typing import Final
 
-from relay.control.changes import Changes
+from relay.control.topic_follower import Changes
 from relay.domain.control_key import ControlKey
 from relay.domain.errors import InvalidRecord
 from relay.domain.replay_job import OVER, ReplayOrder, ReplayProgress, decode_order, decode_progress

@@ -1,7 +1,7 @@
-"""Index of subscriptions: the receivers of a message by their `sources` and `event_types` patterns."""
+"""Subscribers of a message, found by the `sources` and `event_types` patterns of the receivers."""
 
-from collections.abc import Callable, Iterable, Iterator
-from typing import Final, Generic, TypeVar
+from collections.abc import Callable, Iterable, Iterator, Set
+from typing import Final, Generic, NamedTuple, TypeVar
 
 from relay.domain.errors import InvalidRecord
 from relay.domain.own_events import is_feed, subscribed
@@ -97,3 +97,53 @@ def _of_source(pattern: str, source_id: str) -> bool:
 
 def _matches(pattern: str, text: str) -> bool:
     return text.startswith(pattern[:-1]) if pattern.endswith("*") else text == pattern
+
+
+KEPT: Final = 16_384
+"""Pairs of source and event type whose subscribers are cached."""
+
+
+class Subscribed(NamedTuple):
+    """Subscribers of a message. `names`: sorted. `filtered`: those that have a filter."""
+
+    names: tuple[str, ...]
+    filtered: frozenset[str]
+
+
+class Subscribers:
+    """Finds the subscribers of a message, and caches them until `forget`. `own`: the subscriptions of receivers in
+    memory. `shared`: the names of at most so many subscribers in the shared lane, by source and event type.
+    `receiver`: any receiver by name."""
+
+    def __init__(
+        self,
+        own: Callable[[], Subscriptions],
+        shared: Callable[[str, str, int], Set[str]],
+        receiver: Callable[[str], Receiver | None],
+    ) -> None:
+        self._own = own
+        self._shared = shared
+        self._receiver = receiver
+        self._known: dict[tuple[str, str | None], Subscribed] = {}
+
+    def of(self, source_id: str, event_type: str | None) -> Subscribed:
+        """The subscribers. Raises InvalidRecord if there are too many."""
+        found = self._known.get((source_id, event_type))
+        if found is None:
+            if len(self._known) >= KEPT:
+                self._known.clear()
+            found = self._known[source_id, event_type] = self._found(source_id, event_type)
+        return found
+
+    def forget(self) -> None:
+        """Clear the cache, because a receiver has changed."""
+        self._known.clear()
+
+    def _found(self, source_id: str, event_type: str | None) -> Subscribed:
+        own = self._own().match(source_id, event_type)
+        shared = self._shared(source_id, event_type or "", MAX_MATCHES + 1)
+        if len(own) + len(shared) > MAX_MATCHES:
+            raise too_many(f"at least {len(own) + len(shared)}")
+        names = tuple(sorted((*own, *shared)))
+        found = [self._receiver(name) for name in names]
+        return Subscribed(names, frozenset(one.name for one in found if one is not None and one.filter is not None))

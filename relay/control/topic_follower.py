@@ -1,10 +1,10 @@
-"""Follows the topic `receiver_config`: the read position of this process, and waiting until a position is reached."""
+"""Follows the topic `receiver_config`: the read position of this process, and waiting for a position or the next
+change."""
 
 import asyncio
 from collections.abc import AsyncIterator, Sequence
 from typing import Final, Protocol
 
-from relay.control.changes import Changes
 from relay.control.shared_index import AT_ONCE, IndexBroken
 from relay.domain.errors import LogUnavailable, OffsetMissing
 from relay.log.port import LogReader, Record, TopicPartition
@@ -125,3 +125,28 @@ class Following:
         self._position = position
         self._routes_to = max(self._routes_to, position)
         self._taken.tell()
+
+
+class Changes:
+    """Call `tell` after a change; each follower is notified, once for several changes while it is busy."""
+
+    def __init__(self) -> None:
+        self.version = 0
+        """Grows with every change."""
+        self._changed = asyncio.Event()
+
+    def tell(self) -> None:
+        self.version += 1
+        self._changed.set()
+        self._changed = asyncio.Event()
+
+    async def follow(self, after: asyncio.Event | None = None) -> AsyncIterator[int]:
+        """Yields an increasing number: at once, or once `after` is set, then after every change."""
+        if after is not None:
+            await after.wait()
+        seen = -1
+        while True:
+            while seen == self.version:
+                await self._changed.wait()
+            seen = self.version
+            yield seen

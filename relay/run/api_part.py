@@ -20,7 +20,7 @@ from relay.config.plan import API, ProcessPlan
 from relay.config.references import usable_variables
 from relay.config.session_secrets import launch_secret, session_secrets
 from relay.config.settings import Settings, origins_of
-from relay.control.key_service import KeyService
+from relay.control.keys import KeyService
 from relay.control.patch import Rules
 from relay.delivery.egress import USER_AGENT
 from relay.domain.signing import generate_secret

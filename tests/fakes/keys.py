@@ -2,8 +2,7 @@
 
 from itertools import count
 
-from relay.control.key_service import KeyService
-from relay.control.keys import ApiKeys
+from relay.control.keys import ApiKeys, KeyService
 from relay.domain.control_key import KEYS, decode_key
 from relay.domain.scope import parse_scope
 from tests.fakes.log import MemoryLog

@@ -155,7 +155,7 @@ async def test_who_logs_out_is_out() -> None:
 async def test_whoever_ends_sessions_without_end_keeps_nobody_else_from_logging_out(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("relay.control.key_service.MOST_ENDED_OF_ONE", 2)
+    monkeypatch.setattr("relay.control.keys.MOST_ENDED_OF_ONE", 2)
     async with running_api(api_key=SETTING) as rig:
         key = await rig.keys.make("read:github", now=NOW)
         for _ in range(2):

@@ -8,8 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from relay.control.key_service import MOST_SECRETS, TooManyKeys
-from relay.control.keys import ApiKeys, read_keys
+from relay.control.keys import MOST_SECRETS, ApiKeys, TooManyKeys, read_keys
 from relay.domain.api_key import (
     Key,
     Secret,

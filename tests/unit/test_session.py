@@ -13,8 +13,7 @@ from hypothesis import strategies as st
 
 from relay.config.session_secrets import keep_launch_secret, launch_secret, session_secrets
 from relay.config.settings import load_settings
-from relay.control.key_service import MOST_ENDED, TooManyEnded, TooManyEndedOfOne
-from relay.control.keys import read_keys
+from relay.control.keys import MOST_ENDED, TooManyEnded, TooManyEndedOfOne, read_keys
 from relay.domain.answer_token import issue as issue_answer
 from relay.domain.errors import InvalidRecord, UserError
 from relay.domain.identity import DeliveryId
@@ -195,7 +194,7 @@ async def test_an_end_is_known_until_the_session_would_have_been_over() -> None:
 
 async def test_ends_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     assert MOST_ENDED == 10_000
-    monkeypatch.setattr("relay.control.key_service.MOST_ENDED", 2)
+    monkeypatch.setattr("relay.control.keys.MOST_ENDED", 2)
     topics, log = Topics("t-"), MemoryLog(MemoryBroker())
     await log.start()
     await log.create(topics.fixed(), {})
@@ -209,7 +208,7 @@ async def test_ends_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 async def test_one_key_takes_no_ends_from_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("relay.control.key_service.MOST_ENDED_OF_ONE", 2)
+    monkeypatch.setattr("relay.control.keys.MOST_ENDED_OF_ONE", 2)
     topics, log = Topics("t-"), MemoryLog(MemoryBroker())
     await log.start()
     await log.create(topics.fixed(), {})
