@@ -4,9 +4,10 @@ import hashlib
 import json
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
+from functools import cache
 from pathlib import Path
-from typing import Annotated, Final, TypeVar
+from typing import Annotated, Any, Final, TypeVar
 
 from pydantic import (
     AfterValidator,
@@ -89,6 +90,7 @@ ANY_SOURCE: Final = "*"
 """The entry under `sources` for every source without one of its own."""
 
 _EntryModel = TypeVar("_EntryModel", bound=BaseModel)
+_Made = TypeVar("_Made")
 Raw = dict[str, object]
 """An entry as stored on the log: the fields that were set, in JSON's types, with references."""
 
@@ -194,28 +196,17 @@ def resolve(
     place = ("receivers", name)
     known = _with_references_replaced(entry, environ, ring, origin, place)
     secrets = _secrets(entry, known, environ, ring, place)
-    return Receiver(
+    return _from_entry(
+        Receiver,
+        known,
         name=name,
         post=_endpoint(known, known.post_endpoint, known.codes.model_dump(), secrets),
-        status_endpoint=known.status_endpoint,
         status_map=_status_map(known),
         poll=PollPolicy(**known.poll.model_dump()),
-        answer=known.answer,
-        answer_deadline=known.answer_deadline,
-        on_ambiguous=known.on_ambiguous,
         ordering=order_by(known.ordering),
         patience=patience_of(known.ordering),
-        lane=known.lane,
-        partitions=known.partitions,
-        sources=known.sources,
-        senders=known.senders,
-        event_types=known.event_types,
         filter=None if known.filter is None else known.filter.compiled(),
-        enabled=known.enabled,
-        forward_headers=known.forward_headers,
-        owner=known.owner,
         labels=tuple(sorted(known.labels.items())),
-        verification=known.verification,
         verified=known.verification == "none",  # proofs are not part of the entry
     )
 
@@ -232,12 +223,12 @@ def resolve_source(
     known = _with_references_replaced(entry, environ, ring, origin, place)
     callback = known.callback if isinstance(known.callback, CallbackEntry) else None
     secrets = _secrets(entry, known, environ, ring, place) if callback else ()
-    return Source(
+    return _from_entry(
+        Source,
+        known,
         source_id=source_id,
         callback=_endpoint(callback, callback.url, {}, secrets) if callback else None,
         kafka=known.callback == "kafka",
-        answers=known.answers,
-        failures=known.failures,
         inbound=None if known.inbound is None else _inbound(known.inbound),
         quota=quota_of(known.quota),
     )
@@ -300,14 +291,12 @@ def _endpoint(
     entry: EndpointEntry, url: str, codes: Mapping[str, tuple[int, ...]], secrets: tuple[str, ...]
 ) -> Endpoint:
     bearer = (("authorization", f"Bearer {entry.bearer_token}"),) if entry.bearer_token else ()
-    return Endpoint(
+    return _from_entry(
+        Endpoint,
+        entry,
         url=url,
         signing=_signing(entry),
-        rate_limit=entry.rate_limit,
-        window_size=entry.window_size,
-        max_in_flight=entry.max_in_flight,
         retry=entry.retry_policy(),
-        timeout=entry.timeout,
         breaker=BreakerPolicy(**entry.breaker.model_dump(), offline=OfflinePolicy(**entry.offline.model_dump())),
         headers=(*entry.headers.items(), *bearer),
         codes=CodeClasses(**{kind: frozenset(listed) for kind, listed in codes.items()}),
@@ -316,25 +305,25 @@ def _endpoint(
     )
 
 
+def _from_entry(made: Callable[..., _Made], entry: BaseModel, **converted: object) -> _Made:
+    """The settings of an entry in effect: its own fields, but for the `converted` ones, under the names that both
+    declarations have."""
+    same = _same_fields(made, type(entry)) - converted.keys()
+    return made(**converted, **{name: getattr(entry, name) for name in same})
+
+
+@cache
+def _same_fields(made: Any, entry: type[BaseModel]) -> frozenset[str]:
+    return frozenset(entry.model_fields).intersection(each.name for each in fields(made))
+
+
 def _signing(entry: EndpointEntry) -> SigningPolicy:
     former = tuple(FormerSecret(each.secret, each.until) for each in entry.former_secrets)
     return SigningPolicy(entry.signature_styles, entry.hmac_secrets, entry.signature_digest, entry.private_keys, former)
 
 
 def _inbound(entry: InboundEntry) -> Inbound:
-    return Inbound(
-        kind=entry.kind,
-        secrets=entry.secrets,
-        receivers=entry.receivers,
-        tolerance_s=entry.tolerance,
-        header=entry.header,
-        digest=entry.digest,
-        encoding=entry.encoding,
-        prefix=entry.prefix,
-        id_header=entry.id_header,
-        type_header=entry.type_header,
-        redelivery=entry.redelivery,
-    )
+    return _from_entry(Inbound, entry, secrets=entry.secrets, tolerance_s=entry.tolerance)
 
 
 def _status_map(entry: ReceiverEntry) -> StatusMap | None:
