@@ -4,7 +4,7 @@ import os
 from collections.abc import AsyncIterator, Collection, Iterable, Mapping, Sequence
 from copy import copy
 from types import MappingProxyType
-from typing import Final, NamedTuple, TypeVar
+from typing import Final, NamedTuple, TypeVar, cast
 from urllib.parse import quote
 
 import aiohttp
@@ -14,6 +14,7 @@ from yarl import URL
 
 from relay import __version__
 from relay.client.errors import ApiError, ClientError, DeliveryFailed, NotARelay, RelayUnreachable
+from relay.client.open_words import open_words
 from relay.client.sse import SILENT_S, EventReader, ServerSentEvent
 from relay.domain.failure import tls_failure
 
@@ -235,7 +236,7 @@ def decoded(kind: type[T], response: Response) -> T:
     """The JSON of a response. Fields that a newer relay adds are ignored. Raises NotARelay if it is another document:
     then something else than a relay answers there."""
     try:
-        return msgspec.json.decode(response.body, type=kind, strict=False)
+        return cast("T", msgspec.json.decode(response.body, type=open_words(kind), strict=False))
     except (msgspec.MsgspecError, UnicodeDecodeError) as error:
         raise _stranger(response) from error
 

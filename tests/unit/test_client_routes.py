@@ -4,6 +4,7 @@ import re
 from collections.abc import Iterator
 from typing import Any, Final
 
+import msgspec
 import pytest
 
 from relay.api.responses import JSON
@@ -11,8 +12,10 @@ from relay.api.route import Route
 from relay.api.routes import ROUTES
 from relay.client import resources
 from relay.client.call import ApiCall, Resource
-from relay.client.http import Response
+from relay.client.http import Response, decoded
+from relay.client.open_words import open_words
 from relay.client.relay import RelayApi
+from relay.schema.messages import DeliveryView, MessageView, WaitView
 
 NO_METHOD: Final = frozenset(
     (
@@ -75,3 +78,37 @@ def test_a_method_sends_what_its_route_takes(name: str) -> None:
 def test_each_route_has_a_method() -> None:
     declared = {route_of(call).id for call in CALLS.values()}
     assert {route.id for route in ROUTES.values()} - declared == NO_METHOD | BY_HAND
+
+
+def without_words(schema: object) -> bool:
+    if isinstance(schema, list):
+        return all(map(without_words, schema))
+    if not isinstance(schema, dict):
+        return True
+    words = [word for word in schema.get("enum", ()) if isinstance(word, str)]
+    return not words and all(map(without_words, schema.values()))
+
+
+@pytest.mark.parametrize("name", [name for name, call in CALLS.items() if call.kind is not Response])
+def test_a_response_may_have_words_of_a_newer_relay(name: str) -> None:
+    assert without_words(msgspec.json.schema(open_words(CALLS[name].kind), schema_hook=lambda _: {"type": "object"}))
+
+
+def test_the_state_of_a_message_is_read_with_words_of_a_newer_relay() -> None:
+    waits = WaitView("moon", None, None, "it is full")  # type: ignore[arg-type]
+    delivery = DeliveryView("ci", "orbiting", 0, 0, None, waits, None, None, None, None, None, None)  # type: ignore[arg-type]
+    view = MessageView(
+        source_id="app",
+        message_id="m-1",
+        webhook_id="msg_1",
+        type=None,
+        status="launched",  # type: ignore[arg-type]
+        received_at=None,
+        at=None,
+        duplicate=False,
+        deliveries=(delivery,),
+    )
+    body = msgspec.json.encode(view)
+    read = decoded(MessageView, Response(200, {}, body, "http://127.0.0.1"))
+    assert isinstance(read, MessageView)
+    assert msgspec.json.encode(read) == body
