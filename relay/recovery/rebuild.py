@@ -233,7 +233,9 @@ class Rebuild:
     async def _take_sent(self, read: Read, batch: Sequence[Record]) -> None:
         if len(self._turned_away) >= MOST_TURNED_AWAY:
             return
-        routed = [record for record in batch if (record.partition, record.offset) not in self._turned_away]
+        finished = await self._finished_before(read.topic, batch)
+        committed = [record for record in batch if record.offset < finished]
+        routed = [record for record in committed if (record.partition, record.offset) not in self._turned_away]
         found: list[Arrival] = [one for one in map(row_reconstruction.enqueued, filter(self._is_young, routed)) if one]
         arrivals = [one for one in found if tag_of(f"s:{one.id.source_id}") in self._tags]
         read.rows["enqueued"] += len(arrivals)
@@ -243,15 +245,22 @@ class Rebuild:
     async def _take_returned(self, read: Read, batch: Sequence[Record]) -> None:
         young = filter(self._is_young, batch)
         found = [one for one in map(row_reconstruction.returned, young) if one is not None]
-        ended = await self._callbacks(found)
+        ended, committed = await self._callbacks(found), await self._finished_before(read.topic, batch)
         marks = []
         for one, row in zip(found, ended, strict=True):
-            committed = self._committed.get(TopicPartition(read.topic, one.at[0]), 0)
             over = row_reconstruction.is_over(one, committed, parked=row.park_intent)
             given_up = row.code if row.stage is Stage.DONE else None
             source = self._source(one.hop.delivery.source_id)
             marks.append(row_reconstruction.handed_over(one, source, over=over, given_up=given_up))
         await self._remember(read, marks)
+
+    async def _finished_before(self, topic: str, batch: Sequence[Record]) -> int:
+        """The offset before which the group has finished the records of `batch`, all of one partition. The log may have
+        lost its end since the offsets were read, and have other records there: only a look after the read shows that
+        these are the ones that were committed."""
+        at = TopicPartition(topic, batch[0].partition)
+        now = {each.partition: each.finished for each in await self._backlogs([topic])}
+        return min(self._committed.get(at, 0), now.get(at, 0))
 
     async def _callbacks(self, found: Sequence[Returned]) -> list[Row]:
         """The rows of their callbacks. Failed callbacks have one, as dead letters were read before; those of parked

@@ -5,7 +5,7 @@ import asyncio
 import io
 import json
 import tracemalloc
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from typing import Any, cast
 
 from relay.domain.hop import Hop, encode_hop
@@ -21,7 +21,7 @@ from relay.state.replies import answered
 from relay.state.rows import TAGS, Mark, Row, RowKey, Stage, delivery_row
 from relay.telemetry.logging import configure
 from relay.telemetry.metrics import Metrics
-from tests.fakes.log import MemoryLog
+from tests.fakes.log import MemoryBroker, MemoryLog
 from tests.fakes.strikes import Fuse
 from tests.fakes.virtual_time import virtually
 from tests.fakes.world import Process, World, message, rebuilding, receiver
@@ -222,6 +222,43 @@ async def test_what_took_the_place_of_lost_records_is_not_taken_for_routed() -> 
     await world.state.lost()
     await world.state.ready(range(TAGS), in_doubt_s=world.settings.dedup_window)
     task = asyncio.create_task((await _rebuilding(world, "one")).run())
+    await _closed(world)
+    task.cancel()
+    await world.run(Fuse(), 60, until=lambda: len(world.outside.results()) == COUNT + 30)
+    assert world.outside.arrived("/answer") == [f"a-{n}" for n in range(COUNT + 30)], "each once"
+
+
+class _Interrupted(MemoryLog):
+    """After its first answer about offsets, and before the caller has it, `then` happens."""
+
+    def __init__(self, broker: MemoryBroker, then: Callable[[], Awaitable[None]]) -> None:
+        super().__init__(broker)
+        self._then: Callable[[], Awaitable[None]] | None = then
+
+    async def backlogs(self, groups: Mapping[str, str]) -> list[Backlog]:
+        found = await super().backlogs(groups)
+        then, self._then = self._then, None
+        if then is not None:
+            await then()
+        return found
+
+
+@virtually
+async def test_what_takes_the_place_of_lost_records_during_a_rebuild_is_not_taken_for_routed() -> None:
+    """The log loses its end after the rebuild has asked for offsets, and before it reads the records there."""
+    world = await _lived()
+
+    async def cut() -> None:
+        for at in world.broker.partitions_of(world.topics.from_sender):
+            if world.broker[at].end:
+                world.broker.cut(Coordinate(*at, COUNT - 20))
+        await world.send(*_sent(COUNT, 30))
+
+    await world.state.lost()
+    await world.state.ready(range(TAGS), in_doubt_s=world.settings.dedup_window)
+    log = _Interrupted(world.broker, cut)
+    await log.start()
+    task = asyncio.create_task(rebuilding(world, "one", log=log, rate=1_000).run())
     await _closed(world)
     task.cancel()
     await world.run(Fuse(), 60, until=lambda: len(world.outside.results()) == COUNT + 30)
