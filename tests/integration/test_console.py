@@ -247,13 +247,24 @@ async def far_away() -> AsyncIterator[str]:
         if request.method == "GET":
             return web.json_response({"items": [], "cursor": None})
         if request.method == "DELETE":
-            messages = {"parked": {"retries": 0, "polls": 0}}
-            return web.json_response({"removed": True, "messages": messages})
+            parked, in_lane = {"retries": 0, "polls": 0}, {"lane": "shared", "unfinished": 0}
+            messages = {"in_lane": in_lane, "parked": parked, "then": "they end"}
+            return web.json_response({"name": "x", "removed": True, "messages": messages})
         if request.path == "/v1/receivers":
             registered.append(request.path)
-            return web.json_response({"settings": {}, "secret": "whsec_x"}, status=201)
+            declared: dict[str, object] = {
+                "declared_by": "api",
+                "owner": None,
+                "labels": {},
+                "etag": "1",
+                "settings": {},
+                "given": [],
+            }
+            return web.json_response({"name": "x", "secret": "whsec_x"} | declared, status=201)
         response = {"status": 200, "headers": {}, "body": "", "truncated": False}
-        return web.json_response({"request": {"url": "http://x/"}, "response": response, "failure": None})
+        sent = {"method": "POST", "url": "http://x/", "headers": {}, "body": ""}
+        outcome = {"response": response, "failure": None, "duration_ms": 1.0}
+        return web.json_response({"name": "x", "request": sent} | outcome)
 
     app.router.add_route("*", "/{path:.*}", answer)
     runner = web.AppRunner(app)

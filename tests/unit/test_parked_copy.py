@@ -81,7 +81,7 @@ def test_a_copy_that_is_parked_again_does_not_grow(record: Record, row: RowKey) 
 READ_BY_THE_LAST = """
 import sys
 from msgspec import msgpack
-from relay.engine.parked_copy import parked_key, unwrap_ours
+from relay.engine.parking import parked_key, unwrap_ours
 from relay.log.port import Record
 for record in msgpack.decode(bytes.fromhex(sys.argv[1]), type=list[Record]):
     copy = unwrap_ours(record)
