@@ -18,9 +18,6 @@ from relay.domain.scope import Access
 
 ANSWER_PATH: Final = "/v1/answers/{token}"
 INBOUND_ROUTE: Final = "/v1/in/{source_id}"
-METRICS: Final = "/metrics"
-SESSIONS: Final = "/v1/sessions"
-SESSION: Final = "/v1/session"
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,11 +19,7 @@ from relay.domain.errors import InvalidRecord
 from relay.domain.identity import MessageId, check_id
 from relay.domain.message import MAX_RECEIVERS
 
-SOURCE_PATH: Final = "/v1/sources/{source_id:[^/]+}/messages"
-BATCH_PATH: Final = "/v1/sources/{source_id:[^/]+}/messages:batch"
-MESSAGE_PATH: Final = "/v1/sources/{source_id:[^/]+}/messages/{message_id:[^/]+}"
-INBOUND_PATH: Final = "/v1/in/{source_id:[^/]+}"
-_SOURCE_AT, _MESSAGE_AT = 3, 5  # segments of the two
+_SOURCE_AT, _MESSAGE_AT = 3, 5  # segments of /v1/sources/{source_id}/messages/{message_id}
 _MOST_FIELDS: Final = MAX_RECEIVERS + 10
 
 

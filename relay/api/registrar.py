@@ -48,7 +48,6 @@ _PATIENCE_S: Final = 10.0
 _NOT_FREE: Final = "This name is not free."
 """The same for every owner of the name."""
 _ORIGIN: Final = "the request"
-_OF_ANOTHER_ORIGIN: Final = "was given for another origin; give it anew in the same request, or null"
 Kind = EntryKind[Any]
 Alter = Callable[[Raw, float], object]
 """An entry in clear, and the time (Unix seconds), to the entry that it is to become."""

@@ -10,9 +10,6 @@ from relay.api.responses import json_response
 from relay.api.route import DocumentedResponse, Example, json_of, route
 from relay.schema.operation import SettingItem, SettingsView
 
-SETTINGS = "/v1/settings"
-
-
 _NOUN: Final = "overview"
 
 

@@ -47,10 +47,6 @@ _OF_ONE_LOG: Final = frozenset({"relay-move"})
 _NAMES_A_TOPIC: Final = frozenset({"relay-origin", "relay-original-origin", "relay-stage"})
 
 
-class NotSettled(RelayError):
-    """Something is left that only the relay itself can finish."""
-
-
 class RowCollector:
     """Collects the rows of a `Rebuild` in place of the state, from which it reads."""
 

@@ -3,7 +3,6 @@
 import re
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from http import HTTPStatus
 from typing import Any, Final
 
 import msgspec
@@ -258,11 +257,6 @@ def _webhook(one: Sent, schemas: Schemas) -> dict[str, Any]:
         "security": [],
     }
     return found
-
-
-def status_text(status: int) -> str:
-    """The phrase of a status."""
-    return HTTPStatus(status).phrase
 
 
 def encoded(found: Mapping[str, Any]) -> bytes:
