@@ -60,12 +60,19 @@ def control_key(text: str) -> ControlKey:
     """The reverse of `ControlKey.text`. A key with an unknown prefix, which a newer version wrote, is one of a receiver
     with an invalid name."""
     prefix, colon, _ = text.partition(":")
-    kind = _KINDS.get(prefix + colon) or _KINDS.get(text) if colon else None
+    if not colon:  # of a million receivers, which a process reads when it starts
+        return ControlKey("receiver", text)
+    kind = _KINDS.get(prefix + colon) or _KINDS.get(text)
     return ControlKey("receiver", text) if kind is None else ControlKey(kind, text.removeprefix(PREFIXES[kind]))
 
 
 def decode_key(raw: bytes | None) -> ControlKey | None:
     """The reverse of `ControlKey.encode`; None if no entry can have such a key. Others count even if they are not
     UTF-8: an unreadable API key closes the API."""
-    key = control_key((raw or b"").decode(errors="replace"))
-    return None if not key.text or (key.kind in ENTRIES and key.encode() != raw) else key
+    if not raw:
+        return None
+    try:
+        return control_key(raw.decode())
+    except UnicodeDecodeError:
+        key = control_key(raw.decode(errors="replace"))
+        return None if key.kind in ENTRIES else key

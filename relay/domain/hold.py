@@ -5,7 +5,6 @@ import json
 from dataclasses import dataclass
 from typing import Final, Literal, get_args
 
-from relay.domain.control_key import ControlKey, decode_key
 from relay.domain.errors import InvalidRecord
 
 HoldReason = Literal["paused", "gone", "disabled"]
@@ -27,17 +26,6 @@ class Hold:
 def hold(reason: HoldReason, now: float, detail: str) -> Hold:
     """A hold that begins at `now` (Unix seconds)."""
     return Hold(reason, round(now, 3), detail[:MAX_DETAIL])
-
-
-def hold_key(owner: str) -> bytes:
-    """`owner`: `r:<receiver>`, or `s:<source_id>` for the callback of a source."""
-    return ControlKey("hold", owner).encode()
-
-
-def held_owner(key: bytes) -> str | None:
-    """The owner in the key of a hold's record; None if the key is not one of a hold."""
-    known = decode_key(key)
-    return known.id if known is not None and known.kind == "hold" else None
 
 
 def encode_hold(held: Hold) -> bytes:

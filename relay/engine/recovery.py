@@ -13,8 +13,9 @@ from dataclasses import dataclass, replace
 
 from relay.clock import Clock
 from relay.domain.batches import batches
+from relay.domain.control_key import ControlKey, decode_key
 from relay.domain.errors import InvalidRecord, LogUnavailable, RelayError
-from relay.domain.hold import Hold, decode_hold, encode_hold, held_owner, hold, hold_key
+from relay.domain.hold import Hold, decode_hold, encode_hold, hold
 from relay.domain.topics import TopicSpec
 from relay.engine.observer import Observer, Recovered, StateMemory
 from relay.engine.parked_copy import LIFE_KEY, unwrap_ours
@@ -43,13 +44,13 @@ class Holding:
 
     async def hold(self, owner: str, hold: Hold) -> None:
         """When it returns nothing is sent any more, even if the state is lost."""
-        await self._log.append([NewRecord(self._topic, hold_key(owner), encode_hold(hold))])
+        await self._log.append([NewRecord(self._topic, ControlKey("hold", owner).encode(), encode_hold(hold))])
         await self._state.hold(owner, hold)
 
     async def resume(self, owner: str) -> None:
         """Written to the log a second time, once it is in effect: processes that read it may begin at once. Without it,
         they ask the state again within seconds."""
-        resumed = [NewRecord(self._topic, hold_key(owner), None)]
+        resumed = [NewRecord(self._topic, ControlKey("hold", owner).encode(), None)]
         await self._log.append(resumed)
         await self._state.resume(owner)
         with contextlib.suppress(LogUnavailable):
@@ -60,13 +61,13 @@ class Holding:
         found: dict[str, Hold] = {}
         async for batch in self._log.scan(self._topic, 0):  # there may be a million receivers among them
             for record in batch:
-                owner = held_owner(record.key or b"")
-                if owner is None or tag_of(owner) not in tags:
+                key = decode_key(record.key)
+                if key is None or key.kind != "hold" or tag_of(key.id) not in tags:
                     continue
                 if record.value is None:
-                    found.pop(owner, None)
+                    found.pop(key.id, None)
                 else:
-                    found[owner] = _hold(record.value, record)
+                    found[key.id] = _hold(record.value, record)
         await self._state.hold_again(found, tags=tags, before=now - MARGIN_S)
 
 
