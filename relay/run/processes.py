@@ -6,12 +6,13 @@ import signal
 import sys
 import tempfile
 from collections.abc import AsyncIterator, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
 from relay.api.peers import GroupProcess, begin
+from relay.clock import set_within
 from relay.config.plan import API, ProcessPlan
 from relay.config.session_secrets import keep_launch_secret
 from relay.domain.errors import UserError
@@ -166,16 +167,10 @@ async def _wanted(children: Sequence["Child"], stop: asyncio.Event) -> AsyncIter
     demand = Autoscale(len(children), clock())
     yield demand.count
     while not (demand.complete or stop.is_set()):
-        await _set_within(stop, LOOK_EVERY_S)
+        await set_within(stop, LOOK_EVERY_S)
         before = demand.count
         if demand.look(clock(), sum(child.cpu_s() for child in children)) > before:
             yield demand.count
-
-
-async def _set_within(event: asyncio.Event, seconds: float) -> None:
-    """Returns when `event` is set, or `seconds` later."""
-    with suppress(TimeoutError):
-        await asyncio.wait_for(event.wait(), seconds)
 
 
 class Child:
@@ -203,7 +198,7 @@ class Child:
                 return
             pause_s = next_pause(pause_s, clock() - began)
             _log.warning("process_ended", process=self._member.index, code=code, again_in_s=pause_s)
-            await _set_within(stop, pause_s)
+            await set_within(stop, pause_s)
 
     @property
     def _running(self) -> asyncio.subprocess.Process | None:

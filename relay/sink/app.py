@@ -14,6 +14,7 @@ from urllib.parse import quote, unquote
 
 from aiohttp import ClientError, ClientSession, ClientTimeout, web
 
+from relay.clock import set_within
 from relay.domain.errors import UserError
 from relay.domain.signing import verify_standard
 from relay.sink.arrival import CallbackSent, Poll, ReceivedPost, arrival_of
@@ -238,9 +239,7 @@ class Sink:
     async def _pause(self, seconds: float) -> None:
         """Wait, but only while the sink is running."""
         if seconds > 0:
-            with suppress(TimeoutError):
-                async with asyncio.timeout(seconds):
-                    await self._stopping.wait()
+            await set_within(self._stopping, seconds)
 
     # --- GET ---
 
