@@ -1,7 +1,7 @@
 """`relay send` and `relay trigger`: one message from a file, or samples with real payloads.
 
-With --wait they wait for the answer: in the same request if there is one receiver, else by polling until all have
-answered.
+With --wait they wait for the answer: by a request that stays open if there is one receiver, else by polling until all
+have answered.
 """
 
 import asyncio
