@@ -49,19 +49,25 @@ async def missing(member: Member) -> OffsetMissing:
             return error
 
 
+async def committed_and_replaced(rig: CutRig) -> tuple[str, str, TopicPartition]:
+    """A group has committed 30 records, of which the log has lost the last 10; 15 others have taken their place."""
+    group = unique("group")
+    topic = await topic_for(rig.log, group)
+    at = TopicPartition(topic, 0)
+    await append(rig.log, topic, 30, "old ")
+    async with reading(rig.log, group, topic) as before:
+        await before.take(30)
+        await before.consumer.commit({at: 30})
+        assert [each.finished for each in await rig.log.backlogs({topic: group})] == [30]
+
+    await rig.cut(Coordinate(topic, 0, 20))
+    await append(rig.log, topic, 15, "new ")
+    return group, topic, at
+
+
 class CutContract:
     async def test_a_log_that_has_grown_beyond_what_was_committed_is_read_from_the_cut_on(self, rig: CutRig) -> None:
-        group = unique("group")
-        topic = await topic_for(rig.log, group)
-        at = TopicPartition(topic, 0)
-        await append(rig.log, topic, 30, "old ")
-        async with reading(rig.log, group, topic) as before:
-            await before.take(30)
-            await before.consumer.commit({at: 30})
-
-        await rig.cut(Coordinate(topic, 0, 20))
-        await append(rig.log, topic, 15, "new ")
-
+        group, topic, at = await committed_and_replaced(rig)
         async with reading(rig.log, group, topic) as member:
             error = await missing(member)
             assert error.lost == {at: (20, 30)}
@@ -146,17 +152,6 @@ class CommitsOutliveCut:
     """Further, for logs whose offsets of groups stay where their records are lost."""
 
     async def test_what_took_the_place_of_committed_records_is_not_counted_as_finished(self, rig: CutRig) -> None:
-        group = unique("group")
-        topic = await topic_for(rig.log, group)
-        at = TopicPartition(topic, 0)
-        await append(rig.log, topic, 30, "old ")
-        async with reading(rig.log, group, topic) as before:
-            await before.take(30)
-            await before.consumer.commit({at: 30})
-            assert [each.finished for each in await rig.log.backlogs({topic: group})] == [30]
-
-        await rig.cut(Coordinate(topic, 0, 20))
-        await append(rig.log, topic, 15, "new ")
-
+        group, topic, _ = await committed_and_replaced(rig)
         [backlog] = await rig.log.backlogs({topic: group})
         assert (backlog.committed, backlog.finished, backlog.end) == (30, 20, 35)

@@ -6,6 +6,7 @@ import io
 import json
 import tracemalloc
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from functools import partial
 from typing import Any, cast
 
 from relay.domain.hop import Hop, encode_hop
@@ -211,21 +212,31 @@ async def test_its_memory_does_not_grow_with_the_log() -> None:
     assert most < 10 * 2**20, "a few batches, of the 40 MiB that are read"
 
 
-@virtually
-async def test_what_took_the_place_of_lost_records_is_not_taken_for_routed() -> None:
-    """The state and the end of the log are lost together, and the rows are read back before the relay reads on."""
-    world = await _lived()
+async def _replace_the_end(world: World) -> None:
+    """The log loses the last 20 messages, and 30 others take their place."""
     for at in world.broker.partitions_of(world.topics.from_sender):
         if world.broker[at].end:
             world.broker.cut(Coordinate(*at, COUNT - 20))
     await world.send(*_sent(COUNT, 30))
+
+
+async def _deliver_after(world: World, rebuilding: Rebuilding) -> None:
+    """The rows are read back before the relay reads on; then it delivers what is left, each message once."""
     await world.state.lost()
     await world.state.ready(range(TAGS), in_doubt_s=world.settings.dedup_window)
-    task = asyncio.create_task((await _rebuilding(world, "one")).run())
+    task = asyncio.create_task(rebuilding.run())
     await _closed(world)
     task.cancel()
     await world.run(Fuse(), 60, until=lambda: len(world.outside.results()) == COUNT + 30)
     assert world.outside.arrived("/answer") == [f"a-{n}" for n in range(COUNT + 30)], "each once"
+
+
+@virtually
+async def test_what_took_the_place_of_lost_records_is_not_taken_for_routed() -> None:
+    """The state and the end of the log are lost together."""
+    world = await _lived()
+    await _replace_the_end(world)
+    await _deliver_after(world, await _rebuilding(world, "one"))
 
 
 class _Interrupted(MemoryLog):
@@ -247,19 +258,6 @@ class _Interrupted(MemoryLog):
 async def test_what_takes_the_place_of_lost_records_during_a_rebuild_is_not_taken_for_routed() -> None:
     """The log loses its end after the rebuild has asked for offsets, and before it reads the records there."""
     world = await _lived()
-
-    async def cut() -> None:
-        for at in world.broker.partitions_of(world.topics.from_sender):
-            if world.broker[at].end:
-                world.broker.cut(Coordinate(*at, COUNT - 20))
-        await world.send(*_sent(COUNT, 30))
-
-    await world.state.lost()
-    await world.state.ready(range(TAGS), in_doubt_s=world.settings.dedup_window)
-    log = _Interrupted(world.broker, cut)
+    log = _Interrupted(world.broker, partial(_replace_the_end, world))
     await log.start()
-    task = asyncio.create_task(rebuilding(world, "one", log=log, rate=1_000).run())
-    await _closed(world)
-    task.cancel()
-    await world.run(Fuse(), 60, until=lambda: len(world.outside.results()) == COUNT + 30)
-    assert world.outside.arrived("/answer") == [f"a-{n}" for n in range(COUNT + 30)], "each once"
+    await _deliver_after(world, rebuilding(world, "one", log=log, rate=1_000))
