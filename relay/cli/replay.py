@@ -22,12 +22,12 @@ from relay.cli.options import (
 from relay.cli.table import print_more, print_table
 from relay.client import AsyncRelay, ClientError
 from relay.domain.errors import RelayError, UserError
+from relay.domain.replay_job import OVER
 from relay.schema.replays import JobPage, JobView, OneView, PreviewView
 
 Action = Literal["replay", "discard"]
 
 LOOK_S: Final = 0.5
-OVER: Final = frozenset({"done", "stopped", "failed"})
 _DONE: Final = {"replay": "replayed", "discard": "discarded"}
 _COLUMNS: Final = ("JOB", "ACTION", "STATE", "MADE AT", "COUNTED", "SENT", "SKIPPED", "ETA")
 
