@@ -32,7 +32,7 @@ quick: $(READY) ## Check and test what needs no server, in less than a minute
 	$(PYTEST) --numprocesses 2 -m 'not slow and not thorough' tests/unit tests/contract/test_log_memory.py tests/contract/test_history_memory.py
 
 test: $(READY) ## Run the tests, JOBS files at a time (4)
-	$(PYTEST) tests/unit tests/contract tests/integration tests/browser
+	$(PYTEST) tests/unit tests/contract tests/integration tests/emulators tests/browser
 
 test-faults: $(READY) ## Run what proves the guarantees: crashes, outages, interleavings
 	$(PYTEST) tests/faults tests/scale

@@ -3,16 +3,26 @@
 import asyncio
 import signal
 from collections import Counter
+from collections.abc import Iterator
 
 import click
+from click.core import ParameterSource
 
 from relay.domain.signing import check_verifier
 from relay.sink import Mode, ReceivedPost, Sink
 from relay.sink.behaviour import MODES, Knobs
+from relay.sink.builds import RESULTS, Result
+from relay.sink.emulators import EMULATORS, TOKEN, Emulator
 from relay.telemetry.redaction import escape_control
+
+_OF_EMULATORS = frozenset({"result", "token"})
+_OF_BOTH = frozenset({"as_", "host", "port", "later_polls"})
 
 
 @click.command()
+@click.option("--as", "as_", type=click.Choice(sorted(EMULATORS)), help="Emulate this CI, strictly.")
+@click.option("--result", default="success", show_default=True, type=click.Choice(RESULTS), help="Of builds (--as).")
+@click.option("--token", default=TOKEN, show_default=True, help="Credential that is accepted (--as).")
 @click.option("--host", default="127.0.0.1", show_default=True, help="Address to listen on.")
 @click.option("--port", default=9000, show_default=True, type=click.IntRange(0, 65535), help="0: a free one.")
 @click.option("--mode", default="answer", show_default=True, type=click.Choice(MODES), help="What a POST gets.")
@@ -21,14 +31,21 @@ from relay.telemetry.redaction import escape_control
 @click.option("--fail-first", type=click.IntRange(0), help="Only the first so many POSTs fail.")
 @click.option("--status", default=500, show_default=True, type=click.IntRange(200, 599), help="Status of a failure.")
 @click.option("--retry-after", type=click.IntRange(0), help="Retry-After of failures and 202s, in seconds.")
-@click.option("--later-polls", default=2, show_default=True, type=click.IntRange(0), help="202s before the answer.")
+@click.option(
+    "--later-polls", default=2, show_default=True, type=click.IntRange(0), help="Status GETs before the answer."
+)
 @click.option(
     "--answer-after", default=0.0, type=click.FloatRange(0), help="Earliest answer in mode later, in seconds."
 )
 @click.option("--callback", is_flag=True, help="POST the answer to the relay-answer-url as well.")
 @click.option("--handshakes/--no-handshakes", default=True, show_default=True, help="Whether it answers verifications.")
 @click.option("--secret", help="Check signatures with this secret, or public key (whpk_).")
+@click.pass_context
 def sink(
+    context: click.Context,
+    as_: str | None,
+    result: Result,
+    token: str,
     host: str,
     port: int,
     mode: Mode,
@@ -48,7 +65,15 @@ def sink(
     It accepts POSTs at /hooks, responds as --mode says, and has the status of each message at /hooks/MESSAGE_ID.
     GET /received lists the requests; PATCH /behaviour, as with {"mode": "reject"}, changes its behaviour. Stop it with
     Ctrl-C.
+
+    With --as it is a CI instead: it accepts only requests that this CI's API accepts, and refuses others as that does.
+    PATCH /behaviour, as with {"result": "failed"}, changes how builds end.
     """
+    _refuse_others(context, as_)
+    if as_ is not None:
+        emulator = Emulator(EMULATORS[as_], token=token, on_arrival=_print, result=result, running_polls=later_polls)
+        asyncio.run(_serve(emulator, host, port))
+        return
     if secret is not None:
         try:
             check_verifier(secret)
@@ -68,19 +93,37 @@ def sink(
     asyncio.run(_serve(Sink(mode, secret=secret, on_arrival=_print, **knobs), host, port))
 
 
-async def _serve(receiver: Sink, host: str, port: int) -> None:
+def _refuse_others(context: click.Context, as_: str | None) -> None:
+    """Raises click.UsageError for an option of the other kind of receiver."""
+    others = context.params.keys() - _OF_EMULATORS - _OF_BOTH if as_ else _OF_EMULATORS
+    for name in sorted(others):
+        if context.get_parameter_source(name) == ParameterSource.COMMANDLINE:
+            option = f"--{name.replace('_', '-')}"
+            raise click.UsageError(f"{option} has no effect with --as" if as_ else f"{option} needs --as")
+
+
+async def _serve(receiver: Sink | Emulator, host: str, port: int) -> None:
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
     for signum in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(signum, stop.set)
     await receiver.start(host, port)
-    click.echo(f"post_endpoint    {receiver.url}")
-    click.echo(f"status_endpoint  {receiver.status_url_template}")
+    for line in _addresses(receiver):
+        click.echo(line)
     try:
         await stop.wait()
     finally:
         await receiver.stop()
     click.echo(summary(receiver))
+
+
+def _addresses(receiver: Sink | Emulator) -> Iterator[str]:
+    yield f"post_endpoint    {receiver.url}"
+    if isinstance(receiver, Sink):
+        yield f"status_endpoint  {receiver.status_url_template}"
+    else:
+        name, value = receiver.ci.credential
+        yield f"headers          {name}: {value}"
 
 
 def _print(arrival: ReceivedPost) -> None:
@@ -96,7 +139,7 @@ def line(arrival: ReceivedPost) -> str:
     return f"<- {what} {which} attempt {arrival.attempt} {arrival.status or arrival.met}{verdict}"
 
 
-def summary(receiver: Sink) -> str:
+def summary(receiver: Sink | Emulator) -> str:
     """A summary in one line."""
     outcomes = Counter(str(arrival.status or arrival.met) for arrival in receiver.received)
     messages = len({(arrival.source_id, arrival.message_id) for arrival in receiver.received})

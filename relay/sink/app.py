@@ -9,24 +9,23 @@ import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import replace
-from typing import Final, TypeVar, Unpack, assert_never
+from typing import Final, Unpack, assert_never
 from urllib.parse import quote, unquote
 
 from aiohttp import ClientError, ClientSession, ClientTimeout, web
 
 from relay.clock import set_within
-from relay.domain.errors import UserError
 from relay.domain.signing import verify_standard
 from relay.sink.arrival import CallbackSent, Poll, ReceivedPost, arrival_of
 from relay.sink.behaviour import Behaviour, Knobs, Mode, SinkJob, is_processed, new_job, reaction
 from relay.sink.control import add_control
 from relay.sink.handshakes import consent, is_verification, signed_answer
+from relay.sink.server import Recording, TestServer
 
-_REMEMBERED: Final = 100_000
-"""Maximum number of arrivals, polls and jobs; older ones are dropped, so that a sink can run for days."""
+_MOST_JOBS: Final = 200_000
+"""Older jobs are dropped, so that a sink can run for days."""
 _LARGEST_BODY: Final = 32 * 1024 * 1024
 _JSON: Final = "application/json"
-T = TypeVar("T")
 
 
 class Sink:
@@ -59,11 +58,10 @@ class Sink:
         self._chance = chance
         self._jobs: dict[str, SinkJob] = {}
         self._job_count = 0
-        self._changed = asyncio.Event()
+        self._records = Recording()
+        self._server = TestServer()
         self._stopping = asyncio.Event()
         self._tasks: set[asyncio.Task[None]] = set()
-        self._runner: web.AppRunner | None = None
-        self._address = ("127.0.0.1", 0)
 
     async def start(self, host: str = "127.0.0.1", port: int = 0) -> None:
         """Listen; port 0 selects a free one. Raises UserError if the address is not available."""
@@ -75,22 +73,12 @@ class Sink:
         app.router.add_route("*", "/elsewhere", self._elsewhere)
         add_control(app, self)
         self._stopping.clear()
-        self._runner = web.AppRunner(app, access_log=None, handler_cancellation=True, shutdown_timeout=1.0)
-        await self._runner.setup()
-        try:
-            await web.TCPSite(self._runner, host, port).start()
-        except (OSError, UnicodeError) as error:
-            await self._runner.cleanup()
-            why = getattr(error, "strerror", None) or error
-            raise UserError(f"cannot listen on {host}:{port}: {why}; try another --host or --port") from error
-        self._address = (host, self._runner.addresses[0][1])
+        await self._server.start(app, host, port)
 
     async def stop(self) -> None:
         """Stop listening, drop hanging requests, and cancel callbacks in progress. May be called twice."""
         self._stopping.set()
-        if self._runner is not None:
-            await self._runner.cleanup()
-            self._runner = None
+        await self._server.stop()
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
@@ -98,17 +86,12 @@ class Sink:
     @property
     def url(self) -> str:
         """The `post_endpoint`."""
-        return f"{self._base}/hooks"
+        return f"{self._server.origin}/hooks"
 
     @property
     def status_url_template(self) -> str:
         """The `status_endpoint`; if sources share message ids, use `{webhook_id}` instead of `{message_id}`."""
-        return f"{self._base}/hooks/{{message_id}}"
-
-    @property
-    def _base(self) -> str:
-        host, port = self._address
-        return f"http://{f'[{host}]' if ':' in host else host}:{port}"
+        return f"{self._server.origin}/hooks/{{message_id}}"
 
     def become(self, mode: Mode | None = None, **knobs: Unpack[Knobs]) -> None:
         """Change the behaviour from the next request on; other knobs stay. Restarts the count of `fail_first`."""
@@ -124,32 +107,19 @@ class Sink:
 
     async def wait_for(self, count: int, timeout_s: float = 30.0) -> list[ReceivedPost]:
         """All arrivals, once there are `count` of them. Raises TimeoutError."""
-        return await self._wait(self.received, count, timeout_s)
+        return await self._records.wait(self.received, count, timeout_s)
 
     async def wait_for_polls(self, count: int, timeout_s: float = 30.0) -> list[Poll]:
         """All status GETs, once there are `count` of them. Raises TimeoutError."""
-        return await self._wait(self.polls, count, timeout_s)
+        return await self._records.wait(self.polls, count, timeout_s)
 
     async def wait_for_handshakes(self, count: int, timeout_s: float = 30.0) -> list[str]:
         """Kinds of all handshakes that were answered, once there are `count` of them. Raises TimeoutError."""
-        return await self._wait(self.handshakes, count, timeout_s)
+        return await self._records.wait(self.handshakes, count, timeout_s)
 
     async def wait_for_callbacks(self, count: int, timeout_s: float = 30.0) -> list[CallbackSent]:
         """All callbacks sent, once there are `count` of them. Raises TimeoutError."""
-        return await self._wait(self.callbacks, count, timeout_s)
-
-    async def _wait(self, happened: list[T], count: int, timeout_s: float) -> list[T]:
-        async with asyncio.timeout(timeout_s):
-            while len(happened) < count:
-                self._changed.clear()
-                await self._changed.wait()
-        return happened
-
-    def _note(self, happened: list[T], what: T) -> None:
-        happened.append(what)
-        if len(happened) > 2 * _REMEMBERED:
-            del happened[:-_REMEMBERED]
-        self._changed.set()
+        return await self._records.wait(self.callbacks, count, timeout_s)
 
     # --- POST ---
 
@@ -166,7 +136,7 @@ class Sink:
         arrival = arrival_of(request, body, met, _status(behaviour, met), self._verified(request, body))
         if is_processed(behaviour, met):
             self._process(behaviour, arrival)
-        self._note(self.received, arrival)
+        self._records.note(self.received, arrival)
         if self._on_arrival is not None:
             self._on_arrival(arrival)
         await self._pause(behaviour.delay_s)
@@ -186,7 +156,7 @@ class Sink:
         message_id = arrival.message_id or key
         job = new_job(behaviour, arrival.met, number=self._job_count, message_id=message_id, now=arrival.t_monotonic)
         self._jobs[key] = self._jobs[message_id] = job
-        while len(self._jobs) > 2 * _REMEMBERED:
+        while len(self._jobs) > _MOST_JOBS:
             del self._jobs[next(iter(self._jobs))]
         if behaviour.callback and (url := arrival.headers.get("relay-answer-url")):
             task = asyncio.create_task(self._call_back(url, job, behaviour))
@@ -209,7 +179,7 @@ class Sink:
             case "reject":
                 return _json(422, b'{"error": "rejected"}')
             case "redirect":
-                return _json(307, b"", {"location": f"{self._base}/elsewhere"})
+                return _json(307, b"", {"location": f"{self._server.origin}/elsewhere"})
             case "hang":
                 await self._stopping.wait()
                 return _reset(request)
@@ -234,7 +204,7 @@ class Sink:
                 session.post(url, data=body, headers={"content-type": _JSON}) as response,
             ):
                 status = response.status
-        self._note(self.callbacks, CallbackSent(job.message_id, status))
+        self._records.note(self.callbacks, CallbackSent(job.message_id, status))
 
     async def _pause(self, seconds: float) -> None:
         """Wait, but only while the sink is running."""
@@ -260,7 +230,7 @@ class Sink:
         job = self._jobs.get(message_id)
         now = time.monotonic()
         status = 404 if job is None else 200 if job.poll(now) else 202
-        self._note(self.polls, Poll(message_id, status, now))
+        self._records.note(self.polls, Poll(message_id, status, now))
         if job is None:
             return _json(404, b'{"error": "unknown"}')
         if status == 202:
@@ -276,7 +246,7 @@ class Sink:
         return self._handshaken("cloudevents", web.Response(status=200, headers=consent(asked)))
 
     def _handshaken(self, kind: str, response: web.Response) -> web.Response:
-        self._note(self.handshakes, kind)
+        self._records.note(self.handshakes, kind)
         return response
 
     async def _elsewhere(self, request: web.Request) -> web.Response:

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, fields
-from typing import Any, Final, Protocol
+from typing import Any, Final, Protocol, TypeVar
 
 import msgspec
 from aiohttp import web
@@ -10,8 +10,10 @@ from aiohttp import web
 from relay.domain.errors import UserError
 from relay.sink.arrival import ReceivedPost
 from relay.sink.behaviour import Behaviour
+from relay.sink.builds import CiBehaviour
 
-_NAMES: Final = frozenset(field.name for field in fields(Behaviour))
+ROUTES: Final = frozenset({"/behaviour", "/received"})
+B = TypeVar("B", Behaviour, CiBehaviour)
 _SHOWN: Final = 100
 _BOUNDS: Final[Mapping[str, tuple[float, float]]] = {
     "delay_s": (0, 3600),
@@ -22,29 +24,35 @@ _BOUNDS: Final[Mapping[str, tuple[float, float]]] = {
     "later_polls": (0, 10**9),
     "answer_after_s": (0, 10**9),
     "answer_size": (0, 32 * 1024 * 1024),
+    "queued_polls": (0, 10**9),
+    "running_polls": (0, 10**9),
+    "poll_status": (200, 599),
 }
 
 
-class Controlled(Protocol):
-    """The part of a sink that can be inspected and changed over HTTP."""
+class Controlled(Protocol[B]):
+    """The part of a sink or emulator that can be inspected and changed over HTTP."""
 
-    behaviour: Behaviour
     received: list[ReceivedPost]
 
-    def behave(self, behaviour: Behaviour) -> None: ...
+    @property
+    def behaviour(self) -> B: ...
+
+    def behave(self, behaviour: B) -> None: ...
 
 
-def changed(behaviour: Behaviour, body: bytes) -> Behaviour:
+def changed(behaviour: B, body: bytes) -> B:
     """`behaviour` with the fields in `body`, a JSON object, replaced. Raises UserError."""
     try:
         wanted = msgspec.json.decode(body, type=dict[str, Any])
-        if unknown := sorted(wanted.keys() - _NAMES):
-            raise UserError(f"{unknown[0][:40]!r} is none of {', '.join(sorted(_NAMES))}")
-        found = msgspec.convert(asdict(behaviour) | wanted, Behaviour)
+        names = sorted(field.name for field in fields(behaviour))
+        if unknown := sorted(wanted.keys() - set(names)):
+            raise UserError(f"{unknown[0][:40]!r} is none of {', '.join(names)}")
+        found = msgspec.convert(asdict(behaviour) | wanted, type(behaviour))
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise UserError(str(error)) from error
     for name, (least, most) in _BOUNDS.items():
-        value = getattr(found, name)
+        value = getattr(found, name, None)
         if value is not None and not least <= value <= most:
             raise UserError(f"{name} is {value}; allowed: {least} to {most}")
     return found
@@ -69,7 +77,7 @@ def received_view(received: Sequence[ReceivedPost]) -> dict[str, Any]:
     return {"posts": len(received), "messages": len(messages), "items": shown}
 
 
-def add_control(app: web.Application, sink: Controlled) -> None:
+def add_control(app: web.Application, sink: Controlled[B]) -> None:
     """Add the control routes, without authentication: the sink is for tests, and listens on loopback by default."""
 
     async def behaviour(_: web.Request) -> web.Response:

@@ -1,0 +1,101 @@
+"""Buildkite as `relay sink --as buildkite`: its REST API v2, for the pipeline `acme/app`.
+
+Reference: https://buildkite.com/docs/apis/rest-api/builds ("Create a build", "Get a build").
+"""
+
+from collections.abc import Iterable, Mapping
+from typing import Any, Final
+
+from aiohttp import web
+
+from relay.sink.builds import Build, Builds, Phase, Result
+from relay.sink.emulators.emulator import CiError, as_json, json_object
+
+_BUILDS: Final = "/v2/organizations/acme/pipelines/app/builds"
+_REQUIRED: Final = ("commit", "branch")
+_KNOWN: Final = frozenset(
+    {
+        "author",
+        "branch",
+        "clean_checkout",
+        "commit",
+        "env",
+        "ignore_pipeline_branch_filters",
+        "message",
+        "meta_data",
+        "pull_request_base_branch",
+        "pull_request_id",
+        "pull_request_labels",
+        "pull_request_repository",
+    }
+)
+_MAPPINGS: Final = ("author", "env", "meta_data")
+_STATES: Final[Mapping[Phase, str]] = {"queued": "scheduled", "running": "running"}
+_RESULTS: Final[Mapping[Result, str]] = {"success": "passed", "failed": "failed", "canceled": "canceled"}
+_USUAL: Final = {
+    401: "Authentication required. Please supply a valid API Access Token: "
+    "https://buildkite.com/docs/apis/rest-api#authentication",
+    404: "No organization found",
+    405: "Not Found",
+}
+
+
+class Buildkite:
+    """Builds of one pipeline."""
+
+    post_path = _BUILDS
+
+    def __init__(self, builds: Builds, token: str) -> None:
+        self.credential = ("Authorization", f"Bearer {token}")
+        self._builds = builds
+
+    def routes(self) -> Iterable[web.RouteDef]:
+        return web.post(_BUILDS, self._create), web.get(_BUILDS + "/{number}", self._build)
+
+    def authenticate(self, request: web.Request) -> None:
+        name, value = self.credential
+        if request.headers.get(name) != value:
+            raise CiError(401)
+
+    def refusal(self, status: int, detail: object) -> web.Response:
+        if isinstance(detail, list):
+            return as_json(status, {"message": "Validation Failed", "errors": detail})
+        return as_json(status, {"message": detail or _USUAL.get(status, "An error occurred")})
+
+    async def _create(self, request: web.Request) -> web.Response:
+        body = await json_object(request, CiError(400, "JSON is invalid"))
+        errors = [{"field": name, "code": "missing"} for name in _REQUIRED if not body.get(name)]
+        errors += [{"field": name, "code": "invalid"} for name in _REQUIRED if not isinstance(body.get(name, ""), str)]
+        errors += [{"field": name, "code": "invalid"} for name in _MAPPINGS if not isinstance(body.get(name, {}), dict)]
+        errors += [{"field": name, "code": "unknown"} for name in sorted(body.keys() - _KNOWN)]
+        if errors:
+            raise CiError(422, errors)
+        return as_json(201, _document(request, self._builds.start(body["branch"], body), "scheduled"))
+
+    async def _build(self, request: web.Request) -> web.Response:
+        build = self._builds.find(request.match_info["number"])
+        if build is None or build.uuid == request.match_info["number"]:
+            raise CiError(404, "No build found")
+        phase = build.poll()
+        return as_json(200, _document(request, build, _STATES.get(phase) or _RESULTS[build.result]))
+
+
+def _document(request: web.Request, build: Build, state: str) -> dict[str, Any]:
+    finished = state in _RESULTS.values()
+    return {
+        "id": build.uuid,
+        "number": build.number,
+        "state": state,
+        "blocked": False,
+        "branch": build.ref,
+        "commit": build.inputs["commit"],
+        "message": build.inputs.get("message"),
+        "env": build.inputs.get("env", {}),
+        "meta_data": build.inputs.get("meta_data", {}),
+        "source": "api",
+        "url": f"{request.scheme}://{request.host}{_BUILDS}/{build.number}",
+        "web_url": f"https://buildkite.com/acme/app/builds/{build.number}",
+        "created_at": build.created_at,
+        "scheduled_at": build.created_at,
+        "finished_at": build.created_at if finished else None,
+    }

@@ -1,0 +1,126 @@
+"""Jenkins as `relay sink --as jenkins`: its remote access API, for the job `app` with parameters.
+
+Reference: https://www.jenkins.io/doc/book/using/remote-access-api/ ("Submitting jobs"), with the user's API token, so
+that no crumb is needed.
+"""
+
+import base64
+from collections.abc import Iterable, Mapping
+from typing import Final
+
+from aiohttp import web
+
+from relay.sink.builds import Build, Builds, Phase, Result
+from relay.sink.emulators.emulator import CiError, as_json
+
+_USER: Final = "relay"
+_JOB: Final = "app"
+_PARAMETERS: Final = ("BRANCH", "COMMIT")
+"""Names of the parameters that the job declares. Jenkins ignores others."""
+_FORMS: Final = frozenset({"application/x-www-form-urlencoded", "multipart/form-data", "application/octet-stream"})
+_RESULTS: Final[Mapping[Result, str]] = {"success": "SUCCESS", "failed": "FAILURE", "canceled": "ABORTED"}
+_WORDS: Final = {
+    400: "Nothing is submitted",
+    401: "Invalid password/token for user: relay",
+    403: "No valid crumb was included in the request",
+    404: "Not Found",
+    405: "Method Not Allowed",
+}
+
+
+class Jenkins:
+    """Queue items, each of which becomes a build."""
+
+    post_path = f"/job/{_JOB}/buildWithParameters"
+
+    def __init__(self, builds: Builds, token: str) -> None:
+        self.credential = ("Authorization", "Basic " + base64.b64encode(f"{_USER}:{token}".encode()).decode())
+        self._builds = builds
+
+    def routes(self) -> Iterable[web.RouteDef]:
+        return (
+            web.post(self.post_path, self._build),
+            web.get("/queue/item/{id}/api/json", self._queue_item),
+            web.get(f"/job/{_JOB}/{{number}}/api/json", self._status),
+        )
+
+    def authenticate(self, request: web.Request) -> None:
+        given = request.headers.get("Authorization")
+        if given is None:  # anonymous: a POST needs a crumb of a session
+            raise CiError(403, None if request.method == "POST" else "anonymous is missing the Overall/Read permission")
+        if given != self.credential[1]:
+            raise CiError(401)
+
+    def refusal(self, status: int, detail: object) -> web.Response:
+        words = detail or _WORDS.get(status, "Oops!")
+        page = (
+            f"<html><head><title>Error {status}</title></head><body><h2>HTTP ERROR {status} {words}</h2></body></html>"
+        )
+        return web.Response(status=status, text=page, content_type="text/html")
+
+    async def _build(self, request: web.Request) -> web.Response:
+        if request.body_exists and request.content_type not in _FORMS:
+            raise CiError(400, f"Unsupported content type {request.content_type}")
+        given = {**request.query, **await request.post()}
+        build = self._builds.start(
+            str(given.get("BRANCH", "main")), {name: str(given[name]) for name in _PARAMETERS if name in given}
+        )
+        return web.Response(status=201, headers={"Location": f"{_root(request)}/queue/item/{build.number}/"})
+
+    async def _queue_item(self, request: web.Request) -> web.Response:
+        build = self._found(request.match_info["id"])
+        started = build.leave_queue()
+        item: dict[str, object] = {
+            "_class": "hudson.model.Queue$LeftItem" if started else "hudson.model.Queue$WaitingItem",
+            "id": build.number,
+            "blocked": False,
+            "buildable": False,
+            "stuck": False,
+            "params": "".join(f"\n{name}={value}" for name, value in build.inputs.items()),
+            "task": {"_class": "hudson.model.FreeStyleProject", "name": _JOB, "url": f"{_root(request)}/job/{_JOB}/"},
+            "url": f"queue/item/{build.number}/",
+            "why": None if started else "In the quiet period. Expires in 4.9 sec",
+        }
+        if started:
+            executable = {
+                "_class": "hudson.model.FreeStyleBuild",
+                "number": build.number,
+                "url": _build_url(request, build),
+            }
+            item |= {"cancelled": False, "executable": executable}
+        return as_json(200, item)
+
+    async def _status(self, request: web.Request) -> web.Response:
+        build = self._found(request.match_info["number"])
+        if build.queued_left:  # it has no number yet
+            raise CiError(404)
+        return as_json(200, _document(request, build, build.poll()))
+
+    def _found(self, number: str) -> Build:
+        build = self._builds.find(number)
+        if build is None or str(build.number) != number:
+            raise CiError(404)
+        return build
+
+
+def _root(request: web.Request) -> str:
+    return f"{request.scheme}://{request.host}"
+
+
+def _build_url(request: web.Request, build: Build) -> str:
+    return f"{_root(request)}/job/{_JOB}/{build.number}/"
+
+
+def _document(request: web.Request, build: Build, phase: Phase) -> dict[str, object]:
+    finished = phase == "finished"
+    return {
+        "_class": "hudson.model.FreeStyleBuild",
+        "id": str(build.number),
+        "number": build.number,
+        "fullDisplayName": f"{_JOB} #{build.number}",
+        "building": not finished,
+        "inProgress": not finished,
+        "result": _RESULTS[build.result] if finished else None,
+        "duration": 1234 if finished else 0,
+        "url": _build_url(request, build),
+    }
