@@ -17,6 +17,7 @@ from aiokafka.protocol.group import LeaveGroupRequest
 from aiokafka.structs import TopicPartition as KafkaPartition
 
 from relay.domain.errors import LogUnavailable, RecordTooLarge
+from relay.domain.topics import TopicSpec
 from relay.log.kafka.log import KafkaLog
 from relay.log.port import Coordinate, Log, NewRecord, TopicPartition
 from tests.contract.log_contract import (
@@ -266,6 +267,24 @@ async def test_a_topic_that_grew_is_used_in_full(kafka_broker: Broker) -> None:
             assert running is not None
             await running.producer.client.force_metadata_update()  # what it does by itself every five minutes
             used = {at.partition for at in await log.append(records)}
+
+
+async def test_all_new_topics_of_an_append_are_looked_up_together(kafka_broker: Broker) -> None:
+    """One by one, each request would ask for all topics before, too."""
+    async with opened(kafka_broker.bootstrap) as log, asyncio.timeout(PATIENCE_S):
+        await log.append(keyed(await topic_for(log), 1))
+        topics = [unique("topic") for _ in range(20)]
+        await log.create([TopicSpec(topic, 1) for topic in topics], {})
+        await log.ends([TopicPartition(topic, 0) for topic in topics])  # their leader accepts requests
+        running = log._producer._running
+        assert running is not None
+        updates: list[object] = []
+        running.producer.client.cluster.add_listener(updates.append)
+
+        places = await log.append([NewRecord(topic, b"k", b"v") for topic in topics])
+
+        assert [at.topic for at in places] == topics
+        assert len(updates) < 4
 
 
 @pytest.mark.parametrize("deltas", [(0, 5, 2), (0, 1, 99), (4, 3, 2)])

@@ -108,7 +108,7 @@ def record(value: bytes, key: bytes | None = None, topic: str = "t") -> NewRecor
 
 
 def appending(into: Accumulator, *records: NewRecord) -> asyncio.Task[list[Coordinate]]:
-    assert into.unknown(records) is None
+    assert not into.unknown(records)
     return asyncio.ensure_future(into.append(records))
 
 
@@ -357,10 +357,11 @@ async def test_partitions_that_are_added_are_used() -> None:
     assert [await call for call in calls] == [[Coordinate("t", n, 1 if n == 0 else 0)] for n in range(3)]
 
 
-async def test_a_topic_that_is_not_known_is_named() -> None:
+async def test_the_topics_that_are_not_known_are_named_once() -> None:
     into = accumulator(Cluster())
-    assert into.unknown([record(b"0"), record(b"0", topic="missing")]) == "missing"
-    assert into.unknown([record(b"0")]) is None
+    topics = ("t", "missing", "t", "missing")
+    assert into.unknown([record(b"0", topic=topic) for topic in topics]) == ["missing"]
+    assert into.unknown([record(b"0")]) == []
 
 
 def virtual(main: Coroutine[Any, Any, None]) -> None:
@@ -413,7 +414,7 @@ class Callers:
             values = [b"%d/%d/" % (name, number + n) + bytes(150) for n in range(size)]
             records = [record(value, b"%d" % (n % 3)) for n, value in enumerate(values)]
             number += size
-            assert self._into.unknown(records) is None
+            assert not self._into.unknown(records)
             rest = Slices(records)
             while some := rest.next():
                 try:
@@ -429,11 +430,11 @@ def test_a_topic_is_unknown_while_it_has_fewer_partitions_than_a_record_says() -
     async def main() -> None:
         into = accumulator(Cluster(partitions=2))
         few, more, most = ([NewRecord("t", b"k", b"v", spread=spread)] for spread in (2, 3, 4))
-        assert [into.unknown(records) for records in (few, more, most)] == [None, "t", "t"]
-        into.take_as_it_is("t", more)
-        assert [into.unknown(records) for records in (few, more, most)] == [None, None, "t"]
+        assert [into.unknown(records) for records in (few, more, most)] == [[], ["t"], ["t"]]
+        into.take_as_they_are(["t"], more)
+        assert [into.unknown(records) for records in (few, more, most)] == [[], [], ["t"]]
         into.forget_topics()
-        assert into.unknown(more) == "t"
+        assert into.unknown(more) == ["t"]
 
     virtual(main())
 

@@ -1,13 +1,17 @@
 """Requests of our own over a connection that goes away under them."""
 
 from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any, NoReturn
 
 import pytest
+from aiokafka.protocol.metadata import MetadataRequest
+from aiokafka.protocol.offset import OffsetRequest
 
 from relay.domain.errors import LogUnavailable
-from relay.log.kafka.client import KafkaClient
+from relay.log.kafka.client import TOPICS_A_REQUEST, KafkaClient
 from relay.log.kafka.cluster import KafkaCluster, KafkaSecurity
+from relay.log.port import TopicPartition
 
 CLUSTER = replace(KafkaCluster("unused", "test", KafkaSecurity(), None), repeat_s=0.0)
 
@@ -38,3 +42,38 @@ async def test_a_connection_that_is_closed_under_a_request_is_an_outage(error: E
         await client.topics(["topic"])
     await client.close()
     assert gone.is_closed
+
+
+class OneBroker:
+    """The library's client, connected to a broker that leads one partition of each topic, and has nothing in it."""
+
+    def __init__(self) -> None:
+        self.asked: list[object] = []
+        self.cluster = SimpleNamespace(update_metadata=lambda _: None)
+
+    def get_random_node(self) -> int:
+        return 1
+
+    async def send(self, _: int, request: Any) -> Any:
+        self.asked.append(request)
+        if isinstance(request, MetadataRequest):
+            return SimpleNamespace(topics=[(0, topic, False, [(0, 0, 1, [1])]) for topic in request._topics])
+        return SimpleNamespace(topics=[(topic, [(0, 0, -1, 7)]) for topic, _ in request._topics])
+
+    async def close(self) -> None:
+        pass
+
+
+async def test_the_leaders_of_many_topics_are_asked_for_together() -> None:
+    client, broker = KafkaClient(CLUSTER), OneBroker()
+    library: Any = broker
+    client._client = library
+    places = [TopicPartition(f"t{number}", 0) for number in range(TOPICS_A_REQUEST + 1)]
+
+    assert await client.offsets(places, "end") == dict.fromkeys(places, 7)
+    assert [type(request) for request in broker.asked] == [MetadataRequest, MetadataRequest, OffsetRequest]
+
+    await client.topics(["other"])
+    await client.offsets([TopicPartition("other", 0)], "end")
+    assert [type(request) for request in broker.asked[3:]] == [MetadataRequest, OffsetRequest]
+    await client.close()

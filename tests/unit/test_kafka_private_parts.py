@@ -44,7 +44,7 @@ UNDOCUMENTED: Final[dict[str, set[str]]] = {
     "subscriptions": {"register_fetch_waiters", "subscribe"},
     "client": {
         *("cluster", "coordinator_lookup", "force_metadata_update", "ready", "send"),
-        *("set_topics", "_maybe_wait_metadata"),
+        *("add_topic", "set_topics", "_maybe_wait_metadata"),
     },
     "connection": {"close", "connected", "send"},
     "record batch": {"validate_crc", "__iter__"},

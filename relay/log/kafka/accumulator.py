@@ -10,7 +10,7 @@ batch that it has not taken yet still accepts records.
 
 import asyncio
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from functools import partial
 from typing import Any, Final, Protocol
 
@@ -142,18 +142,21 @@ class Accumulator:
         self._flushing: asyncio.Handle | None = None
         self._expiring: asyncio.TimerHandle | None = None
 
-    def unknown(self, records: Sequence[NewRecord]) -> str | None:
-        """A topic of these records whose partitions are not all known yet."""
+    def unknown(self, records: Sequence[NewRecord]) -> list[str]:
+        """The topics of these records whose partitions are not all known yet."""
         topics = self._topics
+        found: dict[str, None] = {}
         for record in records:
             lanes = topics.get(record.topic) or self._learn(record.topic)
             if not lanes or len(lanes) < record.spread > self._looked_for.get(record.topic, 0):
-                return record.topic
-        return None
+                found[record.topic] = None
+        return list(found)
 
-    def take_as_it_is(self, topic: str, records: Sequence[NewRecord]) -> None:
-        """The topic has fewer partitions than these records say: use those."""
-        self._looked_for[topic] = max(record.spread for record in records if record.topic == topic)
+    def take_as_they_are(self, topics: Collection[str], records: Sequence[NewRecord]) -> None:
+        """These topics have fewer partitions than the records say: use those."""
+        for record in records:
+            if record.topic in topics:
+                self._looked_for[record.topic] = max(record.spread, self._looked_for.get(record.topic, 0))
 
     def forget_topics(self) -> None:
         """The cluster's metadata have changed: read the numbers of partitions again."""

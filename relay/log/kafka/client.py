@@ -5,7 +5,7 @@ Metadata requests of the library's clients create missing topics where the broke
 
 import asyncio
 import random
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, Final, Literal, NamedTuple, TypeVar
 
@@ -44,6 +44,8 @@ _EARLIEST: Final = -2
 _LATEST: Final = -1
 _LARGEST_BATCH: Final = 256 * 1024**2
 _PARTITIONS_A_REQUEST: Final = 1_000
+TOPICS_A_REQUEST: Final = 200
+"""For metadata: the response is decoded in one go."""
 
 LEADER_CHANGES: Final = frozenset({3, 5, 6, 7, 9, 56, 74, 75, 78, 100})
 """Errors of a partition whose leader moved, or is about to: no topic, no leader, not the leader, too slow, no replica,
@@ -263,19 +265,14 @@ class KafkaClient:
                 continue
             check(error)
             found[topic] = sorted(Replicas(number, leader, len(copies)) for _, number, leader, copies, *_ in partitions)
+            self._leaders.update({TopicPartition(topic, each.partition): each.leader for each in found[topic]})
         if len(found) == len(set(names)):
             client.cluster.update_metadata(answer)  # keeps the brokers' addresses current
         return found
 
     async def _leader(self, client: AIOKafkaClient, partition: TopicPartition) -> int:
-        if partition not in self._leaders:
-            for topic, found in (await self._metadata(client, [partition.topic])).items():
-                self._leaders.update({TopicPartition(topic, each.partition): each.leader for each in found})
-        if partition not in self._leaders:
-            raise UnknownTopicOrPartitionError(f"{partition} does not exist")
-        if self._leaders[partition] == -1:
-            raise LeaderNotAvailableError(f"{partition} has no leader")
-        return self._leaders[partition]
+        [node] = await self._by_leader(client, [partition])
+        return node
 
     async def _list_offsets(
         self, client: AIOKafkaClient, partitions: Sequence[TopicPartition], timestamp: int, isolation: Isolation
@@ -307,11 +304,18 @@ class KafkaClient:
         return found
 
     async def _by_leader(
-        self, client: AIOKafkaClient, partitions: Iterable[TopicPartition]
+        self, client: AIOKafkaClient, partitions: Collection[TopicPartition]
     ) -> dict[int, list[TopicPartition]]:
+        unknown = sorted({partition.topic for partition in partitions if partition not in self._leaders})
+        for some in batches(unknown, TOPICS_A_REQUEST):
+            await self._metadata(client, some)
         led: dict[int, list[TopicPartition]] = {}
         for partition in partitions:
-            led.setdefault(await self._leader(client, partition), []).append(partition)
+            if partition not in self._leaders:
+                raise UnknownTopicOrPartitionError(f"{partition} does not exist")
+            if self._leaders[partition] == -1:
+                raise LeaderNotAvailableError(f"{partition} has no leader")
+            led.setdefault(self._leaders[partition], []).append(partition)
         return led
 
     async def _fetch(

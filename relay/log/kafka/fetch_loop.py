@@ -15,7 +15,7 @@ from aiokafka.errors import for_code
 from relay.clock import set_within
 from relay.domain.batches import batches
 from relay.domain.errors import ConsumerBroken, ConsumerClosed, LogUnavailable, OffsetMissing
-from relay.log.kafka.client import LEADER_CHANGES, described
+from relay.log.kafka.client import LEADER_CHANGES, TOPICS_A_REQUEST, described
 from relay.log.kafka.cluster import KafkaCluster, ends_within
 from relay.log.kafka.feed import Feed, FetchMemory
 from relay.log.kafka.fetch_link import BrokerAddress, Link
@@ -38,9 +38,6 @@ _FORGIVEN_S: Final = 10.0
 _LEADERLESS_S: Final = 50.0
 _STUCK_S: Final = 60.0
 """A turn with a broker takes 40 s at most, until connecting and answering have timed out."""
-
-_TOPICS: Final = 200
-"""In one metadata request: its response is decoded in one go."""
 
 _CLOSE_S: Final = 2.0
 
@@ -275,7 +272,7 @@ class FetchLoop:
             sought = set(self._homeless)
             topics = sorted({at.topic for at in sought})
             with suppress(LogUnavailable):  # they are looked for again
-                for some in batches(topics, _TOPICS):
+                for some in batches(topics, TOPICS_A_REQUEST):
                     self._settle(await self._layout(some))
                 self._report_leaderless()
             tries = tries + 1 if sought & self._homeless.keys() else 0

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from relay.domain.batches import batches
-from relay.log.kafka.client import KafkaClient
+from relay.log.kafka.client import TOPICS_A_REQUEST, KafkaClient
 from relay.log.kafka.leader_epochs import UNKNOWN, Trail
 from relay.log.kafka.member_metadata import Vocabulary
 from relay.log.kafka.offsets import Committed, epoch
@@ -15,9 +15,6 @@ from relay.log.port import NONE_UNABLE, TopicPartition, Unable
 
 _LOOK_S: Final = 300.0
 """Interval of looks at known topics, which may get more partitions."""
-
-_TOPICS: Final = 500
-"""In one metadata request: its response is decoded in one go."""
 
 Lost = Mapping[tuple[str, int], tuple[int, int]]
 """As in OffsetMissing."""
@@ -66,7 +63,7 @@ class WantedTopics:
         all_of_them = now - self._looked_at >= _LOOK_S
         names = sorted(wanted if all_of_them else wanted - self._counts.keys())
         counts = {name: count for name, count in self._counts.items() if name in wanted and not all_of_them}
-        for some in batches(names, _TOPICS):
+        for some in batches(names, TOPICS_A_REQUEST):
             there = await self._client.topics(some)
             counts |= {name: len(partitions) for name, partitions in there.items()}
         if all_of_them:

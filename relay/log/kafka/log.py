@@ -93,10 +93,10 @@ class KafkaLog:
         self._fetched: list[dict[str, set[str]]] = [{}]
         """Of each loop: which topics it fetches for which group. A loop has a partition for one group only."""
         self._closing_loops: set[asyncio.Task[None]] = set()
-        self._producer = KafkaProducer(self._cluster, self.max_record_bytes, self._ensure_topic)
-        self._reader = KafkaReader(self._client, self._is_compacted)
+        self._producer = KafkaProducer(self._cluster, self.max_record_bytes, self._ensure_topics)
+        self._reader = KafkaReader(self._client, self._compacted)
         self._admin = KafkaAdmin(self._cluster, self._client, replication_factor, self.max_record_bytes)
-        self._compacted: dict[str, bool] = {}
+        self._is_compacted: dict[str, bool] = {}
         self._consumers: WeakSet[KafkaConsumer] = WeakSet()
         self._followers: set[KafkaClient] = set()
         self._followed: dict[str, Trail] = {}
@@ -195,7 +195,7 @@ class KafkaLog:
         try:
             trail = self._followed.get(topic, Trail()) if start is not None else Trail()
             self._followed[topic] = trail
-            async with aclosing(KafkaReader(client, self._is_compacted).follow(topic, trail, start)) as records:
+            async with aclosing(KafkaReader(client, self._compacted).follow(topic, trail, start)) as records:
                 async for record in records:
                     yield record
         finally:
@@ -230,17 +230,18 @@ class KafkaLog:
         await asyncio.gather(*(client.close() for client in self._followers), self._producer.close())
         await self._client.close()
 
-    async def _ensure_topic(self, topic: str) -> None:
-        if not await self._client.topics([topic]):
-            raise no_topic(topic)
+    async def _ensure_topics(self, topics: Sequence[str]) -> None:
+        there = await self._client.topics(topics)
+        if missing := [topic for topic in topics if topic not in there]:
+            raise no_topic(*missing)
 
-    async def _is_compacted(self, topic: str) -> bool:
-        if topic not in self._compacted:
-            states = await self._admin.describe([topic])
-            if topic not in states:
-                raise no_topic(topic)
-            self._compacted[topic] = states[topic].spec.cleanup == "compact"
-        return self._compacted[topic]
+    async def _compacted(self, topics: Collection[str]) -> set[str]:
+        if unknown := [topic for topic in topics if topic not in self._is_compacted]:
+            states = await self._admin.describe(unknown)
+            if missing := [topic for topic in unknown if topic not in states]:
+                raise no_topic(*missing)
+            self._is_compacted |= {topic: state.spec.cleanup == "compact" for topic, state in states.items()}
+        return {topic for topic in topics if self._is_compacted[topic]}
 
 
 def _check_library() -> None:

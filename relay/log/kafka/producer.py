@@ -37,7 +37,7 @@ that has really fewer must not block it."""
 _FLUSH_S: Final = 5.0
 _CLOSE_S: Final = 3.0
 
-EnsureTopic = Callable[[str], Awaitable[None]]
+EnsureTopics = Callable[[Sequence[str]], Awaitable[None]]
 
 
 class _LibrarySender:
@@ -75,13 +75,13 @@ class KafkaProducer:
     """One producer for the process, shared by all its tasks.
 
     Idempotence is off: a batch of an idempotent producer that fails for good wedges all later ones (aiokafka #1017).
-    `ensure_topic` raises LogUnavailable for a topic that is missing; the library would create it, or wait for it.
+    `ensure_topics` raises LogUnavailable if one of them is missing; the library would create it, or wait for it.
     """
 
-    def __init__(self, cluster: KafkaCluster, max_record_bytes: int, ensure_topic: EnsureTopic) -> None:
+    def __init__(self, cluster: KafkaCluster, max_record_bytes: int, ensure_topics: EnsureTopics) -> None:
         self._cluster = cluster
         self._max_record_bytes = max_record_bytes
-        self._ensure_topic = ensure_topic
+        self._ensure_topics = ensure_topics
         self._patience_s = cluster.request_timeout_s + _MARGIN_S
         self._running: _RunningProducer | None = None
         self._starting = asyncio.Lock()
@@ -124,19 +124,23 @@ class KafkaProducer:
                 return await accumulator.append(records)
 
     async def _prepared(self, records: Sequence[NewRecord]) -> Accumulator:
-        """An accumulator that knows the topics of `records`."""
+        """An accumulator that knows the topics of `records`. All are looked up together, as the library asks for all
+        topics that it knows each time."""
         looks = 0
         while True:
             running = await self._started()
-            topic = running.accumulator.unknown(records)
-            if topic is None:
+            topics = running.accumulator.unknown(records)
+            if not topics:
                 return running.accumulator
-            await self._ensure_topic(topic)
-            await running.producer.partitions_for(topic)
-            if running.accumulator.unknown(records) == topic:  # the records say that it has grown
+            await self._ensure_topics(topics)
+            for topic in topics:
+                running.producer.client.add_topic(topic)
+            for topic in topics:
+                await running.producer.partitions_for(topic)
+            if grown := running.accumulator.unknown(records):  # by what the records say
                 looks += await running.producer.client.force_metadata_update()
                 if looks > _LOOKS:
-                    running.accumulator.take_as_it_is(topic, records)
+                    running.accumulator.take_as_they_are(grown, records)
                 else:
                     await asyncio.sleep(_LOOK_S if looks > 1 else 0)
 

@@ -2,7 +2,7 @@
 
 import asyncio
 import logging
-from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Sequence
 from typing import Final
 
 from aiokafka.errors import OffsetOutOfRangeError
@@ -27,16 +27,17 @@ _REPORTED: Final = 1_000
 
 _log = logging.getLogger(__name__)
 
-IsCompacted = Callable[[str], Awaitable[bool]]
+Compacted = Callable[[Collection[str]], Awaitable[Collection[str]]]
 Wanted = tuple[Coordinate, bytes | None]
 
 
 class KafkaReader:
-    """As the port says, on a client of its own. `is_compacted`: whether a topic keeps only its newest records."""
+    """As the port says, on a client of its own. `compacted`: returns those of the given topics that keep only the
+    newest record of each key."""
 
-    def __init__(self, client: KafkaClient, is_compacted: IsCompacted) -> None:
+    def __init__(self, client: KafkaClient, compacted: Compacted) -> None:
         self._client = client
-        self._is_compacted = is_compacted
+        self._compacted = compacted
         self._reported: set[Coordinate] = set()
 
     async def read(self, wanted: Sequence[Wanted]) -> list[Record | None]:
@@ -50,9 +51,11 @@ class KafkaReader:
             by_partition.setdefault(TopicPartition(coordinate.topic, coordinate.partition), []).append(
                 (coordinate, key)
             )
+        compacted = await self._compacted({place.topic for place in by_partition})
         found: dict[Wanted, Record] = {}
-        for partition, entries in by_partition.items():
-            found.update(await self._read_partition(partition, sorted(entries, key=lambda entry: entry[0].offset)))
+        for place, entries in by_partition.items():
+            entries.sort(key=lambda entry: entry[0].offset)
+            found.update(await self._read_partition(place, entries, newest_counts=place.topic in compacted))
         return [found.get(entry) for entry in wanted]
 
     async def snapshot(self, topic: str, partition: int) -> list[Record]:
@@ -175,9 +178,10 @@ class KafkaReader:
             return chunk
         return chunk._replace(records=[record for record in chunk.records if not record.is_gap])
 
-    async def _read_partition(self, place: TopicPartition, entries: Sequence[Wanted]) -> dict[Wanted, Record]:
+    async def _read_partition(
+        self, place: TopicPartition, entries: Sequence[Wanted], *, newest_counts: bool
+    ) -> dict[Wanted, Record]:
         """`entries` are in offset order."""
-        newest_counts = await self._is_compacted(place.topic)
         found: dict[Wanted, Record] = {}
         todo = list(entries)
         while todo:
