@@ -41,8 +41,9 @@ from relay.domain.outcome import (
 from relay.domain.requests import post_request
 from relay.domain.route import waits
 from relay.domain.schedule import backoff
-from relay.domain.status import StatusTemplateError, location_url, status_url, unaskable
+from relay.domain.status import StatusTemplateError, status_url, unaskable
 from relay.domain.topics import SHARED, Topics, lane_of
+from relay.domain.urls import location_url
 from relay.engine.work import FINISHED_AT, Call, Dead, Decision, Done, Later, Seen, Step
 from relay.log.port import NewRecord, Record
 from relay.state.attempts import CallKind, Change

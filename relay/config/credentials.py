@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping
 from relay.config.problems import Place
 from relay.config.receivers_file import Raw
 from relay.config.references import with_references_replaced
-from relay.domain.status import origin_of
+from relay.domain.urls import origin_of
 
 _POSTED_TO = ("post_endpoint", "status_endpoint", "url")
 _OAUTH2 = "oauth2"

@@ -28,7 +28,12 @@ class Entry(BaseModel):
 
     # strict, so that mistakes such as `rate_limit: "100"` or `enabled: 1` are reported
     model_config = ConfigDict(
-        extra="forbid", frozen=True, strict=True, hide_input_in_errors=True, use_attribute_docstrings=True
+        extra="forbid",
+        frozen=True,
+        strict=True,
+        hide_input_in_errors=True,
+        use_attribute_docstrings=True,
+        serialize_by_alias=True,
     )
 
 

@@ -23,12 +23,23 @@ from relay.config.entry_types import (
     Url,
     check_url,
 )
+from relay.config.expression_entry import (
+    MOST_RULES,
+    MOST_STEPS,
+    Origins,
+    OutcomeEntry,
+    RequestEntry,
+    StatusStepEntry,
+    check_request,
+    check_steps,
+)
 from relay.config.filter_entry import BoundedFilter, FilterEntry, OrderingValue, order_by
 from relay.config.references import has_reference
 from relay.domain.ed25519 import is_private_key
 from relay.domain.forwarding import check_pattern
 from relay.domain.receiver import Verification
-from relay.domain.status import check_template, same_origin
+from relay.domain.status import check_template
+from relay.domain.urls import same_origin
 
 
 def check_provable(
@@ -106,6 +117,10 @@ class StatusEntry(Entry):
 class CodesEntry(Entry):
     """Status codes that this receiver assigns to another class."""
 
+    accepted: Codes = ()
+    """Codes that mean that the answer follows later."""
+    answered: Codes = ()
+    """Codes of responses that are the answer, even if they are empty."""
     delivered: Codes = ()
     """Codes that mean that the receiver has the message."""
     not_now: Codes = ()
@@ -119,7 +134,7 @@ class CodesEntry(Entry):
     gone: Codes = ()
     """Codes that mean that the receiver no longer exists: it is paused, and the message is a dead letter."""
 
-    @field_validator("not_now", "ambiguous", "not_processed", "rejected", "gone")
+    @field_validator("answered", "delivered", "not_now", "ambiguous", "not_processed", "rejected", "gone")
     @classmethod
     def _in_one_class(cls, codes: tuple[int, ...], info: ValidationInfo) -> tuple[int, ...]:
         for other, taken in info.data.items():
@@ -139,6 +154,17 @@ class ReceiverEntry(EndpointEntry):
     `{response.FIELD}` of the POST's JSON response are filled in."""
     status: StatusEntry | None = None
     """How to read a status endpoint that returns 200 in every state."""
+    allow_origins: Origins = ()
+    """Origins besides that of `post_endpoint` to which a URL with expressions may lead. Credentials go only to that of
+    `post_endpoint`."""
+    request: Annotated[RequestEntry | None, AfterValidator(check_request)] = None
+    """Request in the receiver's own form; default: a POST of the message's own bytes."""
+    outcomes: Annotated[tuple[OutcomeEntry, ...], Field(strict=False, max_length=MOST_RULES)] = ()
+    """Rules about responses. The first whose `when` is true decides; then `codes`, then the usual table."""
+    status_steps: Annotated[
+        tuple[StatusStepEntry, ...], Field(strict=False, max_length=MOST_STEPS), AfterValidator(check_steps)
+    ] = ()
+    """Steps in which the receiver is asked for the answer, in place of `status_endpoint` and `status`."""
     poll: PollEntry = PollEntry()
     """When the status endpoint is polled."""
     answer: Literal["optional", "required"] = "optional"
@@ -189,6 +215,24 @@ class ReceiverEntry(EndpointEntry):
         if status is not None and info.data.get("status_endpoint", "") is None:
             raise ValueError("needs a status_endpoint to poll")
         return status
+
+    @field_validator("status_steps")
+    @classmethod
+    def _in_place_of_endpoint(
+        cls, steps: tuple[StatusStepEntry, ...], info: ValidationInfo
+    ) -> tuple[StatusStepEntry, ...]:
+        if steps and info.data.get("status_endpoint") is not None:
+            raise ValueError("takes the place of status_endpoint and status; leave one of the two forms out")
+        return steps
+
+    @field_validator("codes")
+    @classmethod
+    def _leave_an_answer(cls, codes: CodesEntry, info: ValidationInfo) -> CodesEntry:
+        accepts = any(rule.is_ == "accepted" for rule in info.data.get("outcomes", ())) or codes.accepted
+        others = {code for name in type(codes).model_fields if name != "accepted" for code in getattr(codes, name)}
+        if info.data.get("answer") == "required" and not accepts and 202 in others:
+            raise ValueError("contradicts 'answer: required': no response would mean that an answer follows")
+        return codes
 
     @field_validator("partitions")
     @classmethod

@@ -4,10 +4,9 @@ import hashlib
 import json
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field, fields
-from functools import cache
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Annotated, Any, Final, TypeVar
+from typing import Annotated, Final, TypeVar
 
 from pydantic import (
     AfterValidator,
@@ -19,35 +18,19 @@ from pydantic import (
 )
 
 from relay.config.encryption import NO_KEYS, KeyRing, open_all, secrets_of
-from relay.config.endpoint_entry import EndpointEntry, egress_of
-from relay.config.entry_types import (
-    Entry,
-    ReceiverName,
-)
-from relay.config.filter_entry import order_by, patience_of
+from relay.config.entry_settings import receiver_settings, source_settings
+from relay.config.entry_types import Entry, ReceiverName
 from relay.config.problems import SECRET_FIELDS, Place, dotted, explain, raise_all
-from relay.config.quota_text import quota_of
 from relay.config.receiver_entry import ReceiverEntry
 from relay.config.references import SEALED_PREFIX, is_public, references_in, substitute, texts_in
-from relay.config.source_entry import CallbackEntry, InboundEntry, SourceEntry
+from relay.config.source_entry import CallbackEntry, SourceEntry
 from relay.config.strict_yaml import parse_mapping, read_mapping
 from relay.domain.ed25519 import public_key
 from relay.domain.errors import InvalidRecord, UserError
 from relay.domain.identity import OWN_SOURCE, check_id
-from relay.domain.receiver import (
-    BreakerPolicy,
-    CodeClasses,
-    Endpoint,
-    FormerSecret,
-    Inbound,
-    OfflinePolicy,
-    PollPolicy,
-    Receiver,
-    SigningPolicy,
-    Source,
-    StatusMap,
-)
+from relay.domain.receiver import Endpoint, Receiver, Source
 from relay.domain.secrecy import secret_spans
+from relay.domain.template import has_expression
 
 
 def _source_id(value: str) -> str:
@@ -90,7 +73,6 @@ ANY_SOURCE: Final = "*"
 """The entry under `sources` for every source without one of its own."""
 
 _EntryModel = TypeVar("_EntryModel", bound=BaseModel)
-_Made = TypeVar("_Made")
 Raw = dict[str, object]
 """An entry as stored on the log: the fields that were set, in JSON's types, with references."""
 
@@ -196,19 +178,7 @@ def resolve(
     place = ("receivers", name)
     known = _with_references_replaced(entry, environ, ring, origin, place)
     secrets = _secrets(entry, known, environ, ring, place)
-    return _from_entry(
-        Receiver,
-        known,
-        name=name,
-        post=_endpoint(known, known.post_endpoint, known.codes.model_dump(), secrets),
-        status_map=_status_map(known),
-        poll=PollPolicy(**known.poll.model_dump()),
-        ordering=order_by(known.ordering),
-        patience=patience_of(known.ordering),
-        filter=None if known.filter is None else known.filter.compiled(),
-        labels=tuple(sorted(known.labels.items())),
-        verified=known.verification == "none",  # proofs are not part of the entry
-    )
+    return receiver_settings(name, known, secrets)
 
 
 def resolve_source(
@@ -221,17 +191,8 @@ def resolve_source(
     """The source with its callback, if it has one. Raises UserError as `resolve` does."""
     place = ("sources", source_id)
     known = _with_references_replaced(entry, environ, ring, origin, place)
-    callback = known.callback if isinstance(known.callback, CallbackEntry) else None
-    secrets = _secrets(entry, known, environ, ring, place) if callback else ()
-    return _from_entry(
-        Source,
-        known,
-        source_id=source_id,
-        callback=_endpoint(callback, callback.url, {}, secrets) if callback else None,
-        kafka=known.callback == "kafka",
-        inbound=None if known.inbound is None else _inbound(known.inbound),
-        quota=quota_of(known.quota),
-    )
+    secrets = _secrets(entry, known, environ, ring, place) if isinstance(known.callback, CallbackEntry) else ()
+    return source_settings(source_id, known, secrets)
 
 
 def check_entry(model: type[_EntryModel], raw: object, origin: str, place: Place) -> _EntryModel:
@@ -276,7 +237,7 @@ def _secrets(
     raw = raw_entry(entry)
     found = {environ[name] for _, name in references_in(raw) if name in environ} | set(secrets_of(raw, ring, place))
     for place, text in texts_in(raw_entry(known)):
-        if SECRET_FIELDS.intersection(place):
+        if SECRET_FIELDS.intersection(place) and not has_expression(text):
             found |= {text, text.rpartition(" ")[2]}  # also without the name of the auth scheme before it
         elif "://" in text:
             found |= {text[start:end] for start, end in secret_spans(text)}
@@ -285,53 +246,6 @@ def _secrets(
 
 def _public_keys(endpoint: Endpoint | None) -> list[str]:
     return [] if endpoint is None else [public_key(key) for key in endpoint.signing.private_keys]
-
-
-def _endpoint(
-    entry: EndpointEntry, url: str, codes: Mapping[str, tuple[int, ...]], secrets: tuple[str, ...]
-) -> Endpoint:
-    bearer = (("authorization", f"Bearer {entry.bearer_token}"),) if entry.bearer_token else ()
-    return _from_entry(
-        Endpoint,
-        entry,
-        url=url,
-        signing=_signing(entry),
-        retry=entry.retry_policy(),
-        breaker=BreakerPolicy(**entry.breaker.model_dump(), offline=OfflinePolicy(**entry.offline.model_dump())),
-        headers=(*entry.headers.items(), *bearer),
-        codes=CodeClasses(**{kind: frozenset(listed) for kind, listed in codes.items()}),
-        secrets=secrets,
-        egress=egress_of(entry),
-    )
-
-
-def _from_entry(made: Callable[..., _Made], entry: BaseModel, **converted: object) -> _Made:
-    """The settings of an entry in effect: its own fields, but for the `converted` ones, under the names that both
-    declarations have."""
-    same = _same_fields(made, type(entry)) - converted.keys()
-    return made(**converted, **{name: getattr(entry, name) for name in same})
-
-
-@cache
-def _same_fields(made: Any, entry: type[BaseModel]) -> frozenset[str]:
-    return frozenset(entry.model_fields).intersection(each.name for each in fields(made))
-
-
-def _signing(entry: EndpointEntry) -> SigningPolicy:
-    former = tuple(FormerSecret(each.secret, each.until) for each in entry.former_secrets)
-    return SigningPolicy(entry.signature_styles, entry.hmac_secrets, entry.signature_digest, entry.private_keys, former)
-
-
-def _inbound(entry: InboundEntry) -> Inbound:
-    return _from_entry(Inbound, entry, secrets=entry.secrets, tolerance_s=entry.tolerance)
-
-
-def _status_map(entry: ReceiverEntry) -> StatusMap | None:
-    if entry.status is None:
-        return None
-    status = entry.status
-    done, running, unknown = map(frozenset, (status.done, status.running, status.unknown))
-    return StatusMap(status.pointer, done, running, unknown, status.result)
 
 
 def with_secrets_replaced(raw: Raw, replaced: Callable[[str, Place], str]) -> Raw:

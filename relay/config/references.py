@@ -6,6 +6,7 @@ from typing import Final
 
 from relay.config.encryption import ENCRYPTED, is_encrypted_name
 from relay.config.problems import Place, dotted, raise_all
+from relay.domain.template import has_expression, spans_of_expressions, without_expressions
 
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _SCHEMES: Final = frozenset({"", "basic", "bearer", "digest", "token", "apikey"})
@@ -34,14 +35,17 @@ def _is_usable(name: str, allowed: Sequence[str]) -> bool:
 
 
 def spans_of_references(text: str) -> Iterator[tuple[int, int]]:
-    """Start and end of each `${...}` in `text`, in linear time for any text."""
+    """Start and end of each `${...}` in `text`, but for expressions `${{ ... }}`; in linear time for any text."""
+    expressions = dict(spans_of_expressions(text))
     start = text.find("${")
     while start >= 0:
-        brace = text.find("}", start + 2)
-        if brace < 0:
-            return
-        yield start, brace + 1
-        start = text.find("${", brace + 1)
+        if (end := expressions.get(start)) is None:
+            brace = text.find("}", start + 2)
+            if brace < 0:
+                return
+            end = brace + 1
+            yield start, end
+        start = text.find("${", end)
 
 
 def with_references_replaced(text: str, meant: Callable[[str], str]) -> str:
@@ -62,9 +66,11 @@ def has_reference(text: str) -> bool:
 
 
 def is_public(text: str) -> bool:
-    """Whether a secret field's `text` is safe to show: it has only references, and perhaps the name of an auth
-    scheme."""
-    return has_reference(text) and with_references_replaced(text, lambda _: "").strip().lower() in _SCHEMES
+    """Whether a secret field's `text` is safe to show: it has only references and expressions, and perhaps the name of
+    an auth scheme."""
+    if not (has_reference(text) or has_expression(text)):
+        return False
+    return without_expressions(with_references_replaced(text, lambda _: "")).strip().lower() in _SCHEMES
 
 
 def check_references(text: str) -> None:

@@ -21,14 +21,19 @@ from relay.config.entry_types import (
     Entry,
     ReceiverName,
     SomeText,
-    Url,
+    Text,
+    check_url,
 )
+from relay.config.expression_entry import Origins, RequestEntry, url_template
 from relay.config.quota_text import QuotaText
 from relay.config.references import has_reference
+from relay.domain.expression import CALLBACK, ROUTING, Path, check_expression
 from relay.domain.headers import check_header_value, check_token
 from relay.domain.inbound import TIMED
 from relay.domain.message import MAX_RECEIVERS
+from relay.domain.receiver import Progress
 from relay.domain.signing import check_verifier
+from relay.domain.template import has_expression, template
 
 _Secret = Annotated[SomeText, Field(max_length=MAX_SECRET)]
 _Secrets = Annotated[
@@ -112,6 +117,19 @@ class InboundEntry(Entry):
         return name
 
 
+def _kept(text: str) -> str:
+    check_expression(text, ROUTING)
+    return text
+
+
+def _callback_url(value: str) -> str:
+    return value if has_expression(value) or has_reference(value) else check_url(value)
+
+
+CallbackUrl = Annotated[Text, AfterValidator(_callback_url)]
+KeepName = Annotated[str, Field(pattern=r"^[A-Za-z_][A-Za-z0-9_]{0,63}$")]
+
+
 def _kafka(word: str) -> str:
     if word != "kafka":
         raise ValueError(f"{word!r} is not allowed; write a mapping with a url, or the word kafka")
@@ -121,17 +139,44 @@ def _kafka(word: str) -> str:
 class CallbackEntry(EndpointEntry):
     """Endpoint to which a source's results are POSTed."""
 
-    url: Url
-    """URL to which results are POSTed."""
+    allow_origins: Origins = ()
+    """Origins to which a URL that begins with an expression may lead."""
+    url: CallbackUrl
+    """URL to which results are POSTed. It may have expressions over `message`, `delivery`, `answer` and `keep`; if it
+    begins with one, the origins that it may lead to are in `allow_origins`."""
+    request: RequestEntry | None = None
+    """Request in the sender's own form; default: a POST of the answer's own bytes."""
+    progress: Annotated[tuple[Progress, ...], Field(strict=False)] = ()
+    """Intermediate results that are reported before the final one: `accepted`, `running`."""
 
     @field_validator("url")
     @classmethod
     def _has_tls(cls, url: str, info: ValidationInfo) -> str:
+        if has_expression(url):
+            url_template(url, CALLBACK, "url", leading=bool(info.data.get("allow_origins")))
         return check_https(url, info.data.get("tls"))
+
+    @field_validator("request")
+    @classmethod
+    def _is_valid(cls, request: RequestEntry | None) -> RequestEntry | None:
+        if request is not None:
+            request.compiled(CALLBACK)
+        return request
+
+    def paths(self) -> list[Path]:
+        """The variables that its expressions need."""
+        url = list(template(self.url, CALLBACK).paths)
+        return url if self.request is None else url + self.request.compiled(CALLBACK).paths
 
 
 class SourceEntry(Entry):
     """How results are returned to a source, how its third-party webhooks are received, and its quota."""
+
+    keep: Annotated[dict[KeepName, Annotated[str, AfterValidator(_kept)]], Field(max_length=32)] = Field(
+        default_factory=dict
+    )
+    """Values of each message that the callback's expressions need, by name: expressions over `message` and `payload`,
+    worked out when the message is routed; at most 4 KiB together."""
 
     callback: (
         Annotated[
@@ -151,3 +196,14 @@ class SourceEntry(Entry):
     """How webhooks of a third-party provider are received."""
     quota: QuotaText | None = None
     """Maximum number of messages over HTTP in a period, such as `6000/1m`; default: RELAY_SOURCE_QUOTA."""
+
+    @field_validator("callback")
+    @classmethod
+    def _keeps_what_it_uses(
+        cls, callback: CallbackEntry | Literal["kafka"] | None, info: ValidationInfo
+    ) -> CallbackEntry | Literal["kafka"] | None:
+        if isinstance(callback, CallbackEntry) and "keep" in info.data:
+            for path in callback.paths():
+                if path[0] == "keep" and len(path) > 1 and path[1] not in info.data["keep"]:
+                    raise ValueError(f"uses keep.{path[1]}, which keep does not have")
+        return callback

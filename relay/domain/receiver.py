@@ -1,12 +1,16 @@
 """Receivers and sources with their settings in effect: frozen, durations in seconds, secrets resolved."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
 from relay.domain.egress import Egress
+from relay.domain.expression import Expression
 from relay.domain.filters import Filter
 from relay.domain.life import NO_LIFE, Life
 from relay.domain.quota import Quota
+from relay.domain.request_form import RequestForm
+from relay.domain.template import Template, Tree
 
 LaneKind = Literal["dedicated", "shared"]
 SignatureStyle = Literal["standard", "github", "stripe"]
@@ -73,6 +77,31 @@ class StatusMap:
 
 
 @dataclass(frozen=True, slots=True)
+class StatusStep:
+    """A step of a chain of status GETs. It is finished once `until` is true. `unknown`: true if the receiver never
+    received the message; None for its status 404. `answer`: of the last step; None for the whole body. `poll`: None for
+    the receiver's."""
+
+    url: Template
+    until: Expression
+    unknown: Expression | None = None
+    answer: Tree = None
+    poll: PollPolicy | None = None
+
+
+OutcomeClass = Literal["accepted", "answered", "delivered", "not_now", "ambiguous", "not_processed", "rejected", "gone"]
+"""What a response to a POST means (`relay/domain/outcome.py`)."""
+
+
+@dataclass(frozen=True, slots=True)
+class OutcomeRule:
+    """Responses for which `when` is true mean `is_`."""
+
+    when: Expression
+    is_: OutcomeClass
+
+
+@dataclass(frozen=True, slots=True)
 class FormerSecret:
     """A replaced secret, which also signs until `until` (Unix seconds)."""
 
@@ -97,6 +126,8 @@ class SigningPolicy:
 class CodeClasses:
     """Status codes that this receiver assigns to another class than the default table (`outcome.py`)."""
 
+    accepted: frozenset[int] = frozenset()
+    answered: frozenset[int] = frozenset()
     delivered: frozenset[int] = frozenset()
     not_now: frozenset[int] = frozenset()
     ambiguous: frozenset[int] = frozenset()
@@ -111,7 +142,8 @@ class Endpoint:
 
     `rate_limit`: POST starts in any sliding `window_size` seconds; None if unlimited. `timeout`: seconds in total.
     `secrets`: all its secrets, to be masked wherever its responses are shown. `egress`: its own connection settings;
-    None for the defaults.
+    None for the defaults. `request`: None for the record's own bytes. `allow_origins`: origins besides that of `url` to
+    which URLs with expressions may lead.
     """
 
     url: str
@@ -126,6 +158,8 @@ class Endpoint:
     codes: CodeClasses = CodeClasses()
     secrets: tuple[str, ...] = field(default=(), repr=False, compare=False)
     egress: Egress | None = None
+    request: RequestForm | None = None
+    allow_origins: tuple[str, ...] = ()
 
     @property
     def settle_s(self) -> float:
@@ -157,6 +191,10 @@ class Receiver:
     post: Endpoint
     status_endpoint: str | None = None
     status_map: StatusMap | None = None
+    status_steps: tuple[StatusStep, ...] = ()
+    """The chain of status GETs, in place of `status_endpoint` and `status_map`."""
+    outcomes: tuple[OutcomeRule, ...] = ()
+    """The first rule that is true decides; then `codes` of the endpoint, then the table."""
     poll: PollPolicy = PollPolicy()
     answer: Literal["optional", "required"] = "optional"
     answer_deadline: float = 3600.0
@@ -189,6 +227,7 @@ class Receiver:
     life: Life = NO_LIFE
 
 
+Progress = Literal["accepted", "running"]
 Redelivery = Literal["failed", "always", "never"]
 InboundKind = Literal["github", "stripe", "slack", "standard", "cloudevents", "generic"]
 
@@ -220,7 +259,9 @@ class Inbound:
 class Source:
     """A source, and how results are returned to it. `callback`: None if it queries the API or reads `to_sender` itself.
     `inbound`: None if it sends messages only in the relay's own form. `quota`: for messages over HTTP; None for the
-    default. `unusable`: as for a receiver; `callback` then only says whether there is one."""
+    default. `unusable`: as for a receiver; `callback` then only says whether there is one. `keep`: expressions over
+    each message by name, worked out when it is routed, for the callback. `progress`: intermediate results that are
+    reported to the callback before the final one."""
 
     source_id: str
     callback: Endpoint | None = None
@@ -230,3 +271,5 @@ class Source:
     inbound: Inbound | None = None
     quota: Quota | Literal["none"] | None = None
     unusable: str | None = None
+    keep: Mapping[str, Expression] = field(default_factory=dict)
+    progress: frozenset[Progress] = frozenset()

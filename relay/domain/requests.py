@@ -16,8 +16,8 @@ from relay.domain.hop import Hop
 from relay.domain.identity import callback_id, webhook_id
 from relay.domain.receiver import Endpoint, Receiver
 from relay.domain.signing import sign
-from relay.domain.status import same_origin
 from relay.domain.trace import trace_headers
+from relay.domain.urls import same_origin
 
 _Pairs = tuple[tuple[str, str], ...]
 

@@ -5,24 +5,21 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Final
-from urllib.parse import quote, unquote, urldefrag, urljoin, urlsplit
+from urllib.parse import quote
 
 import msgspec
 
 from relay.domain.errors import RelayError
 from relay.domain.exchange import Exchange, NoResponse, Response
-from relay.domain.headers import MOST_URL
 from relay.domain.identity import DeliveryId
 from relay.domain.json_pointer import is_index, pointer_steps
 from relay.domain.receiver import StatusMap
 from relay.domain.schedule import parse_retry_after
+from relay.domain.urls import path_fault, shown
 
 _IDS: Final = ("message_id", "source_id", "webhook_id")
 _RESPONSE: Final = "response."
 _PLACEHOLDER = re.compile(r"\{([^{}]*)\}")
-_URL_CHARS: Final = "%/:?#[]@!$&'()*+,;=~"
-"""Reserved characters that are kept when a URL from outside is made ASCII."""
-_DEFAULT_PORTS: Final = {"https": 443, "http": 80}
 
 
 class StatusTemplateError(RelayError):
@@ -165,37 +162,6 @@ def _response_field(name: str, body: bytes) -> str:
     return str(value)
 
 
-def same_origin(a: str, b: str) -> bool:
-    """Whether two absolute URLs have the same scheme, host and port."""
-    try:
-        return origin_of(a) == origin_of(b)
-    except ValueError:
-        return False
-
-
-def origin_of(url: str) -> tuple[str, str | None, int | None]:
-    """Scheme, host and port of an absolute URL. Raises ValueError for an invalid one."""
-    parts = urlsplit(url)
-    return parts.scheme, parts.hostname, parts.port or _DEFAULT_PORTS.get(parts.scheme)
-
-
-def location_url(post_url: str, location: str) -> str | None:
-    """The absolute URL of a `Location` header in the response of `post_url`, without its fragment.
-
-    None unless it is on the same origin, at most MOST_URL characters long, and without a user name or characters that
-    clients interpret differently.
-    """
-    if len(location) > MOST_URL or "\\" in location or any(ord(char) < 0x21 or ord(char) == 0x7F for char in location):
-        return None
-    try:
-        url = quote(urldefrag(urljoin(post_url, location)).url, safe=_URL_CHARS)
-        if "@" in urlsplit(url).netloc or not same_origin(post_url, url):
-            return None
-    except ValueError:
-        return None
-    return url
-
-
 def read_status(exchange: Exchange, *, status_map: StatusMap | None, now: float) -> StatusReading:
     """The meaning of the response to a status GET. `now`: Unix seconds, for the date form of `Retry-After`.
 
@@ -244,32 +210,6 @@ def _mapped(response: Response, status_map: StatusMap, wait_s: float | None) -> 
         return AnswerReady(response.status, "application/json", _slice(response.body, status_map.result), False)
     except _NOT_THERE:  # done, but without a separate result, as is usual for failed jobs
         return _whole_body(response)
-
-
-# --- values in paths: servers and proxies decode paths, some twice, and resolve dot segments ----------------------
-
-_DECODINGS: Final = 2
-_SHOWN: Final = 80
-_HARMLESS: Final = re.compile(r"[A-Za-z0-9_-]+")
-_FORBIDDEN: Final = re.compile(r"[/\\\x00-\x1f\x7f-\x9f\u2028\u2029]")
-
-
-def path_fault(value: str, segment: str) -> str | None:
-    """Why `value` may not be part of the (not yet encoded) path segment `segment`; None if it may."""
-    if _HARMLESS.fullmatch(value):
-        return None
-    for _ in range(_DECODINGS + 1):
-        if _FORBIDDEN.search(value):
-            return "contains a slash, a backslash or a control character, perhaps encoded"
-        if segment.partition(";")[0].strip() in (".", ".."):  # some servers drop the part after a semicolon
-            return "results in a dot segment, which leads to another path"
-        value, segment = unquote(value), unquote(segment)
-    return None
-
-
-def shown(value: str) -> str:
-    """The value, encoded and shortened for an error text."""
-    return quote(value[:_SHOWN], safe="%;=@:+,!*'()~&$ \\") + ("..." if len(value) > _SHOWN else "")
 
 
 # --- JSON, by slices: numbers and spelling of the answer stay as the receiver wrote them ------------------------

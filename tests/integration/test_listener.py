@@ -16,7 +16,7 @@ from relay.domain.handshake import PROVEN, handshake
 from relay.domain.receiver import Endpoint, Receiver, SigningPolicy
 from relay.domain.requests import PING_TYPE
 from relay.domain.signing import generate_secret, sign
-from relay.domain.status import location_url
+from relay.domain.urls import location_url
 from relay.sink.handshakes import EVENT_TYPE
 
 SECRET = generate_secret(secrets.token_bytes)

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from relay.config import credentials
 from relay.config.credentials import needed_anew
 from relay.control.patch import merge_patch
-from relay.domain.status import origin_of
+from relay.domain.urls import origin_of
 
 ORIGINS = ["https://a.example", "https://a.example:443", "https://A.example", "https://b.example", "http://a.example"]
 VARIABLES = {"BASE": "https://b.example"}

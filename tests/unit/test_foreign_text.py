@@ -33,8 +33,9 @@ from relay.domain.receiver import Endpoint
 from relay.domain.redact import shown_response_headers, shown_url
 from relay.domain.schedule import parse_retry_after
 from relay.domain.secrecy import MASK, is_secret_name, looks_random, masked_url, redacted
-from relay.domain.status import check_template, location_url
+from relay.domain.status import check_template
 from relay.domain.trace import parse_traceparent
+from relay.domain.urls import location_url
 from relay.schema.keys import WantedKey
 from relay.telemetry.redaction import escape_control, escape_in_json, public_url
 from tests.patterns import retries

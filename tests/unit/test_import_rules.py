@@ -71,6 +71,7 @@ OWNERS: Final = {
     "sqlite3": {"relay.history", "relay.control"},
     "asyncpg": {"relay.history"},
     "jinja2": {"relay.pages"},
+    "cel_expr_python": {"relay.domain"},
     "opentelemetry": {"relay.telemetry"},
 }
 """Client library -> the packages that alone may import it."""

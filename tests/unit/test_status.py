@@ -20,12 +20,11 @@ from relay.domain.status import (
     StatusTemplateError,
     StillRunning,
     check_template,
-    location_url,
     read_status,
-    same_origin,
     status_url,
     unaskable,
 )
+from relay.domain.urls import location_url, same_origin
 
 DELIVERY = DeliveryId("ci", "git/hub", "m 1")
 NOW = 1_700_000_000.0

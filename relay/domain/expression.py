@@ -1,0 +1,374 @@
+"""Expressions in CEL (Common Expression Language): compiled when an entry is read, and evaluated within bounds.
+
+`VariableScope` lists the variables of each place. An evaluation gets copies of only the parts of a variable that its
+expression names, so that a large payload costs nothing, and JSON values that CEL does not have (integers beyond 64
+bits) become floating-point numbers.
+"""
+
+import re
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any, Final, Literal, NamedTuple
+
+import msgspec
+
+from relay.domain.errors import RelayError
+from relay.domain.expression_functions import MOST_RESULT, budget, environment
+
+MOST_CHARACTERS: Final = 2_000
+"""Of an expression."""
+MOST_COPIED: Final = 64 * 1024 * 1024
+"""Bytes that the calls of an evaluation may copy, at most."""
+MOST_ITERATIONS: Final = 10_000
+"""After so many CEL itself ends an evaluation."""
+MOST_ITEMS: Final = 400_000
+"""Values that the variables in loops may have, times the iterations."""
+
+Path = tuple[str | int, ...]
+Parts = dict[str | int, "Parts"] | None
+"""The parts of a value that an expression needs, by key or index; None for the whole."""
+
+
+class ExpressionError(RelayError):
+    """An expression could not be evaluated: the message names the expression and the cause, without any value."""
+
+
+@dataclass(frozen=True, slots=True)
+class VariableScope:
+    """The variables that expressions of one place may use. `fields`: of those variables that have fixed fields."""
+
+    name: str
+    variables: tuple[str, ...]
+
+
+_FIELDS: Final[Mapping[str, frozenset[str]]] = {
+    "message": frozenset({"id", "source", "type", "time", "webhook_id", "headers"}),
+    "delivery": frozenset({"receiver", "attempt", "outcome", "reason", "detail"}),
+    "response": frozenset({"status", "headers", "body"}),
+    "answer": frozenset({"status", "content_type", "body"}),
+}
+ROUTING: Final = VariableScope("keep", ("message", "payload"))
+REQUEST: Final = VariableScope("request", ("message", "payload", "delivery", "keep"))
+OUTCOME: Final = VariableScope("outcomes", ("message", "payload", "delivery", "keep", "response", "body"))
+STATUS: Final = VariableScope("status_steps", ("message", "payload", "delivery", "keep", "response", "steps", "body"))
+CALLBACK: Final = VariableScope("callback", ("message", "delivery", "answer", "keep"))
+
+
+class Document:
+    """A JSON document that is decoded when an expression first needs it. `what`: its name in errors."""
+
+    __slots__ = ("_content", "_decoded", "_what")
+
+    def __init__(self, content: bytes, what: str) -> None:
+        self._content = content
+        self._what = what
+        self._decoded: list[object] = []
+
+    def value(self) -> object:
+        """Raises ExpressionError if it is not JSON."""
+        if not self._decoded:
+            try:
+                self._decoded.append(msgspec.json.decode(self._content))
+            except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+                raise ExpressionError(f"{self._what} is not JSON") from None
+        return self._decoded[0]
+
+
+Variables = Mapping[str, object]
+"""Values by the name of the variable; a `Document` is decoded on demand."""
+
+
+def json_or_text(content: bytes) -> object:
+    """A body as the value of a variable: its JSON, or else its text."""
+    try:
+        return msgspec.json.decode(content)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        return content.decode(errors="replace")
+
+
+@dataclass(frozen=True, slots=True)
+class Expression:
+    """`place`: where it is written, for errors."""
+
+    text: str
+    scope: VariableScope
+    place: str = ""
+
+    def evaluate(self, variables: Variables) -> object:
+        """The result, in the types of JSON. Raises ExpressionError."""
+        compiled = _compiled(self.text, self.scope)
+        try:
+            return compiled.evaluate(variables)
+        except ExpressionError as error:
+            raise ExpressionError(f"{self.place or self.scope.name}: `{self.text.strip()}`: {error}") from None
+
+    def is_true(self, variables: Variables) -> bool:
+        """Raises ExpressionError, also for a result that is neither true nor false."""
+        result = self.evaluate(variables)
+        if not isinstance(result, bool):
+            raise ExpressionError(f"{self.place}: `{self.text.strip()}`: the result is neither true nor false")
+        return result
+
+    @property
+    def paths(self) -> Sequence[Path]:
+        """The parts of variables that it names, each with the variable's name first."""
+        return _compiled(self.text, self.scope).paths
+
+
+def check_expression(text: str, scope: VariableScope, *, condition: bool = False) -> None:
+    """Raises ValueError with line and column unless `text` can be evaluated in `scope`. `condition`: the result has to
+    be true or false."""
+    found = _compiled(text, scope)
+    if condition and found.gives not in ("BOOL", "DYN"):
+        raise ValueError(f"the result is {found.gives.lower()}, not true or false")
+    if found.gives not in _JSON_TYPES and not found.gives.startswith(("LIST", "MAP")):
+        raise ValueError(f"the result is {found.gives.lower()}, which JSON does not have")
+
+
+def needed(paths: Sequence[Path], variable: str) -> Parts | Literal[False]:
+    """The parts of `variable` that are named by `paths`; False if they do not name it."""
+    named = [path[1:] for path in paths if path[0] == variable]
+    return _tree(named) if named else False
+
+
+def part_of(value: object, parts: Parts) -> Any:
+    """A copy of `value` with only these parts. Raises ExpressionError if it is nested too deeply."""
+    try:
+        return _Copy().of(value, parts)
+    except RecursionError:
+        raise ExpressionError("a value is nested too deeply") from None
+
+
+# --- compiled -----------------------------------------------------------------------------------------------------
+
+_JSON_TYPES: Final = frozenset({"BOOL", "INT", "UINT", "DOUBLE", "STRING", "NULL", "DYN", "TIMESTAMP"})
+_LINE: Final = re.compile(r"ERROR: <input>:(-?\d{1,9}):(-?\d{1,9}): ([^\n]{0,500})")
+_TOKEN: Final = re.compile(
+    r"""
+    (?P<text>[rRbB]{0,2}(?:\"{3}.{0,2000}?\"{3}|'{3}.{0,2000}?'{3}
+        |"(?:\\.|[^"\\\n]){0,2000}"|'(?:\\.|[^'\\\n]){0,2000}'))
+    | (?P<comment>//[^\n]{0,2000})
+    | (?P<chain>[A-Za-z_]\w{0,2000}(?:\s{0,2000}\.\s{0,2000}[A-Za-z_]\w{0,2000}|\[\d{1,6}\]){0,2000})
+      (?P<call>\s{0,2000}\()?
+    | (?P<plus>\+)
+    | \.\s{0,2000}(?P<method>[A-Za-z_]\w{0,2000})\s{0,2000}\(
+    """,
+    re.VERBOSE | re.DOTALL,
+)
+"""The bounds are those of an expression."""
+_STEP: Final = re.compile(r"[A-Za-z_]\w*|\d+")
+_MACROS: Final = frozenset({"map", "filter", "all", "exists", "exists_one", "existsOne", "optMap", "optFlatMap"})
+_CHEAP: Final = frozenset({"has", "size"})
+
+
+class _Uses(NamedTuple):
+    """What an expression uses. `copies`: calls and operators that may copy, or read all of, their operands. `loops`:
+    macros, which may be nested. `repeated`: how often each variable may be read in every iteration."""
+
+    paths: tuple[Path, ...]
+    copies: int
+    loops: int
+    repeated: Mapping[str, int]
+
+
+class _Compiled:
+    """`gives`: name of the result's type."""
+
+    __slots__ = ("_needs", "_program", "_uses", "gives")
+
+    def __init__(self, text: str, scope: VariableScope) -> None:
+        if len(text) > MOST_CHARACTERS:
+            raise ValueError(f"an expression has at most {MOST_CHARACTERS} characters; this one has {len(text)}")
+        try:
+            self._program = environment(scope.variables).compile(text)
+        except RuntimeError as error:
+            raise ValueError(_fault(str(error), scope)) from None
+        self._uses = _uses(text, scope)
+        self.gives = self._program.return_type().name()
+        named = ((name, needed(self.paths, name)) for name in scope.variables)
+        self._needs = [(name, parts) for name, parts in named if parts is not False]
+
+    @property
+    def paths(self) -> tuple[Path, ...]:
+        return self._uses.paths
+
+    def evaluate(self, variables: Variables) -> object:
+        copies = {name: _Copy() for name, _ in self._needs}
+        try:
+            data = {name: copies[name].of(_value(name, variables), parts) for name, parts in self._needs}
+        except RecursionError:
+            raise ExpressionError("a value is nested too deeply") from None
+        self._check_work(copies)
+        budget.left = MOST_RESULT
+        try:
+            return _json_of(self._program.eval(data=data))
+        except (MemoryError, RecursionError, RuntimeError) as error:
+            raise ExpressionError(_shorter(str(error))) from None
+
+    def _check_work(self, copied: Mapping[str, "_Copy"]) -> None:
+        """CEL bounds the iterations, but neither the bytes that a call copies nor the items that a variable in a loop
+        costs each time."""
+        _, copies, loops, repeated = self._uses
+        if not copied or not (copies or loops):
+            return
+        iterations = min(MOST_ITERATIONS, max(each.most for each in copied.values()) ** loops)
+        items = sum(each.items * repeated.get(name, 0) for name, each in copied.items()) if loops else 0
+        if copies**2 * iterations * max(each.longest for each in copied.values()) > MOST_COPIED:
+            raise ExpressionError("the values are too large for it")
+        if iterations * items > MOST_ITEMS:
+            raise ExpressionError("the values are too large for its loops")
+
+
+@lru_cache(maxsize=4_096)
+def _compiled(text: str, scope: VariableScope) -> _Compiled:
+    return _Compiled(text, scope)
+
+
+def _value(name: str, variables: Variables) -> object:
+    try:
+        value = variables[name]
+    except KeyError:
+        raise ExpressionError(f"there is no {name} yet") from None
+    return value.value() if isinstance(value, Document) else value
+
+
+def _uses(text: str, scope: VariableScope) -> _Uses:
+    """A chain that names no variable, for example the name of a field that equals a variable's, only
+    adds to the paths. A path ends before a method, and before anything that is not a plain name or number.
+    """
+    paths: list[Path] = []
+    repeated: Counter[str] = Counter()
+    copies = loops = 0
+    for match in _TOKEN.finditer(text):
+        steps: list[str | int] = [int(one) if one.isdigit() else one for one in _STEP.findall(match["chain"] or "")]
+        called = match["method"] or (steps.pop() if match["call"] else None)
+        is_range = called in _MACROS and not loops
+        loops += called in _MACROS
+        copies += match["plus"] is not None or (called is not None and called not in _MACROS | _CHEAP)
+        if steps and steps[0] in scope.variables:
+            _check_field(steps, text, match.start())
+            paths.append(tuple(steps))
+            repeated[str(steps[0])] += not is_range
+    return _Uses(tuple(paths), copies, loops, repeated)
+
+
+def _check_field(steps: Sequence[str | int], text: str, start: int) -> None:
+    known = _FIELDS.get(str(steps[0]))
+    if known is None or len(steps) < 2 or steps[1] in known:
+        return
+    line, column = text.count("\n", 0, start) + 1, start - text.rfind("\n", 0, start)
+    raise ValueError(
+        f"line {line}, column {column}: {steps[0]} has no field {steps[1]!r}; it has {', '.join(sorted(known))}"
+    )
+
+
+def _fault(said: str, scope: VariableScope) -> str:
+    """The first error of the compiler, for a user."""
+    match = _LINE.search(said)
+    if match is None:
+        return _shorter(said)
+    line, column, text = int(match[1]), int(match[2]), match[3].removesuffix(" [INVALID_ARGUMENT]")
+    text = text.replace(" (in container '')", "")
+    if text.startswith("undeclared reference"):
+        text += f"; known variables: {', '.join(scope.variables)}"
+    return f"line {line}, column {column}: {text}" if line > 0 else text
+
+
+_NO_FIELD: Final = re.compile(r'Key not found in map : "([^"]{0,200})')
+_NO_INDEX: Final = re.compile(r"Index error: index=(-?\d{1,19}) size=(\d{1,19})")
+_SHOWN: Final = 200
+
+
+def _shorter(said: str) -> str:
+    """What CEL said about a failure, in one line."""
+    if (field := _NO_FIELD.search(said)) is not None:
+        return f"there is no field {field[1]!r}"
+    if (index := _NO_INDEX.search(said)) is not None:
+        return f"there is no element {index[1]}; the list has {index[2]}"
+    if "Iteration budget" in said:
+        return "it takes more than 10,000 iterations"
+    return " ".join(re.sub(r"^[A-Z_]+: ", "", said).split())[:_SHOWN]
+
+
+# --- values in and out --------------------------------------------------------------------------------------------
+
+_MOST_INT: Final = 2**63
+
+
+class _Copy:
+    """Copies values, and measures them. `items`: all of its values; `longest`: bytes of the longest text or list;
+    `most`: items of the longest list."""
+
+    __slots__ = ("items", "longest", "most")
+
+    def __init__(self) -> None:
+        self.items = 0
+        self.longest = MOST_CHARACTERS
+        self.most = 256  # as many fit into an expression itself
+
+    def of(self, value: object, parts: Parts) -> object:
+        if parts is None:
+            return self._whole(value)
+        if isinstance(value, dict):
+            return {key: self.of(value[key], inner) for key, inner in parts.items() if key in value}
+        if isinstance(value, list):
+            return [self.of(each, parts[at]) if at in parts else None for at, each in enumerate(value)]
+        return self._whole(value)
+
+    def _whole(self, value: object) -> object:
+        self.items += 1
+        if isinstance(value, str):
+            self.items += len(value) // 256
+            self.longest = max(self.longest, 4 * len(value))
+            return value
+        if isinstance(value, dict):
+            self._count(len(value))
+            return {str(key): self._whole(inner) for key, inner in value.items()}
+        if isinstance(value, list | tuple):
+            self._count(len(value))
+            return [self._whole(inner) for inner in value]
+        if isinstance(value, int) and not -_MOST_INT <= value < _MOST_INT:
+            return float(value) if abs(value) < 10**300 else str(value)
+        return value
+
+    def _count(self, items: int) -> None:
+        self.most = max(self.most, items)
+        self.longest = max(self.longest, 8 * items)
+
+
+def _tree(paths: Sequence[Path]) -> Parts:
+    if not all(paths):
+        return None
+    found: dict[str | int, list[Path]] = {}
+    for path in paths:
+        found.setdefault(path[0], []).append(path[1:])
+    return {key: _tree(inner) for key, inner in found.items()}
+
+
+def _json_of(value: Any, room: list[int] | None = None) -> Any:
+    """A result in the types of JSON. The type is looked at first: the library's own conversion of null to None
+    releases a reference that it does not hold, which ends the process on Python 3.11."""
+    room = [MOST_RESULT] if room is None else room
+    name = value.type().name()
+    if name == "NULL":
+        return None
+    if name == "ERROR":
+        raise ExpressionError(_shorter(str(value.value())))
+    if name.startswith("LIST"):
+        return [_json_of(each, room) for each in _taken(value.value(), room)]
+    if name.startswith("MAP"):
+        return {str(key): _json_of(each, room) for key, each in _taken(value.value(), room).items()}
+    if name == "TIMESTAMP":
+        return value.value().isoformat().replace("+00:00", "Z")
+    if name not in _JSON_TYPES:
+        raise ExpressionError(f"the result is {name.lower()}, which JSON does not have")
+    return _taken(value.value(), room)
+
+
+def _taken(value: Any, room: list[int]) -> Any:
+    room[0] -= len(value) if isinstance(value, str | list | dict) else 1
+    if room[0] < 0:
+        raise ExpressionError(f"the result has more than {MOST_RESULT} characters")
+    return value

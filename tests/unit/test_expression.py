@@ -1,0 +1,213 @@
+"""Expressions: results, bounds, and errors that name the place."""
+
+import sys
+
+import pytest
+
+from relay.domain.expression import (
+    CALLBACK,
+    OUTCOME,
+    ROUTING,
+    STATUS,
+    Document,
+    Expression,
+    ExpressionError,
+    check_expression,
+)
+from relay.domain.template import Template, UrlRefused, template, tree, url_of, value_of
+
+PUSH = {
+    "ref": "refs/heads/main",
+    "after": "abc",
+    "commits": [{"id": "1", "message": None}, {"id": "2"}],
+    "huge": 2**70,
+    "nothing": None,
+    "repository": {"id": 5, "statuses_url": "https://api.example/{sha}"},
+}
+VARIABLES = {
+    "message": {"id": "m-1", "headers": {"x": "1"}, "type": "push"},
+    "payload": PUSH,
+    "delivery": {"receiver": "ci", "attempt": 1},
+    "keep": {},
+    "response": {"status": 201, "headers": {"location": "https://ci.example/queue/7/"}, "body": ""},
+    "steps": [{"status": 200, "headers": {}, "body": {"executable": {"url": "https://ci.example/job/7/"}}}],
+    "body": {"building": False, "result": None},
+}
+
+
+@pytest.mark.parametrize(
+    ("text", "result"),
+    [
+        ("payload.ref.replace('refs/heads/', '')", "main"),
+        ("payload.ref.split('/')[2]", "main"),
+        ("payload['ref']", "refs/heads/main"),
+        ("payload.commits.map(c, c.id)", ["1", "2"]),
+        ("payload.commits[1].id", "2"),
+        ("payload.huge", float(2**70)),
+        ("payload.nothing", None),
+        ("{'a': payload.nothing, 'b': [null]}", {"a": None, "b": [None]}),
+        ("payload.?missing.orValue('none')", "none"),
+        ("has(body.executable)", False),
+        ("!body.building", True),
+        ("steps[0].body.executable.url", "https://ci.example/job/7/"),
+        ("string(payload.repository.id)", "5"),
+        ("timestamp('2026-01-02T03:04:05Z')", "2026-01-02T03:04:05Z"),
+        ("'aBc'.upperAscii() + 'x'.charAt(0)", "ABCx"),
+        ("['a', 'b'].join('-')", "a-b"),
+        ("'message.nonsense'", "message.nonsense"),
+    ],
+)
+def test_a_result_is_json(text: str, result: object) -> None:
+    check_expression(text, STATUS)
+    assert Expression(text, STATUS).evaluate(VARIABLES) == result
+
+
+@pytest.mark.parametrize(
+    ("text", "error"),
+    [
+        ("1 +", "line 1, column 4"),
+        ("payload.ref +\n nope", "line 2, column 2: undeclared reference to 'nope'; known variables: message, payload"),
+        ("message.idd", "line 1, column 1: message has no field 'idd'; it has headers, id"),
+        ("'a' + 1", "line 1, column 5: found no matching overload"),
+        ("duration('3s')", "the result is duration, which JSON does not have"),
+        ("payload.?ref", "which JSON does not have"),
+        ("'" + "a" * 2_000 + "'", "at most 2000 characters"),
+    ],
+)
+def test_a_wrong_expression_is_refused_with_its_place(text: str, error: str) -> None:
+    with pytest.raises(ValueError, match=r".") as raised:
+        check_expression(text, STATUS)
+    assert error in str(raised.value)
+
+
+def test_a_condition_is_true_or_false() -> None:
+    check_expression("response.status == 201", OUTCOME, condition=True)
+    check_expression("body.done", OUTCOME, condition=True)
+    with pytest.raises(ValueError, match="the result is string, not true or false"):
+        check_expression("'true'", OUTCOME, condition=True)
+    with pytest.raises(ExpressionError, match="neither true nor false"):
+        Expression("body.done", OUTCOME, "outcomes[0].when").is_true({"body": {"done": "yes"}})
+
+
+@pytest.mark.parametrize(
+    ("text", "error"),
+    [
+        ("payload.missing", "keep.x: `payload.missing`: there is no field 'missing'"),
+        ("payload.commits[7].id", "there is no element 7; the list has 2"),
+        ("message.id", "there is no message yet"),
+        ("1 / 0 == 1", "divide by zero"),
+    ],
+)
+def test_a_failure_names_expression_and_field(text: str, error: str) -> None:
+    with pytest.raises(ExpressionError) as raised:
+        Expression(text, ROUTING, "keep.x").evaluate({"payload": PUSH})
+    assert error in str(raised.value)
+
+
+def test_a_payload_that_is_not_json_is_an_error_only_where_it_is_needed() -> None:
+    variables = {"payload": Document(b"\xff", "the payload"), "message": {"id": "m-1"}}
+    assert Expression("message.id", ROUTING).evaluate(variables) == "m-1"
+    with pytest.raises(ExpressionError, match="the payload is not JSON"):
+        Expression("payload.ref", ROUTING).evaluate(variables)
+
+
+LARGE = {"payload": {"text": "a" * 2**20, "list": list(range(3_000)), "deep": [[0] * 100] * 100}}
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "payload.list.map(i, payload.text + payload.text)",
+        "payload.list.all(i, payload.text.lowerAscii() != '')",
+        "payload.list.map(i, payload.list.map(j, payload.list.map(k, k)))",
+        "payload.text.replace('a', 'aaaaaaaaaaaa')",
+        "'aaaaaaaaaa'" + ".replace('a', 'aaaaaaaaaa')" * 8,
+        "payload.text.split('')",
+        "payload.text + payload.text",
+        "payload.list.map(i, payload.text)",
+    ],
+)
+def test_an_evaluation_is_bounded(text: str) -> None:
+    with pytest.raises(ExpressionError):
+        Expression(text, ROUTING).evaluate(LARGE)
+
+
+def test_a_value_that_is_nested_too_deeply_is_an_error() -> None:
+    deep: object = 1
+    for _ in range(5_000):
+        deep = [deep]
+    with pytest.raises(ExpressionError, match="nested too deeply"):
+        Expression("payload", ROUTING).evaluate({"payload": deep})
+
+
+def test_results_with_null_do_not_release_references_to_none() -> None:
+    expression = Expression("{'a': payload.nothing, 'b': [payload.nothing, null]}", ROUTING)
+    expression.evaluate({"payload": PUSH})
+    before = sys.getrefcount(None)
+    for _ in range(2_000):
+        expression.evaluate({"payload": PUSH})
+    assert sys.getrefcount(None) > before - 500
+
+
+# --- templates ----------------------------------------------------------------------------------------------------
+
+
+def test_a_text_with_one_expression_keeps_its_type() -> None:
+    assert template("${{ payload.repository.id }}", STATUS).value(VARIABLES) == 5
+    assert template("id ${{ payload.repository.id }}!", STATUS).value(VARIABLES) == "id 5!"
+    assert template("${{ {'a': {'b': '}}'}}.a.b }}", STATUS).value(VARIABLES) == "}}"
+    with pytest.raises(ExpressionError, match="the result is a list, which is no text"):
+        template("ids ${{ payload.commits }}", STATUS, "request.text").value(VARIABLES)
+
+
+def test_a_tree_is_filled_in_place() -> None:
+    made = tree({"ref": "${{ payload.ref }}", "n": [1, None, "${{ payload.nothing }}"]}, STATUS, "request.json")
+    assert value_of(made, VARIABLES) == {"ref": "refs/heads/main", "n": [1, None, None]}
+    with pytest.raises(ValueError, match=r"request\.json\.a\[0\]: line 1, column 1"):
+        tree({"a": ["${{nope}}"]}, STATUS, "request.json")
+
+
+def test_an_expression_that_is_not_closed_is_refused() -> None:
+    with pytest.raises(ValueError, match="is not closed"):
+        template("a ${{ payload.ref }", STATUS)
+
+
+def url(text: str, *origins: str, **values: object) -> str:
+    made: Template = template(text, STATUS, "status_steps[0].url")
+    return url_of(made, VARIABLES | values, base="https://ci.example/post", origins=origins or ("https://ci.example",))
+
+
+def test_values_in_urls_are_encoded() -> None:
+    given = {"message": {"id": "a b?c"}}
+    assert url("https://ci.example/x/${{ message.id }}?id=${{ message.id }}", **given) == (
+        "https://ci.example/x/a%20b%3Fc?id=a%20b%3Fc"
+    )
+
+
+def test_a_leading_expression_is_a_url_itself() -> None:
+    assert url("${{ response.headers.location }}api/json") == "https://ci.example/queue/7/api/json"
+    given = {"response": {"status": 201, "headers": {"location": "/queue/8/"}, "body": ""}}
+    assert url("${{ response.headers.location }}api/json", **given) == "https://ci.example/queue/8/api/json"
+
+
+@pytest.mark.parametrize("ticket", ["../admin", "..", "a/b", "%2e%2e", "a\\b", ""])
+def test_a_ticket_that_leads_elsewhere_is_refused(ticket: str) -> None:
+    with pytest.raises(UrlRefused):
+        url("https://ci.example/x/${{ message.id }}", message={"id": ticket})
+
+
+@pytest.mark.parametrize(
+    "location", ["https://evil.example/x", "//evil.example/", "https://ci.example@evil.example/", "ftp://ci.example/"]
+)
+def test_a_location_on_another_origin_is_refused_unless_allowed(location: str) -> None:
+    given = {"response": {"status": 201, "headers": {"location": location}, "body": ""}}
+    with pytest.raises(UrlRefused):
+        url("${{ response.headers.location }}", **given)
+    if location.startswith("https://evil"):
+        assert url("${{ response.headers.location }}", "https://evil.example", **given) == location
+
+
+def test_variables_of_the_callback_have_no_payload() -> None:
+    check_expression("keep.url + answer.body.result", CALLBACK)
+    with pytest.raises(ValueError, match="undeclared reference to 'payload"):
+        check_expression("payload.ref", CALLBACK)
