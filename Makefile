@@ -11,10 +11,13 @@ PYTEST := $(BIN)/pytest --numprocesses $(JOBS) --dist loadfile --no-loadscope-re
 # develop it on top of that. Both come from hash-locked files.
 RUNNABLE := $(VENV)/.runnable
 READY    := $(VENV)/.ready
+# The CI of tests/e2e, in an environment of its own.
+E2E      := .venv-e2e
+BUILDBOT := $(E2E)/.ready
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help setup demo dev quick test test-faults test-full again speed bench faults lint format clean screenshots reference site wheel sbom licences audit
+.PHONY: help setup demo dev quick test test-faults test-full e2e again speed bench faults lint format clean screenshots reference site wheel sbom licences audit
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-11s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -37,7 +40,10 @@ test: $(READY) ## Run the tests, JOBS files at a time (4)
 test-faults: $(READY) ## Run what proves the guarantees: crashes, outages, interleavings
 	$(PYTEST) tests/faults tests/scale
 
-test-full: $(READY) ## Run all tests, with the slow forms and those of the tools (harness, benchmark, chart, image)
+e2e: $(READY) $(BUILDBOT) ## Run whole round trips with a Buildbot, which is installed first
+	$(BIN)/pytest -m '' tests/e2e
+
+test-full: $(READY) $(BUILDBOT) ## Run all tests, with the slow forms and those of the tools (harness, benchmark, chart, image)
 	$(PYTEST) -m ''
 
 again: $(READY) ## Run the tests that failed last once more, one after the other
@@ -85,7 +91,7 @@ format: $(READY) ## Format the code
 	$(BIN)/ruff format
 
 clean: ## Remove .venv and what tools have left behind
-	rm -rf $(VENV) build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) $(E2E) build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 $(RUNNABLE): pyproject.toml requirements/runtime.txt requirements/build.txt
@@ -100,4 +106,10 @@ $(RUNNABLE): pyproject.toml requirements/runtime.txt requirements/build.txt
 
 $(READY): $(RUNNABLE) requirements/dev.txt
 	$(PIP) install --require-hashes -r requirements/dev.txt
+	@touch $@
+
+$(BUILDBOT): requirements/e2e.txt
+	@echo "Installing Buildbot into $(E2E)"
+	$(PYTHON) -m venv $(E2E)
+	$(E2E)/bin/python -m pip --disable-pip-version-check --quiet install --require-hashes -r requirements/e2e.txt
 	@touch $@

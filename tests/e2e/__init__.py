@@ -1,0 +1,1 @@
+"""Whole round trips with systems that others wrote."""
