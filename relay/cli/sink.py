@@ -13,14 +13,16 @@ from relay.sink import Mode, ReceivedPost, Sink
 from relay.sink.behaviour import MODES, Knobs
 from relay.sink.builds import RESULTS, Result
 from relay.sink.emulators import EMULATORS, TOKEN, Emulator
+from relay.sink.github import GitHubEmulator
 from relay.telemetry.redaction import escape_control
 
 _OF_EMULATORS = frozenset({"result", "token"})
 _OF_BOTH = frozenset({"as_", "host", "port", "later_polls"})
+_GITHUB = "github"
 
 
 @click.command()
-@click.option("--as", "as_", type=click.Choice(sorted(EMULATORS)), help="Emulate this CI, strictly.")
+@click.option("--as", "as_", type=click.Choice(sorted([*EMULATORS, _GITHUB])), help="Emulate this system, strictly.")
 @click.option("--result", default="success", show_default=True, type=click.Choice(RESULTS), help="Of builds (--as).")
 @click.option("--token", default=TOKEN, show_default=True, help="Credential that is accepted (--as).")
 @click.option("--host", default="127.0.0.1", show_default=True, help="Address to listen on.")
@@ -68,8 +70,14 @@ def sink(
 
     With --as it is a CI instead: it accepts only requests that this CI's API accepts, and refuses others as that does.
     PATCH /behaviour, as with {"result": "failed"}, changes how builds end.
+
+    With --as github it is a sender: GitHub's API for one repository. Add a webhook there, and create a file: the push
+    is sent, and the commit takes statuses.
     """
     _refuse_others(context, as_)
+    if as_ == _GITHUB:
+        asyncio.run(_serve(GitHubEmulator(token, on_line=click.echo), host, port))
+        return
     if as_ is not None:
         emulator = Emulator(EMULATORS[as_], token=token, on_arrival=_print, result=result, running_polls=later_polls)
         asyncio.run(_serve(emulator, host, port))
@@ -96,13 +104,15 @@ def sink(
 def _refuse_others(context: click.Context, as_: str | None) -> None:
     """Raises click.UsageError for an option of the other kind of receiver."""
     others = context.params.keys() - _OF_EMULATORS - _OF_BOTH if as_ else _OF_EMULATORS
+    if as_ == _GITHUB:
+        others |= {"result", "later_polls"}
     for name in sorted(others):
         if context.get_parameter_source(name) == ParameterSource.COMMANDLINE:
             option = f"--{name.replace('_', '-')}"
-            raise click.UsageError(f"{option} has no effect with --as" if as_ else f"{option} needs --as")
+            raise click.UsageError(f"{option} has no effect with --as {as_}" if as_ else f"{option} needs --as")
 
 
-async def _serve(receiver: Sink | Emulator, host: str, port: int) -> None:
+async def _serve(receiver: Sink | Emulator | GitHubEmulator, host: str, port: int) -> None:
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
     for signum in (signal.SIGINT, signal.SIGTERM):
@@ -117,7 +127,11 @@ async def _serve(receiver: Sink | Emulator, host: str, port: int) -> None:
     click.echo(summary(receiver))
 
 
-def _addresses(receiver: Sink | Emulator) -> Iterator[str]:
+def _addresses(receiver: Sink | Emulator | GitHubEmulator) -> Iterator[str]:
+    if isinstance(receiver, GitHubEmulator):
+        yield f"repository       {receiver.url}"
+        yield f"headers          authorization: Bearer {receiver.token}"
+        return
     yield f"post_endpoint    {receiver.url}"
     if isinstance(receiver, Sink):
         yield f"status_endpoint  {receiver.status_url_template}"
@@ -139,8 +153,11 @@ def line(arrival: ReceivedPost) -> str:
     return f"<- {what} {which} attempt {arrival.attempt} {arrival.status or arrival.met}{verdict}"
 
 
-def summary(receiver: Sink | Emulator) -> str:
+def summary(receiver: Sink | Emulator | GitHubEmulator) -> str:
     """A summary in one line."""
+    if isinstance(receiver, GitHubEmulator):
+        statuses = sum(len(commit.statuses) for commit in receiver.repository.commits.values())
+        return f"{len(receiver.deliveries)} webhooks; {statuses} statuses of {len(receiver.repository.commits)} commits"
     outcomes = Counter(str(arrival.status or arrival.met) for arrival in receiver.received)
     messages = len({(arrival.source_id, arrival.message_id) for arrival in receiver.received})
     parts = ", ".join(f"{count} x {outcome}" for outcome, count in sorted(outcomes.items()))

@@ -20,6 +20,7 @@ import msgspec
 from aiohttp import ClientError, ClientSession, ClientTimeout, web
 
 from relay.sink.github_repository import CommitStatus, GitCommit, GitHubError, Repository
+from relay.sink.server import TestServer
 
 _API_VERSION: Final = "2022-11-28"
 _DELIVERY_TIMEOUT_S: Final = 10.0
@@ -56,7 +57,7 @@ class HookDelivery:
 
 
 class GitHubEmulator:
-    """GitHub with one repository, that of the sample payloads. After `start`, `api` is the root of its REST API.
+    """GitHub with one repository, that of the sample payloads.
 
     `token`: has push access and may administer webhooks. `branches`: the default branch comes first. `on_line` is
     called with a line for each webhook sent and each status set. The clock of its timestamps is the system's.
@@ -73,18 +74,17 @@ class GitHubEmulator:
         self.deliveries: list[HookDelivery] = []
         self.refused: list[tuple[str, int, str]] = []
         """Path, status and message of each request that was refused."""
-        self._token = token
+        self.token = token
         self._on_line = on_line
         self._hooks: dict[int, Hook] = {}
         self._limited = 0
         self._changed = asyncio.Event()
         self._tasks: set[asyncio.Task[HookDelivery]] = set()
         self._session: ClientSession | None = None
-        self._runner: web.AppRunner | None = None
-        self.api = ""
+        self._server = TestServer()
 
     async def start(self, host: str = "127.0.0.1", port: int = 0) -> None:
-        """Listen; port 0 selects a free one."""
+        """Listen; port 0 selects a free one. Raises UserError if the address is not available."""
         app = web.Application(middlewares=[self._checked])
         repo = "/repos/{owner}/{repo}"
         app.router.add_put(f"{repo}/contents/{{path:.+}}", self._put_file)
@@ -94,10 +94,7 @@ class GitHubEmulator:
         app.router.add_post(f"{repo}/statuses/{{sha}}", self._add_status)
         app.router.add_get(f"{repo}/commits/{{ref:.+}}/status", self._combined)
         app.router.add_get(f"{repo}/commits/{{ref:.+}}/statuses", self._list_statuses)
-        self._runner = web.AppRunner(app, access_log=None, shutdown_timeout=1.0)
-        await self._runner.setup()
-        await web.TCPSite(self._runner, host, port).start()
-        self.api = f"http://{host}:{self._runner.addresses[0][1]}"
+        await self._server.start(app, host, port)
         self._session = ClientSession(timeout=ClientTimeout(total=_DELIVERY_TIMEOUT_S), auto_decompress=False)
 
     async def stop(self) -> None:
@@ -107,8 +104,17 @@ class GitHubEmulator:
         await asyncio.gather(*self._tasks, return_exceptions=True)
         if self._session is not None:
             await self._session.close()
-        if self._runner is not None:
-            await self._runner.cleanup()
+        await self._server.stop()
+
+    @property
+    def api(self) -> str:
+        """The root of its REST API."""
+        return self._server.origin
+
+    @property
+    def url(self) -> str:
+        """The API of the repository."""
+        return f"{self.api}/repos/{self.repository.full_name}"
 
     def limit(self, count: int) -> None:
         """Refuse the next `count` statuses for the secondary rate limit."""
@@ -209,7 +215,7 @@ class GitHubEmulator:
         if request.headers.get("X-GitHub-Api-Version", _API_VERSION) != _API_VERSION:
             raise GitHubError(400, "The API version is not supported.")
         scheme, _, given = request.headers.get("Authorization", "").partition(" ")
-        if scheme and (scheme.lower() not in ("bearer", "token") or not hmac.compare_digest(given, self._token)):
+        if scheme and (scheme.lower() not in ("bearer", "token") or not hmac.compare_digest(given, self.token)):
             raise GitHubError(401, "Bad credentials")
         owner, repo = request.match_info.get("owner"), request.match_info.get("repo")
         if owner is not None and f"{owner}/{repo}".lower() != self.repository.full_name.lower():
@@ -287,8 +293,7 @@ class GitHubEmulator:
         return _answer(200, [self._status_view(status, commit.sha) for status in reversed(commit.statuses)])
 
     def _status_view(self, status: CommitStatus, sha: str) -> dict[str, Any]:
-        url = f"{self.api}/repos/{self.repository.full_name}/statuses/{sha}"
-        return {"url": url, **asdict(status)}
+        return {"url": f"{self.url}/statuses/{sha}", **asdict(status)}
 
 
 class _HookConfig(msgspec.Struct, forbid_unknown_fields=True):

@@ -3,7 +3,7 @@
 import asyncio
 import os
 import signal
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any, Final
@@ -105,12 +105,12 @@ async def running_buildbot(folder: Path, port: int) -> AsyncIterator[Buildbot]:
     """A Buildbot that is stopped at the end of the block."""
     buildbot = Buildbot(folder, port)
     await buildbot.create()
-    await buildbot.start()
     try:
+        await buildbot.start()
         yield buildbot
     finally:
         await buildbot.stop(signal.SIGKILL)
 
 
-def clean_environ() -> Mapping[str, str]:
+def clean_environ() -> dict[str, str]:
     return {name: os.environ[name] for name in ("PATH", "HOME", "LANG") if name in os.environ}

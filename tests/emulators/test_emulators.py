@@ -301,6 +301,7 @@ def test_every_knob_is_a_field() -> None:
     [
         (["--as", "gitlab", "--mode", "later"], "--mode has no effect with --as"),
         (["--as", "gitlab", "--fail-rate", "0.5"], "--fail-rate has no effect with --as"),
+        (["--as", "github", "--result", "failed"], "--result has no effect with --as github"),
         (["--result", "failed"], "--result needs --as"),
         (["--as", "travis"], "'travis' is not one of"),
     ],

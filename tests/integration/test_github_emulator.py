@@ -3,13 +3,16 @@
 import hashlib
 import hmac
 import json
+import signal
 from collections.abc import AsyncIterator, Mapping
+from pathlib import Path
 
 import pytest
 import pytest_asyncio
 from aiohttp import ClientSession, web
 
 from relay.sink.github import GitHubEmulator
+from tests.servers.process import RelayProcess
 
 TOKEN = "ghp_of_a_test"
 SECRET = "only GitHub and its receiver know it"
@@ -49,7 +52,7 @@ async def receiver() -> AsyncIterator[tuple[str, Receiver]]:
 
 @pytest_asyncio.fixture
 async def client(github: GitHubEmulator) -> AsyncIterator[ClientSession]:
-    async with ClientSession(f"{github.api}/repos/{FULL_NAME}/", headers={"authorization": f"Bearer {TOKEN}"}) as own:
+    async with ClientSession(f"{github.url}/", headers={"authorization": f"Bearer {TOKEN}"}) as own:
         yield own
 
 
@@ -149,7 +152,7 @@ async def test_a_status_needs_a_token_and_a_user_agent(
     github: GitHubEmulator, headers: dict[str, str], status: int, message: str | None
 ) -> None:
     commit = github.push("main", "Fix")
-    url = f"{github.api}/repos/{FULL_NAME}/statuses/{commit.sha}"
+    url = f"{github.url}/statuses/{commit.sha}"
     async with ClientSession() as client, client.post(url, json={"state": "success"}, headers=headers) as response:
         assert response.status == status
         assert message is None or message in (await response.json())["message"]
@@ -184,3 +187,19 @@ async def test_the_secondary_rate_limit_says_when_to_come_back(github: GitHubEmu
         assert (response.status, response.headers["Retry-After"]) == (403, "1")
     async with client.post(f"statuses/{commit.sha}", json={"state": "success"}) as response:
         assert response.status == 201
+
+
+async def test_the_command_runs_it_until_it_is_stopped(tmp_path: Path) -> None:
+    async with RelayProcess("sink", "--as", "github", "--port", "0", "--token", TOKEN, cwd=tmp_path) as command:
+        url = (await command.line_with("repository")).split()[1]
+        assert await command.line_with("headers") == f"headers          authorization: Bearer {TOKEN}"
+        headers = {"authorization": f"Bearer {TOKEN}"}
+        async with ClientSession(f"{url}/", headers=headers) as client:
+            async with client.put("contents/a.txt", json={"message": "Add", "content": "aGVsbG8="}) as response:
+                sha = (await response.json())["commit"]["sha"]
+            async with client.post(f"statuses/{sha}", json={"state": "success"}) as response:
+                assert response.status == 201
+        command.signal(signal.SIGTERM)
+        output = await command.finish()
+    assert f"<- success {sha}" in output
+    assert output.endswith("0 webhooks; 1 statuses of 1 commits")
