@@ -121,6 +121,17 @@ class InFlightContract:
         await rig.elapse(0.5)
         assert await self.begin_some(rig, 4) == [GO]
 
+    async def test_after_a_loss_the_first_slot_is_behind_all_that_were_taken_before(self, rig: Rig) -> None:
+        paced = replace(LIMITS, interval_s=0.5)
+        assert await self.begin_some(rig, 1, 2, 3, limits=paced) == [GO, Go(1, 0.5), Go(1, 1.0)]
+        await rig.lose()
+        await rig.state.ready(sorted(await rig.state.lost()), in_doubt_s=100)
+        assert await self.begin_some(rig, 4, limits=paced) == [Wait(0.5, "rate")]
+        await rig.elapse(0.5)
+        assert await self.begin_some(rig, 4, 5, limits=paced) == [Go(1, 1.0), Wait(0.5, "rate")]
+        await rig.elapse(9)
+        assert await self.begin_some(rig, 6, 7, limits=paced) == [GO, Go(1, 0.5)]
+
     async def test_where_nothing_was_lost_none_waits(self, rig: Rig) -> None:
         await rig.lose()
         await rig.state.ready(sorted(await rig.state.lost()), in_doubt_s=0)

@@ -545,7 +545,7 @@ class TestServerClock:
     async def test_starts_are_paced_by_the_servers_own_clock(self, start: Callable[..., ValkeyServer]) -> None:
         limits = replace(LIMITS, interval_s=0.25)
         async with connected(start()) as state:
-            await recover(state)
+            await state.ready(sorted(await state.lost()), in_doubt_s=0)
             verdicts = await answered(state.begin(of(LANE, [ask(row(number), limits=limits) for number in range(8)])))
         starts = [verdict.start_in_s for verdict in verdicts if isinstance(verdict, Go)]
         assert starts == pytest.approx([0, 0.25, 0.5, 0.75, 1.0])

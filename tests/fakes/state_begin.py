@@ -85,7 +85,7 @@ class Beginning:
         hindrance = endpoint.hindrance(self.now, ask.token, ask.limits, ask.open_s) or self._crowded(ask, row)
         if hindrance is not None:
             return hindrance
-        slot = max(self.now, endpoint.slot) if ask.limits.interval_s > 0 else self.now
+        slot = max(self.now, endpoint.slot or self._first_slot(ask)) if ask.limits.interval_s > 0 else self.now
         if slot - self.now > AHEAD_S:
             return Wait(slot - self.now - AHEAD_S, "rate")
         unknown_s = self._unknown_in_flight(ask)
@@ -144,6 +144,10 @@ class Beginning:
         probe_s, counted_since = ask.limits.probe_s, self.now - ask.counted_s
         lacking = ask.limits.max_in_flight is not None and self.now < self.doubt_until
         return self.lost_at + probe_s - self.now if lacking and counted_since > self.lost_at - probe_s else 0.0
+
+    def _first_slot(self, ask: BeginAsk) -> float:
+        """Behind all slots that were taken before a loss, up to `AHEAD_S` ahead, and may still be used after it."""
+        return self.lost_at + AHEAD_S + ask.limits.interval_s if self.now < self.doubt_until else 0.0
 
     def _paused(self, endpoint: Endpoint) -> Wait | None:
         left = endpoint.paused_until - self.now

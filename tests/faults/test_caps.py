@@ -67,6 +67,23 @@ async def test_what_was_in_flight_counts_although_the_state_has_lost_its_memory(
 
 
 @virtually
+async def test_slots_of_the_rate_count_although_the_state_has_lost_its_memory() -> None:
+    """Slots are taken up to a second ahead: those of before the loss are still used after it."""
+    for loss_s in (0.02, 0.6, 1.0, 1.3):
+        world = World([receiver("r", "/answer", ordering="none", rate_limit=4, window_size=2.0)])
+        await world.create()
+        process = Process(world)
+        await process.ended(60)  # so that it knows all that may be in flight
+        await world.send(*[message(number, "a", "r") for number in range(20)])
+        await process.ended(loss_s)
+        world.state.lose()
+        await process.ended(20)
+        await process.stop()
+        assert len(world.outside.starts["/answer"]) == 20
+        assert most_in(world.outside.starts["/answer"], 2.0) <= 4, loss_s
+
+
+@virtually
 async def test_a_lost_memory_holds_up_no_lane_that_knows_what_it_has_in_flight() -> None:
     world = World([receiver("r", "/answer")])
     await world.create()

@@ -212,6 +212,12 @@ local function general()
     end
   end
 
+  -- Slots taken before a loss, up to AHEAD_US ahead, may still be used after it: the first slot behind all of them (us).
+  local function first_slot_after_loss(interval_us)
+    T.loss = T.loss or about_life(T.life)
+    return now < (T.loss.doubt or 0) and T.loss.since * 1000 + AHEAD_US + interval_us or 0
+  end
+
   local function post(ask, row)
     local token, owner = ask.token, ask.limits[1]
     if row.s >= ACCEPTED then
@@ -230,7 +236,7 @@ local function general()
     end
     local slot, interval_us = now_us, ask.limits[2]
     if interval_us > 0 then
-      slot = math.max(now_us, e.n or 0)
+      slot = math.max(now_us, e.n or first_slot_after_loss(interval_us))
       if slot - now_us > AHEAD_US then
         return { WAIT, math.ceil((slot - now_us - AHEAD_US) / 1000), RATE }
       end
