@@ -5,6 +5,7 @@ from functools import lru_cache
 from math import isfinite
 from typing import Any, Final, Literal
 
+import msgspec
 from msgspec import Struct
 
 from relay.domain.coordinate import Coordinate, Headers, coordinate_text, parse_coordinate
@@ -37,7 +38,8 @@ class Hop(Struct, frozen=True, gc=False):
     replay, if an attempt of an earlier generation may have arrived: see `ToReceiver`. `wait_s`: seconds for which a
     client's request waits for the answer; 0 if none waits. `headers`: the message's forwarded headers, if its receiver
     wants any. `order`: digest of the order key. `life`: the life of its receiver's name in which it was routed (see
-    `relay/domain/life.py`).
+    `relay/domain/life.py`). `keep`: JSON of what its source keeps of the message for the callback. `chain`: JSON of a
+    chain of status steps (`relay/domain/status_chain.py`).
     """
 
     delivery: DeliveryId
@@ -64,6 +66,8 @@ class Hop(Struct, frozen=True, gc=False):
     tracestate: str | None = None
     order: str | None = None
     life: str = ""
+    keep: str | None = None
+    chain: str | None = None
 
 
 def encode_hop(hop: Hop) -> Headers:
@@ -118,6 +122,10 @@ def encode_hop(hop: Hop) -> Headers:
         headers.append(("relay-order-key", hop.order.encode(errors="replace")))
     if hop.life:
         headers.append((LIFE_HEADER, hop.life.encode(errors="replace")))
+    if hop.keep is not None:
+        headers.append(("relay-keep", hop.keep.encode()))
+    if hop.chain is not None:
+        headers.append(("relay-status-chain", hop.chain.encode()))
     if hop.headers:
         headers += as_record_headers(hop.headers)
     return tuple(headers)
@@ -224,6 +232,14 @@ def _outcome(value: bytes) -> Outcome:
     return outcome
 
 
+def _json_object(value: bytes) -> str:
+    try:
+        msgspec.json.decode(value, type=dict)
+    except (msgspec.DecodeError, RecursionError):
+        raise ValueError("is not a JSON object") from None
+    return value.decode()
+
+
 def _is_true(value: bytes) -> bool:
     return value == b"true"
 
@@ -255,5 +271,7 @@ _READERS: Final[dict[str, tuple[str, Callable[[bytes], object]]]] = {
     "relay-wait": ("wait_s", _number),
     "relay-order-key": ("order", bytes.decode),
     LIFE_HEADER: ("life", bytes.decode),
+    "relay-keep": ("keep", _json_object),
+    "relay-status-chain": ("chain", _json_object),
 }
 """Field and reader of each header."""

@@ -83,7 +83,7 @@ class MessageRow(Struct, frozen=True, gc=False):
 
 
 class Result(Struct, frozen=True, gc=False):
-    """The outcome of an attempt, kept until its hop record is acknowledged. Opaque to the state."""
+    """The outcome of an attempt, kept until its hop record is acknowledged. Opaque to the state. `chain`: as in a hop."""
 
     outcome: Literal["answered", "delivered", "accepted", "dead"]
     status: int | None = None
@@ -94,6 +94,7 @@ class Result(Struct, frozen=True, gc=False):
     detail: str | None = None
     status_url: str | None = None
     ask_after_s: float | None = None
+    chain: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
