@@ -29,7 +29,7 @@ def delivery_variables(hop: Hop, payload: bytes, *, attempt: int) -> Variables:
 
 
 def response_variables(response: Response) -> Variables:
-    """`response`, and `body` of the response at hand."""
+    """`response`, and its `body`."""
     return {"response": response_value(response), "body": Document(response.body, "the response's body")}
 
 

@@ -36,7 +36,7 @@ IN_DOUBT: Final = frozenset({"ambiguous", "expired", "unknown_receiver", DISCARD
 _OF_ONE_LIFE: Final = frozenset(
     {"relay-generation", "relay-attempt", "relay-move", "relay-reason", "relay-ask-first", "relay-wait"}
 )
-_OF_A_WAIT: Final = frozenset({"relay-status-url", "relay-ask-after", "relay-not-asked"})
+_OF_A_WAIT: Final = frozenset({"relay-status-url", "relay-ask-after", "relay-not-asked", "relay-status-chain"})
 _OF_A_NAME: Final = frozenset({LIFE_HEADER})
 _AT_REST: Final = frozenset({Stage.NONE, Stage.PUBLISHED, Stage.DONE})
 _DELIVERED_AT: Final[Mapping[str | None, frozenset[Stage]]] = {

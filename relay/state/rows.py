@@ -82,8 +82,9 @@ class MessageRow(Struct, frozen=True, gc=False):
     offset: int
 
 
-class Result(Struct, frozen=True, gc=False):
-    """The outcome of an attempt, kept until its hop record is acknowledged. Opaque to the state. `chain`: as in a hop."""
+class Result(Struct, frozen=True, gc=False, omit_defaults=True):
+    """The outcome of an attempt, kept until its hop record is acknowledged. Opaque to the state.
+    `chain`: as in a hop."""
 
     outcome: Literal["answered", "delivered", "accepted", "dead"]
     status: int | None = None
