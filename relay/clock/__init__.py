@@ -52,6 +52,9 @@ async def set_within(event: asyncio.Event, seconds: float | None) -> None:
     """Wait until `event` is set, or `seconds` have passed (None for no limit)."""
     if event.is_set():
         return
+    if seconds is None:
+        await event.wait()
+        return
     try:
         async with asyncio.timeout(seconds):
             await event.wait()

@@ -139,6 +139,7 @@ class Pump:
 
     async def run(self) -> None:
         """Run until cancelled."""
+        self._loop = asyncio.get_running_loop()  # asking for it is a system call on Python 3.11, per call too much
         try:
             while True:
                 if not self._came.is_set():
@@ -221,7 +222,7 @@ class Pump:
             core.not_started(post.lane, work, error, self._clock.monotonic())
 
     def _carry_out(self, post: Post, command: Command) -> None:
-        call = asyncio.create_task(self._carried_out(post, command))
+        call = self._loop.create_task(self._carried_out(post, command))
         post.calls[call] = command.ask
         call.add_done_callback(post.calls.pop)
 

@@ -155,6 +155,7 @@ class GroupConsumer:
 
     async def start(self) -> None:
         """Join the group and take the free partitions. Raises LogUnavailable."""
+        self._loop = asyncio.get_running_loop()
         async with self._busy:
             try:
                 await self._take_part()
@@ -173,8 +174,7 @@ class GroupConsumer:
         if self._closing:
             raise ConsumerClosed(f"{self._group.name}: the consumer is closed")
         await asyncio.sleep(0)  # nothing below waits if records are available
-        loop = asyncio.get_running_loop()
-        deadline = loop.time() + timeout_s
+        deadline = self._loop.time() + timeout_s
         async with self._busy:
             while not self._closing:
                 self._wake.clear()
@@ -184,7 +184,7 @@ class GroupConsumer:
                 records = await self._fetch(max_records, max_bytes)
                 if self._closing:
                     break
-                if records or loop.time() >= deadline:
+                if records or self._loop.time() >= deadline:
                     return records
                 await self._sleep_until(deadline)
         return {}
@@ -272,7 +272,7 @@ class GroupConsumer:
         its partitions."""
         if self._is_removed:
             return
-        now = asyncio.get_running_loop().time()
+        now = self._loop.time()
         is_complete = self._there is not None and self._there.keys() == self._topics
         is_news = False
         if not is_complete and (self._there is None or now >= self._look_at):
@@ -379,7 +379,7 @@ class GroupConsumer:
     async def _sleep_until(self, deadline: float) -> None:
         if not self._is_removed and (self._there is None or self._there.keys() != self._topics):
             deadline = min(deadline, self._look_at)
-        await set_within(self._wake, deadline - asyncio.get_running_loop().time())
+        await set_within(self._wake, deadline - self._loop.time())
 
     def _leave(self) -> None:
         self._owned.clear()

@@ -7,6 +7,7 @@ process (`fetch_loop`); those no longer assigned are released, and then the memb
 
 import asyncio
 from collections.abc import Awaitable, Collection, Coroutine, Iterable, Mapping, Sequence
+from time import monotonic
 from typing import Final
 
 from relay.clock import set_within
@@ -101,7 +102,8 @@ class KafkaConsumer:
         if self._closing:  # meanwhile
             await self._member.leave()
             return
-        self._committed_at = _now()
+        self._committed_at = monotonic()
+        self._loop = asyncio.get_running_loop()
         self._steward = asyncio.create_task(self._look_after())
 
     def subscribe(self, topics: Collection[str], unable: Unable = NONE_UNABLE) -> None:
@@ -115,7 +117,7 @@ class KafkaConsumer:
         if self._steward is None or self._closing:
             raise ConsumerClosed(f"Kafka: {self._group}: the consumer is closed")
         await asyncio.sleep(0)  # nothing below waits if records are available
-        deadline = _now() + timeout_s
+        deadline = monotonic() + timeout_s
         while not self._closing:
             if self._failures:
                 raise self._failures.pop(0)
@@ -123,7 +125,7 @@ class KafkaConsumer:
                 self._steward.result()  # raises its error
             self._member.look(is_waiting=self._waits_for_others is not None)
             records = await self._take(max_records, max_bytes())
-            remaining = deadline - _now()
+            remaining = deadline - monotonic()
             if records or remaining <= 0:
                 return records
             if not self._failures and not self._closing:
@@ -340,8 +342,8 @@ class KafkaConsumer:
         which there are only markers, for example."""
         if behind := self._holdings.behind():
             await self.commit(behind)
-        if _now() - self._committed_at >= _COMMIT_AGAIN_S:
-            self._committed_at = _now()
+        if monotonic() - self._committed_at >= _COMMIT_AGAIN_S:
+            self._committed_at = monotonic()
             ours = self._holdings.of(self._holdings.readable)
             await self.commit({partition: held.offset for partition, held in ours.items()})
 
@@ -364,8 +366,8 @@ class KafkaConsumer:
 
     async def _wait(self, timeout_s: float) -> None:
         """Until records arrive, or our partitions change."""
-        self._waiting = asyncio.get_running_loop().create_future()
-        timer = asyncio.get_running_loop().call_later(timeout_s, self._nudge)
+        self._waiting = self._loop.create_future()
+        timer = self._loop.call_later(timeout_s, self._nudge)
         try:
             await self._waiting
         finally:
@@ -386,7 +388,3 @@ class KafkaConsumer:
             names = ", ".join(sorted(self._occupied)[:3])
             return f"Kafka: {self._group} takes over from {names}, as soon as that has no members any more: stop them"
         return self._member.waits_for
-
-
-def _now() -> float:
-    return asyncio.get_running_loop().time()

@@ -8,6 +8,7 @@ import asyncio
 import sys
 from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence, Set
 from contextlib import suppress
+from time import monotonic
 from typing import Final
 
 from aiokafka.errors import for_code
@@ -192,7 +193,7 @@ class FetchLoop:
             raise trouble
 
     def _check(self) -> None:
-        now = _now()
+        now = monotonic()
         for link in self._links.values():
             if self._failure is None and link.busy_since is not None and now - link.busy_since > _STUCK_S:
                 self._failure = TimeoutError(f"no answer from {link.address} for {_STUCK_S:g} s")
@@ -211,7 +212,7 @@ class FetchLoop:
                 return
             self.memory.hold(len(part.data))
             self._doubts.pop(at, None)
-        elif part.error == _OUT_OF_RANGE and _now() - self._doubts.setdefault(at, _now()) >= _DOUBT_S:
+        elif part.error == _OUT_OF_RANGE and monotonic() - self._doubts.setdefault(at, monotonic()) >= _DOUBT_S:
             feed.trouble = OffsetMissing("")
         else:
             if part.error not in LEADER_CHANGES and part.error != _OUT_OF_RANGE:
@@ -238,7 +239,7 @@ class FetchLoop:
 
     def _strike(self, feed: Feed) -> None:
         """A fetch of it has failed: look for its leader again, after a while if that does not help."""
-        now = _now()
+        now = monotonic()
         if now - feed.struck_at > _FORGIVEN_S:
             feed.strikes = 0
         feed.struck_at = now
@@ -252,7 +253,7 @@ class FetchLoop:
 
     def _seek(self, feed: Feed) -> None:
         if self._feeds.get(feed.at) is feed:
-            self._homeless[feed.at] = _now()
+            self._homeless[feed.at] = monotonic()
             self._seeking.set()
 
     def _leave_home(self, at: TopicPartition) -> None:
@@ -328,7 +329,7 @@ class FetchLoop:
 
     def _report_leaderless(self) -> None:
         """Set the error of partitions that have had no leader for a long time."""
-        now = _now()
+        now = monotonic()
         for at in [at for at, since in self._homeless.items() if now - since > _LEADERLESS_S]:
             feed, self._homeless[at] = self._feeds[at], now
             feed.trouble = LogUnavailable(f"Kafka: no broker leads {at}, or it does not exist")
@@ -337,7 +338,7 @@ class FetchLoop:
 
     def _link(self, node: int, address: BrokerAddress) -> Link:
         if (link := self._links.get(node)) is None:
-            link = self._links[node] = Link(address, self._cluster, self, _now)
+            link = self._links[node] = Link(address, self._cluster, self, monotonic)
             if self._tasks is not None:
                 self._tasks.create_task(link.run())
         link.move(address)
@@ -382,7 +383,3 @@ class FetchLoop:
             self._failure = error
             for on_arrival in {feed.on_arrival for feed in self._feeds.values()}:
                 on_arrival()
-
-
-def _now() -> float:
-    return asyncio.get_running_loop().time()

@@ -6,6 +6,7 @@ This module has all uses of private parts of the library's coordinator. Written 
 import asyncio
 from collections.abc import Mapping
 from contextlib import suppress
+from time import monotonic
 from typing import Any, Final, Protocol
 
 from aiokafka import ConsumerRebalanceListener
@@ -171,8 +172,9 @@ class GroupMember:
         coordinator = self._coordinator
         if coordinator is None:
             return
-        coordinator.watchdog.check(_now(), is_dead=coordinator._coordination_task.done(), is_waiting=is_waiting)
-        if coordinator.generation >= 0 and _now() - coordinator.accepted_at > self._timing.session_timeout_ms / 1000:
+        now = monotonic()
+        coordinator.watchdog.check(now, is_dead=coordinator._coordination_task.done(), is_waiting=is_waiting)
+        if coordinator.generation >= 0 and now - coordinator.accepted_at > self._timing.session_timeout_ms / 1000:
             self.remove()
         trouble = self._trouble
         if trouble is not None and self.waits_for is None:
@@ -190,7 +192,7 @@ class GroupMember:
         asked, coordinator = self.standing, self._coordinator
         if asked is None or coordinator is None:
             return "not a member of the group"
-        sent_at = _now()
+        sent_at = monotonic()
         refusal = await self._offsets.heartbeat(asked)
         if refusal is None or refusal is RebalanceInProgressError:
             coordinator.accepted_at = max(coordinator.accepted_at, sent_at)
@@ -255,7 +257,7 @@ class GroupMember:
             except KafkaError as error:
                 self._trouble = error
                 coordinator.beat_again()
-            is_late = _now() - coordinator.accepted_at > 2 * beat_s
+            is_late = monotonic() - coordinator.accepted_at > 2 * beat_s
             if coordinator.generation >= 0 and (is_late or (coordinator.is_settling and not coordinator.is_joining)):
                 with suppress(LogUnavailable):
                     await self.confirm()
@@ -265,7 +267,7 @@ class _Coordinator(GroupCoordinator):  # type: ignore[misc]  # the library is un
     """The library's coordinator. `accepted_at`: when the last request was sent that the group accepted."""
 
     def __init__(self, client: AIOKafkaClient, group: str, timing: GroupTiming, holder: Holder) -> None:
-        self.accepted_at = self._dealt_at = _now()
+        self.accepted_at = self._dealt_at = monotonic()
         self._was_dealt = asyncio.Event()
         self.is_joining = True
         self.watchdog = Watchdog(group)
@@ -290,7 +292,7 @@ class _Coordinator(GroupCoordinator):  # type: ignore[misc]  # the library is un
 
     @property
     def is_settling(self) -> bool:
-        return _now() - self._dealt_at < _SETTLING_S
+        return monotonic() - self._dealt_at < _SETTLING_S
 
     async def until_beat(self, beat_s: float) -> None:
         """Wait for the time of the next heartbeat; after an assignment the next one is near."""
@@ -301,7 +303,7 @@ class _Coordinator(GroupCoordinator):  # type: ignore[misc]  # the library is un
         await set_within(self._was_dealt, beat_s)
 
     def notes_deal(self) -> None:
-        self.accepted_at = self._dealt_at = _now()
+        self.accepted_at = self._dealt_at = monotonic()
         self.is_joining = False
         self.watchdog.assigned()
         self._was_dealt.set()
@@ -318,7 +320,7 @@ class _Coordinator(GroupCoordinator):  # type: ignore[misc]  # the library is un
 
     def reset_generation(self) -> None:
         super().reset_generation()
-        self.watchdog.unassigned(_now())
+        self.watchdog.unassigned(monotonic())
         if not self.is_leaving:
             self._holder.lost()
 
@@ -326,7 +328,7 @@ class _Coordinator(GroupCoordinator):  # type: ignore[misc]  # the library is un
         """Does nothing: committed offsets are never read from it."""
 
     async def _do_heartbeat(self) -> bool:
-        sent_at = _now()
+        sent_at = monotonic()
         is_accepted: bool = await super()._do_heartbeat()
         if is_accepted:
             self.accepted_at = max(self.accepted_at, sent_at)
@@ -388,7 +390,3 @@ class _WithoutTopics:
 
     async def _maybe_wait_metadata(self) -> None:
         return
-
-
-def _now() -> float:
-    return asyncio.get_running_loop().time()

@@ -119,8 +119,9 @@ class ScriptCalls:
         """The replies of one server to `parts`, in their order."""
         joint = self._joints.get((name, connections))
         if joint is None:
-            joint = self._joints[name, connections] = _Joint()
-            making = asyncio.create_task(self._make(name, connections, joint, decode))
+            loop = asyncio.get_running_loop()
+            joint = self._joints[name, connections] = _Joint(loop)
+            making = loop.create_task(self._make(name, connections, joint, decode))
             self._making.add(making)
             making.add_done_callback(self._making.discard)
         return joint.join(parts)
@@ -234,14 +235,15 @@ class _Joint:
     A call costs as much as several rows; at full speed a dozen lanes call at once.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._loop = loop
         self.parts: list[Part] = []
         self._callers: list[tuple[asyncio.Future[list[Any]], int]] = []
 
     async def join(self, parts: Sequence[Part]) -> list[Any]:
         """The replies to `parts`, in their order."""
         self.parts += parts
-        reply: asyncio.Future[list[Any]] = asyncio.get_running_loop().create_future()
+        reply: asyncio.Future[list[Any]] = self._loop.create_future()
         self._callers.append((reply, len(parts)))
         return await reply
 

@@ -26,10 +26,10 @@ class _Exchange:
 
     __slots__ = ("done", "missing", "replies")
 
-    def __init__(self, commands: int) -> None:
+    def __init__(self, commands: int, loop: asyncio.AbstractEventLoop) -> None:
         self.missing = commands
         self.replies: list[object] = []
-        self.done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self.done: asyncio.Future[None] = loop.create_future()
 
 
 class SharedConnection:
@@ -49,7 +49,8 @@ class SharedConnection:
         self._unread: deque[_Exchange] = deque()
         self._waiting_since = 0.0
         self._retired = False
-        self._task = asyncio.create_task(self._run())
+        self._loop = asyncio.get_running_loop()
+        self._task = self._loop.create_task(self._run())
 
     @property
     def usable(self) -> bool:
@@ -65,9 +66,9 @@ class SharedConnection:
         ends."""
         if self._retired:
             raise ConnectionError("the connection has ended")
-        exchange = _Exchange(len(commands))
+        exchange = _Exchange(len(commands), self._loop)
         if not self._unread:
-            self._waiting_since = asyncio.get_running_loop().time()
+            self._waiting_since = self._loop.time()
         self._unread.append(exchange)
         self._unsent += packed(commands)
         self._queued.set()
@@ -125,7 +126,7 @@ class SharedConnection:
             await self._connection.send_packed_command(chunks, check_health=False)
 
     async def _read(self) -> None:
-        clock = asyncio.get_running_loop().time
+        clock = self._loop.time
         while not (self._retired and not self._unread):
             reply = await self._connection.read_reply()
             if not self._unread:
@@ -142,7 +143,7 @@ class SharedConnection:
 
     async def _watch(self) -> None:
         """Fail the connection if the server owes replies and is silent for the timeout."""
-        clock = asyncio.get_running_loop().time
+        clock = self._loop.time
         while True:
             await asyncio.sleep(min(self._timeout_s / _LOOKS_PER_TIMEOUT, 60))
             if self._unread and clock() - self._waiting_since > self._timeout_s:
