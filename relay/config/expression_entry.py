@@ -58,7 +58,7 @@ class RequestEntry(Entry):
     method: Literal["POST", "PUT", "PATCH"] = "POST"
     """Method of the request."""
     url: str | None = None
-    """URL; default: that of the endpoint."""
+    """URL, which may be relative to that of the endpoint; default: that one."""
     query: Templates = Field(default_factory=dict)
     """Parameters that are added to the URL's query."""
     headers: dict[FormHeader, str] = Field(default_factory=dict)
@@ -104,7 +104,7 @@ class RequestEntry(Entry):
     def compiled(self, scope: VariableScope, place: str = "request") -> RequestForm:
         """Raises ValueError with the place of a wrong expression."""
         kind: Any = next((name for name in ("json", "form", "text") if self._has(name)), None)
-        url = None if self.url is None else url_template(self.url, scope, f"{place}.url", leading=True)
+        url = None if self.url is None else url_template(self.url, scope, f"{place}.url", leading=True, relative=True)
         return RequestForm(
             self.method,
             url,
@@ -127,10 +127,11 @@ def _template(text: str, scope: VariableScope, place: str) -> Template:
         raise ValueError(f"{place}: {error}") from None
 
 
-def url_template(text: str, scope: VariableScope, place: str, *, leading: bool) -> Template:
-    """The template of a URL. `leading`: it may begin with an expression. Raises ValueError."""
+def url_template(text: str, scope: VariableScope, place: str, *, leading: bool, relative: bool = False) -> Template:
+    """The template of a URL. `leading`: it may begin with an expression; `relative`: it may be relative to the URL of
+    the endpoint. Raises ValueError."""
     made = _template(text, scope, place)
-    check_url_template(made, allows_leading=leading)
+    check_url_template(made, allows_leading=leading, allows_relative=relative)
     shown = with_references_replaced(text, lambda _: "x")
     if made.is_constant and not has_reference(text):
         check_url(shown)
@@ -157,7 +158,8 @@ class StatusStepEntry(Entry):
     """A step in which the receiver is asked for the answer."""
 
     url: str
-    """URL of the status GET, with expressions over the response to the POST and the steps before."""
+    """URL of the status GET, with expressions over the response to the POST and the steps before. It may be relative to
+    that of the endpoint."""
     until: Annotated[str, condition(STATUS)]
     """Expression that is true once this step is finished."""
     unknown: Annotated[str, condition(STATUS)] | None = None
@@ -190,7 +192,7 @@ def status_steps(steps: tuple[StatusStepEntry, ...]) -> tuple[StatusStep, ...]:
 
 def _step(step: StatusStepEntry, place: str) -> StatusStep:
     return StatusStep(
-        url_template(step.url, STATUS, f"{place}.url", leading=True),
+        url_template(step.url, STATUS, f"{place}.url", leading=True, relative=True),
         Expression(step.until, STATUS, f"{place}.until"),
         None if step.unknown is None else Expression(step.unknown, STATUS, f"{place}.unknown"),
         None if step.answer is None else tree(step.answer.json_, STATUS, f"{place}.answer.json"),

@@ -4,7 +4,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
-from urllib.parse import quote, urlsplit
+from urllib.parse import quote, urljoin, urlsplit
 
 from relay.domain.errors import RelayError
 from relay.domain.expression import Expression, ExpressionError, Path, Variables, VariableScope, check_expression
@@ -163,8 +163,13 @@ class UrlRefused(RelayError):
     """A URL with expressions came out as one that must not be requested; the message says why."""
 
 
-def check_url_template(made: Template, *, allows_leading: bool) -> None:
-    """Raises ValueError unless the host is fixed, or comes whole from a leading expression whose origin is checked."""
+_ABSOLUTE: Final = re.compile(r"https?://[^/?#]+[/?]")
+_NOT_RELATIVE: Final = re.compile(r"//|[A-Za-z][A-Za-z0-9+.-]*:")
+
+
+def check_url_template(made: Template, *, allows_leading: bool, allows_relative: bool = False) -> None:
+    """Raises ValueError unless the host is fixed, or comes whole from a leading expression whose origin is checked.
+    `allows_relative`: the host may also be that of the endpoint, to whose URL this one is relative."""
     first = made.pieces[0] if made.pieces else ""
     if isinstance(first, Expression):
         if not allows_leading:
@@ -172,20 +177,24 @@ def check_url_template(made: Template, *, allows_leading: bool) -> None:
         return
     if made.is_constant:
         return
-    if not re.match(r"https?://[^/?#]+[/?]", first):
+    if allows_relative and not _NOT_RELATIVE.match(first):
+        return
+    if not _ABSOLUTE.match(first):
         raise ValueError("an expression belongs after the host and its slash, or makes the whole URL")
 
 
 def url_of(made: Template, variables: Variables, *, base: str, origins: Sequence[str]) -> str:
     """The URL of a template. A value is percent-encoded as one path segment or query value, but a leading expression
-    is a URL itself: absolute, or relative to `base`. `origins`: those it may lead to, as URLs.
+    is a URL itself. That, or the text before the first expression, may be relative to `base`. `origins`: those it may
+    lead to, as URLs.
 
     Raises ExpressionError, and UrlRefused.
     """
     parts: list[str] = []
     for at, piece in enumerate(made.pieces):
         if isinstance(piece, str):
-            parts.append(piece)
+            # with a character behind it, so that a final ? stays
+            parts.append(urljoin(base, f"{piece}_")[:-1] if at == 0 else piece)
         elif at == 0:
             parts.append(_whole_url(_text_of(piece, variables), base))
         else:

@@ -14,7 +14,7 @@ from relay.domain.expression import (
     ExpressionError,
     check_expression,
 )
-from relay.domain.template import Template, UrlRefused, template, tree, url_of, value_of
+from relay.domain.template import Template, UrlRefused, check_url_template, template, tree, url_of, value_of
 
 PUSH = {
     "ref": "refs/heads/main",
@@ -188,6 +188,38 @@ def test_a_leading_expression_is_a_url_itself() -> None:
     assert url("${{ response.headers.location }}api/json") == "https://ci.example/queue/7/api/json"
     given = {"response": {"status": 201, "headers": {"location": "/queue/8/"}, "body": ""}}
     assert url("${{ response.headers.location }}api/json", **given) == "https://ci.example/queue/8/api/json"
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("/pipeline/${{ message.id }}/workflow", "https://ci.example/pipeline/7/workflow"),
+        ("builds/${{ message.id }}", "https://ci.example/api/builds/7"),
+        ("../buildsets/${{ message.id }}", "https://ci.example/buildsets/7"),
+        ("?id=${{ message.id }}", "https://ci.example/api/post?id=7"),
+        ("build?${{ message.id }}", "https://ci.example/api/build?7"),
+        ("https://ci.example/build?${{ message.id }}", "https://ci.example/build?7"),
+    ],
+)
+def test_a_url_may_be_relative_to_that_of_the_endpoint(text: str, expected: str) -> None:
+    made = template(text, STATUS, "status_steps[0].url")
+    check_url_template(made, allows_leading=True, allows_relative=True)
+    given = VARIABLES | {"message": {"id": "7"}}
+    assert url_of(made, given, base="https://ci.example/api/post", origins=["https://ci.example"]) == expected
+    with pytest.raises(UrlRefused):
+        url_of(
+            made, given | {"message": {"id": ".."}}, base="https://ci.example/x?y", origins=["https://other.example"]
+        )
+
+
+@pytest.mark.parametrize(
+    "text", ["//evil.example/${{ message.id }}", "ftp://ci/${{ message.id }}", "https:${{ message.id }}"]
+)
+def test_a_host_is_fixed_or_that_of_the_endpoint(text: str) -> None:
+    with pytest.raises(ValueError, match="after the host and its slash"):
+        check_url_template(template(text, STATUS), allows_leading=True, allows_relative=True)
+    with pytest.raises(ValueError, match="after the host and its slash"):
+        check_url_template(template("/x/${{ message.id }}", STATUS), allows_leading=True)
 
 
 @pytest.mark.parametrize("ticket", ["../admin", "..", "a/b", "%2e%2e", "a\\b", ""])
