@@ -18,7 +18,7 @@ _JOB: Final = "app"
 _PARAMETERS: Final = ("BRANCH", "COMMIT")
 """Names of the parameters that the job declares. Jenkins ignores others."""
 _FORMS: Final = frozenset({"application/x-www-form-urlencoded", "multipart/form-data", "application/octet-stream"})
-_RESULTS: Final[Mapping[Result, str]] = {"success": "SUCCESS", "failed": "FAILURE", "canceled": "ABORTED"}
+_RESULTS: Final[Mapping[Result, str]] = {"success": "SUCCESS", "failed": "FAILURE"}
 _WORDS: Final = {
     400: "Nothing is submitted",
     401: "Invalid password/token for user: relay",
@@ -29,7 +29,7 @@ _WORDS: Final = {
 
 
 class Jenkins:
-    """Queue items, each of which becomes a build."""
+    """Queue items, each of which becomes a build. One with the result `canceled` is cancelled in the queue."""
 
     post_path = f"/job/{_JOB}/buildWithParameters"
 
@@ -69,9 +69,10 @@ class Jenkins:
 
     async def _queue_item(self, request: web.Request) -> web.Response:
         build = self._found(request.match_info["id"])
-        started = build.leave_queue()
+        left = build.leave_queue()
+        started = left and build.result != "canceled"
         item: dict[str, object] = {
-            "_class": "hudson.model.Queue$LeftItem" if started else "hudson.model.Queue$WaitingItem",
+            "_class": "hudson.model.Queue$LeftItem" if left else "hudson.model.Queue$WaitingItem",
             "id": build.number,
             "blocked": False,
             "buildable": False,
@@ -79,20 +80,21 @@ class Jenkins:
             "params": "".join(f"\n{name}={value}" for name, value in build.inputs.items()),
             "task": {"_class": "hudson.model.FreeStyleProject", "name": _JOB, "url": f"{_root(request)}/job/{_JOB}/"},
             "url": f"queue/item/{build.number}/",
-            "why": None if started else "In the quiet period. Expires in 4.9 sec",
+            "why": None if left else "In the quiet period. Expires in 4.9 sec",
         }
+        if left:
+            item["cancelled"] = not started
         if started:
-            executable = {
+            item["executable"] = {
                 "_class": "hudson.model.FreeStyleBuild",
                 "number": build.number,
                 "url": _build_url(request, build),
             }
-            item |= {"cancelled": False, "executable": executable}
         return as_json(200, item)
 
     async def _status(self, request: web.Request) -> web.Response:
         build = self._found(request.match_info["number"])
-        if build.queued_left:  # it has no number yet
+        if build.queued_left or build.result not in _RESULTS:  # it has no number yet, or never gets one
             raise CiError(404)
         return as_json(200, _document(request, build, build.poll()))
 
