@@ -19,6 +19,7 @@ COMMANDS: Final = {
     "messages": ("relay.cli.messages", "List messages, and the status of each delivery."),
     "portal": ("relay.cli.access", "Create links to the portal of an owner."),
     "listen": ("relay.cli.listen", "Forward messages to a port of this machine, and show requests and responses."),
+    "presets": ("relay.cli.presets", "List and show presets: entries for well-known systems."),
     "receivers": ("relay.cli.receivers", "Check, list and apply receivers."),
     "recover": ("relay.cli.recover", "Restore lost state from the log."),
     "replay": ("relay.cli.replay", "Replay failed or delivered messages; follow and stop such jobs."),

@@ -6,27 +6,35 @@ another origin. This does not apply to the receivers file, which has the credent
 
 from collections.abc import Iterator, Mapping
 
+from relay.config.presets import with_preset
 from relay.config.problems import Place
 from relay.config.receivers_file import Raw
 from relay.config.references import with_references_replaced
 from relay.domain.urls import origin_of
 
 _POSTED_TO = ("post_endpoint", "status_endpoint", "url")
+_CALLBACK = ("url", "allow_origins")
 _OAUTH2 = "oauth2"
 
 
 def needed_anew(before: Raw, after: Raw, given: object, variables: Mapping[str, str]) -> list[Place]:
     """Places of credentials that `after` keeps from `before` although their origin changes. Both are decrypted entries
     of a receiver or source; `given`: the merge patch between them. `variables`: for references in their URLs."""
-    own = _of_endpoint(before, after, _mapping(given), variables)
-    was, will_be, anew = (_mapping(_mapping(each).get("callback")) for each in (before, after, given))
-    return [*own, *(("callback", *place) for place in _of_endpoint(was, will_be, anew, variables))]
+    full = with_preset(before), with_preset(after)
+    own = _of_endpoint(*full, _mapping(given), _POSTED_TO, variables)
+    was, will_be, anew = (_mapping(_mapping(each).get("callback")) for each in (*full, given))
+    found = [*own, *(("callback", *place) for place in _of_endpoint(was, will_be, anew, _CALLBACK, variables))]
+    return [place for place in found if _at(after, place) is not None]  # a preset has no credentials
 
 
 def _of_endpoint(
-    before: Mapping[str, object], after: Mapping[str, object], given: Mapping[str, object], variables: Mapping[str, str]
+    before: Mapping[str, object],
+    after: Mapping[str, object],
+    given: Mapping[str, object],
+    fields: tuple[str, ...],
+    variables: Mapping[str, str],
 ) -> Iterator[Place]:
-    moves = bool(_origins(after, _POSTED_TO, variables) - _origins(before, _POSTED_TO, variables))
+    moves = bool(_origins(after, fields, variables) - _origins(before, fields, variables))
     issuers = [_origins(_mapping(each.get(_OAUTH2)), ("token_url",), variables) for each in (after, before)]
     places: list[Place] = []
     if moves:
@@ -40,7 +48,9 @@ def _of_endpoint(
 
 
 def _origins(endpoint: Mapping[str, object], fields: tuple[str, ...], variables: Mapping[str, str]) -> set[object]:
-    return {_origin(text, variables) for field in fields if isinstance(text := endpoint.get(field), str)}
+    values = [endpoint.get(field) for field in fields]
+    texts = [each for value in values for each in (value if isinstance(value, list | tuple) else [value])]
+    return {_origin(text, variables) for text in texts if isinstance(text, str)}
 
 
 def _origin(url: str, variables: Mapping[str, str]) -> object:

@@ -1,7 +1,7 @@
 """Entry of receivers.yaml for a receiver. The values here are the defaults."""
 
 import re
-from typing import Annotated, Literal
+from typing import Annotated, ClassVar, Literal
 
 from pydantic import (
     AfterValidator,
@@ -34,6 +34,7 @@ from relay.config.expression_entry import (
     check_steps,
 )
 from relay.config.filter_entry import BoundedFilter, FilterEntry, OrderingValue, order_by
+from relay.config.presets import FromPreset
 from relay.config.references import has_reference
 from relay.domain.ed25519 import is_private_key
 from relay.domain.forwarding import check_pattern
@@ -144,8 +145,10 @@ class CodesEntry(Entry):
         return codes
 
 
-class ReceiverEntry(EndpointEntry):
+class ReceiverEntry(FromPreset, EndpointEntry):
     """A receiver as declared in the file."""
+
+    PRESETS: ClassVar = "receiver"
 
     post_endpoint: Url
     """URL to which messages are POSTed."""

@@ -20,6 +20,7 @@ from pydantic import (
 from relay.config.encryption import NO_KEYS, KeyRing, open_all, secrets_of
 from relay.config.entry_settings import receiver_settings, source_settings
 from relay.config.entry_types import Entry, ReceiverName
+from relay.config.presets import FromPreset
 from relay.config.problems import SECRET_FIELDS, Place, dotted, explain, raise_all
 from relay.config.receiver_entry import ReceiverEntry
 from relay.config.references import SEALED_PREFIX, is_public, references_in, substitute, texts_in
@@ -162,9 +163,9 @@ def receivers_schema() -> dict[str, object]:
 
 
 def raw_entry(entry: BaseModel) -> Raw:
-    """The fields that were set in an entry, with durations in seconds."""
+    """The fields that were set in an entry, with durations in seconds; without those of its preset."""
     raw: Raw = entry.model_dump(mode="json", exclude_unset=True)
-    return raw
+    return entry.only_own(raw) if isinstance(entry, FromPreset) else raw
 
 
 def resolve(

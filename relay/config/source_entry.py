@@ -1,6 +1,6 @@
 """Entries of receivers.yaml for a source: inbound webhooks, and how results are returned."""
 
-from typing import Annotated, Literal
+from typing import Annotated, ClassVar, Literal
 
 from pydantic import (
     AfterValidator,
@@ -25,6 +25,7 @@ from relay.config.entry_types import (
     check_url,
 )
 from relay.config.expression_entry import Origins, RequestEntry, url_template
+from relay.config.presets import FromPreset
 from relay.config.quota_text import QuotaText
 from relay.config.references import has_reference
 from relay.domain.expression import CALLBACK, ROUTING, Path, check_expression
@@ -169,8 +170,10 @@ class CallbackEntry(EndpointEntry):
         return url if self.request is None else url + self.request.compiled(CALLBACK).paths
 
 
-class SourceEntry(Entry):
+class SourceEntry(FromPreset):
     """How results are returned to a source, how its third-party webhooks are received, and its quota."""
+
+    PRESETS: ClassVar = "source"
 
     keep: Annotated[dict[KeepName, Annotated[str, AfterValidator(_kept)]], Field(max_length=32)] = Field(
         default_factory=dict

@@ -102,3 +102,24 @@ def test_a_change_on_the_same_origins_needs_nothing(story: list[dict[str, Any]])
 def test_a_planted_hole_is_found(monkeypatch: pytest.MonkeyPatch, name: str, planted: object) -> None:
     monkeypatch.setattr(credentials, name, planted)
     find(stories, lambda story: bool(leaks(story)), settings=FIRST)  # raises NoSuchExample
+
+
+@pytest.mark.parametrize(
+    "patch",
+    [
+        {"callback": {"allow_origins": ["https://evil.example"]}},
+        {"callback": {"url": "https://evil.example/"}},
+        {"preset": "gitea"},
+        {"preset": None, "callback": {"url": "https://evil.example/x/${{ message.id }}"}},
+    ],
+)
+def test_a_credential_of_a_preset_stays_at_its_origins(patch: dict[str, Any]) -> None:
+    entry: dict[str, object] = {"preset": "github", "callback": {"bearer_token": "t"}}
+    changed: Any = merge_patch(entry, patch)
+    assert needed_anew(entry, changed, patch, VARIABLES) == [("callback", "bearer_token")]
+
+
+def test_a_version_of_a_preset_with_the_same_origins_needs_nothing() -> None:
+    entry: dict[str, object] = {"preset": "github", "callback": {"bearer_token": "t"}}
+    patch = {"preset": "github@1"}
+    assert needed_anew(entry, entry | patch, patch, VARIABLES) == []

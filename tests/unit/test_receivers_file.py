@@ -168,7 +168,12 @@ def test_what_the_example_has_in_comments_is_right_and_shows_the_defaults() -> N
         "post_endpoint", "secret", "bearer_token", "headers", "rate_limit", "retry", "status_endpoint", "status",
         "senders", "sources", "event_types", "filter", "owner", "labels", "tls", "proxy", "request", "outcomes",
     }  # fmt: skip
-    assert written.model_fields_set == set(ReceiverEntry.model_fields) - {"oauth2", "retry_after", "status_steps"}
+    assert written.model_fields_set == set(ReceiverEntry.model_fields) - {
+        "oauth2",
+        "retry_after",
+        "status_steps",
+        "preset",
+    }
     for name in written.model_fields_set - without_default:
         assert getattr(written, name) == ReceiverEntry.model_fields[name].default, name
     assert written.retry_policy() == RetryPolicy()

@@ -1,0 +1,219 @@
+"""Presets: what an entry overrides, what is kept of it, and that each one is valid with what its page asks for."""
+
+import json
+import re
+from typing import Any, Final
+
+import pytest
+from click.testing import CliRunner
+
+from relay.cli.group import relay
+from relay.config import presets
+from relay.config.differences import field_changes
+from relay.config.presets import Preset, all_presets, find_preset, merged
+from relay.config.receivers_file import ReceiversFile, parse_receivers_file, raw_entry, receivers_schema
+from relay.domain.errors import UserError
+from relay.domain.expression import CALLBACK
+from relay.domain.template import tree, value_of
+from tests.documents import ROOT, fences
+
+ENDPOINT: Final = "https://ci.example/api/start"
+ROUTING: Final = frozenset(
+    {"lane", "partitions", "ordering", "enabled", "owner", "senders", "sources", "event_types", "filter"}
+)
+
+
+def receiver(text: str) -> ReceiversFile:
+    return parse_receivers_file(f"receivers: {{ci: {{post_endpoint: '{ENDPOINT}', {text}}}}}")
+
+
+def mistakes(text: str) -> list[str]:
+    with pytest.raises(UserError) as raised:
+        parse_receivers_file(text)
+    return str(raised.value).splitlines()
+
+
+@pytest.fixture
+def made_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Presets of this test: `x` in versions 1 and 2, and the source `s`."""
+    first = {"timeout": 3, "headers": {"Accept": "a", "X-B": "b"}, "poll": {"base": 1, "cap": 9}}
+    second = {
+        "request": {"form": {"A": "1"}, "query": {"q": "1"}},
+        "status_steps": [{"url": "x/${{message.id}}", "until": "true"}],
+    }
+    source = {"inbound": {"kind": "github"}, "callback": {"url": "https://a.example/", "timeout": 3}}
+    monkeypatch.setattr(
+        presets,
+        "all_presets",
+        lambda: (
+            Preset("s", 1, "source", "A source.", source, ""),
+            Preset("x", 2, "receiver", "A receiver.", second, ""),
+            Preset("x", 1, "receiver", "A receiver.", first, ""),
+        ),
+    )
+
+
+def test_an_entry_overrides_single_fields(made_up: None) -> None:
+    entry = receiver("preset: x@1, headers: {accept: own}, poll: {base: 2}").receivers["ci"]
+    assert entry.headers == {"X-B": "b", "accept": "own"}
+    assert (entry.timeout, entry.poll.base, entry.poll.cap) == (3.0, 2.0, 9.0)
+
+
+def test_a_bare_name_means_the_newest_version(made_up: None) -> None:
+    assert receiver("preset: x").receivers["ci"].request is not None
+    assert receiver("preset: x@1").receivers["ci"].request is None
+
+
+def test_a_body_is_replaced_as_a_whole(made_up: None) -> None:
+    request = receiver("preset: x, request: {json: {b: 2}}").receivers["ci"].request
+    assert request is not None
+    assert (request.json_, request.form, request.query) == ({"b": 2}, None, {"q": "1"})
+    request = receiver("preset: x, request: {form: {b: '2'}}").receivers["ci"].request
+    assert request is not None
+    assert request.form == {"b": "2"}
+
+
+def test_the_old_form_of_a_status_endpoint_takes_the_place_of_the_steps(made_up: None) -> None:
+    entry = receiver(f"preset: x, status_endpoint: '{ENDPOINT}/1'").receivers["ci"]
+    assert (entry.status_steps, entry.status_endpoint) == ((), f"{ENDPOINT}/1")
+
+
+def test_an_entry_keeps_what_was_written(made_up: None) -> None:
+    written = {"preset": "x@1", "post_endpoint": ENDPOINT, "headers": {"accept": "own"}, "poll": {"base": 2.0}}
+    entry = receiver("preset: x@1, headers: {accept: own}, poll: {base: 2s}").receivers["ci"]
+    assert raw_entry(entry) == written
+    assert entry.model_fields_set == set(written)
+    source = parse_receivers_file("sources: {s: {preset: s, inbound: {secret: a}, callback: {bearer_token: t}}}")
+    assert raw_entry(source.sources["s"]) == {
+        "preset": "s",
+        "inbound": {"secret": "a"},
+        "callback": {"bearer_token": "t"},
+    }
+
+
+def test_references_in_an_entry_with_a_preset_are_resolved(made_up: None) -> None:
+    known = receiver("preset: x@1, headers: {X-Token: '${TOKEN}'}")
+    receivers, _ = known.resolve({"TOKEN": "t0"})
+    assert dict(receivers["ci"].post.headers) == {"Accept": "a", "X-B": "b", "X-Token": "t0"}
+    assert receivers["ci"].poll.cap == 9.0
+    assert "t0" in receivers["ci"].post.secrets
+
+
+def test_a_difference_is_one_of_the_written_fields(made_up: None) -> None:
+    one, other = (raw_entry(receiver(f"preset: x@{version}").receivers["ci"]) for version in (1, 2))
+    assert [(each.field, each.old, each.new) for each in field_changes(one, other)] == [("preset", "x@1", "x@2")]
+
+
+@pytest.mark.parametrize(
+    ("name", "mistake"),
+    [
+        ("xx", "unknown preset 'xx'; did you mean 'x'?"),
+        ("travis", "unknown preset 'travis'; known: x"),
+        ("x@3", "unknown version of a preset: 'x@3'; known: x@2, x@1"),
+        ("s", "unknown preset 's'; known: x"),
+        ("7", "7 is not text; put it in quotes"),
+    ],
+)
+def test_an_unknown_preset_is_one_line(made_up: None, name: str, mistake: str) -> None:
+    text = f"receivers: {{ci: {{preset: {name}, post_endpoint: '{ENDPOINT}'}}}}"
+    assert mistakes(text) == [f"receivers.yaml: receivers.ci.preset: {mistake}"]
+    if name != "7":
+        assert len(mistakes(f"receivers: {{ci: {{preset: {name}}}}}")) == 1
+
+
+def test_the_schema_lists_the_presets_of_each_kind(made_up: None) -> None:
+    parts: Any = receivers_schema()["$defs"]
+    listed = [parts[name]["properties"]["preset"]["anyOf"][0]["enum"] for name in ("ReceiverEntry", "SourceEntry")]
+    assert listed == [["x", "x@1", "x@2"], ["s", "s@1"]]
+
+
+def test_arguments_are_not_changed() -> None:
+    preset, own = {"a": {"b": 1}}, {"a": {"c": 2}}
+    assert merged(preset, own) == {"a": {"b": 1, "c": 2}}
+    assert (preset, own) == ({"a": {"b": 1}}, {"a": {"c": 2}})
+
+
+# --- those of the package ---
+
+
+@pytest.mark.parametrize("preset", all_presets(), ids=lambda preset: preset.id)
+def test_a_preset_needs_only_place_and_credential(preset: Preset) -> None:
+    if preset.kind == "receiver":
+        receiver(f"preset: {preset.id}, bearer_token: t").resolve({})
+    else:
+        text = f"sources: {{s: {{preset: {preset.id}, inbound: {{secret: a}}, callback: {{bearer_token: t}}}}}}"
+        parse_receivers_file(text).resolve({})
+
+
+@pytest.mark.parametrize("preset", all_presets(), ids=lambda preset: preset.id)
+def test_a_preset_does_not_route(preset: Preset) -> None:
+    """A process of another release, which may not know the preset, routes to the receiver nevertheless."""
+    assert not ROUTING & preset.entry.keys()
+    assert preset.about.endswith(".")
+
+
+def test_the_newest_version_of_each_system_is_there() -> None:
+    receivers = {each.name for each in all_presets() if each.kind == "receiver"}
+    assert receivers == {"buildbot", "buildkite", "circleci", "github-actions", "gitlab", "jenkins"}
+    assert {each.name for each in all_presets() if each.kind == "source"} == {"gitea", "github"}
+
+
+@pytest.mark.parametrize("name", ["github", "gitea"])
+@pytest.mark.parametrize(
+    ("outcome", "body", "expected"),
+    [
+        ("accepted", {"state": "created"}, ("pending", "Accepted", None)),
+        ("running", None, ("pending", "Running", None)),
+        ("failed", {"state": "success"}, ("error", "Not delivered: exhausted", None)),
+        (
+            "answered",
+            {"state": "failure", "description": "d" * 200, "url": "https://ci.example/1"},
+            ("failure", "d" * 140, "https://ci.example/1"),
+        ),
+        ("answered", {"state": "passed"}, ("success", "Done", None)),
+        ("answered", "plain text", ("success", "Done", None)),
+        ("delivered", None, ("success", "Done", None)),
+    ],
+)
+def test_a_commit_status_is_made_of_any_result(
+    name: str, outcome: str, body: object, expected: tuple[object, ...]
+) -> None:
+    form = find_preset(name).entry["callback"]["request"]["json"]
+    variables = {
+        "delivery": {"receiver": "ci", "outcome": outcome, "reason": "exhausted" if outcome == "failed" else ""},
+        "answer": {"status": 200, "content_type": "", "body": body},
+    }
+    made: Any = value_of(tree(form, CALLBACK, "callback.request.json"), variables)
+    assert (made["state"], made["description"], made["target_url"]) == expected
+    assert made["context"] == "relay/ci"
+
+
+def test_the_command_lists_and_shows_them() -> None:
+    listed = CliRunner().invoke(relay, ["presets", "list", "-o", "json"])
+    assert [each["name"] for each in json.loads(listed.output)] == [preset.id for preset in all_presets()]
+    assert "circleci@1" in CliRunner().invoke(relay, ["presets", "list"]).output
+    assert CliRunner().invoke(relay, ["presets", "show", "circleci"]).output == find_preset("circleci@1").text
+    shown = json.loads(CliRunner().invoke(relay, ["presets", "show", "circleci", "-o", "json"]).output)
+    assert shown["entry"] == find_preset("circleci").entry
+    wrong = CliRunner().invoke(relay, ["presets", "show", "circle"])
+    assert isinstance(wrong.exception, UserError)
+    assert "did you mean 'circleci'?" in str(wrong.exception)
+
+
+def test_the_page_has_an_entry_of_at_most_eight_lines_for_each() -> None:
+    found: dict[str, int] = {}
+    for fence in fences(ROOT / "docs/ci.md"):
+        if fence.language == "yaml":
+            file = parse_receivers_file(fence.text)
+            for name, entry in (*file.receivers.items(), *file.sources.items()):
+                assert entry.preset is not None
+                found[entry.preset] = max(found.get(entry.preset, 0), lines_of(fence.text, name))
+    assert {name: lines for name, lines in found.items() if lines > 8} == {}
+    assert found.keys() == {preset.name for preset in all_presets()}
+
+
+def lines_of(text: str, name: str) -> int:
+    """Of an entry, with the line that has its name."""
+    match = re.search(rf"(?m)^  {name}:\n(?:    .*\n)+", text)
+    assert match is not None
+    return match[0].count("\n")
