@@ -7,10 +7,10 @@ from typing import Final
 
 from aiohttp import ClientError, ClientSession, UnixConnector
 
+from relay.config.process_count import begun
+
 PATIENCE_S: Final = 1.0
 """For all the others together. Probes and scrapes give up after a few seconds, and one that hangs must not hang all."""
-BEGUN: Final = "processes"
-"""A file in that directory: how many of the group have been started."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,17 +32,6 @@ class GroupProcess:
 
     def socket_of(self, index: int) -> Path:
         return self.directory / f"{index}.sock"
-
-
-def begin(directory: Path, count: int) -> None:
-    """Say that the first `count` processes of the group run, or are about to."""
-    fresh = directory / f"{BEGUN}.new"
-    fresh.write_text(str(count))
-    fresh.replace(directory / BEGUN)
-
-
-def begun(directory: Path) -> int:
-    return int((directory / BEGUN).read_text())
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,7 +1,6 @@
 """`relay run` and `relay worker`: production, on Kafka and Redis from the settings."""
 
 import os
-import sys
 from dataclasses import replace
 from functools import partial
 from math import ceil
@@ -25,13 +24,16 @@ from relay.run.composition import kafka_log, redis_state
 from relay.run.event_loop import run_loop, run_until_signalled
 from relay.run.history_part import lower_priority
 from relay.run.process import Relay
-from relay.run.processes import CPU_TIMES, group_size, run_processes
+from relay.run.processes import CPU_TIMES, command, group_size, members_of, plan_of, private_directory, start_group
+from relay.run.supervisor import Spec
 from relay.telemetry.logging import configure, get_logger
 
 GATHER_BYTES = 262_144
 """Bytes per fetch from a broker, for the history."""
 STOP_MARGIN_S = 15.0
 """Beyond the grace period for requests in flight: leaving the groups, closing connections."""
+SUPERVISOR_MARGIN_S = 10.0
+"""Beyond the time that each process may take to stop, before the supervisor kills it."""
 
 CPU_MAX: Final = Path("/sys/fs/cgroup/cpu.max")
 
@@ -82,12 +84,21 @@ def run_production(settings: Settings, plan: ProcessPlan, member: GroupProcess |
 
 
 def _run_group(settings: Settings, plan: ProcessPlan, config_file: Path | None, count: int, *, by_demand: bool) -> None:
-    configure(settings.log_format, settings.log_level)
-    grace_s = settings.shutdown_grace + STOP_MARGIN_S
-    working = run_processes(count, plan, config_file, by_demand=by_demand, api_port=settings.api_port, grace_s=grace_s)
-    code = run_loop(working)
-    if code:
-        sys.exit(code)  # the processes have said why
+    """`by_demand`: begin with one, and start another whenever the running ones are busy."""
+    directory = private_directory()
+    members = members_of(count, directory)
+    plans = [replace(plan_of(index, plan, settings.api_port), index=index, count=count) for index in range(count)]
+    spec = Spec(
+        str(directory),
+        [command(*each, config_file) for each in zip(members, plans, strict=True)],
+        started=[],
+        by_demand=by_demand,
+        grace_s=settings.shutdown_grace + STOP_MARGIN_S + SUPERVISOR_MARGIN_S,
+        log_format=settings.log_format,
+        log_level=settings.log_level,
+    )
+    member = start_group(spec, members[:1] if by_demand else members)
+    run_production(settings, plans[member.index], member)
 
 
 def _log_missing_file(settings: Settings, member: GroupProcess | None) -> None:
@@ -122,7 +133,7 @@ async def _run(settings: Settings, plan: ProcessPlan, member: GroupProcess | Non
         partial(relay.run, started=started),
         grace_s=settings.shutdown_grace + STOP_MARGIN_S,
         hangup=relay.hangup.set,
-        lifeline=sys.stdin.fileno() if member else None,
+        lifeline=0 if member else None,  # standard input, see `detach`
     )
     events.info("stopped")
 

@@ -13,7 +13,8 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from relay.api import peers
 from relay.api.app import ApiServer
-from relay.api.peers import GroupProcess, Peers, begin
+from relay.api.peers import GroupProcess, Peers
+from relay.config.process_count import begin
 from relay.telemetry.metrics import Metrics
 from tests.integration.api_rig import Rig, running_api
 

@@ -1,10 +1,8 @@
 """How many processes `relay run` starts, as what, and when it starts one again."""
 
-import asyncio
 import os
-import signal
+import subprocess
 import sys
-import time
 from itertools import pairwise
 from pathlib import Path
 
@@ -15,21 +13,9 @@ from hypothesis import strategies as st
 from relay.api.peers import GroupProcess
 from relay.cli.run import available_cores, within_limit
 from relay.config.plan import API, ROLES, ProcessPlan
-from relay.run import processes
-from relay.run.processes import (
-    BUSY_CORES,
-    BUSY_S,
-    FIRST_PAUSE_S,
-    LONGEST_PAUSE_S,
-    SETTLE_S,
-    Autoscale,
-    command,
-    cpu_seconds,
-    group_size,
-    next_pause,
-    plan_of,
-    run_processes,
-)
+from relay.run.autoscale import BUSY_CORES, BUSY_S, SETTLE_S, Autoscale
+from relay.run.processes import command, group_size, plan_of
+from relay.run.supervisor import FIRST_PAUSE_S, LONGEST_PAUSE_S, cpu_seconds, next_pause
 
 
 def test_there_is_at_least_one_core_and_never_more_than_we_may_use() -> None:
@@ -75,6 +61,16 @@ def test_the_command_hands_on_what_was_asked_for() -> None:
     ]
 
 
+def test_the_supervisor_imports_next_to_nothing() -> None:
+    script = "import sys, relay.run.supervisor; print(*sys.modules)"
+    loaded = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True).stdout.split()
+    assert {name for name in loaded if name.partition(".")[0] in ("relay", "workers")} == {
+        *("relay", "relay.config", "relay.config.process_count"),
+        *("relay.run", "relay.run.autoscale", "relay.run.supervisor"),
+    }
+    assert not {"asyncio", "logging", "subprocess", "threading", "pydantic", "structlog", "aiohttp"} & set(loaded)
+
+
 @given(st.lists(st.floats(0, LONGEST_PAUSE_S, exclude_max=True), min_size=1, max_size=12))
 def test_pauses_double_up_to_a_bound_while_it_keeps_dying(runs: list[float]) -> None:
     pauses = [0.0]
@@ -87,10 +83,6 @@ def test_pauses_double_up_to_a_bound_while_it_keeps_dying(runs: list[float]) -> 
 @given(st.floats(0, LONGEST_PAUSE_S))
 def test_after_a_long_life_the_pause_is_short_again(pause_s: float) -> None:
     assert next_pause(pause_s, LONGEST_PAUSE_S) == FIRST_PAUSE_S
-
-
-WAITS = "import sys; print('begun', sys.argv[1], flush=True); sys.stdin.read()"
-Capture = pytest.CaptureFixture[str]
 
 
 def load(judge: Autoscale, cores: float, seconds: int, start: float = 0.0) -> list[int]:
@@ -134,25 +126,6 @@ def test_what_a_process_takes_is_read_whatever_its_name_is(tmp_path: Path) -> No
     taken = " ".join(["S", *map(str, range(10)), "250", "50", *map(str, range(30))])
     (tmp_path / "7").mkdir()
     (tmp_path / "7" / "stat").write_text(f"7 (a) b (c) {taken}\n")
-    assert cpu_seconds(7, tmp_path) == 300 / os.sysconf("SC_CLK_TCK")
-    assert cpu_seconds(8, tmp_path) is None
+    assert cpu_seconds(7, str(tmp_path)) == 300 / os.sysconf("SC_CLK_TCK")
+    assert cpu_seconds(8, str(tmp_path)) is None
     assert (cpu_seconds(os.getpid()) or 0) > 0
-
-
-async def test_another_is_started_when_those_that_run_are_busy(monkeypatch: pytest.MonkeyPatch, capfd: Capture) -> None:
-    """Children that only wait, and a system that says they are busy."""
-    monkeypatch.setattr(processes, "command", lambda member, *_: [sys.executable, "-c", WAITS, str(member.index)])
-    monkeypatch.setattr(processes, "cpu_seconds", lambda _pid: 1e6 * time.monotonic())
-    monkeypatch.setattr(processes, "LOOK_EVERY_S", 0.001)
-    monkeypatch.setattr(processes, "SETTLE_S", 0.0)
-    monkeypatch.setattr(processes, "BUSY_S", 0.0)
-    running = asyncio.ensure_future(run_processes(3, ProcessPlan(), None, by_demand=True, api_port=8080, grace_s=5.0))
-    said = ""
-    async with asyncio.timeout(60):
-        while said.count("begun") < 3:
-            await asyncio.sleep(0.01)  # what children write has no event here
-            said += capfd.readouterr().out
-    begun = sorted(line for line in said.splitlines() if line.startswith("begun"))  # who is quick may write first
-    assert begun == ["begun 0", "begun 1", "begun 2"]
-    os.kill(os.getpid(), signal.SIGTERM)
-    assert await running == 0

@@ -70,9 +70,9 @@ class Group:
         return {int(pid) for pid in children.read_text().split()}
 
     def directory(self) -> Path:
-        """Where its sockets are, as its processes are told."""
-        words = Path(f"/proc/{min(self.pids())}/cmdline").read_bytes().split(b"\0")
-        return Path(words[words.index(b"--member") + 3].decode())
+        """Of its sockets, as the command line of the supervisor has it."""
+        words = Path(f"/proc/{self.parent.pid}/cmdline").read_bytes().split(b"\0")
+        return Path(json.loads(words[-2])["directory"])
 
 
 @asynccontextmanager
