@@ -67,7 +67,7 @@ class GitHubEmulator:
         self,
         token: str,
         *,
-        branches: tuple[str, ...] = ("main",),
+        branches: tuple[str, ...] = ("master", "changes", "gh-pages"),
         on_line: Callable[[str], None] = lambda _: None,
     ) -> None:
         self.repository = Repository(branches, time.time)

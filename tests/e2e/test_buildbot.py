@@ -20,8 +20,8 @@ async def buildbot(tmp_path: Path) -> AsyncIterator[Buildbot]:
         yield running
 
 
-async def test_a_build_ends_as_its_command_does(buildbot: Buildbot) -> None:
-    good, bad = await buildbot.force(branch="main"), await buildbot.force(branch="main", command="false")
+async def test_a_build_ends_as_its_commit_says(buildbot: Buildbot) -> None:
+    good, bad = await buildbot.force(branch="main", revision="7f"), await buildbot.force(branch="main", revision="8f")
     assert (await buildbot.result(good), await buildbot.result(bad)) == (SUCCESS, FAILURE)
 
 

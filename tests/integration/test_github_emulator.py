@@ -101,7 +101,7 @@ async def test_a_delivery_that_failed_is_repeated_only_on_request(
     hook = await add_hook(client, url)
     await github.delivered()
     received.statuses = [503]
-    github.push("main", "Fix")
+    github.push("master", "Fix")
     await github.delivered()
     async with client.get(f"hooks/{hook}/deliveries") as response:
         newest = (await response.json())[0]
@@ -125,12 +125,12 @@ async def test_a_receiver_that_is_away_is_a_failed_delivery(github: GitHubEmulat
 
 
 async def test_a_status_is_seen_at_its_commit(github: GitHubEmulator, client: ClientSession) -> None:
-    commit = github.push("main", "Fix")
+    commit = github.push("master", "Fix")
     for state in ("pending", "success"):
         async with client.post(f"statuses/{commit.sha}", json={"state": state, "context": "ci"}) as response:
             assert response.status == 201
             assert response.headers["Location"].endswith(commit.sha)
-    async with client.get("commits/main/status") as response:
+    async with client.get("commits/master/status") as response:
         view = await response.json()
     assert (view["state"], view["sha"], view["total_count"]) == ("success", commit.sha, 1)
     async with client.get(f"commits/{commit.sha}/statuses") as response:
@@ -151,7 +151,7 @@ async def test_a_status_is_seen_at_its_commit(github: GitHubEmulator, client: Cl
 async def test_a_status_needs_a_token_and_a_user_agent(
     github: GitHubEmulator, headers: dict[str, str], status: int, message: str | None
 ) -> None:
-    commit = github.push("main", "Fix")
+    commit = github.push("master", "Fix")
     url = f"{github.url}/statuses/{commit.sha}"
     async with ClientSession() as client, client.post(url, json={"state": "success"}, headers=headers) as response:
         assert response.status == status
@@ -181,7 +181,7 @@ async def test_an_unknown_place_is_refused(github: GitHubEmulator, method: str, 
 
 
 async def test_the_secondary_rate_limit_says_when_to_come_back(github: GitHubEmulator, client: ClientSession) -> None:
-    commit = github.push("main", "Fix")
+    commit = github.push("master", "Fix")
     github.limit(1)
     async with client.post(f"statuses/{commit.sha}", json={"state": "success"}) as response:
         assert (response.status, response.headers["Retry-After"]) == (403, "1")

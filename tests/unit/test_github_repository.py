@@ -8,10 +8,10 @@ from relay.sink.github_repository import GitCommit, GitHubError, Repository
 
 
 def repository() -> Repository:
-    return Repository(("main", "next"), lambda: 1_800_000_000.0)
+    return Repository(("master", "next"), lambda: 1_800_000_000.0)
 
 
-def pushed(of: Repository, branch: str = "main", message: str = "Fix") -> GitCommit:
+def pushed(of: Repository, branch: str = "master", message: str = "Fix") -> GitCommit:
     return of.commit(branch, message, "README.md")
 
 
@@ -69,7 +69,7 @@ def test_a_status_that_github_refuses(body: object, status: int, text: str) -> N
     assert commit.statuses == []
 
 
-@pytest.mark.parametrize("sha", ["abc", "0" * 40, "main", "../" * 5])
+@pytest.mark.parametrize("sha", ["abc", "0" * 40, "master", "../" * 5])
 def test_a_status_needs_a_commit(sha: str) -> None:
     with pytest.raises(GitHubError, match="No commit found for SHA"):
         repository().add_status(sha, {"state": "success"})
@@ -96,7 +96,7 @@ def test_the_payload_of_a_push_names_the_commit_and_only_the_emulator() -> None:
     repo = repository()
     first, second = pushed(repo), pushed(repo, message="More")
     event = json.loads(repo.push_event(second, "http://127.0.0.1:1"))
-    assert (event["ref"], event["before"], event["after"]) == ("refs/heads/main", first.sha, second.sha)
+    assert (event["ref"], event["before"], event["after"]) == ("refs/heads/master", first.sha, second.sha)
     assert event["head_commit"]["message"] == "More"
     assert event["repository"]["statuses_url"] == f"http://127.0.0.1:1/repos/{repo.full_name}/statuses/{{sha}}"
     assert not [url for url in ("https://github.com", "https://api.github.com") if url in json.dumps(event)]
@@ -105,7 +105,7 @@ def test_the_payload_of_a_push_names_the_commit_and_only_the_emulator() -> None:
 def test_a_file_that_exists_is_not_created_again() -> None:
     repo = repository()
     body = {"message": "Fix", "content": "aGVsbG8="}
-    assert repo.put_file("a.txt", body).branch == "main"
+    assert repo.put_file("a.txt", body).branch == "master"
     with pytest.raises(GitHubError, match='"sha" wasn\'t supplied'):
         repo.put_file("a.txt", body)
     assert repo.put_file("a.txt", body | {"branch": "next"}).branch == "next"
