@@ -61,10 +61,14 @@ class Served:
         return text.replace("http://127.0.0.1:9000", self.receiver)
 
 
-async def follow(chosen: Sequence[Fence], served: Served, folder: Path, environ: dict[str, str]) -> None:
+async def follow(
+    chosen: Sequence[Fence], served: Served, folder: Path, environ: dict[str, str], timeout_s: float = TIMEOUT_S
+) -> None:
     """Run these fences of a page, in one shell. Fails if one of them does, or does not print what its mark says."""
     (folder / ".venv").symlink_to(Path(sys.executable).parents[1])
-    code, output = await run(BEFORE + "".join(served.placed(shell(fence)) for fence in chosen), folder, environ)
+    code, output = await run(
+        BEFORE + "".join(served.placed(shell(fence)) for fence in chosen), folder, environ, timeout_s
+    )
     parts = output.split(f"{END}\n")
     if code != 0:
         fence = chosen[min(len(parts), len(chosen)) - 1]
@@ -102,7 +106,7 @@ def here(text: str, file: str) -> str:
     return f"cat > {file} <<'{END}'\n{text.rstrip()}\n{END}"
 
 
-async def run(script: str, folder: Path, environ: dict[str, str]) -> tuple[int, str]:
+async def run(script: str, folder: Path, environ: dict[str, str], timeout_s: float) -> tuple[int, str]:
     """Its exit code, and what it prints on both streams."""
     clean = {name: value for name, value in os.environ.items() if not name.startswith("RELAY_")}
     path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
@@ -119,7 +123,7 @@ async def run(script: str, folder: Path, environ: dict[str, str]) -> tuple[int, 
             stderr=output,
         )
         try:
-            await asyncio.wait_for(process.wait(), TIMEOUT_S)
+            await asyncio.wait_for(process.wait(), timeout_s)
         except TimeoutError:
             process.terminate()  # what it serves is then stopped
             await process.wait()
