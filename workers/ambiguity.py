@@ -5,13 +5,19 @@
 2. Any other receiver gets the message again, or the message is dead-lettered, as configured.
 """
 
+from collections.abc import Callable
 from functools import partial
 from math import inf
 from typing import assert_never
 
+from msgspec import structs
+
+from relay.domain.expression import ExpressionError
 from relay.domain.identity import webhook_id
 from relay.domain.receiver import Receiver
-from relay.domain.status import AnswerReady, AskLater, NeverSeen, StatusGone, StatusReading, StillRunning, status_url
+from relay.domain.status import AnswerReady, AskLater, NeverSeen, StatusGone, StillRunning, status_url
+from relay.domain.status_chain import ChainReading, NoAnswer, Position, StepFinished, first_position
+from relay.domain.template import UrlRefused
 from relay.engine.work import Dead, Decision, Done, Later, Resend, Step
 from relay.state.attempts import Change
 from relay.state.rows import Result, Stage
@@ -31,7 +37,9 @@ class Doubt:
         receiver = work.receiver
         if can_be_asked(receiver):
             url = _url(receiver, work)
-            return ask(self._outside, _about(work), work.hop, receiver, url, partial(self._decide, work, url))
+            if isinstance(url, Dead):
+                return url
+            return self._ask(work, url, self._decide)
         if receiver.on_ambiguous == "dead_letter":
             said = f": {work.said}" if work.said else ""
             return Dead("ambiguous", f"an attempt was started, and its outcome is unknown{said}")
@@ -40,17 +48,25 @@ class Doubt:
     def before(self, work: Delivery) -> Step:
         """Asks the receiver once before anything is sent, as the delivery's previous life may have reached it."""
         url = _url(work.receiver, work)
-        return ask(self._outside, _about(work), work.hop, work.receiver, url, partial(self._decide_before, work, url))
+        return url if isinstance(url, Dead) else self._ask(work, url, self._decide_before)
 
-    def _decide_before(self, work: Delivery, url: str, reading: StatusReading) -> Decision:
+    def _ask(
+        self, work: Delivery, at: Position, decide: Callable[[Delivery, Position, ChainReading], Decision]
+    ) -> Step:
+        hop, payload = structs.replace(work.hop, chain=at.text or None), work.record.value or b""
+        return ask(self._outside, _about(work), hop, work.receiver, at.url, payload, partial(decide, work, at))
+
+    def _decide_before(self, work: Delivery, at: Position, reading: ChainReading) -> Decision:
         if not isinstance(reading, NeverSeen):
-            return self._decide(work, url, reading)
+            return self._decide(work, at, reading)
         work.asked += 1
         return Later(0.0, "the receiver never saw it", Change.RELEASED)
 
-    def _decide(self, work: Delivery, url: str, reading: StatusReading) -> Decision:
+    def _decide(self, work: Delivery, at: Position, reading: ChainReading) -> Decision:
         now, meter = self._outside.clock.time(), self._outside.meter
         work.asked += 1
+        if isinstance(reading, StepFinished | NoAnswer):  # it has the message: the chain goes on from here
+            reading = StillRunning(0.0)
         if work.newer_than_loss and isinstance(reading, AnswerReady | StillRunning):
             return self._unproved(work, now)
         match reading:
@@ -61,7 +77,8 @@ class Doubt:
                 return Done(stage=Stage.PUBLISHED, result=result, healthy=True)
             case StillRunning(ask_after_s):
                 meter.delivered(work.receiver.name, work.age_s(now))
-                result = Result("accepted", 202, status_url=url, ask_after_s=ask_after_s)
+                chain = at.text or None
+                result = Result("accepted", 202, status_url=at.url, ask_after_s=ask_after_s, chain=chain)
                 return Done(stage=Stage.AWAITING, result=result, healthy=True)
             case NeverSeen():
                 return _again(work)
@@ -87,10 +104,16 @@ def _about(work: Delivery) -> RequestPurpose:
     return work.purpose("status", work.receiver.post, work.asked + 1, work.attempts)
 
 
-def _url(receiver: Receiver, work: Delivery) -> str:
+def _url(receiver: Receiver, work: Delivery) -> Position | Dead:
+    """Where to ask; Dead if this message leads to a URL that must not be requested."""
     delivery = work.hop.delivery
+    if receiver.status_steps:
+        try:
+            return first_position(receiver, work.hop, work.record.value or b"")
+        except (ExpressionError, UrlRefused) as error:
+            return Dead("ambiguous", f"the outcome of an attempt is unknown, and the receiver cannot be asked: {error}")
     identity = webhook_id(delivery.source_id, delivery.message_id)
-    return status_url(receiver.status_endpoint or "", delivery, webhook_id=identity, response_body=b"")
+    return Position(status_url(receiver.status_endpoint or "", delivery, webhook_id=identity, response_body=b""), "")
 
 
 def _again(work: Delivery) -> Resend | Dead:

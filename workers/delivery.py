@@ -13,6 +13,7 @@ from relay.domain.ordering import is_by_value
 from relay.domain.outcome import Ambiguous, NotNow, NotProcessed, healthy
 from relay.domain.receiver import BreakerPolicy, Endpoint, Receiver, RetryPolicy, Source
 from relay.domain.schedule import GiveUp, Jitter, RetryAgain, backoff, next_attempt
+from relay.domain.status_chain import can_be_asked_first
 from relay.engine.work import Dead, GateRules, Later, Work
 from relay.log.port import Record
 from relay.state.attempts import Change, Limits
@@ -146,6 +147,8 @@ def not_sendable(receiver: Receiver) -> Later | None:
 
 def can_be_asked(receiver: Receiver) -> bool:
     """Whether the receiver can be asked about a message although its response to the POST was lost."""
+    if receiver.status_steps:
+        return can_be_asked_first(receiver)
     return receiver.status_endpoint is not None and "{response." not in receiver.status_endpoint
 
 

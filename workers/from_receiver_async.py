@@ -6,7 +6,7 @@
    other gets a dead letter (`receiver_forgot` if it last said that it never saw the message, else `answer_timeout`).
 3. Poll the status URL, if there is one. Otherwise wait for the receiver's callback, which ends the row from outside.
 4. An answer is published to `to_sender`. While the receiver is still working: poll again, less and less often, never
-   beyond the deadline.
+   beyond the deadline. After a step of a chain: poll the URL of the next one.
 """
 
 from functools import partial
@@ -16,6 +16,8 @@ from typing import assert_never
 from msgspec import structs
 
 from relay.domain.directory import Directory
+from relay.domain.exchange import Response
+from relay.domain.expression import ExpressionError
 from relay.domain.hop import Hop, decode_hop, encode_hop
 from relay.domain.identity import webhook_id
 from relay.domain.receiver import Receiver
@@ -25,11 +27,21 @@ from relay.domain.status import (
     AskLater,
     NeverSeen,
     StatusGone,
-    StatusReading,
     StillRunning,
     status_url,
     unaskable,
 )
+from relay.domain.status_chain import (
+    ChainReading,
+    NoAnswer,
+    Position,
+    StepFinished,
+    current_step,
+    decode_chain,
+    first_position,
+    next_position,
+)
+from relay.domain.template import UrlRefused
 from relay.domain.topics import Topics
 from relay.engine.work import FINISHED_AT, Dead, Decision, Done, GateRules, Later, Step
 from relay.log.port import NewRecord, Record
@@ -77,6 +89,8 @@ class Awaited(HopWork):
         url, receiver, delivery = self.hop.status_url, self.receiver, self.hop.delivery
         if url is None or is_of_receiver(url, receiver):
             return url
+        if receiver.status_steps:
+            return self._first_url()
         if (
             receiver.status_endpoint is None
             or not can_be_asked(receiver)
@@ -85,6 +99,26 @@ class Awaited(HopWork):
             return None
         identity = webhook_id(delivery.source_id, delivery.message_id)
         return status_url(receiver.status_endpoint, delivery, webhook_id=identity, response_body=b"")
+
+    def _first_url(self) -> str | None:
+        """The receiver has other origins now: its chain begins again, if that needs no response to the POST."""
+        if not can_be_asked(self.receiver):
+            return None
+        try:
+            position = first_position(self.receiver, self.hop, self.record.value or b"")
+        except (ExpressionError, UrlRefused):
+            return None
+        self.move_to(position)
+        return position.url
+
+    def move_to(self, position: Position | str) -> None:
+        """Keeps the position in the chain in the record itself, as `heard` does. `position`: or else why the next step
+        cannot be asked."""
+        if isinstance(position, str):
+            self.hop = structs.replace(self.hop, status_url=None, not_asked=position, reason=None)
+        else:
+            self.hop = structs.replace(self.hop, status_url=position.url, chain=position.text, reason=None)
+        self.record = structs.replace(self.record, headers=encode_hop(self.hop))
 
     @property
     def not_asked(self) -> str:
@@ -98,7 +132,7 @@ class Awaited(HopWork):
         """Whether the receiver last said that it never saw this message."""
         return self.hop.reason == FORGOT
 
-    def heard(self, reading: StatusReading) -> None:
+    def heard(self, reading: ChainReading) -> None:
         """Keeps the reading in the record itself, for the deadline: by then only a parked copy of it may be left."""
         reason = FORGOT if isinstance(reading, NeverSeen) else None
         if reason != self.hop.reason:
@@ -153,7 +187,8 @@ class FromReceiverAsync:
         if url is None:
             return self._later(work, inf, "waiting for the receiver's callback")
         about = work.purpose("status", work.receiver.post, work.polls, work.attempts)
-        return ask(self._outside, about, work.hop, work.receiver, url, partial(self._decide, work))
+        payload = work.record.value or b""
+        return ask(self._outside, about, work.hop, work.receiver, url, payload, partial(self._decide, work))
 
     def resume(self, work: Awaited, result: Result) -> Done | Dead:
         if result.outcome == "dead":
@@ -170,7 +205,7 @@ class FromReceiverAsync:
 
     def _at_deadline(self, work: Awaited) -> Dead | Done:
         receiver = work.receiver
-        if receiver.status_endpoint is None and receiver.answer == "optional":
+        if receiver.status_endpoint is None and not receiver.status_steps and receiver.answer == "optional":
             return Done(stage=Stage.PUBLISHED, result=Result("delivered", 202))
         if work.forgotten:
             return Dead(FORGOT, "the receiver accepted the message, and then said that it never saw it", 404)
@@ -179,13 +214,17 @@ class FromReceiverAsync:
         said = f"; the last: {work.said}" if work.said else ""
         return Dead("answer_timeout", f"no answer within {receiver.answer_deadline:g} s{nowhere}{asked}{said}")
 
-    def _decide(self, work: Awaited, reading: StatusReading) -> Decision:
+    def _decide(self, work: Awaited, reading: ChainReading) -> Decision:
         work.heard(reading)
         match reading:
             case AnswerReady(status, content_type, body, truncated):
                 self._count(work)
                 result = Result("answered", status, content_type, body, truncated)
                 return Done(stage=Stage.PUBLISHED, result=result, up=True)
+            case StepFinished(response):
+                return self._next_step(work, response)
+            case NoAnswer(detail):
+                return Dead("invalid", f"the answer cannot be made: {detail}")
             case StillRunning(ask_after_s):
                 return self._later(work, self._again_s(work, ask_after_s), "still working", up=True)
             case NeverSeen():
@@ -198,13 +237,28 @@ class FromReceiverAsync:
                 return structs.replace(self._later(work, wait_s, kind), pause_s=wait_s if whole else 0.0, detail=detail)
         assert_never(reading)
 
+    def _next_step(self, work: Awaited, response: Response) -> Later:
+        """The chain goes on from a parked copy, so that no crash takes it back to a step that may no longer exist."""
+        try:
+            work.move_to(next_position(work.receiver, work.hop, work.record.value or b"", response, polls=work.polls))
+        except (ExpressionError, UrlRefused) as error:
+            work.move_to(str(error))
+            return structs.replace(self._later(work, inf, "no next step", up=True), park=True, detail=str(error))
+        at, of = decode_chain(work.hop.chain).step, len(work.receiver.status_steps)
+        return structs.replace(self._later(work, 0.0, f"step {at} of {of} is finished", up=True), park=True)
+
     def _count(self, work: Awaited) -> None:
         accepted_ms = work.hop.accepted_ms or work.record.timestamp_ms
         age_s = self._outside.clock.time() - accepted_ms / 1000
         self._outside.meter.answered(work.receiver.name, "poll", age_s)
 
     def _again_s(self, work: Awaited, wish_s: float | None) -> float:
-        return ask_again_s(wish_s, work.polls, work.receiver.poll)
+        receiver, asked = work.receiver, work.polls
+        if not receiver.status_steps:
+            return ask_again_s(wish_s, asked, receiver.poll)
+        chain = decode_chain(work.hop.chain)
+        policy = current_step(receiver, chain).poll or receiver.poll
+        return ask_again_s(wish_s, max(1, asked - chain.polls), policy)
 
     def _later(self, work: Awaited, seconds: float, why: str, *, up: bool = False) -> Later:
         """Never beyond the deadline, which has to be noticed."""

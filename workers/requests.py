@@ -12,7 +12,8 @@ from relay.domain.outcome import Gone, NotNow, classify, healthy
 from relay.domain.receiver import Endpoint, PollPolicy, Receiver
 from relay.domain.requests import ping_request, status_request
 from relay.domain.schedule import poll_delay
-from relay.domain.status import AskLater, StatusReading, read_status
+from relay.domain.status import AskLater, read_status
+from relay.domain.status_chain import ChainReading, read_step
 from relay.engine.work import Call, Decision, Later
 from relay.state.attempts import Change
 from workers.dependencies import Outside
@@ -25,17 +26,24 @@ def ask(
     hop: Hop,
     receiver: Receiver,
     url: str,
-    decide: Callable[[StatusReading], Decision],
+    payload: bytes,
+    decide: Callable[[ChainReading], Decision],
 ) -> Call[Exchange]:
-    """Ask `receiver` at `url` about the delivery of `hop`; `decide` says what the reading means for it."""
+    """Ask `receiver` at `url` about the delivery of `hop`; `decide` says what the reading means for it. `payload`: of
+    the message."""
     hop = outside.traced(hop, about.kind, about.attempt)
     timeout_s = receiver.post.timeout
     request = status_request(url, receiver, user_agent=outside.user_agent, timeout_s=timeout_s, hop=hop)
 
     def read(exchange: Exchange) -> Decision:
-        reading = read_status(exchange, status_map=receiver.status_map, now=outside.clock.time())
+        now = outside.clock.time()
+        if receiver.status_steps:
+            reading = read_step(exchange, receiver, hop, payload, now=now)
+        else:
+            reading = read_status(exchange, status_map=receiver.status_map, now=now)
         if isinstance(reading, AskLater):
-            reading = replace(reading, detail=failure_detail(exchange, receiver.post, url=url, method="GET"))
+            words = failure_detail(exchange, receiver.post, url=url, method="GET")
+            reading = replace(reading, detail=f"{reading.detail}; {words}" if reading.detail else words)
         return decide(reading)
 
     return outside.call(about, request, read)

@@ -21,7 +21,8 @@ from msgspec import structs
 from relay.clock import Clock
 from relay.domain.directory import Directory, Moves, NoMoves
 from relay.domain.errors import InvalidRecord
-from relay.domain.exchange import Exchange
+from relay.domain.exchange import Exchange, Response
+from relay.domain.expression import ExpressionError
 from relay.domain.failure import failure_detail
 from relay.domain.hop import decode_hop, encode_hop
 from relay.domain.identity import webhook_id
@@ -38,10 +39,13 @@ from relay.domain.outcome import (
     classify,
     healthy,
 )
+from relay.domain.receiver import Receiver
 from relay.domain.requests import post_request
 from relay.domain.route import waits
 from relay.domain.schedule import backoff
 from relay.domain.status import StatusTemplateError, status_url, unaskable
+from relay.domain.status_chain import Position, first_position
+from relay.domain.template import UrlRefused
 from relay.domain.topics import SHARED, Topics, lane_of
 from relay.domain.urls import location_url
 from relay.engine.work import FINISHED_AT, Call, Dead, Decision, Done, Later, Seen, Step
@@ -132,8 +136,7 @@ class ToReceiver:
         if work.rest_s(self._outside.clock.time()) <= 0:
             said = f"; the last: {work.said}" if work.said else ""
             return Dead("expired", f"not delivered within max_age after {work.attempts} attempts{said}")
-        endpoint = receiver.status_endpoint
-        fault = unaskable(endpoint, work.hop.delivery) if endpoint is not None else None
+        fault = _unaskable(work, receiver)
         if fault is not None:
             return Dead("invalid", fault)
         return self._other_lane_first(work) if waits(receiver, work.hop.move) else None
@@ -215,7 +218,7 @@ class ToReceiver:
             case Delivered(status):
                 return Done(stage=Stage.PUBLISHED, result=Result("delivered", status), healthy=health)
             case Accepted():
-                return Done(stage=Stage.AWAITING, result=_accepted(work, outcome), healthy=health)
+                return Done(stage=Stage.AWAITING, result=_accepted(work, outcome, exchange), healthy=health)
         return self._failed(work, outcome, failure_detail(exchange, work.receiver.post))
 
     def _failed(
@@ -274,6 +277,7 @@ class ToReceiver:
             status_url=result.status_url,
             ask_after_s=result.ask_after_s,
             not_asked=result.detail,
+            chain=result.chain,
             move=0,
             ask_first=False,
         )
@@ -283,14 +287,37 @@ class ToReceiver:
         return NewRecord(topic, work.record.key, work.record.value, encode_hop(hop))
 
 
-def _accepted(work: Delivery, outcome: Accepted) -> Result:
-    """The answer arrives later: the URL to poll, and when."""
+def _unaskable(work: Delivery, receiver: Receiver) -> str | None:
+    """Why the receiver could not be asked about this delivery if its response were lost; None if it could, or if it
+    never can."""
+    if receiver.status_steps:
+        return _first_position(work)[1] if can_be_asked(receiver) else None
+    return None if receiver.status_endpoint is None else unaskable(receiver.status_endpoint, work.hop.delivery)
+
+
+def _first_position(work: Delivery, response: Response | None = None) -> tuple[Position | None, str | None]:
+    """Where the chain begins, or why it cannot."""
+    hop = structs.replace(work.hop, attempt=work.attempts)
+    try:
+        return first_position(work.receiver, hop, work.record.value or b"", response), None
+    except (ExpressionError, UrlRefused) as error:
+        return None, str(error)
+
+
+def _accepted(work: Delivery, outcome: Accepted, exchange: Exchange) -> Result:
+    """The answer arrives later: the URL to poll, and when. Without one it can still use the answer URL, or else the
+    deadline ends it."""
     receiver, delivery = work.receiver, work.hop.delivery
+    if receiver.status_steps:
+        at, fault = _first_position(work, exchange if isinstance(exchange, Response) else None)
+        if at is None:
+            return Result("accepted", outcome.status, detail=fault, ask_after_s=outcome.ask_after_s)
+        return Result("accepted", outcome.status, status_url=at.url, ask_after_s=outcome.ask_after_s, chain=at.text)
     url = location_url(receiver.post.url, outcome.location) if outcome.location else None
     if url is None and receiver.status_endpoint is not None:
         identity = webhook_id(delivery.source_id, delivery.message_id)
         try:
             url = status_url(receiver.status_endpoint, delivery, webhook_id=identity, response_body=outcome.body)
-        except StatusTemplateError as error:  # it can still use the answer URL; else the deadline ends it
+        except StatusTemplateError as error:
             return Result("accepted", outcome.status, detail=str(error), ask_after_s=outcome.ask_after_s)
     return Result("accepted", outcome.status, status_url=url, ask_after_s=outcome.ask_after_s)

@@ -284,7 +284,7 @@ def _waits_itself(seen: Watched) -> bool:
 def _of_answer(row: Row, around: Around, since: float | None, now: float) -> DeliveryWait:
     receiver, health = around.receiver, around.held.health
     until = None if since is None else since + receiver.answer_deadline
-    if receiver.status_endpoint is None and not row.polls:
+    if receiver.status_endpoint is None and not receiver.status_steps and not row.polls:
         return DeliveryWait("answer", since, until, "the receiver accepted it, and is to POST its answer")
     if health.paused_for_s > 0:
         hold = _endpoint_hold(around.held, since, now)

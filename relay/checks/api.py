@@ -167,4 +167,7 @@ def log_answer_urls(settings: Settings, plan: ProcessPlan, urls: AnswerUrls, rec
 
 
 def _answering(receivers: Mapping[str, Receiver]) -> dict[str, AnsweringReceiver]:
-    return {name: AnsweringReceiver(one.post.url, one.status_endpoint is not None) for name, one in receivers.items()}
+    return {
+        name: AnsweringReceiver(one.post.url, bool(one.status_endpoint or one.status_steps))
+        for name, one in receivers.items()
+    }

@@ -39,7 +39,8 @@ def notes_on(receivers: Mapping[str, ReceiverEntry], settings: Settings) -> list
     """The problems that `relay run` would have with answer URLs."""
     base = settings.public_url or own_url(settings.api_host, settings.api_port)
     answering = {
-        name: AnsweringReceiver(one.post_endpoint, one.status_endpoint is not None) for name, one in receivers.items()
+        name: AnsweringReceiver(one.post_endpoint, bool(one.status_endpoint or one.status_steps))
+        for name, one in receivers.items()
     }
     return [str(finding) for finding in findings(settings, AnswerUrls(answer_secrets(settings), base), answering)]
 

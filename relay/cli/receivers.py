@@ -163,5 +163,9 @@ def _retry(entry: EndpointEntry) -> str:
 
 
 def _answer(entry: ReceiverEntry) -> str:
-    how = "in the response, by status GET or callback" if entry.status_endpoint else "in the response or by callback"
+    how = (
+        "in the response, by status GET or callback"
+        if entry.status_endpoint or entry.status_steps
+        else "in the response or by callback"
+    )
     return f"{how}, {entry.answer} within {format_duration(entry.answer_deadline)}"

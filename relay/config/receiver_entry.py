@@ -40,11 +40,16 @@ from relay.domain.ed25519 import is_private_key
 from relay.domain.forwarding import check_pattern
 from relay.domain.receiver import Verification
 from relay.domain.status import check_template
+from relay.domain.template import OPENING
 from relay.domain.urls import same_origin
 
 
 def check_provable(
-    kind: Verification, secrets: tuple[str, ...] | None, post_endpoint: str | None, status_endpoint: str | None
+    kind: Verification,
+    secrets: tuple[str, ...] | None,
+    post_endpoint: str | None,
+    status_endpoint: str | None,
+    allow_origins: tuple[str, ...] = (),
 ) -> None:
     """Raises ValueError if such a handshake is not possible, or would not prove every URL that is used later. A value
     is None if the field is absent or invalid."""
@@ -52,6 +57,8 @@ def check_provable(
         return
     if kind == "hmac" and secrets is not None and all(map(is_private_key, secrets)):
         raise ValueError("'hmac' needs a secret that both sides have, so not a private key (whsk_)")
+    if allow_origins:
+        raise ValueError(f"{kind!r} only proves the origin of post_endpoint: leave allow_origins out")
     urls = (post_endpoint, status_endpoint)
     if None in urls or any(map(has_reference, filter(None, urls))):
         return
@@ -59,6 +66,15 @@ def check_provable(
         raise ValueError(
             f"{kind!r} only proves the origin of post_endpoint: status_endpoint has to have the same, or be left out"
         )
+
+
+def _check_origin(place: str, url: str, info: ValidationInfo) -> None:
+    """Raises ValueError if the fixed part of `url` leads to an origin that is not the receiver's."""
+    own, others = info.data.get("post_endpoint"), info.data.get("allow_origins")
+    if own is None or others is None or url.startswith(OPENING) or any(map(has_reference, (url, own, *others))):
+        return
+    if not any(same_origin(url, each) for each in (own, *others)):
+        raise ValueError(f"{place}: its origin is neither that of post_endpoint nor in allow_origins")
 
 
 def _template(value: str) -> str:
@@ -226,7 +242,16 @@ class ReceiverEntry(FromPreset, EndpointEntry):
     ) -> tuple[StatusStepEntry, ...]:
         if steps and info.data.get("status_endpoint") is not None:
             raise ValueError("takes the place of status_endpoint and status; leave one of the two forms out")
+        for at, step in enumerate(steps):
+            _check_origin(f"[{at}].url", step.url, info)
         return steps
+
+    @field_validator("request")
+    @classmethod
+    def _leads_to_its_origins(cls, request: RequestEntry | None, info: ValidationInfo) -> RequestEntry | None:
+        if request is not None and request.url is not None:
+            _check_origin("url", request.url, info)
+        return request
 
     @field_validator("codes")
     @classmethod
@@ -257,7 +282,9 @@ class ReceiverEntry(FromPreset, EndpointEntry):
     @field_validator("verification")
     @classmethod
     def _can_be_proved(cls, kind: Verification, info: ValidationInfo) -> Verification:
-        check_provable(kind, secrets_in(info), info.data.get("post_endpoint"), info.data.get("status_endpoint"))
+        data = info.data
+        origins = data.get("allow_origins", ())
+        check_provable(kind, secrets_in(info), data.get("post_endpoint"), data.get("status_endpoint"), origins)
         return kind
 
     @field_validator("filter")

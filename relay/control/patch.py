@@ -99,7 +99,8 @@ def with_verification(draft: Raw, former: Raw, rules: Rules) -> Raw:
     """`draft` with the required verification, if it is new or has other URLs than `former`. Raises Faulty if it
     declares another kind."""
     required = rules.verification
-    stays = all(draft.get(field) == former.get(field) for field in ("post_endpoint", "status_endpoint", "verification"))
+    proved = ("post_endpoint", "status_endpoint", "allow_origins", "verification")
+    stays = all(draft.get(field) == former.get(field) for field in proved)
     if required == "none" or (former and stays):
         return draft
     if draft.get("verification", required) != required:

@@ -5,12 +5,12 @@ from dataclasses import dataclass, field, replace
 from typing import Literal
 
 from relay.domain.egress import Egress
-from relay.domain.expression import Expression
+from relay.domain.expression import Expression, Path
 from relay.domain.filters import Filter
 from relay.domain.life import NO_LIFE, Life
 from relay.domain.quota import Quota
 from relay.domain.request_form import RequestForm
-from relay.domain.template import Template, Tree
+from relay.domain.template import Template, Tree, paths_of
 
 LaneKind = Literal["dedicated", "shared"]
 SignatureStyle = Literal["standard", "github", "stripe"]
@@ -87,6 +87,11 @@ class StatusStep:
     unknown: Expression | None = None
     answer: Tree = None
     poll: PollPolicy | None = None
+
+    @property
+    def answer_paths(self) -> list[Path]:
+        """The parts of variables that the answer needs."""
+        return paths_of(self.answer)
 
 
 OutcomeClass = Literal["accepted", "answered", "delivered", "not_now", "ambiguous", "not_processed", "rejected", "gone"]

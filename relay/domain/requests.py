@@ -9,6 +9,7 @@ from urllib.parse import quote
 
 from msgspec import structs
 
+from relay.domain.egress import Egress
 from relay.domain.exchange import Request
 from relay.domain.forwarding import wanted
 from relay.domain.headers import VISIBLE, check_header_name, header_value
@@ -147,7 +148,12 @@ def consent_request(endpoint: Endpoint, origin: str, rate: int | None, *, user_a
 
 
 def is_of_receiver(url: str, receiver: Receiver) -> bool:
-    """Whether `url` is on an origin configured for the receiver. Other origins must not get its credentials."""
+    """Whether `url` is on an origin configured for the receiver."""
+    return _has_credentials_of(url, receiver) or any(same_origin(url, one) for one in receiver.post.allow_origins)
+
+
+def _has_credentials_of(url: str, receiver: Receiver) -> bool:
+    """Whether requests to `url` carry the receiver's credentials. No other origin may get them."""
     configured = (receiver.post.url, receiver.status_endpoint)
     return any(endpoint is not None and same_origin(url, endpoint) for endpoint in configured)
 
@@ -155,15 +161,24 @@ def is_of_receiver(url: str, receiver: Receiver) -> bool:
 def status_request(
     url: str, receiver: Receiver, *, user_agent: str, timeout_s: float, hop: Hop | None = None
 ) -> Request:
-    """The status GET of a delivery, with the receiver's own static headers, and in the trace of `hop`.
+    """The status GET of a delivery, with the receiver's own static headers, and in the trace of `hop`. Without these
+    headers for an origin of `allow_origins`.
 
-    Raises ValueError for a URL that is not the receiver's, because no other server may get its credentials.
+    Raises ValueError for a URL that is not the receiver's.
     """
     if not is_of_receiver(url, receiver):
         raise ValueError("the status URL is on an origin that is not the receiver's")
     trace = () if hop is None else trace_headers(hop.traceparent, hop.tracestate)
-    headers = (("user-agent", header_value(user_agent)), *trace, *_own_headers(receiver.post.headers))
+    headers = (("user-agent", header_value(user_agent)), *trace)
+    if not _has_credentials_of(url, receiver):
+        return Request("GET", url, headers, timeout_s=timeout_s, egress=without_credentials(receiver.post.egress))
+    headers += _own_headers(receiver.post.headers)
     return Request("GET", url, headers, timeout_s=timeout_s, egress=receiver.post.egress)
+
+
+def without_credentials(egress: Egress | None) -> Egress | None:
+    """The connection settings for an origin that must not get the endpoint's credentials."""
+    return None if egress is None or egress.proxy is None else Egress(proxy=egress.proxy)
 
 
 def callback_request(

@@ -202,7 +202,7 @@ def url_of(made: Template, variables: Variables, *, base: str, origins: Sequence
     url = "".join(parts)
     if len(url) > MOST_URL:
         raise UrlRefused(f"{made.place}: the URL has more than {MOST_URL} characters")
-    if not made.is_constant and not any(same_origin(url, each) for each in origins):
+    if not any(same_origin(url, each) for each in origins):
         raise UrlRefused(f"{made.place}: {shown(_origin(url))} is no origin that it may lead to; see allow_origins")
     return url
 

@@ -66,7 +66,7 @@ def later(lane: Lane[W], work: W, event: Event, decision: Later, now: float) -> 
     if not work.out_of_order and patience_left_s(work, now) <= 0:
         work.out_of_order = True
         lane.order.step_aside(work, now)
-    if is_to_be_parked(lane, decision.due_in_s) or (work.parked_at is not None and lane.policy.parks):
+    if decision.park or is_to_be_parked(lane, decision.due_in_s) or (work.parked_at is not None and lane.policy.parks):
         leave_line(lane, work, event, park, now)
     else:
         advance(work, event, Phase.WAITING)

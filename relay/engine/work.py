@@ -37,7 +37,8 @@ class Done(Struct, frozen=True):
 
 class Later(Struct, frozen=True):
     """Not now; again in `due_in_s`. `change`: RETRY (not processed), DOUBT (unknown), RELEASED (never sent).
-    `detail`: the cause, in words. `up`: it answered a GET."""
+    `detail`: the cause, in words. `up`: it answered a GET. `park`: its record has changed, so it is parked even for a
+    short wait: then the change is on the log."""
 
     due_in_s: float
     reason: str
@@ -48,6 +49,7 @@ class Later(Struct, frozen=True):
     up: bool = False
     pause_s: float = 0.0
     detail: str | None = None
+    park: bool = False
 
 
 class Dead(Struct, frozen=True):
