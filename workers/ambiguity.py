@@ -16,7 +16,7 @@ from relay.domain.expression import ExpressionError
 from relay.domain.identity import webhook_id
 from relay.domain.receiver import Receiver
 from relay.domain.status import AnswerReady, AskLater, NeverSeen, StatusGone, StillRunning, status_url
-from relay.domain.status_chain import ChainReading, NoAnswer, Position, StepFinished, first_position
+from relay.domain.status_chain import ChainPosition, ChainReading, NoAnswer, StepFinished, first_position
 from relay.domain.template import UrlRefused
 from relay.engine.work import Dead, Decision, Done, Later, Resend, Step
 from relay.state.attempts import Change
@@ -51,18 +51,18 @@ class Doubt:
         return url if isinstance(url, Dead) else self._ask(work, url, self._decide_before)
 
     def _ask(
-        self, work: Delivery, at: Position, decide: Callable[[Delivery, Position, ChainReading], Decision]
+        self, work: Delivery, at: ChainPosition, decide: Callable[[Delivery, ChainPosition, ChainReading], Decision]
     ) -> Step:
         hop, payload = structs.replace(work.hop, chain=at.text or None), work.record.value or b""
         return ask(self._outside, _about(work), hop, work.receiver, at.url, payload, partial(decide, work, at))
 
-    def _decide_before(self, work: Delivery, at: Position, reading: ChainReading) -> Decision:
+    def _decide_before(self, work: Delivery, at: ChainPosition, reading: ChainReading) -> Decision:
         if not isinstance(reading, NeverSeen):
             return self._decide(work, at, reading)
         work.asked += 1
         return Later(0.0, "the receiver never saw it", Change.RELEASED)
 
-    def _decide(self, work: Delivery, at: Position, reading: ChainReading) -> Decision:
+    def _decide(self, work: Delivery, at: ChainPosition, reading: ChainReading) -> Decision:
         now, meter = self._outside.clock.time(), self._outside.meter
         work.asked += 1
         if isinstance(reading, StepFinished | NoAnswer):  # it has the message: the chain goes on from here
@@ -104,7 +104,7 @@ def _about(work: Delivery) -> RequestPurpose:
     return work.purpose("status", work.receiver.post, work.asked + 1, work.attempts)
 
 
-def _url(receiver: Receiver, work: Delivery) -> Position | Dead:
+def _url(receiver: Receiver, work: Delivery) -> ChainPosition | Dead:
     """Where to ask; Dead if this message leads to a URL that must not be requested."""
     delivery = work.hop.delivery
     if receiver.status_steps:
@@ -113,7 +113,9 @@ def _url(receiver: Receiver, work: Delivery) -> Position | Dead:
         except (ExpressionError, UrlRefused) as error:
             return Dead("ambiguous", f"the outcome of an attempt is unknown, and the receiver cannot be asked: {error}")
     identity = webhook_id(delivery.source_id, delivery.message_id)
-    return Position(status_url(receiver.status_endpoint or "", delivery, webhook_id=identity, response_body=b""), "")
+    return ChainPosition(
+        status_url(receiver.status_endpoint or "", delivery, webhook_id=identity, response_body=b""), ""
+    )
 
 
 def _again(work: Delivery) -> Resend | Dead:

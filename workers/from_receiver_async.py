@@ -32,9 +32,9 @@ from relay.domain.status import (
     unaskable,
 )
 from relay.domain.status_chain import (
+    ChainPosition,
     ChainReading,
     NoAnswer,
-    Position,
     StepFinished,
     current_step,
     decode_chain,
@@ -111,7 +111,7 @@ class Awaited(HopWork):
         self.move_to(position)
         return position.url
 
-    def move_to(self, position: Position | str) -> None:
+    def move_to(self, position: ChainPosition | str) -> None:
         """Keeps the position in the chain in the record itself, as `heard` does. `position`: or else why the next step
         cannot be asked."""
         if isinstance(position, str):

@@ -44,7 +44,7 @@ from relay.domain.requests import post_request
 from relay.domain.route import waits
 from relay.domain.schedule import backoff
 from relay.domain.status import StatusTemplateError, status_url, unaskable
-from relay.domain.status_chain import Position, first_position
+from relay.domain.status_chain import ChainPosition, first_position
 from relay.domain.template import UrlRefused
 from relay.domain.topics import SHARED, Topics, lane_of
 from relay.domain.urls import location_url
@@ -295,7 +295,7 @@ def _unaskable(work: Delivery, receiver: Receiver) -> str | None:
     return None if receiver.status_endpoint is None else unaskable(receiver.status_endpoint, work.hop.delivery)
 
 
-def _first_position(work: Delivery, response: Response | None = None) -> tuple[Position | None, str | None]:
+def _first_position(work: Delivery, response: Response | None = None) -> tuple[ChainPosition | None, str | None]:
     """Where the chain begins, or why it cannot."""
     hop = structs.replace(work.hop, attempt=work.attempts)
     try:

@@ -53,7 +53,7 @@ class NoAnswer:
 
 
 @dataclass(frozen=True, slots=True)
-class Position:
+class ChainPosition:
     """Where a chain continues: the URL of the next status GET. `text`: for the hop."""
 
     url: str
@@ -86,7 +86,7 @@ def can_be_asked_first(receiver: Receiver) -> bool:
     return bool(steps) and all(path[0] != "response" for path in steps[0].url.paths)
 
 
-def first_position(receiver: Receiver, hop: Hop, payload: bytes, response: Response | None = None) -> Position:
+def first_position(receiver: Receiver, hop: Hop, payload: bytes, response: Response | None = None) -> ChainPosition:
     """Where to ask after a POST. `response`: None if it is not known.
 
     Raises ExpressionError and UrlRefused.
@@ -96,7 +96,7 @@ def first_position(receiver: Receiver, hop: Hop, payload: bytes, response: Respo
     return _position(receiver, Chain(response=_kept(receiver, 0, "response", whole)), whole, (), variables)
 
 
-def next_position(receiver: Receiver, hop: Hop, payload: bytes, response: Response, *, polls: int) -> Position:
+def next_position(receiver: Receiver, hop: Hop, payload: bytes, response: Response, *, polls: int) -> ChainPosition:
     """Where to ask after the current step. `response`: the one that finished it. `polls`: status GETs so far.
 
     Raises ExpressionError and UrlRefused.
@@ -121,7 +121,7 @@ def _position(
     response: Mapping[str, object],
     steps: Sequence[Mapping[str, object]],
     variables: Variables,
-) -> Position:
+) -> ChainPosition:
     step = receiver.status_steps[chain.step]
     known = {**variables, "response": response, "steps": list(steps)}
     post = receiver.post
@@ -131,7 +131,7 @@ def _position(
         raise ExpressionError(
             f"status_steps: later steps need {len(text)} bytes of responses; at most {MOST_CHAIN} are kept"
         )
-    return Position(url, text)
+    return ChainPosition(url, text)
 
 
 def _kept(receiver: Receiver, at: int, variable: str, value: Any) -> Any:

@@ -1,0 +1,95 @@
+"""Chains of status steps: the n-th call to any port fails and takes the process with it, and the queue item of the
+first step vanishes soon after the build has begun, as in a CI."""
+
+import asyncio
+import json
+from dataclasses import replace
+
+import pytest
+
+from relay.domain.exchange import Response
+from relay.domain.expression import STATUS, Expression
+from relay.domain.receiver import Receiver, StatusStep
+from relay.domain.template import template
+from tests.fakes.strikes import Fuse
+from tests.fakes.surroundings import Surroundings
+from tests.fakes.virtual_time import run_virtually
+from tests.fakes.world import World, message, receiver
+
+ITEM_S = 5.0
+BUILD_S = 30.0
+STEPS = (
+    StatusStep(template("${{ response.headers.location }}", STATUS), Expression("has(body.executable)", STATUS)),
+    StatusStep(template("${{ steps[0].body.executable }}", STATUS), Expression("!body.building", STATUS)),
+)
+
+
+class CI(Surroundings):
+    """A POST to /queue makes an item, which has a build from its second GET on, and vanishes ITEM_S later."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.begun: dict[str, float] = {}
+
+    async def _post(self, path: str, request):  # type: ignore[no-untyped-def]
+        response = await super()._post(path, request)
+        if path != "/queue" or not isinstance(response, Response):
+            return response
+        name = dict(request.headers)["ce-id"]
+        return Response(202, {"location": f"/item/{name}"}, b"")
+
+    def _get(self, path: str) -> Response:
+        kind, name = path.split("/")[1:3]
+        now = asyncio.get_running_loop().time()
+        self.asked[f"{kind}/{name}"] += 1
+        if kind == "build":
+            building = now < self.begun[name] + BUILD_S
+            return Response(200, {}, json.dumps({"building": building, "built": name}).encode())
+        if self.asked[f"item/{name}"] > 1:
+            self.begun.setdefault(name, now)
+        if now > self.begun.get(name, now) + ITEM_S:
+            return Response(404, {}, b"")
+        body = {"executable": f"http://ci/build/{name}"} if name in self.begun else {}
+        return Response(200, {}, json.dumps(body).encode())
+
+
+def _receiver() -> Receiver:
+    return replace(receiver("ci", "/queue"), status_steps=STEPS, status_endpoint=None)
+
+
+async def _world() -> World:
+    world = World([_receiver()])
+    world.outside = CI()
+    await world.create()
+    await world.send(message(1, "a", "ci"), message(2, "a", "ci"))
+    return world
+
+
+EXPECTED = {("a-1", "ci"): {"answered"}, ("a-2", "ci"): {"answered"}}
+
+
+def _calls() -> int:
+    async def story() -> int:
+        world, fuse = await _world(), Fuse()
+        await world.run(fuse, 60)
+        assert world.outside.results() == EXPECTED
+        return fuse.calls
+
+    return run_virtually(story())
+
+
+@pytest.mark.parametrize("after", [False, True], ids=["call_fails", "reply_is_lost"])
+def test_no_crash_at_any_call_takes_a_chain_back(after: bool) -> None:
+    async def story(blow_at: int) -> None:
+        world = await _world()
+        crashing = Fuse(blow_at, after=after)
+        await world.run(crashing, 60)
+        await world.run(Fuse(), 200, until=lambda: world.outside.results() == EXPECTED)
+        place = f"call {blow_at}, {crashing.names[-1]}"
+        assert world.outside.results() == EXPECTED, place
+        arrived = world.outside.arrived("/queue")  # one whose response was not stored is sent again
+        assert set(arrived) == {"a-1", "a-2"}, place
+        assert len(arrived) <= 3, place
+
+    for blow_at in range(1, _calls() + 1):
+        run_virtually(story(blow_at))
