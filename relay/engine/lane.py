@@ -14,7 +14,7 @@ from relay.engine.commands import ATTEMPTS, WAYS_OUT, CallQueue, Commands
 from relay.engine.observer import Observer
 from relay.engine.order import Order, Twins, Watermark
 from relay.engine.parked_index import DueIndex, ParkedKeys
-from relay.engine.policy import Bounds, BudgetShare, IntakeLimit, LaneStanding, Policy
+from relay.engine.policy import ENOUGH, Bounds, BudgetShare, IntakeLimit, LaneStanding, Policy
 from relay.engine.quarantine import Arrived, Breaks, Quarantine
 from relay.engine.work import Dead, Outcome, W, W_contra, WaitFor, Worker
 from relay.log.port import TopicPartition
@@ -193,6 +193,8 @@ class Lane(Generic[W]):
 
     def sated(self, now: float, *, crowded: bool) -> bool:
         """Enough records wait in memory; further ones may stay in the log."""
+        if self.unfinished + self.due_index.in_hand < ENOUGH:
+            return False  # like almost all of thousands of lanes
         calls = sum(
             map(self.calls.count, (CallQueue.LOOK_UP, CallQueue.APPEND, CallQueue.MARK, CallQueue.RETIRE)),
         )

@@ -211,6 +211,11 @@ class DueIndex:
         self._full_at = -inf
 
     @property
+    def in_hand(self) -> int:
+        """Parked records in memory."""
+        return len(self._in_hand)
+
+    @property
     def full(self) -> bool:
         """As many records as allowed are in memory."""
         return bool(self._in_hand) and (len(self._in_hand) >= self._most or self._memory.full)

@@ -85,6 +85,8 @@ class Runner:
         """Lanes that were offered records, and may be at a bound: idle ones need no check."""
         self._crowded = False
         self._committed: dict[TopicPartition, int] = {}
+        self._moved: set[TopicPartition] = set()
+        """Lanes whose offset may have to be committed: those that were active since the last commit."""
         self._lingering: list[_RunningLane] = []
         self._looked_at = -LOOK_AROUND_S
         self._waiting_since = 0.0
@@ -174,20 +176,25 @@ class Runner:
         unfinished = {at: each.lane.core.unfinished for at in self._active if (each := self._lanes.get(at))}
         self._crowded = sum(unfinished.values()) >= CROWDED
         self._throttle(unfinished)
+        self._moved |= self._active
         self._active = {at for at, count in unfinished.items() if count or at in self._paused}
 
     def _throttle(self, partitions: Iterable[TopicPartition]) -> None:
         """Backpressure: a lane at its bound gets nothing until something ends."""
         looked_at = [(at, each.lane) for at in partitions if (each := self._lanes.get(at))]
-        for _, lane in looked_at:
-            if lane.core.full:
-                lane.relieve()
-        waiting = {at for at, lane in looked_at if lane.core.full or lane.sated(crowded=self._crowded)}
+        waiting = {at for at, lane in looked_at if self._has_enough(lane)}
         if stopped := waiting - self._paused:
             self._consumer.pause(sorted(stopped))
         if resumed := {at for at, _ in looked_at if at in self._paused} - waiting:
             self._consumer.resume(sorted(resumed))
         self._paused = (self._paused | stopped) - resumed
+
+    def _has_enough(self, lane: OpenLane) -> bool:
+        if lane.core.full:
+            lane.relieve()
+            if lane.core.full:
+                return True
+        return lane.sated(crowded=self._crowded)
 
     async def _look_around(self) -> None:
         """Reports levels, and checks for fenced lanes, about once a second."""
@@ -270,7 +277,8 @@ class Runner:
             self._progress.clear()
             await self._clock.sleep(LOOK_EVERY_S)
             self._throttle_all()
-            offsets, now = self._uncommitted(self._lanes), self._clock.monotonic()
+            offsets, now = self._uncommitted(self._moved), self._clock.monotonic()
+            self._moved = set(offsets)
             finished = sum(offset - self._committed.get(partition, offset) for partition, offset in offsets.items())
             if offsets and (now - committed_at >= COMMIT_EVERY_S or finished >= COMMIT_RECORDS):
                 committed_at = now
@@ -342,6 +350,7 @@ class Runner:
             self._committed.pop(partition, None)
             self._paused.discard(partition)
             self._active.discard(partition)
+            self._moved.discard(partition)
 
 
 def _started(tasks: asyncio.TaskGroup, work: Coroutine[None, None, None]) -> asyncio.Task[None] | None:

@@ -1,12 +1,16 @@
 """How a member of a group ends: at a stop, and when something unexpected ends it."""
 
 import asyncio
+import sys
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+from types import SimpleNamespace
+from typing import cast
 
 import pytest
 
-from relay.domain.errors import OffsetMissing, RelayError, Unavailable
+from relay.domain.errors import LogUnavailable, OffsetMissing, RelayError, Unavailable
 from relay.engine.observer import Observer
+from relay.engine.policy import ByteBudget
 from relay.engine.pump import OpenLane
 from relay.engine.runner import Runner
 from relay.engine.supervision import FIRST_PAUSE_S, CallCancelled, Patience
@@ -37,6 +41,10 @@ class _Consumer:
         self.closed_at: float | None = None
         self.failures: list[BaseException] = []
         self.restarted: list[list[TopicPartition]] = []
+        self.records: dict[TopicPartition, list[Record]] = {}
+        self.committed: list[Mapping[TopicPartition, int]] = []
+        self.commit_failures: list[LogUnavailable] = []
+        self.on_assigned = on_assigned
 
     async def start(self) -> None:
         return
@@ -51,6 +59,9 @@ class _Consumer:
             self.polled_when_closed += 1
             assert self.polled_when_closed < 100, "it goes round without end"
             return {}
+        if self.records:
+            records, self.records = self.records, {}
+            return records
         self._under_way += 1
         try:
             await asyncio.sleep(timeout_s)
@@ -77,7 +88,9 @@ class _Consumer:
         return 15.0
 
     async def commit(self, next_offsets: Mapping[TopicPartition, int]) -> None:
-        return
+        self.committed.append(dict(next_offsets))
+        if self.commit_failures:
+            raise self.commit_failures.pop(0)
 
     async def close(self) -> None:
         self.under_way_at_close = self._under_way
@@ -102,12 +115,44 @@ class _Told(Observer):
         self.waits.append((what, str(error)))
 
 
+class _Lane:
+    """Finishes each record as soon as it gets it."""
+
+    def __init__(self, at: TopicPartition) -> None:
+        self.partition = at
+        self.stuck_at = None
+        self.left = asyncio.Event()
+        self.progress = asyncio.Event()
+        setup = SimpleNamespace(observer=Observer())
+        self.core = SimpleNamespace(unfinished=0, next_offset=None, full=False, fenced_at=None, setup=setup)
+
+    def offer(self, records: Sequence[Record]) -> None:
+        self.core.next_offset = records[-1].offset + 1
+        self.progress.set()
+
+    def sated(self, *, crowded: bool) -> bool:
+        return crowded
+
+    def stop(self, grace_s: float, *, linger_s: float = 0.0) -> None:
+        self.left.set()
+
+    def close(self) -> None:
+        return
+
+
 class _Rig:
-    def __init__(self) -> None:
+    def __init__(self, memory: int = sys.maxsize) -> None:
         clock, self.told = LoopClock(), _Told()
         self.opened: list[_Consumer] = []
         self.runner: Runner = Runner(
-            self._open, self._no_lane, clock, Patience(clock, self.told), 5, self.told, "to-receiver"
+            self._open,
+            self._lane,
+            clock,
+            Patience(clock, self.told),
+            5,
+            self.told,
+            "to-receiver",
+            ByteBudget(memory),
         )
 
     def _open(self, on_assigned: OnAssigned, on_revoked: OnRevoked) -> _Consumer:
@@ -115,8 +160,8 @@ class _Rig:
         return self.opened[-1]
 
     @staticmethod
-    def _no_lane(_: Assignment) -> OpenLane:
-        raise AssertionError("nothing is assigned")
+    def _lane(assignment: Assignment) -> OpenLane:
+        return cast(OpenLane, _Lane(assignment.partition))
 
 
 async def _ended(cause: Callable[[asyncio.Task[None]], Awaitable[None]]) -> _Consumer:
@@ -255,3 +300,23 @@ async def test_a_poll_that_the_client_library_cancels_does_not_end_the_member_in
     with pytest.RaisesGroup(CallCancelled):
         await rig.runner.run(asyncio.Event())
     assert rig.opened[0].closed
+
+
+@pytest.mark.parametrize("memory", [0, sys.maxsize], ids=["no memory left", "memory"])
+@virtually
+async def test_an_offset_is_committed_until_that_succeeds_also_of_a_lane_that_is_idle_meanwhile(memory: int) -> None:
+    rig, stop = _Rig(memory), asyncio.Event()
+    consumer, lane, other = rig.opened[0], TopicPartition("to_receiver_ci", 0), TopicPartition("to_receiver_cd", 0)
+    consumer.commit_failures = [LogUnavailable("away")]
+    running = asyncio.create_task(rig.runner.run(stop))
+    await consumer.polling.wait()
+    await consumer.on_assigned([Assignment(lane, 1), Assignment(other, 1)])
+    consumer.records = {lane: [Record(*lane, 6, None, b"", (), 0)]}
+    await asyncio.sleep(10)
+    assert consumer.committed == [{lane: 7}, {lane: 7}]
+
+    consumer.records = {other: [Record(*other, 0, None, b"", (), 0)]}
+    await asyncio.sleep(10)
+    assert consumer.committed[2:] == [{other: 1}]
+    stop.set()
+    await running
