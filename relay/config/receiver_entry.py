@@ -2,6 +2,7 @@
 
 import re
 from typing import Annotated, ClassVar, Literal
+from urllib.parse import urljoin
 
 from pydantic import (
     AfterValidator,
@@ -73,7 +74,7 @@ def _check_origin(place: str, url: str, info: ValidationInfo) -> None:
     own, others = info.data.get("post_endpoint"), info.data.get("allow_origins")
     if own is None or others is None or url.startswith(OPENING) or any(map(has_reference, (url, own, *others))):
         return
-    if not any(same_origin(url, each) for each in (own, *others)):
+    if not any(same_origin(urljoin(own, url), each) for each in (own, *others)):
         raise ValueError(f"{place}: its origin is neither that of post_endpoint nor in allow_origins")
 
 
