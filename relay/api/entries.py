@@ -46,6 +46,7 @@ def described(written: Written) -> ReceiverView:
         "etag": written.tag,
         "settings": None if entry is None else effective(entry),
         "given": None if entry is None else sorted(entry.model_fields_set),
+        "from_preset": None if entry is None else entry.from_preset,
     }
 
 

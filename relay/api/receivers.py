@@ -213,6 +213,7 @@ class ReceiversResource:
             "etag": "",
             "settings": None,
             "given": None,
+            "from_preset": None,
         }
 
     def _callback(self, source_id: str) -> FoundEndpoint:

@@ -126,6 +126,7 @@ class FromPreset(Entry):
     """Preset whose fields apply where the entry has none of its own, such as `circleci`, or `circleci@1` for a certain
     version; see `relay presets list`."""
     _written: Shape | None = PrivateAttr(None)
+    _from_preset: frozenset[str] = PrivateAttr(frozenset())
 
     @model_validator(mode="wrap")
     @classmethod
@@ -140,8 +141,10 @@ class FromPreset(Entry):
                 type="value_error", loc=("preset",), input=name, ctx={"error": ValueError(str(error))}
             )
             raise ValidationError.from_exception_data(cls.__name__, [wrong]) from None
-        made = handler(merged(preset.entry, value))
+        whole = merged(preset.entry, value)
+        made = handler(whole)
         made._written = _shape(preset.entry, value)
+        made._from_preset = frozenset(whole.keys() - value.keys())
         made.__pydantic_fields_set__ &= set(made._written)
         return made
 
@@ -152,6 +155,11 @@ class FromPreset(Entry):
         known = [preset for preset in all_presets() if preset.kind == cls.PRESETS]
         fields["preset"]["anyOf"][0]["enum"] = sorted({name for each in known for name in (each.name, each.id)})
         return schema
+
+    @property
+    def from_preset(self) -> list[str]:
+        """The fields that only the preset has, sorted."""
+        return sorted(self._from_preset)
 
     def only_own(self, dumped: dict[str, Any]) -> dict[str, Any]:
         """Without the preset's part of it. `dumped`: the fields of this entry."""

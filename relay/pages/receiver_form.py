@@ -28,6 +28,7 @@ class Field:
 
 COMMON: Final = (
     Field("post_endpoint", "URL", hint="Where messages are POSTed.", required=True),
+    Field("preset", "Preset", hint="For a well-known system, as circleci; see docs/ci.md. Settings here override it."),
     Field(
         "status_endpoint", "URL to ask for the answer", hint="After a 202, as https://ci.example/jobs/{response.id}."
     ),
@@ -40,9 +41,9 @@ COMMON: Final = (
     Field("labels", "Labels", "labels", hint="As env=production, with commas."),
 )
 NEW_FIELDS: Final = (
-    COMMON[0],
+    *COMMON[:2],
     Field("owner", "Owner", hint="Whose it is; their key, or a link into the portal, shows it."),
-    *COMMON[2:5],
+    *COMMON[3:6],
     COMMON[-1],
 )
 
@@ -130,11 +131,10 @@ def _value(text: str, field: Field, before: object) -> object:
 
 def settings_of(it: ReceiverView) -> list[tuple[str, str, str]]:
     """Name, value, and where it comes from. Those that were declared come first."""
-    given, declared_by, settings = frozenset(it["given"] or ()), it["declared_by"], it["settings"] or {}
-    origin = {"file": "receivers file", "api": "API"}.get(declared_by or "", declared_by or "")
-    rows = [
-        (name, settings_text(name, value), origin if name in given else "default") for name, value in settings.items()
-    ]
+    declared_by, settings = it["declared_by"], it["settings"] or {}
+    declared = {"file": "receivers file", "api": "API"}.get(declared_by or "", declared_by or "")
+    origins = dict.fromkeys(it["from_preset"] or (), "preset") | dict.fromkeys(it["given"] or (), declared)
+    rows = [(name, settings_text(name, value), origins.get(name, "default")) for name, value in settings.items()]
     return sorted(rows, key=lambda row: (row[2] == "default", row[0]))
 
 

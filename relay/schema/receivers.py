@@ -13,8 +13,8 @@ Condition = Literal["up", "backing_off", "failing", "offline", "paused", "disabl
 
 class ReceiverView(TypedDict):
     """A receiver. `declared_by`: `file` or `api`. `etag`: changes with every change of it. `settings`: all of them,
-    also those left at their defaults, secrets masked; `given`: those that were declared. Null: a newer version wrote
-    what this one cannot read."""
+    also those left at their defaults, secrets masked; `given`: those that were declared; `from_preset`: those that the
+    declared preset adds. Null: a newer version wrote what this one cannot read."""
 
     name: str
     declared_by: str | None
@@ -23,6 +23,7 @@ class ReceiverView(TypedDict):
     etag: str
     settings: dict[str, Any] | None
     given: list[str] | None
+    from_preset: list[str] | None
 
 
 class NewReceiverView(ReceiverView):

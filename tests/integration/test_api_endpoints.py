@@ -77,6 +77,7 @@ UNDECLARED: dict[str, object] = {
     "etag": "",
     "settings": None,
     "given": None,
+    "from_preset": None,
 }
 """Of a receiver without a record, as here, and as of one that was just removed."""
 

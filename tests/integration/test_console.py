@@ -259,6 +259,7 @@ async def far_away() -> AsyncIterator[str]:
                 "etag": "1",
                 "settings": {},
                 "given": [],
+                "from_preset": [],
             }
             return web.json_response({"name": "x", "secret": "whsec_x"} | declared, status=201)
         response = {"status": 200, "headers": {}, "body": "", "truncated": False}

@@ -13,6 +13,7 @@ from relay.schema.receivers import ReceiverView
 from relay.schema.statistics import HourView
 
 PRESENT: dict[str, Any] = {
+    "preset": None,
     "post_endpoint": "https://u:********@ci.example/hooks",
     "status_endpoint": None,
     "sources": ["github"],
@@ -74,15 +75,18 @@ def test_settings_say_where_they_come_from() -> None:
         "owner": None,
         "labels": {},
         "etag": "1",
-        "settings": {"timeout": 90.0, "enabled": True, "lane": "shared"},
-        "given": ["timeout"],
+        "settings": {"timeout": 90.0, "enabled": True, "lane": "shared", "outcomes": [], "preset": "circleci"},
+        "given": ["timeout", "preset"],
+        "from_preset": ["outcomes"],
     }
     assert settings_of(it) == [
+        ("outcomes", "", "preset"),
+        ("preset", "circleci", "receivers file"),
         ("timeout", "90 s", "receivers file"),
         ("enabled", "true", "default"),
         ("lane", "shared", "default"),
     ]
-    assert settings_of({**it, "settings": None, "given": None, "declared_by": None}) == []
+    assert settings_of({**it, "settings": None, "given": None, "from_preset": None, "declared_by": None}) == []
 
 
 @pytest.mark.parametrize(
