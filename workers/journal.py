@@ -9,7 +9,7 @@ from msgspec import Struct
 from relay.domain.attempt import SHOWN_BODY, Attempt, AttemptFailure, AttemptKind, AttemptOutcome, AttemptResponse
 from relay.domain.exchange import Exchange, NoResponse, Request, Response
 from relay.domain.identity import DeliveryId
-from relay.domain.outcome import CodeClass, class_of
+from relay.domain.outcome import CodeClass, Ruling, class_of, recorded_class
 from relay.domain.receiver import Endpoint
 from relay.domain.redact import shown_body, shown_request_headers, shown_response_headers, shown_url
 from relay.domain.secrecy import redacted
@@ -70,7 +70,7 @@ def all_of(*journals: Journal | None) -> Journal | None:
 
 
 class EndedRequest(Struct, frozen=True, gc=False):
-    """An ended request, reduced to what an `Attempt` needs. `later` None: it is done."""
+    """An ended request, reduced to what an `Attempt` needs. `later` None: it is done. `ruling`: as in a decision."""
 
     about: RequestPurpose
     method: str
@@ -80,6 +80,7 @@ class EndedRequest(Struct, frozen=True, gc=False):
     later: Later | Dead | Resend | None
     started_at: float
     seconds: float
+    ruling: Ruling | None = None
 
 
 def made_of(
@@ -96,7 +97,9 @@ def made_of(
     if isinstance(exchange, Response) and len(exchange.body) > LOOKED_AT:
         exchange = Response(exchange.status, exchange.headers, exchange.body[:LOOKED_AT], truncated=True)
     later = None if isinstance(decision, Done) else decision
-    return EndedRequest(about, request.method, request.url, request.headers, exchange, later, started_at, seconds)
+    ruling = None if isinstance(decision, Resend) else decision.ruling
+    sent = request.method, request.url, request.headers
+    return EndedRequest(about, *sent, exchange, later, started_at, seconds, ruling)
 
 
 def attempt_of(made: EndedRequest) -> Attempt:
@@ -121,8 +124,9 @@ def attempt_of(made: EndedRequest) -> Attempt:
         _reason(later),
         later.detail or None if isinstance(later, Later | Dead) else None,
         _next_at(made),
-        _code_class(exchange, about.endpoint) if about.kind == "post" else None,
+        _code_class(made) if about.kind == "post" else None,
         about.life,
+        _rule(made) if about.kind == "post" else None,
     )
 
 
@@ -171,7 +175,18 @@ def _next_at(made: EndedRequest) -> float | None:
     return round(made.started_at + made.seconds + made.later.due_in_s, 3)
 
 
-def _code_class(exchange: Exchange, endpoint: Endpoint) -> CodeClass:
-    if isinstance(exchange, Response):
-        return class_of(exchange.status, endpoint.codes)
-    return "ambiguous" if exchange.sent else "not_processed"
+def _code_class(made: EndedRequest) -> CodeClass:
+    if made.ruling is not None:
+        return made.ruling.code_class
+    if isinstance(made.exchange, Response):
+        return recorded_class(class_of(made.exchange.status, made.about.endpoint.codes))
+    return "ambiguous" if made.exchange.sent else "not_processed"
+
+
+def _rule(made: EndedRequest) -> str | None:
+    if made.ruling is not None:
+        return redacted(made.ruling.rule, made.about.endpoint.secrets)
+    listed = made.about.endpoint.codes.by_code
+    if isinstance(made.exchange, Response) and made.exchange.status in listed:
+        return f"codes.{listed[made.exchange.status]}"
+    return None

@@ -2,13 +2,14 @@
 
 1. Read the record. A removed receiver: dead letter (`unknown_receiver`).
 2. Wait if this process cannot use the receiver's settings. Too old: dead letter (`expired`). Ids that are not allowed
-   in the status endpoint's path: dead letter (`invalid`). Wait if the receiver is switched off or not yet verified, or
-   if its former lane has not finished.
+   in the status endpoint's path, or a message of which no request in the receiver's own form can be made: dead letter
+   (`invalid`). Wait if the receiver is switched off or not yet verified, or if its former lane has not finished.
 3. An earlier attempt is in doubt, or a replay follows an earlier life: ask the receiver whether it has the message
    (`ambiguity.py`).
 4. POST (the engine has written the intent right before); an endpoint that is offline gets a ping instead.
-5. The response decides what follows: an answer for `to_sender`, a wait on `pending_from_receiver_*`, another attempt
-   later, or a dead letter. The engine stores the outcome before anything is appended.
+5. The response decides what follows, by the receiver's `outcomes`, its `codes`, or the usual table: an answer for
+   `to_sender`, a wait on `pending_from_receiver_*`, another attempt later, or a dead letter. The engine stores the
+   outcome before anything is appended.
 """
 
 from collections.abc import Sequence
@@ -21,12 +22,13 @@ from msgspec import structs
 from relay.clock import Clock
 from relay.domain.directory import Directory, Moves, NoMoves
 from relay.domain.errors import InvalidRecord
-from relay.domain.exchange import Exchange, Response
-from relay.domain.expression import ExpressionError
+from relay.domain.exchange import Exchange, Request, Response
+from relay.domain.expression import ExpressionError, Variables
 from relay.domain.failure import failure_detail
 from relay.domain.hop import decode_hop, encode_hop
 from relay.domain.identity import webhook_id
 from relay.domain.outcome import (
+    UNCLEAR,
     Accepted,
     Ambiguous,
     Answered,
@@ -36,18 +38,22 @@ from relay.domain.outcome import (
     NotProcessed,
     Outcome,
     Rejected,
+    Ruling,
     classify,
     healthy,
+    judge,
 )
 from relay.domain.receiver import Receiver
-from relay.domain.requests import post_request
+from relay.domain.requests import own_request, post_request
 from relay.domain.route import waits
 from relay.domain.schedule import backoff
+from relay.domain.secrecy import redacted
 from relay.domain.status import StatusTemplateError, status_url, unaskable
 from relay.domain.status_chain import ChainPosition, first_position
 from relay.domain.template import UrlRefused
 from relay.domain.topics import SHARED, Topics, lane_of
 from relay.domain.urls import location_url
+from relay.domain.variables import delivery_variables, response_variables
 from relay.engine.work import FINISHED_AT, Call, Dead, Decision, Done, Later, Seen, Step
 from relay.log.port import NewRecord, Record
 from relay.state.attempts import CallKind, Change
@@ -137,6 +143,8 @@ class ToReceiver:
             said = f"; the last: {work.said}" if work.said else ""
             return Dead("expired", f"not delivered within max_age after {work.attempts} attempts{said}")
         fault = _unaskable(work, receiver)
+        if fault is None and receiver.post.request is not None and not work.attempts:
+            fault = _unfillable(work)
         if fault is not None:
             return Dead("invalid", fault)
         return self._other_lane_first(work) if waits(receiver, work.hop.move) else None
@@ -175,30 +183,38 @@ class ToReceiver:
 
     # POST
 
-    def _post(self, work: Delivery) -> Call[Exchange]:
+    def _post(self, work: Delivery) -> Call[Exchange] | Dead:
         outside, receiver = self._outside, work.receiver
-        request = post_request(
-            receiver,
-            outside.traced(work.hop, "post", work.attempts),
-            work.record.value or b"",
-            attempt=work.attempts,
-            sequence=work.sequence,
-            out_of_order=work.out_of_order,
-            now=outside.clock.wall(),
-            answer_url=outside.answer_url(receiver, work.hop),
-            user_agent=outside.user_agent,
-        )
+        try:
+            request = post_request(
+                receiver,
+                outside.traced(work.hop, "post", work.attempts),
+                work.record.value or b"",
+                attempt=work.attempts,
+                sequence=work.sequence,
+                out_of_order=work.out_of_order,
+                now=outside.clock.wall(),
+                answer_url=outside.answer_url(receiver, work.hop),
+                user_agent=outside.user_agent,
+            )
+        except (ExpressionError, UrlRefused) as error:
+            return Dead("invalid", str(error))
         begun = outside.clock.monotonic()
         about = work.purpose("post", receiver.post, work.attempts, work.attempts - 1)
-        return outside.post(work, about, request, partial(self._heard, work, begun))
+        return outside.post(work, about, request, partial(self._heard, work, request, begun))
 
-    def _heard(self, work: Delivery, begun: float, exchange: Exchange) -> Decision:
+    def _heard(self, work: Delivery, request: Request, begun: float, exchange: Exchange) -> Decision:
         outside, receiver = self._outside, work.receiver
         now = outside.clock.time()
-        outcome = classify(exchange, codes=receiver.post.codes, now=now)
+        ruling = None
+        if receiver.outcomes and isinstance(exchange, Response):
+            outcome, ruling = _judged(work, exchange, now)
+        else:
+            outcome = classify(exchange, codes=receiver.post.codes, now=now)
         outside.meter.posted(receiver.name, exchange, outcome, outside.clock.monotonic() - begun)
         self._count(work, outcome, now)
-        return self._decide(work, outcome, exchange)
+        decision = self._decide(work, outcome, request, exchange, ruling)
+        return decision if ruling is None else structs.replace(decision, ruling=ruling)
 
     def _count(self, work: Delivery, outcome: Outcome, now: float) -> None:
         meter, name, age_s = self._outside.meter, work.receiver.name, work.age_s(now)
@@ -209,7 +225,9 @@ class ToReceiver:
 
     # what the response means
 
-    def _decide(self, work: Delivery, outcome: Outcome, exchange: Exchange) -> Decision:
+    def _decide(
+        self, work: Delivery, outcome: Outcome, request: Request, exchange: Exchange, ruling: Ruling | None
+    ) -> Done | Later | Dead:
         health = healthy(outcome)
         match outcome:
             case Answered(status, content_type, body, truncated):
@@ -219,11 +237,11 @@ class ToReceiver:
                 return Done(stage=Stage.PUBLISHED, result=Result("delivered", status), healthy=health)
             case Accepted():
                 return Done(stage=Stage.AWAITING, result=_accepted(work, outcome, exchange), healthy=health)
-        return self._failed(work, outcome, failure_detail(exchange, work.receiver.post))
+        return self._failed(work, outcome, _failure(work, outcome, request, exchange, ruling))
 
     def _failed(
         self, work: Delivery, outcome: Gone | Rejected | Ambiguous | NotNow | NotProcessed, detail: str
-    ) -> Decision:
+    ) -> Later | Dead:
         health = healthy(outcome)
         work.said = detail
         match outcome:
@@ -237,9 +255,11 @@ class ToReceiver:
                 return self._retry(work, outcome, detail)
         assert_never(outcome)
 
-    def _ambiguous(self, work: Delivery, outcome: Ambiguous, detail: str) -> Decision:
+    def _ambiguous(self, work: Delivery, outcome: Ambiguous, detail: str) -> Later | Dead:
         if can_be_asked(work.receiver):
             return self._ask_later(work, outcome, detail)
+        if outcome.kind == UNCLEAR:  # the receiver has it: another POST would be a guess
+            return Dead("invalid", detail, outcome.status, healthy(outcome))
         if work.receiver.on_ambiguous == "dead_letter":
             said = f"the outcome is unknown: {detail}"
             return Dead("ambiguous", said, outcome.status, healthy(outcome))
@@ -285,6 +305,38 @@ class ToReceiver:
         receiver = self._directory.receiver(name) or self._directory.removed(name)
         topic = self._topics.pending(lane_of(receiver) if receiver is not None else SHARED)
         return NewRecord(topic, work.record.key, work.record.value, encode_hop(hop))
+
+
+def _unfillable(work: Delivery) -> str | None:
+    """Why the receiver's own form of requests cannot be filled in for the first attempt; None if it can."""
+    post = work.receiver.post
+    if post.request is None:
+        return None
+    try:
+        own_request(post.request, post, _variables(work, 1))
+    except (ExpressionError, UrlRefused) as error:
+        return str(error)
+    return None
+
+
+def _judged(work: Delivery, response: Response, now: float) -> tuple[Outcome, Ruling | None]:
+    receiver = work.receiver
+    variables = {**_variables(work, work.attempts), **response_variables(response)}
+    return judge(response, receiver.outcomes, variables, codes=receiver.post.codes, now=now)
+
+
+def _variables(work: Delivery, attempt: int) -> Variables:
+    return delivery_variables(work.hop, work.record.value or b"", attempt=attempt)
+
+
+def _failure(work: Delivery, outcome: Outcome, request: Request, exchange: Exchange, ruling: Ruling | None) -> str:
+    """Why the attempt failed, with the rule that decided so."""
+    post = work.receiver.post
+    detail = failure_detail(exchange, post, url=request.url, method=request.method)
+    if ruling is None:
+        return detail
+    why = outcome.error if isinstance(outcome, Ambiguous) and outcome.error else f"by {ruling.rule}"
+    return redacted(f"{why}; {detail}", post.secrets)
 
 
 def _unaskable(work: Delivery, receiver: Receiver) -> str | None:

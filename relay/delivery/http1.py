@@ -6,7 +6,7 @@ from typing import Final
 import httptools
 
 from relay.delivery.guard import UrlParts
-from relay.domain.exchange import Exchange, NoResponse, Request, Response
+from relay.domain.exchange import WITH_BODY, Exchange, NoResponse, Request, Response
 from relay.domain.headers import MOST_HEADER
 
 BODY_CAP: Final = 64 * 1024
@@ -72,8 +72,8 @@ def head_of(request: Request, start: str) -> bytes:
     """The head of `request`; `start`: `start_of_head` of its URL. Raises ValueError if a header could inject a line."""
     labels, fields = _labels, request.headers
     lines = "".join([labels[name] + value for name, value in fields])
-    if request.method == "POST":
-        head = f"POST{start}{lines}\r\nContent-Length: {len(request.body)}\r\n\r\n".encode()
+    if request.method in WITH_BODY:
+        head = f"{request.method}{start}{lines}\r\nContent-Length: {len(request.body)}\r\n\r\n".encode()
         breaks = len(fields) + 4
     else:  # has no content, hence no length of it (RFC 9110, section 8.6)
         head = f"{request.method}{start}{lines}\r\n\r\n".encode()

@@ -23,7 +23,7 @@ from relay.delivery.port import Transport
 from relay.delivery.proxy import EgressProxy
 from relay.delivery.tls import Contexts
 from relay.domain.egress import Egress, ProxyChoice
-from relay.domain.exchange import LATE, Exchange, NoResponse, Request
+from relay.domain.exchange import LATE, WITH_BODY, Exchange, NoResponse, Request
 
 _ROUTES_KEPT: Final = 4096
 _LIKE_ALL: Final = Egress()
@@ -129,7 +129,7 @@ class LeanTransport(Transport):
         except ValueError as error:
             self._loop.call_soon(done, NoResponse("invalid_header", str(error), sent=False))
             return
-        body = request.body if request.method == "POST" else b""
+        body = request.body if request.method in WITH_BODY else b""
         now = self._loop.time()
         call = self._calls.begin(done, request.timeout_s, now)
         connection = self._pool.take(route.origin, now)

@@ -47,7 +47,8 @@ class Attempt(Struct, frozen=True, gc=False, omit_defaults=True):
     ping, which belongs to no message; a ping has a `receiver`, or a `source_id` if it went to a callback.
 
     `headers`: of the request, in the order they were sent, secrets masked. Either `response` or `error` is set.
-    `code_class`: the result of a POST to a receiver. `reason`: why not `done`. `next_attempt_at`: the earliest time of
+    `code_class`: the result of a POST to a receiver; `rule`: the rule of the receiver's settings that decided about
+    its response, None for the usual table. `reason`: why not `done`. `next_attempt_at`: the earliest time of
     the next step; None if there is none, or if it followed at once. `life`: of the receiver's name (see
     `relay/domain/life.py`).
     """
@@ -71,6 +72,7 @@ class Attempt(Struct, frozen=True, gc=False, omit_defaults=True):
     next_attempt_at: float | None = None
     code_class: CodeClass | None = None
     life: str = ""
+    rule: str | None = None
 
     @property
     def failed(self) -> bool:

@@ -10,6 +10,8 @@ from relay.domain.egress import Egress
 
 UNAUTHORIZED: Final = "unauthorized"
 LATE: Final = "late"
+WITH_BODY: Final = frozenset({"POST", "PUT", "PATCH"})
+"""Methods whose requests have a body, also if it is empty."""
 
 
 class Request(Struct, frozen=True, gc=False):
@@ -17,7 +19,7 @@ class Request(Struct, frozen=True, gc=False):
     if the endpoint has no settings of its own. `start_within_s`: the request is not sent if it waits longer than this
     for a connection or an access token; the connection or token is then ready for the next request."""
 
-    method: Literal["GET", "POST", "OPTIONS"]
+    method: Literal["GET", "POST", "PUT", "PATCH", "OPTIONS"]
     url: str
     headers: tuple[tuple[str, str], ...]
     body: bytes = b""

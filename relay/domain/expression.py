@@ -196,16 +196,31 @@ class _Compiled:
 
     def evaluate(self, variables: Variables) -> object:
         copies = {name: _Copy() for name, _ in self._needs}
-        try:
-            data = {name: copies[name].of(_value(name, variables), parts) for name, parts in self._needs}
-        except RecursionError:
-            raise ExpressionError("a value is nested too deeply") from None
+        data, missing = self._data(copies, variables)
         self._check_work(copies)
         budget.left = MOST_RESULT
         try:
             return _json_of(self._program.eval(data=data))
+        except ExpressionError as error:
+            absent = _NO_VALUE.search(str(error))
+            raise (missing.get(absent[1]) if absent is not None else None) or error from None
         except (MemoryError, RecursionError, RuntimeError) as error:
             raise ExpressionError(_shorter(str(error))) from None
+
+    def _data(
+        self, copies: Mapping[str, "_Copy"], variables: Variables
+    ) -> tuple[dict[str, object], dict[str, Exception]]:
+        """The variables, and why others are missing. Those matter only if the evaluation reaches them."""
+        data: dict[str, object] = {}
+        missing: dict[str, Exception] = {}
+        for name, parts in self._needs:
+            try:
+                data[name] = copies[name].of(_value(name, variables), parts)
+            except RecursionError:
+                raise ExpressionError("a value is nested too deeply") from None
+            except ExpressionError as error:
+                missing[name] = error
+        return data, missing
 
     def _check_work(self, copied: Mapping[str, "_Copy"]) -> None:
         """CEL bounds the iterations, but neither the bytes that a call copies nor the items that a variable in a loop
@@ -277,6 +292,7 @@ def _fault(said: str, scope: VariableScope) -> str:
 
 
 _NO_FIELD: Final = re.compile(r'Key not found in map : "([^"]{0,200})')
+_NO_VALUE: Final = re.compile(r'No value with name "(\w{1,40})"')
 _NO_INDEX: Final = re.compile(r"Index error: index=(-?\d{1,19}) size=(\d{1,19})")
 _SHOWN: Final = 200
 
@@ -322,10 +338,10 @@ class _Copy:
         if isinstance(value, str):
             self.items += len(value) // 256
             self.longest = max(self.longest, 4 * len(value))
-            return value
+            return _whole_text(value)
         if isinstance(value, dict):
             self._count(len(value))
-            return {str(key): self._whole(inner) for key, inner in value.items()}
+            return {_whole_text(str(key)): self._whole(inner) for key, inner in value.items()}
         if isinstance(value, list | tuple):
             self._count(len(value))
             return [self._whole(inner) for inner in value]
@@ -336,6 +352,13 @@ class _Copy:
     def _count(self, items: int) -> None:
         self.most = max(self.most, items)
         self.longest = max(self.longest, 8 * items)
+
+
+def _whole_text(text: str) -> str:
+    """The library would cut it at a NUL."""
+    if "\0" in text:
+        raise ExpressionError("a text has a NUL character, which expressions cannot read")
+    return text
 
 
 def _tree(paths: Sequence[Path]) -> Parts:

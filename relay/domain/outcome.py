@@ -1,16 +1,19 @@
 """Classifies the response to a POST, for the delivery and for the receiver's health."""
 
+from collections.abc import Sequence
 from typing import Final, Literal, assert_never
 
 from msgspec import Struct
 
 from relay.domain.exchange import Exchange, NoResponse, Response
-from relay.domain.receiver import CodeClasses
+from relay.domain.expression import ExpressionError, Variables
+from relay.domain.receiver import CodeClasses, OutcomeClass, OutcomeRule
 from relay.domain.schedule import parse_retry_after
 
 CodeClass = Literal["accepted", "delivered", "not_now", "ambiguous", "not_processed", "rejected", "gone"]
+"""Classes of attempts in records and statistics: an `answered` one counts as `delivered`."""
 
-_TABLE: Final[dict[int, CodeClass]] = {
+_TABLE: Final[dict[int, OutcomeClass]] = {
     202: "accepted",
     429: "not_now",
     503: "not_now",
@@ -29,6 +32,10 @@ _OURS: Final = frozenset(
     {"blocked", "invalid_url", "invalid_header", "failed", "no_resources", "no_local_address", "no_proxy"}
 )
 """Kinds of NoResponse that say nothing about the receiver: the relay did not, or could not, send the request."""
+
+_RECEIVED: Final = frozenset[OutcomeClass]({"accepted", "answered", "delivered"})
+"""Classes in which the receiver has the message."""
+UNCLEAR: Final = "unclear"
 
 
 class Answered(Struct, frozen=True, gc=False):
@@ -64,11 +71,13 @@ class NotNow(Struct, frozen=True, gc=False):
 
 
 class Ambiguous(Struct, frozen=True, gc=False):
-    """The receiver may or may not have the message. `kind`: of the NoResponse, or `status`."""
+    """The receiver may or may not have the message. `kind`: of the NoResponse; `status`; or UNCLEAR if the receiver has
+    it, but a rule about its response could not be evaluated. `error`: why not."""
 
     retry_after_s: float | None
     status: int | None
     kind: str
+    error: str = ""
 
 
 class NotProcessed(Struct, frozen=True, gc=False):
@@ -107,14 +116,49 @@ def classify(exchange: Exchange, *, codes: CodeClasses, now: float) -> Outcome:
     return _of_response(exchange, class_of(exchange.status, codes), now)
 
 
-def _of_response(response: Response, code_class: CodeClass, now: float) -> Outcome:
+class Ruling(Struct, frozen=True, gc=False):
+    """The rule that decided about a response, in words. `code_class`: the class that it gave."""
+
+    rule: str
+    code_class: CodeClass
+
+
+def judge(
+    response: Response, rules: Sequence[OutcomeRule], variables: Variables, *, codes: CodeClasses, now: float
+) -> tuple[Outcome, Ruling | None]:
+    """The outcome by the first of `rules` that is true; without one, as `classify`, and None.
+
+    A rule that cannot be evaluated counts as not true if the status alone is a failure. Otherwise the receiver has
+    the message, and its response must not be guessed at.
+    """
+    usual = class_of(response.status, codes)
+    for rule in rules:
+        try:
+            applies = rule.when.is_true(variables)
+        except ExpressionError as error:
+            if usual in _RECEIVED:
+                return Ambiguous(None, response.status, UNCLEAR, str(error)), Ruling(str(rule), "ambiguous")
+            continue
+        if applies:
+            return _by_rule(rule, response, now), Ruling(str(rule), recorded_class(rule.is_))
+    return _of_response(response, usual, now), None
+
+
+def _by_rule(rule: OutcomeRule, response: Response, now: float) -> Outcome:
+    """A rule that says `delivered` means that the body is no answer."""
+    return Delivered(response.status) if rule.is_ == "delivered" else _of_response(response, rule.is_, now)
+
+
+def _of_response(response: Response, code_class: OutcomeClass, now: float) -> Outcome:
     status = response.status
     wait_s = parse_retry_after(response.headers.get("retry-after"), now)
     match code_class:
         case "accepted":
             return Accepted(status, response.body, wait_s, response.headers.get("location"))
+        case "answered":
+            return _answered(response)
         case "delivered":
-            return _delivered(response)
+            return _answered(response) if response.body or response.truncated else Delivered(status)
         case "not_now":
             return NotNow(wait_s, status, counted=status != 429)
         case "ambiguous":
@@ -128,20 +172,14 @@ def _of_response(response: Response, code_class: CodeClass, now: float) -> Outco
     assert_never(code_class)
 
 
-def class_of(status: int, codes: CodeClasses) -> CodeClass:
-    """The class of a status code: the receiver's own list first (in the order of its fields), then the table."""
-    if status in codes.delivered:
-        return "delivered"
-    if status in codes.not_now:
-        return "not_now"
-    if status in codes.ambiguous:
-        return "ambiguous"
-    if status in codes.not_processed:
-        return "not_processed"
-    if status in codes.rejected:
-        return "rejected"
-    if status in codes.gone:
-        return "gone"
+def recorded_class(outcome_class: OutcomeClass) -> CodeClass:
+    return "delivered" if outcome_class == "answered" else outcome_class
+
+
+def class_of(status: int, codes: CodeClasses) -> OutcomeClass:
+    """The class of a status code: the receiver's own lists first, then the table."""
+    if status in codes.by_code:
+        return codes.by_code[status]
     if status in _TABLE:
         return _TABLE[status]
     if 200 <= status < 300:
@@ -154,7 +192,7 @@ def class_of(status: int, codes: CodeClasses) -> CodeClass:
 def healthy(outcome: Outcome) -> bool | None:
     """Whether `outcome` counts as success or failure for the receiver's breaker; None if it counts as neither."""
     match outcome:
-        case Answered() | Delivered() | Accepted() | Rejected() | Gone():
+        case Answered() | Delivered() | Accepted() | Rejected() | Gone() | Ambiguous(kind="unclear"):
             return True
         case NotNow(status=429):
             return None
@@ -165,9 +203,7 @@ def healthy(outcome: Outcome) -> bool | None:
     assert_never(outcome)
 
 
-def _delivered(response: Response) -> Answered | Delivered:
-    if not response.body and not response.truncated:
-        return Delivered(response.status)
+def _answered(response: Response) -> Answered:
     return Answered(response.status, response.headers.get("content-type"), response.body, response.truncated)
 
 

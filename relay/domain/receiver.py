@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import Literal
+from typing import Final, Literal, get_args
 
 from relay.domain.egress import Egress
 from relay.domain.expression import Expression, Path
@@ -96,6 +96,8 @@ class StatusStep:
 
 OutcomeClass = Literal["accepted", "answered", "delivered", "not_now", "ambiguous", "not_processed", "rejected", "gone"]
 """What a response to a POST means (`relay/domain/outcome.py`)."""
+_SHOWN: Final = 200
+"""Characters of a condition."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,6 +106,10 @@ class OutcomeRule:
 
     when: Expression
     is_: OutcomeClass
+
+    def __str__(self) -> str:
+        """Its place and its condition, in one line."""
+        return f"{self.when.place.removesuffix('.when')}: {' '.join(self.when.text.split())[:_SHOWN]}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,6 +145,12 @@ class CodeClasses:
     not_processed: frozenset[int] = frozenset()
     rejected: frozenset[int] = frozenset()
     gone: frozenset[int] = frozenset()
+    by_code: Mapping[int, OutcomeClass] = field(init=False, repr=False, compare=False)
+    """The class of each of the codes; the first field that has it counts."""
+
+    def __post_init__(self) -> None:
+        names = reversed(get_args(OutcomeClass))
+        object.__setattr__(self, "by_code", {code: name for name in names for code in getattr(self, name)})
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,8 +9,8 @@ from urllib.parse import quote, urlencode
 import msgspec
 
 from relay.domain.expression import ExpressionError, Path, Variables
-from relay.domain.headers import MOST_HEADER, check_header_value
-from relay.domain.template import Template, Tree, paths_of, url_of, value_of
+from relay.domain.headers import MOST_HEADER, MOST_URL, check_header_value
+from relay.domain.template import Template, Tree, UrlRefused, paths_of, url_of, value_of
 
 Method = Literal["POST", "PUT", "PATCH"]
 BodyKind = Literal["json", "form", "text"]
@@ -41,7 +41,8 @@ class RequestForm:
 
 @dataclass(frozen=True, slots=True)
 class FilledRequest:
-    """A request form with values. `body`, `content_type` None: those of the record."""
+    """A request form with values. `body`, `content_type` None: those of the record. `headers`: without the content
+    type."""
 
     method: Method
     url: str
@@ -58,12 +59,16 @@ def fill_request(form: RequestForm, variables: Variables, *, url: str, origins: 
     query = "&".join(f"{quote(name, safe='')}={quote(made.text(variables), safe='')}" for name, made in form.query)
     if query:
         url += ("&" if "?" in url else "?") + query
-    headers = tuple((name, _header(made, variables)) for name, made in form.headers)
-    return FilledRequest(form.method, url, headers, _body(form, variables), _content_type(form))
-
-
-def _content_type(form: RequestForm) -> str | None:
-    return None if form.body_kind is None else _CONTENT_TYPES[form.body_kind]
+    if len(url) > MOST_URL:
+        raise UrlRefused(f"request.query: the URL has more than {MOST_URL} characters")
+    headers, content_type = [], None if form.body_kind is None else _CONTENT_TYPES[form.body_kind]
+    for name, made in form.headers:
+        value = _header(made, variables)
+        if name.lower() == "content-type":
+            content_type = value
+        else:
+            headers.append((name, value))
+    return FilledRequest(form.method, url, tuple(headers), _body(form, variables), content_type)
 
 
 def _header(made: Template, variables: Variables) -> str:

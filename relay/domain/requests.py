@@ -9,16 +9,19 @@ from urllib.parse import quote
 
 from msgspec import structs
 
-from relay.domain.egress import Egress
+from relay.domain.egress import Egress, Tls
 from relay.domain.exchange import Request
+from relay.domain.expression import Variables
 from relay.domain.forwarding import wanted
 from relay.domain.headers import VISIBLE, check_header_name, header_value
 from relay.domain.hop import Hop
 from relay.domain.identity import callback_id, webhook_id
 from relay.domain.receiver import Endpoint, Receiver
+from relay.domain.request_form import FilledRequest, RequestForm, fill_request
 from relay.domain.signing import sign
 from relay.domain.trace import trace_headers
 from relay.domain.urls import same_origin
+from relay.domain.variables import delivery_variables
 
 _Pairs = tuple[tuple[str, str], ...]
 
@@ -62,12 +65,17 @@ def post_request(
     """The POST of a delivery. `attempt`: 1-based. `sequence`: None if order does not matter. `now`: Unix seconds.
     `out_of_order`: later messages of its order key may have arrived before it.
 
-    Raises ValueError if a secret of the receiver cannot sign.
+    Raises ValueError if a secret of the receiver cannot sign; ExpressionError and UrlRefused if its own form of
+    requests cannot be filled in.
     """
-    delivery = hop.delivery
+    delivery, filled, body, content_type = hop.delivery, None, payload, hop.content_type
+    if receiver.post.request is not None:
+        filled = own_request(receiver.post.request, receiver.post, delivery_variables(hop, payload, attempt=attempt))
+        body = payload if filled.body is None else filled.body
+        content_type = filled.content_type or content_type
     headers = [
-        ("content-type", _content_type(hop.content_type)),
-        *_signed(receiver.post, webhook_id(delivery.source_id, delivery.message_id), now, payload),
+        ("content-type", _content_type(content_type)),
+        *_signed(receiver.post, webhook_id(delivery.source_id, delivery.message_id), now, body),
         ("ce-specversion", "1.0"),
         ("ce-id", attribute_value(delivery.message_id)),
         ("ce-source", _repeated(delivery.source_id)),
@@ -91,7 +99,14 @@ def post_request(
         own = (name for name, _ in receiver.post.headers)
         found = wanted(hop.headers, receiver.forward_headers, own)
         headers += ((name, header_value(value)) for name, value in found)
+    if filled is not None:
+        return _filled(receiver.post, filled, headers, body, user_agent)
     return _post(receiver.post, headers, payload, user_agent)
+
+
+def own_request(form: RequestForm, endpoint: Endpoint, variables: Variables) -> FilledRequest:
+    """The endpoint's own form of requests with values. Raises ExpressionError, and UrlRefused."""
+    return fill_request(form, variables, url=endpoint.url, origins=(endpoint.url, *endpoint.allow_origins))
 
 
 def trial_body(receiver: str) -> bytes:
@@ -177,8 +192,12 @@ def status_request(
 
 
 def without_credentials(egress: Egress | None) -> Egress | None:
-    """The connection settings for an origin that must not get the endpoint's credentials."""
-    return None if egress is None or egress.proxy is None else Egress(proxy=egress.proxy)
+    """The connection settings for an origin that must not get the endpoint's credentials; without pins, too, which are
+    for the endpoint's own server."""
+    if egress is None:
+        return None
+    ca = None if egress.tls is None else egress.tls.ca
+    return Egress(None if ca is None else Tls(ca), egress.proxy)
 
 
 def callback_request(
@@ -223,6 +242,21 @@ def _post(endpoint: Endpoint, headers: list[tuple[str, str]], body: bytes, user_
     headers.append(("user-agent", header_value(user_agent)))
     headers.extend(_own_headers(endpoint.headers))
     return Request("POST", endpoint.url, tuple(headers), body, endpoint.timeout, endpoint.egress)
+
+
+def _filled(
+    endpoint: Endpoint, filled: FilledRequest, headers: list[tuple[str, str]], body: bytes, user_agent: str
+) -> Request:
+    """A request in the endpoint's own form. Its headers take precedence over others of the same name. Credentials of
+    the endpoint go only to its own origin."""
+    at_home = same_origin(filled.url, endpoint.url)
+    taken = {name.lower() for name, _ in filled.headers}
+    headers.append(("user-agent", header_value(user_agent)))
+    if at_home:
+        headers += _own_headers(endpoint.headers)
+    sent = (*(pair for pair in headers if pair[0].lower() not in taken), *filled.headers)
+    egress = endpoint.egress if at_home else without_credentials(endpoint.egress)
+    return Request(filled.method, filled.url, sent, body, endpoint.timeout, egress)
 
 
 def _plain(

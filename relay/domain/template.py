@@ -196,9 +196,10 @@ def url_of(made: Template, variables: Variables, *, base: str, origins: Sequence
             # with a character behind it, so that a final ? stays
             parts.append(urljoin(base, f"{piece}_")[:-1] if at == 0 else piece)
         elif at == 0:
-            parts.append(_whole_url(_text_of(piece, variables), base))
+            parts.append(_whole_url(_text_of(piece, variables), base, made.place))
         else:
-            parts.append(_encoded(_text_of(piece, variables), "".join(parts), made.pieces[at + 1 :]))
+            value = _text_of(piece, variables)
+            parts.append(_encoded(value, "".join(parts), made.pieces[at + 1 :], made.place))
     url = "".join(parts)
     if len(url) > MOST_URL:
         raise UrlRefused(f"{made.place}: the URL has more than {MOST_URL} characters")
@@ -207,20 +208,20 @@ def url_of(made: Template, variables: Variables, *, base: str, origins: Sequence
     return url
 
 
-def _whole_url(value: str, base: str) -> str:
+def _whole_url(value: str, base: str, place: str) -> str:
     url = joined_url(base, value)
     if url is None:
-        raise UrlRefused(f"{shown(value)!r} is not a URL that can be requested")
+        raise UrlRefused(f"{place}: {shown(value)!r} is not a URL that can be requested")
     return url
 
 
-def _encoded(value: str, before: str, after: Sequence[str | Expression]) -> str:
+def _encoded(value: str, before: str, after: Sequence[str | Expression], place: str) -> str:
     if "?" not in before:
         following = after[0] if after and isinstance(after[0], str) else ""
         segment = before.rpartition("/")[2] + value + re.split(r"[/?]", following, maxsplit=1)[0]
         fault = path_fault(value, segment) if value else "is empty"
         if fault is not None:
-            raise UrlRefused(f"a part of the URL's path would be {shown(value)!r}, which {fault}")
+            raise UrlRefused(f"{place}: a part of the URL's path would be {shown(value)!r}, which {fault}")
     return quote(value, safe="")
 
 

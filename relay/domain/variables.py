@@ -29,13 +29,16 @@ def delivery_variables(hop: Hop, payload: bytes, *, attempt: int) -> Variables:
 
 
 def response_variables(response: Response) -> Variables:
-    """`response`, and its `body`."""
-    return {"response": response_value(response), "body": Document(response.body, "the response's body")}
+    """`response`, and its `body`; the beginning of a body that was cut is not its value."""
+    body = Document(b"", "the response's body, which was cut,") if response.truncated else None
+    return {"response": response_value(response), "body": body or Document(response.body, "the response's body")}
 
 
 def response_value(response: Response) -> dict[str, object]:
-    """A response as the value of a variable."""
-    return {"status": response.status, "headers": dict(response.headers), "body": json_or_text(response.body)}
+    """A response as the value of a variable. A body that was cut is text."""
+    cut = response.truncated
+    body = response.body.decode(errors="replace") if cut else json_or_text(response.body)
+    return {"status": response.status, "headers": dict(response.headers), "body": body}
 
 
 def callback_variables(hop: Hop, answer: bytes, *, attempt: int, detail: str = "") -> Variables:

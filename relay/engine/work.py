@@ -9,6 +9,7 @@ from typing import Any, Final, Generic, Literal, Protocol, TypeVar
 from msgspec import Struct
 
 from relay.domain.identity import DeliveryId
+from relay.domain.outcome import Ruling
 from relay.domain.reasons import REASON_CODES
 from relay.engine.phases import Phase
 from relay.log.port import Coordinate, NewRecord, Record
@@ -33,6 +34,8 @@ class Done(Struct, frozen=True):
     healthy: bool | None = None
     up: bool = False
     """It answered a GET: see `Settlement`."""
+    ruling: Ruling | None = None
+    """The rule that decided about the response; None for the usual table."""
 
 
 class Later(Struct, frozen=True):
@@ -50,6 +53,7 @@ class Later(Struct, frozen=True):
     pause_s: float = 0.0
     detail: str | None = None
     park: bool = False
+    ruling: Ruling | None = None
 
 
 class Dead(Struct, frozen=True):
@@ -60,6 +64,7 @@ class Dead(Struct, frozen=True):
     last_status: int | None = None
     healthy: bool | None = None
     pause_s: float = 0.0
+    ruling: Ruling | None = None
 
 
 class Resend(Struct, frozen=True):

@@ -1,6 +1,7 @@
 """What every transport has to do with requests and responses, tried on raw sockets."""
 
 import asyncio
+from typing import Literal
 
 import pytest
 
@@ -49,6 +50,14 @@ class TransportContract(TransportRig):
         async with replying(OK).running() as server:
             await transport.exchange(post(server.url(), body=b""))
         assert b"\r\ncontent-length: 0\r\n" in server.requests[0].lower()
+
+    @pytest.mark.parametrize("method", ["PUT", "PATCH"])
+    async def test_other_methods_have_a_body_too(self, transport: Transport, method: Literal["PUT", "PATCH"]) -> None:
+        async with replying(OK).running() as server:
+            await transport.exchange(Request(method, server.url("/a"), (), b"body"))
+        head, _, body = server.requests[0].partition(b"\r\n\r\n")
+        assert head.startswith(f"{method} /a HTTP/1.1\r\n".encode())
+        assert (b"content-length: 4" in head.lower(), body) == (True, b"body")
 
     async def test_a_large_body_arrives_whole(self, transport: Transport) -> None:
         body = bytes(3_000_000)

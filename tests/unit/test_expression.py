@@ -109,6 +109,15 @@ def test_a_payload_that_is_not_json_is_an_error_only_where_it_is_needed() -> Non
     assert Expression("message.id", ROUTING).evaluate(variables) == "m-1"
     with pytest.raises(ExpressionError, match="the payload is not JSON"):
         Expression("payload.ref", ROUTING).evaluate(variables)
+    assert Expression("message.id != 'm-1' && payload.ref == ''", ROUTING).is_true(variables) is False
+    with pytest.raises(ExpressionError, match="the payload is not JSON"):
+        Expression("[payload.ref, message.id]", ROUTING).evaluate(variables)
+
+
+@pytest.mark.parametrize("payload", [{"a": "x\0y"}, {"a": {"k\0": 1}}])
+def test_a_text_is_not_cut_at_a_nul(payload: object) -> None:
+    with pytest.raises(ExpressionError, match="NUL"):
+        Expression("payload.a", ROUTING).evaluate({"payload": payload})
 
 
 LARGE = {"payload": {"text": "a" * 2**20, "list": list(range(3_000)), "deep": [[0] * 100] * 100}}

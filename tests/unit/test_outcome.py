@@ -3,8 +3,10 @@
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec import structs
 
 from relay.domain.exchange import Exchange, NoResponse, Response
+from relay.domain.expression import OUTCOME, Document, Expression
 from relay.domain.outcome import (
     Accepted,
     Ambiguous,
@@ -15,10 +17,13 @@ from relay.domain.outcome import (
     NotProcessed,
     Outcome,
     Rejected,
+    Ruling,
     classify,
     healthy,
+    judge,
 )
-from relay.domain.receiver import CodeClasses
+from relay.domain.receiver import CodeClasses, OutcomeClass, OutcomeRule
+from relay.domain.variables import response_variables
 
 NOW = 1_700_000_000.0
 
@@ -140,7 +145,92 @@ code_sets = st.frozensets(st.integers(200, 599), max_size=5)
         st.booleans(),
     )
     | st.builds(NoResponse, st.text(), st.text(), st.booleans()),
-    st.builds(CodeClasses, code_sets, code_sets, code_sets, code_sets, code_sets, code_sets),
+    st.builds(CodeClasses, *[code_sets] * 8),
 )
 def test_every_exchange_means_something(exchange: Exchange, codes: CodeClasses) -> None:
     assert healthy(outcome(exchange, codes)) in (True, False, None)
+
+
+# rules
+
+
+def rule(when: str, is_: OutcomeClass, at: int = 0) -> OutcomeRule:
+    return OutcomeRule(Expression(when, OUTCOME, f"outcomes[{at}].when"), is_)
+
+
+def judged(
+    given: Response, *rules: OutcomeRule, codes: CodeClasses | None = None, payload: bytes = b"{}"
+) -> tuple[Outcome, Ruling | None]:
+    variables = {"payload": Document(payload, "the payload"), **response_variables(given)}
+    return judge(given, rules, variables, codes=codes or CodeClasses(), now=NOW)
+
+
+@pytest.mark.parametrize(
+    ("is_", "expected", "recorded"),
+    [
+        ("accepted", Accepted(201, b'{"state":"pending"}', 7.0, "/jobs/1"), "accepted"),
+        ("answered", Answered(201, None, b'{"state":"pending"}', truncated=False), "delivered"),
+        ("delivered", Delivered(201), "delivered"),
+        ("not_now", NotNow(7.0, 201, counted=True), "not_now"),
+        ("ambiguous", Ambiguous(7.0, 201, "status"), "ambiguous"),
+        ("not_processed", NotProcessed(7.0, 201, "unwanted"), "not_processed"),
+        ("rejected", Rejected(201), "rejected"),
+        ("gone", Gone(201), "gone"),
+    ],
+)
+def test_a_rule_decides(is_: OutcomeClass, expected: Outcome, recorded: str) -> None:
+    given = response(201, b'{"state":"pending"}', retry_after="7", location="/jobs/1")
+    outcome, ruling = judged(given, rule("body.state == 'pending'", is_))
+    assert outcome == expected
+    assert ruling is not None
+    assert (ruling.rule, ruling.code_class) == ("outcomes[0]: body.state == 'pending'", recorded)
+
+
+def test_the_first_rule_that_is_true_decides_then_the_codes_then_the_table() -> None:
+    codes = CodeClasses(rejected=frozenset({409}))
+    rules = (rule("response.status == 409 && body.code == 1", "delivered"), rule("body.code < 3", "not_now", 1))
+    assert judged(response(409, b'{"code":1}'), *rules, codes=codes)[0] == Delivered(409)
+    second = judged(response(409, b'{"code":2}'), *rules, codes=codes)
+    assert second == (NotNow(None, 409, counted=True), Ruling("outcomes[1]: body.code < 3", "not_now"))
+    assert judged(response(409, b'{"code":3}'), *rules, codes=codes) == (Rejected(409), None)
+    assert judged(response(404, b'{"code":3}'), *rules, codes=codes) == (NotProcessed(None, 404, "client_error"), None)
+
+
+def test_an_answer_may_be_empty() -> None:
+    assert judged(response(204), rule("true", "answered"))[0] == Answered(204, None, b"", truncated=False)
+    assert outcome(response(204), CodeClasses(answered=frozenset({204}))) == Answered(204, None, b"", truncated=False)
+    assert outcome(response(201, b"{}"), CodeClasses(accepted=frozenset({201}))) == Accepted(201, b"{}", None, None)
+
+
+BROKEN = [response(0, b"<html>"), response(0), response(0, b'{"state":', truncated=True), response(0, b'["state"]')]
+
+
+@pytest.mark.parametrize("given", BROKEN)
+def test_a_rule_that_cannot_be_evaluated_is_not_true_of_a_failure(given: Response) -> None:
+    rules = rule("body.state == 'pending'", "accepted"), rule("response.status == 500", "not_processed", 1)
+    for status, expected in ((503, NotNow(None, 503, counted=True)), (500, NotProcessed(None, 500, "server_error"))):
+        assert judged(structs.replace(given, status=status), *rules)[0] == expected
+
+
+@pytest.mark.parametrize("given", BROKEN)
+@pytest.mark.parametrize("status", [200, 201, 202, 204])
+def test_a_success_that_no_rule_can_read_is_not_guessed_at(given: Response, status: int) -> None:
+    rules = rule("body.state == 'pending'", "accepted"), rule("true", "delivered", 1)
+    found, ruling = judged(structs.replace(given, status=status), *rules)
+    assert isinstance(found, Ambiguous)
+    assert (found.status, found.kind) == (status, "unclear")
+    assert "outcomes[0].when: `body.state == 'pending'`: " in found.error
+    assert ruling == Ruling("outcomes[0]: body.state == 'pending'", "ambiguous")
+    assert healthy(found) is True
+
+
+def test_a_body_that_is_not_json_matters_only_where_a_rule_reads_it() -> None:
+    rules = rule("response.status == 201 && body.state == 'pending'", "accepted"), rule("true", "delivered", 1)
+    assert judged(response(200, b"ok"), *rules)[0] == Delivered(200)
+    assert judged(response(201, b"ok"), rule("response.body == 'ok'", "delivered"))[0] == Delivered(201)
+
+
+def test_the_beginning_of_a_number_is_not_the_number() -> None:
+    found, _ = judged(response(200, b"12", truncated=True), rule("body == 12", "delivered"))
+    assert isinstance(found, Ambiguous)
+    assert "which was cut" in found.error
