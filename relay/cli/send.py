@@ -1,7 +1,7 @@
 """`relay send` and `relay trigger`: one message from a file, or samples with real payloads.
 
 With --wait they wait for the answer: by a request that stays open if there is one receiver, else by polling until all
-have answered.
+have answered. With --kafka, `relay send` produces the record on `from_sender` itself, as a sender on Kafka does.
 """
 
 import asyncio
@@ -29,9 +29,14 @@ from relay.cli.status import (
 )
 from relay.cli.table import print_json
 from relay.client import Answer, ApiError, AsyncRelay, ClientError, DeliveryFailed
-from relay.domain.errors import RelayError, UserError
+from relay.config.settings import Settings
+from relay.domain.coordinate import Coordinate, coordinate_text
+from relay.domain.errors import InvalidRecord, LogUnavailable, RelayError, UserError
 from relay.domain.forwarding import check_forwardable
 from relay.domain.headers import check_header_value
+from relay.domain.message import Message, message_headers, parse_message
+from relay.domain.topics import Topics
+from relay.log.port import NewRecord
 from relay.samples import Sample, load, names
 from relay.schema.messages import MessageView
 from relay.telemetry.redaction import escape_control
@@ -82,6 +87,7 @@ class Outgoing:
 @click.option("--id", "message_id", help="Its id, unique per source. Default: a new one.")
 @click.option("--content-type", default="application/json", show_default=True)
 @click.option("--header", "headers", multiple=True, help="One of its own, as 'x-team: core'; repeatable.")
+@click.option("--kafka", "on_kafka", is_flag=True, help="Produce it on from_sender, at RELAY_KAFKA_BOOTSTRAP_SERVERS.")
 @wait_option
 @api_option
 @config_option
@@ -96,18 +102,29 @@ def send(
     message_id: str | None,
     content_type: str,
     headers: tuple[str, ...],
+    on_kafka: bool,
     wait_s: float | None,
     file: str,
 ) -> None:
     """Send one message from FILE, or from standard input if FILE is a dash.
 
     With --wait, the answer is printed, and the exit code is 1 if a delivery or the callback with its result failed, or
-    took
-    longer.
+    took longer.
+
+    With --kafka, the command is a sender on Kafka: it produces the record, and prints where the log has it. Only --wait
+    calls the API then.
     """
     id = message_id or secrets.token_hex(16)
     outgoing = Outgoing(source, _payload(file), id, receivers, event_type, content_type, _pairs(headers))
-    waited = call.run(lambda client: sent(client, outgoing, wait_s))
+    if on_kafka:
+        at = asyncio.run(_produced(call.settings, outgoing))
+        _print_place(call, outgoing, at, waits=wait_s is not None)
+        if wait_s is None:
+            return
+        patience_s = wait_s
+        waited = call.run(lambda client: _read_and_answered(client, outgoing, at, patience_s))
+    else:
+        waited = call.run(lambda client: sent(client, outgoing, wait_s))
     print_state(waited.state, call.output)
     if not call.is_json and wait_s is not None:
         _print_answer(waited)
@@ -141,18 +158,21 @@ def _payload(file: str) -> bytes:
 
 async def sent(client: AsyncRelay, outgoing: Outgoing, wait_s: float | None) -> AwaitedAnswer:
     """Send a message, and wait for its end; `wait_s` None: do not wait."""
-    source_id, message_id, until = outgoing.source_id, outgoing.message_id, time.monotonic() + (wait_s or 0)
+    until = time.monotonic() + (wait_s or 0)
     state = await client.send(
-        source_id,
+        outgoing.source_id,
         outgoing.payload,
         receivers=outgoing.receivers,
-        id=message_id,
+        id=outgoing.message_id,
         type=outgoing.event_type,
         content_type=outgoing.content_type,
         headers=dict(outgoing.headers),
     )
-    if wait_s is None:
-        return AwaitedAnswer(state)
+    return AwaitedAnswer(state) if wait_s is None else await _answered(client, state, until, wait_s)
+
+
+async def _answered(client: AsyncRelay, state: MessageView, until: float, wait_s: float) -> AwaitedAnswer:
+    """The end of a message. `until`: when `wait_s` are over, on the monotonic clock."""
     letter = None
     while not was_answered(state):
         rest = until - time.monotonic()
@@ -167,8 +187,65 @@ async def sent(client: AsyncRelay, outgoing: Outgoing, wait_s: float | None) -> 
             break
         state = found
         await asyncio.sleep(min(LOOK_EVERY_S, max(0.0, until - time.monotonic())))
-    end = await _followed(client, source_id, message_id, min(until, time.monotonic() + WAY_BACK_S))
+    end = await _followed(client, state.source_id, state.message_id, min(until, time.monotonic() + WAY_BACK_S))
     return AwaitedAnswer(end, letter)
+
+
+def record_of(outgoing: Outgoing, topic: str) -> NewRecord:
+    """The record of a sender on Kafka: the payload as it is, all else as headers, and the source_id as key.
+
+    Raises UserError if no relay could read it.
+    """
+    message = Message(
+        outgoing.source_id,
+        outgoing.message_id,
+        outgoing.receivers or None,
+        outgoing.event_type,
+        content_type=outgoing.content_type,
+        payload=outgoing.payload,
+        headers=outgoing.headers,
+    )
+    try:
+        headers = message_headers(message)
+        parse_message(outgoing.payload, headers)
+    except InvalidRecord as error:
+        raise UserError(error.detail) from None
+    except UnicodeEncodeError:
+        raise UserError("the source, the id, and all else but the payload have to be UTF-8") from None
+    return NewRecord(topic, outgoing.source_id.encode(), outgoing.payload, headers)
+
+
+async def _produced(settings: Settings, outgoing: Outgoing) -> Coordinate:
+    """The place of the message's record, once the log has acknowledged it."""
+    from relay.run.composition import open_log  # a message over HTTP needs no Kafka client
+
+    record = record_of(outgoing, Topics(settings.topic_prefix).from_sender)
+    try:
+        async with open_log(settings) as log:
+            [at] = await log.append([record])
+    except LogUnavailable as error:
+        raise RelayError(f"{error} (RELAY_KAFKA_BOOTSTRAP_SERVERS); a `relay dev` has no Kafka") from error
+    return at
+
+
+async def _read_and_answered(client: AsyncRelay, outgoing: Outgoing, at: Coordinate, wait_s: float) -> AwaitedAnswer:
+    """The end of a message that was produced at `at`. Raises RelayError if the relay has not read it in time."""
+    until = time.monotonic() + wait_s
+    while (state := await state_or_none(client, outgoing.source_id, outgoing.message_id)) is None:
+        if time.monotonic() >= until:
+            raise RelayError(
+                f"no sign of {coordinate_text(at)} at {client.url} after {wait_s:g} s: does that relay read this Kafka?"
+            )
+        await asyncio.sleep(LOOK_EVERY_S)
+    return await _answered(client, state, until, wait_s)
+
+
+def _print_place(call: ApiOptions, outgoing: Outgoing, at: Coordinate, *, waits: bool) -> None:
+    """As JSON only if nothing else is printed."""
+    if not call.is_json:
+        click.echo(escape_control(f"{outgoing.source_id}  {outgoing.message_id}  {coordinate_text(at)}"))
+    elif not waits:
+        print_json({"source_id": outgoing.source_id, "message_id": outgoing.message_id, "at": at._asdict()})
 
 
 async def _outcome(client: AsyncRelay, state: MessageView, wait_s: int) -> MessageView | None:
