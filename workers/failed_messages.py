@@ -10,11 +10,13 @@ A discarded dead letter is neither reported nor listed, as no action is left. On
 was moved here is only listed.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Protocol
 
+from msgspec import structs
+
 from relay.domain.dead_letter import MOVED, DeadLetter, identity_of, original_headers, parse_dead_letter
-from relay.domain.hop import LIFE_HEADER, NO_RECEIVER, Hop, result_headers
+from relay.domain.hop import KEEP_HEADER, LIFE_HEADER, NO_RECEIVER, Hop, json_object, result_headers
 from relay.domain.identity import DeliveryId
 from relay.domain.notice import MEDIA_TYPE, notice_body
 from relay.domain.reasons import DISCARDED, is_of_callback, reason_class
@@ -153,7 +155,7 @@ class FailedMessages:
         if "id_conflict" in (work.letter.reason, work.letter.former_reason):
             receiver = NO_RECEIVER  # it never became a delivery; the delivery of this name is the first message's
         letter, generation = work.letter, generation_of(work.record)
-        trace = dict(original_headers(work.record.headers))
+        original = dict(original_headers(work.record.headers))
         hop = Hop(
             DeliveryId(receiver, source_id, message_id),
             content_type=MEDIA_TYPE,
@@ -163,8 +165,8 @@ class FailedMessages:
             outcome="failed",
             answer_status=letter.last_status,
             reason=letter.reason,
-            traceparent=trace.get("traceparent", b"").decode("ascii", errors="replace") or None,
-            tracestate=read_tracestate(trace.get("tracestate", b"")),
+            traceparent=original.get("traceparent", b"").decode("ascii", errors="replace") or None,
+            tracestate=read_tracestate(original.get("tracestate", b"")),
             life=life_of(work.record),
         )
         body = notice_body(
@@ -175,7 +177,19 @@ class FailedMessages:
             attempts=letter.attempts,
             last_status=letter.last_status,
         )
-        return NewRecord(self._topics.to_sender, source_id.encode(), body, result_headers(hop))
+        headers = result_headers(_with_kept(hop, original))
+        return NewRecord(self._topics.to_sender, source_id.encode(), body, headers)
+
+
+def _with_kept(hop: Hop, original: Mapping[str, bytes]) -> Hop:
+    """With what the callback's expressions need, if the message's source keeps anything, and the letter was not cut
+    there."""
+    try:
+        keep = json_object(original[KEEP_HEADER])
+    except (KeyError, ValueError):
+        return hop
+    event_type, time = (original.get(name, b"").decode(errors="replace") or None for name in ("ce_type", "ce_time"))
+    return structs.replace(hop, keep=keep, event_type=event_type, time=time)
 
 
 def life_of(record: Record) -> str:

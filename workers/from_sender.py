@@ -7,8 +7,9 @@
 3. Find its receivers: those it names, or those that subscribe and whose filters accept it. A receiver that is switched
    off, or whose settings this process cannot use, gets it later. A message that no filter accepts is finished. The
    relay's own events go to the receivers that may see them.
-4. Append one hop record per receiver, and a dead letter for each unknown receiver.
-5. Once these are acknowledged, remember the message as enqueued.
+4. Work out what the source keeps of it for the callback. If that fails, it is a dead letter (`invalid`).
+5. Append one hop record per receiver, and a dead letter for each unknown receiver.
+6. Once these are acknowledged, remember the message as enqueued.
 
 Among the messages are markers, at which a receiver's move to another lane takes effect (`relay/domain/route.py`). Each
 is published on `receiver_config` in its turn.
@@ -21,8 +22,9 @@ from msgspec import structs
 
 from relay.domain.directory import Directory, Moves, NoMoves
 from relay.domain.errors import InvalidRecord
+from relay.domain.expression import ExpressionError
 from relay.domain.filters import UNDECIDED, FilterInput
-from relay.domain.hop import encode_hop
+from relay.domain.hop import KEEP_HEADER, encode_hop
 from relay.domain.identity import OWN_SOURCE, DeliveryId
 from relay.domain.message import Message, message_digest, parse_message, sender_headers
 from relay.domain.reasons import REASON_CODES
@@ -30,8 +32,9 @@ from relay.domain.receiver import Receiver
 from relay.domain.recipients import may_have_none, may_name, recipients
 from relay.domain.route import Cut, Marker, lane_at, marker_in
 from relay.domain.topics import DAY_S, Topics
+from relay.domain.variables import kept_of
 from relay.engine.work import Dead, Done, Later, Outcome, Seen, Work
-from relay.log.port import NewRecord, Record
+from relay.log.port import Headers, NewRecord, Record
 from relay.state.attempts import CallKind
 from relay.state.port import Lane, State
 from relay.state.replies import answered
@@ -42,6 +45,7 @@ from workers.tables import LookedUpFirst
 
 NO_MOVES: Final = NoMoves()
 UNROUTABLE: Final = Later(5.0, "the entry of a receiver cannot be read here: its lane, or what it subscribes to")
+UNREADABLE_KEEP: Final = Later(5.0, "the entry of its source cannot be read here: what it keeps of each message")
 _KEPT_MS: Final = 7 * DAY_S * 1000
 """Retention of `from_sender`: no older record can exist, whatever its sender says."""
 
@@ -49,7 +53,7 @@ _KEPT_MS: Final = 7 * DAY_S * 1000
 class Incoming(Work):
     """A message on its way to its receivers."""
 
-    __slots__ = ("arrival", "conflict", "message", "unknown")
+    __slots__ = ("arrival", "conflict", "keep", "message", "unknown")
 
     def __init__(self, record: Record, message: Message) -> None:
         super().__init__(record, None, 0, None, "from_sender")
@@ -58,6 +62,8 @@ class Incoming(Work):
         self.conflict = False
         self.unknown: tuple[str, ...] = ()
         """Receivers it names that do not exist."""
+        self.keep: str | None = None
+        """JSON of what its source keeps of it."""
 
 
 class Turn(Work):
@@ -176,10 +182,17 @@ class FromSender:
         message = work.message
         if work.conflict:
             return Dead("id_conflict", "this id was used before with another payload, type or receivers")
+        source = self._directory.source(message.source_id)
+        if source.keep is None:
+            return UNREADABLE_KEEP
         try:
             names = self._names(message)
+            if names:
+                work.keep = kept_of(source, message)
         except InvalidRecord as error:
             return Dead(error.reason, error.detail)
+        except ExpressionError as error:
+            return Dead("invalid", str(error))
         return self._routed(work, names)
 
     def _names(self, message: Message) -> Sequence[str]:
@@ -243,14 +256,17 @@ class FromSender:
         cut = self._moves.cut(receiver.name, receiver.move, record.partition) if receiver.moving else None
         lane, move = lane_at(receiver, cut, record.offset)
         accepted_ms = _accepted_ms(record, int(self._outside.clock.time() * 1000))
-        hop = first_hop(event, receiver, record.coordinate, accepted_ms, move=move, wait_s=wait_s)
+        hop = first_hop(event, receiver, record.coordinate, accepted_ms, move=move, wait_s=wait_s, keep=work.keep)
         topic = self._topics.to_receiver(lane)
         return lane_record(topic, lane, receiver, message.source_id, message.payload, encode_hop(hop))
 
     def _unknown(self, work: Incoming, name: str) -> NewRecord:
         dead = Dead("unknown_receiver", f"there is no receiver {name}")
         self._outside.meter.unrouted(DeliveryId(name, *work.message.id), dead.detail)
-        return self._letters.bury(_as_sent(work.record), dead, extra=(("relay-receiver", name.encode()),))
+        extra: Headers = (("relay-receiver", name.encode()),)
+        if work.keep is not None:
+            extra += ((KEEP_HEADER, work.keep.encode()),)
+        return self._letters.bury(_as_sent(work.record), dead, extra=extra)
 
 
 class TracedFromSender(FromSender):

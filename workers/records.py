@@ -32,8 +32,9 @@ def first_hop(
     move: int,
     generation: int = 0,
     wait_s: int = 0,
+    keep: str | None = None,
 ) -> Hop:
-    """The hop of a message without any delivery attempt."""
+    """The hop of a message without any delivery attempt. `keep`: what its source keeps of it."""
     message = event.message
     return Hop(
         DeliveryId(receiver.name, message.source_id, message.message_id),
@@ -50,6 +51,7 @@ def first_hop(
         wait_s=wait_s,
         order=order_digest(receiver.ordering, event),
         life=receiver.life.id,
+        keep=keep,
     )
 
 

@@ -2,7 +2,8 @@
 
 1. Read the record and the source's settings. A record that needed no callback when it was written is skipped.
 2. Nothing to call (no callback, a Kafka consumer, an answer that the source does not want): done.
-3. POST it to the source's callback, signed, with a stable id: at least once. A callback that is offline gets a ping.
+3. Send it to the source's callback, signed, with a stable id: at least once. A callback that is offline gets a ping. If
+   the request cannot be made in the sender's own form: dead letter (`invalid`).
 4. 2xx: done. Otherwise retry, until the callback's own limits end it with a dead letter.
 """
 
@@ -18,6 +19,7 @@ from relay.clock import Clock
 from relay.domain.directory import Directory
 from relay.domain.errors import InvalidRecord
 from relay.domain.exchange import Exchange
+from relay.domain.expression import ExpressionError
 from relay.domain.failure import failure_detail
 from relay.domain.hop import Hop, decode_hop
 from relay.domain.outcome import (
@@ -36,6 +38,7 @@ from relay.domain.outcome import Outcome as PostOutcome
 from relay.domain.receiver import Endpoint, RetryPolicy, Source
 from relay.domain.requests import callback_request
 from relay.domain.result_delivery import Handover, handover, to_code
+from relay.domain.template import UrlRefused
 from relay.domain.topics import TopicSpec
 from relay.engine.work import Call, Dead, Decision, Done, GateRules, Later, Outcome, Resend, Seen, Step, row_of
 from relay.log.port import NewRecord, Record
@@ -189,16 +192,19 @@ class ToSender:
             return self._letters.bury(record, dead)
         return self._letters.bury(record, dead, work.hop, attempts=work.attempts)
 
-    def _call(self, work: Callback, callback: Endpoint) -> Call[Exchange]:
+    def _call(self, work: Callback, callback: Endpoint) -> Call[Exchange] | Dead:
         outside = self._outside
-        request = callback_request(
-            callback,
-            outside.traced(work.hop, "callback", work.attempts),
-            work.record.value or b"",
-            now=outside.clock.wall(),
-            user_agent=outside.user_agent,
-            attempt=work.attempts,
-        )
+        try:
+            request = callback_request(
+                callback,
+                outside.traced(work.hop, "callback", work.attempts),
+                work.record.value or b"",
+                now=outside.clock.wall(),
+                user_agent=outside.user_agent,
+                attempt=work.attempts,
+            )
+        except (ExpressionError, UrlRefused) as error:
+            return Dead("invalid", f"callback: {error}")
         about = work.purpose("callback", callback, work.attempts, work.hop.attempt)
         return outside.post(work, about, request, partial(self._heard, work, callback))
 

@@ -252,7 +252,7 @@ _SKIPS: Final = {
     "incomplete": "Its dead letter lacks a part of the record, which was too large for the log.",
     "unknown_receiver": "There is no such receiver (any more).",
     "unknown_stage": "Its dead letter is of a topic that no step reads.",
-    "invalid": "Its record cannot be read.",
+    "invalid": "Its record cannot be read, or lacks what its source keeps for the callback.",
     "id_conflict": "Another message has its id: send it again with an id of its own.",
     "too_large": "It is larger than is allowed now.",
     "under_way": "It is still under way.",

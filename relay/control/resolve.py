@@ -12,6 +12,7 @@ from relay.config.references import references_in
 from relay.config.source_entry import SourceEntry
 from relay.control.records import ORIGIN, decode
 from relay.domain.errors import UserError
+from relay.domain.expression import Expression
 from relay.domain.filters import UNDECIDED
 from relay.domain.identity import OWN_SOURCE
 from relay.domain.receiver import Endpoint, LaneKind, Receiver, Source
@@ -59,13 +60,13 @@ def _with_subscription(known: Receiver, entry: Raw) -> Receiver:
 
 
 def unusable_source(source_id: str, value: bytes, why: str) -> Source:
-    """An unusable source, whose results wait if its record has a callback or is unreadable."""
+    """An unusable source, whose results wait if its record has a callback or is unreadable. So do its messages unless
+    it is known what the callback needs of them."""
     try:
         raw = decode(value).entry
-        known = {field: raw[field] for field in ("answers", "failures", "quota") if field in raw}
-        source = resolve_source(source_id, check_entry(SourceEntry, known, ORIGIN, ("sources", source_id)), {}, ORIGIN)
+        source = replace(_readable(source_id, raw, "answers", "failures", "quota"), keep=_keep(source_id, raw))
     except UserError:
-        raw, source = {"callback": {}}, Source(source_id)
+        raw, source = {"callback": {}}, Source(source_id, keep=None)
     callback = raw.get("callback")
     return replace(
         source,
@@ -73,6 +74,19 @@ def unusable_source(source_id: str, value: bytes, why: str) -> Source:
         kafka=callback == "kafka",
         unusable=why,
     )
+
+
+def _keep(source_id: str, raw: Raw) -> Mapping[str, Expression] | None:
+    try:
+        return _readable(source_id, raw, "keep").keep
+    except UserError:
+        return None
+
+
+def _readable(source_id: str, raw: Raw, *fields: str) -> Source:
+    """The source with only these fields of its entry. Raises UserError."""
+    known = {field: raw[field] for field in fields if field in raw}
+    return resolve_source(source_id, check_entry(SourceEntry, known, ORIGIN, ("sources", source_id)), {}, ORIGIN)
 
 
 def wanted_lane(name: str, value: bytes) -> tuple[LaneKind, int]:

@@ -23,6 +23,7 @@ FORM: Final = 1
 """Version of the hop headers. FORM_HEADER carries it; a record without that header has form 1."""
 FORM_HEADER: Final = "relay-form"
 LIFE_HEADER: Final = "relay-receiver-life"
+KEEP_HEADER: Final = "relay-keep"
 
 _OUTCOMES: Final[dict[bytes, Outcome]] = {b"answered": "answered", b"delivered": "delivered", b"failed": "failed"}
 _MAX_DIGITS: Final = 18  # fits 64 bits; int() is slow, and then refuses, on very long input
@@ -123,7 +124,7 @@ def encode_hop(hop: Hop) -> Headers:
     if hop.life:
         headers.append((LIFE_HEADER, hop.life.encode(errors="replace")))
     if hop.keep is not None:
-        headers.append(("relay-keep", hop.keep.encode()))
+        headers.append((KEEP_HEADER, hop.keep.encode()))
     if hop.chain is not None:
         headers.append(("relay-status-chain", hop.chain.encode()))
     if hop.headers:
@@ -232,7 +233,8 @@ def _outcome(value: bytes) -> Outcome:
     return outcome
 
 
-def _json_object(value: bytes) -> str:
+def json_object(value: bytes) -> str:
+    """The text of a header with a JSON object. Raises ValueError."""
     try:
         msgspec.json.decode(value, type=dict)
     except (msgspec.DecodeError, RecursionError):
@@ -271,7 +273,7 @@ _READERS: Final[dict[str, tuple[str, Callable[[bytes], object]]]] = {
     "relay-wait": ("wait_s", _number),
     "relay-order-key": ("order", bytes.decode),
     LIFE_HEADER: ("life", bytes.decode),
-    "relay-keep": ("keep", _json_object),
-    "relay-status-chain": ("chain", _json_object),
+    KEEP_HEADER: ("keep", json_object),
+    "relay-status-chain": ("chain", json_object),
 }
 """Field and reader of each header."""

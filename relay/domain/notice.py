@@ -67,3 +67,15 @@ def notice_body(
         "generation": generation,
     }
     return msgspec.json.encode(notice)
+
+
+class _Detail(msgspec.Struct):
+    detail: str = ""
+
+
+def detail_in(notice: bytes) -> str:
+    """The `detail` of a notice; empty if it is not readable."""
+    try:
+        return msgspec.json.decode(notice, type=_Detail).detail
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        return ""

@@ -277,8 +277,8 @@ class Source:
     """A source, and how results are returned to it. `callback`: None if it queries the API or reads `to_sender` itself.
     `inbound`: None if it sends messages only in the relay's own form. `quota`: for messages over HTTP; None for the
     default. `unusable`: as for a receiver; `callback` then only says whether there is one. `keep`: expressions over
-    each message by name, worked out when it is routed, for the callback. `progress`: intermediate results that are
-    reported to the callback before the final one."""
+    each message by name, worked out when it is routed, for the callback; None if they cannot be read in this process.
+    `progress`: intermediate results that are reported to the callback before the final one."""
 
     source_id: str
     callback: Endpoint | None = None
@@ -288,5 +288,5 @@ class Source:
     inbound: Inbound | None = None
     quota: Quota | Literal["none"] | None = None
     unusable: str | None = None
-    keep: Mapping[str, Expression] = field(default_factory=dict)
+    keep: Mapping[str, Expression] | None = field(default_factory=dict)
     progress: frozenset[Progress] = frozenset()

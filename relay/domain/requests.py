@@ -3,6 +3,7 @@ verification handshakes."""
 
 import json
 import re
+from collections.abc import Sequence
 from functools import lru_cache
 from typing import Final, Literal
 from urllib.parse import quote
@@ -21,7 +22,7 @@ from relay.domain.request_form import FilledRequest, RequestForm, fill_request
 from relay.domain.signing import sign
 from relay.domain.trace import trace_headers
 from relay.domain.urls import same_origin
-from relay.domain.variables import delivery_variables
+from relay.domain.variables import callback_variables, delivery_variables
 
 _Pairs = tuple[tuple[str, str], ...]
 
@@ -100,7 +101,7 @@ def post_request(
         found = wanted(hop.headers, receiver.forward_headers, own)
         headers += ((name, header_value(value)) for name, value in found)
     if filled is not None:
-        return _filled(receiver.post, filled, headers, body, user_agent)
+        return _filled(receiver.post, filled, headers, body, user_agent, origins=(receiver.post.url,))
     return _post(receiver.post, headers, payload, user_agent)
 
 
@@ -203,11 +204,17 @@ def without_credentials(egress: Egress | None) -> Egress | None:
 def callback_request(
     source_callback: Endpoint, hop: Hop, body: bytes, *, now: float, user_agent: str, attempt: int
 ) -> Request:
-    """The POST of an answer, or a failure notice, to the sender's callback. `hop`: of the `to_sender` record.
+    """The request with an answer, or a failure notice, to the sender's callback. `hop`, `body`: of the `to_sender`
+    record.
 
-    Raises ValueError if a secret of the callback cannot sign.
+    Raises ValueError if a secret of the callback cannot sign; ExpressionError and UrlRefused if its own form of
+    requests cannot be filled in.
     """
-    failed = hop.outcome == "failed"
+    failed, filled, content_type = hop.outcome == "failed", None, hop.content_type
+    if source_callback.request is not None:
+        filled = own_request(source_callback.request, source_callback, callback_variables(hop, body))
+        body = body if filled.body is None else filled.body
+        content_type = filled.content_type or content_type
     headers = [
         *_signed(source_callback, callback_id(hop.delivery, hop.generation, failed=failed), now, body),
         ("relay-source", attribute_value(hop.delivery.source_id)),
@@ -215,8 +222,8 @@ def callback_request(
         ("relay-receiver", header_value(hop.delivery.receiver)),
         ("relay-attempt", str(attempt)),
     ]
-    if hop.content_type is not None:
-        headers.append(("content-type", header_value(hop.content_type)))
+    if content_type is not None:
+        headers.append(("content-type", header_value(content_type)))
     if hop.outcome is not None:
         headers.append(("relay-outcome", hop.outcome))
     if hop.answer_status is not None:
@@ -226,6 +233,9 @@ def callback_request(
     if failed and hop.reason is not None:
         headers.append(("relay-reason", header_value(hop.reason)))
     headers += trace_headers(hop.traceparent, hop.tracestate)
+    if filled is not None:
+        origins = (source_callback.url, *source_callback.allow_origins)
+        return _filled(source_callback, filled, headers, body, user_agent, origins=origins)
     return _post(source_callback, headers, body, user_agent)
 
 
@@ -245,11 +255,17 @@ def _post(endpoint: Endpoint, headers: list[tuple[str, str]], body: bytes, user_
 
 
 def _filled(
-    endpoint: Endpoint, filled: FilledRequest, headers: list[tuple[str, str]], body: bytes, user_agent: str
+    endpoint: Endpoint,
+    filled: FilledRequest,
+    headers: list[tuple[str, str]],
+    body: bytes,
+    user_agent: str,
+    *,
+    origins: Sequence[str],
 ) -> Request:
     """A request in the endpoint's own form. Its headers take precedence over others of the same name. Credentials of
-    the endpoint go only to its own origin."""
-    at_home = same_origin(filled.url, endpoint.url)
+    the endpoint go only to these `origins`, given as URLs."""
+    at_home = any(same_origin(filled.url, each) for each in origins)
     taken = {name.lower() for name, _ in filled.headers}
     headers.append(("user-agent", header_value(user_agent)))
     if at_home:

@@ -209,7 +209,7 @@ def url_of(made: Template, variables: Variables, *, base: str, origins: Sequence
 
 
 def _whole_url(value: str, base: str, place: str) -> str:
-    url = joined_url(base, value)
+    url = joined_url(base, value) if value else None
     if url is None:
         raise UrlRefused(f"{place}: {shown(value)!r} is not a URL that can be requested")
     return url

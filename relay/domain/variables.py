@@ -1,12 +1,19 @@
 """The variables of expressions, made of a delivery, a response, and an answer."""
 
+from typing import Final
+
 import msgspec
 
 from relay.domain.exchange import Response
-from relay.domain.expression import Document, Variables, json_or_text
+from relay.domain.expression import Document, ExpressionError, Variables, json_or_text
 from relay.domain.hop import Hop
 from relay.domain.identity import webhook_id
 from relay.domain.message import Message
+from relay.domain.notice import detail_in
+from relay.domain.receiver import Source
+
+MOST_KEPT: Final = 4_096
+"""Bytes of JSON that a source keeps of a message."""
 
 
 def message_variables(message: Message) -> Variables:
@@ -17,6 +24,25 @@ def message_variables(message: Message) -> Variables:
         ),
         "payload": Document(message.payload, "the payload"),
     }
+
+
+def kept_of(source: Source, message: Message) -> str | None:
+    """JSON of what `source` keeps of the message; None if it keeps nothing. Raises ExpressionError."""
+    keep = source.keep
+    if keep is None:
+        raise ExpressionError("the entry of its source cannot be read here")
+    if not keep:
+        return None
+    variables = message_variables(message)
+    kept = {name: msgspec.Raw(msgspec.json.encode(each.evaluate(variables))) for name, each in keep.items()}
+    found = msgspec.json.encode(kept)
+    if len(found) > MOST_KEPT:
+        longest = max(kept, key=lambda name: len(bytes(kept[name])))
+        raise ExpressionError(
+            f"{keep[longest].place}: `{keep[longest].text.strip()}`: all that is kept has {len(found)} bytes of JSON, "
+            f"most of them in this; {MOST_KEPT} are allowed"
+        )
+    return found.decode()
 
 
 def delivery_variables(hop: Hop, payload: bytes, *, attempt: int) -> Variables:
@@ -41,21 +67,23 @@ def response_value(response: Response) -> dict[str, object]:
     return {"status": response.status, "headers": dict(response.headers), "body": body}
 
 
-def callback_variables(hop: Hop, answer: bytes, *, attempt: int, detail: str = "") -> Variables:
-    """`message`, `delivery`, `answer` and `keep` of a result on its way to the sender. `hop`: of the `to_sender`
-    record; `answer`: its value."""
+def callback_variables(hop: Hop, value: bytes) -> Variables:
+    """`message`, `delivery`, `answer` and `keep` of a result on its way to the sender. `hop`, `value`: of the
+    `to_sender` record. The attempts are those of the delivery, so that a repeated callback is the same."""
+    failed = hop.outcome == "failed"
+    answer, detail = (b"", detail_in(value)) if failed else (value, "")
     return {
         **_of_hop(hop),
         "delivery": {
             "receiver": hop.delivery.receiver,
-            "attempt": attempt,
+            "attempt": hop.attempt,
             "outcome": hop.outcome or "",
-            "reason": hop.reason or "",
+            "reason": (hop.reason or "") if failed else "",
             "detail": detail,
         },
         "answer": {
             "status": hop.answer_status or 0,
-            "content_type": hop.content_type or "",
+            "content_type": "" if failed else hop.content_type or "",
             "body": json_or_text(answer) if answer else None,
         },
     }

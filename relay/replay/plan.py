@@ -12,6 +12,7 @@ from typing import Final
 from relay.domain.dead_letter import DeadLetter, dead_letter_headers
 from relay.domain.directory import Directory
 from relay.domain.errors import InvalidRecord
+from relay.domain.expression import ExpressionError
 from relay.domain.filters import FilterInput
 from relay.domain.hop import LIFE_HEADER, NO_RECEIVER, Hop, encode_hop
 from relay.domain.identity import DeliveryId, callback_id, webhook_id
@@ -22,6 +23,7 @@ from relay.domain.recipients import may_name, recipients
 from relay.domain.result_delivery import Handover, to_code
 from relay.domain.status import status_url, unaskable
 from relay.domain.topics import Topics, lane_of
+from relay.domain.variables import kept_of
 from relay.log.port import Coordinate, Headers, NewRecord, Record
 from relay.replay.letter import Letter, is_named
 from relay.state.rows import Mark, Row, Stage, callback_row, delivery_row
@@ -93,7 +95,10 @@ class Planner:
         if letter.stage is None:
             return ReplayPlan(skip="unknown_stage")
         if letter.stage == "from_sender":
-            return self._routed_anew(letter, rows)
+            try:
+                return self._routed_anew(letter, rows)
+            except ExpressionError:
+                return ReplayPlan(skip="invalid")
         hop = letter.hop
         if hop is None or letter.record.value is None:
             return ReplayPlan(skip="invalid")
@@ -218,7 +223,11 @@ class Planner:
     def _fresh(
         self, message: Message, receiver: Receiver, origin: Coordinate | None, accepted_ms: int, life: int
     ) -> Out:
-        hop = first_hop(FilterInput(message), receiver, origin, accepted_ms, move=receiver.move, generation=life)
+        """Raises ExpressionError if what its source keeps of it cannot be worked out."""
+        keep = kept_of(self._directory.source(message.source_id), message)
+        hop = first_hop(
+            FilterInput(message), receiver, origin, accepted_ms, move=receiver.move, generation=life, keep=keep
+        )
         lane = lane_of(receiver)
         topic, headers = self._topics.to_receiver(lane), encode_hop(hop)
         record = lane_record(topic, lane, receiver, message.source_id, message.payload, headers)
@@ -252,7 +261,10 @@ class Planner:
         receiver = self._directory.receiver(delivery.receiver)
         if receiver is None:
             return ReplayPlan(skip="unknown_receiver")
-        return ReplayPlan((self._fresh(message, receiver, origin, accepted_ms, row.generation + 1),))
+        try:
+            return ReplayPlan((self._fresh(message, receiver, origin, accepted_ms, row.generation + 1),))
+        except ExpressionError:
+            return ReplayPlan(skip="invalid")
 
     # discard
 

@@ -47,6 +47,7 @@ def test_expressions_are_in_effect() -> None:
     assert source.callback is not None
     assert source.callback.url == "https://api.github.com"
     assert source.callback.allow_origins == ("https://api.github.com",)
+    assert source.keep is not None
     assert sorted(source.keep) == ["sha", "url"]
     assert source.progress == {"accepted"}
 
