@@ -40,12 +40,13 @@ from relay.domain.status_chain import (
     decode_chain,
     first_position,
     next_position,
+    step_of,
 )
 from relay.domain.template import UrlRefused
 from relay.domain.topics import Topics
 from relay.engine.work import FINISHED_AT, Dead, Decision, Done, GateRules, Later, Step
 from relay.log.port import NewRecord, Record
-from relay.state.attempts import CallKind, Limits
+from relay.state.attempts import CallKind, Change, Limits
 from relay.state.port import State
 from relay.state.rows import Result, Stage, delivery_row
 from workers.delivery import (
@@ -244,8 +245,8 @@ class FromReceiverAsync:
         except (ExpressionError, UrlRefused) as error:
             work.move_to(str(error))
             return structs.replace(self._later(work, inf, "no next step", up=True), park=True, detail=str(error))
-        at, of = decode_chain(work.hop.chain).step, len(work.receiver.status_steps)
-        return structs.replace(self._later(work, 0.0, f"step {at} of {of} is finished", up=True), park=True)
+        step = step_of(work.receiver, decode_chain(work.hop.chain).step)
+        return structs.replace(self._later(work, 0.0, step, up=True), change=Change.STEP, park=True)
 
     def _count(self, work: Awaited) -> None:
         accepted_ms = work.hop.accepted_ms or work.record.timestamp_ms

@@ -21,6 +21,7 @@ LOOKED_AT: Final = 2 * SHOWN_BODY
 _OF_CHANGE: Final[Mapping[Change, AttemptOutcome]] = {
     Change.RETRY: "retry",
     Change.DOUBT: "doubt",
+    Change.STEP: "working",
     Change.RELEASED: "released",
 }
 

@@ -12,6 +12,7 @@ from relay.domain.identity import MessageId
 from relay.domain.progress import WaitKind
 from relay.domain.receiver import Endpoint, Receiver
 from relay.domain.route import is_in_shared
+from relay.domain.status_chain import step_of
 from relay.state.port import EndpointHealth
 from relay.state.read_model import UNSERVED_S, Openings, Watched
 from relay.state.rows import Row, Stage
@@ -290,6 +291,7 @@ def _of_answer(row: Row, around: Around, since: float | None, now: float) -> Del
         hold = _endpoint_hold(around.held, since, now)
         if hold is not None:
             return hold
-    return DeliveryWait(
-        "answer", since, until, f"the receiver accepted it; it was asked for its answer {row.polls} times"
-    )
+    asked = f"the receiver accepted it; it was asked for its answer {row.polls} times"
+    if receiver.status_steps:
+        asked += f"; now {row.reason or step_of(receiver, 0)}"
+    return DeliveryWait("answer", since, until, asked)

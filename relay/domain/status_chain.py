@@ -68,6 +68,11 @@ def current_step(receiver: Receiver, chain: Chain) -> StatusStep:
     return receiver.status_steps[min(chain.step, len(receiver.status_steps) - 1)]
 
 
+def step_of(receiver: Receiver, step: int) -> str:
+    """The step, from 0, in words."""
+    return f"step {step + 1} of {len(receiver.status_steps)}"
+
+
 def encode_chain(chain: Chain) -> str:
     return msgspec.json.encode(chain).decode()
 

@@ -154,9 +154,10 @@ class Change(Enum):
     after `due_in_s`. DOUBT: ambiguous; the stage stays SENDING, to be asked again after `due_in_s`. ACCEPTED, RESULT:
     `result` is stored. RELEASED, RETRY and DOUBT count only with the current attempt's token. ACCEPTED and RESULT raise
     the stage for any caller, including a former owner, unless the row is already there or beyond, or has a higher
-    generation.
+    generation. STEP, of a poll, stores `reason` with an AWAITING row: the step that is asked now.
     """
 
+    STEP = "step"
     RELEASED = "released"
     RETRY = "retry"
     DOUBT = "doubt"

@@ -7,7 +7,7 @@ from relay.engine.work import Dead, Decision, Done, Later, Resend, Work
 from relay.log.port import NewRecord, Record
 from relay.state.attempts import Change
 
-_LATER = {Change.RETRY: "retry", Change.DOUBT: "in doubt", Change.RELEASED: "not sent"}
+_LATER = {Change.STEP: "working", Change.RETRY: "retry", Change.DOUBT: "in doubt", Change.RELEASED: "not sent"}
 
 
 def outcome_of(decision: Decision) -> str:

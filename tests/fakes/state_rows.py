@@ -185,6 +185,10 @@ def _give_room_back(reserved: set[bytes], digest: bytes, row: StoredRow) -> None
 
 
 def _apply(row: StoredRow, one: Settlement, now: float) -> bool:
+    if one.change is Change.STEP:
+        if row.stage is Stage.AWAITING:
+            row.reason = one.reason
+        return row.stage is Stage.AWAITING
     current = one.token != b"" and row.token == one.token
     target = _TARGETS.get(one.change)
     if target is not None:

@@ -10,6 +10,7 @@ from relay.domain.hop import Hop, decode_hop, encode_hop
 from relay.domain.receiver import Receiver
 from relay.domain.status_chain import MOST_CHAIN, decode_chain
 from relay.engine.work import Dead, Decision, Done, Later
+from relay.state.attempts import Change
 from relay.state.rows import Result, Stage
 from tests.fakes.state import MemoryState
 from tests.fakes.steps import DELIVERY, TOPICS, Rig, hop_record, stepped
@@ -81,7 +82,7 @@ async def test_a_chain_goes_from_the_post_to_the_answer(rig: Rig) -> None:
     assert work.status_url == ITEM + "api/json"
     assert await heard(rig, work, 200, QUEUED) == Later(4.0, "still working", up=True)
     moved = await heard(rig, work, 200, STARTED)
-    assert moved == Later(0.0, "step 1 of 2 is finished", up=True, park=True)
+    assert moved == Later(0.0, "step 2 of 2", change=Change.STEP, up=True, park=True)
     assert work.status_url == BUILD + "api/json"
     assert await heard(rig, work, 200, b'{"building": true}') == Later(7.5, "still working", up=True)
     decision = await heard(rig, work, 200, b'{"building": false, "result": "SUCCESS"}')

@@ -46,7 +46,14 @@ from relay.state.rows import (
 
 _NO_ROW: Final = Row()
 _WAITS: Final[tuple[WaitReason, ...]] = get_args(WaitReason)
-_CHANGES: Final = {Change.RELEASED: 1, Change.RETRY: 2, Change.DOUBT: 3, Change.ACCEPTED: 4, Change.RESULT: 6}
+_CHANGES: Final = {
+    Change.STEP: 0,
+    Change.RELEASED: 1,
+    Change.RETRY: 2,
+    Change.DOUBT: 3,
+    Change.ACCEPTED: 4,
+    Change.RESULT: 6,
+}
 APPLIED: Final = 1
 """Returned instead of a row: the current attempt was settled as requested."""
 

@@ -5,7 +5,7 @@
 -- and the result, and these three ('' for none). Reply: 1 if the current attempt was settled as requested and there is no
 -- intent to park, else the row.
 local FORM = '>I8BBi2bi8i8I2I2I4I4'
-local RELEASED, RETRY, DOUBT = 1, 2, 3
+local STEP, RELEASED, RETRY, DOUBT = 0, 1, 2, 3
 local APPLIED = 1
 local REMEMBERED = 4 -- tokens that a row stores: retries follow soon
 
@@ -124,6 +124,10 @@ local function general()
   -- Changes `row`; returns whether it did.
   local function apply(row, x, current)
     local change = x.change
+    if change == STEP then
+      row.e = row.s == AWAITING and x.reason or row.e
+      return row.s == AWAITING
+    end
     if change > DOUBT then
       if change <= row.s then
         return false
