@@ -201,8 +201,8 @@ class Receivers(Resource[M]):
         """Send to the receiver again; its breaker is closed."""
 
     @route("POST", _RECEIVER + "/test")
-    def test(self, name: str) -> TrialView:
-        """Send the receiver one signed ping; returns the request and the response."""
+    def test(self, name: str, payload: object = None, *, type: str | None = None) -> TrialView:
+        """Send the receiver one signed ping, or a message with this payload; returns the request and the response."""
 
     @route("POST", _RECEIVER + "/verify")
     def verify(self, name: str) -> TriedView:

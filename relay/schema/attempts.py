@@ -1,6 +1,8 @@
 """HTTP exchanges with receivers and senders, as the API shows them."""
 
-from typing import TypedDict
+from typing import Any, TypedDict
+
+import msgspec
 
 from relay.domain.attempt import AttemptKind
 
@@ -35,6 +37,13 @@ class FailureView(TypedDict):
     kind: str
     detail: str
     sent: bool
+
+
+class SampleMessage(msgspec.Struct, forbid_unknown_fields=True):
+    """The message of a test; without a `payload` a ping is sent. `payload`: any JSON. `type`: its event type."""
+
+    payload: Any = None
+    type: str | None = None
 
 
 class TrialView(TypedDict):

@@ -13,6 +13,7 @@ from structlog.testing import capture_logs
 from relay.api.app import ApiServer
 from relay.api.test_request import LEAST_BETWEEN_S, Turns
 from relay.cli.receivers import receivers
+from relay.config.receivers_file import parse_receivers_file
 from relay.delivery.guard import AddressGuard
 from relay.delivery.lean_transport import LeanTransport
 from relay.domain.exchange import NoResponse, Response
@@ -74,6 +75,43 @@ async def test_what_comes_of_it_counts_for_nothing(rig: Rig, reply: Response | N
         assert (told["response"] is None) is isinstance(reply, NoResponse)
         assert (told["failure"] is None) is isinstance(reply, Response)
     assert document(await rig.get("/v1/receivers/ci")) == before
+
+
+def own_request(entry: str) -> Receiver:
+    file = parse_receivers_file(f"receivers: {{ci: {{post_endpoint: 'https://ci.example/jobs', request: {entry}}}}}")
+    return file.resolve({"TOKEN": TOKEN})[0]["ci"]
+
+
+async def test_a_receiver_with_requests_of_its_own_gets_a_sample_message_in_its_form(rig: Rig) -> None:
+    rig.directory.receivers["ci"] = own_request(
+        "{method: PUT, query: {t: '${TOKEN}'},"
+        " json: {ref: '${{ payload.ref }}', by: '${{ message.type }}', t: '${TOKEN}'}}"
+    )
+    sample = {"payload": {"ref": "main"}, "type": "push"}
+    reply = await rig.request("POST", PATH, json.dumps(sample).encode(), {"content-type": "application/json"})
+    shown = document(reply)["request"]
+    [sent] = rig.transport.requests
+    assert (sent.method, sent.url) == ("PUT", f"https://ci.example/jobs?t={TOKEN}")
+    assert json.loads(sent.body) == {"ref": "main", "by": "push", "t": TOKEN}
+    assert (shown["method"], shown["url"]) == ("PUT", "https://ci.example/jobs?t=********")
+    assert TOKEN not in reply.text
+
+
+@pytest.mark.parametrize(
+    ("body", "detail"),
+    [(b"", "give a `payload`"), (b'{"payload": {}}', "request.json.ref: `payload.ref`: there is no field 'ref'")],
+)
+async def test_nothing_is_sent_if_its_request_cannot_be_made(rig: Rig, body: bytes, detail: str) -> None:
+    rig.directory.receivers["ci"] = own_request("{json: {ref: '${{ payload.ref }}'}}")
+    reply = await rig.request("POST", PATH, body, {"content-type": "application/json"})
+    assert detail in problem(reply, 400, "invalid-request")["detail"]
+    assert rig.transport.requests == []
+
+
+async def test_any_receiver_can_get_a_sample_message(rig: Rig) -> None:
+    reply = await rig.request("POST", PATH, b'{"payload": [1]}', {"content-type": "application/json"})
+    assert document(reply)["request"]["body"] == "[1]"
+    assert rig.transport.requests[0].method == "POST"
 
 
 async def test_one_that_is_paused_is_tested_as_well(rig: Rig) -> None:

@@ -18,6 +18,7 @@ CI = Endpoint(
     headers=(("X-Team", "team-1"), ("authorization", f"Bearer {SECRET}")),
     secrets=(SECRET,),
 )
+SENT = Request("POST", CI.url, ())
 
 
 def shown(body: bytes = b"", headers: Mapping[str, str] = MappingProxyType({}), *, cut: bool = False) -> dict[str, Any]:
@@ -85,8 +86,8 @@ def test_headers_are_few_and_short() -> None:
 def test_a_failure_is_told_as_deliveries_tell_it() -> None:
     failed = NoResponse("connect_timeout", f"no connection within 5 s, {SECRET}", sent=False)
     assert response_view(failed, CI) is None
-    view = failure_view(failed, CI)
+    view = failure_view(failed, CI, SENT)
     assert view is not None
     assert (view["kind"], view["sent"]) == ("connect_timeout", False)
     assert view["detail"].endswith("connect timeout: no connection within 5 s, ********")
-    assert failure_view(Response(500, {}, b""), CI) is None
+    assert failure_view(Response(500, {}, b""), CI, SENT) is None
