@@ -143,10 +143,11 @@ def _row(name: str, entry: ReceiverEntry, refused: bool) -> tuple[str, ...]:
 def _in_words(entry: ReceiverEntry) -> str:
     off = "" if entry.enabled else "switched off; "
     off += "" if entry.verification == "none" else f"to be verified ({entry.verification}); "
+    preset = "" if entry.preset is None else f"preset {entry.preset}; "
     subscribed = f"; gets {', '.join(entry.event_types)} of {', '.join(entry.sources)}" if entry.sources else ""
     subscribed += ", by its filter" if entry.filter is not None else ""
     return (
-        f"{off}POST {shown_url(entry.post_endpoint)}; {entry.lane} lane; order: {order_by(entry.ordering)}; "
+        f"{off}{preset}POST {shown_url(entry.post_endpoint)}; {entry.lane} lane; order: {order_by(entry.ordering)}; "
         f"rate: {_rate(entry)}; retry: {_retry(entry)}; answer: {_answer(entry)}{subscribed}"
     )
 

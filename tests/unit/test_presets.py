@@ -2,6 +2,7 @@
 
 import json
 import re
+from pathlib import Path
 from typing import Any, Final
 
 import pytest
@@ -217,3 +218,10 @@ def lines_of(text: str, name: str) -> int:
     match = re.search(rf"(?m)^  {name}:\n(?:    .*\n)+", text)
     assert match is not None
     return match[0].count("\n")
+
+
+def test_the_check_of_a_file_names_the_preset(tmp_path: Path) -> None:
+    file = tmp_path / "receivers.yaml"
+    file.write_text(f"receivers: {{ci: {{post_endpoint: '{ENDPOINT}', preset: jenkins}}}}")
+    checked = CliRunner().invoke(relay, ["receivers", "check", str(file)])
+    assert f"ci: preset jenkins; POST {ENDPOINT};" in checked.output, checked.output
