@@ -225,3 +225,97 @@ def test_the_check_of_a_file_names_the_preset(tmp_path: Path) -> None:
     file.write_text(f"receivers: {{ci: {{post_endpoint: '{ENDPOINT}', preset: jenkins}}}}")
     checked = CliRunner().invoke(relay, ["receivers", "check", str(file)])
     assert f"ci: preset jenkins; POST {ENDPOINT};" in checked.output, checked.output
+
+
+BUILDBOT_RESULT: Final = {"jsonrpc": "2.0", "id": 1, "result": [7, {"1": 8}]}
+LIMITED: Final = {"x-ratelimit-remaining": "0"}
+
+
+@pytest.mark.parametrize(
+    ("name", "status", "headers", "body", "meaning"),
+    [
+        ("circleci", 201, {}, {"id": "x", "state": "pending"}, "accepted"),
+        ("circleci", 200, {}, {"message": "Pipeline not triggered"}, None),
+        ("circleci", 404, {}, {"message": "Project not found"}, "rejected"),
+        ("circleci", 429, {"retry-after": "3"}, {}, None),
+        ("jenkins", 201, {"location": "https://ci.example/queue/item/7/"}, "", "accepted"),
+        ("jenkins", 201, {}, "", None),
+        ("jenkins", 403, {}, "<html>", "rejected"),
+        ("gitlab", 201, {}, {"id": 7}, "accepted"),
+        ("gitlab", 401, {}, {"message": "401 Unauthorized"}, "rejected"),
+        ("buildkite", 201, {}, {"number": 7}, "accepted"),
+        ("buildkite", 422, {}, {"message": "Validation Failed"}, None),
+        ("github-actions", 200, {}, {"run_url": "https://api.github.com/x"}, "accepted"),
+        ("github-actions", 204, {}, "", "delivered"),
+        ("github-actions", 403, LIMITED, {"message": "API rate limit exceeded"}, "not_now"),
+        ("github-actions", 403, {"retry-after": "60"}, {"message": "secondary rate limit"}, "not_now"),
+        ("github-actions", 403, {"x-ratelimit-remaining": "59"}, {"message": "Must have admin rights"}, "rejected"),
+        ("github-actions", 404, {}, {"message": "Not Found"}, "rejected"),
+        ("buildbot", 200, {}, BUILDBOT_RESULT, "accepted"),
+        ("buildbot", 200, {}, "<html>a proxy's page", None),
+        ("buildbot", 400, {}, {"error": {"message": "invalid"}}, "rejected"),
+        ("buildbot", 502, {}, "<html>", None),
+    ],
+)
+def test_what_a_response_means(
+    name: str, status: int, headers: dict[str, str], body: object, meaning: str | None
+) -> None:
+    rules = receiver(f"preset: {name}").resolve({})[0]["ci"].outcomes
+    variables = {"response": {"status": status, "headers": headers, "body": body}}
+    assert next((rule.is_ for rule in rules if rule.when.is_true(variables)), None) == meaning
+
+
+@pytest.mark.parametrize(
+    ("name", "body", "state"),
+    [
+        (
+            "jenkins",
+            {"building": False, "result": "UNSTABLE", "fullDisplayName": "app #7", "url": "u", "number": 7},
+            "failure",
+        ),
+        (
+            "jenkins",
+            {"building": False, "result": "ABORTED", "fullDisplayName": "app #7", "url": "u", "number": 7},
+            "error",
+        ),
+        ("gitlab", {"id": 7, "status": "skipped", "web_url": "u"}, "success"),
+        ("gitlab", {"id": 7, "status": "manual", "web_url": "u"}, "error"),
+        ("buildkite", {"number": 7, "state": "blocked", "web_url": "u"}, "error"),
+        ("github-actions", {"name": "CI", "id": 7, "conclusion": "timed_out", "html_url": "u"}, "failure"),
+        ("github-actions", {"name": "CI", "id": 7, "conclusion": "startup_failure", "html_url": "u"}, "error"),
+        ("buildbot", {"buildsets": [{"bsid": 7, "results": 1, "complete": True}]}, "success"),
+        ("buildbot", {"buildsets": [{"bsid": 7, "results": 2, "complete": True}]}, "failure"),
+        ("buildbot", {"buildsets": [{"bsid": 7, "results": 4, "complete": True}]}, "error"),
+    ],
+)
+def test_an_answer_says_how_a_build_ended(name: str, body: object, state: str) -> None:
+    step = receiver(f"preset: {name}").resolve({})[0]["ci"].status_steps[-1]
+    made: Any = value_of(step.answer, {"body": body, "steps": [{}]})
+    assert (made["state"], made["number"]) == (state, 7)
+
+
+@pytest.mark.parametrize(
+    ("pipeline", "workflows", "finished", "state"),
+    [
+        ("created", [], False, None),
+        ("created", ["success", "running"], False, None),
+        ("created", ["success", "on_hold"], False, None),
+        ("created", ["success", "not_run"], True, "success"),
+        ("created", ["success", "failed"], True, "failure"),
+        ("created", ["success", "canceled"], True, "error"),
+        ("errored", [], True, "error"),
+    ],
+)
+def test_a_pipeline_of_circleci_is_all_of_its_workflows(
+    pipeline: str, workflows: list[str], finished: bool, state: str | None
+) -> None:
+    step = receiver("preset: circleci").resolve({})[0]["ci"].status_steps[-1]
+    of_pipeline = {"state": pipeline, "number": 7, "project_slug": "gh/acme/app"}
+    variables = {
+        "body": {"items": [{"name": f"w{at}", "status": status} for at, status in enumerate(workflows)]},
+        "steps": [{"body": of_pipeline}],
+    }
+    assert step.until.is_true(variables) is finished
+    if finished:
+        made: Any = value_of(step.answer, variables)
+        assert (made["state"], made["number"]) == (state, 7)
