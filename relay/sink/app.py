@@ -20,7 +20,7 @@ from relay.sink.arrival import CallbackSent, Poll, ReceivedPost, arrival_of
 from relay.sink.behaviour import Behaviour, Knobs, Mode, SinkJob, is_processed, new_job, reaction
 from relay.sink.control import add_control
 from relay.sink.handshakes import consent, is_verification, signed_answer
-from relay.sink.server import Recording, TestServer
+from relay.sink.server import LocalServer, Recording
 
 _MOST_JOBS: Final = 200_000
 """Older jobs are dropped, so that a sink can run for days."""
@@ -59,7 +59,7 @@ class Sink:
         self._jobs: dict[str, SinkJob] = {}
         self._job_count = 0
         self._records = Recording()
-        self._server = TestServer()
+        self._server = LocalServer()
         self._stopping = asyncio.Event()
         self._tasks: set[asyncio.Task[None]] = set()
 

@@ -20,7 +20,7 @@ import msgspec
 from aiohttp import ClientError, ClientSession, ClientTimeout, web
 
 from relay.sink.github_repository import CommitStatus, GitCommit, GitHubError, Repository
-from relay.sink.server import TestServer
+from relay.sink.server import LocalServer
 
 _API_VERSION: Final = "2022-11-28"
 _DELIVERY_TIMEOUT_S: Final = 10.0
@@ -81,7 +81,7 @@ class GitHubEmulator:
         self._changed = asyncio.Event()
         self._tasks: set[asyncio.Task[HookDelivery]] = set()
         self._session: ClientSession | None = None
-        self._server = TestServer()
+        self._server = LocalServer()
 
     async def start(self, host: str = "127.0.0.1", port: int = 0) -> None:
         """Listen; port 0 selects a free one. Raises UserError if the address is not available."""

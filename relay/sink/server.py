@@ -12,7 +12,7 @@ _REMEMBERED: Final = 100_000
 T = TypeVar("T")
 
 
-class TestServer:
+class LocalServer:
     """An HTTP server that can be stopped and started again, also on the same port."""
 
     def __init__(self) -> None:

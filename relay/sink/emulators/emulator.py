@@ -12,7 +12,7 @@ from aiohttp.typedefs import Handler
 from relay.sink.arrival import Poll, ReceivedPost, arrival_of
 from relay.sink.builds import Builds, CiBehaviour, CiKnobs
 from relay.sink.control import ROUTES, add_control
-from relay.sink.server import Recording, TestServer
+from relay.sink.server import LocalServer, Recording
 
 TOKEN: Final = "emulator-token"  # noqa: S105 - it protects nothing
 """The credential that an emulator accepts, if no other is given."""
@@ -68,7 +68,7 @@ class Emulator:
         self.polls: list[Poll] = []
         self._on_arrival = on_arrival
         self._records = Recording()
-        self._server = TestServer()
+        self._server = LocalServer()
 
     async def start(self, host: str = "127.0.0.1", port: int = 0) -> None:
         """Listen; port 0 selects a free one. Raises UserError if the address is not available."""

@@ -1,0 +1,239 @@
+"""Presets in a running relay: a push at GitHub starts a build in each emulated CI, and the commit gets the results."""
+
+import hashlib
+import hmac
+import json
+from collections.abc import AsyncIterator, Mapping
+from contextlib import AsyncExitStack, asynccontextmanager
+from pathlib import Path
+from typing import Any, Final
+
+import pytest
+from aiohttp import ClientSession, web
+
+from relay.sink.builds import Result
+from relay.sink.emulators import EMULATORS, Emulator
+from relay.sink.github import GitHubEmulator
+from relay.sink.github_repository import CommitStatus, GitCommit
+from relay.sink.server import LocalServer, Recording
+from tests.integration.production import Rig
+from tests.servers.process import RelayProcess
+
+TOKEN: Final = "ghp_of_the_relay"
+SECRET: Final = "only GitHub and the relay know it"
+CIS: Final = tuple(EMULATORS)
+ALL_S: Final = 60.0
+ENVIRON: Final = {"GITHUB_WEBHOOK_SECRET": SECRET, "GITHUB_TOKEN": TOKEN}
+
+
+class Systems:
+    """GitHub and the CIs around a relay."""
+
+    def __init__(self) -> None:
+        self.github = GitHubEmulator(TOKEN, branches=("main",))
+        self.cis = {name: Emulator(EMULATORS[name]) for name in CIS}
+
+    def receivers_file(self) -> dict[str, Any]:
+        """As on docs/ci.md, with a faster poll."""
+        receivers = {name: self._receiver(name, ci) for name, ci in self.cis.items()}
+        receivers["wrong"] = receivers["gitlab"] | {"headers": {"PRIVATE-TOKEN": "wrong"}}
+        inbound = {"secret": "${GITHUB_WEBHOOK_SECRET}"}
+        callback = {"allow_origins": [self.github.api], "bearer_token": "${GITHUB_TOKEN}"}
+        return {
+            "sources": {"github": {"preset": "github", "inbound": inbound, "callback": callback}},
+            "receivers": receivers,
+        }
+
+    def _receiver(self, name: str, ci: Emulator) -> dict[str, Any]:
+        header, value = ci.ci.credential
+        return {
+            "preset": name,
+            "post_endpoint": ci.url,
+            "headers": {header: value},
+            "sources": ["github"],
+            "event_types": ["push"],
+            "retry": {"base": 0.1, "factor": 1, "cap": 0.1},
+            "poll": {"base": 0.05, "factor": 1, "cap": 0.05},
+        }
+
+    async def connect(self, api: str) -> None:
+        """Add the webhook, as a user does."""
+        async with ClientSession(f"{self.github.url}/", headers={"authorization": f"Bearer {TOKEN}"}) as session:
+            config = {"url": f"{api}/v1/in/github", "content_type": "json", "secret": SECRET}
+            async with session.post("hooks", json={"events": ["push"], "config": config}) as response:
+                assert response.status == 201, await response.text()
+
+    async def final(self, commit: GitCommit) -> Mapping[str, CommitStatus]:
+        """The last status of each receiver, once none is pending. That of each CI was pending before."""
+        await self.github.until(lambda: len(_last(commit)) == len(CIS) + 1 and not _pending(commit), ALL_S)
+        for name in CIS:
+            states = [status.state for status in commit.statuses if status.context == f"relay/{name}"]
+            assert states[:-1] in ([], ["pending"]), (name, states)
+        return {context.removeprefix("relay/"): status for context, status in _last(commit).items()}
+
+
+def _last(commit: GitCommit) -> dict[str, CommitStatus]:
+    return {status.context: status for status in commit.statuses}
+
+
+def _pending(commit: GitCommit) -> bool:
+    return any(status.state == "pending" for status in _last(commit).values())
+
+
+@asynccontextmanager
+async def running() -> AsyncIterator[Systems]:
+    async with AsyncExitStack() as stack:
+        systems = Systems()
+        parts: list[GitHubEmulator | Emulator] = [systems.github, *systems.cis.values()]
+        for part in parts:
+            await part.start()
+            stack.push_async_callback(part.stop)
+        yield systems
+
+
+@asynccontextmanager
+async def dev(cwd: Path, systems: Systems) -> AsyncIterator[RelayProcess]:
+    (cwd / "receivers.yaml").write_text(json.dumps(systems.receivers_file()))
+    async with RelayProcess("dev", "--port", "0", "--ephemeral", cwd=cwd, environ=dict(ENVIRON)) as process:
+        await process.line_with("Ready")
+        await systems.connect(process.value_of("API"))
+        yield process
+
+
+ACCEPTED: Final = {"github-actions": 200}
+DESCRIPTIONS: Final = {
+    "success": {
+        "circleci": "build-and-test: success",
+        "jenkins": "app #1: SUCCESS",
+        "gitlab": "Pipeline 1: success",
+        "buildkite": "Build 1: passed",
+        "github-actions": "CI: success",
+    },
+    "failed": {
+        "circleci": "build-and-test: failed",
+        "jenkins": "app #2: FAILURE",
+        "gitlab": "Pipeline 2: failed",
+        "buildkite": "Build 2: failed",
+        "github-actions": "CI: failure",
+    },
+    "canceled": {
+        "circleci": "build-and-test: canceled",
+        "jenkins": "Cancelled in the queue",
+        "gitlab": "Pipeline 3: canceled",
+        "buildkite": "Build 3: canceled",
+        "github-actions": "CI: cancelled",
+    },
+}
+
+
+async def check_round_trips(systems: Systems) -> None:
+    """A push whose builds succeed, one whose builds fail, and one whose builds are cancelled."""
+    ends: list[tuple[Result, str]] = [("success", "success"), ("failed", "failure"), ("canceled", "error")]
+    for result, state in ends:
+        for ci in systems.cis.values():
+            ci.become(result=result)
+        commit = systems.github.push("main", f"Builds: {result}")
+        found = dict(await systems.final(commit))
+        wrong = found.pop("wrong")
+        assert (wrong.state, wrong.description) == ("error", "Not delivered: rejected")
+        assert {name: status.state for name, status in found.items()} == dict.fromkeys(CIS, state)
+        assert {name: status.description for name, status in found.items()} == DESCRIPTIONS[result]
+        linked = {name: status.target_url for name, status in found.items() if name != "jenkins" or state != "error"}
+        assert all(url is not None and url.startswith(("http://", "https://")) for url in linked.values()), linked
+    for name, ci in systems.cis.items():
+        assert [arrival.status for arrival in ci.received if arrival.status != 401] == [ACCEPTED.get(name, 201)] * 3
+        assert {build.ref for build in ci.builds.started} <= {"main", "refs/heads/main"}
+        assert all(poll.status == 200 for poll in ci.polls), name
+
+
+async def test_a_push_gets_the_result_of_each_ci(tmp_path: Path) -> None:
+    async with running() as systems, dev(tmp_path, systems):
+        await check_round_trips(systems)
+
+
+class Gitea:
+    """Takes commit statuses, and sends a push as its documentation has it. `statuses`: path, authorization, body."""
+
+    def __init__(self) -> None:
+        self.statuses: list[tuple[str, str, Any]] = []
+        self.url = ""
+        self._records = Recording()
+        self._server = LocalServer()
+
+    async def start(self) -> None:
+        app = web.Application()
+        app.router.add_post("/git/api/v1/repos/{owner}/{repo}/statuses/{sha}", self._add)
+        await self._server.start(app, "127.0.0.1", 0)
+        self.url = f"{self._server.origin}/git"
+
+    async def stop(self) -> None:
+        await self._server.stop()
+
+    async def push(self, api: str) -> None:
+        repository = {"full_name": "acme/app", "html_url": f"{self.url}/acme/app"}
+        body = json.dumps({"ref": "refs/heads/main", "after": "a" * 40, "repository": repository}).encode()
+        headers = {
+            "Content-Type": "application/json",
+            "X-Gitea-Delivery": "f6266f16-1bf3-46a5-9ea4-602e06ead473",
+            "X-Gitea-Event": "push",
+            "X-Gitea-Signature": hmac.new(SECRET.encode(), body, hashlib.sha256).hexdigest(),
+        }
+        async with (
+            ClientSession() as session,
+            session.post(f"{api}/v1/in/gitea", data=body, headers=headers) as response,
+        ):
+            assert response.status == 202, await response.text()
+
+    async def wait_for(self, count: int) -> list[tuple[str, str, Any]]:
+        return await self._records.wait(self.statuses, count, ALL_S)
+
+    async def _add(self, request: web.Request) -> web.Response:
+        status = request.path, request.headers["Authorization"], await request.json()
+        self._records.note(self.statuses, status)
+        return web.json_response({"id": len(self.statuses)}, status=201)
+
+
+async def test_a_push_at_gitea_gets_the_result(tmp_path: Path) -> None:
+    gitea, ci = Gitea(), Emulator(EMULATORS["gitlab"])
+    await gitea.start()
+    await ci.start()
+    callback = {"allow_origins": [gitea.url.removesuffix("/git")], "bearer_token": TOKEN}
+    entries = {
+        "sources": {"gitea": {"preset": "gitea", "inbound": {"secret": SECRET}, "callback": callback}},
+        "receivers": {
+            "ci": {
+                "preset": "gitlab",
+                "post_endpoint": ci.url,
+                "headers": dict([ci.ci.credential]),
+                "sources": ["gitea"],
+                "event_types": ["push"],
+                "poll": {"base": 0.05, "factor": 1, "cap": 0.05},
+            }
+        },
+    }
+    (tmp_path / "receivers.yaml").write_text(json.dumps(entries))
+    try:
+        async with RelayProcess("dev", "--port", "0", "--ephemeral", cwd=tmp_path) as process:
+            await process.line_with("Ready")
+            await gitea.push(process.value_of("API"))
+            found = await gitea.wait_for(1)
+    finally:
+        await ci.stop()
+        await gitea.stop()
+    assert {(path, token) for path, token, _ in found} == {
+        (f"/git/api/v1/repos/acme/app/statuses/{'a' * 40}", f"Bearer {TOKEN}")
+    }
+    assert found[-1][2]["state"] == "success"
+    assert {body["context"] for _, _, body in found} == {"relay/ci"}
+    assert found[-1][2]["target_url"].endswith("/acme/app/-/pipelines/1")
+
+
+@pytest.mark.kafka
+async def test_a_push_gets_the_result_of_each_ci_on_kafka(rig: Rig) -> None:
+    rig.environ |= ENVIRON
+    async with running() as systems:
+        (rig.cwd / "receivers.yaml").write_text(json.dumps(systems.receivers_file()))
+        async with rig.relay("run", "--processes", "1") as process:
+            started = json.loads(await process.line_with('"started"'))
+            await systems.connect(started["api"])
+            await check_round_trips(systems)
