@@ -133,10 +133,12 @@ def _trouble(reply: PeerResponse | None) -> str | None:
 
 
 async def _with_siblings(siblings: Peers, own: bytes) -> bytes:
-    replies = await siblings.ask("/metrics")
+    replies = await siblings.ask("/metrics", leaving=True)
     texts = {index: each.text for index, each in replies.items() if each is not None and each.status == 200}
     silent = len(replies) - len(texts)
     texts[siblings.own_index] = own.decode()
+    # below the index of any process: counters have no label for it
+    texts |= {-1 - number: text for number, text in enumerate(siblings.left_counts())}
     # Reading a text costs 25 us a sample: with a hundred receivers that is far longer than the loop may stand still.
     return await asyncio.to_thread(merge, texts, silent)
 

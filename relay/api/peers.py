@@ -8,6 +8,7 @@ from typing import Final
 from aiohttp import ClientError, ClientSession, UnixConnector
 
 from relay.config.process_count import begun
+from relay.telemetry.merge import counts_of
 
 PATIENCE_S: Final = 1.0
 """For all the others together. Probes and scrapes give up after a few seconds, and one that hangs must not hang all."""
@@ -27,11 +28,35 @@ class GroupProcess:
 
     @property
     def others(self) -> list[int]:
-        """Those that have been asked for by now."""
+        """Those that are to run now."""
         return [index for index in range(begun(self.directory)) if index != self.index]
+
+    @property
+    def is_dismissed(self) -> bool:
+        """Whether this one stops while the others go on."""
+        return self.index >= begun(self.directory)
+
+    @property
+    def leaving(self) -> list[int]:
+        """Others that have been dismissed, and may still be finishing their requests."""
+        dismissed = range(begun(self.directory), self.count)
+        return [index for index in dismissed if index != self.index and self.socket_of(index).exists()]
 
     def socket_of(self, index: int) -> Path:
         return self.directory / f"{index}.sock"
+
+    def counts_of(self, index: int) -> Path:
+        """The file with the counters of the former lives of a process."""
+        return self.directory / f"{index}.counts"
+
+
+def leave_counts(member: GroupProcess, metrics: bytes) -> None:
+    """Keep the counters of a process that ends: without them the sums of the group would fall. `metrics`: its own."""
+    file = member.counts_of(member.index)
+    before = [file.read_text()] if file.exists() else []
+    fresh = file.with_suffix(".new")
+    fresh.write_bytes(counts_of(metrics.decode(), *before))
+    fresh.replace(file)
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,13 +77,22 @@ class Peers:
     def own_index(self) -> int:
         return self._member.index
 
-    async def ask(self, path: str) -> dict[int, PeerResponse | None]:
-        """What each of the others answers to a GET of `path`; None for those that do not within PATIENCE_S."""
+    def left_counts(self) -> list[str]:
+        """Counters of processes that have ended, to be added to those of the running ones."""
+        files = map(self._member.counts_of, range(self._member.count))
+        return [file.read_text() for file in files if file.exists()]
+
+    async def ask(self, path: str, *, leaving: bool = False) -> dict[int, PeerResponse | None]:
+        """What each of the others answers to a GET of `path`; None for those that do not within PATIENCE_S.
+
+        `leaving`: with the answers of those that are leaving, if they still answer.
+        """
+        others = self._member.others
+        asked = [*others, *(self._member.leaving if leaving else ())]
         async with asyncio.TaskGroup() as tasks:
-            asking = {
-                index: tasks.create_task(_ask(self._member.socket_of(index), path)) for index in self._member.others
-            }
-        return {index: task.result() for index, task in asking.items()}
+            asking = {index: tasks.create_task(_ask(self._member.socket_of(index), path)) for index in asked}
+        replies = {index: task.result() for index, task in asking.items()}
+        return {index: reply for index, reply in replies.items() if reply is not None or index in others}
 
 
 async def _ask(socket: Path, path: str) -> PeerResponse | None:

@@ -6,6 +6,7 @@ from functools import partial
 from math import ceil
 from pathlib import Path
 from typing import Final
+from urllib.parse import urlsplit
 
 import click
 from structlog.contextvars import bind_contextvars
@@ -17,9 +18,11 @@ from relay.cli.options import config_option, settings_from
 from relay.cli.startup import check_api, check_history, names, roles_of
 from relay.clock import SystemClock
 from relay.config.answer_urls import answer_secrets
+from relay.config.own_address import is_loopback
 from relay.config.plan import API, ROLES, ProcessPlan
 from relay.config.settings import Settings
 from relay.domain.errors import UserError
+from relay.run.autoscale import ScaleLimits
 from relay.run.composition import kafka_log, redis_state
 from relay.run.event_loop import run_loop, run_until_signalled
 from relay.run.history_part import lower_priority
@@ -35,6 +38,7 @@ STOP_MARGIN_S = 15.0
 SUPERVISOR_MARGIN_S = 10.0
 """Beyond the time that each process may take to stop, before the supervisor kills it."""
 
+SCALE_LIMITS: Final = ScaleLimits()
 CPU_MAX: Final = Path("/sys/fs/cgroup/cpu.max")
 
 
@@ -45,7 +49,7 @@ CPU_MAX: Final = Path("/sys/fs/cgroup/cpu.max")
 @click.option(
     "--processes",
     type=click.IntRange(1),
-    help="How many processes. Default: one, and while it is busy one more, up to one per core.",
+    help="How many processes. Default: one, and more while a backlog waits for their CPU, up to one per core.",
 )
 @click.option("--member", type=(int, int, click.Path(path_type=Path)), hidden=True, help="Which of them this one is.")
 def run(
@@ -62,11 +66,12 @@ def run(
     if member is None:
         check_history(with_local_history(settings, os.environ), roles)
     plan = ProcessPlan(wanted, names(receivers_only, None, "--receivers-only"), answer_secrets=answer_secrets(settings))
-    count = group_size(processes or available_cores(), plan, settings.api_port)
+    cores = available_cores()
+    count = group_size(processes or max(1, cores - cores_of_stores(settings)), plan, settings.api_port)
     if member is not None:
         index, count, _ = member
         run_production(settings, replace(plan, index=index, count=count), GroupProcess(*member))
-    elif count == 1:
+    elif processes == 1 or cores == 1:
         run_production(settings, plan)
     else:
         _run_group(settings, plan, config_file, count, by_demand=processes is None and CPU_TIMES.exists())
@@ -84,7 +89,7 @@ def run_production(settings: Settings, plan: ProcessPlan, member: GroupProcess |
 
 
 def _run_group(settings: Settings, plan: ProcessPlan, config_file: Path | None, count: int, *, by_demand: bool) -> None:
-    """`by_demand`: begin with one, and start another whenever the running ones are busy."""
+    """`by_demand`: begin with one, and add and remove others by the load."""
     directory = private_directory()
     members = members_of(count, directory)
     plans = [replace(plan_of(index, plan, settings.api_port), index=index, count=count) for index in range(count)]
@@ -92,7 +97,7 @@ def _run_group(settings: Settings, plan: ProcessPlan, config_file: Path | None, 
         str(directory),
         [command(*each, config_file) for each in zip(members, plans, strict=True)],
         started=[],
-        by_demand=by_demand,
+        limits=SCALE_LIMITS if by_demand and count > 1 else None,
         grace_s=settings.shutdown_grace + STOP_MARGIN_S + SUPERVISOR_MARGIN_S,
         log_format=settings.log_format,
         log_level=settings.log_level,
@@ -162,6 +167,19 @@ def available_cores() -> int:
         return within_limit(cores, CPU_MAX.read_text())
     except OSError:  # no container, or none of the second version of control groups
         return cores
+
+
+def cores_of_stores(settings: Settings) -> int:
+    """Cores to leave to the stores that run on this machine: one for Kafka, one for Redis."""
+    brokers = settings.kafka_bootstrap_servers.split(",")
+    redis = urlsplit(settings.redis_url.get_secret_value())
+    servers = redis.netloc.rpartition("@")[2].split(",")
+    return any(map(_is_here, brokers)) + (redis.scheme == "unix" or any(map(_is_here, servers)))
+
+
+def _is_here(server: str) -> bool:
+    """Whether `server`, as host:port, is on this machine, by its address."""
+    return is_loopback(urlsplit(f"//{server.strip()}").hostname or "")
 
 
 def within_limit(cores: int, cpu_max: str) -> int:

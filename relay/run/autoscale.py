@@ -1,43 +1,115 @@
-"""Decides how many processes the load needs. Pure, and small: the supervisor imports it."""
+"""Decides how many processes the load needs. Pure, and small: the supervisor imports it.
 
-from typing import Final
+On a small machine one process is better than one per core as long as it can keep up: it batches requests to Kafka and
+Redis that two would make apart (docs/performance.md).
+"""
 
-BUSY_CORES: Final = 0.85
-"""CPU use per process beyond which messages wait for the process."""
-BUSY_S: Final = 3.0
-"""How long they must be that busy. A shorter burst does not justify another process."""
-SETTLE_S: Final = 8.0
-"""After a start, the new process is busy starting, and the others are busy handing over partitions."""
+from collections.abc import Sequence
+from math import inf
+from typing import Final, Literal, NamedTuple
+
+Pressure = Literal["short", "enough", "idle"]
 
 
-class Autoscale:
-    """How many processes the load needs if `relay run` is given no number: one, until that one is busy.
+class Load(NamedTuple):
+    """What a process reports about itself."""
 
-    On a small machine one process is better than one per core as long as it can keep up: it batches requests to Kafka
-    and Redis that two would make apart (docs/performance.md). A process is never removed: the sums of `/metrics` would
-    fall. `most`: the largest number of processes; `now` in seconds.
-    """
+    backlog: int
+    """Records in its lanes that it has not finished, without lanes that their receivers hold up."""
+    late_s: float
+    """Mean delay of its event loop: how long callbacks that are ready wait for the process."""
 
-    def __init__(self, most: int, now: float) -> None:
-        self._most = most
-        self._last: tuple[float, float] | None = None
-        self._busy_s = 0.0
-        self._settled_at = now + SETTLE_S
-        self.count = 1
+    def line(self) -> bytes:
+        return f"{self.backlog} {self.late_s:.6f}\n".encode()
 
-    @property
-    def complete(self) -> bool:
-        """Whether the largest number is running."""
-        return self.count >= self._most
+    @classmethod
+    def of_line(cls, line: bytes) -> "Load":
+        backlog, late_s = line.split()
+        return cls(int(backlog), float(late_s))
 
-    def look(self, now: float, cpu_s: float) -> int:
-        """How many there should be. `cpu_s`: CPU seconds of all running processes since they started."""
-        last, self._last = self._last, (now, cpu_s)
-        if self.complete or last is None or now < self._settled_at or now <= last[0]:
-            return self.count
-        elapsed = now - last[0]
-        busy = (cpu_s - last[1]) / elapsed >= BUSY_CORES * self.count
-        self._busy_s = self._busy_s + elapsed if busy else 0.0
-        if self._busy_s >= BUSY_S:
-            self.count, self._busy_s, self._settled_at = self.count + 1, 0.0, now + SETTLE_S
-        return self.count
+
+class Look(NamedTuple):
+    """One observation of all processes that should run. `loads`: the last report of each, None before its first."""
+
+    now: float
+    cpu_s: float
+    """CPU seconds of all running processes since they started."""
+    loads: Sequence[Load | None]
+
+
+class ScaleLimits(NamedTuple):
+    """Limits of the decision. A process is added at a load at which it would not be removed: cores in use of at least
+    `busy_cores` per process, against at most `idle_cores` for each that would remain."""
+
+    busy_cores: float = 0.7
+    late_s: float = 0.005
+    """Delay of the event loops at which messages count as waiting for CPU of the processes."""
+    backlog: int = 500
+    drain_s: float = 30.0
+    """A backlog that will be worked off in this time needs no further process."""
+    idle_cores: float = 0.5
+    short_s: float = 4.0
+    """How long the processes have to be short of CPU. A shorter burst does not justify another process."""
+    quiet_s: float = 300.0
+    """How long they have to be idle before one is removed."""
+    settle_s: float = 10.0
+    """After a change, processes are busy starting, and handing over partitions."""
+
+
+class Demand(NamedTuple):
+    """The number of processes, and what led to it. `since`: when the pressure began."""
+
+    processes: int
+    settled_at: float
+    pressure: Pressure = "enough"
+    since: float = inf
+    last: Look | None = None
+    falls: float = 0.0
+    """By how many records a second the backlog falls, as a moving average; below 0 it grows."""
+
+
+_SMOOTHING_S: Final = 3.0
+
+
+def first(now: float, limits: ScaleLimits) -> Demand:
+    return Demand(1, now + limits.settle_s)
+
+
+def decide(before: Demand, look: Look, most: int, limits: ScaleLimits) -> Demand:
+    """The demand after `look`. At most one process is added or removed at a time, from 1 to `most`."""
+    last = before.last
+    if last is None or look.now <= last.now or look.now < before.settled_at:
+        return before._replace(last=look, since=inf, pressure="enough", falls=0.0)
+    falls = _falls(before.falls, last, look)
+    pressure = _pressure(before.processes, last, look, falls, limits)
+    since = before.since if pressure == before.pressure else look.now
+    after = Demand(before.processes, before.settled_at, pressure, since, look, falls)
+    step, lasting_s = {"short": (1, limits.short_s), "idle": (-1, limits.quiet_s), "enough": (0, inf)}[pressure]
+    count = min(max(before.processes + step, 1), most)
+    if count == before.processes or look.now - since < lasting_s:
+        return after
+    return Demand(count, look.now + limits.settle_s, last=look)
+
+
+def _pressure(count: int, last: Look, look: Look, falls: float, limits: ScaleLimits) -> Pressure:
+    loads = [load for load in look.loads if load is not None]
+    cores = (look.cpu_s - last.cpu_s) / (look.now - last.now)
+    if len(loads) < count or cores < 0:  # one has just been started, or has ended with its CPU seconds
+        return "enough"
+    backlog = sum(load.backlog for load in loads)
+    late_s = sum(load.late_s for load in loads) / count
+    if backlog < limits.backlog:
+        return "idle" if cores <= limits.idle_cores * (count - 1) else "enough"
+    is_late = cores >= limits.busy_cores * count and late_s >= limits.late_s
+    return "short" if is_late and falls * limits.drain_s < backlog else "enough"
+
+
+def _falls(before: float, last: Look, look: Look) -> float:
+    elapsed = look.now - last.now
+    fallen = (_backlog(last) - _backlog(look)) / elapsed
+    share = min(1.0, elapsed / _SMOOTHING_S)
+    return before + share * (fallen - before)
+
+
+def _backlog(look: Look) -> int:
+    return sum(load.backlog for load in look.loads if load is not None)

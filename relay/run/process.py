@@ -10,7 +10,7 @@ from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
 from functools import partial
 from typing import Final
 
-from relay.api.peers import GroupProcess
+from relay.api.peers import GroupProcess, leave_counts
 from relay.checks.api import log_answer_urls
 from relay.checks.log import check_rights
 from relay.checks.registry import ReadyPart
@@ -34,6 +34,8 @@ from relay.run.api_part import ApiPart, HttpServer
 from relay.run.composition import ProcessContext
 from relay.run.delivery_part import DeliveryPart
 from relay.run.history_part import HistoryPart
+from relay.run.load_report import LoadReport
+from relay.run.supervisor import LIFELINE
 from relay.run.telemetry_part import TelemetryPart
 from relay.state.port import State
 from relay.telemetry.logging import get_logger
@@ -102,6 +104,7 @@ class Relay:
         self.hangup = self._file.hangup
         """Set it to reload the receivers file."""
         self._recovery = self._new_recovery()
+        self._member = member
         self._front = HttpServer(settings, plan, member)
         self._delivery = DeliveryPart(context, self._telemetry, self._front.answer_urls)
         self._api = ApiPart(
@@ -222,7 +225,8 @@ class Relay:
 
     def _beside_lanes(self, stop: asyncio.Event) -> Iterator[tuple[str, Awaitable[None]]]:
         """The services that start once the receivers are known, each with its name."""
-        yield "stop watch", report_draining(self.report, stop)
+        member = self._member
+        yield "stop watch", report_draining(self.report, stop, lambda: member is not None and member.is_dismissed)
         yield "lane checks", self._topic_watch.run()
         yield "refused receivers", count_refused(self.registry, self.metrics)
         yield "moved endpoints", self._moved.run(self._context.state, self._patience)
@@ -230,6 +234,9 @@ class Relay:
         yield from self._telemetry.parts()
         if self._keeps:
             yield from self._shared_work()
+        if self._member is not None:
+            watch, lanes, log = self._telemetry.loop_watch, self._delivery.lanes, self._context.log
+            yield "load report", LoadReport(lanes, log, self._clock, lambda: watch.late_s, LIFELINE).run()
         if "to-receiver" in self._context.plan.roles:
             yield "verifications", self._delivery.verifier.run()
 
@@ -259,6 +266,8 @@ class Relay:
 
     async def _close(self) -> None:
         await self._front.close()
+        if self._member is not None:
+            leave_counts(self._member, self.metrics.render())
         await self._delivery.transport.close()
         await self._history.close()
         await self._context.log.close()

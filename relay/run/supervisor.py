@@ -17,24 +17,28 @@ from datetime import UTC, datetime
 from typing import Final, NamedTuple
 
 from relay.config.process_count import begin
-from relay.run.autoscale import Autoscale
+from relay.run.autoscale import Load, Look, ScaleLimits, decide, first
 
 LOOK_EVERY_S: Final = 1.0
 FIRST_PAUSE_S: Final = 1.0
 LONGEST_PAUSE_S: Final = 30.0
 USAGE: Final = 2
+LIFELINE: Final = 0
+"""Of a process: standard input. It writes its load there, and sees the end of the supervisor."""
+_READ_BYTES: Final = 65_536
 _SIGNALS: Final = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 _LEVELS: Final = ("debug", "info", "warning", "error", "critical")
 
 
 class Spec(NamedTuple):
     """What the supervisor has to know. `commands`: of each process, to start it again. `started`: of those that already
-    run, the process id and our end of its lifeline, a descriptor. `grace_s`: how long they may take to stop."""
+    run, the process id and our end of its lifeline, a descriptor. `limits`: of changes of their number, None if it is
+    fixed. `grace_s`: how long they may take to stop."""
 
     directory: str
     commands: list[list[str]]
     started: list[tuple[int, int]]
-    by_demand: bool
+    limits: ScaleLimits | None
     grace_s: float
     log_format: str
     log_level: str
@@ -94,6 +98,10 @@ class Child:
         """Whether its refusal to start ends all: the others would fail alike."""
         self.start_at: float | None = None
         """When to start it; None while it runs, and if it is not to run."""
+        self.kill_at: float | None = None
+        """When it is killed, because it has been asked to stop; None while it is to run."""
+        self.load: Load | None = None
+        """Its last report."""
         self.pid: int | None = None
         self._command = command
         self._socket = os.path.join(directory, f"{index}.sock")
@@ -105,11 +113,12 @@ class Child:
         """It was started as `pid`."""
         os.set_inheritable(lifeline, False)  # others that hold it would keep the process alive when we have ended
         self.pid, self._lifeline, self._began = pid, lifeline, now
-        self.start_at, self._lives = None, self._lives + 1
+        self.start_at, self._lives, self.load = None, self._lives + 1, None
+        os.set_blocking(lifeline, False)
 
     def start(self, now: float) -> None:
         """Raises OSError if there is no memory or no process available: temporary, and the others go on."""
-        self._remove_socket()
+        self.remove_socket()
         ours, theirs = socket.socketpair()
         with theirs:
             try:
@@ -147,6 +156,22 @@ class Child:
         be editing the file; that must not end the running processes."""
         return code == USAGE and self._lives == 1 and self.may_refuse
 
+    def stop(self, kill_at: float) -> None:
+        """Ask it to stop, or not to start again."""
+        self.start_at, self.kill_at = None, kill_at
+        self.signal(signal.SIGTERM)
+
+    def look(self) -> None:
+        """Read what it has reported."""
+        if self.pid is None:
+            return
+        try:
+            lines = os.read(self._lifeline, _READ_BYTES).splitlines()
+        except OSError:  # no report since the last one, or it is ending
+            return
+        if lines:
+            self.load = Load.of_line(lines[-1])
+
     def signal(self, number: int) -> None:
         """A process without a socket would die of SIGHUP, and reads everything at its start anyway."""
         if self.pid is not None and (number != signal.SIGHUP or os.path.exists(self._socket)):
@@ -156,7 +181,7 @@ class Child:
         """CPU seconds of the process since it started; 0 if it does not run."""
         return 0.0 if self.pid is None else cpu_seconds(self.pid) or 0.0
 
-    def _remove_socket(self) -> None:
+    def remove_socket(self) -> None:
         if os.path.exists(self._socket):
             os.unlink(self._socket)
 
@@ -164,8 +189,8 @@ class Child:
 def detach(lifeline: int) -> None:
     """Detach this process, just forked, from the terminal, and make `lifeline` its standard input.
 
-    Ctrl-C is for the supervisor, which passes it on once. A lifeline carries nothing; when it closes, the
-    process knows that the supervisor has ended.
+    Ctrl-C is for the supervisor, which passes it on once. The supervisor writes nothing to a lifeline; when it closes,
+    the process knows that the supervisor has ended.
     """
     os.setsid()
     if lifeline != 0:
@@ -193,7 +218,7 @@ class ProcessSupervisor:
             child.adopt(pid, lifeline, now)
             child.may_refuse = True
         self._count = len(spec.started)
-        self._demand = Autoscale(len(self._children), now) if spec.by_demand else None
+        self._demand = None if spec.limits is None else first(now, spec.limits)
         self._look_at = now + LOOK_EVERY_S
         self._received: list[int] = []
         self._kill_at: float | None = None
@@ -225,8 +250,8 @@ class ProcessSupervisor:
     def _wait(self, woken: int) -> None:
         """Until a signal, or until something is due."""
         due = [each.start_at for each in self._children if each.start_at is not None and self._kill_at is None]
-        due += [self._kill_at] if self._kill_at is not None else []
-        due += [self._look_at] if self._demand is not None and not self._demand.complete else []
+        due += [at for at in (self._kill_at, *(each.kill_at for each in self._children)) if at is not None]
+        due += [self._look_at] if self._demand is not None else []
         timeout_s = max(0.0, min(due) - time.monotonic()) if due else None
         if select.select([woken], [], [], timeout_s)[0]:
             os.read(woken, 4096)
@@ -257,14 +282,28 @@ class ProcessSupervisor:
         for child in self._children:
             code = child.has_ended()
             if code is not None and self._kill_at is None:
-                if child.refused(code):
-                    self._code = USAGE
-                    self._stop(now)
-                else:
-                    again_in_s = child.restart_later(now)
-                    self._log.warning("process_ended", process=child.index, code=code, again_in_s=again_in_s)
+                self._ended(child, code, now)
+            if child.kill_at is not None and now >= child.kill_at:
+                child.signal(signal.SIGKILL)
+                child.kill_at = now + LONGEST_PAUSE_S
             if child.start_at is not None and now >= child.start_at and self._kill_at is None:
                 self._start(child, now)
+
+    def _ended(self, child: Child, code: int, now: float) -> None:
+        if child.kill_at is not None:
+            self._left(child, now)
+        elif child.refused(code):
+            self._code = USAGE
+            self._stop(now)
+        else:
+            again_in_s = child.restart_later(now)
+            self._log.warning("process_ended", process=child.index, code=code, again_in_s=again_in_s)
+
+    def _left(self, child: Child, now: float) -> None:
+        """It has ended as it was asked to; meanwhile it may be wanted again."""
+        child.remove_socket()
+        child.kill_at = None
+        child.start_at = now if child.index < self._count else None
 
     def _start(self, child: Child, now: float) -> None:
         try:
@@ -274,16 +313,35 @@ class ProcessSupervisor:
             child.restart_later(now)
 
     def _scale(self, now: float) -> None:
-        if self._demand is None or self._demand.complete or now < self._look_at:
+        if self._demand is None or self._spec.limits is None or now < self._look_at:
             return
         self._look_at = now + LOOK_EVERY_S
-        count = self._demand.look(now, sum(child.cpu_s() for child in self._children))
-        if count > self._count:
-            begin(self._spec.directory, count)
-            for child in self._children[self._count : count]:
-                self._start(child, now)
-            self._count = count
-            self._log.info("processes_start", count=count)
+        for child in self._children:
+            child.look()
+        cpu_s, loads = sum(child.cpu_s() for child in self._children), [each.load for each in self._children]
+        look = Look(now, cpu_s, loads[: self._count])
+        self._demand = decide(self._demand, look, len(self._children), self._spec.limits)
+        if self._demand.processes > self._count:
+            self._add(now)
+        elif self._demand.processes < self._count:
+            self._dismiss(now)
+
+    def _add(self, now: float) -> None:
+        child, self._count = self._children[self._count], self._count + 1
+        self._log.info("processes_start", count=self._count)
+        begin(self._spec.directory, self._count)
+        if child.kill_at is None:  # otherwise it is started again as soon as it has ended
+            self._start(child, now)
+
+    def _dismiss(self, now: float) -> None:
+        """Stop the last one. It gives its lanes to the others, and finishes the requests in flight."""
+        self._count -= 1
+        child = self._children[self._count]
+        self._log.info("process_dismissed", process=child.index, count=self._count)
+        begin(self._spec.directory, self._count)  # first: a process that is no longer listed does not report its stop
+        child.stop(now + self._spec.grace_s)
+        if child.pid is None:
+            self._left(child, now)
 
     def _running(self) -> bool:
         return any(child.pid is not None for child in self._children)
@@ -305,6 +363,7 @@ def remove(directory: str) -> None:
 
 def main(arguments: Sequence[str]) -> int:
     spec = Spec(**json.loads(arguments[0]))
+    spec = spec._replace(limits=None if spec.limits is None else ScaleLimits(*spec.limits))
     try:
         return ProcessSupervisor(spec).run()
     finally:

@@ -109,6 +109,7 @@ EVENTS: Final[dict[str, str]] = {
     "processes_start": "`relay run` starts its processes.",
     "processes_stopped": "All of them have ended.",
     "process_ended": "One of them ended, and is restarted.",
+    "process_dismissed": "One of them is stopped, because the others suffice.",
     "process_not_started": "One of them could not be started, and will be retried.",
     "service_died": "A part of the process ended by a bug in the relay; the process ends, too.",
     "event_loop_late": "The process was blocked for a moment.",

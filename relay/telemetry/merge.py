@@ -37,6 +37,18 @@ def merge(texts: Mapping[int, str], silent: int) -> bytes:
     return generate_latest(registry)
 
 
+def counts_of(*texts: str) -> bytes:
+    """The counters and histograms of these expositions, added up: what still counts when the processes have ended."""
+    families = _Families()
+    for text in texts:
+        for metric in text_string_to_metric_families(text):
+            if metric.type in ("counter", "histogram") and not metric.name.startswith(_OF_ONE_PROCESS):
+                families.add(0, metric)
+    registry = CollectorRegistry()
+    registry.register(families)
+    return generate_latest(registry)
+
+
 class _Families(Collector):
     """Families in the order of their first appearance, as are the samples in each."""
 

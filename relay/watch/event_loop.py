@@ -20,6 +20,7 @@ from relay.telemetry.metrics import Metrics
 
 BEAT_S: Final = 0.5
 BLOCKED_S: Final = 2.0
+_NEWEST_COUNTS: Final = 0.25
 _FRAMES: Final = 30
 _SAY_S: Final = 1.0
 
@@ -61,6 +62,8 @@ class LoopWatch:
         self._metrics = metrics
         self._exit_after_s = exit_after_s
         self._end_process = end_process
+        self.late_s = 0.0
+        """Moving average of the delay of the loop's timers."""
         self._armed = False
         self._beat = 0
         self._over = threading.Event()
@@ -88,6 +91,7 @@ class LoopWatch:
 
     def _measured(self, lag_s: float) -> None:
         self._metrics.event_loop_lag_seconds.observe(lag_s)
+        self.late_s += _NEWEST_COUNTS * (lag_s - self.late_s)
         if lag_s > BLOCKED_S and not self._is_logged:  # the whole process slept, or a library blocked the thread
             _log.warning("event_loop_late", lag_s=round(lag_s, 1))
 

@@ -128,10 +128,11 @@ async def _reported_if_silent(look: Callable[[], Awaitable[object]], report: Cal
         looking.cancel()
 
 
-async def report_draining(report: Report, stop: asyncio.Event) -> None:
-    """Once `stop` is set, the process is no longer ready."""
+async def report_draining(report: Report, stop: asyncio.Event, others_go_on: Callable[[], bool]) -> None:
+    """Once `stop` is set, the process is no longer ready, unless it leaves a group whose other processes go on."""
     await stop.wait()
-    report("stopping", "finishing what is in flight")
+    if not others_go_on():
+        report("stopping", "finishing what is in flight")
 
 
 def warnings_of(

@@ -13,7 +13,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from relay.api import peers
 from relay.api.app import ApiServer
-from relay.api.peers import GroupProcess, Peers
+from relay.api.peers import GroupProcess, Peers, leave_counts
 from relay.config.process_count import begin
 from relay.telemetry.metrics import Metrics
 from tests.integration.api_rig import Rig, running_api
@@ -98,6 +98,25 @@ async def test_one_that_hangs_is_left_out_and_counted(directory: Path, monkeypat
         assert await value(rig, "relay_processes_silent") == 2
         assert asked.is_set()
         assert (await rig.get("/livez")).text == "ok"
+
+
+async def test_one_that_leaves_counts_to_its_end_and_after_it(directory: Path) -> None:
+    async with first_of(3, directory) as rig, sibling(rig, directory / "1.sock", 20, {}):
+        async with sibling(rig, directory / "2.sock", 100, {"stop": "it stops"}):
+            begin(directory, 2)
+            assert await value(rig, "relay_messages_received_total") == 123
+            assert (await rig.get("/readyz")).text == "ok"
+        leave_counts(GroupProcess(2, 3, directory), counted(100).render())
+        assert await value(rig, "relay_messages_received_total") == 123
+        assert await value(rig, "relay_processes_silent") == 0
+        begin(directory, 3)
+        async with sibling(rig, directory / "2.sock", 1_000, {}):
+            assert await value(rig, "relay_messages_received_total") == 1_123
+        leave_counts(GroupProcess(2, 3, directory), counted(1_000).render())
+        begin(directory, 2)
+        assert await value(rig, "relay_messages_received_total") == 1_123
+        reply = await rig.get("/metrics")
+        assert "relay_memory_budget_bytes 0.0" in reply.text  # a gauge of one that has ended says nothing
 
 
 async def test_all_are_ready_or_none(directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -9,11 +9,12 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from pydantic import SecretStr
 
 from relay.api.peers import GroupProcess
-from relay.cli.run import available_cores, within_limit
+from relay.cli.run import available_cores, cores_of_stores, within_limit
 from relay.config.plan import API, ROLES, ProcessPlan
-from relay.run.autoscale import BUSY_CORES, BUSY_S, SETTLE_S, Autoscale
+from relay.config.settings import Settings
 from relay.run.processes import command, group_size, plan_of
 from relay.run.supervisor import FIRST_PAUSE_S, LONGEST_PAUSE_S, cpu_seconds, next_pause
 
@@ -34,6 +35,21 @@ def test_there_is_at_least_one_core_and_never_more_than_we_may_use() -> None:
 )
 def test_a_containers_limit_counts(cores: int, cpu_max: str, allowed: int) -> None:
     assert within_limit(cores, cpu_max) == allowed
+
+
+@pytest.mark.parametrize(
+    ("brokers", "redis", "cores"),
+    [
+        ("kafka-1:9092,kafka-2:9092", "rediss://redis.example:6380/0", 0),
+        ("localhost:9092", "redis://redis.example/0", 1),
+        ("kafka-1:9092", "redis://127.0.0.1:6379/0", 1),
+        ("127.0.0.1:9092", "unix:///run/valkey.sock", 2),
+        ("[::1]:9092", "redis+sentinel://:secret@localhost:26379,10.0.0.2:26379/main", 2),
+    ],
+)
+def test_stores_on_this_machine_need_cores_too(brokers: str, redis: str, cores: int) -> None:
+    settings = Settings(kafka_bootstrap_servers=brokers, redis_url=SecretStr(redis))
+    assert cores_of_stores(settings) == cores
 
 
 def test_all_serve_the_api_on_a_port_with_a_number_and_one_on_a_free_one() -> None:
@@ -83,43 +99,6 @@ def test_pauses_double_up_to_a_bound_while_it_keeps_dying(runs: list[float]) -> 
 @given(st.floats(0, LONGEST_PAUSE_S))
 def test_after_a_long_life_the_pause_is_short_again(pause_s: float) -> None:
     assert next_pause(pause_s, LONGEST_PAUSE_S) == FIRST_PAUSE_S
-
-
-def load(judge: Autoscale, cores: float, seconds: int, start: float = 0.0) -> list[int]:
-    """How many processes are wanted in each second, when those that run take `cores` in all."""
-    return [judge.look(start + second, cores * (start + second)) for second in range(seconds)]
-
-
-def test_one_process_is_enough_until_it_is_busy_for_seconds() -> None:
-    settled = SETTLE_S + 1
-    assert set(load(Autoscale(4, 0.0), BUSY_CORES - 0.05, 600)) == {1}
-    counts = load(Autoscale(4, 0.0), 1.0, 600)
-    first = counts.index(2)
-    assert settled + BUSY_S - 2 <= first <= settled + BUSY_S + 1
-    assert max(counts) == 2  # two that share one core's work are not busy
-
-
-def test_processes_are_added_up_to_what_there_may_be() -> None:
-    judge = Autoscale(3, 0.0)
-    for second in range(100):
-        judge.look(second, 3.0 * second)
-    assert (judge.count, judge.complete) == (3, True)
-    assert Autoscale(1, 0.0).complete
-
-
-def test_a_burst_and_a_start_are_not_worth_a_process() -> None:
-    judge, spent = Autoscale(4, 0.0), 0.0
-    for second in range(300):
-        starting, bursting = second < SETTLE_S, second % 10 < 2
-        spent += 1.0 if starting or bursting else 0.1
-        assert judge.look(second, spent) == 1
-
-
-def test_a_process_that_died_takes_its_cpu_seconds_with_it() -> None:
-    judge = Autoscale(4, 0.0)
-    assert load(judge, 0.5, 100)[-1] == 1
-    assert judge.look(101, 0.0) == 1
-    assert judge.look(102, 0.9) == 1
 
 
 def test_what_a_process_takes_is_read_whatever_its_name_is(tmp_path: Path) -> None:
