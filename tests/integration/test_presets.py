@@ -11,6 +11,7 @@ from typing import Any, Final
 import pytest
 from aiohttp import ClientSession, web
 
+from relay.sink import Sink
 from relay.sink.builds import Result
 from relay.sink.emulators import EMULATORS, Emulator
 from relay.sink.github import GitHubEmulator
@@ -226,6 +227,33 @@ async def test_a_push_at_gitea_gets_the_result(tmp_path: Path) -> None:
     assert found[-1][2]["state"] == "success"
     assert {body["context"] for _, _, body in found} == {"relay/ci"}
     assert found[-1][2]["target_url"].endswith("/acme/app/-/pipelines/1")
+
+
+async def test_a_token_goes_to_no_other_origin_whatever_a_payload_says(tmp_path: Path) -> None:
+    attacker, receiver = Sink("ok"), Sink("answer")
+    for sink in (attacker, receiver):
+        await sink.start()
+    try:
+        callback = {"allow_origins": ["http://127.0.0.1:9"], "bearer_token": TOKEN}
+        entries = {
+            "sources": {"github": {"preset": "github", "inbound": {"secret": SECRET}, "callback": callback}},
+            "receivers": {"ci": {"post_endpoint": receiver.url}},
+        }
+        (tmp_path / "receivers.yaml").write_text(json.dumps(entries))
+        payload = {"after": "a" * 40, "repository": {"statuses_url": f"{attacker.url}/{{sha}}"}}
+        async with RelayProcess("dev", "--port", "0", "--ephemeral", cwd=tmp_path) as process:
+            await process.line_with("Ready")
+            url = f"{process.value_of('API')}/v1/sources/github/messages?receiver=ci"
+            async with ClientSession() as session, session.post(url, json=payload) as response:
+                assert response.status == 202, await response.text()
+            dead = json.loads(await process.line_with('"dead_letter"'))
+    finally:
+        for sink in (attacker, receiver):
+            await sink.stop()
+    assert (dead["stage"], dead["reason"]) == ("to_sender", "invalid")
+    assert "no origin that it may lead to" in dead["detail"]
+    assert len(receiver.received) == 1
+    assert attacker.received == []
 
 
 @pytest.mark.kafka
