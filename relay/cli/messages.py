@@ -159,8 +159,12 @@ def _attempt(each: AttemptItem, of_message: bool) -> tuple[str, ...]:
         f"{each['duration_ms']:g}",
         f"{each['outcome']} ({each['reason']})" if each["reason"] else each["outcome"],
         each["next_attempt_at"] or "-",
-        shortened(each["detail"] or (each["error"]["detail"] if each["error"] else "-")),
+        shortened(each["detail"] or (each["error"]["detail"] if each["error"] else _by(each["rule"]))),
     )
+
+
+def _by(rule: str | None) -> str:
+    return "-" if rule is None else f"by {rule}"
 
 
 def result_of(each: AttemptItem) -> str:

@@ -39,6 +39,13 @@ def attempt_cause(attempt: AttemptItem) -> Cause:
     return Cause(attempt["outcome"], "")
 
 
+def ruling_words(attempt: AttemptItem) -> str:
+    """What a response means, and which rule says so; empty if it has no such meaning."""
+    if attempt["code_class"] is None or attempt["response"] is None:
+        return ""
+    return f"{attempt['code_class'].replace('_', ' ')} by {attempt['rule'] or 'the usual table'}"
+
+
 def _of(attempt: AttemptItem, cause: Cause) -> Cause:
     advice = of_callback(cause.advice) if attempt["kind"] == "callback" else cause.advice
     return Cause(cause.title, plain(advice))

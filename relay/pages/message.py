@@ -10,6 +10,7 @@ from msgspec import UNSET
 
 from relay.client import ApiError
 from relay.client.http import path
+from relay.pages.causes import ruling_words
 from relay.pages.page import Page, PageRoutes
 from relay.pages.payload_view import body_text, curl, shown
 from relay.pages.round_trip import WIDTH, Trip, moment, stations, took, trips_of
@@ -84,7 +85,7 @@ class MessageDetailPage(Page):
     async def attempt(self, visit: Visit) -> web.StreamResponse:
         """One exchange, with the headers that a list leaves out."""
         found = await visit.api.attempt(int(visit.part("partition")), int(visit.part("offset")))
-        return visit.show("attempt.html", each=found, body_text=body_text)
+        return visit.show("attempt.html", each=found, body_text=body_text, ruling_words=ruling_words)
 
     async def payload(self, visit: Visit) -> web.StreamResponse:
         """As the sender gave it, as a download: its content never runs."""
@@ -106,6 +107,7 @@ def _drawn(visit: Visit, seen: ShownMessage) -> dict[str, Any]:
         "stations": stations,
         "mends": lambda trip: mends(message, trip),
         "body_text": body_text,
+        "ruling_words": ruling_words,
     }
 
 

@@ -10,7 +10,7 @@ from itertools import groupby, pairwise
 from math import sqrt
 from typing import Final
 
-from relay.pages.causes import attempt_cause, end_advice, status_words, wait_cause
+from relay.pages.causes import attempt_cause, end_advice, ruling_words, status_words, wait_cause
 from relay.schema.attempts import AttemptItem
 from relay.schema.messages import AnswerView, CallbackView, DeliveryView, MessageView, WaitView
 
@@ -138,12 +138,14 @@ def _attempt(group: tuple[AttemptItem, ...]) -> Step:
     number = f" {first['attempt']}" if len(group) == 1 else f"s {first['attempt']} to {last['attempt']}"
     ended = moment(last["started_at"])
     until = None if ended is None else ended + last["duration_ms"] / 1000
-    at_work = last["kind"] in ("post", "status") and last["response"] is not None and last["response"]["status"] == 202
+    at_work = _accepted(last)
     tone = "live" if at_work and last["outcome"] != "dead" else _TONES.get(last["outcome"], "plain")
     advice = "" if last["outcome"] in ("done", "released") or at_work else cause.advice
     detail = last["detail"] or (last["error"]["detail"] if last["error"] else "")
     title = f"{name}{number}: {cause.title}"
     detail = "" if detail in title else detail
+    if last["rule"] and last["rule"] not in detail:
+        detail = "; ".join(filter(None, (ruling_words(last), detail)))
     return Step(
         "attempt", title, tone, moment(first["started_at"]), until, detail=detail, advice=advice, attempts=group
     )
@@ -166,7 +168,11 @@ def _brought_answer(attempt: AttemptItem) -> bool:
 
 
 def _accepted(attempt: AttemptItem) -> bool:
-    return attempt["response"] is not None and attempt["response"]["status"] == 202 and attempt["kind"] != "callback"
+    if attempt["response"] is None or attempt["kind"] not in ("post", "status"):
+        return False
+    if attempt["kind"] == "post" and attempt["code_class"]:
+        return attempt["code_class"] == "accepted"
+    return attempt["response"]["status"] == 202
 
 
 def _now(

@@ -5,6 +5,7 @@ from typing import Any, TypedDict
 import msgspec
 
 from relay.domain.attempt import AttemptKind
+from relay.domain.outcome import CodeClass
 
 
 class RequestItem(TypedDict):
@@ -68,8 +69,10 @@ class AttemptItem(TypedDict):
     """One HTTP exchange; `partition` and `offset` of its record name it. `kind`: a POST to the receiver, a GET of its
     status, a POST to the sender's `callback`, or a `ping`, which is about no message. `attempt`: the first is 1,
     counted per kind. `outcome`: `done`, `retry`, `doubt`, `released` or `dead`; `reason`: why not `done`.
-    `next_attempt_at`: when it goes on at the earliest. `cut`: of long headers only the first are here;
-    `GET /v1/attempts/{partition}/{offset}` has all that are kept."""
+    `next_attempt_at`: when it goes on at the earliest. `code_class`: what a response to a POST to the receiver means;
+    `rule`: the rule of the receiver's settings that says so, such as `codes.accepted`; null for the usual table. `cut`:
+    of long headers only the first are here; `GET /v1/attempts/{partition}/{offset}` has all that are
+    kept."""
 
     partition: int
     offset: int
@@ -88,6 +91,8 @@ class AttemptItem(TypedDict):
     reason: str | None
     detail: str | None
     next_attempt_at: str | None
+    code_class: CodeClass | None
+    rule: str | None
     cut: bool
 
 

@@ -92,6 +92,8 @@ def attempt(seconds: float, took_ms: float, status: int | None = 200, **values: 
         "reason": None,
         "detail": None,
         "next_attempt_at": None,
+        "code_class": None,
+        "rule": None,
         "cut": False,
         **values,
     }

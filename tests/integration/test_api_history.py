@@ -210,6 +210,8 @@ async def test_an_attempt_has_what_was_sent_and_what_came_back() -> None:
             "reason": None,
             "detail": None,
             "next_attempt_at": None,
+            "code_class": "delivered",
+            "rule": None,
             "cut": False,
         }
         assert document(await at.get("/v1/attempts/0/0")) == items[1]

@@ -57,6 +57,22 @@ def test_the_whole_way_is_told_in_order() -> None:
     assert took([trip], moment(told[AT]["received_at"])) == pytest.approx(45.131)
 
 
+def test_a_rule_may_say_that_the_answer_follows() -> None:
+    rule = "outcomes[0]: response.status == 201"
+    steps = steps_of(
+        delivery(status="response_received_from_receiver", attempts=1),
+        attempt(1, 12, 201, code_class="accepted", rule=rule),
+        attempt(3, 12, 200, kind="status"),
+    )
+    [posted] = [step for step in steps if step.title.startswith("Attempt 1")]
+    assert titles(steps)[steps.index(posted) :][:3] == [
+        "Attempt 1: 201 Created",
+        "The receiver was at work",
+        "Status check 1: 200 OK",
+    ]
+    assert (posted.tone, posted.detail) == ("live", f"accepted by {rule}")
+
+
 def test_bars_are_in_order_inside_the_drawing_and_all_to_be_seen() -> None:
     told = round_trip()
     [trip] = trips(told[AT], told[f"{AT}/attempts"]["items"])

@@ -56,6 +56,8 @@ def attempt(seconds: str, status: int | None, **more: Any) -> AttemptItem:
         "offset": 0,
         "source_id": "github",
         "message_id": "m-1",
+        "code_class": None,
+        "rule": None,
         "cut": False,
     }
     return msgspec.convert(usual | more, AttemptItem)

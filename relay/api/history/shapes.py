@@ -86,6 +86,8 @@ def attempt_item(found: AttemptFound, *, whole: bool = False) -> AttemptItem:
         "reason": attempt.reason,
         "detail": attempt.detail,
         "next_attempt_at": None if attempt.next_attempt_at is None else rfc3339(attempt.next_attempt_at),
+        "code_class": attempt.code_class,
+        "rule": attempt.rule,
         "cut": len(sent) < len(attempt.headers) or (response is not None and len(returned) < len(response.headers)),
     }
 
