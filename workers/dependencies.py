@@ -20,6 +20,7 @@ from relay.domain.outcome import Outcome
 from relay.domain.receiver import Receiver
 from relay.engine.request_limiter import RequestLimiter
 from relay.engine.work import Call, Dead, Decision, Done, Work
+from relay.log.port import NewRecord
 from workers.journal import Journal, RequestPurpose
 
 Via = Literal["response", "poll", "callback"]
@@ -86,7 +87,8 @@ class Meter:
 class Outside:
     """`jitter`: uniform sample of [0, 1). `turnstile`: the process's request limiter, which sees every exchange.
     `answer_url`: where a receiver may POST its answer later (None: nowhere). `journal` None: requests are not
-    recorded. `tracing` None: a sender's trace context is passed on unchanged."""
+    recorded. `tracing` None: a sender's trace context is passed on unchanged. `report`: appends a record that may be
+    lost; must not raise, and must not block."""
 
     transport: Transport
     clock: Clock
@@ -96,6 +98,7 @@ class Outside:
     meter: Meter = field(default_factory=Meter)
     journal: Journal | None = None
     tracing: Tracing | None = None
+    report: Callable[[NewRecord], None] = lambda _record: None
     turnstile: RequestLimiter = field(kw_only=True)
 
     def traced(self, hop: Hop, kind: AttemptKind, attempt: int) -> Hop:

@@ -60,7 +60,7 @@ from workers.delivery import (
     unusable_wait,
 )
 from workers.dependencies import Outside
-from workers.records import Letters, answered
+from workers.records import Letters, answered, progress_records
 from workers.requests import ask, ask_again_s
 from workers.tables import RowTable
 
@@ -70,12 +70,14 @@ FORGOT = "receiver_forgot"
 class Awaited(HopWork):
     """A delivery whose answer arrives later."""
 
-    __slots__ = ("receiver",)
+    __slots__ = ("receiver", "reported")
 
     def __init__(self, record: Record, hop: Hop, receiver: Receiver) -> None:
         super().__init__(record, hop, delivery_row(hop.delivery))
         self.follow(receiver)
         self.attempts = hop.attempt
+        self.reported = False
+        """A report that the receiver is working on it was made for its sender."""
 
     def follow(self, receiver: Receiver) -> None:
         """Follow the receiver's current settings."""
@@ -227,6 +229,7 @@ class FromReceiverAsync:
             case NoAnswer(detail):
                 return Dead("invalid", f"the answer cannot be made: {detail}")
             case StillRunning(ask_after_s):
+                self._report(work)
                 return self._later(work, self._again_s(work, ask_after_s), "still working", up=True)
             case NeverSeen():
                 return self._later(work, self._again_s(work, None), "the receiver says that it never saw it", up=True)
@@ -237,6 +240,14 @@ class FromReceiverAsync:
                 work.said = detail
                 return structs.replace(self._later(work, wait_s, kind), pause_s=wait_s if whole else 0.0, detail=detail)
         assert_never(reading)
+
+    def _report(self, work: Awaited) -> None:
+        """Reports to its sender, if it wants that, that the receiver is working on it: once, and it may be lost."""
+        if not work.reported:
+            work.reported = True
+            source = self._directory.source(work.hop.delivery.source_id)
+            for record in progress_records(self._topics, source, work.hop, "running", work.attempts):
+                self._outside.report(record)
 
     def _next_step(self, work: Awaited, response: Response) -> Later:
         """The chain goes on from a parked copy, so that no crash takes it back to a step that may no longer exist."""

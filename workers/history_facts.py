@@ -61,9 +61,11 @@ class FactReader:
             message.receivers or (),
         )
 
-    def _failure(self, record: Record) -> EndingFact:
+    def _failure(self, record: Record) -> EndingFact | None:
         letter = parse_dead_letter(record.headers)
         hop = _hop(record) if letter.stage != self._topics.from_sender else None
+        if hop is not None and hop.progress is not None:
+            return None  # its delivery goes on
         receiver, source_id, message_id = identity_of(record.value, record.headers)
         if source_id is None or message_id is None:
             raise InvalidRecord("invalid", "a dead letter of an unknown message")
@@ -112,8 +114,8 @@ def _answer(record: Record) -> EndingFact | None:
     hop = decode_hop(record.headers)
     if hop.outcome is None:
         raise InvalidRecord("invalid", "a result without an outcome")
-    if hop.outcome == "failed":
-        return None  # a notice of a dead letter, which has more details
+    if hop.outcome == "failed" or hop.progress is not None:
+        return None  # the dead letter of a notice has more details, and progress ends nothing
     left = FOR_CONSUMER in record.headers
     status: Status = "response_delivered_to_sender" if left else "response_received_from_receiver"
     at, moment = record.coordinate, _moment(record.timestamp_ms)

@@ -8,7 +8,7 @@ from relay.clock import Clock
 from relay.domain.dead_letter import DeadLetter, dead_letter_headers
 from relay.domain.filters import FilterInput
 from relay.domain.hop import Hop, result_headers
-from relay.domain.identity import DeliveryId
+from relay.domain.identity import DeliveryId, Progress
 from relay.domain.ordering import order_digest
 from relay.domain.receiver import Receiver, Source
 from relay.domain.result_delivery import Handover, handover, to_code
@@ -21,6 +21,7 @@ NO_CALLBACK: Final = ("relay-callback", b"none")
 FOR_CONSUMER: Final = ("relay-callback", b"kafka")
 """Headers of an answer that needs no callback, as its delivery's row records. No client reads it, or the source's
 own consumer does."""
+_PROGRESS: Final = frozenset({("relay-outcome", b"accepted"), ("relay-outcome", b"running")})
 
 
 def first_hop(
@@ -122,5 +123,35 @@ def answer_record(topics: Topics, hop: Hop, result: Result, attempts: int, *, ex
         ask_first=False,
         wait_s=0,
         headers=(),
+        chain=None,
     )
     return NewRecord(topics.to_sender, hop.delivery.source_id.encode(), result.body, result_headers(answer) + extra)
+
+
+def is_progress(record: Record) -> bool:
+    """Whether a record of `to_sender` reports progress."""
+    return not _PROGRESS.isdisjoint(record.headers)
+
+
+def progress_records(
+    topics: Topics, source: Source, hop: Hop, progress: Progress, attempts: int
+) -> tuple[NewRecord, ...]:
+    """The record that reports the progress of the delivery in `hop`; none if its source does not want it."""
+    if progress not in source.progress:
+        return ()
+    report = structs.replace(
+        hop,
+        content_type=None,
+        attempt=attempts,
+        outcome=progress,
+        reason=None,
+        status_url=None,
+        ask_after_s=None,
+        ask_first=False,
+        wait_s=0,
+        headers=(),
+        chain=None,
+    )
+    # a release that knows no progress takes it for an answer that needs no callback, and skips it
+    headers = (*result_headers(report), NO_CALLBACK)
+    return (NewRecord(topics.to_sender, hop.delivery.source_id.encode(), b"", headers),)

@@ -84,7 +84,7 @@ def _hop_of(record: Record, letter: DeadLetter) -> Hop | None:
 
 
 def _ended(record: Record, letter: DeadLetter, hop: Hop, topics: Topics) -> Mark | None:
-    if letter.stage == topics.to_sender:
+    if letter.stage == topics.to_sender and hop.progress is None:
         row = callback_row(hop.delivery, hop.generation, failed=hop.outcome == "failed")
         at = (record.partition, record.offset)
         return Mark(row, hop.generation, Stage.DONE, at, to_code(Handover.FAILED, letter.attempts))
@@ -119,12 +119,12 @@ class Returned(NamedTuple):
 
 
 def returned(record: Record) -> Returned | None:
-    """None if it belongs to no delivery."""
+    """None if it belongs to no delivery, or ends none."""
     try:
         hop = decode_hop(record.headers)
     except InvalidRecord:
         return None
-    if hop.outcome is None:
+    if hop.outcome is None or hop.progress is not None:
         return None
     at, empty = (record.partition, record.offset), not record.value
     if has_arrived(record):

@@ -70,7 +70,7 @@ from workers.delivery import (
     unusable_wait,
 )
 from workers.dependencies import Outside
-from workers.records import Letters, answered
+from workers.records import Letters, answered, progress_records
 from workers.requests import ping
 from workers.tables import RowTable
 
@@ -170,7 +170,7 @@ class ToReceiver:
         if result.outcome == "dead":
             return Dead(result.reason or "poison", result.detail or "", result.status)
         if result.outcome == "accepted":
-            return Done((self._pending_record(work, result),), Stage.AWAITING, result=result)
+            return Done(self._accepted_records(work, result), Stage.AWAITING, result=result)
         source = self._directory.source(work.hop.delivery.source_id)
         return answered(self._topics, source, work.hop, result, work.attempts)
 
@@ -288,6 +288,11 @@ class ToReceiver:
             policy=work.receiver.post.retry,
             jitter=self._outside.jitter,
         )
+
+    def _accepted_records(self, work: Delivery, result: Result) -> tuple[NewRecord, ...]:
+        source = self._directory.source(work.hop.delivery.source_id)
+        progress = progress_records(self._topics, source, work.hop, "accepted", work.attempts)
+        return (self._pending_record(work, result), *progress)
 
     def _pending_record(self, work: Delivery, result: Result) -> NewRecord:
         hop = structs.replace(

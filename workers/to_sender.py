@@ -2,9 +2,11 @@
 
 1. Read the record and the source's settings. A record that needed no callback when it was written is skipped.
 2. Nothing to call (no callback, a Kafka consumer, an answer that the source does not want): done.
-3. Send it to the source's callback, signed, with a stable id: at least once. A callback that is offline gets a ping. If
+3. Progress is dropped if the delivery has ended, or if it is older than a minute. A result waits until the progress of
+   its delivery is no longer in flight.
+4. Send it to the source's callback, signed, with a stable id: at least once. A callback that is offline gets a ping. If
    the request cannot be made in the sender's own form: dead letter (`invalid`).
-4. 2xx: done. Otherwise retry, until the callback's own limits end it with a dead letter.
+5. 2xx: done. Otherwise retry, until the callback's own limits end it with a dead letter; progress is not sent again.
 """
 
 from collections.abc import Sequence
@@ -16,12 +18,14 @@ from typing import Final, assert_never
 from msgspec import structs
 
 from relay.clock import Clock
+from relay.domain.attempt import AttemptKind
 from relay.domain.directory import Directory
 from relay.domain.errors import InvalidRecord
 from relay.domain.exchange import Exchange
 from relay.domain.expression import ExpressionError
 from relay.domain.failure import failure_detail
 from relay.domain.hop import Hop, decode_hop
+from relay.domain.identity import digest12
 from relay.domain.outcome import (
     Accepted,
     Ambiguous,
@@ -42,13 +46,13 @@ from relay.domain.template import UrlRefused
 from relay.domain.topics import TopicSpec
 from relay.engine.work import Call, Dead, Decision, Done, GateRules, Later, Outcome, Resend, Seen, Step, row_of
 from relay.log.port import NewRecord, Record
-from relay.state.attempts import CallKind, Limits
+from relay.state.attempts import CallKind, Change, Limits
 from relay.state.port import Lane, State
 from relay.state.replies import answered
 from relay.state.rows import Mark, Result, Row, RowKey, Stage, callback_row, delivery_row
 from workers.delivery import HopWork, decide_retry, pace_of, unusable_wait
 from workers.dependencies import Outside
-from workers.records import Letters, has_arrived
+from workers.records import Letters, has_arrived, is_progress
 from workers.requests import ping
 from workers.tables import LookedUpFirst, RowTable
 
@@ -57,35 +61,55 @@ LONGEST_S: Final = 0.9 * (TopicSpec("", 1).retention_s or inf)
 reached, is dead-lettered as soon as it is read; later the log would have deleted it."""
 
 
-class Callback(HopWork):
-    """An answer or a failure notice on its way to the sender."""
+LONGEST_PROGRESS_S: Final = 60.0
+"""Older progress is dropped."""
+DOUBT_S: Final = 10.0
+"""Seconds for which progress may still arrive after its request ended without a response."""
+_DROPPED: Final = Result("delivered")
 
-    __slots__ = ("delivery_key", "failed", "how", "source")
+
+class Callback(HopWork):
+    """An answer, a failure notice, or progress on its way to the sender."""
+
+    __slots__ = ("delivery_key", "failed", "how", "outdated", "progress", "source")
 
     def __init__(self, record: Record, hop: Hop, source: Source) -> None:
-        self.failed = hop.outcome == "failed"
-        super().__init__(record, hop, callback_row(hop.delivery, hop.generation, failed=self.failed))
+        self.failed, self.progress = hop.outcome == "failed", hop.progress
+        row = callback_row(hop.delivery, hop.generation, failed=self.failed, progress=self.progress)
+        super().__init__(record, hop, row, _order_key(hop) if source.progress else None)
         self.delivery_key: RowKey = delivery_row(hop.delivery)
+        self.outdated = False
+        """It is progress of a delivery that has ended."""
         self.follow(source)
 
     def follow(self, source: Source) -> None:
         """Follow the source's current settings."""
         self.source = source
-        self.how = handover(source, failed=self.failed, empty=not self.record.value)
+        self.how = self._handover(source)
         callback = source.callback if self.how is Handover.DELIVERED else None
-        self.rules = _rules_of(callback) if callback is not None else None
+        self.rules = None if callback is None else _rules_of(callback, settles=self.progress is not None)
+
+    def _handover(self, source: Source) -> Handover:
+        if self.progress is None:
+            return handover(source, failed=self.failed, empty=not self.record.value)
+        return Handover.DELIVERED if self.progress in source.progress else Handover.UNWANTED
 
     def age_s(self, now: float) -> float:
         """Seconds since the result was written. `now`: Unix seconds."""
         return max(0.0, now - self.record.timestamp_ms / 1000)
 
 
+def _order_key(hop: Hop) -> bytes:
+    """Keeps progress and result of a delivery in order."""
+    return digest12("q", "s", *hop.delivery, str(hop.generation))
+
+
 class CallbackTable(LookedUpFirst):
     """Two rows: the callback's own while it is in progress, and the delivery's, which remembers that it is done.
 
     A notice's end is in its own row: the delivery has failed before the notice is even written. The row of a callback
-    that
-    was given up stays, too: it names the dead letter.
+    that was given up stays, too: it names the dead letter. Progress has its end in its own row, so that a repeated
+    record is not sent again.
     """
 
     def __init__(self, state: State, clock: Clock) -> None:
@@ -101,6 +125,8 @@ class CallbackTable(LookedUpFirst):
     async def _known(self, lane: Lane, works: Sequence[Callback]) -> list[Seen]:
         deliveries = await answered(self._state.peek([work.delivery_key for work in works]))
         own = await self._own.intake(lane, works)
+        for work, row in zip(works, deliveries, strict=True):
+            work.outdated = work.progress is not None and not _is_pending(work, row)
         return [
             Seen.FINISHED if _is_done(work, row) else seen
             for work, row, seen in zip(works, deliveries, own, strict=True)
@@ -112,20 +138,27 @@ class CallbackTable(LookedUpFirst):
         over = [
             row_of(work)
             for work, outcome in works
-            if not (work.rules is None or work.failed or isinstance(outcome.decision, Dead))
+            if not (work.rules is None or work.failed or work.progress or isinstance(outcome.decision, Dead))
         ]
         if over:
             await answered(self._state.forget(over))
 
 
 def _is_done(work: Callback, delivery: Row) -> bool:
+    if work.progress is not None:
+        return work.outdated and not work.sent  # a request that may be in flight keeps the result waiting
     return not work.failed and delivery.stage is Stage.DONE and delivery.generation >= work.generation
+
+
+def _is_pending(work: Callback, delivery: Row) -> bool:
+    """Whether the row proves that the delivery has no result yet."""
+    return delivery.generation == work.generation and delivery.stage in (Stage.ACCEPTED, Stage.AWAITING)
 
 
 def _end(work: Callback, outcome: Outcome) -> Mark:
     how = Handover.FAILED if isinstance(outcome.decision, Dead) else work.how
     code = to_code(how, work.attempts)
-    if work.failed:
+    if work.failed or work.progress:
         return Mark(row_of(work), work.generation, Stage.DONE, code=code)
     at = (work.record.partition, work.record.offset)
     return Mark(work.delivery_key, work.generation, Stage.DONE, at, code)
@@ -151,23 +184,25 @@ class ToSender:
         self.table = CallbackTable(state, outside.clock)
 
     def admit(self, record: Record) -> Callback | None:
-        if has_arrived(record):
+        if has_arrived(record) and not is_progress(record):
             return None
         hop = decode_hop(record.headers)
         if hop.outcome is None:
             raise InvalidRecord("invalid", "header relay-outcome is missing")
         return Callback(record, hop, self._directory.source(hop.delivery.source_id))
 
-    def overdue(self, work: Callback) -> Dead | Later | None:
+    def overdue(self, work: Callback) -> Dead | Done | Later | None:
         source = self._directory.source(work.hop.delivery.source_id)
         if source is not work.source:
             work.follow(source)
         callback = source.callback
         if work.rules is None or callback is None:
             return None
+        if work.progress is not None and not work.sent and self._is_late(work):
+            return Done()
         if (wait := unusable_wait(source)) is not None:
             return wait
-        if work.age_s(self._outside.clock.time()) < limits_of(callback).max_age:
+        if work.progress is not None or work.age_s(self._outside.clock.time()) < limits_of(callback).max_age:
             return None
         said = f"; the last: {work.said}" if work.said else ""
         return Dead(
@@ -180,6 +215,8 @@ class ToSender:
             return Done()
         if work.pinging:
             return ping(self._outside, work.gate, callback, work.token)
+        if work.progress is not None and (work.in_doubt or self._is_late(work)):
+            return Done(result=_DROPPED)
         return _repeated(work, callback) if work.in_doubt else self._call(work, callback)
 
     def resume(self, work: Callback, result: Result) -> Done | Dead:
@@ -192,24 +229,29 @@ class ToSender:
             return self._letters.bury(record, dead)
         return self._letters.bury(record, dead, work.hop, attempts=work.attempts)
 
-    def _call(self, work: Callback, callback: Endpoint) -> Call[Exchange] | Dead:
+    def _is_late(self, work: Callback) -> bool:
+        return work.outdated or work.age_s(self._outside.clock.time()) > LONGEST_PROGRESS_S
+
+    def _call(self, work: Callback, callback: Endpoint) -> Call[Exchange] | Dead | Done:
         outside = self._outside
         try:
             request = callback_request(
                 callback,
-                outside.traced(work.hop, "callback", work.attempts),
+                outside.traced(work.hop, _kind_of(work), work.attempts),
                 work.record.value or b"",
                 now=outside.clock.wall(),
                 user_agent=outside.user_agent,
                 attempt=work.attempts,
             )
         except (ExpressionError, UrlRefused) as error:
-            return Dead("invalid", f"callback: {error}")
-        about = work.purpose("callback", callback, work.attempts, work.hop.attempt)
+            return Dead("invalid", f"callback: {error}") if work.progress is None else Done(result=_DROPPED)
+        about = work.purpose(_kind_of(work), callback, work.attempts, work.hop.attempt)
         return outside.post(work, about, request, partial(self._heard, work, callback))
 
     def _heard(self, work: Callback, callback: Endpoint, exchange: Exchange) -> Decision:
         outcome = classify(exchange, codes=callback.codes, now=self._outside.clock.time())
+        if work.progress is not None:
+            return _after_progress(outcome, failure_detail(exchange, callback))
         return self._decide(work, callback, outcome, exchange)
 
     def _decide(self, work: Callback, callback: Endpoint, outcome: PostOutcome, exchange: Exchange) -> Decision:
@@ -258,8 +300,21 @@ def _repeated(work: Callback, callback: Endpoint) -> Resend | Dead:
     return Resend()
 
 
-def _rules_of(callback: Endpoint) -> GateRules:
-    # No settling: a repeat of the same id is allowed, so there is nothing to wait for.
+def _kind_of(work: Callback) -> AttemptKind:
+    return "callback" if work.progress is None else "progress"
+
+
+def _after_progress(outcome: PostOutcome, detail: str) -> Done | Later:
+    """It is not sent again. If it may still arrive, the result waits until it no longer can."""
+    if isinstance(outcome, Ambiguous) and outcome.status is None:
+        return Later(DOUBT_S, outcome.kind, Change.DOUBT, healthy=healthy(outcome), detail=detail)
+    return Done(result=Result("delivered", outcome.status), healthy=healthy(outcome))
+
+
+def _rules_of(callback: Endpoint, *, settles: bool) -> GateRules:
+    # A result does not settle: a repeat of the same id is allowed, so there is nothing to wait for. Progress does, as
+    # the result must not overtake it.
     interval_s, late_s = pace_of(callback.rate_limit, callback.window_size)
-    limits = Limits(interval_s, 0.0, callback.breaker, callback.settle_s, callback.max_in_flight)
+    settle_s = callback.settle_s if settles else 0.0
+    limits = Limits(interval_s, settle_s, callback.breaker, callback.settle_s, callback.max_in_flight)
     return GateRules(limits, callback.max_in_flight, late_s=late_s)

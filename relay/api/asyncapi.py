@@ -184,7 +184,8 @@ _MESSAGES: Final[Mapping[str, _Message]] = {
     ),
     "result": _Message(
         "Result",
-        "What a receiver answered, or that it took the message: `relay-outcome` is `answered` or `delivered`.",
+        "What a receiver answered, or that it took the message: `relay-outcome` is `answered` or `delivered`. Records "
+        "with `accepted` or `running` report progress to a callback; a consumer skips them.",
         RESULT,
         None,
         _BY_SOURCE,

@@ -15,6 +15,7 @@ from rich.console import Console
 from rich.text import Text
 
 from relay.cli.listener import Came, WentBack
+from relay.domain.attempt import OF_SENDER
 from relay.telemetry.redaction import escape_control
 
 INDENT: Final = 13
@@ -69,7 +70,7 @@ class Lines:
             verdict, said = ("red", _shown(error["kind"])), _beginning(error["detail"])
         took = f"{data['duration_ms']:.0f} ms"
         what, whom = _WHAT.get(data["kind"], ""), _shown(data["receiver"] or "-")
-        if data["kind"] == "callback":
+        if data["kind"] in OF_SENDER:
             whom = f"sender of {_shown(data['source_id'])}"
         line = _line(at, "<--", verdict, ("", took), ("cyan", whom), self._id(data), ("", what), ("dim", said))
         follows = _follows(data)
@@ -112,7 +113,7 @@ def went_back_line(back: WentBack, now: datetime) -> Text:
     return _line(now.strftime("%H:%M:%S"), "<--", verdict, *parts)
 
 
-_WHAT: Final = {"status": "status GET", "ping": "ping"}
+_WHAT: Final = {"status": "status GET", "ping": "ping", "progress": "progress"}
 
 
 def _moment(data: Mapping[str, Any], now: datetime) -> datetime:

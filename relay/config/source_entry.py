@@ -30,9 +30,9 @@ from relay.config.quota_text import QuotaText
 from relay.config.references import has_reference
 from relay.domain.expression import CALLBACK, ROUTING, Path, check_expression
 from relay.domain.headers import check_header_value, check_token
+from relay.domain.identity import Progress
 from relay.domain.inbound import TIMED
 from relay.domain.message import MAX_RECEIVERS
-from relay.domain.receiver import Progress
 from relay.domain.signing import check_verifier
 from relay.domain.template import has_expression, template
 

@@ -9,8 +9,11 @@ from relay.domain.errors import InvalidRecord
 from relay.domain.identity import MessageId
 from relay.domain.outcome import CodeClass
 
-AttemptKind = Literal["post", "status", "callback", "ping"]
-"""A POST to the receiver; a status GET; a POST to the sender's callback; a probe POST to an offline endpoint."""
+AttemptKind = Literal["post", "status", "callback", "ping", "progress"]
+"""A POST to the receiver; a status GET; a POST to the sender's callback; a probe POST to an offline endpoint; a POST of
+progress to the callback."""
+OF_SENDER: Final = frozenset[AttemptKind]({"callback", "progress"})
+"""Requests to the sender's callback."""
 
 AttemptOutcome = Literal["done", "working", "retry", "doubt", "released", "dead"]
 """`done`: succeeded. `working`: a status GET found no answer yet and is repeated later. `retry`: another attempt

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Mapping
 from functools import lru_cache
 from math import isfinite
-from typing import Any, Final, Literal
+from typing import Any, Final, Literal, get_args
 
 import msgspec
 from msgspec import Struct
@@ -11,10 +11,18 @@ from msgspec import Struct
 from relay.domain.coordinate import Coordinate, Headers, coordinate_text, parse_coordinate
 from relay.domain.errors import InvalidRecord
 from relay.domain.forwarding import PREFIX, Pairs, as_record_headers, in_record
-from relay.domain.identity import DeliveryId, callback_id, is_receiver_name, read_message_id, read_source_id
+from relay.domain.identity import (
+    DeliveryId,
+    Progress,
+    callback_id,
+    is_receiver_name,
+    read_message_id,
+    read_source_id,
+)
 from relay.domain.trace import read_tracestate
 
-Outcome = Literal["answered", "delivered", "failed"]
+Outcome = Literal["answered", "delivered", "failed", "accepted", "running"]
+"""Of a delivery. The last two are progress: its end follows."""
 
 NO_RECEIVER: Final = "-"
 """The receiver in a failure notice of a message that had none; no receiver can have this name."""
@@ -25,7 +33,8 @@ FORM_HEADER: Final = "relay-form"
 LIFE_HEADER: Final = "relay-receiver-life"
 KEEP_HEADER: Final = "relay-keep"
 
-_OUTCOMES: Final[dict[bytes, Outcome]] = {b"answered": "answered", b"delivered": "delivered", b"failed": "failed"}
+_PROGRESS: Final[dict[Outcome | None, Progress]] = {"accepted": "accepted", "running": "running"}
+_OUTCOMES: Final[dict[bytes, Outcome]] = {each.encode(): each for each in get_args(Outcome)}
 _MAX_DIGITS: Final = 18  # fits 64 bits; int() is slow, and then refuses, on very long input
 
 
@@ -69,6 +78,11 @@ class Hop(Struct, frozen=True, gc=False):
     life: str = ""
     keep: str | None = None
     chain: str | None = None
+
+    @property
+    def progress(self) -> Progress | None:
+        """The progress that a record on `to_sender` reports; None if it has the delivery's end."""
+        return _PROGRESS.get(self.outcome)
 
 
 def encode_hop(hop: Hop) -> Headers:
@@ -136,9 +150,11 @@ def result_headers(hop: Hop) -> Headers:
     """The headers of a record on `to_sender`: those for `hop`, and those of a callback, so that a sender's own consumer
     recognizes duplicates by the same `webhook-id`."""
     _, source_id, message_id = hop.delivery
+    failed, progress = hop.outcome == "failed", _PROGRESS.get(hop.outcome)
+    identity = callback_id(hop.delivery, hop.generation, failed=failed, progress=progress)
     return (
         *encode_hop(hop),
-        ("webhook-id", callback_id(hop.delivery, hop.generation, failed=hop.outcome == "failed").encode()),
+        ("webhook-id", identity.encode()),
         ("relay-source", source_id.encode()),
         ("relay-message-id", message_id.encode()),
     )
@@ -229,7 +245,7 @@ def _origin(value: bytes) -> Coordinate:
 def _outcome(value: bytes) -> Outcome:
     outcome = _OUTCOMES.get(value)
     if outcome is None:
-        raise ValueError("is none of answered, delivered, failed")
+        raise ValueError("is none of answered, delivered, failed, accepted, running")
     return outcome
 
 

@@ -3,7 +3,7 @@
 import hashlib
 import re
 from functools import lru_cache
-from typing import Final, NamedTuple
+from typing import Final, Literal, NamedTuple
 
 from relay.domain.errors import InvalidRecord
 
@@ -12,6 +12,10 @@ OWN_SOURCE: Final = "relay"
 """The source of the relay's own events; no sender may use it."""
 _RECEIVER_NAME = re.compile(r"[a-z0-9][a-z0-9-]{0,62}")
 _CONTROL = re.compile("[\x00-\x1f\x7f-\x9f]")
+
+
+Progress = Literal["accepted", "running"]
+"""Intermediate results of a delivery: its receiver has accepted it; it is working on it."""
 
 
 class MessageId(NamedTuple):
@@ -83,9 +87,12 @@ def webhook_id(source_id: str, message_id: str) -> str:
     return f"msg_{_id26(source_id, message_id)}"
 
 
-def callback_id(delivery: DeliveryId, generation: int, *, failed: bool) -> str:
-    """The `webhook-id` header of a callback to the sender: `ans_...` for an answer, `fail_...` for a failure notice."""
-    kind = "fail" if failed else "ans"
+def callback_id(
+    delivery: DeliveryId, generation: int, *, failed: bool = False, progress: Progress | None = None
+) -> str:
+    """The `webhook-id` header of a callback to the sender: `ans_...` for an answer, `fail_...` for a failure notice,
+    `accepted_...` and `running_...` for progress."""
+    kind = progress or ("fail" if failed else "ans")
     return f"{kind}_{_id26(delivery.source_id, delivery.message_id)}_{delivery.receiver}_{generation}"
 
 

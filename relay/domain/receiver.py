@@ -7,6 +7,7 @@ from typing import Final, Literal, get_args
 from relay.domain.egress import Egress
 from relay.domain.expression import Expression, Path
 from relay.domain.filters import Filter
+from relay.domain.identity import Progress
 from relay.domain.life import NO_LIFE, Life
 from relay.domain.quota import Quota
 from relay.domain.request_form import RequestForm
@@ -244,7 +245,6 @@ class Receiver:
     life: Life = NO_LIFE
 
 
-Progress = Literal["accepted", "running"]
 Redelivery = Literal["failed", "always", "never"]
 InboundKind = Literal["github", "stripe", "slack", "standard", "cloudevents", "generic"]
 

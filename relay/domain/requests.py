@@ -204,8 +204,8 @@ def without_credentials(egress: Egress | None) -> Egress | None:
 def callback_request(
     source_callback: Endpoint, hop: Hop, body: bytes, *, now: float, user_agent: str, attempt: int
 ) -> Request:
-    """The request with an answer, or a failure notice, to the sender's callback. `hop`, `body`: of the `to_sender`
-    record.
+    """The request with an answer, a failure notice, or progress, to the sender's callback. `hop`, `body`: of the
+    `to_sender` record.
 
     Raises ValueError if a secret of the callback cannot sign; ExpressionError and UrlRefused if its own form of
     requests cannot be filled in.
@@ -215,8 +215,9 @@ def callback_request(
         filled = own_request(source_callback.request, source_callback, callback_variables(hop, body))
         body = body if filled.body is None else filled.body
         content_type = filled.content_type or content_type
+    identity = callback_id(hop.delivery, hop.generation, failed=failed, progress=hop.progress)
     headers = [
-        *_signed(source_callback, callback_id(hop.delivery, hop.generation, failed=failed), now, body),
+        *_signed(source_callback, identity, now, body),
         ("relay-source", attribute_value(hop.delivery.source_id)),
         ("relay-message-id", attribute_value(hop.delivery.message_id)),
         ("relay-receiver", header_value(hop.delivery.receiver)),

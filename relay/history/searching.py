@@ -8,7 +8,7 @@ from typing import Any, Final
 import msgspec
 from msgspec import structs
 
-from relay.domain.attempt import Attempt, decode_attempt
+from relay.domain.attempt import OF_SENDER, Attempt, decode_attempt
 from relay.domain.coordinate import Coordinate
 from relay.domain.identity import MessageId
 from relay.domain.scope import Scope
@@ -248,7 +248,7 @@ def sees(visible: Visible, source_id: str, receiver: str, life: str, at: Coordin
 
 def sees_attempt(visible: Visible, attempt: Attempt) -> bool:
     source_id, receiver = clean(attempt.source_id or ""), clean(attempt.receiver or "")
-    of_receiver = attempt.kind != "callback" and sees(visible, source_id, receiver, attempt.life)
+    of_receiver = attempt.kind not in OF_SENDER and sees(visible, source_id, receiver, attempt.life)
     return of_receiver or sees_source(visible, source_id)
 
 

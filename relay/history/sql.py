@@ -295,7 +295,7 @@ def attempt_selects(dialect: Dialect, query: AttemptQuery, after: AfterAttempt |
         yield _attempts(writer, query, after, limit)
     for receivers in _chunks(query.visible.receivers or ()):
         writer = SelectWriter(dialect)
-        writer.where("kind <> 'callback'")
+        writer.where("kind NOT IN ('callback', 'progress')")
         _where_receivers(writer, "receiver", receivers)
         _where_lives(writer, "life", query.visible, receivers)
         yield _attempts(writer, query, after, limit)

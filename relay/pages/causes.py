@@ -6,6 +6,7 @@ The words are those of `relay.domain.advice`; what the API itself advises about 
 from http import HTTPStatus
 
 from relay.domain.advice import ERRORS, STATUSES, WAITS, Cause, advice_on_end, of_callback
+from relay.domain.attempt import OF_SENDER
 from relay.schema.attempts import AttemptItem
 from relay.schema.messages import DeliveryView, WaitView
 
@@ -47,7 +48,7 @@ def ruling_words(attempt: AttemptItem) -> str:
 
 
 def _of(attempt: AttemptItem, cause: Cause) -> Cause:
-    advice = of_callback(cause.advice) if attempt["kind"] == "callback" else cause.advice
+    advice = of_callback(cause.advice) if attempt["kind"] in OF_SENDER else cause.advice
     return Cause(cause.title, plain(advice))
 
 

@@ -20,7 +20,13 @@ _NARROWEST: Final = 5.0
 _NOTICED_S: Final = 0.02
 """A gap that is shorter is no wait."""
 _TONES: Final = {"done": "good", "retry": "warn", "doubt": "warn", "released": "plain", "dead": "bad"}
-_NAMES: Final = {"post": "Attempt", "status": "Status check", "callback": "Callback", "ping": "Ping"}
+_NAMES: Final = {
+    "post": "Attempt",
+    "status": "Status check",
+    "callback": "Callback",
+    "ping": "Ping",
+    "progress": "Progress",
+}
 
 
 @dataclass(frozen=True, slots=True)

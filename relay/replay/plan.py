@@ -107,7 +107,7 @@ class Planner:
         if isinstance(life, str):
             return ReplayPlan(skip=life)
         if letter.stage == "to_sender":
-            return self._returned(letter, hop, life, row)
+            return ReplayPlan(skip="invalid") if hop.progress else self._returned(letter, hop, life, row)
         return self._sent_again(letter, hop, life)
 
     def _sent_again(self, letter: Letter, hop: Hop, life: int) -> ReplayPlan:

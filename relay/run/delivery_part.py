@@ -76,6 +76,7 @@ class DeliveryPart:
             telemetry.meter,
             all_of(telemetry.attempts.journal, telemetry.traces),
             telemetry.traces,
+            telemetry.attempts.report,
             turnstile=self._turnstile,
         )
 

@@ -9,7 +9,7 @@ from typing import Final, Literal, NamedTuple
 from msgspec import Struct
 
 from relay.domain.coordinate import Coordinate
-from relay.domain.identity import DeliveryId, MessageId, digest12
+from relay.domain.identity import DeliveryId, MessageId, Progress, digest12
 
 TAGS: Final = 64
 
@@ -57,9 +57,11 @@ def delivery_row(delivery: DeliveryId) -> RowKey:
     return RowKey(f"r:{delivery.receiver}", digest12("d", *delivery))
 
 
-def callback_row(delivery: DeliveryId, generation: int, *, failed: bool) -> RowKey:
+def callback_row(
+    delivery: DeliveryId, generation: int, *, failed: bool = False, progress: Progress | None = None
+) -> RowKey:
     """The row of a callback, owned by its source; one per generation and kind."""
-    kind = "f" if failed else "a"
+    kind = progress or ("f" if failed else "a")
     return RowKey(f"s:{delivery.source_id}", digest12("c", *delivery, str(generation), kind))
 
 

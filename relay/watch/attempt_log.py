@@ -1,5 +1,5 @@
 """Writes the outcome of each request to `delivery_attempts`, for operators and the history, never at a message's
-expense.
+expense. It also writes the reports of progress that may be lost.
 
 Steps only queue a request; masking, encoding and appending happen later, in batches, in a task of its own. Requests are
 dropped and counted if the log cannot take them in time: beyond `MOST` that wait, while the log is unavailable, and at
@@ -46,7 +46,7 @@ class AttemptLog:
         self._clock = clock
         self._metrics = metrics
         self._share = share
-        self._waiting: deque[EndedRequest] = deque()
+        self._waiting: deque[EndedRequest | NewRecord] = deque()
         self._under_way = 0
         self._news = asyncio.Event()
         self._ending = asyncio.Event()
@@ -68,6 +68,14 @@ class AttemptLog:
             return
         started_at = self._clock.time() - seconds
         self._waiting.append(made_of(about, request, exchange, decision, started_at=started_at, seconds=seconds))
+        self._news.set()
+
+    def report(self, record: NewRecord) -> None:
+        """Write a record, unless there is no room, or the log is unavailable."""
+        if len(self._waiting) >= MOST:
+            self._drop(1, "full", f"{MOST} wait already")
+            return
+        self._waiting.append(record)
         self._news.set()
 
     def _is_wanted(self, about: RequestPurpose, exchange: Exchange, decision: Decision) -> bool:
@@ -101,7 +109,9 @@ class AttemptLog:
         taken = (self._waiting.popleft() for _ in range(min(AT_ONCE, len(self._waiting))))
         return [record for made in taken if (record := self._record(made)) is not None]
 
-    def _record(self, made: EndedRequest) -> NewRecord | None:
+    def _record(self, made: EndedRequest | NewRecord) -> NewRecord | None:
+        if isinstance(made, NewRecord):
+            return made
         try:
             attempt = attempt_of(made)
             return NewRecord(self._topic, key_of(attempt), encode_attempt(attempt))

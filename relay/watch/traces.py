@@ -41,7 +41,12 @@ _ENDPOINTS: Final = ("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", "OTEL_EXPORTER_OTLP_E
 _PROTOCOLS: Final = ("OTEL_EXPORTER_OTLP_TRACES_PROTOCOL", "OTEL_EXPORTER_OTLP_PROTOCOL")
 _SPOKEN: Final = "http/protobuf"
 _NOT_INSTALLED: Final = "it needs the extra otel: pip install 'webhook-relay[otel]'"
-NAMES: Final[dict[AttemptKind, str]] = {"post": "POST receiver", "status": "GET status", "callback": "POST callback"}
+NAMES: Final[dict[AttemptKind, str]] = {
+    "post": "POST receiver",
+    "status": "GET status",
+    "callback": "POST callback",
+    "progress": "POST progress",
+}
 _WAIT: Final = "relay.wait"
 
 _log = get_logger("relay.traces")

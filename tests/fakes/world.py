@@ -424,6 +424,7 @@ class Process:
             lambda: 0.5,
             "relay/test",
             journal=self._attempts.journal,
+            report=self._attempts.report,
             turnstile=RequestLimiter(self._clock, observer, world.seats),
         )
         lanes = Lanes(

@@ -49,6 +49,8 @@ FULL = Hop(
     headers=(("x-team", "core"),),
     order="0123456789abcdef01234567",
     life="7-1767225600",
+    keep='{"sha":"0a1"}',
+    chain='{"step":1}',
 )
 EVERYTHING = Message(
     "github", "m-1", ("ci", "cd"), "push", FULL.time, "text/plain", b"{}", FULL.traceparent, 10, FULL.headers, "a=1"

@@ -120,9 +120,6 @@ def test_credentials_go_only_to_the_origin_of_its_endpoint() -> None:
 )  # fmt: skip
 def test_a_url_of_the_payload_leads_to_no_other_origin(url: str) -> None:
     to = receiver(f"{CREDENTIALS}, request: {{url: '${{{{ payload.url }}}}'}}")
-    if url == "":
-        assert post(to, {"url": url}).url == "https://ci.example/jobs"
-        return
     with pytest.raises(UrlRefused, match=r"request\.url: "):
         post(to, {"url": url})
 

@@ -1,26 +1,37 @@
 """The way back in the sender's own form: what a source keeps of a message, and the callback that is made of it."""
 
 import json
+from dataclasses import replace
 
 import pytest
 from msgspec import structs
 
+from relay.api.tail.event import readers
 from relay.config.receivers_file import parse_receivers_file
 from relay.domain.dead_letter import DeadLetter, dead_letter_headers
+from relay.domain.exchange import NoResponse
 from relay.domain.hop import NO_RECEIVER, Hop, encode_hop
 from relay.domain.identity import callback_id
 from relay.domain.message import Message, message_headers
 from relay.domain.receiver import Endpoint, Receiver, Source
-from relay.engine.work import Dead, Decision, Done, Later
+from relay.domain.result_delivery import Handover
+from relay.engine.attempt import asked_for
+from relay.engine.work import Dead, Decision, Done, Later, Outcome, Seen
 from relay.log.port import NewRecord, Record
 from relay.replay.letter import read_letter
 from relay.replay.plan import Planner
-from relay.state.rows import Row
+from relay.state.attempts import CallKind, Change, Go
+from relay.state.port import Lane
+from relay.state.replies import answered, of
+from relay.state.rows import Mark, Result, Row, Stage, delivery_row
 from tests.fakes.state import MemoryState
 from tests.fakes.steps import DELIVERY, NOW, TOPICS, Rig, headers_of, hop_of, hop_record, record, stepped
+from workers import row_reconstruction
 from workers.failed_messages import FailedMessages
 from workers.from_sender import UNREADABLE_KEEP, FromSender
-from workers.to_sender import ToSender
+from workers.history_facts import FactReader
+from workers.records import has_arrived, progress_records
+from workers.to_sender import Callback, ToSender
 
 SOURCES = """
 sources:
@@ -280,3 +291,155 @@ def test_a_notice_about_no_receiver_names_none() -> None:
     dead = DeadLetter("invalid", "keep.url: no", TOPICS.from_sender, None, 0, int(NOW * 1000), None)
     found = notice(record(TOPICS.failed_messages, dead_letter_headers(message_headers(pushed(b"", ("a", "b"))), dead)))
     assert (hop_of(found).delivery.receiver, hop_of(found).keep) == (NO_RECEIVER, None)
+
+
+# progress
+
+PROGRESS = replace(source(), progress=frozenset({"accepted", "running"}))
+ACCEPTED = Hop(DELIVERY, "push", attempt=1, outcome="accepted", keep=KEPT)
+
+
+def report(hop: Hop = ACCEPTED) -> Record:
+    (new,) = progress_records(TOPICS, PROGRESS, hop, hop.progress or "accepted", 1)
+    return record(TOPICS.to_sender, new.headers, new.value)
+
+
+async def known(state: MemoryState, step: ToSender, stage: Stage, generation: int = 0) -> tuple[Callback, Seen]:
+    """Progress as the table sees it, while its delivery is at `stage`."""
+    await answered(state.mark([Mark(delivery_row(DELIVERY), generation, stage, (0, 1))]))
+    work = step.admit(report())
+    assert work is not None
+    return work, (await step.table.intake(Lane(TOPICS.to_sender, 3, 1), [work]))[0]
+
+
+def test_a_report_of_progress_is_for_the_callback_alone(rig: Rig) -> None:
+    """A release that knows none skips it; the history, the tail and a rebuild take it for no result."""
+    found = report()
+    assert has_arrived(found)
+    assert row_reconstruction.returned(found) is None
+    assert FactReader(TOPICS, 0).of(found) is None
+    assert readers(TOPICS, rig.known)[TOPICS.to_sender](found) is None
+    headers = dict(found.headers)
+    assert headers["webhook-id"].decode() == callback_id(DELIVERY, 0, progress="accepted")
+    assert len({callback_id(DELIVERY, 0, failed=failed) for failed in (True, False)} | {headers["webhook-id"]}) == 3
+    assert progress_records(TOPICS, source(), ACCEPTED, "running", 1) == ()
+
+
+async def test_progress_is_sent_in_the_form_of_the_callback(rig: Rig) -> None:
+    rig.known.sources = {"github": PROGRESS}
+    step = ToSender(rig.known, MemoryState(), rig.letters, rig.outside)
+    work = step.admit(report())
+    assert work is not None
+    rig.reply(201)
+    # `answer.body.passed` is not there yet: it is dropped, and no dead letter
+    assert await stepped(step, work, 1) == Done(result=Result("delivered"))
+    rig.known.sources = {"github": replace(PROGRESS, callback=Endpoint("https://sender.example/"))}
+    work = step.admit(report())
+    assert work is not None
+    assert await stepped(step, work, 1) == Done(result=Result("delivered", 201), healthy=True)
+    headers = dict(rig.http.requests[0].headers)
+    assert (headers["relay-outcome"], headers["relay-receiver"]) == ("accepted", "ci")
+    assert [attempt.kind for attempt in rig.journal.attempts] == ["progress"]
+    assert rig.meter.told == []
+
+
+@pytest.mark.parametrize(
+    ("stage", "seen"),
+    [
+        (Stage.AWAITING, Seen.READY),
+        (Stage.PUBLISHED, Seen.FINISHED),
+        (Stage.DONE, Seen.FINISHED),
+        (Stage.FAILED, Seen.FINISHED),
+    ],
+)
+async def test_progress_of_an_ended_delivery_is_dropped(rig: Rig, stage: Stage, seen: Seen) -> None:
+    rig.known.sources = {"github": PROGRESS}
+    state = MemoryState()
+    step = ToSender(rig.known, state, rig.letters, rig.outside)
+    _, found = await known(state, step, stage)
+    assert found is seen
+    work = step.admit(report(structs.replace(ACCEPTED, generation=1)))
+    assert work is not None
+    assert await step.table.intake(Lane(TOPICS.to_sender, 3, 1), [work]) == [Seen.FINISHED], "of another life"
+
+
+async def test_progress_is_sent_once_and_says_nothing_about_its_delivery(rig: Rig) -> None:
+    rig.known.sources = {"github": PROGRESS}
+    state = MemoryState()
+    step = ToSender(rig.known, state, rig.letters, rig.outside)
+    work, _ = await known(state, step, Stage.AWAITING)
+    for decision in (Done(result=Result("delivered", 204)), Dead("poison")):
+        await step.table.mark([(work, Outcome(decision, ()))])
+        _, seen = await known(state, step, Stage.AWAITING)
+        assert seen is Seen.FINISHED
+    result = step.admit(hop_record(TOPICS.to_sender, structs.replace(ANSWER, keep=KEPT), b"{}"))
+    assert result is not None
+    assert result.queue == work.queue is not None
+    [row] = await answered(state.peek([delivery_row(DELIVERY)]))
+    assert row.stage is Stage.AWAITING
+
+
+async def test_old_progress_is_dropped_and_one_in_doubt_is_not_sent_again(rig: Rig) -> None:
+    rig.known.sources = {"github": PROGRESS}
+    step = ToSender(rig.known, MemoryState(), rig.letters, rig.outside)
+    work = step.admit(structs.replace(report(), timestamp_ms=int((NOW - 61) * 1000)))
+    assert work is not None
+    assert step.overdue(work) == Done()
+    work = step.admit(report())
+    assert work is not None
+    assert step.overdue(work) is None
+    work.in_doubt = True
+    assert await stepped(step, work) == Done(result=Result("delivered"))
+    assert rig.http.requests == []
+
+
+@pytest.mark.parametrize("status", [400, 410, 429, 500, 503])
+async def test_progress_that_is_refused_is_not_sent_again(rig: Rig, status: int) -> None:
+    rig.known.sources = {"github": replace(PROGRESS, callback=Endpoint("https://sender.example/"))}
+    step = ToSender(rig.known, MemoryState(), rig.letters, rig.outside)
+    work = step.admit(report())
+    assert work is not None
+    rig.reply(status)
+    decision = await stepped(step, work, 1)
+    assert isinstance(decision, Done)
+    assert decision.result == Result("delivered", status)
+
+
+def test_a_source_that_no_longer_wants_it_gets_none(rig: Rig) -> None:
+    rig.known.sources = {"github": source()}
+    step = ToSender(rig.known, MemoryState(), rig.letters, rig.outside)
+    work = step.admit(report())
+    assert work is not None
+    assert (work.rules, work.how, work.queue) == (None, Handover.UNWANTED, None)
+    assert step.step(work) == Done()
+
+
+async def test_a_result_waits_until_progress_can_no_longer_arrive(rig: Rig) -> None:
+    rig.known.sources = {"github": PROGRESS}
+    state = MemoryState()
+    step = ToSender(rig.known, state, rig.letters, rig.outside)
+    work, _ = await known(state, step, Stage.AWAITING)
+    result = step.admit(hop_record(TOPICS.to_sender, ANSWER, b"{}"))
+    assert result is not None
+    assert work.rules is not None
+    assert result.rules is not None
+    assert (work.rules.limits.settle_s, result.rules.limits.settle_s) == (25.0, 0.0)
+    lane = Lane(TOPICS.to_sender, 3, 1)
+    work.token = b"token-of-8"
+    ask = asked_for(work, CallKind.POST, room=None, room_to_retry=None, open_s=0.0)
+    assert isinstance((await answered(state.begin(of(lane, [ask]))))[0], Go)
+    again, seen = await known(state, step, Stage.PUBLISHED)
+    assert (again.outdated, seen) == (True, Seen.READY), "its request may be in flight"
+    assert step.overdue(again) is None, "it has to settle first"
+    assert await stepped(step, again, 1) == Done(result=Result("delivered"))
+
+
+async def test_progress_without_a_response_is_in_doubt(rig: Rig) -> None:
+    rig.known.sources = {"github": replace(PROGRESS, callback=Endpoint("https://sender.example/"))}
+    step = ToSender(rig.known, MemoryState(), rig.letters, rig.outside)
+    work = step.admit(report())
+    assert work is not None
+    rig.http.replies.append(NoResponse("timeout", "no response", sent=True))
+    decision = await stepped(step, work, 1)
+    assert isinstance(decision, Later)
+    assert (decision.due_in_s, decision.change) == (10.0, Change.DOUBT)

@@ -13,7 +13,7 @@ import msgspec
 
 from relay.api.failed import letter_view
 from relay.api.history.shapes import attempt_item
-from relay.domain.attempt import Attempt, decode_attempt
+from relay.domain.attempt import OF_SENDER, Attempt, decode_attempt
 from relay.domain.coordinate import Coordinate, Headers
 from relay.domain.directory import Directory
 from relay.domain.errors import InvalidRecord
@@ -127,7 +127,7 @@ def _attempt(record: Record, types: _Types) -> TailedEvent | None:
         attempt = decode_attempt(record.value)
     except InvalidRecord:
         return None
-    of_sender = attempt.kind == "callback" or attempt.receiver is None
+    of_sender = attempt.kind in OF_SENDER or attempt.receiver is None
     about = () if attempt.receiver is None else (attempt.receiver,)
     event_type, failed = types.of(attempt.identity), has_failed(attempt)
     view, source_id = attempt_item(AttemptFound(record.coordinate, attempt)), attempt.source_id
@@ -190,12 +190,12 @@ def _arrived(receiver: str, moment: str | None) -> DeliveryItem:
 
 
 def _answer(record: Record) -> TailedEvent | None:
-    """None for a failure notice: its dead letter has an event."""
+    """None for a failure notice, whose dead letter has an event, and for progress."""
     try:
         hop = decode_hop(record.headers)
     except InvalidRecord:
         return None
-    if hop.outcome == "failed":
+    if hop.outcome == "failed" or hop.progress is not None:
         return None
     receiver, source_id, message_id = hop.delivery
     view: AnswerItem = {

@@ -1,0 +1,128 @@
+"""Progress that a sender hears of before the result: in order, never after the result, and without costing it."""
+
+from collections import defaultdict
+from dataclasses import replace
+
+import pytest
+
+from relay.domain.exchange import NoResponse
+from relay.domain.receiver import Endpoint, Source
+from tests.fakes.strikes import Fuse
+from tests.fakes.virtual_time import run_virtually, virtually
+from tests.fakes.world import Process, World, message, receiver
+
+CALLBACK = Endpoint("http://sender/callback")
+EXPECTED = {("a-1", "answers"): "answered", ("a-2", "later"): "answered", ("a-3", "fails"): "failed"}
+ORDER = ("accepted", "running", "answered")
+
+
+async def _world(**more: object) -> World:
+    receivers = [
+        receiver("answers", "/answer", status=True),
+        receiver("later", "/later", status=True),
+        receiver("fails", "/fail", max_attempts=2),
+    ]
+    source = Source("a", replace(CALLBACK, **more), progress=frozenset({"accepted", "running"}))  # type: ignore[arg-type]
+    world = World(receivers, sources=[source])
+    await world.create()
+    await world.send(message(1, "a", "answers"), message(2, "a", "later"), message(3, "a", "fails"))
+    return world
+
+
+def heard(world: World) -> dict[tuple[str, str], list[str]]:
+    """The outcomes that came to the sender, in order, by delivery; a request that is sent again counts once."""
+    found: dict[tuple[str, str], dict[str, str]] = defaultdict(dict)
+    for path, headers, _ in world.outside.posts:
+        if path == "/callback":
+            delivery = headers["relay-message-id"], headers["relay-receiver"]
+            found[delivery].setdefault(headers["webhook-id"], headers["relay-outcome"])
+    return {delivery: list(outcomes.values()) for delivery, outcomes in found.items()}
+
+
+def last(world: World) -> dict[tuple[str, str], str]:
+    """The outcome of the last request for each delivery, repeats included."""
+    return {
+        (headers["relay-message-id"], headers["relay-receiver"]): headers["relay-outcome"]
+        for path, headers, _ in world.outside.posts
+        if path == "/callback"
+    }
+
+
+@virtually
+async def test_a_sender_hears_of_progress_before_the_result() -> None:
+    world = await _world()
+    await world.run(Fuse(), 120)
+    assert heard(world) == {
+        ("a-1", "answers"): ["answered"],
+        ("a-2", "later"): ["accepted", "running", "answered"],
+        ("a-3", "fails"): ["failed"],
+    }
+    assert world.told.dead_letters == {"exhausted": 1}
+    assert await world.is_at_rest()
+
+
+@virtually
+async def test_a_result_waits_for_its_progress_in_flight_and_for_one_without_a_response() -> None:
+    """The third POST is the report that it was accepted, whose response is lost."""
+    world = await _world()
+    world.outside.lose_response = frozenset(range(1, 40)) - {1, 2}
+    process = Process(world)
+    await process.ended(30)
+    world.outside.lose_response = frozenset()
+    await process.ended(200)
+    await process.stop()
+    assert last(world) == EXPECTED
+    order = [ORDER.index(outcome) for outcome in heard(world)["a-2", "later"]]
+    assert order == sorted(order)
+
+
+@virtually
+async def test_progress_is_dropped_while_the_callback_is_down_and_the_result_is_not() -> None:
+    world = await _world()
+    world.outside.down.add("callback")
+    process = Process(world)
+    await process.ended(300)
+    world.outside.down.clear()
+    await process.ended(4_000)
+    await process.stop()
+    assert heard(world) == {delivery: [outcome] for delivery, outcome in EXPECTED.items()}
+    assert await world.is_at_rest()
+
+
+@virtually
+async def test_a_callback_that_refuses_progress_gets_the_result() -> None:
+    world = await _world()
+    world.outside.unsent["callback"] = NoResponse("refused", "nobody listens", sent=False)
+    process = Process(world)
+    await process.ended(2)
+    del world.outside.unsent["callback"]
+    await process.ended(200)
+    await process.stop()
+    assert last(world) == EXPECTED
+
+
+def _calls() -> int:
+    async def story() -> int:
+        world, fuse = await _world(), Fuse()
+        await world.run(fuse, 40)
+        return fuse.calls
+
+    return run_virtually(story())
+
+
+@pytest.mark.parametrize("after", [False, True], ids=["call_fails", "reply_is_lost"])
+def test_no_crash_at_any_call_puts_progress_behind_the_result(after: bool) -> None:
+    async def story(blow_at: int) -> None:
+        world = await _world()
+        crashing = Fuse(blow_at, after=after)
+        await world.run(crashing, 40)
+        await world.run(Fuse(), 120, until=lambda: last(world) == EXPECTED)
+        place = f"call {blow_at}, {crashing.names[-1]}"
+        assert last(world) == EXPECTED, place
+        order = [ORDER.index(outcome) for outcome in heard(world)["a-2", "later"]]
+        assert order == sorted(order), place
+        assert sorted(world.outside.arrived("/answer")) == ["a-1"], place
+        assert world.outside.arrived("/later") == ["a-2"], place
+
+    for blow_at in range(1, _calls() + 1):
+        run_virtually(story(blow_at))
