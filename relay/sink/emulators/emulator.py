@@ -72,10 +72,14 @@ class Emulator:
 
     async def start(self, host: str = "127.0.0.1", port: int = 0) -> None:
         """Listen; port 0 selects a free one. Raises UserError if the address is not available."""
+        await self._server.start(self.app(), host, port)
+
+    def app(self) -> web.Application:
+        """Its routes."""
         app = web.Application(client_max_size=_LARGEST_BODY, middlewares=[self._middleware])
         app.router.add_routes(self.ci.routes())
         add_control(app, self)
-        await self._server.start(app, host, port)
+        return app
 
     async def stop(self) -> None:
         await self._server.stop()
