@@ -142,7 +142,7 @@ class ToReceiver:
         if work.rest_s(self._outside.clock.time()) <= 0:
             said = f"; the last: {work.said}" if work.said else ""
             return Dead("expired", f"not delivered within max_age after {work.attempts} attempts{said}")
-        fault = _unaskable(work, receiver)
+        fault = _unaskable(work, receiver) if receiver.status_endpoint or receiver.status_steps else None
         if fault is None and receiver.post.request is not None and not work.attempts:
             fault = _unfillable(work)
         if fault is not None:

@@ -119,7 +119,7 @@ _REDIRECTED: Final = "It redirects, which the relay does not follow: set the rec
 ENDINGS: Final[Mapping[str, str]] = {
     "invalid": (
         "The record on the topic is not a message: it lacks an id or a source, or cannot be read. Correct it and "
-        "send it with a new id."
+        "send it with a new id. If `detail` names an expression, correct the receiver's settings, and replay it."
     ),
     "unknown_receiver": (
         "No receiver has that name: check its spelling, and that it is declared. Its dead letters can be replayed "
