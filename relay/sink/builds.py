@@ -101,6 +101,11 @@ class Builds:
         self.started.append(build)
         return build
 
+    def finish(self) -> None:
+        """All builds that have started are finished from their next status GET on."""
+        for build in self.started:
+            build.queued_left = build.running_left = 0
+
     def find(self, key: str) -> Build | None:
         """The build with this number or UUID; None if it does not exist, or has vanished."""
         found = next((build for build in self.started if key in (str(build.number), build.uuid)), None)
