@@ -128,7 +128,7 @@ class Awaited(HopWork):
         """Why there is no URL to poll."""
         if self.hop.status_url is not None:
             return "the status URL in its record is not the receiver's"
-        return self.hop.not_asked or "its 202 named no status URL"
+        return self.hop.not_asked or "its response named no status URL"
 
     @property
     def forgotten(self) -> bool:
@@ -143,11 +143,11 @@ class Awaited(HopWork):
             self.record = structs.replace(self.record, headers=encode_hop(self.hop))
 
     def age_s(self, now: float) -> float:
-        """Seconds since the 202. `now`: Unix seconds."""
+        """Seconds since the receiver accepted the message. `now`: Unix seconds."""
         return max(0.0, now - self.record.timestamp_ms / 1000)
 
     def rest_s(self, now: float) -> float:
-        """Seconds until the deadline, which counts from the 202; 0 once it has passed. `now`: Unix seconds."""
+        """Seconds until the deadline, which counts from then; 0 once it has passed. `now`: Unix seconds."""
         return max(0.0, self.receiver.answer_deadline - self.age_s(now))
 
 

@@ -277,7 +277,7 @@ async def test_at_the_deadline_it_is_told_what_was_said_last(rig: Rig) -> None:
 
 def test_a_template_that_could_not_be_filled_is_told_at_the_deadline(rig: Rig) -> None:
     dead = at_deadline(rig, ASKED, CALLBACK_ONLY)
-    assert dead == Dead("answer_timeout", "no answer within 600 s; its 202 named no status URL")
+    assert dead == Dead("answer_timeout", "no answer within 600 s; its response named no status URL")
 
 
 @pytest.mark.parametrize("hop", [CALLBACK_ONLY, HOP])
