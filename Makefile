@@ -41,7 +41,7 @@ test-faults: $(READY) ## Run what proves the guarantees: crashes, outages, inter
 	$(PYTEST) tests/faults tests/scale
 
 e2e: $(READY) $(BUILDBOT) ## Run whole round trips with a Buildbot, which is installed first
-	$(BIN)/pytest -m '' tests/e2e
+	$(BIN)/pytest -m '' -rP tests/e2e
 
 test-full: $(READY) $(BUILDBOT) ## Run all tests, with the slow forms and those of the tools (harness, benchmark, chart, image)
 	$(PYTEST) -m ''

@@ -13,8 +13,8 @@ from aiohttp import ClientConnectionError, ClientSession
 ENVIRONMENT: Final = Path(__file__).parents[2] / ".venv-e2e"
 INSTALLED: Final = (ENVIRONMENT / "bin" / "buildbot").exists()
 MASTER_CFG: Final = Path(__file__).with_name("master.cfg").read_text()
-SUCCESS, FAILURE = 0, 2
-"""Results of builds."""
+SUCCESS, FAILURE, CANCELLED = 0, 2, 6
+"""Results of builds. Those that were running when it was stopped are cancelled."""
 
 
 def result_of(revision: str) -> int:
@@ -50,7 +50,7 @@ class Buildbot:
                 await asyncio.sleep(0.1)
 
     async def stop(self, number: int = signal.SIGTERM) -> None:
-        """End it with this signal. Builds in progress are lost, and made anew after a start."""
+        """End it with this signal. After a SIGKILL, builds in progress are made anew at the next start."""
         process, self._process = self._process, None
         if process is not None:
             process.send_signal(number)
