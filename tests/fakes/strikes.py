@@ -14,8 +14,8 @@ from relay.domain.errors import StateUnavailable
 _OURS = tuple(f"{Path(__file__).parents[2] / folder}/" for folder in ("relay", "workers"))
 
 
-class CrashError(Exception):
-    """The process dies here."""
+class CrashError(BaseException):
+    """The process dies here. No `except Exception` of the code under test may survive that."""
 
 
 class Fuse:

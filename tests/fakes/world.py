@@ -321,7 +321,7 @@ class Process:
         found: dict[TopicPartition, list[int]] = {}
         for lane in self.lanes.pump.lanes() if self.lanes else ():
             records = self._world.broker[lane.partition].records
-            there = [records[offset] for offset in lane.watermark.unfinished]
+            there = [records[offset] for offset in lane.watermark.unfinished if offset < len(records)]
             there += [work.record for work in lane.taken_up()]
             if there:
                 found[lane.partition] = [size_of(record) for record in there]
