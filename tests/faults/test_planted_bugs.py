@@ -269,6 +269,23 @@ async def a_parked_copy_that_the_log_lost() -> None:
     assert await world.is_at_rest()
 
 
+async def a_shared_lane_at_its_bound() -> None:
+    """Source `a` is parked, and `b` waits in memory behind a request. A second wave then is looked up before its begin,
+    as records of `a` are first in it."""
+    settings = Settings(receivers_file="none", window_records=6, window_offsets=50)
+    world = World([receiver("r", "/slow", lane="shared", max_in_flight=4, timeout=30.0)], settings=settings)
+    world.outside.slow_s = 4.0
+    await world.create()
+    process = Process(world)
+    await world.send(*[message(n, "a", "r") for n in range(8)], *[message(n, "b", "r") for n in range(3)])
+    await process.ended(1.5)
+    await world.send(message(8, "a", "r"), *[message(n, "b", "r") for n in range(3, 6)])
+    await process.ended(200)
+    await process.stop()
+    assert world.outside.arrived("/slow", "a") == [f"a-{n}" for n in range(9)]
+    assert world.outside.arrived("/slow", "b") == [f"b-{n}" for n in range(6)]
+
+
 CAUGHT_BY: dict[str, Experiment] = {
     "mark_before_produce": a_crash_at_each_append,
     "delete_at_done": an_id_sent_again_after_its_end,
@@ -291,6 +308,7 @@ CAUGHT_BY: dict[str, Experiment] = {
     "fenced_outcome_dropped": a_response_that_comes_after_the_owner_has_changed,
     "places_not_kept": a_receiver_with_fewer_places_than_partitions,
     "missed_slots_made_up_for": a_machine_that_stands_still_with_slots_in_hand,
+    "seen_parked_before_unseen": a_shared_lane_at_its_bound,
 }
 
 

@@ -8,7 +8,6 @@ import pytest
 from relay.config.settings import Settings
 from relay.domain.exchange import Exchange, Response
 from relay.domain.message import Message
-from relay.engine.parked_index import ParkedKeys
 from tests.fakes.surroundings import REFUSED
 from tests.fakes.virtual_time import run_virtually
 from tests.fakes.world import Process, World, message, receiver
@@ -139,8 +138,3 @@ def test_so_they_do_whatever_is_drawn(seed: int) -> None:
 @pytest.mark.parametrize("seed", range(100, 160))
 def test_so_they_do_in_many_more(seed: int) -> None:
     assert run_virtually(_lived(drawn(seed))) == {}
-
-
-def test_that_seen_ones_are_parked_before_unseen_ones_of_their_key_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(ParkedKeys, "looks_up_before", lambda _keys, _work: False)
-    assert any("after" in why for why in run_virtually(_lived(Story(0))).values())

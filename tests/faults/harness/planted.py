@@ -30,7 +30,7 @@ from relay.engine.lane import Lane
 from relay.engine.observer import Recovered
 from relay.engine.order import Watermark
 from relay.engine.parked_copy import parked_key, wrap
-from relay.engine.parked_index import Became, Stored
+from relay.engine.parked_index import Became, ParkedKeys, Stored
 from relay.engine.parking import TOKEN_BYTES
 from relay.engine.phases import Event, Phase, advance
 from relay.engine.recovery import Recovery
@@ -398,6 +398,13 @@ def missed_slots_made_up_for() -> Iterator[None]:
         yield
 
 
+@contextmanager
+def seen_parked_before_unseen() -> Iterator[None]:
+    """A work that was looked up is parked before an earlier one of its order key that has to be looked up first."""
+    with patch.object(ParkedKeys, "looks_up_before", lambda _keys, _work: False):
+        yield
+
+
 def _is_over(decision: Done | Dead) -> bool:
     return isinstance(decision, Dead) or decision.stage >= Stage.DONE
 
@@ -429,6 +436,7 @@ PLANTED: Mapping[str, Callable[[], AbstractContextManager[None]]] = {
             fenced_outcome_dropped,
             places_not_kept,
             missed_slots_made_up_for,
+            seen_parked_before_unseen,
         )
     },
 }

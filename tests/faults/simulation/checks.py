@@ -8,6 +8,7 @@ from relay.domain.dead_letter import identity_of, parse_dead_letter
 from relay.domain.hop import decode_hop
 from relay.domain.identity import DeliveryId
 from relay.domain.message import parse_message
+from relay.domain.topics import SHARED, lane_of
 from relay.engine.parked_copy import parked_key
 from relay.log.port import Record
 from relay.state.rows import callback_row, delivery_row
@@ -25,7 +26,7 @@ def wrongs_now(world: World, wire: Wire, story: Story) -> list[str]:
     return [
         *_commits(world, wire),
         *_arrivals(world, wire, story),
-        *_order(world, wire),
+        *_order(wire),
         *_caps(world, wire),
         *_letters(world, story),
         *_results(world, wire),
@@ -57,8 +58,8 @@ class _Successors:
     def __init__(self, world: World, wire: Wire) -> None:
         topics = world.topics
         self._topics = topics
-        self._lanes = [topics.to_receiver(name) for name in world.known.receivers()]
-        self._pending = [topics.pending(name) for name in world.known.receivers()]
+        lanes = _lanes(world)
+        self._lanes, self._pending = list(map(topics.to_receiver, lanes)), list(map(topics.pending, lanes))
         self._parked = {record.key for record in world.parked_copies()}
         self._of: dict[str, dict[DeliveryId, int]] = {
             topic: _generations(world, topic) for topic in (*self._lanes, *self._pending, topics.to_sender)
@@ -67,7 +68,7 @@ class _Successors:
         self._refused: set[tuple[str | None, bytes | None]] = set()
         for letter in world.broker.records(topics.failed_messages):
             self._bury(letter)
-        self._called = {(headers["webhook-id"], headers["relay-message-id"]) for headers in wire.callbacks()}
+        self._called = returned(wire)
 
     def _bury(self, letter: Record) -> None:
         receiver, _, message = identity_of(letter.value, letter.headers)
@@ -96,7 +97,7 @@ class _Successors:
             return
         for name in message.receivers or ():
             delivery = DeliveryId(name, *message.id)
-            if delivery not in self._of[self._topics.to_receiver(name)]:
+            if not any(delivery in self._of[lane] for lane in self._lanes):
                 yield f"{message.message_id} for {name}"
 
     def _undelivered(self, stage: str, topic: str, record: Record, further: list[str]) -> Iterator[str]:
@@ -112,10 +113,8 @@ class _Successors:
 
     def _uncalled(self, record: Record) -> Iterator[str]:
         hop = decode_hop(record.headers)
-        failed = hop.outcome == "failed"
-        ends = f"_{hop.delivery.receiver}_{hop.generation}"
-        row = callback_row(hop.delivery, hop.generation, failed=failed)
-        called = any(one == hop.delivery.message_id and name.endswith(ends) for name, one in self._called)
+        row = callback_row(hop.delivery, hop.generation, failed=hop.outcome == "failed")
+        called = (hop.delivery.message_id, hop.delivery.receiver, str(hop.generation)) in self._called
         if not called and parked_key("to_sender", row) not in self._parked:
             yield f"the callback of {hop.delivery.message_id} for {hop.delivery.receiver}"
 
@@ -129,11 +128,23 @@ def _generations(world: World, topic: str) -> dict[DeliveryId, int]:
     return found
 
 
+def _lanes(world: World) -> set[str]:
+    return {lane_of(one) for one in world.known.receivers().values()}
+
+
+def returned(wire: Wire) -> set[tuple[str, str, str]]:
+    """Message, receiver and generation of each callback."""
+    return {
+        (headers["relay-message-id"], headers["relay-receiver"], headers["webhook-id"].rpartition("_")[2])
+        for headers in wire.callbacks()
+    }
+
+
 def _groups(world: World) -> dict[str, str]:
     topics = world.topics
     groups = {topic: group for topic, group in topics.fixed_groups().items() if topic != topics.failed_messages}
-    for name in world.known.receivers():
-        groups |= topics.lane_groups(name)
+    for lane in _lanes(world):
+        groups |= topics.lane_groups(lane)
     return groups
 
 
@@ -153,19 +164,18 @@ def _arrivals(world: World, wire: Wire, story: Story) -> Iterator[str]:
             yield f"I3: {message} in generation {generation} arrived {copies} times at {path}"
 
 
-def _order(world: World, wire: Wire) -> Iterator[str]:
-    """First arrivals of a source; a replay is none."""
-    for name in world.known.receivers():
-        newest: dict[str, int] = {}
-        seen: set[str] = set()
-        for path, headers, _ in wire.deliveries():
-            message, source = headers["ce-id"], headers["ce-source"]
-            if path == f"/{name}" and headers["relay-generation"] == "0" and message not in seen:
-                seen.add(message)
-                number = int(message.rpartition("-")[2])
-                if number < newest.get(source, -1):
-                    yield f"I4: {message} arrived at {name} after a later one of its source"
-                newest[source] = max(number, newest.get(source, -1))
+def _order(wire: Wire) -> Iterator[str]:
+    """First arrivals of a source at a receiver; a replay is none."""
+    newest: dict[tuple[str, str], int] = {}
+    seen: set[tuple[str, str]] = set()
+    for path, headers, _ in wire.deliveries():
+        message, source = headers["ce-id"], headers["ce-source"]
+        if headers["relay-generation"] == "0" and (path, message) not in seen:
+            seen.add((path, message))
+            number = int(message.rpartition("-")[2])
+            if number < newest.get((path, source), -1):
+                yield f"I4: {message} arrived at {path} after a later one of its source"
+            newest[path, source] = max(number, newest.get((path, source), -1))
 
 
 # I9: how many at a time, and how often
@@ -185,11 +195,13 @@ def _caps(world: World, wire: Wire) -> Iterator[str]:
 
 
 def _letters(world: World, story: Story) -> Iterator[str]:
+    shared = world.topics.to_receiver(SHARED), world.topics.pending(SHARED)
     for letter in world.broker.records(world.topics.failed_messages):
-        _, source, message = identity_of(letter.value, letter.headers)
+        receiver, source, message = identity_of(letter.value, letter.headers)
+        key = receiver if parse_dead_letter(letter.headers).stage in shared else source
         if message is None or letter.value not in story.all_payloads(message):
             yield f"I7: the dead letter of {message} holds other bytes"
-        elif letter.key != (source or "").encode():
+        elif letter.key != (key or "").encode():
             yield f"I7: the dead letter of {message} has another key"
 
 
@@ -213,13 +225,10 @@ def wrongs_at_rest(wire: Wire, story: Story, faultless: Mapping[tuple[str, str],
         if ends.get((message, receiver)) != end and not (receiver == NOBODY and story.losses)
     ]
     wrong += [f"{message} for {receiver} was never sent" for message, receiver in ends.keys() - faultless.keys()]
-    returned = {
-        (headers["relay-message-id"], headers["relay-receiver"], headers["webhook-id"].rpartition("_")[2])
-        for headers in wire.callbacks()
-    }
+    known = returned(wire)
     wrong += [
         f"{message} for {receiver} has no end in generation {generation}"
         for (message, receiver), generation in story.generations.items()
-        if (message, receiver, str(generation)) not in returned
+        if (message, receiver, str(generation)) not in known
     ]
     return wrong

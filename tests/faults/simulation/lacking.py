@@ -11,6 +11,8 @@ from tests.fakes.world import Known, Process, World
 class Configured(Process):
     """`lacks`: names of receivers."""
 
+    rebuilds = True
+
     def __init__(self, world: World, fuse: Fuse, lacks: Collection[str]) -> None:
         receivers = world.known.receivers().values()
         self._here = Known([replace(one, unusable="a secret") if one.name in lacks else one for one in receivers], ())

@@ -1,21 +1,28 @@
 """A relay in memory and everything that may befall it: messages, processes that come, go, die and freeze, losses."""
 
 import asyncio
+import itertools
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Any, cast
+from typing import Any, NamedTuple, cast
 
+import yaml
 from msgspec import structs
 
+from relay.config.receivers_file import parse_receivers_file
 from relay.config.settings import Settings
+from relay.control.apply import apply_file
 from relay.domain.hop import decode_hop, encode_hop
 from relay.domain.message import Message, parse_message
 from relay.domain.receiver import Receiver
-from relay.log.port import Coordinate, Record
+from relay.domain.topics import SHARED, lane_of
+from relay.log.partitioner import partition_of
+from relay.log.port import Coordinate, Record, TopicPartition
+from tests.fakes.log import MemoryLog
 from tests.fakes.virtual_time import VirtualLoop
 from tests.fakes.world import World, message, receiver
-from tests.faults.simulation.checks import NOBODY, over_budget, wrongs_at_rest, wrongs_now
+from tests.faults.simulation.checks import NOBODY, over_budget, returned, wrongs_at_rest, wrongs_now
 from tests.faults.simulation.fates import Fate
 from tests.faults.simulation.lacking import Configured
 from tests.faults.simulation.outside import PATIENCE_S, Mishap, Wire
@@ -49,6 +56,34 @@ HELD = Settings(receivers_file="none", hold_max=5.0, memory_budget=2_000_000)
 """Every retry is parked, and a few large messages are all that fits in memory."""
 
 
+class Setup(NamedTuple):
+    """What a relay under test has to cope with."""
+
+    receivers: Sequence[Receiver]
+    settings: Settings
+
+
+CALM = Setup(RECEIVERS, HELD)
+SUBSCRIBERS: Sequence[str] = tuple(f"subscriber{number}" for number in range(1_000))
+WIDE = Setup(
+    [
+        *(replace(one, lane="shared") for one in RECEIVERS),
+        *(receiver(name, f"/{name}", lane="shared", max_attempts=10_000, **_WAITS) for name in SUBSCRIBERS),
+    ],
+    Settings(receivers_file="none", hold_max=5.0, window_records=20, window_offsets=200),
+)
+"""All in one lane, with small bounds."""
+SLOW = "slow"
+CROWDED = Setup(
+    [
+        *(replace(one, lane="shared") for one in RECEIVERS),
+        receiver(SLOW, f"/{SLOW}", lane="shared", max_attempts=10_000, max_in_flight=4, cap=90.0, timeout=30.0),
+    ],
+    Settings(receivers_file="none", window_records=6, window_offsets=50),
+)
+"""All in one lane, whose bounds a dozen messages exceed."""
+
+
 @dataclass
 class _Member:
     process: Configured
@@ -64,21 +99,23 @@ class Scene:
     state: WatchedState
     wire: Wire
     troubles: Troubles
+    setup: Setup
     story: Story = field(default_factory=Story)
     crew: list[_Member] = field(default_factory=list)
     numbers: int = 0
     days: float = 0.0
 
     @classmethod
-    async def opened(cls) -> "Scene":
-        world = World(RECEIVERS, settings=HELD)
+    async def opened(cls, setup: Setup = CALM) -> "Scene":
+        world = World(setup.receivers, settings=setup.settings)
         state = WatchedState(clock=world.clock.monotonic, ready=False)
         wire = Wire(busy_s=_BUSY_S)
         world.state, world.outside = state, wire
         troubles = Troubles()
         world.make_log = partial(WatchedLog, troubles=troubles)
         await world.create()
-        return cls(world, state, wire, troubles)
+        await _declare(world)
+        return cls(world, state, wire, troubles, setup)
 
     # what is sent
 
@@ -96,26 +133,32 @@ class Scene:
         await self._send(Sending(structs.replace(one, payload=one.payload + b" "), again=True, other=True))
 
     async def _send(self, sending: Sending) -> None:
-        self.story.sendings.append(sending)
-        if sending.again and self.story.losses:
-            self.story.resent[sending.message.message_id] += 1
+        self.story.add(sending)
         await self.world.send(sending.message)
+
+    def _put(self, sending: Sending) -> None:
+        """As `_send`; meanwhile no other task has a turn."""
+        self.story.add(sending)
+        [record] = self.world.records(sending.message)
+        at = self._place(sending.message.source_id)
+        self.world.broker[at].put(record, at, self.world.broker.now_ms())
+        self.world.broker.watchers.notify({at.topic})
+
+    def _place(self, source: str) -> TopicPartition:
+        spec = self.world.broker.spec(self._from_sender)
+        return TopicPartition(spec.name, partition_of(source.encode(), spec.partitions))
 
     async def replay(self, delivery: Delivery) -> None:
         """As the replay of a dead letter, or of what was delivered: its record once more, in the next generation."""
         self.story.generations[delivery] += 1
-        topic = self.world.topics.to_receiver(delivery[1])
+        topic = self.world.topics.to_receiver(lane_of(self.world.known.receivers()[delivery[1]]))
         record = next(each for each in self.world.broker.records(topic) if _delivery(each) == delivery)
         hop = structs.replace(decode_hop(record.headers), generation=self.story.generations[delivery])
         await self.world.append(topic, record.key, record.value, encode_hop(hop))
 
     def ended(self) -> list[Delivery]:
         """Deliveries whose present generation has come to its end, as the sender knows."""
-        known = {
-            (headers["relay-message-id"], headers["relay-receiver"], headers["webhook-id"].rpartition("_")[2])
-            for headers in self.wire.callbacks()
-        }
-        generations = self.story.generations
+        known, generations = returned(self.wire), self.story.generations
         return sorted(
             (one, name)
             for one, name in self.wire.results()
@@ -125,20 +168,44 @@ class Scene:
     async def cut_log(self, nth: int, records: int) -> None:
         """The broker comes back without the last records of a partition of `from_sender`; their senders send them
         again."""
-        broker = self.world.broker
-        places = [at for at in broker.partitions_of(self.world.topics.from_sender) if broker[at].end]
-        if not places:
-            return
-        at = places[nth % len(places)]
-        log = broker[at]
+        places = [at for at in self.world.broker.partitions_of(self._from_sender) if self.world.broker[at].end]
+        if places:
+            for sending in self._cut(places[nth % len(places)], records):
+                await self._send(sending)
+
+    def cut_at_commit(self, records: int, receivers: Sequence[str], *, after: bool) -> None:
+        """As `cut_log`, when an offset is committed next: and in the same moment another source has sent as many as
+        were lost, and only then their senders send them again. So no consumer sees that the partition was shorter."""
+
+        def cut(at: TopicPartition) -> None:
+            lost = self._cut(at, records)
+            source = self._new_source(at)
+            for _ in lost:
+                self.numbers += 1
+                self._put(Sending(message(self.numbers, source, *receivers)))
+            for sending in lost:
+                self._put(sending)
+
+        self.troubles.at_commit[self._from_sender] = after, cut
+
+    def _new_source(self, at: TopicPartition) -> str:
+        """One whose messages go there, and of which none was lost."""
+        sources = (f"after-{self.numbers}.{number}" for number in itertools.count())
+        return next(source for source in sources if self._place(source) == at)
+
+    def _cut(self, at: TopicPartition, records: int) -> list[Sending]:
+        """What its senders send again."""
+        log = self.world.broker[at]
         end = max(log.first, log.end - records)
-        lost = log.read(end, log.end)
-        broker.cut(Coordinate(*at, end))
+        lost = [_message(record) for record in log.read(end, log.end)]
+        self.world.broker.cut(Coordinate(*at, end))
         self.story.faults += 1
-        for record in lost:
-            again = _message(record)
-            is_other = again.payload != self.story.firsts[again.message_id].payload
-            await self._send(Sending(again, again=True, other=is_other))
+        firsts = self.story.firsts
+        return [Sending(one, again=True, other=one.payload != firsts[one.message_id].payload) for one in lost]
+
+    @property
+    def _from_sender(self) -> str:
+        return self.world.topics.from_sender
 
     async def transact(self, source: str, receivers: Sequence[str], ends: Sequence[bool]) -> None:
         """A transactional sender: each message in a transaction of its own, aborted where `ends` has False. What was
@@ -267,7 +334,7 @@ class Scene:
         self.learn()
         self.wire.down.clear()
         self.wire.mishaps.clear()
-        self.troubles.partly.clear()
+        self.troubles.clear()
         await self._rest()
         wrong = self.wrongs()
         if not await self.world.is_at_rest():
@@ -283,7 +350,7 @@ class Scene:
 
     async def _ends_without_faults(self) -> dict[tuple[str, str], set[str]]:
         """What the same messages come to, sent to a relay that nothing befalls."""
-        calm = await Scene.opened()
+        calm = await Scene.opened(self.setup)
         for sending in self.story.sendings:
             await calm._send(sending)
         await calm._rest()
@@ -294,6 +361,19 @@ class Scene:
         for member in self.crew:
             await member.process.kill()
         self.crew.clear()
+
+
+async def _declare(world: World) -> None:
+    """What reads the topics back looks up there which lanes there are."""
+    own = [one for one in world.known.receivers().values() if one.lane != SHARED]
+    entries = {
+        one.name: {"post_endpoint": one.post.url, "signature": "none", "partitions": one.partitions} for one in own
+    }
+    sources = {"*": {"callback": {"url": "http://sender/callback", "signature": "none"}}}
+    log = MemoryLog(world.broker)
+    await log.start()
+    file = parse_receivers_file(yaml.safe_dump({"sources": sources, "receivers": entries}), "test")
+    await apply_file(log, file, world.topics, prune=False)
 
 
 def _message(record: Record) -> Message:

@@ -31,6 +31,11 @@ class Story:
     """By message id, how many responses to its POSTs were withheld."""
     generations: Counter[Delivery] = field(default_factory=Counter)
 
+    def add(self, sending: Sending) -> None:
+        self.sendings.append(sending)
+        if sending.again and self.losses:
+            self.resent[sending.message.message_id] += 1
+
     @property
     def firsts(self) -> dict[str, Message]:
         """By message id, what was sent under it first."""

@@ -4,239 +4,26 @@ end that it would have come to without a fault.
 RELAY_SIMULATION_EXAMPLES: so many stories, each time other ones; without it a few, always the same.
 """
 
-import asyncio
 import os
 import sys
-from collections.abc import Collection, Coroutine, Sequence
-from typing import Any, TypeVar
+from collections.abc import Sequence
 
 import pytest
 from hypothesis import HealthCheck, Phase, settings
-from hypothesis import strategies as st
-from hypothesis.stateful import (
-    RuleBasedStateMachine,
-    invariant,
-    precondition,
-    rule,
-    run_state_machine_as_test,
-)
+from hypothesis.stateful import run_state_machine_as_test
 
-from relay.domain.exchange import Response
 from relay.engine.policy import BudgetShare
 from relay.engine.runner import Runner
 from relay.engine.slices import Slices
 from relay.engine.work import Done, Later
-from tests.fakes.surroundings import REFUSED
-from tests.fakes.virtual_time import VirtualLoop
-from tests.faults.simulation.outside import Mishap
-from tests.faults.simulation.scene import MOST_PROCESSES, RECEIVERS, Scene
+from tests.faults.harness.planted import PLANTED
+from tests.faults.simulation.machine import CrowdedMachine, RelayMachine, WideMachine
 from workers.from_sender import FromSender, Incoming
-
-T = TypeVar("T")
 
 EXAMPLES = os.environ.get("RELAY_SIMULATION_EXAMPLES")
 STEPS = 25
-STRUCK_S = 0.1
-HOUR_S = 3600.0
 SHRINKING_S = 600
 """A story that fails is told again and again, ever shorter, which takes a while."""
-
-sources = st.sampled_from(["a", "b"])
-names = st.lists(st.sampled_from([each.name for each in RECEIVERS]), min_size=1, max_size=4, unique=True)
-sizes = st.sampled_from([0, 0, 0, 10_000, 300_000, 1_000_000])
-nths = st.integers(0, 30)
-calls = st.integers(1, 25)
-pauses = st.sampled_from([0.005, 0.015, 0.05, 0.2, 1.0, 5.0, 20.0, 60.0])
-mishaps = st.one_of(
-    st.sampled_from(
-        [
-            Mishap("dropped"),
-            Mishap("response_lost"),
-            Mishap("turned_away", response=Response(500, {}, b"")),
-            Mishap("turned_away", response=Response(429, {}, b"")),
-            Mishap("turned_away", response=Response(503, {"retry-after": "20"}, b"")),
-            Mishap("turned_away", response=REFUSED),
-        ]
-    ),
-    st.builds(Mishap, st.just("late"), st.sampled_from([0.5, 3.0, 9.0, 11.0])),
-)
-
-
-class RelayMachine(RuleBasedStateMachine):
-    """One story. Its loop, in virtual time, lives as long as it."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.runner = asyncio.Runner(loop_factory=VirtualLoop)
-        self.sound = True
-        self.scene = self.do(Scene.opened())
-
-    def do(self, what: Coroutine[Any, Any, T]) -> T:
-        try:
-            return self.runner.run(what)
-        except BaseException:
-            self.sound = False
-            raise
-
-    def judge(self, wrongs: list[str]) -> None:
-        self.sound = not wrongs
-        assert wrongs == []
-
-    @property
-    def firsts(self) -> list[str]:
-        return list(self.scene.story.firsts)
-
-    # what is sent
-
-    @rule(source=sources, receivers=names, count=st.integers(1, 3), size=sizes)
-    def produce(self, source: str, receivers: list[str], count: int, size: int) -> None:
-        self.do(self.scene.produce(source, receivers, count, size))
-
-    @precondition(lambda self: self.firsts)
-    @rule(nth=nths)
-    def resend(self, nth: int) -> None:
-        self.do(self.scene.resend(self.scene.story.firsts[_pick(self.firsts, nth)]))
-
-    @precondition(lambda self: self.firsts)
-    @rule(nth=nths)
-    def conflict(self, nth: int) -> None:
-        self.do(self.scene.conflict(self.scene.story.firsts[_pick(self.firsts, nth)]))
-
-    @rule(source=sources, receivers=names, ends=st.lists(st.booleans(), min_size=1, max_size=3))
-    def transact(self, source: str, receivers: list[str], ends: list[bool]) -> None:
-        self.do(self.scene.transact(source, receivers, ends))
-
-    @precondition(lambda self: self.scene.ended())
-    @rule(nth=nths)
-    def replay(self, nth: int) -> None:
-        self.do(self.scene.replay(_pick(self.scene.ended(), nth)))
-
-    # receivers
-
-    @precondition(lambda self: self.firsts)
-    @rule(nth=nths, these=st.lists(mishaps, min_size=1, max_size=3))
-    def mishap(self, nth: int, these: list[Mishap]) -> None:
-        self.scene.mishap(_pick(self.firsts[::-1], nth), these)
-
-    @rule(name=st.sampled_from([each.name for each in RECEIVERS]), seconds=pauses)
-    def receiver_is_down(self, name: str, seconds: float) -> None:
-        self.scene.wire.down.add(name)
-        self.do(self.scene.run(seconds))
-        self.scene.wire.down.discard(name)
-
-    # time
-
-    @rule(seconds=pauses)
-    def run(self, seconds: float) -> None:
-        self.do(self.scene.run(seconds))
-
-    @rule(source=sources, receivers=names, seconds=st.sampled_from([0.1, 0.7, 2.0, 8.0]))
-    def stand_still(self, source: str, receivers: list[str], seconds: float) -> None:
-        """While there is something to do."""
-        self.do(self.scene.produce(source, receivers, 3))
-        self.do(self.scene.run(STRUCK_S))
-        self.do(_now(lambda: self.scene.stand_still(seconds)))
-
-    @rule(days=st.sampled_from([0.5, 2.0]))
-    def advance(self, days: float) -> None:
-        self.do(self.scene.advance(days))
-
-    @rule(seconds=st.sampled_from([-HOUR_S, -60.0, HOUR_S]))
-    def turn_the_states_clock(self, seconds: float) -> None:
-        self.do(self.scene.turn_clock(seconds))
-
-    @rule(off_s=st.sampled_from([-HOUR_S, 0.0, HOUR_S]))
-    def turn_the_brokers_clock(self, off_s: float) -> None:
-        self.scene.world.brokers_off_s = off_s
-
-    # processes
-
-    @precondition(lambda self: len(self.scene.crew) < MOST_PROCESSES)
-    @rule(lacks=st.just(()) | names)
-    def join(self, lacks: Collection[str]) -> None:
-        self.do(_now(lambda: self.scene.join(lacks)))
-
-    @precondition(lambda self: any(member.process.lacks for member in self.scene.crew))
-    @rule()
-    def learn(self) -> None:
-        self.do(_now(self.scene.learn))
-
-    @precondition(lambda self: any(not member.fate.frozen for member in self.scene.crew))
-    @rule(nth=nths)
-    def leave(self, nth: int) -> None:
-        awake = [n for n, member in enumerate(self.scene.crew) if not member.fate.frozen]
-        self.do(self.scene.leave(_pick(awake, nth)))
-
-    @precondition(lambda self: self.scene.crew)
-    @rule(nth=nths)
-    def kill(self, nth: int) -> None:
-        self.do(self.scene.kill(nth % len(self.scene.crew)))
-
-    @precondition(lambda self: self.scene.crew)
-    @rule(nth=nths, in_calls=calls, after=st.booleans(), freeze=st.booleans(), source=sources, receivers=names)
-    def strike(self, nth: int, in_calls: int, after: bool, freeze: bool, source: str, receivers: list[str]) -> None:
-        """While there is something to do."""
-        self.scene.strike(nth % len(self.scene.crew), in_calls, after=after, freeze=freeze)
-        self.do(self.scene.produce(source, receivers, 1))
-        self.do(self.scene.run(STRUCK_S))
-
-    @precondition(lambda self: self.scene.crew)
-    @rule(nth=nths)
-    def expel(self, nth: int) -> None:
-        self.do(_now(lambda: self.scene.expel(nth % len(self.scene.crew))))
-
-    @precondition(lambda self: any(member.fate.frozen for member in self.scene.crew))
-    @rule()
-    def thaw(self) -> None:
-        self.do(_now(self.scene.thaw))
-
-    # log and state
-
-    @rule()
-    def lose_state(self) -> None:
-        self.do(_now(self.scene.lose_state))
-
-    @rule(upto=st.integers(1, 3), arrives=st.booleans(), source=sources, receivers=names, size=sizes)
-    def partly(self, upto: int, arrives: bool, source: str, receivers: list[str], size: int) -> None:
-        """While there is something to be appended."""
-        self.scene.partly(upto, arrives=arrives)
-        self.do(self.scene.produce(source, receivers, 2, size))
-        self.do(self.scene.run(STRUCK_S))
-
-    @precondition(lambda self: self.firsts)
-    @rule(nth=nths, records=st.integers(1, 6), also=st.booleans(), source=sources, receivers=names)
-    def cut_log(self, nth: int, records: int, also: bool, source: str, receivers: list[str]) -> None:
-        """`also`: it has grown beyond that before anyone looks."""
-        self.do(self.scene.cut_log(nth, records))
-        if also:
-            self.do(self.scene.produce(source, receivers, 2))
-
-    @rule(which=st.sampled_from(["state", "log", "both"]), seconds=pauses)
-    def away(self, which: str, seconds: float) -> None:
-        self.do(self.scene.away(state=which != "log", log=which != "state", seconds=seconds))
-
-    # judgement
-
-    @invariant()
-    def what_was_promised_holds(self) -> None:
-        if self.sound:
-            self.judge(self.scene.wrongs())
-
-    def teardown(self) -> None:
-        try:
-            if self.sound:
-                self.judge(self.do(self.scene.wrongs_at_end()))
-        finally:
-            self.runner.run(self.scene.close())
-            self.runner.close()
-
-
-def _pick(these: list[T], nth: int) -> T:
-    return these[nth % len(these)]
-
-
-async def _now(what: Any) -> None:
-    what()
 
 
 @pytest.mark.slow
@@ -268,10 +55,36 @@ def test_an_append_that_forgets_what_was_acknowledged_is_found(monkeypatch: pyte
     _is_found("appended again")
 
 
-def _is_found(wrong: str) -> None:
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("bug", "wrong"),
+    [
+        ("truncation_ignored", "I2: from_sender"),
+        ("unfinished_skipped", "I2: from_sender"),
+        ("aborted_delivered", "arrived at .* with other bytes"),
+        ("delete_at_done", "I3: "),
+        ("commit_before_produce", "I2: "),
+        ("non_monotone_stage", "I5: "),
+        ("dlq_not_acked", "I2: "),
+        ("tombstone_before_hop", "stuck: "),
+    ],
+)
+def test_the_planted_bug_is_found(bug: str, wrong: str) -> None:
+    """Those that need more of a coincidence have an experiment each, in `test_planted_bugs`."""
+    with PLANTED[bug]():
+        _is_found(wrong)
+
+
+@pytest.mark.slow
+def test_the_planted_bug_of_a_lane_at_its_bound_is_found() -> None:
+    with PLANTED["seen_parked_before_unseen"]():
+        _is_found("I4: ", CrowdedMachine)
+
+
+def _is_found(wrong: str, machine: type[RelayMachine] = RelayMachine) -> None:
     few = settings(TestRelay.settings, max_examples=400, phases=[Phase.generate])
     with pytest.raises(AssertionError, match=wrong):
-        run_state_machine_as_test(RelayMachine, settings=few)
+        run_state_machine_as_test(machine, settings=few)
 
 
 TestRelay = pytest.mark.timeout(0 if EXAMPLES else SHRINKING_S)(RelayMachine.TestCase)
@@ -283,3 +96,9 @@ TestRelay.settings = settings(
     phases=set(Phase) - {Phase.explain},
     suppress_health_check=list(HealthCheck),
 )
+
+TestWide = pytest.mark.timeout(0 if EXAMPLES else SHRINKING_S)(WideMachine.TestCase)
+TestWide.settings = settings(TestRelay.settings, max_examples=int(EXAMPLES or 2), stateful_step_count=8)
+
+TestCrowded = pytest.mark.timeout(0 if EXAMPLES else SHRINKING_S)(CrowdedMachine.TestCase)
+TestCrowded.settings = settings(TestRelay.settings, max_examples=int(EXAMPLES or 6), stateful_step_count=6)

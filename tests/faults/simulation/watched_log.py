@@ -1,20 +1,32 @@
 """The log in memory, under observation: what is acknowledged is not appended again by whom it was acknowledged to."""
 
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from relay.domain.errors import PartlyAppended
-from relay.log.port import Coordinate, NewRecord
+from relay.log.group_consumer import Commit
+from relay.log.port import Coordinate, NewRecord, TopicPartition
 from tests.fakes.log import MemoryBroker, MemoryLog
 
 
 class Troubles:
     """Of all clients. `partly`: of the next appends with more records only so many are acknowledged; the others get
-    lost, or, where it says so, they are there all the same. `wrongs`: what was appended again."""
+    lost, or, where it says so, they are there all the same. `at_commit`: by topic, what befalls a partition when an
+    offset of it is committed next, right before or after that. `wrongs`: what was appended again."""
 
     def __init__(self) -> None:
         self.partly: deque[tuple[int, bool]] = deque()
+        self.at_commit: dict[str, tuple[bool, Callable[[TopicPartition], None]]] = {}
         self.wrongs: list[str] = []
+
+    def clear(self) -> None:
+        self.partly.clear()
+        self.at_commit.clear()
+
+    def strike_at_commit(self, commits: Mapping[TopicPartition, Commit], *, after: bool) -> None:
+        for at in commits:
+            if at.topic in self.at_commit and self.at_commit[at.topic][0] is after:
+                self.at_commit.pop(at.topic)[1](at)
 
 
 class WatchedLog(MemoryLog):
@@ -33,6 +45,11 @@ class WatchedLog(MemoryLog):
         if upto < len(records):
             raise PartlyAppended("the log is away", dict(enumerate(places[:upto])))
         return places
+
+    async def commit(self, group: str, commits: Mapping[TopicPartition, Commit]) -> None:
+        self._troubles.strike_at_commit(commits, after=False)
+        await super().commit(group, commits)
+        self._troubles.strike_at_commit(commits, after=True)
 
     def _fate(self, count: int) -> tuple[int, bool]:
         partly = self._troubles.partly
