@@ -13,6 +13,7 @@ from relay.domain.errors import ConsumerBroken, ConsumerClosed, LogUnavailable, 
 from relay.log.kafka import fetch_link, fetch_loop
 from relay.log.kafka.cluster import FETCH_BYTES, GATHER_S, KafkaCluster, KafkaSecurity
 from relay.log.kafka.feed import Feed
+from relay.log.kafka.fetch_link import BURST_S, FEW, PARTITION_S, PollPace
 from relay.log.kafka.fetch_loop import FetchLoop
 from relay.log.kafka.leader_epochs import UNKNOWN, Trail
 from relay.log.kafka.wire import FetchAsk
@@ -145,6 +146,40 @@ async def test_who_is_in_no_hurry_has_the_broker_gather_while_records_come(
         assert gathering.min_bytes == 1000
         assert gathering.max_wait_ms <= GATHER_S * 1000
         assert (await broker.until_long()).min_bytes == 1  # nothing had come
+
+
+def test_polls_of_few_partitions_never_wait_and_those_of_many_only_after_a_burst() -> None:
+    few, many = PollPace(), PollPace()
+    for _ in range(10_000):
+        few.polled(0.0, FEW)
+    assert few.pause_s(0.0) == 0.0
+
+    each = PARTITION_S * 1_744
+    burst = 0
+    while many.pause_s(0.0) == 0.0 and burst < 1_000:
+        many.polled(0.0, FEW + 1_744)
+        burst += 1
+    assert burst == int(BURST_S / each) + 1
+    now = 0.0
+    for _ in range(100):
+        now += many.pause_s(now)
+        many.polled(now, FEW + 1_744)
+    assert now == pytest.approx((100 + burst - 1) * each - BURST_S)
+    assert many.pause_s(now + each) == pytest.approx(0.0)
+
+
+async def test_each_long_poll_is_paced_by_the_partitions_of_its_session(
+    kafka: FakeKafka, broker: FakeBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    polled: list[int] = []
+    monkeypatch.setattr(PollPace, "polled", lambda _pace, _now, partitions: polled.append(partitions))
+    async with fetching(kafka) as reader:
+        reader.open(A, B)
+        await broker.until_long()
+        await broker.append(A, batch(b"1"))
+        assert await reader.until(1) == [b"1"]
+        await broker.until_long()
+        assert polled == [len(asking.all) for asking in long_ones(broker)]
 
 
 async def test_without_sessions_every_request_names_all(reader: Reader, broker: FakeBroker) -> None:
