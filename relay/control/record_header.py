@@ -68,12 +68,14 @@ def glance(value: bytes) -> RecordHeader | None:
 
 
 def lacks(value: bytes, known: Container[bytes]) -> bool:
-    """Whether a record refers to a variable, or has a secret with a key (`enc:<id>`), that is not `known`."""
+    """Whether a record refers to a variable, or has a secret with a key (`enc:<id>`), that is not `known`. Expressions
+    (`${{ ... }}`) have neither."""
     at = value.find(b"${")
     while at >= 0:
-        end = value.find(b"}", at)
+        is_expression = value.startswith(b"${{", at)
+        end = value.find(b"}}" if is_expression else b"}", at)
         name = value[at + 2 : end]
-        if name not in known and not (name.startswith(b"enc:") and name[:12] in known):
+        if not is_expression and name not in known and not (name.startswith(b"enc:") and name[:12] in known):
             return True
         at = value.find(b"${", end)
     return False

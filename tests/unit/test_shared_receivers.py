@@ -416,7 +416,10 @@ def test_a_glance_tells_what_a_full_check_would() -> None:
 
 @pytest.mark.parametrize(
     ("value", "expected"),
-    [(b"", False), (b"${A}", False), (b"x${A}${B}", False), (b"${A}${C}", True), (b"${", True), (b"${A", True)],
+    [
+        *[(b"", False), (b"${A}", False), (b"x${A}${B}", False), (b"${A}${C}", True), (b"${", True), (b"${A", True)],
+        *[(b"${{ a.b }}", False), (b"${{ '${C}' }} ${A}", False), (b"${{ a }}${C}", True)],
+    ],
 )
 def test_a_reference_to_what_is_not_there_is_seen(value: bytes, expected: bool) -> None:
     assert lacks(value, {b"A", b"B"}) == expected
