@@ -138,7 +138,7 @@ class FailedMessages:
             )
         if self._on_the_way_back(letter) or not work.source_id or not work.message_id:
             return Done()
-        return Done((self._notice(work, work.source_id, work.message_id),))
+        return Done((notice_record(self._topics, work, work.source_id, work.message_id),))
 
     def resume(self, work: Failure, result: Result) -> Done | Dead:
         raise AssertionError("a dead letter has no stored result")
@@ -150,35 +150,37 @@ class FailedMessages:
         """Whether the sender's own callback failed: a notice would use the same callback, and fail there too."""
         return is_of_callback(letter.reason) or letter.stage == self._topics.to_sender
 
-    def _notice(self, work: Failure, source_id: str, message_id: str) -> NewRecord:
-        receiver = work.receiver or NO_RECEIVER
-        if "id_conflict" in (work.letter.reason, work.letter.former_reason):
-            receiver = NO_RECEIVER  # it never became a delivery; the delivery of this name is the first message's
-        letter, generation = work.letter, generation_of(work.record)
-        original = dict(original_headers(work.record.headers))
-        hop = Hop(
-            DeliveryId(receiver, source_id, message_id),
-            content_type=MEDIA_TYPE,
-            attempt=letter.attempts,
-            generation=generation,
-            origin=letter.origin,
-            outcome="failed",
-            answer_status=letter.last_status,
-            reason=letter.reason,
-            traceparent=original.get("traceparent", b"").decode("ascii", errors="replace") or None,
-            tracestate=read_tracestate(original.get("tracestate", b"")),
-            life=life_of(work.record),
-        )
-        body = notice_body(
-            hop.delivery,
-            generation,
-            reason=letter.reason,
-            detail=letter.detail,
-            attempts=letter.attempts,
-            last_status=letter.last_status,
-        )
-        headers = result_headers(_with_kept(hop, original))
-        return NewRecord(self._topics.to_sender, source_id.encode(), body, headers)
+
+def notice_record(topics: Topics, work: Failure, source_id: str, message_id: str) -> NewRecord:
+    """The failure notice for the sender of a dead letter."""
+    receiver = work.receiver or NO_RECEIVER
+    if "id_conflict" in (work.letter.reason, work.letter.former_reason):
+        receiver = NO_RECEIVER  # it never became a delivery; the delivery of this name is the first message's
+    letter, generation = work.letter, generation_of(work.record)
+    original = dict(original_headers(work.record.headers))
+    hop = Hop(
+        DeliveryId(receiver, source_id, message_id),
+        content_type=MEDIA_TYPE,
+        attempt=letter.attempts,
+        generation=generation,
+        origin=letter.origin,
+        outcome="failed",
+        answer_status=letter.last_status,
+        reason=letter.reason,
+        traceparent=original.get("traceparent", b"").decode("ascii", errors="replace") or None,
+        tracestate=read_tracestate(original.get("tracestate", b"")),
+        life=life_of(work.record),
+    )
+    body = notice_body(
+        hop.delivery,
+        generation,
+        reason=letter.reason,
+        detail=letter.detail,
+        attempts=letter.attempts,
+        last_status=letter.last_status,
+    )
+    headers = result_headers(_with_kept(hop, original))
+    return NewRecord(topics.to_sender, source_id.encode(), body, headers)
 
 
 def _with_kept(hop: Hop, original: Mapping[str, bytes]) -> Hop:

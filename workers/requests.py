@@ -36,17 +36,20 @@ def ask(
     request = status_request(url, receiver, user_agent=outside.user_agent, timeout_s=timeout_s, hop=hop)
 
     def read(exchange: Exchange) -> Decision:
-        now = outside.clock.time()
-        if receiver.status_steps:
-            reading = read_step(exchange, receiver, hop, payload, now=now)
-        else:
-            reading = read_status(exchange, status_map=receiver.status_map, now=now)
+        reading = read_answer(exchange, receiver, hop, payload, now=outside.clock.time())
         if isinstance(reading, AskLater):
             words = failure_detail(exchange, receiver.post, url=url, method="GET")
             reading = replace(reading, detail=f"{reading.detail}; {words}" if reading.detail else words)
         return decide(reading)
 
     return outside.call(about, request, read)
+
+
+def read_answer(exchange: Exchange, receiver: Receiver, hop: Hop, payload: bytes, *, now: float) -> ChainReading:
+    """The meaning of the response to a status GET about the delivery of `hop`. `now`: Unix seconds."""
+    if receiver.status_steps:
+        return read_step(exchange, receiver, hop, payload, now=now)
+    return read_status(exchange, status_map=receiver.status_map, now=now)
 
 
 def ask_again_s(wish_s: float | None, asked: int, policy: PollPolicy) -> float:

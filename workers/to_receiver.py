@@ -142,7 +142,7 @@ class ToReceiver:
         if work.rest_s(self._outside.clock.time()) <= 0:
             said = f"; the last: {work.said}" if work.said else ""
             return Dead("expired", f"not delivered within max_age after {work.attempts} attempts{said}")
-        fault = _unaskable(work, receiver) if receiver.status_endpoint or receiver.status_steps else None
+        fault = unaskable_later(work, receiver) if receiver.status_endpoint or receiver.status_steps else None
         if fault is None and receiver.post.request is not None and not work.attempts:
             fault = _unfillable(work)
         if fault is not None:
@@ -206,11 +206,7 @@ class ToReceiver:
     def _heard(self, work: Delivery, request: Request, begun: float, exchange: Exchange) -> Decision:
         outside, receiver = self._outside, work.receiver
         now = outside.clock.time()
-        ruling = None
-        if receiver.outcomes and isinstance(exchange, Response):
-            outcome, ruling = _judged(work, exchange, now)
-        else:
-            outcome = classify(exchange, codes=receiver.post.codes, now=now)
+        outcome, ruling = outcome_of(work, exchange, now)
         outside.meter.posted(receiver.name, exchange, outcome, outside.clock.monotonic() - begun)
         self._count(work, outcome, now)
         decision = self._decide(work, outcome, request, exchange, ruling)
@@ -236,7 +232,7 @@ class ToReceiver:
             case Delivered(status):
                 return Done(stage=Stage.PUBLISHED, result=Result("delivered", status), healthy=health)
             case Accepted():
-                return Done(stage=Stage.AWAITING, result=_accepted(work, outcome, exchange), healthy=health)
+                return Done(stage=Stage.AWAITING, result=accepted(work, outcome, exchange), healthy=health)
         return self._failed(work, outcome, _failure(work, outcome, request, exchange, ruling))
 
     def _failed(
@@ -324,10 +320,14 @@ def _unfillable(work: Delivery) -> str | None:
     return None
 
 
-def _judged(work: Delivery, response: Response, now: float) -> tuple[Outcome, Ruling | None]:
+def outcome_of(work: Delivery, exchange: Exchange, now: float) -> tuple[Outcome, Ruling | None]:
+    """The meaning of what followed the POST of `work`, and the receiver's own rule that decided. `now`: Unix
+    seconds."""
     receiver = work.receiver
-    variables = {**_variables(work, work.attempts), **response_variables(response)}
-    return judge(response, receiver.outcomes, variables, codes=receiver.post.codes, now=now)
+    if not receiver.outcomes or not isinstance(exchange, Response):
+        return classify(exchange, codes=receiver.post.codes, now=now), None
+    variables = {**_variables(work, work.attempts), **response_variables(exchange)}
+    return judge(exchange, receiver.outcomes, variables, codes=receiver.post.codes, now=now)
 
 
 def _variables(work: Delivery, attempt: int) -> Variables:
@@ -344,7 +344,7 @@ def _failure(work: Delivery, outcome: Outcome, request: Request, exchange: Excha
     return redacted(f"{why}; {detail}", post.secrets)
 
 
-def _unaskable(work: Delivery, receiver: Receiver) -> str | None:
+def unaskable_later(work: Delivery, receiver: Receiver) -> str | None:
     """Why the receiver could not be asked about this delivery if its response were lost; None if it could, or if it
     never can."""
     if receiver.status_steps:
@@ -361,7 +361,7 @@ def _first_position(work: Delivery, response: Response | None = None) -> tuple[C
         return None, str(error)
 
 
-def _accepted(work: Delivery, outcome: Accepted, exchange: Exchange) -> Result:
+def accepted(work: Delivery, outcome: Accepted, exchange: Exchange) -> Result:
     """The answer arrives later: the URL to poll, and when. Without one it can still use the answer URL, or else the
     deadline ends it."""
     receiver, delivery = work.receiver, work.hop.delivery

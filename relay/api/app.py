@@ -52,6 +52,7 @@ from relay.api.status import StatusReader
 from relay.api.tail.resource import TailResource
 from relay.api.tail.tail import Tail
 from relay.api.test_request import TrialResource
+from relay.api.trial import TryResource
 from relay.api.verification import VerificationResource
 from relay.api.waiters import Waiters
 from relay.domain.errors import UserError
@@ -157,6 +158,7 @@ def _operation(context: ApiContext, uses: KeyUse, callers: Callers) -> list[obje
         FailedResource(context),
         ReceiversResource(context),
         StatsResource(context),
+        TryResource(context),
         KeysResource(context, uses),
         SessionsResource(context, callers),
         AuditResource(context),

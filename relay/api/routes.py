@@ -28,6 +28,7 @@ from relay.api.sources import SourcesResource
 from relay.api.stats import StatsResource
 from relay.api.tail.resource import TailResource
 from relay.api.test_request import TrialResource
+from relay.api.trial import TryResource
 from relay.api.verification import VerificationResource
 
 RESOURCES: Final[tuple[type, ...]] = (
@@ -44,6 +45,7 @@ RESOURCES: Final[tuple[type, ...]] = (
     ReceiverListResource,
     RotationResource,
     TrialResource,
+    TryResource,
     VerificationResource,
     StatsResource,
     ReceiversResource,

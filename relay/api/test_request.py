@@ -1,4 +1,4 @@
-"""`POST /v1/receivers/{name}/test`: sends one signed `relay.ping`, or a sample message, now, and returns the response.
+"""`POST /v1/receivers/{name}/test`: sends one signed `relay.ping`, or a given payload, now, and returns the response.
 
 It is sent as every delivery is, and is none: it does not count for breaker, rate or statistics. The exchange is shown
 with its secrets masked, and cut."""
@@ -9,41 +9,29 @@ from math import ceil
 from typing import Final
 
 from aiohttp import web
-from msgspec import json, structs
+from msgspec import structs
 
 from relay.api.access import RECEIVER
 from relay.api.context import ApiContext
-from relay.api.problems import INVALID, INVALID_RECEIVER, TOO_MANY, UNVERIFIED, Problem, invalid, no_receiver
+from relay.api.problems import INVALID, INVALID_RECEIVER, TOO_MANY, UNVERIFIED, Problem, invalid
 from relay.api.responses import json_response
 from relay.api.route import NAME, DocumentedResponse, Example, json_of, route
 from relay.api.shares import Shares, caller_of
+from relay.api.trial import MOST_BYTES, message_of, request_view, trial_of, try_view, usable_receiver
 from relay.delivery.port import Transport
 from relay.domain.errors import Unavailable
 from relay.domain.exchange import Exchange, NoResponse, Request, Response
-from relay.domain.expression import ExpressionError
 from relay.domain.failure import failure_detail
-from relay.domain.hop import Hop
-from relay.domain.identity import DeliveryId
 from relay.domain.receiver import Endpoint, Receiver
-from relay.domain.redact import shown_body, shown_request_headers, shown_response_headers, shown_url
-from relay.domain.requests import ping_request, post_request, trial_body
-from relay.domain.secrecy import redacted
-from relay.domain.template import UrlRefused
-from relay.schema.attempts import FailureView, RequestView, ResponseView, SampleMessage, TrialView
+from relay.domain.redact import shown_body, shown_response_headers
+from relay.domain.requests import ping_request, trial_body
+from relay.schema.attempts import FailureView, ResponseView
+from relay.schema.trials import TrialView, WantedTrial
 from relay.telemetry.logging import get_logger
+from workers.trial import DeliveryTrial
 
-TRIAL_SOURCE: Final = "relay"
 SHOWN_BYTES: Final = 4_096
 """Of a body."""
-
-
-def request_view(request: Request, endpoint: Endpoint) -> RequestView:
-    return {
-        "method": request.method,
-        "url": shown_url(request.url, endpoint),
-        "headers": shown_request_headers(request.headers, endpoint),
-        "body": redacted(request.body.decode(errors="replace"), endpoint.secrets),
-    }
 
 
 def response_view(exchange: Exchange, endpoint: Endpoint) -> ResponseView | None:
@@ -116,27 +104,30 @@ class TrialResource:
         id="testReceiver",
         noun="receivers",
         parameters=(NAME,),
-        body=json_of(SampleMessage, required=False),
+        body=json_of(WantedTrial, required=False),
+        most_bytes=MOST_BYTES,
         answers=(DocumentedResponse(200, "What was sent, and what came of it.", json_of(TrialView)),),
         problems=(INVALID, INVALID_RECEIVER, UNVERIFIED),
         example=Example(200, path={"name": "ci"}),
     )
-    async def test(self, request: web.Request, name: str, body: SampleMessage) -> web.Response:
-        """Send a receiver one signed ping, or a sample message, and return its response.
+    async def test(self, request: web.Request, name: str, body: WantedTrial) -> web.Response:
+        """Send a receiver one signed ping, or a payload, and return its response.
 
         A `relay.ping`, sent as deliveries are, also to one that is paused or offline; it counts for nothing. One at a
-        time, and one a second; else 429. A receiver whose settings have a `request` has to be given a `payload`: it
-        gets that in its own form, and may start something for it.
+        time, and one a second; else 429. With a `payload` (or `text`), the request of its delivery is sent instead, and
+        the receiver may start something for it; `trial` has the meaning of the response, as in `POST .../try`. A
+        receiver whose settings have a `request` has to be given one.
         """
         receiver, clock = self._receiver(name), self._context.clock
-        trial = self._request(receiver, body)
+        begun = None if body == WantedTrial() else self._begun(request, receiver, body)
+        sent = self._ping(receiver) if begun is None else _request_of(begun)
         wait_s = self._turns.take(receiver.name, clock.monotonic())
         if wait_s > 0:
             detail = "A test of this receiver is under way or just over."
             raise Problem(TOO_MANY, detail, headers={"Retry-After": str(ceil(wait_s))})
         try:
             async with self._shares.turn(caller_of(request)):
-                view = await self._tried(receiver, trial)
+                view = await self._exchanged(receiver, sent, begun)
         finally:
             self._turns.end(receiver.name, clock.monotonic())
         response, failure = view["response"], view["failure"]
@@ -153,38 +144,40 @@ class TrialResource:
             raise Problem(
                 UNVERIFIED, f"The receiver {name} is sent nothing before its URL has proved that it wants it."
             )
-        if receiver is not None and receiver.unusable is None:
-            return receiver
-        refused = self._context.directory.refusal(name)
-        if refused is not None:
-            raise Problem(INVALID_RECEIVER, f"The receiver cannot be sent anything: {refused}")
-        raise no_receiver(name)
+        return usable_receiver(self._context, name)
 
-    def _request(self, receiver: Receiver, sample: SampleMessage) -> Request:
-        now, user_agent, identity = self._context.clock.wall(), self._context.user_agent, secrets.token_hex(16)
-        if sample.payload is None and receiver.post.request is None:
-            body = trial_body(receiver.name)
-            return ping_request(receiver.post, identity, now=now, user_agent=user_agent, body=body)
-        if sample.payload is None:
+    def _ping(self, receiver: Receiver) -> Request:
+        if receiver.post.request is not None:
             raise invalid("The receiver's settings have a `request`, which no ping can fill in: give a `payload`.")
-        hop = Hop(DeliveryId(receiver.name, TRIAL_SOURCE, f"test_{identity}"), sample.type)
-        payload = json.encode(sample.payload)
-        try:
-            return post_request(
-                receiver, hop, payload, attempt=1, sequence=None, now=now, answer_url=None, user_agent=user_agent
-            )
-        except (ExpressionError, UrlRefused) as error:
-            raise invalid(f"The request cannot be made of this payload: {error}", pointer="/payload") from None
+        now, user_agent, body = self._context.clock.wall(), self._context.user_agent, trial_body(receiver.name)
+        return ping_request(receiver.post, secrets.token_hex(16), now=now, user_agent=user_agent, body=body)
 
-    async def _tried(self, receiver: Receiver, trial: Request) -> TrialView:
+    def _begun(self, request: web.Request, receiver: Receiver, wanted: WantedTrial) -> DeliveryTrial:
+        if wanted.response is not None or wanted.status_responses:
+            raise invalid("A request that is sent gets a real response.", pointer="/response")
+        return trial_of(self._context, request, receiver, message_of(receiver, wanted, self._context.new_id()))
+
+    async def _exchanged(self, receiver: Receiver, request: Request, begun: DeliveryTrial | None) -> TrialView:
         clock, post = self._context.clock, receiver.post
-        begun = clock.monotonic()
-        exchange = await self._transport.exchange(structs.replace(trial, timeout_s=min(trial.timeout_s, LONGEST_S)))
-        took_s = clock.monotonic() - begun
-        return {
+        start = clock.monotonic()
+        exchange = await self._transport.exchange(structs.replace(request, timeout_s=min(request.timeout_s, LONGEST_S)))
+        took_s = clock.monotonic() - start
+        view: TrialView = {
             "name": receiver.name,
-            "request": request_view(trial, post),
+            "request": request_view(request, post),
             "response": response_view(exchange, post),
-            "failure": failure_view(exchange, post, trial),
+            "failure": failure_view(exchange, post, request),
             "duration_ms": round(took_s * 1000, 1),
         }
+        if begun is not None:
+            begun.respond(exchange)
+            view["trial"] = try_view(begun)
+        return view
+
+
+def _request_of(begun: DeliveryTrial) -> Request:
+    """Raises a Problem if no delivery can be made of the payload."""
+    if begun.trial.request is None or begun.trial.faults:
+        said = "; ".join(f"{each['place']}: {each['detail']}".removeprefix(": ") for each in try_view(begun)["errors"])
+        raise invalid(f"The request cannot be made of this payload: {said}", pointer="/payload")
+    return begun.trial.request

@@ -17,7 +17,7 @@ from relay.cli.entries import (
 )
 from relay.cli.options import api_option, config_option, output_option
 from relay.cli.table import print_table
-from relay.schema.attempts import RequestView, ResponseView, TrialView
+from relay.schema.attempts import RequestView, ResponseView
 from relay.schema.receivers import (
     EndpointView,
     LaneView,
@@ -30,9 +30,10 @@ from relay.schema.receivers import (
     VerificationView,
 )
 from relay.schema.statistics import CountedView, LastResponseView, StatsView
+from relay.schema.trials import TrialView
 from relay.telemetry.redaction import escape_control
 
-_TEST_TIMEOUT_S: Final = 75.0
+TEST_TIMEOUT_S: Final = 75.0
 """The API waits for a receiver for a minute at most."""
 _COLUMNS: Final = ("NAME", "CONDITION", "DECLARED BY", "OWNER", "LABELS", "LANE", "POST_ENDPOINT")
 _STATS_COLUMNS: Final = ("HOUR", "ATTEMPTS", "SUCCESS", "P50", "P99", "OUTCOMES")
@@ -149,27 +150,27 @@ delete = deleting(
 def test(call: ApiOptions, name: str) -> None:
     """Send NAME one signed relay.ping, even if it is paused, and show request and response. Exit code 1 unless it
     responds with a 2xx."""
-    known = call.run(lambda client: client.receivers.test(name), timeout_s=_TEST_TIMEOUT_S)
-    call.show(known, _print_exchange)
+    known = call.run(lambda client: client.receivers.test(name), timeout_s=TEST_TIMEOUT_S)
+    call.show(known, print_exchange)
     response = known["response"]
     if response is None or not 200 <= response["status"] < 300:
         click.get_current_context().exit(1)
 
 
-def _print_exchange(known: TrialView) -> None:
+def print_exchange(known: TrialView) -> None:
     request, response, failure = known["request"], known["response"], known["failure"]
     took = f"in {known['duration_ms']:g} ms"
-    _print_message(">", f"{request['method']} {request['url']}", request)
+    print_message(">", f"{request['method']} {request['url']}", request)
     click.echo()
     if response is None or failure is not None:
         click.echo(f"no response {took}: {escape_control(failure['detail'] if failure else '')}")
         return
-    _print_message("<", f"{response['status']} {took}", response)
+    print_message("<", f"{response['status']} {took}", response)
     if response["truncated"]:
         click.echo("(there is more)")
 
 
-def _print_message(mark: str, first: str, message: RequestView | ResponseView) -> None:
+def print_message(mark: str, first: str, message: RequestView | ResponseView) -> None:
     for line in (first, *(f"{name}: {value}" for name, value in message["headers"].items())):
         click.echo(f"{mark} {escape_control(line)}")
     if message["body"]:

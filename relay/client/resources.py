@@ -8,7 +8,7 @@ from typing import Literal
 
 from relay.client.call import M, Resource, every, route
 from relay.client.http import Response
-from relay.schema.attempts import AttemptItem, AttemptPage, TrialView
+from relay.schema.attempts import AttemptItem, AttemptPage
 from relay.schema.dead_letters import LetterPage, LetterView, WholeLetter
 from relay.schema.keys import KeyPage, KeyView, NewKey
 from relay.schema.messages import MessageItem, MessagePage, MessageView
@@ -27,6 +27,7 @@ from relay.schema.replays import JobPage, JobView, OneView, PreviewView
 from relay.schema.sessions import EndedSession, NewSession, SessionView
 from relay.schema.sources import NewSourceView, SourceItem, SourcePage, SourceRemovalView, SourceView
 from relay.schema.statistics import LastResponseDetail, StatsView
+from relay.schema.trials import TrialView, TryView
 
 _MESSAGE = "/v1/sources/{source}/messages/{id}"
 _DELIVERY = _MESSAGE + "/deliveries/{receiver}"
@@ -201,8 +202,38 @@ class Receivers(Resource[M]):
         """Send to the receiver again; its breaker is closed."""
 
     @route("POST", _RECEIVER + "/test")
-    def test(self, name: str, payload: object = None, *, type: str | None = None) -> TrialView:
-        """Send the receiver one signed ping, or a message with this payload; returns the request and the response."""
+    def test(
+        self,
+        name: str,
+        payload: object = None,
+        *,
+        text: str | None = None,
+        content_type: str | None = None,
+        headers: Mapping[str, str] | None = None,
+        type: str | None = None,
+        source: str | None = None,
+        id: str | None = None,
+    ) -> TrialView:
+        """Send the receiver one signed ping, or the request of a delivery with this payload; returns the request and
+        the response. `payload`: a JSON value, or else `text`."""
+
+    @route("POST", _RECEIVER + "/try", safe=True)
+    def dry_run(
+        self,
+        name: str,
+        payload: object = None,
+        *,
+        text: str | None = None,
+        content_type: str | None = None,
+        headers: Mapping[str, str] | None = None,
+        type: str | None = None,
+        source: str | None = None,
+        id: str | None = None,
+        response: str | None = None,
+        status_responses: Iterable[str] = (),
+    ) -> TryView:
+        """What the relay would do with this payload, and with these responses to the POST and the status GETs after
+        it. Nothing is sent. `payload`: a JSON value, or else `text`."""
 
     @route("POST", _RECEIVER + "/verify")
     def verify(self, name: str) -> TriedView:

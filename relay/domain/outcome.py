@@ -189,6 +189,11 @@ def class_of(status: int, codes: CodeClasses) -> OutcomeClass:
     return "ambiguous"  # not an HTTP status: RFC 9110, section 15, says to treat it as a 500
 
 
+def usual_rule(status: int, codes: CodeClasses) -> str:
+    """Which rule decides about a status code if no rule of `outcomes` does, in words."""
+    return f"codes.{codes.by_code[status]}: {status}" if status in codes.by_code else f"the usual meaning of {status}"
+
+
 def healthy(outcome: Outcome) -> bool | None:
     """Whether `outcome` counts as success or failure for the receiver's breaker; None if it counts as neither."""
     match outcome:

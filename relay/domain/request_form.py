@@ -1,7 +1,7 @@
 """Requests in a receiver's own form: method, URL, query, headers and body with expressions (`request` in
 receivers.yaml)."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final, Literal
 from urllib.parse import quote, urlencode
@@ -10,7 +10,7 @@ import msgspec
 
 from relay.domain.expression import ExpressionError, Path, Variables
 from relay.domain.headers import MOST_HEADER, MOST_URL, check_header_value
-from relay.domain.template import Template, Tree, UrlRefused, paths_of, url_of, value_of
+from relay.domain.template import Template, Tree, UrlRefused, paths_of, templates_in, url_of, value_of
 
 Method = Literal["POST", "PUT", "PATCH"]
 BodyKind = Literal["json", "form", "text"]
@@ -69,6 +69,22 @@ def fill_request(form: RequestForm, variables: Variables, *, url: str, origins: 
         else:
             headers.append((name, value))
     return FilledRequest(form.method, url, tuple(headers), _body(form, variables), content_type)
+
+
+def errors_in(form: RequestForm, variables: Variables) -> Iterator[ExpressionError]:
+    """Every error of its expressions, where `fill_request` ends at the first one."""
+    texts = [made for _, made in (*form.query, *form.headers)] + ([] if form.url is None else [form.url])
+    for made in texts:
+        yield from _error_of(made.text, variables)
+    for made in templates_in(form.body):
+        yield from _error_of(made.value if form.body_kind == "json" else made.text, variables)
+
+
+def _error_of(make: Callable[[Variables], object], variables: Variables) -> Iterator[ExpressionError]:
+    try:
+        make(variables)
+    except ExpressionError as error:
+        yield error
 
 
 def _header(made: Template, variables: Variables) -> str:

@@ -150,10 +150,15 @@ def value_of(made: Tree, variables: Variables) -> object:
 
 def paths_of(made: Tree) -> list[Path]:
     """The parts of variables that a tree needs."""
+    return [path for each in templates_in(made) for path in each.paths]
+
+
+def templates_in(made: Tree) -> Iterator[Template]:
     if isinstance(made, Template):
-        return list(made.paths)
+        yield made
     inner = made.values() if isinstance(made, Mapping) else made if isinstance(made, tuple) else ()
-    return [path for each in inner for path in paths_of(each)]
+    for each in inner:
+        yield from templates_in(each)
 
 
 # --- URLs ---------------------------------------------------------------------------------------------------------

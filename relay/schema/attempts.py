@@ -1,8 +1,6 @@
 """HTTP exchanges with receivers and senders, as the API shows them."""
 
-from typing import Any, TypedDict
-
-import msgspec
+from typing import TypedDict
 
 from relay.domain.attempt import AttemptKind
 from relay.domain.outcome import CodeClass
@@ -38,23 +36,6 @@ class FailureView(TypedDict):
     kind: str
     detail: str
     sent: bool
-
-
-class SampleMessage(msgspec.Struct, forbid_unknown_fields=True):
-    """The message of a test; without a `payload` a ping is sent. `payload`: any JSON. `type`: its event type."""
-
-    payload: Any = None
-    type: str | None = None
-
-
-class TrialView(TypedDict):
-    """What was sent, and what came of it within `duration_ms`: a `response` or a `failure`, the other one is null."""
-
-    name: str
-    request: RequestView
-    response: ResponseView | None
-    failure: FailureView | None
-    duration_ms: float
 
 
 class ResponseItem(ResponseView):

@@ -1,0 +1,226 @@
+"""`POST /v1/receivers/{name}/try`: what the relay would do with a payload and a response. Nothing is sent or stored.
+
+The requests are made, and responses read, by the functions of the workers. Secrets are masked."""
+
+import json
+import re
+from typing import Final
+from urllib.parse import quote_plus
+
+import msgspec
+from aiohttp import web
+from msgspec import UNSET
+
+from relay.api.access import RECEIVER, may_read
+from relay.api.context import ApiContext
+from relay.api.problems import INVALID_RECEIVER, Problem, invalid, no_receiver
+from relay.api.responses import json_response
+from relay.api.route import NAME, UNAUDITED, DocumentedResponse, Example, json_of, route
+from relay.domain.errors import InvalidRecord
+from relay.domain.exchange import Request, Response
+from relay.domain.forwarding import read_headers
+from relay.domain.message import Message, message_headers, parse_message
+from relay.domain.outcome import (
+    Accepted,
+    Ambiguous,
+    Answered,
+    Delivered,
+    Gone,
+    NotNow,
+    NotProcessed,
+    Outcome,
+    Rejected,
+)
+from relay.domain.receiver import Endpoint, Receiver, Source
+from relay.domain.redact import shown_request_headers, shown_url
+from relay.domain.secrecy import redacted
+from relay.domain.status import AnswerReady, AskLater, NeverSeen, StatusGone, StillRunning
+from relay.domain.status_chain import ChainReading, NoAnswer, StepFinished
+from relay.schema.attempts import RequestView
+from relay.schema.trials import OutcomeWord, PastedResponse, ReadingView, ReadingWord, TryView, WantedTrial
+from workers.trial import DeliveryTrial
+
+SOURCE: Final = "try-it"
+MOST_BYTES: Final = 2 * 1024 * 1024
+"""Of the whole body: a payload, and responses."""
+_OUTCOMES: Final[dict[type[Outcome], OutcomeWord]] = {
+    Answered: "answered",
+    Delivered: "delivered",
+    Accepted: "accepted",
+    NotNow: "not_now",
+    Ambiguous: "ambiguous",
+    NotProcessed: "not_processed",
+    Gone: "gone",
+    Rejected: "rejected",
+}
+_READINGS: Final[dict[type[ChainReading], ReadingWord]] = {
+    StepFinished: "finished",
+    AnswerReady: "answer",
+    StillRunning: "running",
+    NeverSeen: "unknown",
+    StatusGone: "gone",
+    AskLater: "nothing",
+    NoAnswer: "invalid",
+}
+_STATUS_LINE: Final = re.compile(r"HTTP/\S+ (\d{3})(?: .*)?")
+_HEAD_END: Final = re.compile(r"\r?\n\r?\n")
+_FORM: Final = "has to begin with the status line, as curl -i prints it, or be JSON: {status, headers, body}"
+
+
+def request_view(request: Request, endpoint: Endpoint) -> RequestView:
+    """Its secrets are masked, in the body also as JSON and forms spell them."""
+    spelled = (json.dumps(each)[1:-1] for each in endpoint.secrets)
+    secrets = (*endpoint.secrets, *spelled, *map(quote_plus, endpoint.secrets))
+    return {
+        "method": request.method,
+        "url": shown_url(request.url, endpoint),
+        "headers": shown_request_headers(request.headers, endpoint),
+        "body": redacted(request.body.decode(errors="replace"), secrets),
+    }
+
+
+def usable_receiver(context: ApiContext, name: str) -> Receiver:
+    """Raises a Problem if there is none, or its settings cannot be used here."""
+    receiver = context.directory.receiver(name)
+    if receiver is not None and receiver.unusable is None:
+        return receiver
+    refused = context.directory.refusal(name)
+    if refused is not None:
+        raise Problem(INVALID_RECEIVER, f"The receiver cannot be sent anything: {refused}")
+    raise no_receiver(name)
+
+
+def message_of(receiver: Receiver, wanted: WantedTrial, new_id: str) -> Message:
+    """The message to try, as the relay would read it. `new_id`: for one without an id. Raises a Problem."""
+    if (wanted.payload is UNSET) == (wanted.text is None):
+        raise invalid("Give either payload, a JSON value, or text.", pointer="/payload")
+    payload = (wanted.text or "").encode() if wanted.payload is UNSET else bytes(wanted.payload)
+    try:
+        message = Message(
+            wanted.source or next(filter(_is_exact, receiver.sources), SOURCE),
+            wanted.id or f"try-{new_id}",
+            (receiver.name,),
+            wanted.type or next(filter(_is_exact, receiver.event_types), None),
+            content_type=wanted.content_type,
+            payload=payload,
+            headers=read_headers(wanted.headers),
+        )
+        return parse_message(payload, message_headers(message))
+    except InvalidRecord as error:
+        raise invalid(error.detail) from None
+
+
+def _is_exact(pattern: str) -> bool:
+    return not pattern.endswith("*")
+
+
+def trial_of(context: ApiContext, request: web.Request, receiver: Receiver, message: Message) -> DeliveryTrial:
+    """What a source keeps and its callback are for callers that may read that source."""
+    is_shown = may_read(request, message.source_id)
+    source = context.directory.source(message.source_id) if is_shown else Source(message.source_id)
+    begun = DeliveryTrial(receiver, source, message, now=context.clock.wall(), user_agent=context.user_agent)
+    if not is_shown:
+        begun.trial.notes.append(f"this key may not read the source {message.source_id}: no keep, no callback")
+    if context.answer_secrets:
+        begun.trial.notes.append("a delivery also carries relay-answer-url, if the relay has a public URL")
+    return begun
+
+
+def respond(begun: DeliveryTrial, wanted: WantedTrial) -> None:
+    """Continue with the responses that were pasted. Raises a Problem."""
+    statuses = [response_of(each, f"/status_responses/{at}") for at, each in enumerate(wanted.status_responses)]
+    if wanted.response is not None:
+        begun.respond(response_of(wanted.response, "/response"), statuses)
+    elif statuses:
+        raise invalid("Give the response to the POST, too.", pointer="/response")
+
+
+def try_view(begun: DeliveryTrial) -> TryView:
+    trial, receiver, message, callback = begun.trial, begun.receiver, begun.message, begun.source.callback
+    secrets = (*receiver.post.secrets, *(callback.secrets if callback is not None else ()))
+    return {
+        "name": receiver.name,
+        "source_id": message.source_id,
+        "message_id": message.message_id,
+        "request": None if trial.request is None else request_view(trial.request, receiver.post),
+        "outcome": None if trial.outcome is None else _OUTCOMES[type(trial.outcome)],
+        "rule": trial.rule,
+        "readings": [_reading_view(each, secrets) for each in trial.readings],
+        "next": None if trial.next is None else request_view(trial.next, receiver.post),
+        "callback": None if trial.callback is None or callback is None else request_view(trial.callback, callback),
+        "errors": [{"place": each.place, "detail": redacted(each.detail, secrets)} for each in trial.faults],
+        "notes": [redacted(each, secrets) for each in trial.notes],
+    }
+
+
+def _reading_view(reading: ChainReading, secrets: tuple[str, ...]) -> ReadingView:
+    detail = ""
+    match reading:
+        case AskLater(kind=kind, detail=said):
+            detail = said or kind.replace("_", " ")
+        case NoAnswer(said):
+            detail = said
+    return {"meaning": _READINGS[type(reading)], "detail": redacted(detail, secrets)}
+
+
+def response_of(given: str | PastedResponse, pointer: str) -> Response:
+    """Raises a Problem."""
+    if isinstance(given, str):
+        given = _pasted(given.strip("\r\n"), pointer)
+    body = given.body if isinstance(given.body, str) else msgspec.json.encode(given.body).decode()
+    if not 100 <= given.status <= 999:
+        raise invalid(f"the status {given.status} is no HTTP status", pointer=pointer)
+    return Response(given.status, {name.lower(): value for name, value in given.headers.items()}, body.encode())
+
+
+def _pasted(text: str, pointer: str) -> PastedResponse:
+    if not text.lstrip().startswith("HTTP/"):
+        try:
+            return msgspec.json.decode(text, type=PastedResponse)
+        except msgspec.DecodeError as error:
+            raise invalid(f"The response {_FORM}: {error}.", pointer=pointer) from None
+    head, *rest = _HEAD_END.split(text.lstrip(), maxsplit=1)
+    if rest and rest[0].startswith("HTTP/"):  # an interim response, as 100
+        return _pasted(rest[0], pointer)
+    first, *lines = head.splitlines()
+    status = _STATUS_LINE.fullmatch(first)
+    if status is None:
+        raise invalid(f"The response {_FORM}; it begins with {first[:80]!r}.", pointer=pointer)
+    headers = {}
+    for line in lines:
+        name, _, value = line.partition(":")
+        headers[name.strip()] = value.strip()
+    return PastedResponse(int(status[1]), headers, rest[0] if rest else "")
+
+
+class TryResource:
+    """The route; see the module's first lines."""
+
+    def __init__(self, context: ApiContext) -> None:
+        self._context = context
+
+    @route(
+        "POST",
+        "/v1/receivers/{name}/try",
+        scope=RECEIVER,
+        audit=UNAUDITED,
+        id="tryReceiver",
+        noun="receivers",
+        parameters=(NAME,),
+        body=json_of(WantedTrial),
+        most_bytes=MOST_BYTES,
+        answers=(DocumentedResponse(200, "What the relay would do.", json_of(TryView)),),
+        problems=(INVALID_RECEIVER,),
+        example=Example(200, path={"name": "ci"}, body={"payload": {"ref": "refs/heads/main"}}),
+    )
+    async def try_(self, request: web.Request, name: str, body: WantedTrial) -> web.Response:
+        """Show what the relay would do with a payload, without sending anything.
+
+        The request to the receiver; of a pasted response its meaning, the rule that decided, and the status GET that
+        follows; and the callback to the sender. What cannot be made is in `errors`, field by field.
+        """
+        receiver = usable_receiver(self._context, name)
+        message = message_of(receiver, body, self._context.new_id())
+        begun = trial_of(self._context, request, receiver, message)
+        respond(begun, body)
+        return json_response(200, try_view(begun))
