@@ -24,6 +24,7 @@ from relay.pages.message import MessageDetailPage
 from relay.pages.messages import Messages
 from relay.pages.overview import Overview
 from relay.pages.page import Fragment, Handler, Page, PageRoutes, Tail
+from relay.pages.receiver_try import ReceiverTryPage
 from relay.pages.receivers import ReceiverDetailPage, ReceiversPage
 from relay.pages.render import Renderer
 from relay.pages.session import (
@@ -285,7 +286,7 @@ class _Actions(Page):
 PAGES: Final[tuple[Page, ...]] = (
     Overview(),
     *(Messages(), MessageDetailPage()),
-    *(ReceiversPage(), ReceiverDetailPage(), SourcesPage()),
+    *(ReceiversPage(), ReceiverDetailPage(), ReceiverTryPage(), SourcesPage()),
     *(FailedPage(), ReplaysPage()),
     *(WorkersPage(), Trying(), System(), Doctor()),
     *(Portal(), SignIn(), _Actions()),

@@ -156,6 +156,40 @@ async def test_a_receiver_is_registered_and_removed(tmp_path: Path, visiting: Vi
         assert "made-here" not in names
 
 
+async def test_a_receiver_is_tried_before_anything_is_sent(tmp_path: Path, visiting: Visiting) -> None:
+    async with relay_with_receivers(tmp_path) as dev, visiting(dev.url) as visitor:
+        await dev.receiver(
+            "build",
+            "http://127.0.0.1:9/jobs",
+            headers={"authorization": "Bearer canary-4711"},
+            request={"json": {"branch": "${{ payload.ref }}"}},
+            outcomes=[{"when": "response.status == 201", "is": "accepted"}],
+            status_steps=[{"url": "${{ response.headers.location }}", "until": "body.done"}],
+        )
+        main = visitor.page.locator("main")
+        await log_in(visitor, "/ui/receivers/build")
+        await visitor.page.get_by_role("link", name="Try", exact=True).click()
+        await heading(visitor, "Try build")
+        await visitor.page.get_by_label("Payload").fill('{"other": 1}')
+        await press(visitor, "Show")
+        await expect(visitor.page.get_by_role("alert")).to_contain_text("request.json.branch")
+
+        await visitor.page.get_by_label("Payload").fill('{"ref": "' + HOSTILE.partition("\x1b")[0] + '"}')
+        posted = "HTTP/1.1 201 Created\nLocation: /jobs/7\n\n"
+        await visitor.page.get_by_label("Response", exact=False).first.fill(posted)
+        await press(visitor, "Show")
+        await expect(main).to_contain_text('{"branch":"<img src=x')
+        await expect(main).to_contain_text("accepted by outcomes[0]: response.status == 201")
+        await expect(main).to_contain_text("GET http://127.0.0.1:9/jobs/7")
+        await expect(main).not_to_contain_text("canary-4711")
+        await visitor.assert_accessible()
+        await visitor.assert_fits()
+
+        await press(visitor, "Send it once")
+        await expect(visitor.page.get_by_role("status")).to_contain_text("No response")
+        await expect(main).to_contain_text("not processed")
+
+
 async def test_a_replay_says_first_how_many_it_would_be(tmp_path: Path, visiting: Visiting) -> None:
     async with relay_with_receivers(tmp_path) as dev, visiting(dev.url) as visitor:
         await log_in(visitor, "/ui/receivers/ci")
@@ -186,7 +220,7 @@ async def test_the_callback_of_a_source_is_paused_and_resumed(tmp_path: Path, vi
 async def test_the_pages_can_be_used_by_everybody_and_fit_a_phone(
     tmp_path: Path, visiting: Visiting, scheme: str
 ) -> None:
-    paths = ("", "/ci", "/gone", "/new", "/ci/edit", "/ci/remove")
+    paths = ("", "/ci", "/gone", "/new", "/ci/edit", "/ci/remove", "/ci/try")
     async with (
         relay_with_receivers(tmp_path) as dev,
         visiting(dev.url, color_scheme=scheme) as wide,
