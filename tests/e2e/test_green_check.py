@@ -5,8 +5,8 @@ GitHub is emulated, the Buildbot is a real one. The relay dies, and Buildbot doe
 
 import signal
 from collections import Counter
-from collections.abc import AsyncIterator
-from contextlib import AsyncExitStack
+from collections.abc import AsyncIterator, Callable
+from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -176,19 +176,26 @@ class Systems:
         await self.github.until(lambda: self.finished() >= count, ALL_S)
 
 
-@pytest_asyncio.fixture(params=[with_presets, without_presets])
-async def systems(tmp_path: Path, request: pytest.FixtureRequest) -> AsyncIterator[Systems]:
+@asynccontextmanager
+async def running_systems(folder: Path, entries: Callable[[str, str], dict[str, Any]]) -> AsyncIterator[Systems]:
+    """`entries`: of the receivers file."""
     async with AsyncExitStack() as stack:
         github = GitHubEmulator(TOKEN, branches=BRANCHES)
         await github.start()
         stack.push_async_callback(github.stop)
         ci_port, relay_port = free_ports(2)
-        buildbot = await stack.enter_async_context(running_buildbot(tmp_path / "ci", ci_port))
-        (tmp_path / "receivers.yaml").write_text(yaml.safe_dump(request.param(github.api, buildbot.url)))
-        systems = Systems(github, buildbot, tmp_path, relay_port, RelayProcess(cwd=tmp_path), stack, [], set())
+        buildbot = await stack.enter_async_context(running_buildbot(folder / "ci", ci_port))
+        (folder / "receivers.yaml").write_text(yaml.safe_dump(entries(github.api, buildbot.url)))
+        systems = Systems(github, buildbot, folder, relay_port, RelayProcess(cwd=folder), stack, [], set())
         await systems.start_relay()
         await systems.add_hook()
         yield systems
+
+
+@pytest_asyncio.fixture(params=[with_presets, without_presets])
+async def systems(tmp_path: Path, request: pytest.FixtureRequest) -> AsyncIterator[Systems]:
+    async with running_systems(tmp_path, request.param) as running:
+        yield running
 
 
 async def test_each_commit_gets_its_own_result(systems: Systems) -> None:
