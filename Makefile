@@ -52,8 +52,9 @@ again: $(READY) ## Run the tests that failed last once more, one after the other
 speed: $(READY) ## Check what a message may cost in our own Python; on a quiet machine
 	$(BIN)/pytest tests/speed
 
-screenshots: $(READY) ## Make the pictures of the pages in docs/images anew
+screenshots: $(READY) $(BUILDBOT) ## Make the pictures of the pages in docs/images anew
 	$(BIN)/python -m tests.browser.screenshots
+	$(BIN)/python -m tests.e2e.screenshots
 
 reference: $(RUNNABLE) ## Write docs/reference/ anew, which is made of the code
 	$(BIN)/python -m relay.cli.reference docs/reference
