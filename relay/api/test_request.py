@@ -26,7 +26,7 @@ from relay.domain.receiver import Endpoint, Receiver
 from relay.domain.redact import shown_body, shown_response_headers
 from relay.domain.requests import ping_request, trial_body
 from relay.schema.attempts import FailureView, ResponseView
-from relay.schema.trials import TrialView, WantedTrial
+from relay.schema.trials import SampleMessage, TrialView
 from relay.telemetry.logging import get_logger
 from workers.trial import DeliveryTrial
 
@@ -104,13 +104,13 @@ class TrialResource:
         id="testReceiver",
         noun="receivers",
         parameters=(NAME,),
-        body=json_of(WantedTrial, required=False),
+        body=json_of(SampleMessage, required=False),
         most_bytes=MOST_BYTES,
         answers=(DocumentedResponse(200, "What was sent, and what came of it.", json_of(TrialView)),),
         problems=(INVALID, INVALID_RECEIVER, UNVERIFIED),
         example=Example(200, path={"name": "ci"}),
     )
-    async def test(self, request: web.Request, name: str, body: WantedTrial) -> web.Response:
+    async def test(self, request: web.Request, name: str, body: SampleMessage) -> web.Response:
         """Send a receiver one signed ping, or a payload, and return its response.
 
         A `relay.ping`, sent as deliveries are, also to one that is paused or offline; it counts for nothing. One at a
@@ -119,7 +119,7 @@ class TrialResource:
         receiver whose settings have a `request` has to be given one.
         """
         receiver, clock = self._receiver(name), self._context.clock
-        begun = None if body == WantedTrial() else self._begun(request, receiver, body)
+        begun = None if body == SampleMessage() else self._begun(request, receiver, body)
         sent = self._ping(receiver) if begun is None else _request_of(begun)
         wait_s = self._turns.take(receiver.name, clock.monotonic())
         if wait_s > 0:
@@ -152,9 +152,7 @@ class TrialResource:
         now, user_agent, body = self._context.clock.wall(), self._context.user_agent, trial_body(receiver.name)
         return ping_request(receiver.post, secrets.token_hex(16), now=now, user_agent=user_agent, body=body)
 
-    def _begun(self, request: web.Request, receiver: Receiver, wanted: WantedTrial) -> DeliveryTrial:
-        if wanted.response is not None or wanted.status_responses:
-            raise invalid("A request that is sent gets a real response.", pointer="/response")
+    def _begun(self, request: web.Request, receiver: Receiver, wanted: SampleMessage) -> DeliveryTrial:
         return trial_of(self._context, request, receiver, message_of(receiver, wanted, self._context.new_id()))
 
     async def _exchanged(self, receiver: Receiver, request: Request, begun: DeliveryTrial | None) -> TrialView:

@@ -37,7 +37,15 @@ from relay.domain.secrecy import redacted
 from relay.domain.status import AnswerReady, AskLater, NeverSeen, StatusGone, StillRunning
 from relay.domain.status_chain import ChainReading, NoAnswer, StepFinished
 from relay.schema.attempts import RequestView
-from relay.schema.trials import OutcomeWord, PastedResponse, ReadingView, ReadingWord, TryView, WantedTrial
+from relay.schema.trials import (
+    OutcomeWord,
+    PastedResponse,
+    ReadingView,
+    ReadingWord,
+    SampleMessage,
+    TryView,
+    WantedTrial,
+)
 from workers.trial import DeliveryTrial
 
 SOURCE: Final = "try-it"
@@ -90,7 +98,7 @@ def usable_receiver(context: ApiContext, name: str) -> Receiver:
     raise no_receiver(name)
 
 
-def message_of(receiver: Receiver, wanted: WantedTrial, new_id: str) -> Message:
+def message_of(receiver: Receiver, wanted: SampleMessage, new_id: str) -> Message:
     """The message to try, as the relay would read it. `new_id`: for one without an id. Raises a Problem."""
     if (wanted.payload is UNSET) == (wanted.text is None):
         raise invalid("Give either payload, a JSON value, or text.", pointer="/payload")

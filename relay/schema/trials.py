@@ -19,10 +19,9 @@ class PastedResponse(msgspec.Struct, forbid_unknown_fields=True):
     body: Any = ""
 
 
-class WantedTrial(msgspec.Struct, forbid_unknown_fields=True):
-    """`payload`: any JSON value; or else `text`, with its `content_type`. `headers`, `type`, `source`, `id`: of the
-    message; by default what the receiver subscribes to, and a new id. `response`: to the POST, `status_responses`: to
-    the status GETs that follow; as objects, or as texts that begin with the status line, as curl -i prints them."""
+class SampleMessage(msgspec.Struct, forbid_unknown_fields=True):
+    """A message to try. `payload`: any JSON value; or else `text`, with its `content_type`. `source` and `type`: by
+    default the first that the receiver subscribes to. `id`: by default a new one."""
 
     payload: msgspec.Raw | UnsetType = UNSET
     text: str | None = None
@@ -31,6 +30,12 @@ class WantedTrial(msgspec.Struct, forbid_unknown_fields=True):
     type: str | None = None
     source: str | None = None
     id: str | None = None
+
+
+class WantedTrial(SampleMessage, forbid_unknown_fields=True):
+    """A message to try, with responses. `response`: to the POST, `status_responses`: to the status GETs that follow; as
+    objects, or as texts that begin with the status line, as curl -i prints them."""
+
     response: str | PastedResponse | None = None
     status_responses: list[str | PastedResponse] = []
 
