@@ -158,7 +158,7 @@ def _arrivals(world: World, wire: Wire, story: Story) -> Iterator[str]:
         counted[path, message, headers["relay-generation"]] += 1
         if body not in story.payloads(message):
             yield f"{message} arrived at {path} with other bytes"
-    asked = {f"/{name}" for name, one in world.known.receivers().items() if one.status_endpoint}
+    asked = {f"/{name}" for name, one in world.known.receivers().items() if one.status_endpoint or one.status_steps}
     for (path, message, generation), copies in counted.items():
         if copies > (1 if path in asked else story.copies(message)):
             yield f"I3: {message} in generation {generation} arrived {copies} times at {path}"

@@ -13,9 +13,11 @@ from msgspec import structs
 from relay.config.receivers_file import parse_receivers_file
 from relay.config.settings import Settings
 from relay.control.apply import apply_file
+from relay.domain.expression import STATUS, Expression
 from relay.domain.hop import decode_hop, encode_hop
 from relay.domain.message import Message, parse_message
-from relay.domain.receiver import Receiver
+from relay.domain.receiver import Receiver, StatusStep
+from relay.domain.template import template
 from relay.domain.topics import SHARED, lane_of
 from relay.log.partitioner import partition_of
 from relay.log.port import Coordinate, Record, TopicPartition
@@ -63,7 +65,16 @@ class Setup(NamedTuple):
     settings: Settings
 
 
-CALM = Setup(RECEIVERS, HELD)
+BUILDS = (
+    StatusStep(template("http://later/later/${{ message.id }}", STATUS), Expression("has(body.built)", STATUS)),
+    StatusStep(
+        template("http://later/build/${{ steps[0].body.built }}", STATUS), Expression("has(body.built)", STATUS)
+    ),
+)
+CALM = Setup(
+    [replace(one, status_endpoint=None, status_steps=BUILDS) if one.name == "later" else one for one in RECEIVERS], HELD
+)
+"""The answer that comes later is asked for in two steps."""
 SUBSCRIBERS: Sequence[str] = tuple(f"subscriber{number}" for number in range(1_000))
 WIDE = Setup(
     [
