@@ -108,6 +108,10 @@ def oauth2(canaries: Canaries, url: str, auth: str, place: str = "") -> dict[str
     return {"token_url": token_url, "client_id": "us", "client_secret": secret, "auth": auth}
 
 
+def own_request(canaries: Canaries, place: str = "") -> dict[str, Any]:
+    return {"headers": {"x-token": canaries.text(f"{place}request.headers")}, "json": {"id": "${{ message.id }}"}}
+
+
 def proxy(canaries: Canaries, field: str) -> str:
     return f"http://us:{canaries.text(field)}@127.0.0.1:9"
 
@@ -122,7 +126,7 @@ def receivers(canaries: Canaries, url: str) -> dict[str, dict[str, Any]]:
     del granted["bearer_token"]
     return {
         "oauth": {**granted, **once, "oauth2": oauth2(canaries, url, "basic")},
-        "plain": {**plain, **once, "status_endpoint": status},
+        "plain": {**plain, **once, "status_endpoint": status, "request": own_request(canaries)},
         "tls": {**tls, **once, "tls": canaries.certificate("tls.client_key")},
     }
 
@@ -137,6 +141,7 @@ def file(canaries: Canaries, url: str) -> dict[str, Any]:
         "sources": {
             "hooks": source(canaries, url),
             "granted": {"callback": granted},
+            "own": {"callback": {**called, "request": own_request(canaries, "callback.")}},
             "behind": {"callback": {**called, "proxy": proxy(canaries, "callback.proxy")}},
         },
     }

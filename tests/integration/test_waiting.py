@@ -155,7 +155,7 @@ async def test_paused(place: Place) -> None:
         await watcher.control("ci", "pause")
         await watcher.send("ci", "m-1")
         delivery = await watcher.waits_for("m-1", "paused")
-        send = ("send", "--source", SOURCE, "--receiver", "ci", "--id", "m-2", "--wait", "0.2", "-")
+        send = ("send", "--source", SOURCE, "--receiver", "ci", "--id", "m-2", "--wait", "2", "-")
         code, output = await relay(running, *send, stdin=b"{}")
         assert code == 1
         assert "it is arrived now; ci waits: paused" in output
