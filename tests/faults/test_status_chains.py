@@ -16,8 +16,8 @@ from tests.fakes.surroundings import Surroundings
 from tests.fakes.virtual_time import run_virtually
 from tests.fakes.world import World, message, receiver
 
-ITEM_S = 5.0
-BUILD_S = 30.0
+ITEM_S = 3.0
+BUILD_S = 12.0
 STEPS = (
     StatusStep(template("${{ response.headers.location }}", STATUS), Expression("has(body.executable)", STATUS)),
     StatusStep(template("${{ steps[0].body.executable }}", STATUS), Expression("!body.building", STATUS)),
@@ -83,7 +83,7 @@ def test_no_crash_at_any_call_takes_a_chain_back(after: bool) -> None:
     async def story(blow_at: int) -> None:
         world = await _world()
         crashing = Fuse(blow_at, after=after)
-        await world.run(crashing, 60)
+        await world.run(crashing, 60, until=lambda: world.outside.results() == EXPECTED)
         await world.run(Fuse(), 200, until=lambda: world.outside.results() == EXPECTED)
         place = f"call {blow_at}, {crashing.names[-1]}"
         assert world.outside.results() == EXPECTED, place
