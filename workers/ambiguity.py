@@ -17,7 +17,6 @@ from relay.domain.identity import webhook_id
 from relay.domain.receiver import Receiver
 from relay.domain.status import AnswerReady, AskLater, NeverSeen, StatusGone, StillRunning, status_url
 from relay.domain.status_chain import ChainPosition, ChainReading, NoAnswer, StepFinished, first_position
-from relay.domain.template import UrlRefused
 from relay.engine.work import Dead, Decision, Done, Later, Resend, Step
 from relay.state.attempts import Change
 from relay.state.rows import Result, Stage
@@ -110,7 +109,7 @@ def _url(receiver: Receiver, work: Delivery) -> ChainPosition | Dead:
     if receiver.status_steps:
         try:
             return first_position(receiver, work.hop, work.record.value or b"")
-        except (ExpressionError, UrlRefused) as error:
+        except ExpressionError as error:
             return Dead("ambiguous", f"the outcome of an attempt is unknown, and the receiver cannot be asked: {error}")
     identity = webhook_id(delivery.source_id, delivery.message_id)
     return ChainPosition(

@@ -42,7 +42,6 @@ from relay.domain.status_chain import (
     next_position,
     step_of,
 )
-from relay.domain.template import UrlRefused
 from relay.domain.topics import Topics
 from relay.engine.work import FINISHED_AT, Dead, Decision, Done, GateRules, Later, Step
 from relay.log.port import NewRecord, Record
@@ -109,7 +108,7 @@ class Awaited(HopWork):
             return None
         try:
             position = first_position(self.receiver, self.hop, self.record.value or b"")
-        except (ExpressionError, UrlRefused):
+        except ExpressionError:
             return None
         self.move_to(position)
         return position.url
@@ -253,7 +252,7 @@ class FromReceiverAsync:
         """The chain goes on from a parked copy, so that no crash takes it back to a step that may no longer exist."""
         try:
             work.move_to(next_position(work.receiver, work.hop, work.record.value or b"", response, polls=work.polls))
-        except (ExpressionError, UrlRefused) as error:
+        except ExpressionError as error:
             work.move_to(str(error))
             return structs.replace(self._later(work, inf, "no next step", up=True), park=True, detail=str(error))
         step = step_of(work.receiver, decode_chain(work.hop.chain).step)

@@ -50,7 +50,6 @@ from relay.domain.schedule import backoff
 from relay.domain.secrecy import redacted
 from relay.domain.status import StatusTemplateError, status_url, unaskable
 from relay.domain.status_chain import ChainPosition, first_position
-from relay.domain.template import UrlRefused
 from relay.domain.topics import SHARED, Topics, lane_of
 from relay.domain.urls import location_url
 from relay.domain.variables import delivery_variables, response_variables
@@ -197,7 +196,7 @@ class ToReceiver:
                 answer_url=outside.answer_url(receiver, work.hop),
                 user_agent=outside.user_agent,
             )
-        except (ExpressionError, UrlRefused) as error:
+        except ExpressionError as error:
             return Dead("invalid", str(error))
         begun = outside.clock.monotonic()
         about = work.purpose("post", receiver.post, work.attempts, work.attempts - 1)
@@ -315,7 +314,7 @@ def _unfillable(work: Delivery) -> str | None:
         return None
     try:
         own_request(post.request, post, _variables(work, 1))
-    except (ExpressionError, UrlRefused) as error:
+    except ExpressionError as error:
         return str(error)
     return None
 
@@ -357,7 +356,7 @@ def _first_position(work: Delivery, response: Response | None = None) -> tuple[C
     hop = structs.replace(work.hop, attempt=work.attempts)
     try:
         return first_position(work.receiver, hop, work.record.value or b"", response), None
-    except (ExpressionError, UrlRefused) as error:
+    except ExpressionError as error:
         return None, str(error)
 
 

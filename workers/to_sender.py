@@ -42,7 +42,6 @@ from relay.domain.outcome import Outcome as PostOutcome
 from relay.domain.receiver import Endpoint, RetryPolicy, Source
 from relay.domain.requests import callback_request
 from relay.domain.result_delivery import Handover, handover, to_code
-from relay.domain.template import UrlRefused
 from relay.domain.topics import TopicSpec
 from relay.engine.work import Call, Dead, Decision, Done, GateRules, Later, Outcome, Resend, Seen, Step, row_of
 from relay.log.port import NewRecord, Record
@@ -243,7 +242,7 @@ class ToSender:
                 user_agent=outside.user_agent,
                 attempt=work.attempts,
             )
-        except (ExpressionError, UrlRefused) as error:
+        except ExpressionError as error:
             return Dead("invalid", f"callback: {error}") if work.progress is None else Done(result=_DROPPED)
         about = work.purpose(_kind_of(work), callback, work.attempts, work.hop.attempt)
         return outside.post(work, about, request, partial(self._heard, work, callback))

@@ -22,7 +22,6 @@ from relay.domain.requests import callback_request, post_request, status_request
 from relay.domain.result_delivery import Handover, handover
 from relay.domain.status import AnswerReady
 from relay.domain.status_chain import ChainReading, NoAnswer, StepFinished, next_position
-from relay.domain.template import UrlRefused
 from relay.domain.topics import Topics
 from relay.domain.urls import shown
 from relay.domain.variables import (
@@ -137,7 +136,7 @@ class DeliveryTrial:
                 answer_url=None,
                 user_agent=self._user_agent,
             )
-        except (ExpressionError, UrlRefused) as error:
+        except ExpressionError as error:
             form = receiver.post.request
             self._add(() if form is None else errors_in(form, self._variables()), error)
             return None
@@ -179,7 +178,7 @@ class DeliveryTrial:
             case StepFinished(response):
                 try:
                     at = next_position(self.receiver, work.hop, self.message.payload, response, polls=polls)
-                except (ExpressionError, UrlRefused) as error:
+                except ExpressionError as error:
                     trial.faults.append(_fault(str(error)))
                     return False
                 work.hop = structs.replace(work.hop, status_url=at.url, chain=at.text)
@@ -228,7 +227,7 @@ class DeliveryTrial:
             self.trial.callback = callback_request(
                 callback, hop, value, now=self._now, user_agent=self._user_agent, attempt=1
             )
-        except (ExpressionError, UrlRefused) as error:
+        except ExpressionError as error:
             form = callback.request
             self._add(
                 () if form is None else errors_in(form, callback_variables(hop, value)), error, within="callback."

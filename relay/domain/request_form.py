@@ -52,8 +52,7 @@ class FilledRequest:
 
 
 def fill_request(form: RequestForm, variables: Variables, *, url: str, origins: Sequence[str]) -> FilledRequest:
-    """`url`: the endpoint's own; `origins`: those to which another one may lead. Raises ExpressionError, and
-    UrlRefused."""
+    """`url`: the endpoint's own; `origins`: those to which another one may lead. Raises ExpressionError."""
     if form.url is not None:
         url = url_of(form.url, variables, base=url, origins=origins)
     query = "&".join(f"{quote(name, safe='')}={quote(made.text(variables), safe='')}" for name, made in form.query)

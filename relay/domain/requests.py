@@ -66,8 +66,8 @@ def post_request(
     """The POST of a delivery. `attempt`: 1-based. `sequence`: None if order does not matter. `now`: Unix seconds.
     `out_of_order`: later messages of its order key may have arrived before it.
 
-    Raises ValueError if a secret of the receiver cannot sign; ExpressionError and UrlRefused if its own form of
-    requests cannot be filled in.
+    Raises ValueError if a secret of the receiver cannot sign; ExpressionError if its own form of requests
+    cannot be filled in.
     """
     delivery, filled, body, content_type = hop.delivery, None, payload, hop.content_type
     if receiver.post.request is not None:
@@ -106,7 +106,7 @@ def post_request(
 
 
 def own_request(form: RequestForm, endpoint: Endpoint, variables: Variables) -> FilledRequest:
-    """The endpoint's own form of requests with values. Raises ExpressionError, and UrlRefused."""
+    """The endpoint's own form of requests with values. Raises ExpressionError."""
     return fill_request(form, variables, url=endpoint.url, origins=(endpoint.url, *endpoint.allow_origins))
 
 
@@ -207,8 +207,8 @@ def callback_request(
     """The request with an answer, a failure notice, or progress, to the sender's callback. `hop`, `body`: of the
     `to_sender` record.
 
-    Raises ValueError if a secret of the callback cannot sign; ExpressionError and UrlRefused if its own form of
-    requests cannot be filled in.
+    Raises ValueError if a secret of the callback cannot sign; ExpressionError if its own form of requests
+    cannot be filled in.
     """
     failed, filled, content_type = hop.outcome == "failed", None, hop.content_type
     if source_callback.request is not None:

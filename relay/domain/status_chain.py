@@ -94,7 +94,7 @@ def can_be_asked_first(receiver: Receiver) -> bool:
 def first_position(receiver: Receiver, hop: Hop, payload: bytes, response: Response | None = None) -> ChainPosition:
     """Where to ask after a POST. `response`: None if it is not known.
 
-    Raises ExpressionError and UrlRefused.
+    Raises ExpressionError.
     """
     variables = delivery_variables(hop, payload, attempt=hop.attempt)
     whole = {} if response is None else response_value(response)
@@ -104,7 +104,7 @@ def first_position(receiver: Receiver, hop: Hop, payload: bytes, response: Respo
 def next_position(receiver: Receiver, hop: Hop, payload: bytes, response: Response, *, polls: int) -> ChainPosition:
     """Where to ask after the current step. `response`: the one that finished it. `polls`: status GETs so far.
 
-    Raises ExpressionError and UrlRefused.
+    Raises ExpressionError.
     """
     chain, variables = decode_chain(hop.chain), delivery_variables(hop, payload, attempt=hop.attempt)
     at = chain.step + 1

@@ -6,7 +6,6 @@ from dataclasses import dataclass
 from typing import Final
 from urllib.parse import quote, urljoin, urlsplit
 
-from relay.domain.errors import RelayError
 from relay.domain.expression import Expression, ExpressionError, Path, Variables, VariableScope, check_expression
 from relay.domain.headers import MOST_URL
 from relay.domain.urls import joined_url, path_fault, same_origin, shown
@@ -164,7 +163,7 @@ def templates_in(made: Tree) -> Iterator[Template]:
 # --- URLs ---------------------------------------------------------------------------------------------------------
 
 
-class UrlRefused(RelayError):
+class UrlRefused(ExpressionError):
     """A URL with expressions came out as one that must not be requested; the message says why."""
 
 
@@ -193,7 +192,7 @@ def url_of(made: Template, variables: Variables, *, base: str, origins: Sequence
     is a URL itself. That, or the text before the first expression, may be relative to `base`. `origins`: those it may
     lead to, as URLs.
 
-    Raises ExpressionError, and UrlRefused.
+    Raises ExpressionError, which is UrlRefused for one that must not be requested.
     """
     parts: list[str] = []
     for at, piece in enumerate(made.pieces):
