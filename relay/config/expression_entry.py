@@ -117,20 +117,13 @@ class RequestEntry(Entry):
 
 def _pairs(texts: Mapping[str, str], scope: VariableScope, place: str) -> Iterator[tuple[str, Template]]:
     for name, text in texts.items():
-        yield name, _template(text, scope, f"{place}.{name}")
-
-
-def _template(text: str, scope: VariableScope, place: str) -> Template:
-    try:
-        return template(text, scope, place)
-    except ValueError as error:
-        raise ValueError(f"{place}: {error}") from None
+        yield name, template(text, scope, f"{place}.{name}")
 
 
 def url_template(text: str, scope: VariableScope, place: str, *, leading: bool, relative: bool = False) -> Template:
     """The template of a URL. `leading`: it may begin with an expression; `relative`: it may be relative to the URL of
     the endpoint. Raises ValueError."""
-    made = _template(text, scope, place)
+    made = template(text, scope, place)
     check_url_template(made, allows_leading=leading, allows_relative=relative)
     shown = with_references_replaced(text, lambda _: "x")
     if made.is_constant and not has_reference(text):

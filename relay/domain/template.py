@@ -85,21 +85,27 @@ class Template:
 
 
 def template(text: str, scope: VariableScope, place: str = "") -> Template:
-    """Raises ValueError for an expression that is wrong or not closed; see `check_expression`."""
-    pieces: list[str | Expression] = []
+    """Raises ValueError for an expression that is wrong or not closed, with the place in front; see
+    `check_expression`."""
+    try:
+        return Template(tuple(_pieces(text, scope, place)), place)
+    except ValueError as error:
+        raise ValueError(f"{place}: {error}" if place else str(error)) from None
+
+
+def _pieces(text: str, scope: VariableScope, place: str) -> Iterator[str | Expression]:
     end = 0
     for start, stop in spans_of_expressions(text):
         if start > end:
-            pieces.append(text[end:start])
+            yield text[end:start]
         inner = text[start + len(OPENING) : stop - 2]
         check_expression(inner, scope)
-        pieces.append(Expression(inner, scope, place))
+        yield Expression(inner, scope, place)
         end = stop
     if OPENING in text[end:]:
         raise ValueError("an expression ${{ ... is not closed; write }} after it")
     if end < len(text):
-        pieces.append(text[end:])
-    return Template(tuple(pieces), place)
+        yield text[end:]
 
 
 def _text_of(expression: Expression, variables: Variables) -> str:
@@ -121,12 +127,9 @@ Tree = Template | tuple["Tree", ...] | Mapping[str, "Tree"] | int | float | bool
 
 
 def tree(value: object, scope: VariableScope, place: str) -> Tree:
-    """Raises ValueError as `template`, with the place in front."""
+    """Raises ValueError as `template`."""
     if isinstance(value, str):
-        try:
-            return template(value, scope, place)
-        except ValueError as error:
-            raise ValueError(f"{place}: {error}") from None
+        return template(value, scope, place)
     if isinstance(value, Mapping):
         return {str(key): tree(inner, scope, f"{place}.{key}") for key, inner in value.items()}
     if isinstance(value, list | tuple):
