@@ -44,6 +44,7 @@ from relay.domain.outcome import (
     judge,
 )
 from relay.domain.receiver import Receiver
+from relay.domain.request_form import RequestForm
 from relay.domain.requests import own_request, post_request
 from relay.domain.route import waits
 from relay.domain.schedule import backoff
@@ -143,7 +144,7 @@ class ToReceiver:
             return Dead("expired", f"not delivered within max_age after {work.attempts} attempts{said}")
         fault = unaskable_later(work, receiver) if receiver.status_endpoint or receiver.status_steps else None
         if fault is None and receiver.post.request is not None and not work.attempts:
-            fault = _unfillable(work)
+            fault = _unfillable(work, receiver.post.request)
         if fault is not None:
             return Dead("invalid", fault)
         return self._other_lane_first(work) if waits(receiver, work.hop.move) else None
@@ -307,13 +308,10 @@ class ToReceiver:
         return NewRecord(topic, work.record.key, work.record.value, encode_hop(hop))
 
 
-def _unfillable(work: Delivery) -> str | None:
+def _unfillable(work: Delivery, form: RequestForm) -> str | None:
     """Why the receiver's own form of requests cannot be filled in for the first attempt; None if it can."""
-    post = work.receiver.post
-    if post.request is None:
-        return None
     try:
-        own_request(post.request, post, _variables(work, 1))
+        own_request(form, work.receiver.post, _variables(work, 1))
     except ExpressionError as error:
         return str(error)
     return None

@@ -37,7 +37,7 @@ class ExpressionError(RelayError):
 
 @dataclass(frozen=True, slots=True)
 class VariableScope:
-    """The variables that expressions of one place may use. `fields`: of those variables that have fixed fields."""
+    """The variables that expressions of one place may use."""
 
     name: str
     variables: tuple[str, ...]
@@ -57,35 +57,36 @@ CALLBACK: Final = VariableScope("callback", ("message", "delivery", "answer", "k
 
 
 class Document:
-    """A JSON document that is decoded when an expression first needs it. `what`: its name in errors."""
+    """A JSON document that is decoded when an expression first needs it. `what`: its name in errors. `cut`: only its
+    beginning, which is not its value even if it is JSON."""
 
-    __slots__ = ("_content", "_decoded", "_what")
+    __slots__ = ("_content", "_decoded", "_source", "_what")
 
-    def __init__(self, content: bytes, what: str) -> None:
+    def __init__(self, content: bytes, what: str = "the body", *, cut: bool = False) -> None:
         self._content = content
-        self._what = what
+        self._source = b"" if cut else content
+        self._what = f"{what}, which was cut," if cut else what
         self._decoded: list[object] = []
 
     def value(self) -> object:
         """Raises ExpressionError if it is not JSON."""
         if not self._decoded:
             try:
-                self._decoded.append(msgspec.json.decode(self._content))
+                self._decoded.append(msgspec.json.decode(self._source))
             except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
                 raise ExpressionError(f"{self._what} is not JSON") from None
         return self._decoded[0]
 
+    def value_or_text(self) -> object:
+        """Its JSON, or else its text."""
+        try:
+            return self.value()
+        except ExpressionError:
+            return self._content.decode(errors="replace")
+
 
 Variables = Mapping[str, object]
 """Values by the name of the variable; a `Document` is decoded on demand."""
-
-
-def json_or_text(content: bytes) -> object:
-    """A body as the value of a variable: its JSON, or else its text."""
-    try:
-        return msgspec.json.decode(content)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-        return content.decode(errors="replace")
 
 
 @dataclass(frozen=True, slots=True)
@@ -250,9 +251,8 @@ def _value(name: str, variables: Variables) -> object:
 
 
 def _uses(text: str, scope: VariableScope) -> _Uses:
-    """A chain that names no variable, for example the name of a field that equals a variable's, only
-    adds to the paths. A path ends before a method, and before anything that is not a plain name or number.
-    """
+    """A field with the name of a variable only adds to the paths, which does no harm. A path ends before a method, and
+    before anything that is not a plain name or number."""
     paths: list[Path] = []
     repeated: Counter[str] = Counter()
     copies = loops = 0

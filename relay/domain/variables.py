@@ -5,7 +5,7 @@ from typing import Final
 import msgspec
 
 from relay.domain.exchange import Response
-from relay.domain.expression import Document, ExpressionError, Variables, json_or_text
+from relay.domain.expression import Document, ExpressionError, Variables
 from relay.domain.hop import Hop
 from relay.domain.identity import webhook_id
 from relay.domain.message import Message
@@ -55,16 +55,18 @@ def delivery_variables(hop: Hop, payload: bytes, *, attempt: int) -> Variables:
 
 
 def response_variables(response: Response) -> Variables:
-    """`response`, and its `body`; the beginning of a body that was cut is not its value."""
-    body = Document(b"", "the response's body, which was cut,") if response.truncated else None
-    return {"response": response_value(response), "body": body or Document(response.body, "the response's body")}
+    """`response`, and its `body`, which is decoded once for both."""
+    body = Document(response.body, "the response's body", cut=response.truncated)
+    return {"response": _response(response, body), "body": body}
 
 
 def response_value(response: Response) -> dict[str, object]:
     """A response as the value of a variable. A body that was cut is text."""
-    cut = response.truncated
-    body = response.body.decode(errors="replace") if cut else json_or_text(response.body)
-    return {"status": response.status, "headers": dict(response.headers), "body": body}
+    return _response(response, Document(response.body, cut=response.truncated))
+
+
+def _response(response: Response, body: Document) -> dict[str, object]:
+    return {"status": response.status, "headers": dict(response.headers), "body": body.value_or_text()}
 
 
 def callback_variables(hop: Hop, value: bytes) -> Variables:
@@ -84,7 +86,7 @@ def callback_variables(hop: Hop, value: bytes) -> Variables:
         "answer": {
             "status": hop.answer_status or 0,
             "content_type": "" if failed else hop.content_type or "",
-            "body": json_or_text(answer) if answer else None,
+            "body": Document(answer).value_or_text() if answer else None,
         },
     }
 
