@@ -8,10 +8,12 @@ from another site does not send its cookies, so a session cannot be detected; it
 more, from a page of ours, and then sends them.
 """
 
+import json
 import re
 import secrets
+from collections.abc import Sequence
 from http import HTTPStatus
-from typing import Final
+from typing import Final, NamedTuple
 
 from aiohttp import web
 
@@ -88,6 +90,36 @@ def _is_https(request: web.Request) -> bool:
     return request.secure or request.headers.get("X-Forwarded-Proto", "").strip().lower() == "https"
 
 
+class PendingForm(NamedTuple):
+    """A form that was sent after its session had ended. `fields`: names and values, without the form's token."""
+
+    path: str
+    fields: Sequence[tuple[str, str]]
+
+    @property
+    def label(self) -> str:
+        """The text of its button, if it has one."""
+        return dict(self.fields).get("label", "")
+
+    @classmethod
+    def parse(cls, text: str) -> "PendingForm | None":
+        """None unless `text` is one of the forms of the pages."""
+        try:
+            path, fields = json.loads(text)
+            found = cls(str(path), [(str(name), str(value)) for name, value in fields])
+        except (ValueError, TypeError):
+            return None
+        is_own = own_url(found.path) == found.path and found.path not in (HOME, LOG_IN)
+        return found if is_own else None
+
+
+def log_in_again(visit: Visit) -> web.Response:
+    """The log-in, after which the visitor may send the form once more."""
+    fields = [field for field in visit.fields_read if field[0] != "csrf"]
+    pending = json.dumps([visit.request.rel_url.raw_path_qs, fields]) if visit.fields_read else ""
+    return visit.show("login.html", status=401, to=visit.page, problem=None, pending=pending)
+
+
 class SignIn(Page):
     """Log-in with a key, log-out, and the theme."""
 
@@ -95,18 +127,22 @@ class SignIn(Page):
         routes.get("/login", self.form)
         routes.post("/login", self.log_in)
         routes.post("/logout", self.log_out)
+        routes.get("/pulse", self.pulse)
         routes.post("/theme", self.theme)
 
     async def form(self, visit: Visit) -> web.StreamResponse:
-        return visit.show("login.html", to=own_url(visit.request.query.get("to", HOME)), problem=None)
+        return visit.show("login.html", to=own_url(visit.request.query.get("to", HOME)), problem=None, pending="")
 
     async def log_in(self, visit: Visit) -> web.StreamResponse:
         form = await visit.form()
         key, to = form.get("key", "").strip(), own_url(form.get("to", HOME))
         session = await result_of(visit.api.sessions.create(key=key))
         if isinstance(session, ApiError):
-            return visit.show("login.html", status=session.status, to=to, problem=session)
-        response = see(to)
+            pending = form.get("pending", "")
+            return visit.show("login.html", status=session.status, to=to, problem=session, pending=pending)
+        request = PendingForm.parse(form.get("pending", ""))
+        visit.seed = session["token"]  # of the forms of this answer
+        response = see(to) if request is None else visit.show("login_pending.html", to=to, pending=request)
         keep_token(visit.request, response, session["token"])
         return response
 
@@ -121,6 +157,15 @@ class SignIn(Page):
             response = see(LOG_IN)
         forget_token(response)
         return response
+
+    async def pulse(self, visit: Visit) -> web.StreamResponse:
+        """Whether the session goes on, and which build answers. A page asks every other second."""
+        visit.note = None  # it is for the next page
+        session = await result_of(visit.api.sessions.get())
+        state = "ok"
+        if isinstance(session, ApiError):
+            state = "ended" if session.status == HTTPStatus.UNAUTHORIZED else "away"
+        return web.json_response({"state": state, "build": visit.shared["build"]})
 
     async def theme(self, visit: Visit) -> web.StreamResponse:
         form = await visit.form()

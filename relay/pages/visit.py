@@ -142,6 +142,12 @@ class Visit:
         return fields
 
     @property
+    def fields_read(self) -> Sequence[tuple[str, str]]:
+        """The fields of the form, if they were read; otherwise none."""
+        found: Sequence[tuple[str, str]] = self.request.get(_FIELDS, ())
+        return found
+
+    @property
     def is_partial(self) -> bool:
         """Whether htmx asks, for a part of the page that it is on."""
         return self.request.headers.get("HX-Request") == "true"

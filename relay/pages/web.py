@@ -36,6 +36,7 @@ from relay.pages.session import (
     SignIn,
     forget_token,
     keep_visitor,
+    log_in_again,
     new_visitor,
     token_of,
     visitor_of,
@@ -91,7 +92,7 @@ def create_pages(
     """`socket`: where the API of this process listens. `now`: Unix seconds. `shares`: of live pages. `portal_origins`:
     of pages that may show the portal in a frame."""
     statics, streams = _Statics(), Streams(shares)
-    visitors = _Visitors(Renderer(statics.url, now), portal_origins)
+    visitors = _Visitors(Renderer(statics.url, now), portal_origins, statics.build)
     app = web.Application(middlewares=[_with_headers])
     app.router.add_get("/static/{digest}/{name:.+}", statics.get)
     routes = _Routes(app.router, visitors, streams)
@@ -120,7 +121,8 @@ class _Visitors:
 
     api: AsyncRelay
 
-    def __init__(self, renderer: Renderer, portal_origins: Sequence[str]) -> None:
+    def __init__(self, renderer: Renderer, portal_origins: Sequence[str], build: str) -> None:
+        self._build = build
         self._portal_origins = portal_origins
         self._renderer = renderer
 
@@ -134,6 +136,7 @@ class _Visitors:
             "nav": [nav for nav in navigation if nav.portal or not in_portal],
             "here": _here([nav.href for nav in navigation], request.path),
             "version": __version__,
+            "build": self._build,
             "theme": theme if theme in THEMES else "system",
             "themes": THEMES,
         }
@@ -236,8 +239,9 @@ def _of_problem(visit: Visit, refused: ApiError) -> web.StreamResponse:
         over = visit.show("portal_over.html", status=401, detail=refused.detail, left=False)
         forget_token(over)
         return over
-    to = visit.url if visit.request.method in _READING and not visit.is_partial else HOME
-    log_in = str(visit.request.rel_url.with_path(LOG_IN).with_query(to=to))
+    if visit.request.method not in _READING and not visit.is_partial:
+        return log_in_again(visit)
+    log_in = str(visit.request.rel_url.with_path(LOG_IN).with_query(to=visit.page if visit.is_partial else visit.url))
     if visit.is_partial:
         return web.Response(headers={"HX-Redirect": log_in})
     return see(log_in)
@@ -309,6 +313,12 @@ class _Statics:
     def __init__(self) -> None:
         files = (file for file in sorted(FILES.rglob("*")) if file.suffix in _TYPES)
         self._files = {file.relative_to(FILES).as_posix(): _read(file) for file in files}
+
+    @property
+    def build(self) -> str:
+        """Changes with the version and with each file: a page of another build is old."""
+        digests = [__version__, *(file.digest for file in self._files.values())]
+        return hashlib.sha256(" ".join(digests).encode()).hexdigest()[:16]
 
     def url(self, name: str) -> str:
         """The address of a file. Raises KeyError."""

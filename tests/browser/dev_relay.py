@@ -16,7 +16,8 @@ from tests.servers.process import RelayProcess
 
 class DevRelay:
     """Runs with the block. `environ`: further settings. `key`: of the API, where it has one to be asked for. `data`:
-    the directory that it leaves behind; None: it leaves nothing. `module`: what is run, if that is not the relay."""
+    the directory that it leaves behind; None: it leaves nothing. `module`: what is run, if that is not the relay.
+    `port`: 0: a free one."""
 
     def __init__(
         self,
@@ -26,11 +27,12 @@ class DevRelay:
         key: str | None = None,
         data: Path | None = None,
         module: str = "relay",
+        port: int = 0,
     ) -> None:
         place = ("--ephemeral",) if data is None else ("--data-dir", str(data))
         own = {} if key is None else {"RELAY_API_KEY": key}
         self.process = RelayProcess(
-            *("dev", "--port", "0", "--no-demo", *place),
+            *("dev", "--port", str(port), "--no-demo", *place),
             cwd=directory,
             environ={"RELAY_LOG_FORMAT": "json"} | own | dict(environ or {}),
             module=module,

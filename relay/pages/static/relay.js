@@ -107,19 +107,66 @@
   };
 
   // live parts: a browser has six connections to a host, and those of tabs that nobody sees would use them up
+  const source = (part) => part["htmx-internal-data"]?.sseEventSource;
+  const connect = (part) => {
+    const fresh = part.cloneNode(true);
+    delete fresh.dataset.asleep;
+    fresh.querySelectorAll("[data-drawn]").forEach((figure) => { delete figure.dataset.drawn; figure.replaceChildren(); });
+    source(part)?.close();
+    part.replaceWith(fresh);
+    htmx.process(fresh);
+    settle(fresh);
+  };
   document.addEventListener("visibilitychange", () => document.querySelectorAll("[data-live]").forEach((part) => {
     if (document.hidden) {
-      part["htmx-internal-data"]?.sseEventSource?.close();
+      source(part)?.close();
       part.dataset.asleep = "1";
     } else if (part.dataset.asleep) {
-      const fresh = part.cloneNode(true);
-      delete fresh.dataset.asleep;
-      part.replaceWith(fresh);
-      htmx.process(fresh);
+      connect(part);
     }
   }));
 
+  // the connection: a page that does not hear from the relay, or whose session has ended, or of another build, says so
+  const PULSE_MS = 1500, page = document.documentElement;
+  const watch = (found) => {
+    const was = page.dataset.connection ?? "ok", bar = document.querySelector("[data-watch]");
+    const state = found === "ok" && was === "ended" ? "old" : found; // the forms of the page are of the former session
+    if (was === state || !bar) return;
+    if (state === "ok") delete page.dataset.connection; else page.dataset.connection = state;
+    bar.hidden = state === "ok";
+    bar.querySelectorAll("[data-when]").forEach((line) => { line.hidden = line.dataset.when !== state; });
+    const logIn = bar.querySelector("[data-log-in]");
+    if (logIn) logIn.href = `/ui/login?to=${encodeURIComponent(location.pathname + location.search)}`;
+    document.querySelectorAll("[data-following]").forEach((sign) => { sign.hidden = state !== "ok"; });
+    if (was === "lost") document.querySelectorAll("[data-live]").forEach((part) => { if (source(part)?.readyState !== 1) connect(part); });
+  };
+  const pulse = async () => {
+    try {
+      const answer = await fetch("/ui/pulse", { signal: AbortSignal.timeout(PULSE_MS), cache: "no-store" });
+      const { state, build } = await answer.json();
+      watch(state === "away" ? "lost" : state === "ok" && build !== page.dataset.build ? "old" : state);
+    } catch {
+      if (!leaving) watch("lost");
+    }
+  };
+  let leaving = false, beats = null, turn = 0;
+  const beat = async () => {
+    const own = ++turn;
+    if (!document.hidden) await pulse();
+    if (own === turn) beats = setTimeout(beat, page.dataset.connection === "ended" ? 20 * PULSE_MS : PULSE_MS);
+  };
+  window.addEventListener("pagehide", () => { leaving = true; });
+  window.addEventListener("pageshow", () => { leaving = false; });
+  document.addEventListener("visibilitychange", () => {
+    if (document.hidden || beats === null || !document.querySelector("[data-watch]")) return;
+    clearTimeout(beats);
+    beat();
+  });
+
   const settle = (root) => { offerCopies(root); each(root, "[data-chart]", draw); tick(); };
-  document.addEventListener("DOMContentLoaded", () => settle(document.body));
+  document.addEventListener("DOMContentLoaded", () => {
+    settle(document.body);
+    if (document.querySelector("[data-watch]")) beats = setTimeout(beat, PULSE_MS);
+  });
   document.addEventListener("htmx:load", (event) => settle(event.target));
 })();

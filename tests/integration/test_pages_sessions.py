@@ -1,0 +1,92 @@
+"""Pages whose session ends, or whose relay is another by now: what they say, and how their visitor goes on."""
+
+import html
+import json
+import re
+from urllib.parse import quote, urlencode
+
+import pytest
+
+from tests.integration.api_rig import Rig, document, running_api
+from tests.integration.test_api_keys import SETTING
+from tests.integration.test_api_sessions import token
+from tests.integration.test_pages import csrf_of, submit
+
+PAUSE = {"method": "POST", "path": "/v1/receivers/ci/pause", "label": "Pause", "next": "/ui/system"}
+
+
+async def is_paused(rig: Rig) -> bool:
+    [answer] = await rig.state.endpoints(["r:ci"])
+    return bool(answer.paused_for_s)
+
+
+async def ended_session(rig: Rig) -> tuple[dict[str, str], str]:
+    """The cookie of a session that has just ended, and the token of its forms."""
+    text = await token(rig, SETTING)
+    cookie = {"Cookie": f"relay_session={text}"}
+    csrf = csrf_of(await rig.get("/ui/system", **cookie))
+    ended = await rig.request("DELETE", "/v1/session", headers={"Authorization": f"Bearer {text}"})
+    assert ended.status == 200
+    return cookie, csrf
+
+
+async def test_what_was_sent_after_the_session_had_ended_is_done_after_the_log_in() -> None:
+    async with running_api(pages=True, api_key=SETTING) as rig:
+        cookie, csrf = await ended_session(rig)
+        named = cookie | {"Referer": f"{rig.url}/ui/system?a=1"}
+        asked = await submit(rig, "/ui/act", urlencode({"csrf": csrf, **PAUSE}), **named)
+        assert asked.status == 401
+        assert "Your session has ended" in asked.text
+        fields = dict(re.findall(r'type="hidden" name="([^"]+)" value="([^"]*)"', asked.text))
+        fields = {name: html.unescape(value) for name, value in fields.items()}
+        assert fields["to"] == "/ui/system?a=1"
+        assert not await is_paused(rig)
+        back = await submit(rig, "/ui/login", urlencode(fields | {"key": SETTING}), **cookie)
+        assert back.status == 200
+        [session] = re.findall("relay_session=([^;]+)", back.headers["Set-Cookie"])
+        assert not await is_paused(rig)  # it is asked for once more
+        form = dict(re.findall(r'type="hidden" name="([^"]+)" value="([^"]*)"', back.text))
+        assert 'action="/ui/act"' in back.text
+        again = await submit(rig, "/ui/act", urlencode(form), Cookie=f"relay_session={session}")
+        assert (again.status, again.headers["Location"]) == (303, "/ui/system")
+        assert await is_paused(rig)
+
+
+@pytest.mark.parametrize(
+    "pending",
+    ["", "x", "[]", '["https://evil.example/", []]', '["/v1/keys", []]', '["/ui/act", 5]', '["/ui/login", []]'],
+)
+async def test_only_a_form_of_the_pages_is_sent_again(pending: str) -> None:
+    async with running_api(pages=True, api_key=SETTING) as rig:
+        csrf = csrf_of(await rig.get("/ui/login"))
+        fields = {"csrf": csrf, "key": SETTING, "to": "/ui/system", "pending": pending}
+        back = await submit(rig, "/ui/login", urlencode(fields))
+        assert (back.status, back.headers["Location"]) == (303, "/ui/system")
+
+
+async def test_a_wrong_key_keeps_what_was_to_be_sent() -> None:
+    async with running_api(pages=True, api_key=SETTING) as rig:
+        pending = json.dumps(["/ui/act", [["label", "Pause"]]])
+        csrf = csrf_of(await rig.get("/ui/login"))
+        page = await submit(rig, "/ui/login", f"csrf={csrf}&key=wrong&pending={quote(pending)}")
+        assert page.status == 401
+        assert html.escape(pending, quote=True).replace("&quot;", "&#34;") in page.text
+
+
+async def test_a_page_knows_whether_its_session_goes_on_and_which_build_answers() -> None:
+    async with running_api(pages=True, api_key=SETTING) as rig:
+        cookie = {"Cookie": f"relay_session={await token(rig, SETTING)}"}
+        page = await rig.get("/ui/system", **cookie)
+        pulse = document(await rig.get("/ui/pulse", **cookie))
+        assert pulse["state"] == "ok"
+        assert f'data-build="{pulse["build"]}"' in page.text
+        over, _ = await ended_session(rig)
+        assert document(await rig.get("/ui/pulse", **over))["state"] == "ended"
+
+
+async def test_a_pulse_takes_no_note_away_from_the_next_page() -> None:
+    async with running_api(pages=True) as rig:
+        csrf = csrf_of(await rig.get("/ui/system"))
+        await submit(rig, "/ui/act", urlencode({"csrf": csrf, "done": "Paused ci.", **PAUSE}))
+        await rig.get("/ui/pulse")
+        assert "Paused ci." in (await rig.get("/ui/system")).text
