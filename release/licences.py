@@ -25,6 +25,7 @@ _READ: Final = {
     "charset-normalizer": "MIT",
     "frozenlist": "Apache-2.0",
     "jinja2": "BSD-3-Clause",
+    "joserfc": "BSD-3-Clause",
     "markdown-it-py": "MIT",
     "mdurl": "MIT",
     "propcache": "Apache-2.0",
