@@ -55,6 +55,7 @@ from relay.api.test_request import TrialResource
 from relay.api.trial import TryResource
 from relay.api.verification import VerificationResource
 from relay.api.waiters import Waiters
+from relay.api.well_known import WellKnownResource
 from relay.domain.errors import UserError
 from relay.engine.supervision import end
 
@@ -126,6 +127,7 @@ def create_app(
         TailResource(context, tail, None if private else callers),
         *_registration(context),
         Health(context),
+        WellKnownResource(context),
         PagesResource(app.router, ROUTES, context.topics, for_people=pages is not None),
         *_actions(context, replay),
     )

@@ -30,6 +30,7 @@ from relay.api.tail.resource import TailResource
 from relay.api.test_request import TrialResource
 from relay.api.trial import TryResource
 from relay.api.verification import VerificationResource
+from relay.api.well_known import WellKnownResource
 
 RESOURCES: Final[tuple[type, ...]] = (
     MessagesResource,
@@ -59,6 +60,7 @@ RESOURCES: Final[tuple[type, ...]] = (
     AuditResource,
     DoctorResource,
     Health,
+    WellKnownResource,
     PagesResource,
 )
 ROUTES: Final[Mapping[tuple[str, str], Route]] = {

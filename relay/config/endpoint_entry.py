@@ -3,6 +3,7 @@
 import base64
 import binascii
 import re
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, Annotated, Final, Literal
 
 from pydantic import AfterValidator, Field, ValidationInfo, field_validator
@@ -27,6 +28,7 @@ from relay.config.references import has_reference
 from relay.domain.ed25519 import is_private_key
 from relay.domain.egress import Egress, OAuth2, ProxyChoice, Tls, proxy_address
 from relay.domain.headers import MOST_HEADER, check_header_name, check_header_value
+from relay.domain.http_message import HEADERS
 from relay.domain.key_material import NO_CERTIFICATES, NO_KEY, check_bits, clean_certificates, clean_private_key
 from relay.domain.receiver import RetryPolicy, SignatureStyle
 
@@ -311,6 +313,8 @@ class EndpointEntry(EgressEntry):
             raise ValueError("there is no signature: it needs a secret, and a style other than 'none'")
         if has_only_private_keys(secrets or ()):
             raise ValueError("applies to an HMAC, but all secrets are private keys (whsk_), which sign without one")
+        if digest == "sha512" and "http-message" in styles_in(info):
+            raise ValueError("'sha512' contradicts signature: 'http-message' has no HMAC with SHA-512")
         return digest
 
     @field_validator("bearer_token")
@@ -330,6 +334,7 @@ class EndpointEntry(EgressEntry):
             raise ValueError("'authorization' contradicts bearer_token; leave one of the two out")
         if "authorization" in names and info.data.get("oauth2") is not None:
             raise ValueError("'authorization' contradicts oauth2; leave one of the two out")
+        check_signature_headers(names, info)
         return headers
 
     @field_validator("retry_after")
@@ -338,6 +343,18 @@ class EndpointEntry(EgressEntry):
         if value is not None and info.data.get("retry") is not None:
             raise ValueError("short form of retry; leave one of the two out")
         return value
+
+
+def styles_in(info: ValidationInfo) -> tuple[str, ...]:
+    """The signature styles of the entry being validated; none if they are invalid."""
+    styles: str | tuple[str, ...] = info.data.get("signature", ())
+    return (styles,) if isinstance(styles, str) else styles
+
+
+def check_signature_headers(names: Iterable[str], info: ValidationInfo) -> None:
+    """Raises ValueError if the signature of the entry being validated sets a header of these names itself."""
+    if (both := sorted(HEADERS.intersection(name.lower() for name in names))) and "http-message" in styles_in(info):
+        raise ValueError(f"{both[0]!r} contradicts signature: 'http-message' sets it; leave one of the two out")
 
 
 def secrets_in(info: ValidationInfo) -> tuple[str, ...] | None:

@@ -145,10 +145,14 @@ class FormerSecretEntry(Entry):
 
 FormerSecrets = Annotated[tuple[FormerSecretEntry, ...], Field(strict=False, max_length=MAX_FORMER)]
 Signature = Annotated[
-    Annotated[Literal["standard", "github", "stripe", "none"], Tag("(text)")]
+    Annotated[Literal["standard", "github", "stripe", "http-message", "none"], Tag("(text)")]
     | Annotated[tuple[SignatureStyle, ...], Field(strict=False, min_length=1), Tag("(list)")],
     TEXT_OR_LIST,
 ]
+
+
+_ASYMMETRIC: Final = frozenset({"standard", "http-message"})
+"""Styles that have an asymmetric signature."""
 
 
 def check_agreement(styles: tuple[str, ...], secrets: tuple[str, ...]) -> None:
@@ -160,10 +164,12 @@ def check_agreement(styles: tuple[str, ...], secrets: tuple[str, ...]) -> None:
             raise ValueError(f"{style!r} needs a secret to sign with")
         if style == "none" and secrets:
             raise ValueError("'none' contradicts the secret; leave one of the two out")
-        if style != "standard" and has_only_private_keys(secrets):
+        if style not in _ASYMMETRIC and has_only_private_keys(secrets):
             raise ValueError(f"{style!r} signs with an HMAC: it needs a secret other than a private key (whsk_)")
-    if "standard" not in styles and any(map(is_private_key, secrets)):
-        raise ValueError("a private key (whsk_) signs only in the style 'standard'; list that, or leave the key out")
+    if not _ASYMMETRIC.intersection(styles) and any(map(is_private_key, secrets)):
+        raise ValueError(
+            "a private key (whsk_) signs only in the style 'standard' or 'http-message'; list one, or leave the key out"
+        )
 
 
 def has_only_private_keys(secrets: tuple[str, ...]) -> bool:

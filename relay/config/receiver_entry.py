@@ -13,7 +13,7 @@ from pydantic import (
 )
 
 from relay.config.durations import PositiveDuration
-from relay.config.endpoint_entry import EndpointEntry, check_https, secrets_in
+from relay.config.endpoint_entry import EndpointEntry, check_https, check_signature_headers, secrets_in
 from relay.config.entry_types import (
     Count,
     Entry,
@@ -252,6 +252,8 @@ class ReceiverEntry(FromPreset, EndpointEntry):
     def _leads_to_its_origins(cls, request: RequestEntry | None, info: ValidationInfo) -> RequestEntry | None:
         if request is not None and request.url is not None:
             _check_origin("url", request.url, info)
+        if request is not None:
+            check_signature_headers(request.headers, info)
         return request
 
     @field_validator("codes")

@@ -13,7 +13,7 @@ from pydantic import (
 )
 
 from relay.config.durations import PositiveDuration
-from relay.config.endpoint_entry import EndpointEntry, check_https
+from relay.config.endpoint_entry import EndpointEntry, check_https, check_signature_headers
 from relay.config.entry_types import (
     MAX_SECRET,
     MAX_SECRETS,
@@ -159,9 +159,10 @@ class CallbackEntry(EndpointEntry):
 
     @field_validator("request")
     @classmethod
-    def _is_valid(cls, request: RequestEntry | None) -> RequestEntry | None:
+    def _is_valid(cls, request: RequestEntry | None, info: ValidationInfo) -> RequestEntry | None:
         if request is not None:
             request.compiled(CALLBACK)
+            check_signature_headers(request.headers, info)
         return request
 
     def paths(self) -> list[Path]:

@@ -14,7 +14,7 @@ from relay.domain.request_form import RequestForm
 from relay.domain.template import Template, Tree, paths_of
 
 LaneKind = Literal["dedicated", "shared"]
-SignatureStyle = Literal["standard", "github", "stripe"]
+SignatureStyle = Literal["standard", "github", "stripe", "http-message"]
 Verification = Literal["none", "challenge", "hmac", "cloudevents"]
 """How a receiver proves that its URL wants the relay's requests (`relay/domain/handshake.py`)."""
 
@@ -125,7 +125,7 @@ class FormerSecret:
 class SigningPolicy:
     """How POSTs are signed: in each of `styles` (several while a receiver migrates). `secrets`: newest first; during
     rotation each of them signs. `digest`: of the HMAC. `private_keys`: Ed25519 keys (`whsk_`), each of which also signs
-    in the style `standard`. `former`: replaced secrets of either kind; only beside current ones."""
+    in the styles `standard` and `http-message`. `former`: replaced secrets of either kind; only beside current ones."""
 
     styles: tuple[SignatureStyle, ...] = ("standard",)
     secrets: tuple[str, ...] = field(default=(), repr=False, compare=False)

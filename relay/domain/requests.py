@@ -16,6 +16,7 @@ from relay.domain.expression import Variables
 from relay.domain.forwarding import wanted
 from relay.domain.headers import VISIBLE, check_header_name, header_value
 from relay.domain.hop import Hop
+from relay.domain.http_message import HEADERS, sign_message
 from relay.domain.identity import callback_id, webhook_id
 from relay.domain.receiver import Endpoint, Receiver
 from relay.domain.request_form import FilledRequest, RequestForm, fill_request
@@ -74,9 +75,11 @@ def post_request(
         filled = own_request(receiver.post.request, receiver.post, delivery_variables(hop, payload, attempt=attempt))
         body = payload if filled.body is None else filled.body
         content_type = filled.content_type or content_type
+    content_type = _content_type(content_type)
+    identity = webhook_id(delivery.source_id, delivery.message_id)
     headers = [
-        ("content-type", _content_type(content_type)),
-        *_signed(receiver.post, webhook_id(delivery.source_id, delivery.message_id), now, body),
+        ("content-type", content_type),
+        *_signed(receiver.post, identity, now, body, content_type, filled),
         ("ce-specversion", "1.0"),
         ("ce-id", attribute_value(delivery.message_id)),
         ("ce-source", _repeated(delivery.source_id)),
@@ -97,7 +100,9 @@ def post_request(
         headers.append((ANSWER_URL_HEADER, header_value(answer_url)))
     headers += trace_headers(hop.traceparent, hop.tracestate)
     if hop.headers and receiver.forward_headers:
-        own = (name for name, _ in receiver.post.headers)
+        own = [name for name, _ in receiver.post.headers]
+        if "http-message" in receiver.post.signing.styles:
+            own += HEADERS
         found = wanted(hop.headers, receiver.forward_headers, own)
         headers += ((name, header_value(value)) for name, value in found)
     if filled is not None:
@@ -123,7 +128,7 @@ def ping_request(endpoint: Endpoint, ping_id: str, *, now: float, user_agent: st
     identity = f"ping_{ping_id}"
     headers = [
         ("content-type", DEFAULT_CONTENT_TYPE),
-        *_signed(endpoint, identity, now, body),
+        *_signed(endpoint, identity, now, body, DEFAULT_CONTENT_TYPE),
         ("ce-specversion", "1.0"),
         ("ce-id", identity),
         ("ce-source", "relay"),
@@ -145,7 +150,7 @@ def nonce_request(endpoint: Endpoint, nonce: str, *, now: float, user_agent: str
     identity, body = f"verify_{nonce}", json.dumps({"type": VERIFICATION_TYPE, "nonce": nonce}).encode()
     headers = [
         ("content-type", DEFAULT_CONTENT_TYPE),
-        *_signed(endpoint, identity, now, body),
+        *_signed(endpoint, identity, now, body, DEFAULT_CONTENT_TYPE),
         ("ce-specversion", "1.0"),
         ("ce-id", identity),
         ("ce-source", "relay"),
@@ -216,15 +221,16 @@ def callback_request(
         body = body if filled.body is None else filled.body
         content_type = filled.content_type or content_type
     identity = callback_id(hop.delivery, hop.generation, failed=failed, progress=hop.progress)
+    content_type = None if content_type is None else header_value(content_type)
     headers = [
-        *_signed(source_callback, identity, now, body),
+        *_signed(source_callback, identity, now, body, content_type, filled),
         ("relay-source", attribute_value(hop.delivery.source_id)),
         ("relay-message-id", attribute_value(hop.delivery.message_id)),
         ("relay-receiver", header_value(hop.delivery.receiver)),
         ("relay-attempt", str(attempt)),
     ]
     if content_type is not None:
-        headers.append(("content-type", header_value(content_type)))
+        headers.append(("content-type", content_type))
     if hop.outcome is not None:
         headers.append(("relay-outcome", hop.outcome))
     if hop.answer_status is not None:
@@ -240,8 +246,22 @@ def callback_request(
     return _post(source_callback, headers, body, user_agent)
 
 
-def _signed(endpoint: Endpoint, identity: str, now: float, body: bytes) -> _Pairs:
-    return sign(endpoint.signing, webhook_id=identity, timestamp=int(now), body=body)
+def _signed(
+    endpoint: Endpoint,
+    identity: str,
+    now: float,
+    body: bytes,
+    content_type: str | None,
+    filled: FilledRequest | None = None,
+) -> _Pairs:
+    """`content_type`: as it is sent. `filled`: the request, if it is in the endpoint's own form."""
+    headers = sign(endpoint.signing, webhook_id=identity, timestamp=int(now), body=body)
+    if "http-message" not in endpoint.signing.styles:
+        return headers
+    method, url = ("POST", endpoint.url) if filled is None else (filled.method, filled.url)
+    fields = (("webhook-id", identity), *(() if content_type is None else (("content-type", content_type),)))
+    signed = sign_message(endpoint.signing, method=method, url=url, fields=fields, body=body, created=int(now))
+    return (*headers, *signed)
 
 
 @lru_cache(maxsize=256)

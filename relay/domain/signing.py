@@ -22,7 +22,7 @@ from relay.domain.ed25519 import (
     public_key,
     signature_of,
 )
-from relay.domain.receiver import SignatureStyle, SigningPolicy
+from relay.domain.receiver import SigningPolicy
 
 _Digest = Literal["sha256", "sha512"]
 _SCHEMES: Final[dict[_Digest, str]] = {"sha256": "v1", "sha512": "v1-sha512"}
@@ -35,15 +35,17 @@ def sign(policy: SigningPolicy, *, webhook_id: str, timestamp: int, body: bytes)
     """`webhook-id`, `webhook-timestamp` (Unix seconds of the attempt), and the signature header of each style.
 
     Every secret signs, and former ones until they expire, so that receivers can rotate; only `github` has room for just
-    one, the newest. Without secrets nothing is signed. Raises ValueError for a secret that `check_secret` rejects.
+    one, the newest. Without secrets nothing is signed. The style `http-message` is not among them (`http_message.py`).
+    Raises ValueError for a secret that `check_secret` rejects.
     """
     if policy.former:
-        policy = _with_former(policy, timestamp)
+        policy = with_former(policy, timestamp)
     stamp = str(timestamp)
     headers = (("webhook-id", webhook_id), ("webhook-timestamp", stamp))
     if not (policy.secrets or policy.private_keys):
         return headers
-    return (*headers, *[_signature_header(policy, style, webhook_id, stamp, body) for style in policy.styles])
+    styles = [style for style in policy.styles if style != "http-message"]  # which covers the whole request
+    return (*headers, *[_signature_header(policy, style, webhook_id, stamp, body) for style in styles])
 
 
 def check_secret(secret: str) -> None:
@@ -75,7 +77,7 @@ def generate_secret(random_bytes: Callable[[int], bytes]) -> str:
 
 def secrets_of(policy: SigningPolicy, now: int) -> tuple[str, ...]:
     """HMAC secrets that sign at `now` (Unix seconds), including former ones."""
-    return _with_former(policy, now).secrets if policy.former else policy.secrets
+    return with_former(policy, now).secrets if policy.former else policy.secrets
 
 
 def keyed_sha256(secret: str, content: bytes) -> bytes:
@@ -94,7 +96,7 @@ def verify_standard(
     """
     named = {name.lower(): value for name, value in headers.items()}
     webhook_id, stamp = named.get("webhook-id", ""), named.get("webhook-timestamp", "")
-    if not webhook_id or not _is_recent(stamp, now, tolerance_s):
+    if not webhook_id or not is_recent(stamp, now, tolerance_s):
         return False
     given = [_bytes(signature) for signature in named.get("webhook-signature", "").split(" ")]
     expected = [_signature(secret, webhook_id, stamp, body).encode() for secret in secrets if not is_public_key(secret)]
@@ -105,8 +107,8 @@ def verify_standard(
     return any(is_signature(key, theirs, content) for key in keys for theirs in _asymmetric(given))
 
 
-def _with_former(policy: SigningPolicy, now: int) -> SigningPolicy:
-    """`policy` with the former secrets that still sign, after the current ones."""
+def with_former(policy: SigningPolicy, now: int) -> SigningPolicy:
+    """`policy` with the former secrets that still sign at `now` (Unix seconds), after the current ones."""
     signing = [former.secret for former in policy.former if now < former.until]
     return replace(
         policy,
@@ -117,7 +119,7 @@ def _with_former(policy: SigningPolicy, now: int) -> SigningPolicy:
 
 
 def _signature_header(
-    policy: SigningPolicy, style: SignatureStyle, webhook_id: str, stamp: str, body: bytes
+    policy: SigningPolicy, style: Literal["standard", "github", "stripe"], webhook_id: str, stamp: str, body: bytes
 ) -> tuple[str, str]:
     secrets, digest = policy.secrets, policy.digest
     match style:
@@ -195,7 +197,8 @@ def _bytes(text: str) -> bytes:
     return text.encode(errors="surrogatepass")  # undecodable bytes must fail the check, not raise
 
 
-def _is_recent(stamp: str, now: float, tolerance_s: float) -> bool:
+def is_recent(stamp: str, now: float, tolerance_s: float) -> bool:
+    """Whether `stamp`, a number of Unix seconds, is within `tolerance_s` of `now`."""
     if not (stamp.isascii() and stamp.isdigit() and len(stamp) <= 18):
         return False
     return abs(now - int(stamp)) <= tolerance_s

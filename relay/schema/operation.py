@@ -5,6 +5,7 @@ from typing import TypedDict
 import msgspec
 
 from relay.domain.audit import AuditLine
+from relay.domain.http_message import PublicJwk
 
 
 class SettingItem(TypedDict):
@@ -19,6 +20,12 @@ class SettingsView(TypedDict):
     """Of the process that was asked, in the order of the documentation."""
 
     items: list[SettingItem]
+
+
+class PublicKeys(TypedDict):
+    """A JWK Set."""
+
+    keys: list[PublicJwk]
 
 
 class Version(msgspec.Struct, frozen=True):

@@ -15,6 +15,7 @@ from urllib.parse import quote, unquote
 from aiohttp import ClientError, ClientSession, ClientTimeout, web
 
 from relay.clock import set_within
+from relay.domain.http_message import verify_message
 from relay.domain.signing import verify_standard
 from relay.sink.arrival import CallbackSent, Poll, ReceivedPost, arrival_of
 from relay.sink.behaviour import Behaviour, Knobs, Mode, SinkJob, is_processed, new_job, reaction
@@ -31,9 +32,9 @@ _JSON: Final = "application/json"
 class Sink:
     """A test receiver. After `start`, `url` accepts POSTs; `received`, `polls` and `callbacks` record the requests.
 
-    `secret`: verifies Standard Webhooks signatures; an invalid one is recorded, not rejected. `on_arrival` is called
-    for each POST. `chance` returns uniform samples of [0, 1). A stopped sink can be restarted, also on the same port,
-    and keeps its jobs.
+    `secret`: verifies signatures (Standard Webhooks, or RFC 9421); an invalid one is recorded, not rejected.
+    `on_arrival` is called for each POST. `chance` returns uniform samples of [0, 1). A stopped sink can be restarted,
+    also on the same port, and keeps its jobs.
     """
 
     def __init__(
@@ -145,7 +146,11 @@ class Sink:
     def _verified(self, request: web.Request, body: bytes) -> bool | None:
         if not self._secrets:
             return None
-        return verify_standard(self._secrets, request.headers, body, time.time())
+        headers, now = request.headers, time.time()
+        if verify_standard(self._secrets, headers, body, now):
+            return True
+        url = f"{request.scheme}://{request.host}{request.raw_path}"
+        return verify_message(self._secrets, method=request.method, url=url, headers=headers, body=body, now=now)
 
     def _process(self, behaviour: Behaviour, arrival: ReceivedPost) -> None:
         """Process a message once, however often it arrives. Status GETs find it under both of its ids."""

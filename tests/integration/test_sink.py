@@ -22,7 +22,8 @@ from aiohttp import (
 from yarl import URL
 
 from relay.domain.errors import UserError
-from relay.domain.receiver import SigningPolicy
+from relay.domain.receiver import Endpoint, SigningPolicy
+from relay.domain.requests import ping_request
 from relay.domain.signing import sign
 from relay.sink import Behaviour, ReceivedPost, Sink
 from relay.sink.behaviour import Knobs, reaction
@@ -112,6 +113,21 @@ async def test_signatures_are_checked(client: ClientSession, signed_with: str | 
     signature = sign(policy, webhook_id="msg_1", timestamp=int(time.time()), body=BODY)
     try:
         async with client.post(receiver.url, data=BODY, headers=dict(signature)) as response:
+            assert response.status == 200
+    finally:
+        await receiver.stop()
+    assert [arrival.verified for arrival in receiver.received] == [verified]
+
+
+@pytest.mark.parametrize(("query", "verified"), [("?a=%20", True), ("?a=+", False)])
+async def test_http_message_signatures_are_checked(client: ClientSession, query: str, verified: bool) -> None:
+    receiver = Sink(secret=SECRET)
+    await receiver.start()
+    signing = SigningPolicy(("http-message",), (SECRET,))
+    sent = ping_request(Endpoint(f"{receiver.url}?a=%20", signing), "1", now=time.time(), user_agent="relay")
+    try:
+        url = URL(receiver.url + query, encoded=True)
+        async with client.post(url, data=sent.body, headers=dict(sent.headers)) as response:
             assert response.status == 200
     finally:
         await receiver.stop()

@@ -25,6 +25,7 @@ NO_METHOD: Final = frozenset(
         "answerDelivery",  # relay.receiver answers
         "isAlive",
         "getMetrics",
+        "listPublicKeys",  # for verifiers, which have libraries for it
         "getFrontPage",
         "getOpenApi",
         "getAsyncApi",

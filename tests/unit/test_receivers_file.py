@@ -122,6 +122,7 @@ def test_what_is_left_out_has_the_default_of_the_domain() -> None:
     [
         ("[standard, github]", ("standard", "github")),
         ("[stripe]", ("stripe",)),
+        ("http-message", ("http-message",)),
         ("github", ("github",)),
         ("standard", ("standard",)),
     ],
@@ -274,7 +275,7 @@ RECEIVER_MISTAKES: list[tuple[dict[str, object], str]] = [
     ),
     (
         {"signature": ["standard", "none"], "secret": "s"},
-        "signature[1]: 'none' is not allowed; allowed: 'standard', 'github' or 'stripe'",
+        "signature[1]: 'none' is not allowed; allowed: 'standard', 'github', 'stripe' or 'http-message'",
     ),
     (
         {"signature": ["standard", "github"], "secret": "s", "headers": {"X-Hub-Signature-256": "mine"}},
@@ -291,6 +292,19 @@ RECEIVER_MISTAKES: list[tuple[dict[str, object], str]] = [
     (
         {"signature_digest": "sha512"},
         "signature_digest: there is no signature: it needs a secret, and a style other than 'none'",
+    ),
+    ({"signature": "http-message"}, "signature: 'http-message' needs a secret to sign with"),
+    (
+        {"secret": "s", "signature": "http-message", "signature_digest": "sha512"},
+        "signature_digest: 'sha512' contradicts signature: 'http-message' has no HMAC with SHA-512",
+    ),
+    (
+        {"secret": "s", "signature": ["standard", "http-message"], "headers": {"Content-Digest": "x"}},
+        "headers: 'content-digest' contradicts signature: 'http-message' sets it; leave one of the two out",
+    ),
+    (
+        {"secret": "s", "signature": "http-message", "request": {"headers": {"Signature": "x"}}},
+        "request: 'signature' contradicts signature: 'http-message' sets it; leave one of the two out",
     ),
     ({"retry": {}, "retry_after": 600}, "retry_after: short form of retry; leave one of the two out"),
     ({"retry": {"max_atempts": 3}}, "retry.max_atempts: unknown field; did you mean 'max_attempts'?"),

@@ -40,6 +40,9 @@ _SIGNED: Final = (
     ),
     SentHeader("x-hub-signature-256", "`signature: github`; with SHA-512 it is `x-hub-signature`.", always=False),
     SentHeader("stripe-signature", "`signature: stripe`.", always=False),
+    SentHeader("content-digest", "`signature: http-message`: RFC 9530, with SHA-256.", always=False),
+    SentHeader("signature-input", "`signature: http-message`: RFC 9421, one for each secret.", always=False),
+    SentHeader("signature", "Likewise.", always=False),
 )
 _TRACE: Final = (
     SentHeader("traceparent", "W3C Trace Context: of the message, or of our own span in its trace.", always=False),

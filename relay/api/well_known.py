@@ -1,0 +1,63 @@
+"""Public keys of this relay, under `/.well-known/`, for the verification of HTTP message signatures."""
+
+from collections.abc import Iterator
+from typing import Final
+
+from aiohttp import web
+
+from relay.api.access import OPEN
+from relay.api.context import ApiContext
+from relay.api.responses import json_response
+from relay.api.route import DocumentedResponse, Example, json_of, route
+from relay.control.registry import Registry
+from relay.domain.ed25519 import is_private_key, public_key
+from relay.domain.http_message import PublicJwk, public_jwk
+from relay.schema.operation import PublicKeys
+
+MOST_KEYS: Final = 1_000
+_CACHED: Final = "max-age=300"
+"""A verifier that meets a new `kid` asks again anyway."""
+
+
+class WellKnownResource:
+    """The JWK Set of the keys that sign with `http-message`."""
+
+    def __init__(self, context: ApiContext) -> None:
+        self._context = context
+        self._made: tuple[int, list[PublicJwk]] = -1, []
+
+    @route(
+        "GET",
+        "/.well-known/jwks.json",
+        scope=OPEN,
+        id="listPublicKeys",
+        noun="monitoring",
+        reads_itself=True,
+        answers=(DocumentedResponse(200, "The keys.", json_of(PublicKeys)),),
+        example=Example(200),
+    )
+    async def jwks(self, request: web.Request) -> web.Response:
+        """Public keys of the relay's own signatures, as JWK Set.
+
+        Ed25519 keys of receivers with a topic of their own, and of callbacks, with `signature: http-message`; at most
+        1,000. `keyid` of a signature names the key's `kid`.
+        """
+        registrar = self._context.registrar
+        keys = [] if registrar is None else self._keys(registrar.registry)
+        return json_response(200, PublicKeys(keys=keys), Cache_Control=_CACHED)
+
+    def _keys(self, registry: Registry) -> list[PublicJwk]:
+        """Collected once per change of the entries, because any client may ask."""
+        if self._made[0] != registry.version:
+            found = sorted({public_key(key) for key in _private_keys(registry)})[:MOST_KEYS]
+            self._made = registry.version, list(map(public_jwk, found))
+        return self._made[1]
+
+
+def _private_keys(registry: Registry) -> Iterator[str]:
+    receivers = (each.post for each in registry.receivers().values())
+    callbacks = (each.callback for each in registry.sources().values())
+    for endpoint in (*receivers, *callbacks):
+        if endpoint is not None and "http-message" in endpoint.signing.styles:
+            yield from endpoint.signing.private_keys
+            yield from (each.secret for each in endpoint.signing.former if is_private_key(each.secret))
