@@ -61,7 +61,7 @@ class Message:
         self.headers = dict(sent.headers)
 
 
-class Keys(other.HTTPSignatureKeyResolver):
+class Keys:
     def __init__(self, key: object) -> None:
         self.key = key
 
