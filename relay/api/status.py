@@ -88,6 +88,16 @@ class StatusReader:
         unknown = [f"r:{one.delivery.receiver}" for one in found if one.row.stage is Stage.NONE]
         return replace(view, rebuilding=True) if unknown and await self.has_gap(unknown) else view
 
+    async def waits(self, received: Mapping[DeliveryId, float], now: float) -> dict[DeliveryId, FoundDelivery]:
+        """Rows of deliveries of any messages, and what they wait for, without their order. `received`: when the log
+        took each one's message. Unix seconds."""
+        seen = await self._state.watch([delivery_row(each) for each in received])
+        found = {delivery: FoundDelivery(delivery, one) for delivery, one in zip(received, seen, strict=True)}
+        return await self._surroundings.look_at_many(found, received, now)
+
+    def source(self, source_id: str) -> Source:
+        return self._directory.source(source_id)
+
     async def outcome(self, delivery: DeliveryId) -> tuple[Row, Record | None]:
         """A delivery's row, and the record that it points at: of the answer, or the dead letter."""
         row = (await self._state.watch([delivery_row(delivery)]))[0].row

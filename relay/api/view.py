@@ -21,6 +21,7 @@ from relay.domain.progress import CallbackStatus, Status, least_advanced
 from relay.domain.reasons import REASON_CODES
 from relay.domain.receiver import Source
 from relay.domain.result_delivery import Handover, from_code, handover
+from relay.domain.state import State, delivery_state, message_state
 from relay.domain.timestamps import rfc3339 as rfc3339
 from relay.log.port import Record
 from relay.schema.messages import AnswerView, CallbackView, DeliveryView, MessageRef, MessageView, PlaceView, WaitView
@@ -72,6 +73,7 @@ def message_view(
         webhook_id=webhook_id(*identity),
         type=event_type,
         status=least_advanced(statuses),
+        state=message_state((delivery.state for delivery in deliveries), without),
         received_at=None if received_ms is None else rfc3339(received_ms / 1000),
         at=None if at is None else PlaceView(*at),
         duplicate=duplicate,
@@ -82,15 +84,18 @@ def message_view(
 def of_receivers(view: MessageView) -> MessageView:
     """The view for callers with rights on its receivers only: of the callback, just whether it is in progress or has
     failed."""
-    return replace(view, deliveries=tuple(map(_of_receiver, view.deliveries)))
+    own = tuple(map(_of_receiver, view.deliveries))
+    return replace(view, deliveries=own, state=message_state((each.state for each in own), view.status))
 
 
 def _of_receiver(view: DeliveryView) -> DeliveryView:
     on_the_way = view.status in _ON_THE_WAY
+    wait = _of_itself(view.waiting_for) if on_the_way else None
     return replace(
         view,
+        state=_state(view.status, view.attempts, view.reason, wait, view.callback),
         callback=None if view.callback is None else CallbackView(view.callback.status, None),
-        waiting_for=_of_itself(view.waiting_for) if on_the_way else None,
+        waiting_for=wait,
         advice=view.advice if on_the_way else advice_on_end(view.reason, view.last_status) or None,
     )
 
@@ -108,23 +113,38 @@ def delivery_view(found: FoundDelivery, source: Source, now: float) -> DeliveryV
     answer = _answer(found)
     last_status = row.last_status
     unwanted = _has_answer(row) and _handover(found, source) is Handover.UNWANTED
+    status, reason, callback = "done" if unwanted else status_of(row), reason_of(row), _callback(found, source)
+    waiting_for = None if wait is None else wait_view(wait)
     return DeliveryView(
         receiver=found.delivery.receiver,
-        status="done" if unwanted else status_of(row),
+        status=status,
+        state=_state(status, row.attempts, reason, waiting_for, callback),
         generation=row.generation,
         attempts=row.attempts,
         next_attempt_at=_moment(next_attempt(row, wait, now)) if row.stage in _UNFINISHED else None,
-        waiting_for=None if wait is None else _wait_view(wait),
+        waiting_for=waiting_for,
         last_status=answer.status if last_status is None and answer is not None else last_status,
-        reason=reason_of(row),
+        reason=reason,
         detail=_detail(found),
         advice=_advice(found) or None,
         answer=answer,
-        callback=_callback(found, source),
+        callback=callback,
     )
 
 
-def _wait_view(wait: DeliveryWait) -> WaitView:
+def _state(
+    status: Status, attempts: int, reason: str | None, wait: WaitView | None, callback: CallbackView | None
+) -> State:
+    return delivery_state(
+        status,
+        attempts=attempts,
+        reason=reason,
+        wait=None if wait is None else wait.kind,
+        callback=None if callback is None else callback.status,
+    )
+
+
+def wait_view(wait: DeliveryWait) -> WaitView:
     first = wait.message
     message = UNSET if first is None else MessageRef(source_id=first.source_id, message_id=first.message_id)
     return WaitView(wait.kind, _moment(wait.since), _moment(wait.until), wait.detail, message)

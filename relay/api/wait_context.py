@@ -107,6 +107,25 @@ class WaitContext:
         seen = _Seen(lanes, signs, held, heads, received, now)
         return [replace(one, wait=self._wait(one, source, seen)) if one.delivery in lanes else one for one in found]
 
+    async def look_at_many(
+        self, found: Mapping[DeliveryId, FoundDelivery], received: Mapping[DeliveryId, float], now: float
+    ) -> dict[DeliveryId, FoundDelivery]:
+        """`look` for a list: for deliveries without a result, of any messages, and without heads of order keys.
+        `received`: when the log took each one's message."""
+        anyone = Source("")  # the callback's endpoint, which only a result waits for
+        waiting = [one for one in found.values() if one.row.stage in _WAITING]
+        lanes = {one.delivery: passed for one in waiting if (passed := self._lanes_of(one, anyone, None))}
+        waiting = [one for one in waiting if one.delivery in lanes]
+        if not waiting:
+            return dict(found)
+        owners = {_owner(one, anyone) for one in waiting}
+        signs, held = await asyncio.gather(self._signs(lanes, owners), self._held(waiting, anyone))
+        seen = _Seen(lanes, signs, held, {}, None, now)
+        whys = {
+            one.delivery: self._wait(one, anyone, replace(seen, received=received[one.delivery])) for one in waiting
+        }
+        return {delivery: replace(one, wait=whys.get(delivery)) for delivery, one in found.items()}
+
     def _wait(self, one: FoundDelivery, source: Source, seen: _Seen) -> DeliveryWait | None:
         lane, now = seen.lane_of(one), seen.now
         if one.row.stage not in _WAITING:

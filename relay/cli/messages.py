@@ -12,12 +12,13 @@ from relay.client import AsyncRelay
 from relay.domain.errors import UserError
 from relay.domain.progress import ON_RECORD
 from relay.domain.reasons import REASONS
+from relay.domain.state import STORED
 from relay.schema.attempts import AttemptItem, AttemptPage
 from relay.schema.messages import DeliveryItem, MessageItem
 
 BEHIND_S: Final = 10.0
 """Smallest lag of the history that is reported."""
-_COLUMNS: Final = ("RECEIVED", "SOURCE", "MESSAGE", "TYPE", "STATUS", "SIZE", "DELIVERIES")
+_COLUMNS: Final = ("RECEIVED", "SOURCE", "MESSAGE", "TYPE", "STATE", "SIZE", "DELIVERIES")
 _OF_MESSAGE: Final = ("STARTED", "KIND", "RECEIVER", "ATTEMPT", "RESULT", "MS", "OUTCOME", "NEXT", "DETAIL")
 _AT_RECEIVER: Final = ("STARTED", "KIND", "SOURCE", "MESSAGE", "ATTEMPT", "RESULT", "MS", "OUTCOME", "NEXT", "DETAIL")
 _USAGE: Final = (
@@ -30,6 +31,7 @@ _USAGE: Final = (
 @click.option("--receiver", help="With a delivery to this receiver.")
 @click.option("--owner", help="With a delivery to a receiver of this owner.")
 @click.option("--status", type=click.Choice(ON_RECORD), help="With a delivery in this status.")
+@click.option("--state", type=click.Choice(STORED), help="With a delivery in this state.")
 @click.option("--reason", type=click.Choice(list(REASONS)), help="With a delivery that failed for this reason.")
 @click.option("--type", "type_", help="Of this type; a trailing * stands for anything.")
 @click.option("--since", metavar="TIME", help="Since then: how long ago (1h, 2d), or RFC 3339.")
@@ -46,6 +48,7 @@ def messages(
     receiver: str | None,
     owner: str | None,
     status: str | None,
+    state: str | None,
     reason: str | None,
     type_: str | None,
     since: str | None,
@@ -64,6 +67,7 @@ def messages(
             receiver=receiver,
             owner=owner,
             status=[status] if status else [],
+            state=state,
             reason=[reason] if reason else [],
             type=type_,
             since=since,
@@ -90,7 +94,7 @@ def _message(item: MessageItem) -> tuple[str, ...]:
         item["source_id"],
         item["message_id"],
         item["type"] or "-",
-        item["status"],
+        item["state"],
         str(item["size"]),
         "; ".join(map(_delivery, item["deliveries"])) or "-",
     )
@@ -99,8 +103,11 @@ def _message(item: MessageItem) -> tuple[str, ...]:
 def _delivery(each: DeliveryItem) -> str:
     """In a few words, as `ci failed (exhausted, HTTP 503)`."""
     last = f"HTTP {each['last_status']}" if each["last_status"] else None
-    why = ", ".join(filter(None, (each["reason"], last)))
-    return f"{each['receiver']} {each['status']}" + (f" ({why})" if why else "")
+    wait, next_at = each["waiting_for"], each["next_attempt_at"]
+    blocked_by = wait.kind if wait is not None and each["state"] == "blocked" else None
+    next_one = f"next at {next_at}" if next_at is not None else None
+    why = ", ".join(filter(None, (blocked_by, each["reason"], last, next_one)))
+    return f"{each['receiver']} {each['state']}" + (f" ({why})" if why else "")
 
 
 @click.command()

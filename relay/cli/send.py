@@ -305,7 +305,7 @@ def _print_answer(waited: AwaitedAnswer) -> None:
 
 def _late(state: MessageView, wait_s: float) -> str:
     why = "".join(f"; {reason}" for reason in reasons_to_wait(state))
-    return f"no end of message {state.message_id} within {wait_s:g} s; it is {state.status} now{why}"
+    return f"no end of message {state.message_id} within {wait_s:g} s; it is {state.state} now{why}"
 
 
 @click.command()
@@ -338,7 +338,7 @@ def trigger(
     def over(waited: AwaitedAnswer) -> None:
         if not call.is_json:
             state = waited.state
-            click.echo(f"--> {event}  {state.source_id}  {state.message_id}  {state.status}")
+            click.echo(f"--> {event}  {state.source_id}  {state.message_id}  {state.state}")
             if wait_s is not None:
                 print_details(state)
                 _print_answer(waited)

@@ -27,7 +27,7 @@ ANSWER_CHARS = 60
 WATCH_EVERY_S = 0.5
 SHOWN_ATTEMPTS = 200
 _NO_HISTORY = "attempts are not shown one by one: this relay has no history (set RELAY_HISTORY_URL)"
-_COLUMNS = ("RECEIVER", "STATUS", "ATTEMPTS", "LAST", "REASON", "WAITING FOR", "CALLBACK", "ANSWER")
+_COLUMNS = ("RECEIVER", "STATE", "STATUS", "ATTEMPTS", "LAST", "REASON", "WAITING FOR", "CALLBACK", "ANSWER")
 _TIME: Final = len("12:00:00.000")
 _OFFSET: Final = len("+59 min 59 s")
 _NARROWEST: Final = 40
@@ -153,7 +153,7 @@ def print_state(state: MessageView, output: str) -> None:
 
 def _show_table(state: MessageView) -> None:
     duplicate = "  (duplicate)" if state.duplicate else ""
-    click.echo(escape_control(f"{state.source_id}  {state.message_id}  {state.status}{duplicate}"))
+    click.echo(escape_control(f"{state.source_id}  {state.message_id}  {state.state}{duplicate}"))
     if state.deliveries:
         print_table(_COLUMNS, [row_of(each) for each in state.deliveries])
 
@@ -166,10 +166,11 @@ def print_details(state: MessageView) -> None:
 
 
 def row_of(delivery: DeliveryView) -> tuple[str, ...]:
-    """A delivery as cells: receiver, status, attempts, last HTTP status, reason, what it waits for, how its callback is
-    going, answer."""
+    """A delivery as cells: receiver, state, status, attempts, last HTTP status, reason, what it waits for, how its
+    callback is going, answer."""
     return (
         delivery.receiver,
+        delivery.state,
         delivery.status,
         str(delivery.attempts),
         str(delivery.last_status or "-"),
@@ -258,7 +259,7 @@ def _essence(state: MessageView) -> list[tuple[object, ...]]:
     """The part of a state whose change is shown."""
     return [
         (
-            *(each.status, each.generation, each.attempts, each.last_status, each.reason, each.answer),
+            *(each.state, each.status, each.generation, each.attempts, each.last_status, each.reason, each.answer),
             *(each.waiting_for.kind if each.waiting_for else None, callback_text(each.callback)),
         )
         for each in state.deliveries

@@ -51,6 +51,7 @@ class Messages(Resource[M]):
         receiver: str | None = None,
         owner: str | None = None,
         status: Iterable[str] = (),
+        state: str | None = None,
         reason: Iterable[str] = (),
         type: str | None = None,
         since: str | None = None,

@@ -15,6 +15,7 @@ from relay.domain.coordinate import Coordinate
 from relay.domain.identity import DeliveryId, MessageId
 from relay.domain.life import NO_LIFE, Life
 from relay.domain.progress import Status
+from relay.domain.state import StoredState
 from relay.log.port import TopicPartition
 
 T = TypeVar("T")
@@ -84,20 +85,32 @@ class Visible:
 
 
 @dataclass(frozen=True, slots=True)
+class SourceSet:
+    """These sources, or all others if `excluded`."""
+
+    names: Collection[str] = ()
+    excluded: bool = True
+
+
+@dataclass(frozen=True, slots=True)
 class MessageQuery:
     """A query for messages; a None does not restrict. `since` (inclusive), `until` (exclusive): Unix seconds of the
     arrival.
 
     `event_type`: exact, or with a trailing `*`. `id_prefix`: of the message_id or the webhook id. `header`: a name and
     its value; `payload`: a JSON pointer and the text of its value (a string as it is, `true`, a number without
-    exponent); both only if bodies are stored. `status`, `reason`, `receiver`: at least one visible delivery matches all
-    of them; a message without a known delivery is `arrived`.
+    exponent); both only if bodies are stored. `status`, `state`, `reason`, `receiver`: at least one visible delivery
+    matches all of them; a message without a known delivery is `arrived` and `queued`. `answered_by`: the sources whose
+    answered deliveries are in `state`, which matters for `returning` and `delivered`: the history does not know where
+    a source's results are sent.
     """
 
     visible: Visible = field(default_factory=Visible)
     source_id: str | None = None
     receiver: str | None = None
     status: Status | None = None
+    state: StoredState | None = None
+    answered_by: SourceSet = field(default_factory=SourceSet)
     reason: str | None = None
     event_type: str | None = None
     since: float | None = None

@@ -4,11 +4,14 @@ A search is one or more selects, each ordered like the page, limited to its leng
 the merge of their first rows. An OR over receivers or sources would sort all their rows.
 """
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
 from relay.domain.attempt import AttemptKind
+from relay.domain.progress import Status
+from relay.domain.reasons import DISCARDED
+from relay.domain.state import StoredState
 from relay.domain.statistics import NUMBERS
 from relay.history.cursor import AfterAttempt, AfterMessage
 from relay.history.folding import PROGRESS
@@ -76,11 +79,13 @@ class MessageSearch:
 
     def selects(self) -> Iterator[Select]:
         query, visible = self.query, self.query.visible
-        of_delivery = (query.receiver, query.status, query.reason) != (None, None, None)
+        of_delivery = (query.receiver, query.status, query.state, query.reason) != (None, None, None, None)
+        unrouted = query.receiver is None and query.reason is None
+        unrouted = unrouted and query.status in (None, "arrived") and query.state in (None, "queued")
         for source in _sources(visible):
             if of_delivery:
                 yield self._by_delivery(source, query.receiver)
-            if not of_delivery or (query.receiver, query.status, query.reason) == (None, "arrived", None):
+            if unrouted:
                 yield self._by_message(source, new=of_delivery)
         for receivers in _chunks(visible.receivers or ()):
             if query.receiver is None or query.receiver in receivers:
@@ -104,6 +109,7 @@ class MessageSearch:
         same = [*writer.conditions]
         if self.query.status is not None:
             writer.where(f"d.progress = {_progress(self.query.status)}")
+        _where_state(writer, self.query)
         writer.where("d.reason = {}", self.query.reason)
         same = [condition.replace("d.", "o.") for condition in writer.conditions]
         writer.where("d.received_at IS NOT NULL AND m.source_id = d.source_id AND m.message_id = d.message_id")
@@ -237,6 +243,34 @@ def types_beginning(dialect: Dialect, prefix: str, most: int) -> Select:
 def _progress(status: str) -> int:
     """Index of a status in PROGRESS; -1 for a status that no delivery has here."""
     return PROGRESS.index(status) if status in PROGRESS else -1
+
+
+_OF_STATE: Final[Mapping[StoredState, tuple[Status, str]]] = {
+    "queued": ("arrived", "d.attempts = 0"),
+    "retrying": ("arrived", "d.attempts > 0"),
+    "awaiting_answer": ("delivered_to_receiver", ""),
+    "returning": ("response_received_from_receiver", ""),
+    "delivered": ("response_received_from_receiver", ""),
+    "returned": ("response_delivered_to_sender", ""),
+    "failed": ("failed", f"(d.reason IS NULL OR d.reason <> '{DISCARDED}')"),
+    "discarded": ("failed", f"d.reason = '{DISCARDED}'"),
+}
+"""The status of deliveries in a state, and what else they have in common."""
+
+
+def _where_state(writer: SelectWriter, query: MessageQuery) -> None:
+    if query.state is None:
+        return
+    status, condition = _OF_STATE[query.state]
+    writer.where(f"d.progress = {_progress(status)}")
+    if condition:
+        writer.where(condition)
+    if status == "response_received_from_receiver":
+        names, excluded = query.answered_by.names, query.answered_by.excluded
+        if names:
+            writer.where(f"d.source_id {'NOT ' if excluded else ''}IN ({_marks(names)})", *names)
+        elif not excluded:
+            writer.where("FALSE")
 
 
 def _order(alias: str) -> str:

@@ -173,7 +173,7 @@ def _as_message(item: MessageItem) -> MessageView:
     """In the shape of a message that the state knows."""
     deliveries = (
         DeliveryView(
-            *(each["receiver"], each["status"], each["generation"], each["attempts"]),
+            *(each["receiver"], each["status"], each["state"], each["generation"], each["attempts"]),
             next_attempt_at=None,
             waiting_for=None,
             last_status=each["last_status"],
@@ -191,6 +191,7 @@ def _as_message(item: MessageItem) -> MessageView:
         webhook_id=item["webhook_id"],
         type=item["type"],
         status=item["status"],
+        state=item["state"],
         received_at=item["received_at"],
         at=None,
         duplicate=False,

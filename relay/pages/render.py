@@ -11,6 +11,7 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
 from relay.client.http import path
+from relay.domain.state import look_of, state_text
 from relay.telemetry.redaction import escape_control
 
 TEMPLATES: Final = Path(__file__).parent / "templates"
@@ -54,7 +55,9 @@ class Renderer:
 
         environment.globals.update(asset=asset, nothing=NOTHING, path=path)
         environment.filters.update({each.__name__: each for each in FILTERS})
-        environment.filters.update(ago=ago, ms=milliseconds, tojson_text=compact)
+        environment.filters.update(
+            ago=ago, ms=milliseconds, tojson_text=compact, state_look=look_of, state_text=state_text
+        )
 
     def render(self, template: str, values: Mapping[str, Any]) -> str:
         return self._environment.get_template(template).render(values)

@@ -7,6 +7,7 @@ import msgspec
 from msgspec import UNSET, UnsetType
 
 from relay.domain.progress import CallbackStatus, Status, WaitKind
+from relay.domain.state import State
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,12 +55,13 @@ class WaitView:
 
 @dataclass(frozen=True, slots=True)
 class DeliveryView:
-    """One delivery. `next_attempt_at`: RFC 3339. `waiting_for`: None if it is over, or was not determined.
-    `detail`: the last failure, in words. `advice`: what to do if it waits or failed, or its callback did. `callback`:
-    None if there is none."""
+    """One delivery. `state`: how it is, in the words of the pages; `status`: how far it is. `waiting_for`: None if it
+    is over, or was not determined. `detail`: the last failure, in words. `advice`: what to do if it waits or failed, or
+    its callback did. `callback`: None if there is none. `next_attempt_at`: RFC 3339."""
 
     receiver: str
     status: Status
+    state: State
     generation: int
     attempts: int
     next_attempt_at: str | None
@@ -83,7 +85,8 @@ class PlaceView:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MessageView:
-    """A message and its deliveries. `received_at`: when the log took it (RFC 3339), and `at`: where it has it.
+    """A message and its deliveries. `state`: that of the delivery that needs the most attention; `failed` counts only
+    once no delivery waits for its receiver. `received_at`: when the log took it (RFC 3339), and `at`: where it has it.
     `rebuilding`, only where it is so: the state lost its memory, and more than this may be known of the deliveries when
     it has been read back. `warnings`, only in the response that accepts it: what its sender should mend.
     """
@@ -93,6 +96,7 @@ class MessageView:
     webhook_id: str
     type: str | None
     status: Status
+    state: State
     received_at: str | None
     at: PlaceView | None
     duplicate: bool
@@ -167,27 +171,32 @@ class CloudEvent(msgspec.Struct):
 
 
 class DeliveryItem(TypedDict):
-    """A delivery in its newest generation. `receiver`: `-` if it never had one. `updated_at`: RFC 3339."""
+    """A delivery in its newest generation. `receiver`: `-` if it never had one. `waiting_for`: null if it is over, or
+    was not determined; a list does not determine its order. Times are RFC 3339."""
 
     receiver: str
     status: Status
+    state: State
     generation: int
     attempts: int
     last_status: int | None
     reason: str | None
     detail: str | None
+    next_attempt_at: str | None
+    waiting_for: WaitView | None
     updated_at: str | None
 
 
 class MessageItem(TypedDict):
-    """A message as it is listed. `status`: the least advanced of its deliveries that are shown. `size`: bytes of its
-    payload."""
+    """A message as it is listed. `status`: the least advanced of its deliveries that are shown; `state`: as
+    for a single message. `size`: bytes of its payload."""
 
     source_id: str
     message_id: str
     webhook_id: str
     type: str | None
     status: Status
+    state: State
     received_at: str | None
     size: int
     content_type: str | None

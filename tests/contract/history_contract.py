@@ -22,6 +22,7 @@ from relay.history.port import (
     HistoryPage,
     MessageFound,
     MessageQuery,
+    SourceSet,
     SpanCount,
     Visible,
 )
@@ -355,6 +356,47 @@ class HistoryContract:
         assert await names(history, reason="expired", receiver="ci") == []
         assert await names(history, status="failed", source_id="other") == []
         assert await names(history, status="failed", event_type="order*", since=NOON + 4) == ["m-6", "m-5"]
+
+    async def test_messages_are_found_by_the_state_of_a_delivery(self, history: History) -> None:
+        await put(history, *(arrival(number, receivers=("ci",)) for number in range(8)), arrival(8), arrival(9, at=5.5))
+        await put(history, arrival(10, source="mine", receivers=("ci",)), arrival(11, receivers=("ci", "cd")))
+        await put(
+            history,
+            attempt("m-1", offset=0, status=503, reason="not_processed"),
+            attempt("m-2", offset=1, status=202),
+            attempt("m-3", offset=2),
+            ending("m-3", offset=0),
+            ending("m-4", offset=1),
+            attempt("m-4", offset=3, kind="callback"),
+            ending("m-5", offset=0, status="failed", reason="gone"),
+            ending("m-6", offset=1, status="failed", reason="discarded"),
+            ending("m-7", offset=2, status="failed", reason="callback_rejected"),
+            ending("m-8", offset=3, status="failed", reason="invalid", receiver=""),
+            ending("m-10", source="mine", offset=2),
+            ending("m-11", offset=4, status="failed", reason="discarded", receiver="cd"),
+            attempt("m-11", offset=4, status=503),
+        )
+        mine, others = SourceSet(["mine"], excluded=False), SourceSet(["mine"])
+        assert await names(history, state="queued") == ["m-9", "m-0"]
+        assert await names(history, state="queued", receiver="ci") == ["m-0"]
+        assert await names(history, state="retrying") == ["m-11", "m-1"]
+        assert await names(history, state="awaiting_answer") == ["m-2"]
+        assert await names(history, state="returned") == ["m-4"]
+        assert await names(history, state="failed") == ["m-8", "m-7", "m-5"]
+        assert await names(history, state="discarded") == ["m-11", "m-6"]
+        assert await names(history, state="discarded", receiver="ci") == ["m-6"]
+        assert await names(history, state="failed", status="failed", reason="gone") == ["m-5"]
+        assert await names(history, state="returning", answered_by=mine) == ["m-10"]
+        assert await names(history, state="returning", answered_by=others) == ["m-3"]
+        assert await names(history, state="delivered", answered_by=mine) == ["m-10"]
+        assert await names(history, state="delivered", answered_by=SourceSet((), excluded=False)) == []
+        assert await names(history, state="delivered") == ["m-10", "m-3"]
+        page = await history.messages(MessageQuery(state="failed"), limit=2)
+        assert ids(page) == ["m-8", "m-7"]
+        assert ids(await history.messages(MessageQuery(state="failed"), limit=2, cursor=page.cursor)) == ["m-5"]
+        of_cd = Visible(receivers=("cd",))
+        assert await names(history, state="discarded", visible=of_cd) == ["m-11"]
+        assert await names(history, state="retrying", visible=of_cd) == []
 
     async def test_messages_are_found_by_headers_and_payload(self, history: History) -> None:
         document = b'{"order": {"id": "A/1", "lines": [{"n": 2}, {"n": 1.50}], '

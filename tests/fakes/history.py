@@ -7,6 +7,8 @@ from relay.domain.attempt import Attempt, decode_attempt
 from relay.domain.coordinate import Coordinate
 from relay.domain.errors import HistoryMoved, HistoryUnavailable
 from relay.domain.identity import MessageId, webhook_id
+from relay.domain.progress import CallbackStatus
+from relay.domain.state import State, delivery_state
 from relay.domain.topics import DAY_S
 from relay.history.cursor import (
     AfterAttempt,
@@ -164,9 +166,14 @@ class MemoryHistory:
             and (query.header is None or has_header(arrival.headers, *query.header))
             and (query.payload is None or payload_has(arrival.body, *query.payload))
             and (
-                (query.receiver, query.status, query.reason) == (None, None, None)
+                (query.receiver, query.status, query.state, query.reason) == (None, None, None, None)
                 or any(self._is_one(query, row) for row in self._shown(arrival, query.visible))
-                or ((query.receiver, query.status, query.reason) == (None, "arrived", None) and self._is_new(arrival))
+                or (
+                    (query.receiver, query.reason) == (None, None)
+                    and query.status in (None, "arrived")
+                    and query.state in (None, "queued")
+                    and self._is_new(arrival)
+                )
             )
         )
 
@@ -174,6 +181,7 @@ class MemoryHistory:
         return (
             (query.receiver is None or row.receiver == query.receiver)
             and (query.status is None or PROGRESS[row.progress] == query.status)
+            and (query.state is None or _state(query, row) == query.state)
             and (query.reason is None or row.reason == query.reason)
         )
 
@@ -259,3 +267,11 @@ def _is_wanted(query: AttemptQuery, at: Coordinate, attempt: Attempt) -> bool:
         and (query.failed is None or attempt.failed is query.failed)
         and _is_within(attempt.started_at, query.since, query.until)
     )
+
+
+def _state(query: MessageQuery, row: DeliveryRow) -> State:
+    status = PROGRESS[row.progress]
+    is_meant = (row.source_id in query.answered_by.names) != query.answered_by.excluded
+    is_returning = status == "response_received_from_receiver" and is_meant == (query.state == "returning")
+    callback: CallbackStatus | None = "pending" if is_returning else None
+    return delivery_state(status, attempts=row.attempts, reason=row.reason, callback=callback)

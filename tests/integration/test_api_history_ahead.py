@@ -1,15 +1,23 @@
 """What is listed of deliveries whose callback the history was never told of: what the state knows."""
 
+import json
 import os
 from pathlib import Path
 
+from relay.domain.hold import Hold
 from relay.domain.identity import DeliveryId
 from relay.domain.result_delivery import Handover, to_code
+from relay.log.port import TopicPartition
+from relay.state.attempts import BeginAsk, Change, Settlement
+from relay.state.port import Lane
+from relay.state.read_model import Sign
 from relay.state.rows import Mark, Stage, delivery_row
 from tests.browser.dev_relay import DevRelay
-from tests.contract.history_facts import arrival, ending, put
-from tests.integration.api_rig import document
-from tests.integration.history_world import world
+from tests.contract.history_facts import arrival, attempt, ending, put
+from tests.contract.state_contract import LIMITS
+from tests.integration.api_rig import document, problem
+from tests.integration.history_world import World, world
+from tests.integration.test_api_keys import ADMIN
 from tests.integration.test_history_dev import saying
 from tests.servers.asking import until
 
@@ -63,3 +71,65 @@ async def test_after_a_kill_between_a_callback_and_its_record_the_list_says_what
             assert listed == ["response_delivered_to_sender"]
             told = await dev.call("GET", "/v1/sources/shop/messages/m-1/attempts")
             assert [each for each in told["items"] if each["kind"] == "callback"] == []
+
+
+JSON = {"Content-Type": "application/json"}
+
+
+async def state_of(at: World, query: str) -> dict[str, str]:
+    return {item["message_id"]: item["state"] for item in document(await at.get(f"/v1/messages?{query}"))["items"]}
+
+
+async def test_a_list_says_what_unfinished_deliveries_wait_for() -> None:
+    async with world() as at:
+        now, state = at.rig.clock.time(), at.rig.state
+        lane = TopicPartition(at.rig.topics.to_receiver("ci"), 0)
+        await put(at.history, *(arrival(number, source="app", receivers=("ci",)) for number in (5, 6)))
+        await put(at.history, attempt("m-6", source="app", offset=9, status=503, reason="not_processed"))
+        assert await state_of(at, "source=app") == {"m-6": "blocked", "m-5": "blocked"}
+        [item] = document(await at.get("/v1/messages?source=app&id=m-5"))["items"]
+        assert item["deliveries"][0]["waiting_for"]["kind"] == "no_worker"
+
+        await state.sign([Sign(*lane)])
+        assert await state_of(at, "source=app") == {"m-6": "retrying", "m-5": "queued"}
+        await state.hold("r:ci", Hold("paused", now))
+        assert await state_of(at, "source=app") == {"m-6": "blocked", "m-5": "blocked"}
+        assert await state_of(at, "source=app&state=queued") == {"m-5": "blocked"}
+        assert await state_of(at, "source=app&state=retrying") == {"m-6": "blocked"}
+        state.away.add("watch")
+        assert await state_of(at, "source=app") == {"m-6": "retrying", "m-5": "queued"}
+
+
+async def test_a_list_says_when_the_next_attempt_is() -> None:
+    async with world() as at:
+        row = delivery_row(DeliveryId("ci", "app", "m-5"))
+        await put(at.history, arrival(5, source="app", receivers=("ci",)))
+        await at.rig.state.begin([(Lane(at.rig.topics.to_receiver("ci"), 0, 1), BeginAsk(row, 0, b"token", LIMITS))])
+        await at.rig.state.settle([Settlement(row, 0, b"token", Change.RETRY, due_in_s=30.0)])
+        await at.rig.state.sign([Sign(at.rig.topics.to_receiver("ci"), 0)])
+        [item] = document(await at.get("/v1/messages?source=app"))["items"]
+        [delivery] = item["deliveries"]
+        assert (item["state"], delivery["state"], delivery["waiting_for"]["kind"]) == ("retrying", "retrying", "retry")
+        assert delivery["next_attempt_at"] == delivery["waiting_for"]["until"]
+
+
+async def test_an_answer_is_returning_only_where_its_source_wants_it_back() -> None:
+    async with world() as at:
+        made = {"source_id": "calls", "callback": {"url": "https://sender.example/results", "signature": "none"}}
+        assert (await at.rig.request("POST", "/v1/sources", json.dumps(made).encode(), JSON | ADMIN)).status == 201
+        for number, source in ((5, "calls"), (6, "calls"), (7, "quiet")):
+            await put(at.history, arrival(number, source=source, receivers=("ci",)))
+            await put(at.history, ending(f"m-{number}", source=source, offset=number))
+        unwanted = delivery_row(DeliveryId("ci", "calls", "m-6"))  # as the source was when it came
+        await at.rig.state.mark([Mark(unwanted, 0, Stage.DONE, (0, 6), to_code(Handover.UNWANTED, 0))])
+        assert await state_of(at, "source=calls") == {"m-6": "delivered", "m-5": "returning"}
+        assert await state_of(at, "source=quiet") == {"m-7": "delivered"}
+        assert await at.ids("state=returning") == ["m-5"]
+        assert await at.ids("state=delivered") == ["m-7"]
+        assert await at.ids("state=returning&source=quiet") == []
+
+
+async def test_blocked_is_refused_as_no_history_stores_it() -> None:
+    async with world() as at:
+        refused = problem(await at.get("/v1/messages?state=blocked"), 400, "invalid-request")
+        assert "search for queued or retrying" in refused["detail"]

@@ -37,11 +37,14 @@ async def test_a_message_is_told_with_whom_it_goes_to() -> None:
         assert told["deliveries"][0] == {
             "receiver": "ci",
             "status": "arrived",
+            "state": "queued",
             "generation": 0,
             "attempts": 0,
             "last_status": None,
             "reason": None,
             "detail": None,
+            "next_attempt_at": None,
+            "waiting_for": None,
             "updated_at": told["received_at"],
         }
         await send(rig, "m-2")  # to whoever subscribes

@@ -38,12 +38,12 @@ def lines(result: Result) -> list[str]:
 async def test_messages_are_listed_with_what_became_of_them() -> None:
     async with world() as at:
         head, *rows = lines(await called(at.rig, messages))
-        assert head.split() == ["RECEIVED", "SOURCE", "MESSAGE", "TYPE", "STATUS", "SIZE", "DELIVERIES"]
+        assert head.split() == ["RECEIVED", "SOURCE", "MESSAGE", "TYPE", "STATE", "SIZE", "DELIVERIES"]
         assert rows == [
-            "2026-09-21T12:00:04.000Z other m-4 - arrived 100 -",
+            "2026-09-21T12:00:04.000Z other m-4 - queued 100 -",
             "2026-09-21T12:00:03.000Z other m-3 push failed 100 ci failed (exhausted, HTTP 200)",
-            "2026-09-21T12:00:02.000Z github m-2 pull_request.opened arrived 2000 deploy arrived",
-            "2026-09-21T12:00:01.000Z github m-1 push failed 100 ci response_delivered_to_sender (HTTP 200); "
+            "2026-09-21T12:00:02.000Z github m-2 pull_request.opened queued 2000 deploy queued",
+            "2026-09-21T12:00:01.000Z github m-1 push failed 100 ci returned (HTTP 200); "
             "deploy failed (rejected, HTTP 422)",
         ]
 
@@ -55,6 +55,7 @@ async def test_messages_are_listed_with_what_became_of_them() -> None:
         (["--receiver", "ci"], ["m-3", "m-1"]),
         (["--owner", "alice"], ["m-2", "m-1"]),
         (["--status", "failed"], ["m-3", "m-1"]),
+        (["--state", "returned"], ["m-1"]),
         (["--reason", "rejected"], ["m-1"]),
         (["--type", "pull_*"], ["m-2"]),
         (["--since", "57s"], ["m-4", "m-3"]),
@@ -168,7 +169,7 @@ async def test_a_status_tells_how_the_message_got_there() -> None:
         await sent(at)
         await put(at.history, attempt("new", source="app", offset=9, at=61, status=503, detail="POST: 503: too busy"))
         found = lines(await called(at.rig, status, "app", "new"))
-        assert found[0] == "app new arrived"
+        assert found[0] == "app new blocked"
         assert "to ci, times in UTC:" in found
         assert any("Attempt 1: 503 Service Unavailable" in line for line in found)
         assert "POST: 503: too busy" in found
@@ -180,7 +181,7 @@ async def test_without_a_history_a_status_is_what_it_was_and_says_how_to_get_one
     async with running_api(api_key=SETTING, history=None) as rig:
         assert (await rig.request("POST", TARGET, b"{}", ADMIN | {"ce-id": "new"})).status == 202
         found = lines(await called(rig, status, "app", "new"))
-        assert found[0] == "app new arrived"
+        assert found[0] == "app new blocked"
         assert "RELAY_HISTORY_URL" in found[-1]
         assert any(line.startswith("ci waits for no_worker") for line in found)
         assert any(line.startswith("ci what to do: ") for line in found)
@@ -192,7 +193,7 @@ async def test_a_history_that_is_away_takes_nothing_from_a_status() -> None:
         await sent(at)
         at.history.available = False
         found = lines(await called(at.rig, status, "app", "new"))
-        assert found[0] == "app new arrived"
+        assert found[0] == "app new blocked"
         assert any(line.startswith("ci waits for no_worker") for line in found)
         assert "the history does not answer" in found[-1]
 

@@ -242,7 +242,7 @@ def test_which_message_comes_first_is_none_of_a_receivers_business_as_it_may_be_
     order = WaitView("order", None, None, "message 'theirs' of source 'shop' comes first", theirs)
     retry = WaitView("retry", None, None, "the receiver said 500")
     for wait, shown in ((order, "an earlier message comes first"), (retry, "the receiver said 500")):
-        delivery = DeliveryView("ci", "arrived", 0, 0, None, wait, None, None, None, None, None, None)
+        delivery = DeliveryView("ci", "arrived", "blocked", 0, 0, None, wait, None, None, None, None, None, None)
         whole = message_view(MessageId("shop", "own"), None, None, [delivery], routed=True, duplicate=False)
         [found] = of_receivers(whole).deliveries
         assert found.waiting_for is not None

@@ -97,13 +97,14 @@ def test_a_response_may_have_words_of_a_newer_relay(name: str) -> None:
 
 def test_the_state_of_a_message_is_read_with_words_of_a_newer_relay() -> None:
     waits = WaitView("moon", None, None, "it is full")  # type: ignore[arg-type]
-    delivery = DeliveryView("ci", "orbiting", 0, 0, None, waits, None, None, None, None, None, None)  # type: ignore[arg-type]
+    delivery = DeliveryView("ci", "orbiting", "landed", 0, 0, None, waits, None, None, None, None, None, None)  # type: ignore[arg-type]
     view = MessageView(
         source_id="app",
         message_id="m-1",
         webhook_id="msg_1",
         type=None,
         status="launched",  # type: ignore[arg-type]
+        state="landed",  # type: ignore[arg-type]
         received_at=None,
         at=None,
         duplicate=False,

@@ -1,55 +1,129 @@
-"""Corrects statuses of the history by the state, for answers that a callback has taken.
+"""Adds to listed deliveries what only the state knows: taken answers, waits and next attempts.
 
 The record of a callback's attempt is in memory for a moment: if the process is killed then, the history never has it.
 The delivery's row in the state has a mark once the callback has taken the answer, so the rows of listed deliveries
-without that mark are read. If the state is unavailable or has no row any more, the history's status stays.
+without that mark are read. Rows of unfinished deliveries are read for what they wait for, a limited number of them and
+all at once. If the state is unavailable or has no row any more, the history's status stays.
 """
 
 from collections.abc import Mapping, Sequence
-from typing import Final
+from dataclasses import dataclass
+from itertools import islice
+from typing import Final, NamedTuple
 
 from msgspec import structs
 
-from relay.api.view import status_of
+from relay.api.status import StatusReader
+from relay.api.view import FoundDelivery, status_of
+from relay.api.waiting import DeliveryWait, next_attempt
 from relay.domain.errors import Unavailable
 from relay.domain.identity import DeliveryId
-from relay.domain.progress import Status
-from relay.history.port import DeliveryFound, MessageFound, MessageQuery
-from relay.state.port import State
-from relay.state.rows import Row, delivery_row
+from relay.domain.progress import CallbackStatus, Status
+from relay.domain.receiver import Source
+from relay.domain.result_delivery import Handover, from_code, handover
+from relay.domain.state import State, StoredState, delivery_state
+from relay.history.port import ArrivalFact, DeliveryFound, MessageFound, MessageQuery, SourceSet
+from relay.state.rows import Row, Stage
 
+MOST_LIVE: Final = 1_000
+"""Deliveries of a list whose rows are read at once, at most."""
 IN_QUESTION: Final[Status] = "response_received_from_receiver"
 """The status of a delivery without a recorded callback."""
 _TAKEN: Final[Status] = "response_delivered_to_sender"
+_LIVE: Final[frozenset[Status]] = frozenset({"arrived", "delivered_to_receiver", IN_QUESTION})
 
 
-async def brought_up(state: State, found: Sequence[MessageFound], query: MessageQuery) -> list[MessageFound]:
-    """The messages with the statuses of the state. A query for a status drops those that no longer have it."""
-    wanted = [each for message in found for each in _in_question(message)]
+class ListedDelivery(NamedTuple):
+    """`next_attempt_at`: Unix seconds. `wait`: None if it is over, or was not determined."""
+
+    found: DeliveryFound
+    state: State
+    next_attempt_at: float | None = None
+    wait: DeliveryWait | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ListedMessage:
+    arrival: ArrivalFact
+    deliveries: tuple[ListedDelivery, ...]
+
+
+async def with_live(
+    reader: StatusReader, found: Sequence[MessageFound], query: MessageQuery, now: float
+) -> list[ListedMessage]:
+    """The messages as the state knows them. A query for a status or a state drops those that no longer have it.
+    `now`: Unix seconds."""
+    received = {
+        DeliveryId(each.receiver, *message.arrival.message): message.arrival.received_at
+        for message in found
+        for each in message.deliveries
+        if each.status in _LIVE
+    }
     try:
-        seen = await state.watch([delivery_row(each) for each in wanted]) if wanted else []
+        live = await reader.waits(dict(islice(received.items(), MOST_LIVE)), now) if received else {}
     except Unavailable:
-        return list(found)
-    rows = {delivery: one.row for delivery, one in zip(wanted, seen, strict=True)}
-    raised = [_raised(message, rows) for message in found]
-    return [each for each in raised if _is_wanted(each, query)] if query.status == IN_QUESTION else raised
+        live = {}
+    listed = [_message(message, live, reader.source(message.arrival.message.source_id), now) for message in found]
+    return [each for each in listed if _is_wanted(each, query)]
 
 
-def _in_question(message: MessageFound) -> list[DeliveryId]:
+def answered_by(state: StoredState | None, sources: Mapping[str, Source], usual: Source) -> SourceSet:
+    """The sources whose answered deliveries may be in this state. `usual`: the settings of sources that are not
+    declared."""
+    if state not in ("returning", "delivered"):
+        return SourceSet()
+
+    def may_be(source: Source) -> bool:
+        return _returns(source, empty=False) if state == "returning" else not _returns(source, empty=True)
+
+    names = [name for name, source in sources.items() if name != "*" and may_be(source) != may_be(usual)]
+    return SourceSet(sorted(names), excluded=may_be(usual))
+
+
+def _returns(source: Source, *, empty: bool) -> bool:
+    return handover(source, failed=False, empty=empty) is Handover.DELIVERED
+
+
+def _message(
+    message: MessageFound, live: Mapping[DeliveryId, FoundDelivery], source: Source, now: float
+) -> ListedMessage:
     ids = message.arrival.message
-    return [DeliveryId(each.receiver, *ids) for each in message.deliveries if each.status == IN_QUESTION]
+    return ListedMessage(
+        message.arrival,
+        tuple(_delivery(each, live.get(DeliveryId(each.receiver, *ids)), source, now) for each in message.deliveries),
+    )
 
 
-def _raised(message: MessageFound, rows: Mapping[DeliveryId, Row]) -> MessageFound:
-    ids = message.arrival.message
-    deliveries = [_delivery(each, rows.get(DeliveryId(each.receiver, *ids))) for each in message.deliveries]
-    return structs.replace(message, deliveries=tuple(deliveries))
+def _delivery(found: DeliveryFound, live: FoundDelivery | None, source: Source, now: float) -> ListedDelivery:
+    row, wait = (None, None) if live is None or live.row.generation != found.generation else (live.row, live.wait)
+    if row is not None and found.status == IN_QUESTION and status_of(row) == _TAKEN:
+        found = structs.replace(found, status=_TAKEN)
+    callback: CallbackStatus | None = "pending" if found.status == IN_QUESTION and _is_returning(row, source) else None
+    if row is None or status_of(row) != found.status or found.status == IN_QUESTION:
+        state = delivery_state(found.status, attempts=found.attempts, reason=found.reason, callback=callback)
+        return ListedDelivery(found, state)
+    attempts = max(row.attempts, found.attempts)
+    state = delivery_state(found.status, attempts=attempts, wait=None if wait is None else wait.kind)
+    return ListedDelivery(found, state, next_attempt(row, wait, now), wait)
 
 
-def _delivery(found: DeliveryFound, row: Row | None) -> DeliveryFound:
-    is_taken = row is not None and row.generation == found.generation and status_of(row) == _TAKEN
-    return structs.replace(found, status=_TAKEN) if is_taken and found.status == IN_QUESTION else found
+def _is_returning(row: Row | None, source: Source) -> bool:
+    """Whether an answered delivery's result is still on its way to the sender. A row that has gone has ended."""
+    if row is None or row.stage is Stage.NONE:
+        return _returns(source, empty=True)
+    if row.stage is Stage.DONE:
+        return from_code(row.code).how is Handover.DELIVERED
+    return _returns(source, empty=False)
 
 
-def _is_wanted(message: MessageFound, query: MessageQuery) -> bool:
-    return any(each.status == query.status and query.receiver in (None, each.receiver) for each in message.deliveries)
+def _is_wanted(message: ListedMessage, query: MessageQuery) -> bool:
+    if query.state is None and query.status != IN_QUESTION:
+        return True
+    if query.state == "queued" and not message.deliveries:
+        return True
+    return any(
+        query.status in (None, each.found.status)
+        and (query.state is None or each.state in (query.state, "blocked"))
+        and query.receiver in (None, each.found.receiver)
+        for each in message.deliveries
+    )

@@ -13,10 +13,11 @@ from relay.domain.json_pointer import check_pointer
 from relay.domain.message import MAX_TEXT_BYTES
 from relay.domain.progress import Status
 from relay.domain.reasons import REASONS
+from relay.domain.state import STORED, StoredState
 from relay.history.port import By, MessageQuery, Visible
 
 OF_MESSAGES: Final = (
-    *("source", "receiver", "owner", "status", "reason", "type", "since", "until", "id", "header", "payload"),
+    *("source", "receiver", "owner", "status", "state", "reason", "type", "since", "until", "id", "header", "payload"),
     *("limit", "cursor"),
 )
 OF_COUNTS: Final = ("by", "since", "until", "receiver", "source")
@@ -49,6 +50,7 @@ def message_query(query: Query, visible: Visible, now: float) -> MessageQuery:
         source_id=source_in(query),
         receiver=receiver_in(query),
         status=_of(query, "status", _status),
+        state=state_in(query),
         reason=_of(query, "reason", _reason),
         event_type=_of(query, "type", _event_type),
         since=since,
@@ -83,6 +85,10 @@ def receiver_in(query: Query) -> str | None:
 
 def owner_in(query: Query) -> str | None:
     return _of(query, "owner", _id)
+
+
+def state_in(query: Query) -> StoredState | None:
+    return _of(query, "state", _state)
 
 
 def cursor_in(query: Query) -> str | None:
@@ -153,6 +159,12 @@ def _place(text: str) -> tuple[int, int]:
 
 def _status(text: str) -> Status:
     return cast(Status, _one_of(text, get_args(Status)))
+
+
+def _state(text: str) -> StoredState:
+    if text == "blocked":
+        raise ValueError("which the history does not store: search for queued or retrying, whose items say what blocks")
+    return cast(StoredState, _one_of(text, STORED))
 
 
 def _by(text: str) -> By:

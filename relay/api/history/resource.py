@@ -1,6 +1,7 @@
 """The routes of the history: `GET /v1/messages`, `.../attempts`, `.../payload` and `/v1/stats`."""
 
 from collections.abc import Awaitable, Callable
+from dataclasses import replace
 from functools import wraps
 from typing import Annotated, Final, TypeVar
 
@@ -10,7 +11,7 @@ from msgspec import Meta
 
 from relay.api.access import LETTERS, MESSAGE, RECEIVER, is_admin, may_read, may_see_of
 from relay.api.context import ApiContext
-from relay.api.history.live_overlay import brought_up
+from relay.api.history.live_overlay import ListedMessage, answered_by, with_live
 from relay.api.history.payload import TRUNCATED, payload_response
 from relay.api.history.query import (
     OF_COUNTS,
@@ -52,8 +53,18 @@ from relay.api.status import StatusReader
 from relay.domain.attempt import AttemptKind
 from relay.domain.message import MAX_TEXT_BYTES
 from relay.domain.progress import Status
+from relay.domain.state import StoredState
 from relay.history.lag import Behind
-from relay.history.port import AttemptFound, AttemptQuery, By, HistoryPage, HistoryReader, MessageFound, Visible
+from relay.history.port import (
+    AttemptFound,
+    AttemptQuery,
+    By,
+    HistoryPage,
+    HistoryReader,
+    MessageFound,
+    MessageQuery,
+    Visible,
+)
 from relay.schema.attempts import AttemptItem, AttemptPage
 from relay.schema.messages import MessageItem, MessagePage
 from relay.schema.statistics import CountsView
@@ -70,6 +81,8 @@ _KEPT_IF: Final = "(RELAY_HISTORY_BODIES is 0 for this process)."
 
 MOST_SEARCHES: Final = 8
 """Searches at a time in a process."""
+MOST_SOURCES: Final = 1_000
+"""Sources that the search for a state names, at most."""
 AT_ONCE: Final = 50
 """Messages or attempts of the history in memory at a time, before they are converted."""
 MOST_BYTES: Final = 4 * 1024 * 1024
@@ -136,6 +149,7 @@ class HistoryResource:
             _RECEIVER,
             Parameter("owner", "query", SourceId, "With a delivery to a receiver of this owner."),
             Parameter("status", "query", Status, "With a delivery that is so far."),
+            Parameter("state", "query", StoredState, "With a delivery in this state."),
             Parameter("reason", "query", str, "With a delivery that failed for this."),
             Parameter("type", "query", _TYPE, "Exactly, or with `*` at its end."),
             _SINCE,
@@ -152,9 +166,10 @@ class HistoryResource:
     async def messages(self, request: web.Request) -> web.Response:
         """Messages that came, and how far their deliveries are.
 
-        All that is given has to be met; `receiver`, `status` and `reason` by one and the same delivery that the caller
-        may see. The list follows the topics: `behind_s` says how closely. Of what came more than
-        `RELAY_HISTORY_RETENTION` ago nothing is listed.
+        All that is given has to be met; `receiver`, `status`, `state` and `reason` by one and the same delivery that
+        the caller may see. The history does not store what blocks a delivery: `blocked` ones are found as `queued`,
+        `retrying` or `awaiting_answer`. The list follows the topics: `behind_s` says how closely. Of what came more
+        than `RELAY_HISTORY_RETENTION` ago nothing is listed.
         """
         query, history = query_of(request, *OF_MESSAGES), self._history()
         if not self._context.keeps_bodies:
@@ -162,10 +177,10 @@ class HistoryResource:
         visible = self._sight.visible(request, receiver_in(query), owner_in(query))
         if "header" in query:
             visible = self._sight.of_senders(request, visible)
-        wanted = message_query(query, visible, self._context.clock.time())
+        wanted = self._answered_by(message_query(query, visible, self._context.clock.time()))
 
         async def made(found: list[MessageFound]) -> list[MessageItem]:
-            known = await brought_up(self._context.state, found, wanted)
+            known = await with_live(self._reader, found, wanted, self._context.clock.time())
             return [item for each in known if (item := _seen(request, each)) is not None]
 
         items, cursor = await _page(
@@ -329,6 +344,18 @@ class HistoryResource:
             raise invalid(detail, parameter="since")
         return json_response(200, counts_view(*wanted, found))
 
+    def _answered_by(self, wanted: MessageQuery) -> MessageQuery:
+        """The query with the sources whose answered deliveries are in its state. Raises a Problem if they are too
+        many."""
+        directory, registrar = self._context.directory, self._context.registrar
+        sources = {} if registrar is None else registrar.registry.sources()
+        if wanted.source_id is not None:
+            sources = {wanted.source_id: directory.source(wanted.source_id)}
+        found = answered_by(wanted.state, sources, directory.source("*"))
+        if len(found.names) > MOST_SOURCES:
+            raise invalid(f"more than {MOST_SOURCES} sources are to be searched: give one of them", parameter="state")
+        return replace(wanted, answered_by=found)
+
     def _history(self) -> HistoryReader:
         if self._context.history is None:
             raise Problem(NO_HISTORY, _NONE)
@@ -375,11 +402,11 @@ def _refuse_search_in_bodies(query: Query) -> None:
             raise invalid(f"{name} finds nothing here: this history keeps no {_KEPT[name]} {_KEPT_IF}", parameter=name)
 
 
-def _seen(request: web.Request, found: MessageFound) -> MessageItem | None:
+def _seen(request: web.Request, found: ListedMessage) -> MessageItem | None:
     """The message as the caller may see it; None if they may see nothing of it. Decided by the message itself, not by
     the query."""
     if may_read(request, found.arrival.message.source_id):
         return message_item(found.arrival, found.deliveries)
     at, deliveries = found.arrival.at, found.deliveries
-    own = [of_receiver(each) for each in deliveries if may_see_of(request, each.receiver, each.life, at)]
+    own = [of_receiver(each) for each in deliveries if may_see_of(request, each.found.receiver, each.found.life, at)]
     return message_item(found.arrival, own) if own else None

@@ -6,13 +6,16 @@ from typing import Final
 
 from msgspec import structs
 
+from relay.api.history.live_overlay import ListedDelivery
+from relay.api.view import wait_view
 from relay.domain.hop import NO_RECEIVER
 from relay.domain.identity import webhook_id
 from relay.domain.progress import least_advanced
 from relay.domain.reasons import is_of_callback
+from relay.domain.state import message_state
 from relay.domain.statistics import Counted, sum_of
 from relay.domain.timestamps import rfc3339
-from relay.history.port import ArrivalFact, AttemptFound, By, DeliveryFound, SpanCount
+from relay.history.port import ArrivalFact, AttemptFound, By, SpanCount
 from relay.schema.attempts import AttemptItem
 from relay.schema.messages import DeliveryItem, MessageItem
 from relay.schema.statistics import CountItem, CountsView, PointItem, SeriesItem
@@ -21,7 +24,7 @@ SHOWN_HEADERS: Final = 2_048
 """Characters of the headers of a request or response in a list, at most."""
 
 
-def message_item(arrival: ArrivalFact, deliveries: Iterable[DeliveryFound]) -> MessageItem:
+def message_item(arrival: ArrivalFact, deliveries: Iterable[ListedDelivery]) -> MessageItem:
     """`deliveries`: those that the caller may see."""
     shown = [delivery_item(each) for each in deliveries]
     return {
@@ -30,6 +33,7 @@ def message_item(arrival: ArrivalFact, deliveries: Iterable[DeliveryFound]) -> M
         "webhook_id": webhook_id(*arrival.message),
         "type": arrival.event_type,
         "status": least_advanced([each["status"] for each in shown] or ["arrived"]),
+        "state": message_state((each["state"] for each in shown), "arrived"),
         "received_at": rfc3339(arrival.received_at),
         "size": arrival.size,
         "content_type": arrival.content_type,
@@ -37,20 +41,26 @@ def message_item(arrival: ArrivalFact, deliveries: Iterable[DeliveryFound]) -> M
     }
 
 
-def of_receiver(found: DeliveryFound) -> DeliveryFound:
+def of_receiver(listed: ListedDelivery) -> ListedDelivery:
     """The delivery as its receiver may see it: without the details of a callback that was given up."""
-    return structs.replace(found, last_status=None, detail=None) if is_of_callback(found.reason) else found
+    if not is_of_callback(listed.found.reason):
+        return listed
+    return listed._replace(found=structs.replace(listed.found, last_status=None, detail=None))
 
 
-def delivery_item(found: DeliveryFound) -> DeliveryItem:
+def delivery_item(listed: ListedDelivery) -> DeliveryItem:
+    found, next_at, wait = listed.found, listed.next_attempt_at, listed.wait
     return {
         "receiver": found.receiver or NO_RECEIVER,
         "status": found.status,
+        "state": listed.state,
         "generation": found.generation,
         "attempts": found.attempts,
         "last_status": found.last_status,
         "reason": found.reason,
         "detail": found.detail,
+        "next_attempt_at": None if next_at is None else rfc3339(next_at),
+        "waiting_for": None if wait is None else wait_view(wait),
         "updated_at": rfc3339(found.updated_at),
     }
 

@@ -155,6 +155,7 @@ def _message(record: Record, directory: Directory) -> TailedEvent | None:
         "webhook_id": webhook_id(*message.id),
         "type": message.event_type,
         "status": "arrived",
+        "state": "queued",
         "received_at": rfc3339(record.timestamp_ms / 1000),
         "size": len(message.payload),
         "content_type": message.content_type,
@@ -180,11 +181,14 @@ def _arrived(receiver: str, moment: str | None) -> DeliveryItem:
     return {
         "receiver": receiver,
         "status": "arrived",
+        "state": "queued",
         "generation": 0,
         "attempts": 0,
         "last_status": None,
         "reason": None,
         "detail": None,
+        "next_attempt_at": None,
+        "waiting_for": None,
         "updated_at": moment,
     }
 
