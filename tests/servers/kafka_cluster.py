@@ -10,6 +10,7 @@ controller.quorum.voters={voters}
 default.replication.factor=3
 min.insync.replicas=2
 offsets.topic.replication.factor=3
+transaction.state.log.replication.factor=3
 replica.lag.time.max.ms=5000
 controller.quorum.election.timeout.ms=500
 controller.quorum.fetch.timeout.ms=1000

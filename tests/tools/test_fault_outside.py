@@ -42,6 +42,8 @@ SPEC: Final[dict[str, dict[str, object]]] = {
     "ci": {"mode": "answer"},
     "ready": {"mode": "later"},
     "working": {"mode": "later", "seconds": 3600},
+    "builds": {"mode": "builds"},
+    "queued": {"mode": "builds", "seconds": 3600},
     "hang": {"mode": "hang"},
     "fail": {"mode": "fail"},
     "slow": {"mode": "slow", "seconds": 0.2},
@@ -125,6 +127,23 @@ async def test_a_delivery_is_in_the_ledger_before_its_answer_comes_even_if_the_p
     assert (arrival.attempt, arrival.generation, arrival.sequence) == (3, 2, 17)
     assert (arrival.status, arrival.processed) == (200, True)
     assert answer == answer_to(arrival.key, arrival.digest)
+
+
+async def test_an_item_gets_its_build_and_the_build_its_answer(rig: Rig) -> None:
+    for receiver in ("builds", "queued"):
+        async with rig.post(receiver, "m-1") as response:
+            assert (response.status, await response.json()) == (202, {"item": "m-1"})
+    answer = answer_to(Key(SOURCE, "m-1", "builds"), digest_of(BODY))
+    expected: dict[tuple[str, str], tuple[int, bytes]] = {
+        ("builds/item", "m-1"): (200, b'{"build":"m-1"}'),
+        ("builds/build", "m-1"): (200, answer),
+        ("builds/item", "m-2"): (404, b""),
+        ("queued/item", "m-1"): (200, b"{}"),
+        ("queued/build", "m-1"): (202, b""),
+    }
+    for (step, name), said in expected.items():
+        async with rig.ask(step, name) as response:
+            assert (response.status, await response.read()) == said
 
 
 async def test_the_status_endpoint_knows_what_was_processed_by_both_names(rig: Rig) -> None:

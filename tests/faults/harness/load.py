@@ -1,6 +1,7 @@
 """The load: a sender that keeps the order of each source, repeats what was not acknowledged, and remembers it all."""
 
 import asyncio
+import contextlib
 import json
 import random
 import time
@@ -16,13 +17,18 @@ from tests.faults.harness.history import Sent, digest_of
 _REPEAT_AFTER_S = 0.2
 _GIVE_UP_S = 120.0
 _REQUEST_MS = 5_000
+_TRANSACTION_S = 10.0
+_ABORTED = 0.3
+"""Of the messages of a transactional source, so many are first sent with other bytes, which are aborted."""
+_LARGE_BYTES = (10_000, 1_000_000)
 Headers = list[tuple[str, bytes]]
 
 
 @dataclass(frozen=True, slots=True)
 class Plan:
     """`rate`: messages a second, of all sources together. `two`: the share of messages for two receivers.
-    `again`: the share of messages behind which an older id of the source is sent once more. `payload`: its bytes.
+    `again`: the share of messages behind which an older id of the source is sent once more. `payload`: its bytes, but
+    for a share of `large` ones, up to 1 MB. `transactional`: so many sources send each message in a transaction.
     """
 
     receivers: Sequence[str]
@@ -31,14 +37,21 @@ class Plan:
     two: float = 0.2
     again: float = 0.0
     payload: int = 300
+    large: float = 0.005
+    transactional: int = 1
 
 
 @dataclass(slots=True)
 class _Source:
-    """One source. It sends one message at a time, so that what it sent later also is behind on the log."""
+    """One source. It sends one message at a time, so that what it sent later also is behind on the log.
+
+    `transactional`: the id of its own producer, empty for none, and `producer`: that one, while it works.
+    """
 
     name: str
     random: random.Random
+    transactional: str = ""
+    producer: AIOKafkaProducer | None = None
     older: list[tuple[bytes, Headers, list[Sent]]] = field(default_factory=list)
 
 
@@ -63,19 +76,15 @@ class Load:
         self._told = told
         self._stop = asyncio.Event()
         self._sources = [_Source(f"source-{n}", random.Random(f"{seed}-{label}-{n}")) for n in range(plan.sources)]
+        for source in self._sources[: plan.transactional]:
+            source.transactional = f"{topic}-{label}-{source.name}"
         self.sent: list[Sent] = []
 
     async def run(self, *, seconds: float | None = None, messages: int | None = None) -> None:
         """Until `seconds` are over, so many `messages` are sent, or `stop` was called. Returns when what was begun is
         acknowledged, or given up after two minutes."""
         self._left = messages if messages is not None else 1 << 40
-        producer = AIOKafkaProducer(
-            bootstrap_servers=self._bootstrap,
-            acks="all",
-            enable_idempotence=False,
-            request_timeout_ms=_REQUEST_MS,
-            linger_ms=2,
-        )
+        producer = self._producer(acks="all", enable_idempotence=False, linger_ms=2)
         await producer.start()
         timer = asyncio.get_running_loop().call_later(seconds, self._stop.set) if seconds is not None else None
         try:
@@ -86,6 +95,8 @@ class Load:
             if timer is not None:
                 timer.cancel()
             await producer.stop()
+            for source in self._sources:
+                await _close(source)
 
     @property
     def over(self) -> bool:
@@ -117,7 +128,8 @@ class Load:
         message_id = f"{self._label}-{source.name}-{number}"
         count = 2 if source.random.random() < self._plan.two and len(self._plan.receivers) > 1 else 1
         receivers = source.random.sample(list(self._plan.receivers), count)
-        payload = _payload(source.name, number, self._plan.payload)
+        size = source.random.randint(*_LARGE_BYTES) if source.random.random() < self._plan.large else self._plan.payload
+        payload = _payload(source.name, number, size)
         value, headers = record_of(source.name, message_id, receivers, payload, envelope=number % 2 == 0)
         at = time.time()
         acked = await self._acknowledged(producer, source, value, headers)
@@ -143,12 +155,54 @@ class Load:
         give_up = time.monotonic() + _GIVE_UP_S
         while time.monotonic() < give_up:
             try:
-                await producer.send_and_wait(self._topic, value, key=source.name.encode(), headers=headers)
+                if source.transactional:
+                    await self._transact(source, value, headers)
+                else:
+                    await producer.send_and_wait(self._topic, value, key=source.name.encode(), headers=headers)
             except (KafkaError, TimeoutError):
                 await asyncio.sleep(_REPEAT_AFTER_S)
             else:
                 return True
         return False
+
+    async def _transact(self, source: _Source, value: bytes, headers: Headers) -> None:
+        """In a transaction of its own. After a failure another producer ends what this one has left open."""
+        key = source.name.encode()
+        try:
+            async with asyncio.timeout(2 * _TRANSACTION_S):
+                if source.producer is None:
+                    millis = int(_TRANSACTION_S * 1000)
+                    source.producer = self._producer(
+                        transactional_id=source.transactional, transaction_timeout_ms=millis
+                    )
+                    await source.producer.start()
+                producer = source.producer
+                if source.random.random() < _ABORTED:
+                    await producer.begin_transaction()
+                    await producer.send_and_wait(self._topic, value.replace(b"kept", b"lost"), key=key, headers=headers)
+                    await producer.abort_transaction()
+                await producer.begin_transaction()
+                await producer.send_and_wait(self._topic, value, key=key, headers=headers)
+                await producer.commit_transaction()
+        except BaseException:
+            await _close(source)
+            raise
+
+    def _producer(self, **how: object) -> AIOKafkaProducer:
+        return AIOKafkaProducer(
+            bootstrap_servers=self._bootstrap,
+            request_timeout_ms=_REQUEST_MS,
+            max_request_size=2 * _LARGE_BYTES[1],
+            **how,
+        )
+
+
+async def _close(source: _Source) -> None:
+    producer, source.producer = source.producer, None
+    if producer is not None:
+        with contextlib.suppress(KafkaError, TimeoutError):
+            async with asyncio.timeout(_TRANSACTION_S):
+                await producer.stop()
 
 
 def record_of(

@@ -3,7 +3,8 @@
 `python -m tests.faults.harness.outside --ledger FILE --receivers SPEC.json` prints `{"port": N}` as its first line.
 
 `POST /r/<name>` is a delivery, `GET /r/<name>/<message id or webhook id>` its status endpoint: 200 with the answer, 202
-while it is worked on, 404 for what never arrived. `POST /callback` takes results. `PUT /control/<name>` changes how a
+while it is worked on, 404 for what never arrived. `GET /r/<name>/item/<message id>` and then `/build/<build>` are the
+two steps in which a CI is asked. `POST /callback` takes results. `PUT /control/<name>` changes how a
 receiver behaves, `callback` the callback. Each arrival is in the ledger before it is answered. Signatures are not
 looked at. Message ids are expected to be unique over all sources.
 """
@@ -29,7 +30,7 @@ from tests.faults.harness.history import NOTHING, Arrival, Asked, Peak, Ping, Re
 from tests.faults.harness.ledger import Ledger
 from tests.faults.harness.serving import Connection, Incoming, listen
 
-Mode = Literal["answer", "slow", "later", "hang", "fail", "lossy", "flaky"]
+Mode = Literal["answer", "slow", "later", "builds", "hang", "fail", "lossy", "flaky"]
 CALLBACK: Final = "callback"
 """How the callback is called in the spec and in `PUT /control/<name>`: no receiver may have this name."""
 
@@ -41,8 +42,9 @@ class Behaviour(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """How POSTs are met. In every mode at most `rate` a second (null: any number) are; those above it get 429.
 
     `answer`, `slow`: 200 with the answer, after `seconds`. `later`: 202, and the status endpoint has the answer
-    `seconds` after that. `hang`: nothing, and nothing is processed. `fail`: 500, not processed. `lossy`: with the
-    probability `chance` processed, and the connection closed without an answer; else as `answer`. `flaky`: likewise
+    `seconds` after that. `builds`: 202 with the name of its item, which has a build after half of `seconds`; the build
+    has the answer after `seconds`. `hang`: nothing, and nothing is processed. `fail`: 500, not processed. `lossy`: with
+    the probability `chance` processed, and the connection closed without an answer; else as `answer`. `flaky`: likewise
     with one of a lost answer, a connection closed before anything is done, a 500 and a 503. `status`: whether there is
     a status endpoint; it also answers while POSTs hang or fail.
     """
@@ -97,7 +99,7 @@ def reaction(behaviour: Behaviour, chance: Callable[[], float]) -> Reaction:
     match behaviour.mode:
         case "answer" | "slow":
             return healthy
-        case "later":
+        case "later" | "builds":
             return Reaction(202, processed=True)
         case "hang":
             return Reaction(None, processed=False)
@@ -142,7 +144,7 @@ class Party:
 
     def work(self, names: tuple[str, ...], answer: bytes) -> None:
         """Process a message, which its status endpoint knows by `names` from now on. Its answer stays what it was."""
-        takes_s = self.behaviour.seconds if self.behaviour.mode == "later" else 0.0
+        takes_s = self.behaviour.seconds if self.behaviour.mode in ("later", "builds") else 0.0
         for name in filter(None, names):
             self._answers.setdefault(name, (time.monotonic() + takes_s, answer))
 
@@ -154,6 +156,13 @@ class Party:
         if ready_at <= time.monotonic():
             return 200, answer
         return (404, b"") if ready_at == math.inf else (202, b"")
+
+    def item_of(self, name: str) -> tuple[int, bytes]:
+        """What the item of a message says, the first step: 404 for what never arrived."""
+        if name not in self._answers:
+            return 404, b""
+        has_build = self._answers[name][0] - self.behaviour.seconds / 2 <= time.monotonic()
+        return 200, msgspec.json.encode({"build": name} if has_build else {})
 
 
 class Pulse:
@@ -192,8 +201,9 @@ class Outside:
                 self._deliver(name, request, connection)
             case ("POST", "callback"):
                 self._take_back(request, connection)
-            case ("GET", "r", name, asked_for) if name in self._parties:
-                status, body = self._parties[name].status_of(unquote(asked_for))
+            case ("GET", "r", name, *step, asked_for) if name in self._parties and step in ([], ["item"], ["build"]):
+                party = self._parties[name]
+                status, body = (party.item_of if step == ["item"] else party.status_of)(unquote(asked_for))
                 self._ledger.write(Asked(time.time(), name, unquote(asked_for), status))
                 connection.answer(status, body)
             case ("PUT", "control", name) if name in self._parties:
@@ -222,7 +232,8 @@ class Outside:
             post = (name, arrival.source, arrival.message_id, arrival.attempt, arrival.generation)
             self._ledger.write(Unheard(time.time(), *post))
 
-        _react(met, answer if met.status == 200 else b"", connection, unheard)
+        item = msgspec.json.encode({"item": arrival.message_id}) if party.behaviour.mode == "builds" else b""
+        _react(met, answer if met.status == 200 else item, connection, unheard)
 
     def _note_peak(self, name: str) -> None:
         peak = self._parties[name].new_peak()

@@ -10,7 +10,7 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
 from typing import Final, Self
@@ -26,56 +26,16 @@ from tests.faults.harness.history import Asked, Died, Fault, History, Key, Peak,
 from tests.faults.harness.ledger import Ledger
 from tests.faults.harness.load import Load, Plan
 from tests.faults.harness.member import Member
-from tests.faults.harness.outside import Mode
 from tests.faults.harness.proxy import Proxy
+from tests.faults.harness.receivers import MIX, QUICK, ReceiverPlan
 from tests.faults.harness.servers import Servers
 from tests.faults.harness.topics import TopicReader
 
 ROLES: Final = ("from-sender", "to-receiver", "from-receiver-async", "to-sender", "failed-messages")
-_SECRET: Final = "whsec_aGFybmVzcy1oYXJuZXNzLWhhcm5lc3MtaGFybmVzcw=="
 OUTSIDE: Final = "tests.faults.harness.outside"
 _LOOK_S: Final = 0.3
 _DRAIN_S: Final = 60.0
 _CALLBACK_IN_FLIGHT: Final = 64
-
-
-@dataclass(frozen=True, slots=True)
-class ReceiverPlan:
-    """A receiver: how it behaves (see outside.Behaviour), what it is promised (see history.Promise), and what
-    receivers.yaml says of it besides the quick defaults."""
-
-    mode: Mode = "answer"
-    seconds: float = 0.0
-    rate: float | None = None
-    status: bool = True
-    chance: float = 0.0
-    deaths: frozenset[str] = frozenset()
-    generations: int = 1
-    entry: Mapping[str, object] = field(default_factory=dict)
-
-
-MIX: Final[Mapping[str, ReceiverPlan]] = {
-    "asked": ReceiverPlan(seconds=0.02),
-    "asked-slow": ReceiverPlan("slow", seconds=0.3),
-    "later": ReceiverPlan("later", seconds=0.5),
-    "blind": ReceiverPlan(seconds=0.02, status=False),
-    "blind-slow": ReceiverPlan("slow", seconds=0.3, status=False),
-    "shared-asked": ReceiverPlan(seconds=0.02, entry={"lane": "shared"}),
-    "parts": ReceiverPlan(seconds=0.02, entry={"partitions": 3}),
-    "few": ReceiverPlan("slow", seconds=0.1, entry={"partitions": 3, "max_in_flight": 2}),
-    "paced": ReceiverPlan(seconds=0.02, status=False, entry={"partitions": 2, "rate_limit": 30, "window_size": 2}),
-}
-"""With and without a status endpoint, quick and slow, answering at once and later, in lanes of their own and shared,
-with fewer places in flight than partitions, and with a rate that a backlog brings it to."""
-
-QUICK: Final[Mapping[str, object]] = {
-    "secret": _SECRET,
-    "timeout": 2,
-    "retry": {"base": 0.5, "cap": 2, "max_attempts": 1000},
-    "breaker": {"failures": 10, "window": 60, "open_for": 1},
-    "poll": {"base": 0.3, "factor": 1.5, "cap": 1},
-    "max_in_flight": 32,
-}
 
 
 class Stack:
@@ -128,7 +88,7 @@ class Stack:
         ordered = plan.entry.get("ordering") != "none"
         entry = {**QUICK, **plan.entry}
         in_flight = int(str(entry["max_in_flight"]))
-        promise = Promise(plan.status, ordered, in_flight, plan.deaths, plan.generations)
+        promise = Promise(plan.can_be_asked, ordered, in_flight, plan.deaths, plan.generations)
         if self._wired:  # what was kept on the way comes whenever it comes
             return promise
         rate, window_s = entry.get("rate_limit"), float(str(entry.get("window_size", 1)))
@@ -339,19 +299,15 @@ class Stack:
             await self.wire.start()
             self._reached_at = self.wire.port
 
-    def _entry(self, name: str) -> dict[str, object]:
-        plan = self.receivers[name]
-        entry = {**QUICK, **plan.entry, "post_endpoint": f"http://127.0.0.1:{self._reached_at}/r/{name}"}
-        if plan.status:
-            entry["status_endpoint"] = f"http://127.0.0.1:{self._reached_at}/r/{name}/{{message_id}}"
-        return entry
-
     def _receivers_file(self) -> dict[str, object]:
         callback = {key: value for key, value in QUICK.items() if key != "poll"}
         callback |= {"url": f"http://127.0.0.1:{self.port}/callback", "max_in_flight": _CALLBACK_IN_FLIGHT}
         return {
             "sources": {"*": {"callback": callback}},
-            "receivers": {name: self._entry(name) for name in self.receivers},
+            "receivers": {
+                name: plan.entry_at(f"http://127.0.0.1:{self._reached_at}/r/{name}")
+                for name, plan in self.receivers.items()
+            },
         }
 
     def _environ(self) -> dict[str, str]:

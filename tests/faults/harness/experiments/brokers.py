@@ -24,9 +24,10 @@ from aiokafka.structs import TopicPartition
 
 from tests.faults.harness.killer import Killer
 from tests.faults.harness.load import Load, Plan
+from tests.faults.harness.receivers import MIX
 from tests.faults.harness.report import RECOVERY_MAX
 from tests.faults.harness.servers import Servers
-from tests.faults.harness.stack import MIX, Stack
+from tests.faults.harness.stack import Stack
 from tests.faults.harness.trial import Context, Experiment, Findings, Trials
 from tests.servers.kafka import KafkaBroker
 

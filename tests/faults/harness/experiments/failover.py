@@ -11,8 +11,9 @@ from functools import partial
 from typing import Final
 
 from tests.faults.harness.load import Load, Plan
+from tests.faults.harness.receivers import MIX
 from tests.faults.harness.servers import Servers
-from tests.faults.harness.stack import MIX, Stack
+from tests.faults.harness.stack import Stack
 from tests.faults.harness.trial import Context, Experiment, Findings, Trials
 from tests.servers.sentinel import SentinelGroup
 

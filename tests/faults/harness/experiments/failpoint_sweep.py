@@ -21,8 +21,9 @@ from typing import Final, NamedTuple
 from tests.faults.harness.failpoints import UNFAILING, read_counts
 from tests.faults.harness.load import Load, Plan
 from tests.faults.harness.member import Member
+from tests.faults.harness.receivers import ReceiverPlan
 from tests.faults.harness.servers import Servers
-from tests.faults.harness.stack import ROLES, ReceiverPlan, Stack
+from tests.faults.harness.stack import ROLES, Stack
 from tests.faults.harness.trial import Context, Experiment, Findings, Trials
 
 TRIALS: Final = 20

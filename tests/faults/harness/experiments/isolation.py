@@ -13,8 +13,9 @@ from typing import Final
 
 from tests.faults.harness.history import Key, Sent
 from tests.faults.harness.load import Load, Plan
+from tests.faults.harness.receivers import ReceiverPlan
 from tests.faults.harness.servers import Servers
-from tests.faults.harness.stack import ReceiverPlan, Stack
+from tests.faults.harness.stack import Stack
 from tests.faults.harness.trial import Context, Experiment, Findings, Trials
 
 PHASE_S: Final = 60.0

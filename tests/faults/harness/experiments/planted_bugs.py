@@ -2,10 +2,10 @@
 
 The processes run with the bug (planted.PLANTED) in force; the faults are those of the other experiments, aimed at
 where the bug hurts. A bug is caught when the checker, or the wait for quiet, finds anything wrong within a few trials.
-Passes: every bug is caught, and the same faults without the bug do no damage. Four are left to the experiments in
+Passes: every bug is caught, and the same faults without the bug do no damage. Others are left to the experiments in
 memory: what `non_monotone_stage` does shows in a row alone; where `no_fence` lets a former owner go on, the rows'
-attempt tokens still stop it, but for a moment that cannot be aimed at from outside; and the two of `no_life_in_` need a
-process that is frozen at one call until a replay has failed.
+attempt tokens still stop it, but for a moment that cannot be aimed at from outside; the two of `no_life_in_` need a
+process that is frozen at one call until a replay has failed; and a log that lost its end is what E22 is about.
 """
 
 import asyncio
@@ -16,8 +16,9 @@ from typing import Final
 from tests.faults.harness.history import History
 from tests.faults.harness.killer import Killer
 from tests.faults.harness.load import Load, Plan
+from tests.faults.harness.receivers import ReceiverPlan
 from tests.faults.harness.servers import Servers
-from tests.faults.harness.stack import ReceiverPlan, Stack
+from tests.faults.harness.stack import Stack
 from tests.faults.harness.trial import Context, Experiment, Findings, Trials
 
 TRIALS: Final = 8
@@ -224,6 +225,7 @@ _AT_MOST_ONCE: Final = ReceiverPlan(
 
 HUNTS: Final[Mapping[str, Hunt]] = {
     "mark_before_produce": Hunt(dies_at("log.append.before"), _ASKED),
+    "aborted_delivered": Hunt(nothing, _ASKED),
     "delete_at_done": Hunt(nothing, _ASKED, again=1.0),
     "commit_before_produce": Hunt(killed, {"slow": ReceiverPlan("slow", seconds=0.5)}),
     "skip_on_delivered": Hunt(dies_at("log.append.before"), _ASKED),

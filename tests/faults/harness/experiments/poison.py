@@ -14,8 +14,9 @@ from aiokafka import AIOKafkaProducer
 
 from tests.faults.harness.killer import Killer
 from tests.faults.harness.load import Load, Plan
+from tests.faults.harness.receivers import ReceiverPlan
 from tests.faults.harness.servers import Servers
-from tests.faults.harness.stack import ReceiverPlan, Stack
+from tests.faults.harness.stack import Stack
 from tests.faults.harness.trial import Context, Experiment, Findings, Trials
 
 ROUNDS: Final = 10

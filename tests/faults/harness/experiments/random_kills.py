@@ -14,8 +14,9 @@ from typing import Final
 
 from tests.faults.harness.killer import Killer
 from tests.faults.harness.load import Load, Plan
+from tests.faults.harness.receivers import MIX, ReceiverPlan
 from tests.faults.harness.servers import Servers
-from tests.faults.harness.stack import MIX, ReceiverPlan, Stack
+from tests.faults.harness.stack import Stack
 from tests.faults.harness.trial import Context, Experiment, Findings, Trials
 
 KILLS: Final = 500

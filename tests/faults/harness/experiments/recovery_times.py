@@ -11,9 +11,10 @@ from typing import Final
 
 from tests.faults.harness.killer import Killer
 from tests.faults.harness.load import Load, Plan
+from tests.faults.harness.receivers import ReceiverPlan
 from tests.faults.harness.report import RECOVERY_MAX
 from tests.faults.harness.servers import Servers
-from tests.faults.harness.stack import ReceiverPlan, Stack
+from tests.faults.harness.stack import Stack
 from tests.faults.harness.trial import Context, Experiment, Findings, Trials
 
 TRIALS: Final = 10

@@ -15,8 +15,9 @@ from aiokafka import AIOKafkaProducer
 from tests.faults.harness.history import History, Sent
 from tests.faults.harness.killer import Killer
 from tests.faults.harness.load import Plan
+from tests.faults.harness.receivers import ReceiverPlan
 from tests.faults.harness.servers import Servers
-from tests.faults.harness.stack import ReceiverPlan, Stack
+from tests.faults.harness.stack import Stack
 from tests.faults.harness.trial import Context, Experiment, Findings, Trials
 
 TRIALS: Final = 20

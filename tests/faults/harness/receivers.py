@@ -1,0 +1,68 @@
+"""The receivers of a relay under test: how they behave, and what they are promised."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Final
+
+from tests.faults.harness.outside import Mode
+
+_SECRET: Final = "whsec_aGFybmVzcy1oYXJuZXNzLWhhcm5lc3MtaGFybmVzcw=="
+QUICK: Final[Mapping[str, object]] = {
+    "secret": _SECRET,
+    "timeout": 2,
+    "retry": {"base": 0.5, "cap": 2, "max_attempts": 1000},
+    "breaker": {"failures": 10, "window": 60, "open_for": 1},
+    "poll": {"base": 0.3, "factor": 1.5, "cap": 1},
+    "max_in_flight": 32,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class ReceiverPlan:
+    """A receiver: how it behaves (see outside.Behaviour), what it is promised (see history.Promise), and what
+    receivers.yaml says of it besides the quick defaults. `item`: the expression that names its item, where the answer
+    is asked for in two steps; one of the response cannot be asked for when that got lost."""
+
+    mode: Mode = "answer"
+    seconds: float = 0.0
+    rate: float | None = None
+    status: bool = True
+    chance: float = 0.0
+    deaths: frozenset[str] = frozenset()
+    generations: int = 1
+    item: str = ""
+    entry: Mapping[str, object] = field(default_factory=dict)
+
+    @property
+    def can_be_asked(self) -> bool:
+        return self.status and not self.item.startswith("response")
+
+    def entry_at(self, url: str) -> dict[str, object]:
+        """In receivers.yaml."""
+        entry = {**QUICK, **self.entry, "post_endpoint": url}
+        if self.item:
+            entry["status_steps"] = [
+                {"url": f"{url}/item/${{{{ {self.item} }}}}", "until": "has(body.build)"},
+                {"url": f"{url}/build/${{{{ steps[0].body.build }}}}", "until": "response.status == 200"},
+            ]
+        elif self.status:
+            entry["status_endpoint"] = f"{url}/{{message_id}}"
+        return entry
+
+
+MIX: Final[Mapping[str, ReceiverPlan]] = {
+    "asked": ReceiverPlan(seconds=0.02),
+    "asked-slow": ReceiverPlan("slow", seconds=0.3),
+    "later": ReceiverPlan("later", seconds=0.5),
+    "blind": ReceiverPlan(seconds=0.02, status=False),
+    "blind-slow": ReceiverPlan("slow", seconds=0.3, status=False),
+    "shared-asked": ReceiverPlan(seconds=0.02, entry={"lane": "shared"}),
+    "parts": ReceiverPlan(seconds=0.02, entry={"partitions": 3}),
+    "chain": ReceiverPlan("builds", seconds=0.5, item="message.id"),
+    "queue": ReceiverPlan("builds", seconds=0.5, item="response.body.item"),
+    "few": ReceiverPlan("slow", seconds=0.1, entry={"partitions": 3, "max_in_flight": 2}),
+    "paced": ReceiverPlan(seconds=0.02, status=False, entry={"partitions": 2, "rate_limit": 30, "window_size": 2}),
+}
+"""With and without a status endpoint, quick and slow, answering at once and later, in one step and in two, which begin
+with the message's id or the response, in lanes of their own and shared, with fewer places in flight than partitions,
+and with a rate that a backlog brings it to."""
