@@ -20,7 +20,7 @@ def main() -> int:
     """Exit code 0: all is well; 1: something is not; 2: a mistake in the arguments."""
     arguments = _arguments()
     chosen = [EXPERIMENTS[name] for name in arguments.only or EXPERIMENTS]
-    context = Context(arguments.scale, arguments.seed, arguments.out.absolute(), _say)
+    context = Context(arguments.scale, arguments.seed, arguments.out.absolute(), _say, arguments.patience)
     context.out.mkdir(parents=True, exist_ok=True)
     logging.getLogger("aiokafka").setLevel(logging.CRITICAL)  # that brokers go away is what all this is about
     found: list[Outcome] = []
@@ -67,6 +67,7 @@ def _arguments() -> argparse.Namespace:
         "python -m tests.faults.harness", description="Faults on a relay with real servers."
     )
     parser.add_argument("--scale", type=float, default=1.0, help="of the number of trials; at least one is made")
+    parser.add_argument("--patience", type=float, default=1.0, help="more than 1 where the machine is busy")
     parser.add_argument("--only", type=_names, help=f"comma-separated, of: {', '.join(EXPERIMENTS)}")
     parser.add_argument("--seed", type=int, default=1, help="the same seed makes the same faults at the same moments")
     parser.add_argument(

@@ -34,7 +34,6 @@ from tests.faults.harness.topics import TopicReader
 ROLES: Final = ("from-sender", "to-receiver", "from-receiver-async", "to-sender", "failed-messages")
 OUTSIDE: Final = "tests.faults.harness.outside"
 _LOOK_S: Final = 0.3
-_DRAIN_S: Final = 60.0
 _CALLBACK_IN_FLIGHT: Final = 64
 
 
@@ -196,7 +195,7 @@ class Stack:
             if await self.look():
                 break
             await asyncio.sleep(_LOOK_S)
-        return await self._drained(min(deadline, time.monotonic() + _DRAIN_S))
+        return await self._drained(min(deadline, time.monotonic() + within_s / 2))
 
     async def look(self) -> bool:
         """Whether every message is answered, as of now."""

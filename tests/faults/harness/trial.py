@@ -19,12 +19,14 @@ from tests.faults.harness.timeline import timeline
 
 @dataclass(frozen=True, slots=True)
 class Context:
-    """What an experiment is given. `scale`: of its number of trials. `say`: one line to whoever watches."""
+    """What an experiment is given. `scale`: of its number of trials. `say`: one line to whoever watches. `patience`:
+    how many times as long as on an idle machine a trial waits for quiet."""
 
     scale: float
     seed: int
     out: Path
     say: Callable[[str], None]
+    patience: float = 1.0
 
     def times(self, trials: int) -> int:
         """So many at this scale, and at least one."""
@@ -116,6 +118,7 @@ class Trials:
         also: Callable[[History], Sequence[str]] = lambda history: (),
     ) -> Verdict:
         """Wait for quiet and judge what became of `sent`."""
+        quiet_s *= self.context.patience
         calm = await self.stack.quiesce(quiet_s)
         history = self.stack.history(sent)
         verdict = check(history, self.stack.promises)
