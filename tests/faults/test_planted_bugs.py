@@ -3,15 +3,17 @@
 import asyncio
 from collections import deque
 from collections.abc import Awaitable, Callable, Iterable, Sequence
+from dataclasses import replace
 from typing import Any, cast
 
 import pytest
 
 from relay.config.settings import Settings
 from relay.domain.dead_letter import parse_dead_letter
+from relay.domain.exchange import Response
 from relay.domain.identity import DeliveryId
 from relay.domain.message import Message
-from relay.domain.receiver import Receiver
+from relay.domain.receiver import BreakerPolicy, OfflinePolicy, Receiver
 from relay.log.port import Coordinate
 from relay.state.replies import answered
 from relay.state.rows import Stage, delivery_row
@@ -286,6 +288,49 @@ async def a_shared_lane_at_its_bound() -> None:
     assert world.outside.arrived("/slow", "b") == [f"b-{n}" for n in range(6)]
 
 
+async def receivers_that_refuse_more_than_may_be_parked() -> None:
+    settings = Settings(receivers_file="none", hold_max=5.0, parked_per_receiver=3, parked_total=3)
+    world = World([receiver("r", "/answer", **(PARKS | {"max_attempts": 50}))], settings=settings)
+    await world.create()
+    world.outside.down.add("answer")
+    await world.send(*[message(0, f"s{source}", "r") for source in range(8)])
+    process = Process(world)
+    await process.ended(60)
+    assert await world.parked_references() <= 3
+    world.outside.down.clear()
+    await process.ended(100)
+    await process.stop()
+    assert await world.is_at_rest()
+
+
+async def a_message_that_fails_for_longer_than_its_receivers_patience() -> None:
+    policy: dict[str, Any] = {"base": 5.0, "factor": 1.0, "cap": 5.0, "max_attempts": 1_000, "failures": 10_000}
+    world = await _world([receiver("r", "/answer", patience=60.0, **policy)], [message(n, "a", "r") for n in range(3)])
+    world.outside.troubles["a-0"] = [Response(501, {}, b"")] * 100
+    process = Process(world)
+    await process.ended(90)
+    await process.stop()
+    assert world.outside.arrived("/answer") == ["a-1", "a-2"]
+
+
+async def a_restart_when_an_offline_receiver_is_back() -> None:
+    declared = receiver("r", "/answer", **QUICK)
+    offline = BreakerPolicy(failures=3, offline=OfflinePolicy(after=60.0, ping_every=3600.0))
+    world = await _world(
+        [replace(declared, post=replace(declared.post, breaker=offline))], [message(0, f"s{n}", "r") for n in range(9)]
+    )
+    world.outside.down.add("answer")
+    process = Process(world)
+    while not world.outside.pings:
+        assert not await process.ended(10)
+    await process.stop()
+    world.outside.down.clear()
+    before, process = len(world.outside.pings), Process(world)
+    await process.ended(20)
+    await process.stop()
+    assert len(world.outside.pings) == before + 1
+
+
 CAUGHT_BY: dict[str, Experiment] = {
     "mark_before_produce": a_crash_at_each_append,
     "delete_at_done": an_id_sent_again_after_its_end,
@@ -309,6 +354,9 @@ CAUGHT_BY: dict[str, Experiment] = {
     "places_not_kept": a_receiver_with_fewer_places_than_partitions,
     "missed_slots_made_up_for": a_machine_that_stands_still_with_slots_in_hand,
     "seen_parked_before_unseen": a_shared_lane_at_its_bound,
+    "parked_without_bounds": receivers_that_refuse_more_than_may_be_parked,
+    "patience_forgotten": a_message_that_fails_for_longer_than_its_receivers_patience,
+    "offline_until_the_next_ping": a_restart_when_an_offline_receiver_is_back,
 }
 
 

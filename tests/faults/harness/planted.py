@@ -5,12 +5,10 @@ in memory and on real servers. A process under test enters one before it starts;
 """
 
 import asyncio
-import hashlib
 import secrets
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import replace
-from math import inf
 from typing import Any
 from unittest.mock import patch
 
@@ -30,7 +28,7 @@ from relay.engine.lane import Lane
 from relay.engine.observer import Recovered
 from relay.engine.order import Watermark
 from relay.engine.parked_copy import parked_key, wrap
-from relay.engine.parked_index import Became, ParkedKeys, Stored
+from relay.engine.parked_index import Became, Stored
 from relay.engine.parking import TOKEN_BYTES
 from relay.engine.phases import Event, Phase, advance
 from relay.engine.recovery import Recovery
@@ -38,16 +36,15 @@ from relay.engine.settlement import ToSettle
 from relay.engine.work import Dead, Done, Outcome, Seen, row_of
 from relay.log.partitioner import partition_of
 from relay.log.port import Coordinate, NewRecord
-from relay.state.attempts import BeginAsk, CallKind, Go, Limits, Verdict
+from relay.state.attempts import BeginAsk, CallKind, Go, Verdict
 from relay.state.port import Lane as LaneId
-from relay.state.redis.calls import Script, script
 from relay.state.replies import Refusal, answered, of
 from relay.state.rows import Mark, ParkedLife, Row, RowKey, Stage
 from relay.state.rows import Parked as Reference
-from tests.fakes.state_endpoint import Endpoint
 from tests.fakes.state_records import Records
 from tests.fakes.state_rows import Rows, StoredRow
 from tests.fakes.state_rows import mark as mark_row
+from tests.faults.harness.planted_bounds import PLANTED_IN_BOUNDS, changed_script
 from tests.faults.harness.planted_logs import PLANTED_IN_LOGS
 from workers.from_sender import Incoming, MessageTable
 from workers.tables import RowTable
@@ -161,7 +158,9 @@ def no_life_in_removals() -> Iterator[None]:
 
     with (
         patch.object(Records, "unpark", unpark),
-        _script("unpark", (b"if not holds(lane, epoch) then", b"if false then"), (b"old[5] > generation", b"false")),
+        changed_script(
+            "unpark", (b"if not holds(lane, epoch) then", b"if false then"), (b"old[5] > generation", b"false")
+        ),
     ):
         yield
 
@@ -174,25 +173,6 @@ def no_life_in_tombstones() -> Iterator[None]:
         return parked_key(stage, row)
 
     with patch.object(relay.engine.effects, "life_key", key), patch.object(relay.engine.parked_copy, "life_key", key):
-        yield
-
-
-@contextmanager
-def _script(name: str, *changes: tuple[bytes, bytes]) -> Iterator[None]:
-    """A script as this process has Redis run it, with these places changed."""
-
-    def changed(asked: str) -> Script:
-        right = script(asked)
-        if asked != name:
-            return right
-        source = right.source
-        for rightly, wrongly in changes:
-            if rightly not in source:
-                raise AssertionError("the script has changed: this bug is not planted any more")
-            source = source.replace(rightly, wrongly)
-        return Script(source, hashlib.sha1(source, usedforsecurity=False).hexdigest().encode())
-
-    with patch.object(relay.state.redis.calls, "script", changed):
         yield
 
 
@@ -210,7 +190,7 @@ def non_monotone_stage() -> Iterator[None]:
 
     with (
         patch.object(tests.fakes.state_records, "mark", mark),
-        _script("mark", (b"return row.s < stage", b"return true")),
+        changed_script("mark", (b"return row.s < stage", b"return true")),
     ):
         yield
 
@@ -377,34 +357,6 @@ def fenced_outcome_dropped() -> Iterator[None]:
         yield
 
 
-@contextmanager
-def places_not_kept() -> Iterator[None]:
-    """Any lane may begin a request, however many are in flight. A rule of the state itself, as above."""
-
-    def take_place(self: Endpoint, now: float, lane: str, token: bytes, limits: Limits) -> bool:
-        return True
-
-    with (
-        patch.object(Endpoint, "take_place", take_place),
-        _script("begin", (b"#list / 12 > most", b"#list / 12 > 1e9"), (b"/ PLACE < most", b"/ PLACE < 1e9")),
-    ):
-        yield
-
-
-@contextmanager
-def missed_slots_made_up_for() -> Iterator[None]:
-    """A request starts although its slot of the rate has passed, as long as its begin counts."""
-    with patch.object(attempt, "slot_by", lambda lane, start_in_s: inf):
-        yield
-
-
-@contextmanager
-def seen_parked_before_unseen() -> Iterator[None]:
-    """A work that was looked up is parked before an earlier one of its order key that has to be looked up first."""
-    with patch.object(ParkedKeys, "looks_up_before", lambda _keys, _work: False):
-        yield
-
-
 def _is_over(decision: Done | Dead) -> bool:
     return isinstance(decision, Dead) or decision.stage >= Stage.DONE
 
@@ -416,6 +368,7 @@ def _place(topic: str, stage: str, work: AnyWork) -> Coordinate:
 
 PLANTED: Mapping[str, Callable[[], AbstractContextManager[None]]] = {
     **PLANTED_IN_LOGS,
+    **PLANTED_IN_BOUNDS,
     **{
         bug.__name__: bug
         for bug in (
@@ -434,9 +387,6 @@ PLANTED: Mapping[str, Callable[[], AbstractContextManager[None]]] = {
             ready_before_recovery,
             begin_at_intake,
             fenced_outcome_dropped,
-            places_not_kept,
-            missed_slots_made_up_for,
-            seen_parked_before_unseen,
         )
     },
 }

@@ -1,0 +1,112 @@
+"""Planted bugs about what may be in flight, wait or be parked, and for how long; see `planted`."""
+
+import hashlib
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager
+from math import inf
+from typing import Any
+from unittest.mock import patch
+
+from msgspec import structs
+
+import relay.state.redis.calls
+from relay.engine import attempt, parking, settlement
+from relay.engine.parked_index import ParkedKeys
+from relay.engine.parked_quota import ParkingRoom
+from relay.state.attempts import BeginAsk, Limits
+from relay.state.redis.calls import Script, script
+from tests.fakes.state_endpoint import Endpoint
+
+
+@contextmanager
+def changed_script(name: str, *changes: tuple[bytes, bytes]) -> Iterator[None]:
+    """A script as this process has Redis run it, with these places changed."""
+
+    def changed(asked: str) -> Script:
+        right = script(asked)
+        if asked != name:
+            return right
+        source = right.source
+        for rightly, wrongly in changes:
+            if rightly not in source:
+                raise AssertionError("the script has changed: this bug is not planted any more")
+            source = source.replace(rightly, wrongly)
+        return Script(source, hashlib.sha1(source, usedforsecurity=False).hexdigest().encode())
+
+    with patch.object(relay.state.redis.calls, "script", changed):
+        yield
+
+
+@contextmanager
+def places_not_kept() -> Iterator[None]:
+    """Any lane may begin a request, however many are in flight. A rule of the state itself, as above."""
+
+    def take_place(self: Endpoint, now: float, lane: str, token: bytes, limits: Limits) -> bool:
+        return True
+
+    with (
+        patch.object(Endpoint, "take_place", take_place),
+        changed_script("begin", (b"#list / 12 > most", b"#list / 12 > 1e9"), (b"/ PLACE < most", b"/ PLACE < 1e9")),
+    ):
+        yield
+
+
+@contextmanager
+def missed_slots_made_up_for() -> Iterator[None]:
+    """A request starts although its slot of the rate has passed, as long as its begin counts."""
+    with patch.object(attempt, "slot_by", lambda lane, start_in_s: inf):
+        yield
+
+
+@contextmanager
+def seen_parked_before_unseen() -> Iterator[None]:
+    """A work that was looked up is parked before an earlier one of its order key that has to be looked up first."""
+    with patch.object(ParkedKeys, "looks_up_before", lambda _keys, _work: False):
+        yield
+
+
+@contextmanager
+def parked_without_bounds() -> Iterator[None]:
+    """There is room for everything that is to be parked."""
+
+    async def refusals(self: ParkingRoom, lane: object, works: Sequence[object]) -> list[None]:
+        return [None] * len(works)
+
+    with patch.object(ParkingRoom, "refusals", refusals):
+        yield
+
+
+@contextmanager
+def patience_forgotten() -> Iterator[None]:
+    """A message that fails again and again holds up those behind it until it ends."""
+
+    def left_s(work: object, now: float) -> float:
+        return inf
+
+    with patch.object(parking, "patience_left_s", left_s), patch.object(settlement, "patience_left_s", left_s):
+        yield
+
+
+@contextmanager
+def offline_until_the_next_ping() -> Iterator[None]:
+    """A process that has just taken a lane over waits with the ping of an offline receiver as its owner before did."""
+
+    def asked_for(*about: Any, **more: Any) -> BeginAsk:
+        return structs.replace(rightly(*about, **more), open_s=inf)
+
+    rightly = attempt.asked_for
+    with patch.object(attempt, "asked_for", asked_for):
+        yield
+
+
+PLANTED_IN_BOUNDS: Mapping[str, Callable[[], AbstractContextManager[None]]] = {
+    bug.__name__: bug
+    for bug in (
+        places_not_kept,
+        missed_slots_made_up_for,
+        seen_parked_before_unseen,
+        parked_without_bounds,
+        patience_forgotten,
+        offline_until_the_next_ping,
+    )
+}
