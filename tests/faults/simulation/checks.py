@@ -1,5 +1,6 @@
 """What has to hold at every moment of a simulation, and what at its end. Each check says what is wrong, or nothing."""
 
+import json
 from collections import Counter
 from collections.abc import Iterator, Mapping
 
@@ -16,7 +17,9 @@ from tests.fakes.surroundings import most_in
 from tests.fakes.world import Process, World
 from tests.faults.simulation.outside import Wire
 from tests.faults.simulation.story import Story
+from workers.delivery import can_be_asked
 
+GIVEN_UP = frozenset({"backlog_full", "callback_exhausted"})
 NOBODY = "-"
 """In place of the receiver, in a notice about a message that never got one."""
 
@@ -38,6 +41,14 @@ def over_budget(world: World, process: Process) -> Iterator[str]:
     held, budget = process.held(), lanes_budget(world.settings)
     if sum(map(sum, held.values())) > budget + sum(2 * max(sizes) for sizes in held.values()):
         yield f"memory: {held} of {budget} bytes"
+
+
+def over_parked(world: World, story: Story, processes: int) -> Iterator[str]:
+    """Each process that looked in the same second may have found the same room; after a loss, what is put back does
+    not ask for any."""
+    count = sum(tag.parked(owner).retries for tag in world.state._tags for owner in tag.owners())
+    if count > processes * world.settings.parked_total and not story.losses:
+        yield f"parked: {count} of {world.settings.parked_total}, by {processes} processes"
 
 
 # I2: what is committed has an acknowledged successor
@@ -115,6 +126,8 @@ class _Successors:
         hop = decode_hop(record.headers)
         row = callback_row(hop.delivery, hop.generation, failed=hop.outcome == "failed")
         called = (hop.delivery.message_id, hop.delivery.receiver, str(hop.generation)) in self._called
+        key = (self._topics.to_sender, hop.delivery.message_id, hop.delivery.receiver)
+        called = called or self._dead.get(key, -1) >= hop.generation
         if not called and parked_key("to_sender", row) not in self._parked:
             yield f"the callback of {hop.delivery.message_id} for {hop.delivery.receiver}"
 
@@ -156,12 +169,19 @@ def _arrivals(world: World, wire: Wire, story: Story) -> Iterator[str]:
     for path, headers, body in wire.deliveries():
         message = headers["ce-id"]
         counted[path, message, headers["relay-generation"]] += 1
-        if body not in story.payloads(message):
+        if body not in _bodies(path, message, story):
             yield f"{message} arrived at {path} with other bytes"
-    asked = {f"/{name}" for name, one in world.known.receivers().items() if one.status_endpoint or one.status_steps}
+    asked = {f"/{name}" for name, one in world.known.receivers().items() if can_be_asked(one)}
     for (path, message, generation), copies in counted.items():
         if copies > (1 if path in asked else story.copies(message)):
             yield f"I3: {message} in generation {generation} arrived {copies} times at {path}"
+
+
+def _bodies(path: str, message: str, story: Story) -> set[bytes]:
+    """What may arrive there. A CI is asked in a form of its own."""
+    payloads = story.payloads(message)
+    branch = json.dumps({"branch": message}, separators=(",", ":"), ensure_ascii=False).encode()
+    return {branch} if payloads and path == "/ci" else payloads
 
 
 def _order(wire: Wire) -> Iterator[str]:
@@ -203,6 +223,8 @@ def _letters(world: World, story: Story) -> Iterator[str]:
             yield f"I7: the dead letter of {message} holds other bytes"
         elif letter.key != (key or "").encode():
             yield f"I7: the dead letter of {message} has another key"
+        elif parse_dead_letter(letter.headers).reason in GIVEN_UP and not story.is_bounded:
+            yield f"I7: {message} died of {parse_dead_letter(letter.headers).reason}"
 
 
 def _results(world: World, wire: Wire) -> Iterator[str]:
@@ -216,19 +238,31 @@ def _results(world: World, wire: Wire) -> Iterator[str]:
 # the end
 
 
-def wrongs_at_rest(wire: Wire, story: Story, faultless: Mapping[tuple[str, str], set[str]]) -> list[str]:
+def wrongs_at_rest(world: World, wire: Wire, story: Story, faultless: Mapping[tuple[str, str], set[str]]) -> list[str]:
     """`faultless`: the ends that the same messages came to when nothing went wrong."""
-    ends = wire.results()
+    ends, given_up = wire.results(), _given_up(world)
     wrong = [
         f"{message} for {receiver} ended as {ends.get((message, receiver))} instead of {end}"
         for (message, receiver), end in faultless.items()
-        if ends.get((message, receiver)) != end and not (receiver == NOBODY and story.losses)
+        if ends.get((message, receiver)) != end
+        and not (receiver == NOBODY and story.losses)
+        and (message, receiver) not in given_up
     ]
     wrong += [f"{message} for {receiver} was never sent" for message, receiver in ends.keys() - faultless.keys()]
     known = returned(wire)
     wrong += [
         f"{message} for {receiver} has no end in generation {generation}"
         for (message, receiver), generation in story.generations.items()
-        if (message, receiver, str(generation)) not in known
+        if (message, receiver, str(generation)) not in known and (message, receiver) not in given_up
     ]
     return wrong
+
+
+def _given_up(world: World) -> set[tuple[str, str]]:
+    """What got no room among what is parked."""
+    found = set()
+    for letter in world.broker.records(world.topics.failed_messages):
+        if parse_dead_letter(letter.headers).reason in GIVEN_UP:
+            receiver, _, message = identity_of(letter.value, letter.headers)
+            found.add((message or "", receiver or NOBODY))
+    return found

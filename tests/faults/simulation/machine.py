@@ -11,23 +11,15 @@ from relay.domain.exchange import Response
 from tests.fakes.surroundings import REFUSED
 from tests.fakes.virtual_time import VirtualLoop
 from tests.faults.simulation.outside import Mishap
-from tests.faults.simulation.scene import (
-    CALM,
-    CROWDED,
-    MOST_PROCESSES,
-    RECEIVERS,
-    SLOW,
-    SUBSCRIBERS,
-    WIDE,
-    Scene,
-    Setup,
-)
+from tests.faults.simulation.scene import MOST_PROCESSES, Scene
+from tests.faults.simulation.setups import CALM, CROWDED, FULL, RECEIVERS, SLOW, SUBSCRIBERS, WIDE, Setup
 
 T = TypeVar("T")
 
 STRUCK_S = 0.1
 HOUR_S = 3600.0
-sources = st.sampled_from(["a", "b"])
+sources = st.sampled_from(["a", "b", 'é ,;"#\u202e', "../%2F?"])
+"""No path of a URL may have the last one's ids: who is asked by id gets none of its messages."""
 names = st.lists(st.sampled_from([each.name for each in RECEIVERS]), min_size=1, max_size=4, unique=True)
 sizes = st.sampled_from([0, 0, 0, 10_000, 300_000, 1_000_000])
 nths = st.integers(0, 30)
@@ -110,8 +102,9 @@ class RelayMachine(RuleBasedStateMachine):
     def mishap(self, nth: int, these: list[Mishap]) -> None:
         self.scene.mishap(_pick(self.firsts[::-1], nth), these)
 
-    @rule(name=st.sampled_from([each.name for each in RECEIVERS]), seconds=pauses)
-    def receiver_is_down(self, name: str, seconds: float) -> None:
+    @rule(name=st.sampled_from(["callback", *(each.name for each in RECEIVERS)]), seconds=pauses)
+    def nobody_listens(self, name: str, seconds: float) -> None:
+        """At a receiver, or where results go."""
         self.scene.wire.down.add(name)
         self.do(self.scene.run(seconds))
         self.scene.wire.down.discard(name)
@@ -248,6 +241,21 @@ class CrowdedMachine(RelayMachine):
             self.do(self.scene.produce("a", [SLOW], of_a))
             self.do(self.scene.produce("b", [SLOW], of_b))
             self.do(self.scene.run(seconds))
+
+
+class FullMachine(RelayMachine):
+    """One story in which few records may be parked, of one receiver or source and of all; it begins with more."""
+
+    setup = FULL
+
+    @initialize(per_receiver=st.sampled_from([1, 3, 6]), more=st.sampled_from([0, 3, 6]), down=names)
+    def crowd(self, per_receiver: int, more: int, down: list[str]) -> None:
+        self.do(_now(lambda: self.scene.bound(per_receiver, per_receiver + more)))
+        self.scene.wire.down.update(["callback", *down])
+        for source in ("a", "b", "c"):
+            self.do(self.scene.produce(source, down, 4))
+        self.do(self.scene.run(20.0))
+        self.scene.wire.down.difference_update(["callback", *down])
 
 
 class WideMachine(RelayMachine):

@@ -1,18 +1,26 @@
 """Receivers around a relay under test, with mishaps on the way to them and back."""
 
 import asyncio
+import json
 from collections import defaultdict, deque
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 from urllib.parse import unquote
 
+from msgspec import structs
+
 from relay.domain.exchange import Exchange, NoResponse, Request, Response
 from tests.fakes.surroundings import Surroundings
 
 LOST = NoResponse("disconnected", "lost on the way", sent=True)
+PIPELINE = {"state": "created", "project_slug": "gh/a/b", "number": 1}
+WORKFLOWS = {"items": [{"name": "build", "status": "success"}]}
 PATIENCE_S = 2.0
 """How long the relay under test waits for a response."""
+
+PACED_LATE_S = 6.5
+"""A request that waits for its slot starts up to 5 s after its begin. From that it counts how long it may arrive."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,12 +35,22 @@ class Mishap:
 
 @dataclass
 class Wire(Surroundings):
-    """`mishaps`: by message id, of its next POSTs to receivers. `busy_s`: how long a receiver takes for each."""
+    """`mishaps`: by message id, of its next POSTs to receivers. `busy_s`: how long a receiver takes for each. `paced`:
+    paths of receivers with a rate."""
 
     mishaps: dict[str, deque[Mishap]] = field(default_factory=lambda: defaultdict(deque))
     busy_s: float = 0.0
+    paced: frozenset[str] = frozenset()
 
     async def _post(self, path: str, request: Request) -> Exchange:
+        """A receiver decodes what says which message it is."""
+        request = structs.replace(request, headers=tuple((name, unquote(value)) for name, value in request.headers))
+        response = await self._met(path, request)
+        if path == "/ci" and isinstance(response, Response) and response.status == 200:
+            return Response(201, {}, json.dumps({"id": dict(request.headers)["ce-id"].encode().hex()}).encode())
+        return response
+
+    async def _met(self, path: str, request: Request) -> Exchange:
         await asyncio.sleep(self.busy_s if path != "/callback" else 0.0)
         message = dict(request.headers).get("ce-id", "")
         waiting = self.mishaps[message] if path != "/callback" else None
@@ -42,15 +60,18 @@ class Wire(Surroundings):
         if mishap.what in ("dropped", "turned_away"):
             self.tried[message] += 1
             return mishap.response
-        arriving = asyncio.create_task(self._arrive(path, request, mishap.late_s))
+        late_s = min(mishap.late_s, PACED_LATE_S) if path in self.paced else mishap.late_s
+        arriving = asyncio.create_task(self._arrive(path, request, late_s))
         self.tasks.add(arriving)
         arriving.add_done_callback(self.tasks.discard)
-        await asyncio.sleep(min(mishap.late_s, PATIENCE_S))
+        await asyncio.sleep(min(late_s, PATIENCE_S))
         return LOST
 
     def _get(self, path: str) -> Response:
-        """/build is the second step of an answer that comes later."""
+        """/build is the second step of an answer that comes later; a CI has a pipeline, and its workflows."""
         _, where, message = path.split("/", 2)
+        if where == "api":
+            return Response(200, {}, json.dumps(WORKFLOWS if path.endswith("/workflow") else PIPELINE).encode())
         return self._answer(unquote(message)) if where == "build" else super()._get(path)
 
     async def _arrive(self, path: str, request: Request, late_s: float) -> None:

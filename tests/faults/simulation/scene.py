@@ -2,32 +2,30 @@
 
 import asyncio
 import itertools
+import json
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, NamedTuple, cast
+from typing import cast
 
 import yaml
 from msgspec import structs
 
 from relay.config.receivers_file import parse_receivers_file
-from relay.config.settings import Settings
 from relay.control.apply import apply_file
-from relay.domain.expression import STATUS, Expression
 from relay.domain.hop import decode_hop, encode_hop
 from relay.domain.message import Message, parse_message
-from relay.domain.receiver import Receiver, StatusStep
-from relay.domain.template import template
 from relay.domain.topics import SHARED, lane_of
 from relay.log.partitioner import partition_of
 from relay.log.port import Coordinate, Record, TopicPartition
 from tests.fakes.log import MemoryLog
 from tests.fakes.virtual_time import VirtualLoop
-from tests.fakes.world import World, message, receiver
-from tests.faults.simulation.checks import NOBODY, over_budget, returned, wrongs_at_rest, wrongs_now
+from tests.fakes.world import World, message
+from tests.faults.simulation.checks import NOBODY, over_budget, over_parked, returned, wrongs_at_rest, wrongs_now
 from tests.faults.simulation.fates import Fate
 from tests.faults.simulation.lacking import Configured
-from tests.faults.simulation.outside import PATIENCE_S, Mishap, Wire
+from tests.faults.simulation.outside import Mishap, Wire
+from tests.faults.simulation.setups import CALM, Setup
 from tests.faults.simulation.story import Delivery, Sending, Story
 from tests.faults.simulation.watched_log import Troubles, WatchedLog
 from tests.faults.simulation.watched_state import WatchedState
@@ -40,59 +38,7 @@ END_S = 1500.0
 MOST_PROCESSES = 3
 MOST_DAYS = 6.0
 """Together less than the dedup window."""
-
-_WAITS: dict[str, Any] = {"base": 8.0, "factor": 1.0, "cap": 8.0, "timeout": PATIENCE_S}
 _BUSY_S = 0.3
-RECEIVERS: Sequence[Receiver] = (
-    receiver("answer", "/answer", status=True, max_attempts=10_000, partitions=3, max_in_flight=1, **_WAITS),
-    replace(
-        receiver("later", "/later", status=True, max_attempts=10_000, rate_limit=2, **_WAITS), answer_deadline=86_400.0
-    ),
-    receiver("blind", "/blind", max_attempts=10_000, max_in_flight=1, **_WAITS),
-    receiver("fail", "/fail", max_attempts=2, failures=10_000, rate_limit=3, window_size=2.0, partitions=3, **_WAITS),
-)
-"""Each has its name for its path. One can be asked, one answers later, one cannot be asked, and one always fails. What
-they may have in flight, and their rates, are less than what is sent to them at a time. No deadline is as short as the
-brokers' clocks are off: by these it is counted."""
-HELD = Settings(receivers_file="none", hold_max=5.0, memory_budget=2_000_000)
-"""Every retry is parked, and a few large messages are all that fits in memory."""
-
-
-class Setup(NamedTuple):
-    """What a relay under test has to cope with."""
-
-    receivers: Sequence[Receiver]
-    settings: Settings
-
-
-BUILDS = (
-    StatusStep(template("http://later/later/${{ message.id }}", STATUS), Expression("has(body.built)", STATUS)),
-    StatusStep(
-        template("http://later/build/${{ steps[0].body.built }}", STATUS), Expression("has(body.built)", STATUS)
-    ),
-)
-CALM = Setup(
-    [replace(one, status_endpoint=None, status_steps=BUILDS) if one.name == "later" else one for one in RECEIVERS], HELD
-)
-"""The answer that comes later is asked for in two steps."""
-SUBSCRIBERS: Sequence[str] = tuple(f"subscriber{number}" for number in range(1_000))
-WIDE = Setup(
-    [
-        *(replace(one, lane="shared") for one in RECEIVERS),
-        *(receiver(name, f"/{name}", lane="shared", max_attempts=10_000, **_WAITS) for name in SUBSCRIBERS),
-    ],
-    Settings(receivers_file="none", hold_max=5.0, window_records=20, window_offsets=200),
-)
-"""All in one lane, with small bounds."""
-SLOW = "slow"
-CROWDED = Setup(
-    [
-        *(replace(one, lane="shared") for one in RECEIVERS),
-        receiver(SLOW, f"/{SLOW}", lane="shared", max_attempts=10_000, max_in_flight=4, cap=90.0, timeout=30.0),
-    ],
-    Settings(receivers_file="none", window_records=6, window_offsets=50),
-)
-"""All in one lane, whose bounds a dozen messages exceed."""
 
 
 @dataclass
@@ -120,7 +66,8 @@ class Scene:
     async def opened(cls, setup: Setup = CALM) -> "Scene":
         world = World(setup.receivers, settings=setup.settings)
         state = WatchedState(clock=world.clock.monotonic, ready=False)
-        wire = Wire(busy_s=_BUSY_S)
+        paced = frozenset(f"/{one.name}" for one in setup.receivers if one.post.rate_limit is not None)
+        wire = Wire(busy_s=_BUSY_S, paced=paced)
         world.state, world.outside = state, wire
         troubles = Troubles()
         world.make_log = partial(WatchedLog, troubles=troubles)
@@ -133,9 +80,14 @@ class Scene:
     async def produce(self, source: str, receivers: Sequence[str], count: int, size: int = 0) -> None:
         """`size`: bytes of each payload, at least."""
         for _ in range(count):
-            self.numbers += 1
-            one = message(self.numbers, source, *receivers)
-            await self._send(Sending(structs.replace(one, payload=one.payload.ljust(size))))
+            await self._send(Sending(self._new(source, receivers, size)))
+
+    def _new(self, source: str, receivers: Sequence[str], size: int = 0) -> Message:
+        """`ref`: for who asks in a form of its own."""
+        self.numbers += 1
+        one = message(self.numbers, source, *receivers)
+        payload = json.dumps({"n": self.numbers, "ref": f"refs/heads/{one.message_id}"}).encode()
+        return structs.replace(one, payload=payload.ljust(size))
 
     async def resend(self, one: Message) -> None:
         await self._send(Sending(one, again=True))
@@ -192,8 +144,7 @@ class Scene:
             lost = self._cut(at, records)
             source = self._new_source(at)
             for _ in lost:
-                self.numbers += 1
-                self._put(Sending(message(self.numbers, source, *receivers)))
+                self._put(Sending(self._new(source, receivers)))
             for sending in lost:
                 self._put(sending)
 
@@ -222,15 +173,21 @@ class Scene:
         """A transactional sender: each message in a transaction of its own, aborted where `ends` has False. What was
         aborted is sent again under the same id, or not at all."""
         for is_committed in ends:
-            self.numbers += 1
-            one, transaction = message(self.numbers, source, *receivers), self.world.transaction()
-            await transaction.append(self.world.records(one))
+            one, transaction = self._new(source, receivers), self.world.transaction()
+            [place] = await transaction.append(self.world.records(one))
             await self.run(0.05)
             if is_committed:
                 self.story.sendings.append(Sending(one))
                 await transaction.commit()
+                if not self._has(place, one):
+                    await self._send(Sending(one, again=True))
             else:
                 await transaction.abort()
+
+    def _has(self, place: Coordinate, one: Message) -> bool:
+        """Whether the log still has it, which may have lost its end before the transaction's."""
+        found = self.world.broker[TopicPartition(place.topic, place.partition)].read(place.offset, place.offset + 1)
+        return any(record.value == one.payload for record in found)
 
     def mishap(self, message_id: str, mishaps: Sequence[Mishap]) -> None:
         self.wire.mishaps[message_id].extend(mishaps)
@@ -318,6 +275,13 @@ class Scene:
 
     # the relay's own infrastructure
 
+    def bound(self, per_receiver: int, total: int) -> None:
+        """So much may be parked. What gets no room may die, where it was never sent or others need the room."""
+        self.world.settings = self.world.settings.model_copy(
+            update={"parked_per_receiver": per_receiver, "parked_total": total}
+        )
+        self.story.is_bounded = True
+
     def lose_state(self) -> None:
         self.story.faults += 1
         self.story.losses += 1
@@ -337,6 +301,7 @@ class Scene:
 
     def wrongs(self) -> list[str]:
         found = self.state.wrongs + self.troubles.wrongs + wrongs_now(self.world, self.wire, self.story)
+        found += over_parked(self.world, self.story, MOST_PROCESSES)
         return found + [wrong for member in self.crew for wrong in over_budget(self.world, member.process)]
 
     async def wrongs_at_end(self) -> list[str]:
@@ -351,7 +316,7 @@ class Scene:
         if not await self.world.is_at_rest():
             wrong.append(f"stuck: {self.world.uncommitted()}, {len(self.world.parked_copies())} parked")
         await self.close()
-        return wrong + wrongs_at_rest(self.wire, self.story, await self._ends_without_faults())
+        return wrong + wrongs_at_rest(self.world, self.wire, self.story, await self._ends_without_faults())
 
     async def _rest(self, most_s: float = END_S) -> None:
         until = self.world.clock.monotonic() + most_s

@@ -20,11 +20,13 @@ class Sending(NamedTuple):
 
 @dataclass
 class Story:
-    """`faults`: those that may leave an attempt in doubt. `losses`: of the state's memory."""
+    """`faults`: those that may leave an attempt in doubt. `losses`: of the state's memory. `is_bounded`: what gets no
+    room among what is parked may die."""
 
     sendings: list[Sending] = field(default_factory=list)
     faults: int = 0
     losses: int = 0
+    is_bounded: bool = False
     resent: Counter[str] = field(default_factory=Counter)
     """By message id, how often it was sent again after a loss, with the same payload or another."""
     unheard: Counter[str] = field(default_factory=Counter)
