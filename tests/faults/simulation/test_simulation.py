@@ -27,6 +27,7 @@ SHRINKING_S = 600
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(SHRINKING_S)
 def test_a_receiver_that_is_unknown_where_its_settings_cannot_be_used_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     """As it was: what named it became a dead letter there."""
     routed_rightly = FromSender._routed
@@ -43,6 +44,7 @@ def test_a_receiver_that_is_unknown_where_its_settings_cannot_be_used_is_found(m
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(SHRINKING_S)
 def test_memory_without_a_budget_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(BudgetShare, "full", False)
     monkeypatch.setattr(Runner, "_room", lambda _: sys.maxsize)
@@ -50,12 +52,14 @@ def test_memory_without_a_budget_is_found(monkeypatch: pytest.MonkeyPatch) -> No
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(SHRINKING_S)
 def test_an_append_that_forgets_what_was_acknowledged_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Slices, "partly", lambda _slices, _places: None)
     _is_found("appended again", "partly")
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(SHRINKING_S)
 @pytest.mark.parametrize(
     ("bug", "wrong", "rules"),
     [
@@ -77,6 +81,7 @@ def test_the_planted_bug_is_found(bug: str, wrong: str, rules: Sequence[str]) ->
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(SHRINKING_S)
 @pytest.mark.parametrize(
     ("bug", "wrong", "machine"),
     [
