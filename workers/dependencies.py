@@ -73,6 +73,10 @@ class Meter:
     def refused(self, kind: str, why: str) -> None:
         """A webhook from a sender of that kind failed authentication. `why`: missing, wrong or old."""
 
+    def not_by_schema(self, event_schemas: str) -> None:
+        """The payload of a message over HTTP is not valid by its event type's schemas; `event_schemas`: as in the
+        source's entry, count or refuse."""
+
     def over_quota(self, of: str, messages: int) -> None:
         """So many messages were rejected because of the quota of a `key` or a `source`."""
 

@@ -20,6 +20,7 @@ from relay.api.bounds import limit_requests, refuse_excess
 from relay.api.connection import FIXED_HEADERS, MAX_HEADERS, MAX_LINE_BYTES, ApiConnection, ConnectionGate
 from relay.api.context import ApiContext as ApiContext
 from relay.api.doctor import DoctorResource
+from relay.api.event_types import EventTypesResource
 from relay.api.failed import FailedResource
 from relay.api.health import Health, require_start
 from relay.api.history.resource import HistoryResource
@@ -174,6 +175,8 @@ def _actions(context: ApiContext, replay: ReplayResource | None) -> list[object]
     found = list[object]()
     if context.replays is not None and replay is not None:
         found += [ReplaysResource(context, context.replays), replay]
+    if context.catalogue is not None:
+        found.append(EventTypesResource(context, context.catalogue))
     if context.transport is not None:
         found.append(TrialResource(context, context.transport))
     if context.examine is not None:

@@ -1,6 +1,7 @@
 """The AsyncAPI 3.0 document of the topics: their names and settings, the headers of records, one table for each form,
 and the types that are written and read. Pure; a test compares the headers with the code that writes them."""
 
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Final, Literal, NamedTuple, get_args
@@ -9,6 +10,7 @@ from relay import __version__
 from relay.api.openapi.schemas import Schemas
 from relay.domain.attempt import Attempt
 from relay.domain.audit import AuditLine
+from relay.domain.event_type import EventTypeEntry
 from relay.domain.forwarding import PREFIX
 from relay.domain.hop import Outcome
 from relay.domain.identity import MAX_ID_BYTES
@@ -18,6 +20,7 @@ from relay.domain.reasons import REASONS
 from relay.domain.topics import SHARED, Topics, TopicSpec
 from relay.domain.trace import MOST_STATE
 
+_NOT_IN_A_NAME: Final = re.compile(r"[^A-Za-z0-9._-]")
 _NUMBER: Final = {"pattern": "^[0-9]{1,18}$"}
 _TRUE: Final = {"const": "true"}
 _ID: Final = {"minLength": 1, "maxLength": MAX_ID_BYTES}
@@ -235,9 +238,11 @@ _MESSAGES: Final[Mapping[str, _Message]] = {
 }
 
 
-def asyncapi(topics: Topics) -> dict[str, Any]:
-    """The document, with these names."""
+def asyncapi(topics: Topics, event_types: Mapping[str, EventTypeEntry] | None = None) -> dict[str, Any]:
+    """The document, with these names. `event_types`: of the catalogue, each version of which is a message of the
+    senders and receivers."""
     channels = _channels(topics)
+    types = _messages_of_types(event_types or {})
     schemas = Schemas([each.payload for each in _MESSAGES.values() if isinstance(each.payload, type)])
     return {
         "asyncapi": VERSION,
@@ -247,13 +252,36 @@ def asyncapi(topics: Topics) -> dict[str, Any]:
             "description": _ABOUT,
             "license": {"name": "Apache-2.0", "url": "https://www.apache.org/licenses/LICENSE-2.0"},
         },
-        "channels": {each.name: _channel(each) for each in channels},
+        "channels": _with_types({each.name: _channel(each) for each in channels}, types),
         "operations": {name: operation for each in channels for name, operation in _operations(each)},
         "components": {
-            "messages": {name: _message(each, schemas) for name, each in _MESSAGES.items()},
+            "messages": {name: _message(each, schemas) for name, each in _MESSAGES.items()} | types,
             "schemas": schemas.components,
         },
     }
+
+
+def _messages_of_types(event_types: Mapping[str, EventTypeEntry]) -> dict[str, Any]:
+    """The messages of the catalogue by name; AsyncAPI allows letters, digits, `.`, `-` and `_` in one."""
+    return {
+        f"type.{_NOT_IN_A_NAME.sub('_', name)}.{version.version}": {
+            "name": name,
+            "title": f"{name}, version {version.version}",
+            "summary": entry.description,
+            "contentType": _JSON,
+            "tags": [{"name": "deprecated"}] if entry.deprecated else [],
+            "payload": version.schema,
+            "examples": [{"payload": example} for example in version.examples],
+        }
+        for name, entry in event_types.items()
+        for version in entry.versions
+    }
+
+
+def _with_types(channels: dict[str, Any], types: Mapping[str, Any]) -> dict[str, Any]:
+    for name in ("from_sender", "to_receiver"):
+        channels[name]["messages"] |= {each: {"$ref": f"#/components/messages/{each}"} for each in types}
+    return channels
 
 
 def _channels(topics: Topics) -> list[_Channel]:

@@ -13,6 +13,7 @@ from relay.api.registrar import Registrar
 from relay.api.web_rules import WebRules
 from relay.clock import Clock
 from relay.config.settings import Origin
+from relay.control.event_types import Catalogue
 from relay.control.keys import KeyService
 from relay.delivery.port import Transport
 from relay.domain.diagnosis import Diagnosis
@@ -68,6 +69,8 @@ class ApiContext:
     """Receivers whose own topics have to be read."""
     replays: ReplayService | None = None
     keys: KeyService | None = None
+    catalogue: Catalogue | None = None
+    """The event types, by which payloads are checked; None: this process has none."""
     transport: Transport | None = None
     """The one of deliveries; None: nothing is sent from here."""
     user_agent: str = "relay"

@@ -15,6 +15,7 @@ from relay.api.context import ApiContext
 from relay.api.problems import (
     ID_CONFLICT,
     INVALID_JSON,
+    INVALID_PAYLOAD,
     NO_RECEIVER,
     RESERVED_SOURCE,
     UNFIT_ID,
@@ -22,16 +23,20 @@ from relay.api.problems import (
     Problem,
     problem_of,
 )
+from relay.control.event_types import EventTypes
 from relay.domain.coordinate import Headers
 from relay.domain.directory import Directory
 from relay.domain.errors import InvalidRecord, RecordTooLarge, Unavailable
+from relay.domain.event_schema import PayloadFault
 from relay.domain.identity import OWN_SOURCE, DeliveryId, MessageId
 from relay.domain.message import Message, json_fault, message_digest, message_headers
+from relay.domain.receiver import EventSchemas
 from relay.domain.recipients import may_name
 from relay.domain.status import unaskable
 from relay.log.port import Coordinate, NewRecord
 from relay.state.replies import answered
 from relay.state.rows import Arrival, MessageRow, MessageStage
+from workers.dependencies import Meter
 
 
 class Recipients:
@@ -120,17 +125,39 @@ class _Candidate(NamedTuple):
     headers: Headers
 
 
+class _SchemaCheck:
+    """Checks payloads against the schemas of their event types, and counts invalid ones. `refuse`: these are not
+    accepted."""
+
+    def __init__(self, types: EventTypes, meter: Meter, mode: EventSchemas) -> None:
+        self.refuse = mode == "refuse"
+        self._types = types
+        self._meter = meter
+        self._mode = mode
+
+    def fault(self, message: Message) -> PayloadFault | None:
+        """As `EventTypes.fault`."""
+        found = self._types.fault(message.event_type, message.payload)
+        if found is not None:
+            self._meter.not_by_schema(self._mode)
+        return found
+
+
 class _Sorting:
     """The plan for the messages of one batch. `fates`: as if the log accepts all `candidates`.
 
-    `twins`: places of messages with the id of a candidate before them, each with the place of that one.
+    `twins`: places of messages with the id of a candidate before them, each with the place of that one. `schemas` None:
+    payloads are not checked against the catalogue.
     """
 
-    def __init__(self, directory: Directory, accepted: AcceptedMessage, *, strict_json: bool) -> None:
+    def __init__(
+        self, directory: Directory, accepted: AcceptedMessage, *, strict_json: bool, schemas: "_SchemaCheck | None"
+    ) -> None:
         self.fates: list[Fate] = []
         self.twins: list[tuple[int, int]] = []
         self._accepted = accepted
         self._strict_json = strict_json
+        self._schemas = schemas
         self._recipients = Recipients(directory)
         self._firsts: dict[str, _Candidate] = {}
 
@@ -157,6 +184,10 @@ class _Sorting:
         fault = json_fault(message)
         if fault is not None and self._strict_json:
             return Problem(INVALID_JSON, f"{fault[0].upper()}{fault[1:]}.")
+        if self._schemas is not None and (by_schema := self._schemas.fault(message)) is not None:
+            if self._schemas.refuse:
+                return _not_by_schema(message, by_schema)
+            fault = fault or f"the payload is not valid by the schemas of {message.event_type}: {by_schema}"
         self._firsts[message.message_id] = _Candidate(place, message, digest, incoming.headers)
         return self._accepted if fault is None else replace(self._accepted, warning=fault)
 
@@ -184,7 +215,10 @@ class Intake:
             raise Problem(RESERVED_SOURCE, f"The source {OWN_SOURCE!r} is the relay's own; no message was accepted.")
         context = self._context
         received_ms = int(context.clock.time() * 1000)
-        sorting = _Sorting(context.directory, AcceptedMessage(received_ms), strict_json=context.strict_json)
+        schemas = self._schema_check(source_id)
+        sorting = _Sorting(
+            context.directory, AcceptedMessage(received_ms), strict_json=context.strict_json, schemas=schemas
+        )
         for incoming, row in zip(batch, await self._known(batch), strict=True):
             sorting.add(incoming, row)
         fates = sorting.fates
@@ -194,6 +228,10 @@ class Intake:
             if isinstance(fates[place], Repeated) and not isinstance(fates[first], AcceptedMessage):
                 fates[place] = fates[first]
         return fates
+
+    def _schema_check(self, source_id: str) -> "_SchemaCheck | None":
+        mode, catalogue = self._context.directory.source(source_id).event_schemas, self._context.catalogue
+        return None if mode == "off" or catalogue is None else _SchemaCheck(catalogue.types, self._context.meter, mode)
 
     async def _accept(self, source_id: str, candidates: Sequence[_Candidate], fates: list[Fate]) -> None:
         """Append and remember; where that did not go as expected, say so in `fates`."""
@@ -283,6 +321,11 @@ def _placed(fate: Fate, at: Coordinate) -> Fate:
 
 def _judged(digest: bytes, row: MessageRow) -> Fate:
     return Repeated(row) if row.digest == digest else _conflict()
+
+
+def _not_by_schema(message: Message, fault: PayloadFault) -> Problem:
+    detail = f"{message.event_type}: {fault}. The message was not accepted."
+    return Problem(INVALID_PAYLOAD, detail, errors=(fault._asdict(),))
 
 
 def _conflict() -> Problem:

@@ -7,6 +7,7 @@ from relay.api.answers import AnswersResource
 from relay.api.audit import AuditResource
 from relay.api.batch import BatchResource
 from relay.api.doctor import DoctorResource
+from relay.api.event_types import EventTypesResource
 from relay.api.failed import FailedResource
 from relay.api.health import Health
 from relay.api.history.resource import HistoryResource
@@ -52,6 +53,7 @@ RESOURCES: Final[tuple[type, ...]] = (
     ReceiversResource,
     SourcesResource,
     ReencryptionResource,
+    EventTypesResource,
     KeysResource,
     TailResource,
     SessionsResource,

@@ -10,10 +10,12 @@ import sys
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Final
 
 import click
+import msgspec
 
 from relay.cli.api import ApiOptions, api_command, with_api
 from relay.cli.options import FILE_OR_STDIN, api_option, config_option, output_option
@@ -325,7 +327,8 @@ def trigger(
     rate: float | None,
     wait_s: float | None,
 ) -> None:
-    """Send the sample EVENT, such as github.push. Without EVENT, list all samples.
+    """Send the sample EVENT, such as github.push, or an example of that event type of the catalogue. Without EVENT,
+    list all samples.
 
     With --wait, the answers are printed, and the exit code is as that of `relay send --wait`.
     """
@@ -333,7 +336,8 @@ def trigger(
         call.show(list(names()), lambda each: click.echo("\n".join(each)))
         return
     first_s = FIRST_TRIED_S if wait_s is None and count == 1 else 0.0
-    firing = _Firing(load(event), source or event.partition(".")[0], receivers, wait_s, first_s)
+    sample = load(event) if event in names() else call.run(partial(_example, event))
+    firing = _Firing(sample, source or event.partition(".")[0], receivers, wait_s, first_s)
 
     def over(waited: AwaitedAnswer) -> None:
         if not call.is_json:
@@ -352,6 +356,20 @@ def trigger(
         raise RelayError("\n".join(late))
     if wait_s is not None and any(waited.failed for waited in found):
         click.get_current_context().exit(1)
+
+
+async def _example(event: str, client: AsyncRelay) -> Sample:
+    """The first example of the newest version of an event type. Raises UserError."""
+    try:
+        found = await client.event_types.get(event)
+    except ApiError as error:
+        if error.status != 404:
+            raise
+        raise UserError(f"{error.detail} Known samples: {', '.join(names())}") from None
+    for version in reversed(found["versions"]):
+        if version["examples"]:
+            return Sample(event, event, msgspec.json.encode(version["examples"][0]))
+    raise UserError(f"the event type {event} has no example")
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,7 +15,7 @@ import msgspec
 from relay.client.call import Asyncio, Blocking, Iteration, Loop, M, Method, Resource, every, route
 from relay.client.errors import ApiError, ClientError, RelayUnreachable, WaitTimeout
 from relay.client.http import JSON, Http, Response, decoded, path
-from relay.client.resources import Failed, Keys, Messages, Receivers, Replays, Sessions, Sources
+from relay.client.resources import EventTypes, Failed, Keys, Messages, Receivers, Replays, Sessions, Sources
 from relay.client.sse import ServerSentEvent
 from relay.domain.forwarding import PREFIX
 from relay.schema.attempts import AttemptItem
@@ -61,6 +61,7 @@ class RelayApi(Resource[M]):
         self.replays = Replays[M](http, loop)
         self.receivers = Receivers[M](http, loop)
         self.sources = Sources[M](http, loop)
+        self.event_types = EventTypes[M](http, loop)
         self.keys = Keys[M](http, loop)
         self.sessions = Sessions[M](http, loop)
 

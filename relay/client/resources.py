@@ -10,6 +10,7 @@ from relay.client.call import M, Resource, every, route
 from relay.client.http import Response
 from relay.schema.attempts import AttemptItem, AttemptPage
 from relay.schema.dead_letters import LetterPage, LetterView, WholeLetter
+from relay.schema.event_types import EventTypePage, EventTypeView
 from relay.schema.keys import KeyPage, KeyView, NewKey
 from relay.schema.messages import MessageItem, MessagePage, MessageView
 from relay.schema.receivers import (
@@ -31,6 +32,7 @@ from relay.schema.trials import TrialView, TryView
 
 _MESSAGE = "/v1/sources/{source}/messages/{id}"
 _DELIVERY = _MESSAGE + "/deliveries/{receiver}"
+_EVENT_TYPE = "/v1/event-types/{type}"
 _LETTER = "/v1/failed/{partition}/{offset}"
 _RECEIVER = "/v1/receivers/{name}"
 _SOURCE = "/v1/sources/{source}"
@@ -309,6 +311,29 @@ class Sources(Resource[M]):
     @route("POST", _SOURCE + "/callback/resume", safe=True)
     def resume(self, source: str) -> EndpointView:
         """Send to the callback again; its breaker is closed."""
+
+
+class EventTypes(Resource[M]):
+    """The catalogue of event types: `AsyncRelay.event_types`."""
+
+    @route("GET", "/v1/event-types")
+    def page(self, *, limit: int | None = None, cursor: str | None = None) -> EventTypePage:
+        """All event types, in the order of their names: one page."""
+
+    list = every(page, EventTypeView)
+
+    @route("GET", _EVENT_TYPE)
+    def get(self, type: str) -> EventTypeView:
+        """An event type with its schemas and examples."""
+
+    @route("PUT", _EVENT_TYPE, safe=True, in_query=False)
+    def put(self, type: str, /, **entry: object) -> EventTypeView:
+        """Declare an event type, or replace its entry: `description`, `deprecated`, and `versions`, each with
+        `version`, `schema` and `examples`."""
+
+    @route("DELETE", _EVENT_TYPE)
+    def delete(self, type: str) -> EventTypeView:
+        """Remove an event type. Messages of the type are no longer checked."""
 
 
 class Keys(Resource[M]):

@@ -33,6 +33,7 @@ from relay.domain.headers import check_header_value, check_token
 from relay.domain.identity import Progress
 from relay.domain.inbound import TIMED
 from relay.domain.message import MAX_RECEIVERS
+from relay.domain.receiver import EventSchemas
 from relay.domain.signing import check_verifier
 from relay.domain.template import has_expression, template
 
@@ -198,6 +199,9 @@ class SourceEntry(FromPreset):
     """Whether failures are reported to the sender, as failure notices."""
     inbound: InboundEntry | None = None
     """How webhooks of a third-party provider are received."""
+    event_schemas: EventSchemas = "off"
+    """What happens to messages over HTTP with a payload that is not valid by the catalogue's schemas of their event
+    type: not checked (`off`), accepted with a warning and counted (`count`), or refused with 422 (`refuse`)."""
     quota: QuotaText | None = None
     """Maximum number of messages over HTTP in a period, such as `6000/1m`; default: RELAY_SOURCE_QUOTA."""
 

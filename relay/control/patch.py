@@ -19,6 +19,7 @@ from relay.config.source_entry import SourceEntry
 from relay.control.entry_kinds import RECEIVER, E, EntryKind, OwnSourceId
 from relay.domain.ed25519 import PRIVATE, is_private_key
 from relay.domain.errors import UserError
+from relay.domain.json_pointer import pointer_of
 from relay.domain.receiver import Verification
 from relay.domain.secrecy import MASK
 from relay.domain.signing import WHSEC
@@ -143,8 +144,7 @@ def encrypted(name: str, entry: Entry, rules: Rules, kind: EntryKind[Any] = RECE
 
 def pointer(place: Place) -> str:
     """A JSON pointer, without steps that pydantic adds, such as `[key]`."""
-    steps = [str(step) for step in place if not (isinstance(step, str) and step[:1] in ("[", "("))]
-    return "".join("/" + step.replace("~", "~0").replace("/", "~1") for step in steps)
+    return pointer_of(step for step in place if not (isinstance(step, str) and step[:1] in ("[", "(")))
 
 
 def _validated(kind: EntryKind[E], draft: object) -> tuple[E | None, list[Fault]]:

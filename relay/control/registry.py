@@ -54,6 +54,7 @@ class Registry:
         self.jobs = self._in_force.jobs
         self.keys = self._in_force.keys
         """API keys."""
+        self.event_types = self._in_force.event_types
         self.problems = self._in_force.problems
 
     def receiver(self, name: str) -> Receiver | None:

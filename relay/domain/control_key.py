@@ -18,6 +18,7 @@ Kind = Literal[
     "key-secret",
     "keys-closed",
     "session-end",
+    "event-type",
 ]
 PREFIXES: Final[Mapping[Kind, str]] = {
     "receiver": "",  # the entry of a receiver; its name has no colon
@@ -34,6 +35,7 @@ PREFIXES: Final[Mapping[Kind, str]] = {
     "key-secret": "key-secret:",  # id: `<key id>:<secret number>`; a secret of a rotation
     "keys-closed": "keys:closed",  # without id; the first key was created, so that the API is closed
     "session-end": "session-end:",  # a session that was ended early: `session.py`
+    "event-type": "event-type:",  # an event type of the catalogue, by its name: `event_type.py`
 }
 ENTRIES: Final[frozenset[Kind]] = frozenset({"receiver", "source"})
 ROUTES: Final[frozenset[Kind]] = frozenset({"route", "cut", "removed"})

@@ -1,7 +1,7 @@
 """JSON pointers (RFC 6901): validation and lookup."""
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Final
 
 _INDEX: Final = re.compile(r"0|[1-9][0-9]{0,9}")
@@ -20,6 +20,11 @@ def check_pointer(text: str) -> str:
 def pointer_steps(pointer: str) -> tuple[str, ...]:
     """The pointer's names and indexes, unescaped."""
     return tuple(step.replace("~1", "/").replace("~0", "~") for step in pointer.split("/")[1:])
+
+
+def pointer_of(steps: Iterable[str | int]) -> str:
+    """The reverse of `pointer_steps`."""
+    return "".join("/" + str(step).replace("~", "~0").replace("/", "~1") for step in steps)
 
 
 def is_index(step: str) -> bool:

@@ -15,6 +15,7 @@ from relay.domain.template import Template, Tree, paths_of
 
 LaneKind = Literal["dedicated", "shared"]
 SignatureStyle = Literal["standard", "github", "stripe", "http-message"]
+EventSchemas = Literal["off", "count", "refuse"]
 Verification = Literal["none", "challenge", "hmac", "cloudevents"]
 """How a receiver proves that its URL wants the relay's requests (`relay/domain/handshake.py`)."""
 
@@ -278,7 +279,8 @@ class Source:
     `inbound`: None if it sends messages only in the relay's own form. `quota`: for messages over HTTP; None for the
     default. `unusable`: as for a receiver; `callback` then only says whether there is one. `keep`: expressions over
     each message by name, worked out when it is routed, for the callback; None if they cannot be read in this process.
-    `progress`: intermediate results that are reported to the callback before the final one."""
+    `progress`: intermediate results that are reported to the callback before the final one. `event_schemas`: what
+    happens to a message over HTTP that is not valid by its event type's schemas."""
 
     source_id: str
     callback: Endpoint | None = None
@@ -290,3 +292,4 @@ class Source:
     unusable: str | None = None
     keep: Mapping[str, Expression] | None = field(default_factory=dict)
     progress: frozenset[Progress] = frozenset()
+    event_schemas: EventSchemas = "off"

@@ -17,6 +17,9 @@ from relay.schema.receivers import NewReceiverView, ReceiverHealthView
 
 STATES: Final = ("up", "backing_off", "failing", "offline", "paused", "disabled", "unverified", "refused")
 _PAGE: Final = 50
+_TYPES: Final = 200
+"""Event types that the form to register a receiver offers."""
+_CHOSEN: Final = "event_type"
 _ATTEMPTS: Final = 20
 SPANS: Final = (("1h", "the last hour"), ("6h", "6 hours"), ("1d", "a day"), ("7d", "7 days"), ("30d", "30 days"))
 _CHANGED: Final = "It was changed meanwhile. Here is how it is now, with what you wrote; look at it, and save again."
@@ -63,11 +66,24 @@ class ReceiversPage(Page):
 
     async def form(self, visit: Visit) -> web.StreamResponse:
         await visit.api.sessions.get()  # a visitor without a session logs in before filling in the form
-        return visit.show("receiver_new.html", given={}, problem=None, fields=NEW_FIELDS)
+        return await self._new(visit, {})
+
+    async def _new(self, visit: Visit, given: Mapping[str, str], refused: ApiError | None = None) -> web.Response:
+        """The form to register a receiver, with the event types of the catalogue to choose from."""
+        types = (await visit.load_list(visit.api.event_types.page(limit=_TYPES))).items
+        return visit.show(
+            "receiver_new.html",
+            status=200 if refused is None else refused.status,
+            given=given,
+            problem=refused,
+            fields=NEW_FIELDS,
+            types=[each for each in types if not each["deprecated"]],
+        )
 
     async def register(self, visit: Visit) -> web.StreamResponse:
         """What the API refuses is said beside the form, which keeps what was written."""
-        form = await visit.form()
+        form, chosen = dict(await visit.form()), [value for name, value in await visit.fields() if name == _CHOSEN]
+        form["event_types"] = ", ".join(filter(None, (form.get("event_types", "").strip(), *chosen)))
 
         async def create() -> NewReceiverView:
             wanted = wanted_of(form, {}, NEW_FIELDS)
@@ -76,8 +92,7 @@ class ReceiversPage(Page):
 
         made = await visit.result(create())
         if isinstance(made, ApiError):
-            status = made.status
-            return visit.show("receiver_new.html", status=status, given=form, problem=made, fields=NEW_FIELDS)
+            return await self._new(visit, form, made)
         name, secret = made["name"], made["secret"]
         if secret is None:
             return visit.back(_page(name), f"{name} is registered.")

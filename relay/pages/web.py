@@ -18,6 +18,7 @@ from relay.api.connection import VISITOR_ADDRESS, address_of
 from relay.api.shares import Shares
 from relay.client import ApiError, AsyncRelay
 from relay.domain.session import kind_of
+from relay.pages.event_types import EventTypesPage
 from relay.pages.failed import FailedPage, ReplaysPage
 from relay.pages.live import Streams, live_handler
 from relay.pages.message import MessageDetailPage
@@ -291,7 +292,7 @@ PAGES: Final[tuple[Page, ...]] = (
     Overview(),
     *(Messages(), MessageDetailPage()),
     *(ReceiversPage(), ReceiverDetailPage(), ReceiverTryPage(), SourcesPage()),
-    *(FailedPage(), ReplaysPage()),
+    *(EventTypesPage(), FailedPage(), ReplaysPage()),
     *(WorkersPage(), Trying(), System(), Doctor()),
     *(Portal(), SignIn(), _Actions()),
 )

@@ -20,6 +20,7 @@ from relay.config.plan import API, ProcessPlan
 from relay.config.references import usable_variables
 from relay.config.session_secrets import launch_secret, session_secrets
 from relay.config.settings import Settings, origins_of
+from relay.control.event_types import Catalogue
 from relay.control.keys import KeyService
 from relay.control.patch import Rules
 from relay.delivery.egress import USER_AGENT
@@ -62,7 +63,9 @@ class ApiPart:
         self._warnings = warnings
         registry, launch = context.registry, launch_secret(None if member is None else member.directory)
         self._session_secrets = session_secrets(context.settings, context.plan.answer_secrets, launch)
-        self._keys = KeyService(context.log, context.topics.receiver_config, registry.keys, registry.reach)
+        topic = context.topics.receiver_config
+        self._keys = KeyService(context.log, topic, registry.keys, registry.reach)
+        self._catalogue = Catalogue(context.log, topic, registry.event_types, registry.reach)
         self.desk = self._new_desk()
         """Plans replays and discards."""
 
@@ -108,6 +111,7 @@ class ApiPart:
             lanes=self._delivery.lanes.own,
             replays=self.desk,
             keys=self._keys,
+            catalogue=self._catalogue,
             transport=self._delivery.transport,
             user_agent=USER_AGENT,
             tracing=self._telemetry.traces,

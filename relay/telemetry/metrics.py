@@ -93,6 +93,10 @@ class Metrics:
         "why",
     )
     over_quota_total = _counter("Messages rejected over HTTP because of the quota of a key or source", "of")
+    event_schema_faults_total = _counter(
+        "Messages over HTTP with a payload that is not valid by its event type: count or refuse",
+        "event_schemas",
+    )
     api_queue_seconds = _histogram(
         "How long requests waited for their turn among their caller's: a search, a test of a receiver, a dry run",
         _HTTP_SECONDS,

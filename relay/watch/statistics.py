@@ -182,6 +182,9 @@ class MetricsMeter(Meter):
     def refused(self, kind: str, why: str) -> None:
         self._metrics.inbound_refused_total.labels(kind, why).inc()
 
+    def not_by_schema(self, event_schemas: str) -> None:
+        self._metrics.event_schema_faults_total.labels(event_schemas).inc()
+
     def over_quota(self, of: str, messages: int) -> None:
         self._metrics.over_quota_total.labels(of).inc(messages)
 

@@ -20,6 +20,7 @@ from relay.api.web_rules import WebRules
 from relay.clock import SystemClock
 from relay.config.encryption import KeyRing
 from relay.config.settings import load_settings, origins_of
+from relay.control.event_types import Catalogue
 from relay.control.patch import Rules
 from relay.control.registry import Registry
 from relay.control.replay_jobs import Jobs
@@ -32,7 +33,7 @@ from relay.domain.errors import StateUnavailable
 from relay.domain.exchange import Exchange, Request, Response
 from relay.domain.identity import MessageId
 from relay.domain.quota import Quota
-from relay.domain.receiver import Endpoint, Inbound, Receiver, Source
+from relay.domain.receiver import Endpoint, EventSchemas, Inbound, Receiver, Source
 from relay.domain.topics import Topics
 from relay.history.port import HistoryReader
 from relay.log.port import Record
@@ -114,6 +115,7 @@ class Known:
         self.refused: dict[str, str] = {}
         self.inbound: dict[str, Inbound] = {}
         self.quotas: dict[str, Quota | Literal["none"]] = {}
+        self.event_schemas: dict[str, EventSchemas] = {}
         self.unusable: dict[str, str] = {}
         """Sources whose settings this process cannot use, and why."""
 
@@ -129,7 +131,14 @@ class Known:
     def source(self, source_id: str) -> Source:
         callback = Endpoint("https://sender.example/results") if source_id == "calls" else None
         inbound, quota = self.inbound.get(source_id), self.quotas.get(source_id)
-        return Source(source_id, callback, inbound=inbound, quota=quota, unusable=self.unusable.get(source_id))
+        return Source(
+            source_id,
+            callback,
+            inbound=inbound,
+            quota=quota,
+            unusable=self.unusable.get(source_id),
+            event_schemas=self.event_schemas.get(source_id, "off"),
+        )
 
     def subscribers(self, source_id: str, event_type: str | None) -> tuple[str, ...]:
         return Subscriptions(self.receivers.values()).match(source_id, event_type)
@@ -314,6 +323,7 @@ async def running_api(
         key_quota=key_quota,
         source_quota=source_quota,
         keys=keys,
+        catalogue=Catalogue(log, topics.receiver_config, registry.event_types, registry.reach),
         transport=transport,
         own_key=own_key,
         metrics_key=metrics_key,

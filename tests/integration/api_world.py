@@ -10,6 +10,7 @@ from relay.control.records import EntryRecord, source_key
 from relay.domain.api_key import Key, Secret, encode_key
 from relay.domain.control_key import ControlKey
 from relay.domain.dead_letter import DeadLetter, dead_letter_headers
+from relay.domain.event_type import EventTypeEntry
 from relay.domain.hop import Hop, encode_hop
 from relay.domain.identity import DeliveryId
 from relay.domain.message import Message, message_digest, message_headers
@@ -54,6 +55,8 @@ async def world() -> AsyncIterator[Rig]:
         await rig.log.append(
             [NewRecord(rig.topics.receiver_config, ControlKey("key", KEY_ID).encode(), encode_key(key))]
         )
+        assert rig.context.catalogue is not None
+        await rig.context.catalogue.put("build.finished", EventTypeEntry("A build has finished."))
         await _declared(rig, "ci", "file")
         await _declared(rig, "made", "api")
         await _declared(rig, source_key("shop"), "api", callback="kafka")

@@ -1,0 +1,79 @@
+"""The catalogue of event types that this process has read from `receiver_config`."""
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Mapping
+from contextlib import suppress
+from typing import Final
+
+from relay.control.keys import REACH_S
+from relay.domain.control_key import ControlKey
+from relay.domain.errors import InvalidRecord, LogUnavailable, RelayError
+from relay.domain.event_schema import PayloadFault, payload_fault
+from relay.domain.event_type import MOST_TYPES, EventTypeEntry, decode_event_type, encode_event_type
+from relay.log.port import Log, NewRecord, Record
+
+_log: Final = logging.getLogger(__name__)
+
+
+class TooManyTypes(RelayError):
+    """The catalogue has as many types as it may have."""
+
+
+class EventTypes:
+    """Event types by name."""
+
+    def __init__(self) -> None:
+        self._known: dict[str, EventTypeEntry] = {}
+
+    def take(self, key: ControlKey, record: Record) -> None:
+        """Take a record of the kind `event-type`."""
+        self._known.pop(key.id, None)
+        if record.value is None:
+            return
+        try:
+            self._known[key.id] = decode_event_type(record.value)
+        except InvalidRecord as error:
+            _log.warning("event_type_unreadable", extra={"at": str(record.coordinate), "problem": error.detail})
+
+    def get(self, name: str) -> EventTypeEntry | None:
+        return self._known.get(name)
+
+    def all(self) -> Mapping[str, EventTypeEntry]:
+        """All types by name; live."""
+        return self._known
+
+    def names(self) -> list[str]:
+        """All names, in order."""
+        return sorted(self._known)
+
+    def fault(self, event_type: str | None, payload: bytes) -> PayloadFault | None:
+        """Why the payload is not valid by its type's schemas; None if it is, or the type is not in the catalogue."""
+        entry = None if event_type is None else self._known.get(event_type)
+        return None if entry is None else payload_fault(entry, payload)
+
+
+class Catalogue:
+    """Changes the event types. `topic`: `receiver_config`. `reach`: waits until this process has read the topic up to
+    an offset. Its methods raise the log's errors."""
+
+    def __init__(self, log: Log, topic: str, types: EventTypes, reach: Callable[[int], Awaitable[None]]) -> None:
+        self.types = types
+        self._log = log
+        self._topic = topic
+        self._reach = reach
+
+    async def put(self, name: str, entry: EventTypeEntry) -> None:
+        """Declare a type, or replace its entry. Raises TooManyTypes."""
+        if self.types.get(name) is None and len(self.types.names()) >= MOST_TYPES:
+            raise TooManyTypes(f"the catalogue has {MOST_TYPES} event types; remove some")
+        await self._write(name, encode_event_type(entry))
+
+    async def remove(self, name: str) -> None:
+        await self._write(name, None)
+
+    async def _write(self, name: str, value: bytes | None) -> None:
+        [at] = await self._log.append([NewRecord(self._topic, ControlKey("event-type", name).encode(), value)])
+        with suppress(TimeoutError, LogUnavailable):
+            async with asyncio.timeout(REACH_S):
+                await self._reach(at.offset + 1)

@@ -1,0 +1,43 @@
+"""Event types of the catalogue: their description, and the JSON Schema and examples of each version."""
+
+from typing import Annotated, Any, Final
+
+import msgspec
+from msgspec import Meta, Struct
+
+from relay.domain.errors import InvalidRecord
+from relay.domain.message import MAX_TEXT_BYTES
+
+MOST_TYPES: Final = 1_000
+"""In the catalogue, which each process keeps in memory."""
+TypeName = Annotated[str, Meta(min_length=1, max_length=MAX_TEXT_BYTES)]
+
+
+class EventVersion(Struct, frozen=True, forbid_unknown_fields=True):
+    """`schema`: JSON Schema (2020-12) of the payload. `examples`: payloads, each valid by it."""
+
+    version: Annotated[int, Meta(ge=1, le=9_999)]
+    schema: dict[str, Any] = {}
+    examples: Annotated[tuple[Any, ...], Meta(max_length=20)] = ()
+
+
+class EventTypeEntry(Struct, frozen=True, forbid_unknown_fields=True):
+    """An event type as it is declared. `deprecated`: still sent, but no longer to be subscribed to. `versions`: in
+    ascending order; a payload is valid if it is valid by any of them."""
+
+    description: Annotated[str, Meta(max_length=4_000)] = ""
+    deprecated: bool = False
+    versions: Annotated[tuple[EventVersion, ...], Meta(max_length=20)] = ()
+
+
+def encode_event_type(entry: EventTypeEntry) -> bytes:
+    """The value of its record on `receiver_config`."""
+    return msgspec.json.encode(entry)
+
+
+def decode_event_type(value: bytes) -> EventTypeEntry:
+    """The reverse of `encode_event_type`. Raises InvalidRecord."""
+    try:
+        return msgspec.json.decode(value, type=EventTypeEntry)
+    except (msgspec.MsgspecError, RecursionError) as error:
+        raise InvalidRecord("malformed", f"not an event type: {error}") from error
