@@ -24,6 +24,7 @@ _READ: Final = {
     "certifi": "MPL-2.0",
     "charset-normalizer": "MIT",
     "frozenlist": "Apache-2.0",
+    "google-re2": "BSD-3-Clause",
     "jinja2": "BSD-3-Clause",
     "joserfc": "BSD-3-Clause",
     "markdown-it-py": "MIT",

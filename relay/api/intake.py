@@ -23,7 +23,7 @@ from relay.api.problems import (
     Problem,
     problem_of,
 )
-from relay.control.event_types import EventTypes
+from relay.control.event_types import EventTypeIndex
 from relay.domain.coordinate import Headers
 from relay.domain.directory import Directory
 from relay.domain.errors import InvalidRecord, RecordTooLarge, Unavailable
@@ -129,14 +129,14 @@ class _SchemaCheck:
     """Checks payloads against the schemas of their event types, and counts invalid ones. `refuse`: these are not
     accepted."""
 
-    def __init__(self, types: EventTypes, meter: Meter, mode: EventSchemas) -> None:
+    def __init__(self, types: EventTypeIndex, meter: Meter, mode: EventSchemas) -> None:
         self.refuse = mode == "refuse"
         self._types = types
         self._meter = meter
         self._mode = mode
 
     def fault(self, message: Message) -> PayloadFault | None:
-        """As `EventTypes.fault`."""
+        """As `EventTypeIndex.fault`."""
         found = self._types.fault(message.event_type, message.payload)
         if found is not None:
             self._meter.not_by_schema(self._mode)

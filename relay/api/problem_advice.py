@@ -22,6 +22,15 @@ ADVICE: Final[dict[str, str]] = {
         "The key is valid, and has no scope for this. `detail` says which one is needed; an administrator can make "
         "such a key. The answer is the same whether or not the object exists."
     ),
+    "invalid-event-type": (
+        "`errors` has the place as a JSON pointer into the entry: a schema that is not JSON Schema (2020-12), a pattern"
+        " that RE2 does not take, a `$ref` that leads out of the schema, or an example that is not valid by its schema."
+    ),
+    "invalid-payload": (
+        "The source refuses payloads that are not valid by the catalogue's schemas of their event type. `errors` has"
+        " the place in the payload; `GET /v1/event-types/{type}` has the schemas. Mend the payload, or its type."
+    ),
+    "too-many-event-types": "Remove event types that are not used: `relay events delete TYPE`.",
     "too-many-keys": "Revoke keys that are not used: `relay keys list` shows them.",
     "key-expired": "A new secret would expire with the key: make a new key.",
     "bad-signature": (

@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 
 from relay.config.encryption import KeyRing
-from relay.control.event_types import EventTypes
+from relay.control.event_types import EventTypeIndex
 from relay.control.keys import ApiKeys
 from relay.control.record_header import glance
 from relay.control.records import key_of
@@ -67,7 +67,7 @@ class InForce:
         self.shared = SharedReceivers(self._shared_receiver, self._environ, ring, resumed, moved)
         self.jobs = Jobs()
         self.keys = ApiKeys()
-        self.event_types = EventTypes()
+        self.event_types = EventTypeIndex()
         self.sources = EffectiveSources()
         self._subscriptions: Subscriptions | None = None
         self.subscribers = Subscribers(lambda: self.subscriptions, self.shared.matching, self.receiver)

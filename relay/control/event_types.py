@@ -20,7 +20,7 @@ class TooManyTypes(RelayError):
     """The catalogue has as many types as it may have."""
 
 
-class EventTypes:
+class EventTypeIndex:
     """Event types by name."""
 
     def __init__(self) -> None:
@@ -57,7 +57,7 @@ class Catalogue:
     """Changes the event types. `topic`: `receiver_config`. `reach`: waits until this process has read the topic up to
     an offset. Its methods raise the log's errors."""
 
-    def __init__(self, log: Log, topic: str, types: EventTypes, reach: Callable[[int], Awaitable[None]]) -> None:
+    def __init__(self, log: Log, topic: str, types: EventTypeIndex, reach: Callable[[int], Awaitable[None]]) -> None:
         self.types = types
         self._log = log
         self._topic = topic

@@ -72,6 +72,7 @@ EVENTS: Final[dict[str, str]] = {
     "receiver_config_more_refused": "Many entries cannot be used; only the first are logged.",
     "receiver_config_record_without_key": "A record on `receiver_config` has no key, and is ignored.",
     "verification_unreadable": "A record there about a verification cannot be read.",
+    "event_type_unreadable": "A record there about an event type of the catalogue cannot be read.",
     "key_unreadable": "A record there about a key of the API cannot be read.",
     "replay_record_unreadable": "A record there about a replay cannot be read.",
     # the API

@@ -29,6 +29,7 @@ NO_METHOD: Final = frozenset(
         "getFrontPage",
         "getOpenApi",
         "getAsyncApi",
+        "getAsyncApiOfTypes",
         "getDocs",
         "listProblems",
         "getProblem",

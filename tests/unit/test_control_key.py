@@ -18,7 +18,11 @@ def test_a_key_is_read_as_it_was_written(kind: Kind, id: str) -> None:
 
 
 def test_every_kind_has_a_prefix_of_its_own() -> None:
-    assert PREFIXES.keys() == set(get_args(Kind)) == ENTRIES | ROUTES | JOBS | KEYS | {"hold", "verification"}
+    assert (
+        PREFIXES.keys()
+        == set(get_args(Kind))
+        == ENTRIES | ROUTES | JOBS | KEYS | {"hold", "verification", "event-type"}
+    )
     assert len(set(PREFIXES.values())) == len(PREFIXES)
 
 

@@ -1,6 +1,7 @@
 """Schemas of event types: what is refused, and that no schema and payload together run for long."""
 
 import json
+from typing import Any
 
 import pytest
 
@@ -14,12 +15,12 @@ BUILD = {
 }
 
 
-def entry(*schemas: dict[str, object], examples: tuple[object, ...] = ()) -> EventTypeEntry:
+def entry(*schemas: dict[str, Any], examples: tuple[object, ...] = ()) -> EventTypeEntry:
     versions = (EventVersion(number, schema, examples) for number, schema in enumerate(schemas, 1))
     return EventTypeEntry("", versions=tuple(versions))
 
 
-def fault(value: object, *schemas: dict[str, object]) -> PayloadFault | None:
+def fault(value: object, *schemas: dict[str, Any]) -> PayloadFault | None:
     return payload_fault(entry(*schemas), json.dumps(value).encode())
 
 
@@ -47,7 +48,7 @@ def test_a_payload_is_valid_by_any_version_and_the_fault_is_that_of_the_newest()
     ],
 )
 def test_a_schema_that_cannot_be_applied_is_refused_with_its_place(
-    schema: dict[str, object], place: str, detail: str
+    schema: dict[str, Any], place: str, detail: str
 ) -> None:
     with pytest.raises(SchemaError, match=detail) as caught:
         check_event_type(entry(schema))
@@ -68,8 +69,8 @@ def test_versions_ascend_and_names_have_no_control_characters() -> None:
             check_type_name(name)
 
 
-def _nested(levels: int) -> dict[str, object]:
-    schema: dict[str, object] = {}
+def _nested(levels: int) -> dict[str, Any]:
+    schema: dict[str, Any] = {}
     for _ in range(levels):
         schema = {"not": schema}
     return schema
@@ -98,7 +99,7 @@ def _deep(levels: int) -> object:
         ({"items": {"type": "integer"}}, [1] * (STEPS + 1)),
     ],
 )
-def test_a_schema_that_does_not_end_soon_is_a_fault(schema: dict[str, object], value: object) -> None:
+def test_a_schema_that_does_not_end_soon_is_a_fault(schema: dict[str, Any], value: object) -> None:
     check_event_type(entry(schema))
     found = fault(value, schema)
     assert found is not None
