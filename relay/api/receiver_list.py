@@ -11,19 +11,21 @@ from relay.api.context import ApiContext
 from relay.api.entries import entry_of
 from relay.api.paging import cursor_behind
 from relay.api.problems import invalid
-from relay.api.receivers import condition
+from relay.api.receivers import condition, health_view
 from relay.api.registrar import Registrar, Written
 from relay.api.responses import json_response
 from relay.api.route import CURSOR, LIMIT, DocumentedResponse, Example, Parameter, Query, json_of, route
 from relay.api.stats import traffic_of
 from relay.config.redacted_entry import shown_url
 from relay.schema.receivers import Condition, ReceiverItem, ReceiverPage
+from relay.schema.statistics import HealthView
 
 _LOOKED_AT: Final = 2_000
 """Receivers that a request looks at, at most: it costs 0.2 ms of CPU each. A page may have fewer than it could, or
 none, and say where to go on."""
 _STEP: Final = 200
 _PREFIX: Final = re.compile("[a-z0-9-]{0,63}")
+_UNKNOWN: Final[HealthView] = {"state": "unknown", "success_rate": None, "attempts": 0, "last_error": None}
 State = Condition | Literal["refused"]
 _STATES: Final = ("refused", *get_args(Condition))
 
@@ -123,10 +125,14 @@ class ReceiverListResource:
         wanted = _Filter(owner, label, state, declared_by, prefix, lane)
         owners, only = _owners(request, owner), access_of(request).only
         items, after = await self._found(wanted, limit, cursor, owners, only)
+        owners_of = [f"r:{item['name']}" for item in items]
+        statistics = await self._context.state.statistics(owners_of) if items else []
+        endpoints = await self._context.state.endpoints(owners_of) if items else []
+        for item, counts, endpoint in zip(items, statistics, endpoints, strict=True):
+            item["health"] = health_view(counts, endpoint, item["condition"])
         if traffic:
-            found = await traffic_of(
-                self._context, {each["name"]: self._registry.receiver(each["name"]) for each in items}
-            )
+            receivers = {each["name"]: self._registry.receiver(each["name"]) for each in items}
+            found = await traffic_of(self._context, receivers, statistics)
             for item in items:
                 item["traffic"] = found[item["name"]]
         page: ReceiverPage = {"items": items, "cursor": None if after is None else cursor_behind(after)}
@@ -177,6 +183,7 @@ class ReceiverListResource:
         return {
             "name": name,
             "condition": "refused",
+            "health": _UNKNOWN,
             "declared_by": declared_by,
             "owner": None if entry is None else entry.owner,
             "labels": {} if entry is None else entry.labels,

@@ -2,7 +2,7 @@
 
 import asyncio
 from math import isinf
-from typing import Final, NamedTuple
+from typing import Final, Literal, NamedTuple
 
 from aiohttp import web
 
@@ -18,6 +18,7 @@ from relay.api.route import NAME, SOURCE_ID, DocumentedResponse, Example, json_o
 from relay.api.verification import verification_of
 from relay.api.view import rfc3339
 from relay.domain.errors import LogUnavailable
+from relay.domain.health import Measured, health_of, recent_of
 from relay.domain.hold import Hold, hold
 from relay.domain.receiver import Endpoint
 from relay.domain.topics import SHARED, lane_of
@@ -32,7 +33,9 @@ from relay.schema.receivers import (
     VerificationView,
     Why,
 )
+from relay.schema.statistics import HealthView
 from relay.state.port import EndpointHealth
+from relay.state.read_model import Statistics
 from relay.state.replies import answered
 from relay.telemetry.redaction import escape_control
 
@@ -243,7 +246,14 @@ class ReceiversResource:
         }
         if found.declared is None:
             return json_response(200, body)
-        whole: ReceiverHealthView = {**body, **found.declared, "verification": found.verification}
+        [statistics] = await state.statistics([owner])
+        measured = health_view(statistics, health, body["condition"])
+        whole: ReceiverHealthView = {
+            **body,
+            **found.declared,
+            "health": measured,
+            "verification": found.verification,
+        }
         return json_response(200, whole, **({"ETag": f'"{whole["etag"]}"'} if whole["etag"] else {}))
 
     async def _in_lane(self, found: FoundEndpoint) -> LaneView | None:
@@ -260,6 +270,21 @@ class ReceiversResource:
 
 def _hold_view(held: Hold) -> HoldView:
     return {"reason": held.reason, "since": rfc3339(held.since), "detail": held.detail or None}
+
+
+def health_view(
+    statistics: Statistics, endpoint: EndpointHealth, condition: Condition | Literal["refused"]
+) -> HealthView:
+    """The health of a receiver in this condition."""
+    recent, last = recent_of(statistics.hours), statistics.last
+    is_offline = condition in ("offline", "disabled")
+    failure = None if last is None else last.failure or (str(last.status) if (last.status or 0) >= 400 else None)
+    return {
+        "state": health_of(Measured(recent, endpoint.breaker, endpoint.failures, is_offline)),
+        "success_rate": recent.success_rate,
+        "attempts": recent.attempts,
+        "last_error": failure,
+    }
 
 
 def condition(health: EndpointHealth, endpoint: Endpoint, verified: bool = True) -> Condition:

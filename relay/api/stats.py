@@ -3,7 +3,7 @@
 They count all processes, some seconds late."""
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Final
 
 from aiohttp import web
@@ -12,7 +12,7 @@ from relay.api.access import RECEIVER
 from relay.api.backlog import in_lanes
 from relay.api.context import ApiContext
 from relay.api.problems import NOT_FOUND, Problem, no_receiver
-from relay.api.receivers import LANE_LOOK_S
+from relay.api.receivers import LANE_LOOK_S, condition, health_view
 from relay.api.responses import json_response
 from relay.api.route import NAME, DocumentedResponse, Example, json_of, route
 from relay.api.view import rfc3339
@@ -30,7 +30,7 @@ from relay.schema.statistics import (
     TrafficView,
 )
 from relay.state.port import Counts
-from relay.state.read_model import LastAttempt
+from relay.state.read_model import LastAttempt, Statistics
 
 _HOUR_S: Final = 3600
 _NOTHING: Final = Counted((0,) * NUMBERS)
@@ -60,8 +60,13 @@ class StatsResource:
         """
         self._check_known(name)
         [found] = await self._context.state.statistics([f"r:{name}"])
+        [endpoint] = await self._context.state.endpoints([f"r:{name}"])
+        receiver = self._context.directory.receiver(name)
+        usable = receiver is not None and receiver.unusable is None
+        now_is = condition(endpoint, receiver.post, receiver.verified) if receiver and usable else "refused"
         view: StatsView = {
             "name": name,
+            "health": health_view(found, endpoint, now_is),
             **counted_view(sum_of(found.hours.values())),
             "last_response": None if found.last is None else last_view(found.last),
             "buckets_ms": _BUCKETS_MS,
@@ -135,14 +140,15 @@ _FIRST_S: Final = 60.0
 """Of an hour that has just begun there is no mean yet."""
 
 
-async def traffic_of(context: ApiContext, receivers: Mapping[str, Receiver | None]) -> dict[str, TrafficView]:
-    """By name; None: its settings are refused. Raises Unavailable where the statistics cannot be had."""
+async def traffic_of(
+    context: ApiContext, receivers: Mapping[str, Receiver | None], statistics: Sequence[Statistics]
+) -> dict[str, TrafficView]:
+    """By name; None: its settings are refused. `statistics`: of each, in this order. Raises Unavailable if it is
+    unknown what waits."""
     if not receivers:
         return {}
     names, now = list(receivers), context.clock.time()
-    owners = [f"r:{name}" for name in names]
-    statistics = await context.state.statistics(owners)
-    parked = await context.state.parked(owners)
+    parked = await context.state.parked([f"r:{name}" for name in names])
     unfinished = await _unfinished(context, {name: lane_of(each) for name, each in receivers.items() if each})
     found: dict[str, TrafficView] = {}
     for name, known, counts in zip(names, statistics, parked, strict=True):

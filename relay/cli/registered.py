@@ -29,13 +29,13 @@ from relay.schema.receivers import (
     RotatedView,
     VerificationView,
 )
-from relay.schema.statistics import CountedView, LastResponseView, StatsView
+from relay.schema.statistics import CountedView, HealthView, LastResponseView, StatsView
 from relay.schema.trials import TrialView
 from relay.telemetry.redaction import escape_control
 
 TEST_TIMEOUT_S: Final = 75.0
 """The API waits for a receiver for a minute at most."""
-_COLUMNS: Final = ("NAME", "CONDITION", "DECLARED BY", "OWNER", "LABELS", "LANE", "POST_ENDPOINT")
+_COLUMNS: Final = ("NAME", "CONDITION", "HEALTH", "DECLARED BY", "OWNER", "LABELS", "LANE", "POST_ENDPOINT")
 _STATS_COLUMNS: Final = ("HOUR", "ATTEMPTS", "SUCCESS", "P50", "P99", "OUTCOMES")
 _callback_option = click.option("--callback", is_flag=True, help="NAME is a source_id: use its callback.")
 
@@ -92,6 +92,7 @@ def _print(known: ReceiverHealthView) -> None:
         ("owner", known["owner"]),
         ("labels", labels),
         ("condition", known["condition"]),
+        ("health", health_text(known["health"])),
         ("verification", _verified(known["verification"]) if known["verification"] else None),
         ("etag", known["etag"]),
         *(known["settings"] or {}).items(),
@@ -107,7 +108,14 @@ def list_registered(call: ApiOptions, owner: str | None, labels: tuple[str, ...]
 def _item(item: ReceiverItem) -> tuple[str, ...]:
     labels = ",".join(f"{name}={value}" for name, value in item["labels"].items())
     cells = (item["declared_by"], item["owner"], labels, item["lane"], item["post_endpoint"])
-    return (item["name"], item["condition"], *(each or "-" for each in cells))
+    return (item["name"], item["condition"], health_text(item["health"]), *(each or "-" for each in cells))
+
+
+def health_text(health: HealthView) -> str:
+    """`failing 40.0% (503)`: the state, with the share of attempts that succeeded, and the last error."""
+    rate, error = health["success_rate"], health["last_error"]
+    parts = (health["state"], None if rate is None else f"{rate:.1%}", None if error is None else f"({error})")
+    return " ".join(filter(None, parts))
 
 
 def _changed(known: ReceiverView) -> str:

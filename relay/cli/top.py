@@ -1,7 +1,7 @@
 """`relay top`: throughput, lag and failures of each stage and receiver, updated continuously."""
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Final, NamedTuple
 
 import click
@@ -13,6 +13,8 @@ from rich.text import Text
 from relay.cli.api import ApiOptions, api_base, api_client, api_command, error_of, key_in
 from relay.cli.table import print_json
 from relay.client import ApiError, AsyncRelay, ClientError
+from relay.domain.health import TONES
+from relay.domain.state import Tone
 from relay.run.event_loop import run_until_signalled
 from relay.schema.overview import AttentionView, FailuresView, OverviewView, StageView
 from relay.schema.statistics import LastResponseView, StatsView
@@ -173,11 +175,12 @@ def _stages(stages: Sequence[StageView]) -> Table:
 
 
 def _receivers(receivers: Sequence[StatsView]) -> Table:
-    table = _table("RECEIVER, 24 H", "ATTEMPTS", "SUCCESS", "P50", "P99", "LAST")
+    table = _table("RECEIVER, 24 H", "HEALTH", "ATTEMPTS", "SUCCESS", "P50", "P99", "LAST")
     for one in receivers:
-        rate = one["success_rate"]
+        rate, state = one["success_rate"], one["health"]["state"]
         table.add_row(
             escape_control(one["name"]),
+            Text(state, _COLOURS[TONES.get(state, "plain")]),
             _number(one["attempts"]),
             Text("-") if rate is None else Text(f"{rate:.1%}", "green" if rate > _WELL else "red"),
             _ms(one["p50_ms"]),
@@ -188,6 +191,7 @@ def _receivers(receivers: Sequence[StatsView]) -> Table:
 
 
 _WELL: Final = 0.95
+_COLOURS: Final[Mapping[Tone, str]] = {"good": "green", "warn": "yellow", "bad": "red", "live": "", "plain": ""}
 
 
 def _table(*columns: str) -> Table:

@@ -11,6 +11,7 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
 from relay.client.http import path
+from relay.domain.health import TONES as HEALTH_TONES
 from relay.domain.state import look_of, state_text
 from relay.telemetry.redaction import escape_control
 
@@ -27,8 +28,8 @@ TONES: Final[Mapping[str, str]] = {
     **dict.fromkeys(("failed", "dead", "gone", "disabled", "unserved", "refused", "error", "rejected"), "bad"),
     **dict.fromkeys(("paused", "open", "half_open", "offline", "warning", "waiting", "retry", "stopping"), "warn"),
     **dict.fromkeys(("unverified", "pending", "later", "parked", "rate", "breaker", "held", "ambiguous"), "warn"),
-    **dict.fromkeys(("up",), "good"),
     **dict.fromkeys(("failing",), "bad"),
+    **dict[str, str](HEALTH_TONES.items()),
     **dict.fromkeys(("backing_off",), "warn"),
     **dict.fromkeys(("arrived", "delivered_to_receiver", "running", "accepted", "live"), "live"),
 }

@@ -6,7 +6,7 @@ import msgspec
 
 from relay.domain.hold import HoldReason
 from relay.domain.receiver import Verification
-from relay.schema.statistics import TrafficView
+from relay.schema.statistics import HealthView, TrafficView
 
 Condition = Literal["up", "backing_off", "failing", "offline", "paused", "disabled", "unverified"]
 
@@ -90,6 +90,7 @@ class EndpointView(TypedDict):
 class ReceiverHealthView(ReceiverView, EndpointView):
     """Who a receiver is, and how it is. `verification`: null where its settings are refused."""
 
+    health: HealthView
     verification: VerificationView | None
 
 
@@ -104,6 +105,7 @@ class ReceiverItem(TypedDict):
 
     name: str
     condition: Condition | Literal["refused"]
+    health: HealthView
     declared_by: str | None
     owner: str | None
     labels: dict[str, str]

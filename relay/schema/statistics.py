@@ -2,6 +2,7 @@
 
 from typing import Literal, TypedDict
 
+from relay.domain.health import Health
 from relay.domain.outcome import CodeClass
 from relay.schema.attempts import ResponseView
 
@@ -41,11 +42,23 @@ class LastResponseDetail(ResponseView):
     at: str | None
 
 
+class HealthView(TypedDict):
+    """How the newest attempts went. `success_rate`: share of the `attempts` that succeeded: those of as many of the
+    newest hours as have 20; null without any. `last_error`: the status, or the kind of failure, of the last attempt if
+    it has failed."""
+
+    state: Health
+    success_rate: float | None
+    attempts: int
+    last_error: str | None
+
+
 class StatsView(CountedView):
     """The present hour of the clock and the 23 before it; `hours` in their order. `buckets_ms`: the upper ends of the
     buckets that response times are counted in."""
 
     name: str
+    health: HealthView
     last_response: LastResponseView | None
     buckets_ms: list[float]
     hours: list[HourView]

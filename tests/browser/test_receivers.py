@@ -68,7 +68,7 @@ async def test_the_list_shows_how_each_is_and_is_narrowed(tmp_path: Path, visiti
     async with relay_with_receivers(tmp_path) as dev, visiting(dev.url) as visitor:
         await log_in(visitor, "/ui/receivers")
         rows = visitor.page.locator("tbody tr")
-        await expect(rows.filter(has_text="ci").first).to_contain_text("up")
+        await expect(rows.filter(has_text="ci").first).to_contain_text("idle")
         await visitor.page.get_by_label("Owner").fill("globex")
         await press(visitor, "Filter")
         await expect(rows).to_have_count(1)
@@ -194,7 +194,7 @@ async def test_a_replay_says_first_how_many_it_would_be(tmp_path: Path, visiting
     async with relay_with_receivers(tmp_path) as dev, visiting(dev.url) as visitor:
         await log_in(visitor, "/ui/receivers/ci")
         await visitor.page.get_by_label("Also what was delivered").check()
-        await press(visitor, "Count first")
+        await press(visitor, "Preview")
         await heading(visitor, "Send 1 again to ci?")
         await visitor.assert_accessible()
         assert (await dev.call("GET", "/v1/replays"))["items"] == []

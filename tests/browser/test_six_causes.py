@@ -169,7 +169,7 @@ async def test_an_open_breaker_is_closed(dev: DevRelay, visiting: Visiting) -> N
         await expect(page.get_by_role("region", name="Delivery to ci")).to_contain_text("The circuit breaker is open")
         receiver.become("answer")  # the receiver is mended
         await page.get_by_role("link", name="Settings of ci").click()
-        await page.get_by_role("button", name="Close the breaker").click()
+        await page.get_by_role("button", name="Resume").click()
         await open_message(page, "shop", "m-1")
         await expect_delivered(page, "ci")
 

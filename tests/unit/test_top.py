@@ -11,7 +11,8 @@ from relay.cli.top import MOST_ATTENTION, TopSnapshot, busiest, page
 
 def receiver(name: str, attempts: int, **other: Any) -> Any:
     last = {"at": None, "status": 200, "failure": None, "duration_ms": 3.0}
-    numbers = {"success_rate": 0.991, "p50_ms": 5.0, "p99_ms": 250.0}
+    health = {"state": "healthy", "success_rate": 1.0, "attempts": 20, "last_error": None}
+    numbers = {"health": health, "success_rate": 0.991, "p50_ms": 5.0, "p99_ms": 250.0}
     return {"name": name, "attempts": attempts, **numbers, "last_response": last} | other
 
 
@@ -35,7 +36,7 @@ def test_stages_receivers_and_what_needs_attention() -> None:
     assert rows[0].split() == ["STAGE", "IN/S", "DONE/S", "LAG", "OLDEST", "PARKED", "UNSERVED"]
     assert rows[1].split() == ["from_sender", "4", "3.2", "3", "12", "s", "-", "0"]
     assert rows[2].split() == ["to_receiver", "-", "100", "0", "-", "1", "2"]
-    assert rows[5].split() == ["ci", "1000", "99.1%", "<=", "5", "ms", "<=", "250", "ms", "200"]
+    assert rows[5].split() == ["ci", "healthy", "1000", "99.1%", "<=", "5", "ms", "<=", "250", "ms", "200"]
     assert r"DEAD LETTERS, 1 H 3: ci no \x1b answer 3" in rows
     assert rows[-1] == r"no worker to_receiver_ci: nobody serves it\x1b[2J"
 
