@@ -37,6 +37,15 @@ UNVERIFIED = Later(OFF_S, "the receiver has yet to be verified", Change.RELEASED
 """Likewise, until the receiver's URL has been verified."""
 
 
+NO_PAYLOAD_URL = Later(
+    OFF_S,
+    "no payload URL can be made here: RELAY_ANSWER_SECRET or RELAY_PUBLIC_URL is not set",
+    Change.RELEASED,
+    pause_s=OFF_S,
+)
+"""Likewise, for a receiver of thin events."""
+
+
 def unusable_wait(settings: Receiver | Source) -> Later | None:
     """The wait while this process cannot use the settings; None if it can. The registry resumes waiting work as soon
     as the settings become usable."""

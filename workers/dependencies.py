@@ -70,6 +70,9 @@ class Meter:
     def returned(self, receiver: str, age_s: float) -> None:
         """The sender's callback took the result."""
 
+    def payload_read(self, receiver: str) -> None:
+        """A receiver has read the payload of a thin event."""
+
     def refused(self, kind: str, why: str) -> None:
         """A webhook from a sender of that kind failed authentication. `why`: missing, wrong or old."""
 
@@ -90,15 +93,17 @@ class Meter:
 @dataclass(frozen=True, slots=True)
 class Outside:
     """`jitter`: uniform sample of [0, 1). `turnstile`: the process's request limiter, which sees every exchange.
-    `answer_url`: where a receiver may POST its answer later (None: nowhere). `journal` None: requests are not
-    recorded. `tracing` None: a sender's trace context is passed on unchanged. `report`: appends a record that may be
-    lost; must not raise, and must not block."""
+    `answer_url`: where a receiver may POST its answer later (None: nowhere). `payload_url`: where it may read the
+    payload of a thin event (None: no such URL can be made). `journal` None: requests are not recorded. `tracing` None:
+    a sender's trace context is passed on unchanged. `report`: appends a record that may be lost; must not raise, and
+    must not block."""
 
     transport: Transport
     clock: Clock
     jitter: Callable[[], float]
     user_agent: str
     answer_url: Callable[[Receiver, Hop], str | None] = lambda _receiver, _hop: None
+    payload_url: Callable[[Hop], str | None] = field(default=lambda _hop: None, kw_only=True)
     meter: Meter = field(default_factory=Meter)
     journal: Journal | None = None
     tracing: Tracing | None = None

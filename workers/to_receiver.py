@@ -61,6 +61,7 @@ from relay.state.port import Lane, State
 from relay.state.rows import Result, Stage
 from workers.ambiguity import Doubt
 from workers.delivery import (
+    NO_PAYLOAD_URL,
     Delivery,
     can_be_asked,
     decide_retry,
@@ -142,6 +143,8 @@ class ToReceiver:
         if work.rest_s(self._outside.clock.time()) <= 0:
             said = f"; the last: {work.said}" if work.said else ""
             return Dead("expired", f"not delivered within max_age after {work.attempts} attempts{said}")
+        if receiver.payload == "thin" and self._outside.payload_url(work.hop) is None:
+            return NO_PAYLOAD_URL
         fault = unaskable_later(work, receiver) if receiver.status_endpoint or receiver.status_steps else None
         if fault is None and receiver.post.request is not None and not work.attempts:
             fault = _unfillable(work, receiver.post.request)
@@ -195,6 +198,7 @@ class ToReceiver:
                 out_of_order=work.out_of_order,
                 now=outside.clock.wall(),
                 answer_url=outside.answer_url(receiver, work.hop),
+                payload_url=outside.payload_url(work.hop) if receiver.payload == "thin" else None,
                 user_agent=outside.user_agent,
             )
         except ExpressionError as error:

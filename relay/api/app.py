@@ -33,6 +33,7 @@ from relay.api.messages import MessageResource, MessagesResource
 from relay.api.origin_check import refuse_strangers
 from relay.api.overview.resource import OverviewResource
 from relay.api.pages import PagesResource
+from relay.api.payloads import PayloadsResource
 from relay.api.problems import middleware_of, problem_details
 from relay.api.quotas import Quotas, quota_headers
 from relay.api.receiver_list import ReceiverListResource
@@ -152,6 +153,7 @@ def _messages(
         MessageResource(reader, waiters, context.limits.wait_s),
         HistoryResource(context, reader),
         AnswersResource(context, reader),
+        PayloadsResource(context, reader),
     ]
 
 

@@ -224,7 +224,8 @@ def _of_status(status: int, allow: str | None) -> str:
 def path_of(request: web.BaseRequest) -> str:
     """The path of the request, to be shown; not that of an answer URL, which is a secret and must not get into logs."""
     path = request.rel_url.raw_path
-    return "/v1/answers" if path.startswith("/v1/answers") else _sayable(path)
+    prefix = next((each for each in ("/v1/answers", "/v1/payloads") if path.startswith(each)), None)
+    return prefix or _sayable(path)
 
 
 def _template(request: web.Request) -> str:

@@ -16,6 +16,7 @@ from relay.api.keys import KeysResource
 from relay.api.messages import MessageResource, MessagesResource
 from relay.api.overview.resource import OverviewResource
 from relay.api.pages import PagesResource
+from relay.api.payloads import PayloadsResource
 from relay.api.receiver_list import ReceiverListResource
 from relay.api.receivers import ReceiversResource
 from relay.api.reencryption import ReencryptionResource
@@ -39,6 +40,7 @@ RESOURCES: Final[tuple[type, ...]] = (
     MessageResource,
     InboundResource,
     AnswersResource,
+    PayloadsResource,
     HistoryResource,
     FailedResource,
     ReplayResource,

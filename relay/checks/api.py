@@ -168,6 +168,6 @@ def log_answer_urls(settings: Settings, plan: ProcessPlan, urls: AnswerUrls, rec
 
 def _answering(receivers: Mapping[str, Receiver]) -> dict[str, AnsweringReceiver]:
     return {
-        name: AnsweringReceiver(one.post.url, bool(one.status_endpoint or one.status_steps))
+        name: AnsweringReceiver(one.post.url, bool(one.status_endpoint or one.status_steps), one.payload == "thin")
         for name, one in receivers.items()
     }

@@ -39,7 +39,7 @@ def notes_on(receivers: Mapping[str, ReceiverEntry], settings: Settings) -> list
     """The problems that `relay run` would have with answer URLs."""
     base = settings.public_url or own_url(settings.api_host, settings.api_port)
     answering = {
-        name: AnsweringReceiver(one.post_endpoint, bool(one.status_endpoint or one.status_steps))
+        name: AnsweringReceiver(one.post_endpoint, bool(one.status_endpoint or one.status_steps), one.payload == "thin")
         for name, one in receivers.items()
     }
     return [str(finding) for finding in findings(settings, AnswerUrls(answer_secrets(settings), base), answering)]

@@ -1,4 +1,4 @@
-"""Answer URLs: their signing secrets, their base URL, and findings about their configuration."""
+"""Answer URLs and payload URLs: their signing secrets, their base URL, and findings about their configuration."""
 
 import hashlib
 from collections.abc import Mapping, Sequence
@@ -9,7 +9,7 @@ from urllib.parse import urlsplit
 from relay.config.own_address import is_loopback
 from relay.config.references import has_reference
 from relay.config.settings import Settings
-from relay.domain.answer_token import issue
+from relay.domain.answer_token import issue, issue_for_payload
 from relay.domain.identity import DeliveryId
 
 SHORTEST_SECRET: Final = 16
@@ -30,7 +30,7 @@ def answer_secrets(settings: Settings) -> tuple[bytes, ...]:
 
 @dataclass(frozen=True, slots=True)
 class AnswerUrls:
-    """Makes answer URLs. `base`: the API's URL; None if not configured."""
+    """Makes answer URLs and payload URLs. `base`: the API's URL; None if not configured."""
 
     secrets: Sequence[bytes] = field(repr=False)
     base: str | None
@@ -41,12 +41,20 @@ class AnswerUrls:
             return None
         return f"{self.base}/v1/answers/{issue(self.secrets[0], delivery, generation, expires)}"
 
+    def of_payload(self, delivery: DeliveryId, life: str, expires: int) -> str | None:
+        """The URL of a delivery's payload, likewise. `life`: of the receiver's name."""
+        if self.base is None or not self.secrets:
+            return None
+        return f"{self.base}/v1/payloads/{issue_for_payload(self.secrets[0], delivery, life, expires)}"
+
 
 class AnsweringReceiver(NamedTuple):
-    """Properties of a receiver that matter here. `asked`: its status endpoint can be polled for the answer."""
+    """Properties of a receiver that matter here. `asked`: its status endpoint can be polled for the answer. `thin`: it
+    gets a URL in place of the payload."""
 
     endpoint: str
     asked: bool
+    thin: bool = False
 
 
 class AnswerUrlFinding(NamedTuple):
@@ -78,6 +86,10 @@ def findings(
         if elsewhere:
             problem = f"relay-answer-url leads to {urls.base}, which only this machine can reach; set RELAY_PUBLIC_URL"
             found.append(AnswerUrlFinding(f"{problem} to a URL that these receivers can reach", elsewhere))
+    if sends and (not urls.secrets or urls.base is None):
+        thin = tuple(sorted(name for name, one in receivers.items() if one.thin))
+        problem = "no payload URL can be made without it, so messages to these receivers (payload: thin) wait"
+        found += [AnswerUrlFinding(problem, thin)] if thin else []
     if any(len(each.get_secret_value()) < SHORTEST_SECRET for each in settings.answer_secret):
         found.append(
             AnswerUrlFinding(f"RELAY_ANSWER_SECRET is shorter than {SHORTEST_SECRET} characters: it can be guessed", ())

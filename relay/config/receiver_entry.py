@@ -1,6 +1,7 @@
 """Entry of receivers.yaml for a receiver. The values here are the defaults."""
 
 import re
+from math import inf
 from typing import Annotated, ClassVar, Literal
 from urllib.parse import urljoin
 
@@ -39,7 +40,7 @@ from relay.config.presets import FromPreset
 from relay.config.references import has_reference
 from relay.domain.ed25519 import is_private_key
 from relay.domain.forwarding import check_pattern
-from relay.domain.receiver import Verification
+from relay.domain.receiver import PayloadForm, Verification
 from relay.domain.status import check_template
 from relay.domain.template import OPENING
 from relay.domain.urls import same_origin
@@ -97,6 +98,13 @@ def _pattern(value: str) -> str:
     return value
 
 
+def _whole(seconds: float) -> float:
+    if seconds % 1:
+        raise ValueError(f"{seconds:g} s is not a whole number of seconds, which the header has")
+    return seconds
+
+
+WholeSeconds = Annotated[PositiveDuration, AfterValidator(_whole)]
 StatusTemplate = Annotated[Text, AfterValidator(_template)]
 Pointer = Annotated[str, AfterValidator(_pointer)]
 Texts = Annotated[tuple[Text, ...], Field(strict=False)]
@@ -215,6 +223,12 @@ class ReceiverEntry(FromPreset, EndpointEntry):
     """Filter that the messages of its subscription have to match."""
     forward_headers: ForwardHeaders = ()
     """Headers of the message that are forwarded to it: exact, or a prefix with `*`."""
+    payload: PayloadForm = "full"
+    """`thin`: JSON with the message's ids, type and time, and a URL at which the payload can be read for a while, in
+    place of the payload. `metadata`: the same without the URL."""
+    respond_async: WholeSeconds | None = None
+    """Time after which it is asked, by `Prefer: respond-async, wait=N`, to respond with a 202 and to answer later;
+    default: it is not asked."""
     verification: Verification = "none"
     """Handshake that its URL has to pass before anything is sent there."""
     enabled: bool = True
@@ -281,6 +295,23 @@ class ReceiverEntry(FromPreset, EndpointEntry):
         if both := sorted(own.intersection(patterns)):
             raise ValueError(f"{both[0]!r} contradicts headers, which set it; leave one of the two out")
         return patterns
+
+    @field_validator("payload")
+    @classmethod
+    def _without_a_form(cls, payload: PayloadForm, info: ValidationInfo) -> PayloadForm:
+        if payload != "full" and info.data.get("request") is not None:
+            raise ValueError(f"{payload!r} contradicts request, whose expressions may send the payload; leave one out")
+        return payload
+
+    @field_validator("respond_async")
+    @classmethod
+    def _before_the_timeout(cls, wait: float | None, info: ValidationInfo) -> float | None:
+        timeout = info.data.get("timeout", inf)
+        if wait is not None and wait >= timeout:
+            raise ValueError(f"{wait:g} s is not less than timeout, {timeout:g} s, which ends the request")
+        if wait is not None and any(name.lower() == "prefer" for name in info.data.get("headers", ())):
+            raise ValueError("contradicts headers, which set 'prefer'; leave one of the two out")
+        return wait
 
     @field_validator("verification")
     @classmethod

@@ -4,7 +4,7 @@ import base64
 import binascii
 import re
 from ipaddress import IPv4Network, IPv6Network, ip_network
-from typing import Annotated, Final
+from typing import Annotated, Final, Literal
 from urllib.parse import parse_qs, urlsplit
 
 from pydantic import AfterValidator, BeforeValidator, ByteSize, Field, SecretStr
@@ -206,3 +206,5 @@ HostNames = Annotated[tuple[str, ...], BeforeValidator(_host_names)]
 VariableNames = Annotated[tuple[str, ...], BeforeValidator(_variable_names)]
 PrivateNames = Annotated[tuple[str, ...], BeforeValidator(_private_names)]
 Networks = Annotated[tuple[IPv4Network | IPv6Network, ...], BeforeValidator(_networks)]
+Isolation = Annotated[Literal["read_committed", "read_uncommitted"], BeforeValidator(lowered)]
+HistoryUrl = Annotated[Annotated[SecretStr, AfterValidator(check_history_url)] | None, BeforeValidator(none_if_said)]

@@ -24,7 +24,9 @@ from relay.config.quota_text import QuotaSetting
 from relay.config.setting_text import SECRET_SETTINGS, shown_value
 from relay.config.setting_values import (
     Count,
+    HistoryUrl,
     HostNames,
+    Isolation,
     Keys,
     Networks,
     Origins,
@@ -37,12 +39,10 @@ from relay.config.setting_values import (
     Size,
     VariableNames,
     check_brokers,
-    check_history_url,
     check_redis_url,
     check_topic_prefix,
     hosts_and_networks,
     lowered,
-    none_if_said,
     url_without_slash,
 )
 from relay.config.strict_yaml import read_mapping
@@ -90,9 +90,7 @@ class Settings(BaseSettings):
     """Replication factor of topics that the relay creates. None: the broker's default."""
     kafka_session_timeout: PositiveDuration = 15.0
     """Time without heartbeats after which another process takes over a process's partitions."""
-    kafka_isolation: Annotated[Literal["read_committed", "read_uncommitted"], BeforeValidator(lowered)] = (
-        "read_committed"
-    )
+    kafka_isolation: Isolation = "read_committed"
     """Which records of transactional producers are read: only committed ones, or open and aborted ones, too."""
     kafka_wait: Duration = 60.0
     """How long `topics apply` and `receivers apply` wait for a cluster that answers but is not ready yet."""
@@ -142,6 +140,8 @@ class Settings(BaseSettings):
     answer_secret: Secrets = ()
     """Secrets of the tokens in answer URLs: the first signs, and each verifies. None: `relay dev` creates and keeps
     one, and `relay run` sends no answer URLs."""
+    payload_url_lifetime: PositiveDuration = 43_200.0
+    """Time for which a receiver with `payload: thin` can read a payload after an attempt."""
     session_secret: SessionSecrets = ()
     """Secrets of sessions and portal links, at least 16 characters: the first signs, and each verifies. None: derived
     from `answer_secret`; without that, too, a random one for each start."""
@@ -190,9 +190,7 @@ class Settings(BaseSettings):
     """Time for which a stopping process continues the work that it has begun."""
     rebuild_rate: Count = 5_000
     """Maximum records per second that are read to restore finished messages after Redis lost its data."""
-    history_url: Annotated[
-        Annotated[SecretStr, AfterValidator(check_history_url)] | None, BeforeValidator(none_if_said)
-    ] = None
+    history_url: HistoryUrl = None
     """URL of the history database: `sqlite:///path`, `postgresql://...` or `none`. Default: SQLite if everything runs
     on one machine (`relay dev`, or `relay run` with brokers and Redis on loopback), else none."""
     history_bodies: Annotated[ByteSize, Field(ge=0)] = ByteSize(0)

@@ -1,4 +1,4 @@
-"""Signed tokens in answer URLs. A token carries a delivery, its generation and an expiry."""
+"""Signed tokens in answer URLs and payload URLs. A token carries a delivery, its generation or life, and an expiry."""
 
 import base64
 import hmac
@@ -8,7 +8,9 @@ from typing import Final
 from relay.domain.errors import RelayError
 from relay.domain.identity import DeliveryId
 
-_CONTEXT: Final = b"relay answer token 1\0"  # so that no signature made for another purpose with this key is valid here
+# so that no signature made for another purpose with this key is valid here
+_ANSWER: Final = b"relay answer token 1\0"
+_PAYLOAD: Final = b"relay payload token 1\0"
 _MAC_BYTES: Final = 16  # half a SHA-256: 2**128 guesses, and a shorter URL
 _MAX_LENGTH: Final = 2_048  # the longest ids make about 850
 
@@ -23,8 +25,12 @@ class TokenExpired(RelayError):
 
 def issue(secret: bytes, delivery: DeliveryId, generation: int, expires: int) -> str:
     """A token for URLs (`A-Za-z0-9_-`). `expires`: Unix seconds; the token is rejected from then on."""
-    text = "\0".join((str(generation), str(expires), *delivery)).encode()  # names and ids have no NUL
-    return base64.urlsafe_b64encode(_mac(secret, text) + text).rstrip(b"=").decode()
+    return _issue(_ANSWER, secret, str(generation), delivery, expires)
+
+
+def issue_for_payload(secret: bytes, delivery: DeliveryId, life: str, expires: int) -> str:
+    """A token that reads the payload of `delivery`, likewise. `life`: of the receiver's name, as in its hop."""
+    return _issue(_PAYLOAD, secret, life, delivery, expires)
 
 
 def read(secrets: Sequence[bytes], token: str, now: float) -> tuple[DeliveryId, int]:
@@ -32,18 +38,33 @@ def read(secrets: Sequence[bytes], token: str, now: float) -> tuple[DeliveryId, 
 
     Raises TokenInvalid or TokenExpired. Compares in constant time.
     """
+    delivery, generation = _read(_ANSWER, secrets, token, now)
+    return delivery, int(generation)
+
+
+def read_for_payload(secrets: Sequence[bytes], token: str, now: float) -> tuple[DeliveryId, str]:
+    """(delivery, life) of a token of `issue_for_payload`, likewise."""
+    return _read(_PAYLOAD, secrets, token, now)
+
+
+def _issue(context: bytes, secret: bytes, which: str, delivery: DeliveryId, expires: int) -> str:
+    text = "\0".join((which, str(expires), *delivery)).encode()  # names and ids have no NUL
+    return base64.urlsafe_b64encode(_mac(context, secret, text) + text).rstrip(b"=").decode()
+
+
+def _read(context: bytes, secrets: Sequence[bytes], token: str, now: float) -> tuple[DeliveryId, str]:
     raw = _decode(token)
     mac, text = raw[:_MAC_BYTES], raw[_MAC_BYTES:]
-    if not any(hmac.compare_digest(mac, _mac(secret, text)) for secret in secrets):
-        raise TokenInvalid("this answer URL was not issued by this relay")
-    generation, expires, receiver, source_id, message_id = text.decode().split("\0")
+    if not any(hmac.compare_digest(mac, _mac(context, secret, text)) for secret in secrets):
+        raise TokenInvalid("this URL was not issued by this relay")
+    which, expires, receiver, source_id, message_id = text.decode().split("\0")
     if now >= int(expires):
-        raise TokenExpired("the time to answer is over")
-    return DeliveryId(receiver, source_id, message_id), int(generation)
+        raise TokenExpired("the time of this URL is over")
+    return DeliveryId(receiver, source_id, message_id), which
 
 
-def _mac(secret: bytes, text: bytes) -> bytes:
-    return hmac.digest(secret, _CONTEXT + text, "sha256")[:_MAC_BYTES]
+def _mac(context: bytes, secret: bytes, text: bytes) -> bytes:
+    return hmac.digest(secret, context + text, "sha256")[:_MAC_BYTES]
 
 
 def _decode(token: str) -> bytes:
@@ -51,8 +72,8 @@ def _decode(token: str) -> bytes:
         try:
             raw = base64.urlsafe_b64decode(token + "=" * (-len(token) % 4))
         except ValueError:
-            raise TokenInvalid("this answer URL is damaged") from None
+            raise TokenInvalid("this URL is damaged") from None
         # the decoder skips foreign characters and ignores spare bits; one delivery has one URL
         if base64.urlsafe_b64encode(raw).rstrip(b"=").decode() == token:
             return raw
-    raise TokenInvalid("this answer URL is damaged")
+    raise TokenInvalid("this URL is damaged")

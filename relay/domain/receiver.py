@@ -20,6 +20,10 @@ Verification = Literal["none", "challenge", "hmac", "cloudevents"]
 """How a receiver proves that its URL wants the relay's requests (`relay/domain/handshake.py`)."""
 
 
+PayloadForm = Literal["full", "thin", "metadata"]
+"""What a receiver gets of the payload: itself, a URL at which it can be read, or nothing."""
+
+
 @dataclass(frozen=True, slots=True)
 class RetryPolicy:
     """When to retry; the first limit reached ends the delivery. `max_age` counts from acceptance, in seconds."""
@@ -234,6 +238,9 @@ class Receiver:
     """Selects among the messages it subscribes to; None for all."""
     enabled: bool = True
     forward_headers: tuple[str, ...] = ()
+    payload: PayloadForm = "full"
+    respond_async: float | None = None
+    """Whole seconds after which it is asked to respond with a 202; None: it is not asked."""
     owner: str | None = None
     labels: tuple[tuple[str, str], ...] = ()
     verification: Verification = "none"

@@ -10,7 +10,7 @@ from typing import Final
 from relay.domain.exchange import Response
 from relay.domain.headers import is_ours
 from relay.domain.receiver import Endpoint
-from relay.domain.requests import ANSWER_URL_HEADER
+from relay.domain.requests import ANSWER_URL_HEADER, PAYLOAD_URL_HEADER
 from relay.domain.secrecy import MASK, is_secret_name, masked_url, redacted
 
 MOST_HEADERS: Final = 64
@@ -29,12 +29,13 @@ def shown_url(url: str, endpoint: Endpoint) -> str:
 
 
 def shown_request_headers(headers: Iterable[tuple[str, str]], endpoint: Endpoint) -> dict[str, str]:
-    """Headers in the order they were sent. Values from the endpoint's settings are masked, and so is the token in an
-    answer URL, which would allow anybody to answer."""
+    """Headers in the order they were sent. Values from the endpoint's settings are masked, and so are the tokens in an
+    answer URL and a payload URL, which would allow any reader to answer, and to read."""
     own = _names(endpoint.headers)
     shown = {name: MASK if name in own or _may_be_secret(name) else value for name, value in headers}
-    if ANSWER_URL_HEADER in shown:
-        shown[ANSWER_URL_HEADER] = f"{shown[ANSWER_URL_HEADER].rpartition('/')[0]}/{MASK}"
+    for name in (ANSWER_URL_HEADER, PAYLOAD_URL_HEADER):
+        if name in shown:
+            shown[name] = f"{shown[name].rpartition('/')[0]}/{MASK}"
     return _bounded(_without_secrets(shown, endpoint.secrets))
 
 

@@ -33,6 +33,7 @@ PING_BODY: Final = b'{"type":"relay.ping"}'
 VERIFICATION_TYPE: Final = "relay.verification"
 ORIGIN_HEADER: Final = "webhook-request-origin"
 ANSWER_URL_HEADER: Final = "relay-answer-url"
+PAYLOAD_URL_HEADER: Final = "relay-payload-url"
 
 # CloudEvents HTTP binding, 3.1.3.2: space, quote, percent and all beyond printable ASCII are percent-encoded
 _ATTRIBUTE_SAFE: Final = VISIBLE.replace('"', "").replace("%", "")
@@ -62,10 +63,12 @@ def post_request(
     out_of_order: bool = False,
     now: float,
     answer_url: str | None,
+    payload_url: str | None = None,
     user_agent: str,
 ) -> Request:
     """The POST of a delivery. `attempt`: 1-based. `sequence`: None if order does not matter. `now`: Unix seconds.
-    `out_of_order`: later messages of its order key may have arrived before it.
+    `out_of_order`: later messages of its order key may have arrived before it. `payload_url`: for a receiver that gets
+    one in place of the payload.
 
     Raises ValueError if a secret of the receiver cannot sign; ExpressionError if its own form of requests
     cannot be filled in.
@@ -75,8 +78,10 @@ def post_request(
         filled = own_request(receiver.post.request, receiver.post, delivery_variables(hop, payload, attempt=attempt))
         body = payload if filled.body is None else filled.body
         content_type = filled.content_type or content_type
-    content_type = _content_type(content_type)
     identity = webhook_id(delivery.source_id, delivery.message_id)
+    if receiver.payload != "full":
+        body, content_type = _event_of(hop, identity, payload_url), DEFAULT_CONTENT_TYPE
+    content_type = _content_type(content_type)
     headers = [
         ("content-type", content_type),
         *_signed(receiver.post, identity, now, body, content_type, filled),
@@ -98,6 +103,10 @@ def post_request(
         headers.append(("relay-out-of-order", "true"))
     if answer_url is not None:
         headers.append((ANSWER_URL_HEADER, header_value(answer_url)))
+    if receiver.respond_async is not None:
+        headers.append(("prefer", f"respond-async, wait={receiver.respond_async:.0f}"))  # RFC 7240
+    if payload_url is not None:
+        headers.append((PAYLOAD_URL_HEADER, header_value(payload_url)))
     headers += trace_headers(hop.traceparent, hop.tracestate)
     if hop.headers and receiver.forward_headers:
         own = [name for name, _ in receiver.post.headers]
@@ -107,7 +116,14 @@ def post_request(
         headers += ((name, header_value(value)) for name, value in found)
     if filled is not None:
         return _filled(receiver.post, filled, headers, body, user_agent, origins=(receiver.post.url,))
-    return _post(receiver.post, headers, payload, user_agent)
+    return _post(receiver.post, headers, body, user_agent)
+
+
+def _event_of(hop: Hop, identity: str, payload_url: str | None) -> bytes:
+    """The body of a thin event: no part of the payload, nor anything derived from it."""
+    _, source_id, message_id = hop.delivery
+    known = {"id": message_id, "source": source_id, "type": hop.event_type, "time": hop.time, "webhook_id": identity}
+    return json.dumps(known if payload_url is None else {**known, "payload_url": payload_url}).encode()
 
 
 def own_request(form: RequestForm, endpoint: Endpoint, variables: Variables) -> FilledRequest:

@@ -38,6 +38,7 @@ COMMON: Final = (
     Field("window_size", "Window", "duration", hint="As 1s or 1m."),
     Field("max_in_flight", "At a time", "number", hint="Requests under way at most."),
     Field("timeout", "Timeout", "duration", hint="Of one request, as 15s."),
+    Field("payload", "Payload", hint="full; or thin, a URL in its place; or metadata, nothing of it."),
     Field("labels", "Labels", "labels", hint="As env=production, with commas."),
 )
 NEW_FIELDS: Final = (

@@ -22,7 +22,7 @@ from workers.journal import all_of
 
 
 class DeliveryPart:
-    """`answer_urls`: where receivers may POST their answers, as known so far."""
+    """`answer_urls`: where receivers may POST their answers, and read payloads, as known so far."""
 
     def __init__(
         self, context: ProcessContext, telemetry: TelemetryPart, answer_urls: Callable[[], AnswerUrls]
@@ -77,12 +77,17 @@ class DeliveryPart:
             all_of(telemetry.attempts.journal, telemetry.traces),
             telemetry.traces,
             telemetry.attempts.report,
+            payload_url=self._payload_url,
             turnstile=self._turnstile,
         )
 
     def _answer_url(self, receiver: Receiver, hop: Hop) -> str | None:
         expires = int(self._context.clock.time() + receiver.answer_deadline)
         return self._answer_urls().of(hop.delivery, hop.generation, expires)
+
+    def _payload_url(self, hop: Hop) -> str | None:
+        expires = int(self._context.clock.time() + self._context.settings.payload_url_lifetime)
+        return self._answer_urls().of_payload(hop.delivery, hop.life, expires)
 
     def parts(self) -> Iterator[tuple[str, Awaitable[None]]]:
         """The services that the lanes need, each with its name; to be run until cancelled."""

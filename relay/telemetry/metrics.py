@@ -128,6 +128,7 @@ class Metrics:
     pings_total = _counter(
         "Pings of endpoints that are offline (- for callbacks): answered, unanswered or gone", "receiver", "outcome"
     )
+    payload_reads_total = _counter("Payloads of thin events that receivers have read", "receiver")
     answers_total = _counter("Answers, by way: response, poll or callback", "receiver", "via")
     attempts_told_total = _single(
         _counter("Requests to receivers and callbacks that were written to delivery_attempts")

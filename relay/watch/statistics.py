@@ -176,6 +176,9 @@ class MetricsMeter(Meter):
         if age_s is not None:
             self._leg(receiver, "answer", age_s)
 
+    def payload_read(self, receiver: str) -> None:
+        self._metrics.payload_reads_total.labels(receiver).inc()
+
     def returned(self, receiver: str, age_s: float) -> None:
         self._leg(receiver, "to_sender", age_s)
 

@@ -113,6 +113,9 @@ class CountingMeter(Meter):
     def answered(self, receiver: str, via: Via, age_s: float | None) -> None:
         self.told.append(("answered", receiver, via, age_s))
 
+    def payload_read(self, receiver: str) -> None:
+        self.told.append(("payload_read", receiver))
+
     def returned(self, receiver: str, age_s: float) -> None:
         self.told.append(("returned", receiver, age_s))
 

@@ -12,6 +12,7 @@ from relay.clock.shared import SharedClock
 from relay.config.plan import ProcessPlan
 from relay.config.settings import Settings
 from relay.delivery.port import Transport
+from relay.domain.answer_token import issue_for_payload
 from relay.domain.directory import NoMoves
 from relay.domain.errors import OffsetMissing, RelayError, StateRecovering
 from relay.domain.identity import DeliveryId
@@ -425,6 +426,7 @@ class Process:
             "relay/test",
             journal=self._attempts.journal,
             report=self._attempts.report,
+            payload_url=lambda hop: f"http://relay/{issue_for_payload(b'secret', hop.delivery, hop.life, 2**40)}",
             turnstile=RequestLimiter(self._clock, observer, world.seats),
         )
         lanes = Lanes(

@@ -1,23 +1,42 @@
 """The n-th call to any port fails and takes the process with it, for every n; a restart finds nothing lost."""
 
+import json
+from collections.abc import Sequence
+from dataclasses import replace
+
 import pytest
 
-from relay.domain.receiver import Receiver
+from relay.domain.answer_token import read_for_payload
+from relay.domain.http_message import verify_message
+from relay.domain.identity import DeliveryId
+from relay.domain.receiver import Receiver, SigningPolicy
 from tests.fakes.strikes import Fuse
 from tests.fakes.virtual_time import run_virtually
 from tests.fakes.world import World, message, receiver
 
-
-def _receivers() -> list[Receiver]:
-    return [
-        receiver("answers", "/answer", status=True),
-        receiver("later", "/later", status=True),
-        receiver("fails", "/fail", max_attempts=2),
-    ]
+PLAIN = (
+    receiver("answers", "/answer", status=True),
+    receiver("later", "/later", status=True),
+    receiver("fails", "/fail", max_attempts=2),
+)
 
 
-async def _world() -> World:
-    world = World(_receivers())
+def _with_options() -> tuple[Receiver, ...]:
+    """The same, with each other form of the request."""
+    answers, later, fails = PLAIN
+    signed = replace(fails.post, signing=SigningPolicy(("standard", "http-message"), ("secret",)))
+    return (
+        replace(answers, payload="thin"),
+        replace(later, payload="metadata", respond_async=5.0),
+        replace(fails, post=signed),
+    )
+
+
+OPTIONS = {"plain": PLAIN, "options": _with_options()}
+
+
+async def _world(receivers: Sequence[Receiver] = PLAIN) -> World:
+    world = World(receivers)
     await world.create()
     await world.send(
         message(1, "a", "answers"),
@@ -49,19 +68,40 @@ def test_without_a_fault_everything_comes_round_once() -> None:
     run_virtually(story())
 
 
-def _calls() -> int:
+def _calls(receivers: Sequence[Receiver]) -> int:
     async def story() -> int:
-        world, fuse = await _world(), Fuse()
+        world, fuse = await _world(receivers), Fuse()
         await world.run(fuse, 40)
         return fuse.calls
 
     return run_virtually(story())
 
 
+def _check_forms(world: World) -> None:
+    """Each POST, also the first one after a restart, had the form of its receiver."""
+    for at, headers, body in world.outside.posts:
+        message_id, source_id = headers.get("ce-id", ""), headers.get("ce-source", "")
+        match at:
+            case "/answer":
+                token = json.loads(body)["payload_url"].rpartition("/")[2]
+                delivery = DeliveryId("answers", source_id, message_id)
+                assert read_for_payload((b"secret",), token, 0) == (delivery, "")
+                assert "n" not in json.loads(body)
+            case "/later":
+                assert json.loads(body).keys() == {"id", "source", "type", "time", "webhook_id"}
+                assert headers["prefer"] == "respond-async, wait=5"
+            case "/fail":
+                now = float(headers["webhook-timestamp"])
+                url = "http://fails/fail"
+                assert verify_message(["secret"], method="POST", url=url, headers=headers, body=body, now=now)
+
+
+@pytest.mark.timeout(600)  # a hundred and more stories each, which take minutes on a busy machine
 @pytest.mark.parametrize("after", [False, True], ids=["call_fails", "reply_is_lost"])
-def test_no_crash_at_any_call_loses_a_message(after: bool) -> None:
+@pytest.mark.parametrize("options", OPTIONS)
+def test_no_crash_at_any_call_loses_a_message(options: str, after: bool) -> None:
     async def story(blow_at: int) -> None:
-        world = await _world()
+        world = await _world(OPTIONS[options])
         crashing = Fuse(blow_at, after=after)
         await world.run(crashing, 40)
         assert crashing.blown or after, f"call {blow_at} never came"  # a call that fails by itself has no reply to lose
@@ -70,6 +110,8 @@ def test_no_crash_at_any_call_loses_a_message(after: bool) -> None:
         assert world.outside.results() == EXPECTED, place
         assert sorted(world.outside.arrived("/answer")) == ["a-1", "a-2"], place
         assert sorted(world.outside.arrived("/later")) == ["a-2", "b-3"], place
+        if options == "options":
+            _check_forms(world)
 
-    for blow_at in range(1, _calls() + 1):
+    for blow_at in range(1, _calls(OPTIONS[options]) + 1):
         run_virtually(story(blow_at))

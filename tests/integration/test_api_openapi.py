@@ -163,7 +163,7 @@ def sent() -> Iterator[tuple[Sent, Request, Request]]:
     bare, agent = Hop(delivery), "relay/1"
     yield (
         DELIVERY,
-        _post(Receiver("ci", post), full, 1, "https://relay.example/v1/answers/t"),
+        _post(Receiver("ci", post, payload="thin", respond_async=5), full, 1, "https://relay.example/v1/answers/t"),
         _post(Receiver("ci", plain), bare, None, None),
     )
     answer = Hop(
@@ -208,6 +208,7 @@ def _post(receiver: Receiver, hop: Hop, sequence: int | None, url: str | None) -
         out_of_order=sequence is not None,
         now=NOW,
         answer_url=url,
+        payload_url=url,
         user_agent="relay/1",
     )
 

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from relay.domain.answer_token import TokenExpired, TokenInvalid, issue, read
+from relay.domain.answer_token import TokenExpired, TokenInvalid, issue, issue_for_payload, read, read_for_payload
 from relay.domain.errors import RelayError
 from relay.domain.identity import DeliveryId
 
@@ -31,6 +31,20 @@ def test_a_token_says_what_it_was_issued_for(
     assert read((secret,), token, expires - 1) == (delivery, generation)
     with pytest.raises(TokenExpired):
         read((secret,), token, expires)
+
+
+@given(st.binary(min_size=16), deliveries, names, st.integers(1, 2**53))
+def test_a_token_of_a_payload_reads_that_and_nothing_else(
+    secret: bytes, delivery: DeliveryId, life: str, expires: int
+) -> None:
+    token = issue_for_payload(secret, delivery, life, expires)
+    assert read_for_payload((secret,), token, expires - 1) == (delivery, life)
+    with pytest.raises(TokenExpired):
+        read_for_payload((secret,), token, expires)
+    with pytest.raises(TokenInvalid):
+        read((secret,), token, 0)
+    with pytest.raises(TokenInvalid):
+        read_for_payload((secret,), issue(secret, delivery, 0, expires), 0)
 
 
 def test_the_longest_ids_fit() -> None:

@@ -23,6 +23,7 @@ NO_METHOD: Final = frozenset(
         "takeWebhook",
         "askToSendWebhooks",
         "answerDelivery",  # relay.receiver answers
+        "getThinPayload",  # its receiver has the whole URL
         "isAlive",
         "getMetrics",
         "listPublicKeys",  # for verifiers, which have libraries for it

@@ -22,6 +22,7 @@ PRESENT: dict[str, Any] = {
     "window_size": 1.0,
     "max_in_flight": 32,
     "timeout": 2.5,
+    "payload": "full",
     "labels": {"env": "production"},
 }
 

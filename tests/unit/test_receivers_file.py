@@ -69,6 +69,8 @@ receivers:
     codes: {gone: [404], rejected: [409, 423]}
     sources: ["github"]
     event_types: ["push", "pull_request.*"]
+    payload: metadata
+    respond_async: 5s
     enabled: false
     owner: auth0|team-42
     labels: {env: production, example.com/tier: "1"}
@@ -106,6 +108,8 @@ def test_every_field_reaches_the_receiver() -> None:
         partitions=3,
         sources=("github",),
         event_types=("push", "pull_request.*"),
+        payload="metadata",
+        respond_async=5,
         enabled=False,
         owner="auth0|team-42",
         labels=(("env", "production"), ("example.com/tier", "1")),
@@ -168,6 +172,7 @@ def test_what_the_example_has_in_comments_is_right_and_shows_the_defaults() -> N
     without_default = {
         "post_endpoint", "secret", "bearer_token", "headers", "rate_limit", "retry", "status_endpoint", "status",
         "senders", "sources", "event_types", "filter", "owner", "labels", "tls", "proxy", "request", "outcomes",
+        "respond_async",
     }  # fmt: skip
     assert written.model_fields_set == set(ReceiverEntry.model_fields) - {
         "oauth2",
@@ -305,6 +310,17 @@ RECEIVER_MISTAKES: list[tuple[dict[str, object], str]] = [
     (
         {"secret": "s", "signature": "http-message", "request": {"headers": {"Signature": "x"}}},
         "request: 'signature' contradicts signature: 'http-message' sets it; leave one of the two out",
+    ),
+    ({"respond_async": "1500ms"}, "respond_async: 1.5 s is not a whole number of seconds, which the header has"),
+    ({"respond_async": 15}, "respond_async: 15 s is not less than timeout, 15 s, which ends the request"),
+    (
+        {"respond_async": 5, "headers": {"Prefer": "wait=1"}},
+        "respond_async: contradicts headers, which set 'prefer'; leave one of the two out",
+    ),
+    ({"payload": "slim"}, "payload: 'slim' is not allowed; allowed: 'full', 'thin' or 'metadata'"),
+    (
+        {"payload": "thin", "request": {"json": {"ref": "${{ payload.ref }}"}}},
+        "payload: 'thin' contradicts request, whose expressions may send the payload; leave one out",
     ),
     ({"retry": {}, "retry_after": 600}, "retry_after: short form of retry; leave one of the two out"),
     ({"retry": {"max_atempts": 3}}, "retry.max_atempts: unknown field; did you mean 'max_attempts'?"),

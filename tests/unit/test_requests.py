@@ -2,6 +2,7 @@
 
 import json
 import re
+from dataclasses import replace
 from urllib.parse import unquote
 
 import pytest
@@ -61,6 +62,25 @@ def post(
     return post_request(
         to, hop, payload, attempt=3, sequence=sequence, now=NOW, answer_url=answer_url, user_agent="relay/1.0"
     )
+
+
+PAYLOAD_URL = "https://relay.example/v1/payloads/token"
+
+
+@pytest.mark.parametrize("url", [PAYLOAD_URL, None])
+def test_a_thin_event_has_nothing_of_the_payload(url: str | None) -> None:
+    to = replace(receiver(), payload="thin" if url else "metadata")
+    hop = Hop(DELIVERY, event_type="push", time="2026-01-01T00:00:00Z", content_type="text/x-secret")
+    sent = post_request(
+        to, hop, b"a secret", attempt=1, sequence=None, now=NOW, answer_url=None, payload_url=url, user_agent="relay"
+    )
+    identity = webhook_id(DELIVERY.source_id, DELIVERY.message_id)
+    known = {"id": "m 1", "source": "github", "type": "push", "time": "2026-01-01T00:00:00Z", "webhook_id": identity}
+    assert json.loads(sent.body) == (known if url is None else {**known, "payload_url": url})
+    headers = dict(sent.headers)
+    assert (headers["content-type"], headers.get("relay-payload-url")) == ("application/json", url)
+    assert b"secret" not in repr(sent).encode().replace(SECRET.encode(), b"")
+    assert verify_standard([SECRET], headers, sent.body, NOW)
 
 
 def callback(hop: Hop, body: bytes = b"ok", endpoint: Endpoint | None = None) -> Request:

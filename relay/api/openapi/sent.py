@@ -83,6 +83,8 @@ DELIVERY: Final = Sent(
             always=False,
         ),
         SentHeader("relay-answer-url", "Where the answer may be POSTed to, where it comes later.", always=False),
+        SentHeader("prefer", "`respond_async`: `respond-async, wait=N` (RFC 7240).", always=False),
+        SentHeader("relay-payload-url", "`payload: thin`: where the payload can be read for a while.", always=False),
         *_TRACE,
         _AGENT,
         _TYPE,
