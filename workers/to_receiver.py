@@ -7,9 +7,9 @@
 3. An earlier attempt is in doubt, or a replay follows an earlier life: ask the receiver whether it has the message
    (`ambiguity.py`).
 4. POST (the engine has written the intent right before); an endpoint that is offline gets a ping instead.
-5. The response decides what follows, by the receiver's `outcomes`, its `codes`, or the usual table: an answer for
-   `to_sender`, a wait on `pending_from_receiver_*`, another attempt later, or a dead letter. The engine stores the
-   outcome before anything is appended.
+5. The response decides what follows, by its header `webhook-delivery`, the receiver's `outcomes`, its `codes`, or the
+   usual table: an answer for `to_sender`, a wait on `pending_from_receiver_*`, another attempt later, or a dead letter.
+   The engine stores the outcome before anything is appended.
 """
 
 from collections.abc import Sequence
@@ -28,6 +28,7 @@ from relay.domain.failure import failure_detail
 from relay.domain.hop import decode_hop, encode_hop
 from relay.domain.identity import webhook_id
 from relay.domain.outcome import (
+    CONTROL_HEADER,
     UNCLEAR,
     Accepted,
     Ambiguous,
@@ -40,6 +41,7 @@ from relay.domain.outcome import (
     Rejected,
     Ruling,
     classify,
+    controlled,
     healthy,
     judge,
 )
@@ -214,7 +216,11 @@ class ToReceiver:
         outside.meter.posted(receiver.name, exchange, outcome, outside.clock.monotonic() - begun)
         self._count(work, outcome, now)
         decision = self._decide(work, outcome, request, exchange, ruling)
-        return decision if ruling is None else structs.replace(decision, ruling=ruling)
+        if ruling is None:
+            return decision
+        if ruling.disables and isinstance(decision, Done):
+            return structs.replace(decision, ruling=ruling, pause_s=inf)
+        return structs.replace(decision, ruling=ruling)
 
     def _count(self, work: Delivery, outcome: Outcome, now: float) -> None:
         meter, name, age_s = self._outside.meter, work.receiver.name, work.age_s(now)
@@ -324,11 +330,15 @@ def _unfillable(work: Delivery, form: RequestForm) -> str | None:
 def outcome_of(work: Delivery, exchange: Exchange, now: float) -> tuple[Outcome, Ruling | None]:
     """The meaning of what followed the POST of `work`, and the receiver's own rule that decided. `now`: Unix
     seconds."""
-    receiver = work.receiver
+    receiver, ruling = work.receiver, None
     if not receiver.outcomes or not isinstance(exchange, Response):
-        return classify(exchange, codes=receiver.post.codes, now=now), None
-    variables = {**_variables(work, work.attempts), **response_variables(exchange)}
-    return judge(exchange, receiver.outcomes, variables, codes=receiver.post.codes, now=now)
+        outcome = classify(exchange, codes=receiver.post.codes, now=now)
+    else:
+        variables = {**_variables(work, work.attempts), **response_variables(exchange)}
+        outcome, ruling = judge(exchange, receiver.outcomes, variables, codes=receiver.post.codes, now=now)
+    if isinstance(exchange, Response) and CONTROL_HEADER in exchange.headers:
+        return controlled(exchange, outcome, ruling)
+    return outcome, ruling
 
 
 def _variables(work: Delivery, attempt: int) -> Variables:

@@ -36,6 +36,7 @@ _OURS: Final = frozenset(
 _RECEIVED: Final = frozenset[OutcomeClass]({"accepted", "answered", "delivered"})
 """Classes in which the receiver has the message."""
 UNCLEAR: Final = "unclear"
+CONTROL_HEADER: Final = "webhook-delivery"
 
 
 class Answered(Struct, frozen=True, gc=False):
@@ -117,10 +118,12 @@ def classify(exchange: Exchange, *, codes: CodeClasses, now: float) -> Outcome:
 
 
 class Ruling(Struct, frozen=True, gc=False):
-    """The rule that decided about a response, in words. `code_class`: the class that it gave."""
+    """The rule that decided about a response, in words. `code_class`: the class that it gave. `disables`: the receiver
+    has the message, and wants no other one."""
 
     rule: str
     code_class: CodeClass
+    disables: bool = False
 
 
 def judge(
@@ -142,6 +145,25 @@ def judge(
         if applies:
             return _by_rule(rule, response, now), Ruling(str(rule), recorded_class(rule.is_))
     return _of_response(response, usual, now), None
+
+
+def controlled(response: Response, outcome: Outcome, ruling: Ruling | None) -> tuple[Outcome, Ruling | None]:
+    """`outcome` and `ruling` of a response with the header CONTROL_HEADER, which may end the delivery: `abort-message`
+    forbids further attempts, and `disable` further requests, as a 410 does. Other values mean nothing.
+
+    Source: Standard Webhooks, proposal of delivery control.
+    """
+    said, status = response.headers[CONTROL_HEADER].strip().lower(), response.status
+    rule = f"{CONTROL_HEADER}: {said}"
+    if isinstance(outcome, Answered | Delivered | Accepted):
+        usual: CodeClass = "accepted" if isinstance(outcome, Accepted) else "delivered"
+        return outcome, Ruling(rule, usual, disables=True) if said == "disable" else ruling
+    match said:
+        case "disable":
+            return Gone(status), Ruling(rule, "gone")
+        case "abort-message":
+            return Rejected(status), Ruling(rule, "rejected")
+    return outcome, ruling
 
 
 def _by_rule(rule: OutcomeRule, response: Response, now: float) -> Outcome:

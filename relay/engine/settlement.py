@@ -239,8 +239,10 @@ def settlement_of(work: Work, decision: Done | Dead | Later) -> Settlement:
 
 def hold_of(decision: Done | Dead | Later, now: float) -> Hold | None:
     """The hold of its endpoint, if that gets nothing more until an operator resumes it. `now`: Unix seconds."""
-    if isinstance(decision, Done) or decision.pause_s < inf:
+    if decision.pause_s < inf:
         return None
+    if isinstance(decision, Done):
+        return hold("gone", now, "it accepted a message, and asked for no further ones")
     said = decision.detail if isinstance(decision, Dead) else decision.reason
     return hold("gone", now, f"{said} (status {decision.last_status})")
 

@@ -36,6 +36,8 @@ class Done(Struct, frozen=True):
     """It answered a GET: see `Settlement`."""
     ruling: Ruling | None = None
     """The rule that decided about the response; None for the usual table."""
+    pause_s: float = 0.0
+    """Infinite: the endpoint gets nothing more until an operator resumes it. No other value has a meaning."""
 
 
 class Later(Struct, frozen=True):

@@ -1,5 +1,6 @@
 """ToReceiver: what each response of a receiver leads to, and what ends a delivery."""
 
+import json
 from dataclasses import replace
 from math import inf
 from typing import Any
@@ -353,6 +354,66 @@ async def test_the_machines_own_clock_signs_and_the_shared_one_judges(rig: Rig, 
 async def test_a_rejected_message_is_dead_at_once(rig: Rig, status: int) -> None:
     rig.reply(status, b"no such\nbranch")
     assert await posted(rig) == Dead("rejected", f"POST {POST}: {status}: no such branch", status, healthy=True)
+
+
+@pytest.mark.parametrize(
+    ("status", "said", "expected"),
+    [
+        (500, "abort-message", ("rejected", 0.0)),
+        (429, " Abort-Message ", ("rejected", 0.0)),
+        (404, "disable", ("gone", inf)),
+        (400, "disable", ("gone", inf)),
+        (410, "abort-message", ("rejected", 0.0)),
+    ],
+)
+async def test_a_response_may_end_the_delivery(rig: Rig, status: int, said: str, expected: tuple[str, float]) -> None:
+    rig.reply(status, webhook_delivery=said)
+    decision = await posted(rig)
+    assert isinstance(decision, Dead)
+    assert (decision.reason, decision.pause_s) == expected
+    assert decision.ruling is not None
+    assert decision.ruling.rule == f"webhook-delivery: {said.strip().lower()}"
+    assert rig.journal.attempts[-1].rule == decision.ruling.rule
+
+
+async def test_a_response_may_take_the_message_and_no_further_one(rig: Rig) -> None:
+    rig.reply(200, b"ok", webhook_delivery="disable")
+    decision = await posted(rig)
+    assert isinstance(decision, Done)
+    assert (decision.result, decision.pause_s) == (Result("answered", 200, None, b"ok"), inf)
+
+
+@pytest.mark.parametrize(("status", "said"), [(500, "pause"), (500, ""), (200, "abort-message")])
+async def test_other_values_of_that_header_mean_nothing(rig: Rig, status: int, said: str) -> None:
+    rig.reply(status, webhook_delivery=said)
+    decision = await posted(rig)
+    assert decision.ruling is None if not isinstance(decision, Resend) else False
+    assert decision == await posted(rig)
+    assert not isinstance(decision, Dead)
+
+
+def url_of(hop: Hop) -> str:
+    return f"https://us/{hop.delivery.message_id}"
+
+
+async def test_a_thin_event_has_a_url_of_its_payload(rig: Rig) -> None:
+    rig.outside = replace(rig.outside, payload_url=url_of)
+    rig.reply(204)
+    await posted(rig, replace(PLAIN, payload="thin"))
+    await posted(rig, replace(PLAIN, payload="metadata", respond_async=9.0))
+    thin, metadata = rig.http.requests
+    assert json.loads(thin.body)["payload_url"] == dict(thin.headers)["relay-payload-url"] == url_of(HOP)
+    assert "payload_url" not in json.loads(metadata.body)
+    assert "relay-payload-url" not in dict(metadata.headers)
+    assert dict(metadata.headers)["prefer"] == "respond-async, wait=9"
+
+
+def test_a_thin_event_waits_until_a_url_can_be_made(rig: Rig) -> None:
+    step = worker(rig, replace(PLAIN, payload="thin"))
+    wait = step.overdue(step.admit(hop_record(TO_CI, HOP)))
+    assert isinstance(wait, Later)
+    assert wait.pause_s > 0
+    assert "RELAY_ANSWER_SECRET" in wait.reason
 
 
 async def test_gone_pauses_the_receiver_until_somebody_resumes_it(rig: Rig) -> None:
