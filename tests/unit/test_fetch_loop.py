@@ -10,11 +10,11 @@ import pytest
 from aiokafka.conn import AIOKafkaConnection
 
 from relay.domain.errors import ConsumerBroken, ConsumerClosed, LogUnavailable, OffsetMissing
-from relay.log.kafka import fetch_link, fetch_loop
+from relay.log.kafka import fetch_link, fetch_links, fetch_loop
 from relay.log.kafka.cluster import FETCH_BYTES, GATHER_S, KafkaCluster, KafkaSecurity
 from relay.log.kafka.feed import Feed
-from relay.log.kafka.fetch_link import BURST_S, FEW, PARTITION_S, PollPace
 from relay.log.kafka.fetch_loop import FetchLoop
+from relay.log.kafka.fetch_session import BURST_S, FEW, PARTITION_S, PollPace
 from relay.log.kafka.leader_epochs import UNKNOWN, Trail
 from relay.log.kafka.wire import FetchAsk
 from relay.log.port import Record, TopicPartition
@@ -180,6 +180,67 @@ async def test_each_long_poll_is_paced_by_the_partitions_of_its_session(
         assert await reader.until(1) == [b"1"]
         await broker.until_long()
         assert polled == [len(asking.all) for asking in long_ones(broker)]
+
+
+async def test_partitions_without_records_are_in_a_session_of_their_own(
+    reader: Reader, broker: FakeBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A broker looks at all partitions of a session for each request, so idle ones would cost as much as others."""
+    monkeypatch.setattr(fetch_links, "FEW", 2)
+    reader.open(A, B, C, D)
+    await until_polled(broker, {A, B}, {C, D})
+    await broker.append(D, batch(b"1"))
+    assert await reader.until(1) == [b"1"]
+    await until_polled(broker, {D}, {A, B, C})
+    await broker.append(D, batch(b"2"))
+    assert await reader.until(1) == [b"2"]
+    await until_polled(broker, {D}, {A, B, C})
+
+
+async def test_a_partition_without_records_for_some_time_is_quiet_again(
+    reader: Reader, broker: FakeBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(fetch_links, "FEW", 1)
+    monkeypatch.setattr(fetch_links, "_SORT_S", 0.0)
+    reader.open(A, B, C, D)
+    for at in (A, B):
+        await broker.append(at, batch(b"1"))
+    await reader.until(2)
+    await until_polled(broker, {A, B}, {C, D})
+    monkeypatch.setattr(fetch_links, "QUIET_S", -1.0)
+    await broker.append(C, batch(b"2"))  # which ends the poll of the quiet ones
+    assert await reader.until(1) == [b"2"]
+    async with broker.changed:
+        await broker.changed.wait_for(lambda: any({A, B, D} <= session for session in polled(broker)))
+
+
+async def test_partitions_that_change_sessions_lose_nothing_and_double_nothing(
+    reader: Reader, broker: FakeBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(fetch_links, "FEW", 1)
+    monkeypatch.setattr(fetch_links, "QUIET_S", 0.0)
+    monkeypatch.setattr(fetch_links, "_SORT_S", 0.0)
+    reader.open(A, B, C, D)
+    for number in range(60):
+        for at in (A, B, C, D)[: 1 + number % 4]:
+            await broker.append(at, batch(b"%d" % number))
+        await reader.until(1, at_a_time=1)
+        if number % 7 == 0:
+            reader.loop.pause([A])
+            reader.loop.resume([A])
+    await reader.until(sum(broker.logs[at].end for at in (A, B, C, D)) - len(reader.records))
+    for at in (A, B, C, D):
+        assert reader.offsets(at) == list(range(broker.logs[at].end))
+
+
+def polled(broker: FakeBroker) -> list[set[TopicPartition]]:
+    """The partitions of each long poll that the broker has not answered."""
+    return [set(asking.all) for asking in long_ones(broker) if not asking.answered.is_set()]
+
+
+async def until_polled(broker: FakeBroker, *sessions: set[TopicPartition]) -> None:
+    async with broker.changed:
+        await broker.changed.wait_for(lambda: sorted(map(sorted, polled(broker))) == sorted(map(sorted, sessions)))
 
 
 async def test_without_sessions_every_request_names_all(reader: Reader, broker: FakeBroker) -> None:
@@ -797,7 +858,9 @@ async def test_tasks_and_connections_do_not_grow_with_partitions(kafka: FakeKafk
         await broker.until_long()
         before = len(asyncio.all_tasks())
         reader.open(*(TopicPartition("topic", number) for number in range(1, 1_000)))
-        while len((await broker.until_long()).all) < 1_000:
-            await broker.until_asked()
-        assert len(asyncio.all_tasks()) <= before + 2  # of the second connection, here and there
-        assert broker.connections <= 2
+        async with broker.changed:
+            await broker.changed.wait_for(lambda: sum(map(len, polled(broker))) == 1_000)
+        # beside the tasks of the connections, there and here: a task group for the second link, its polls and its
+        # short requests
+        assert len(asyncio.all_tasks()) <= before + 3 + 2 * 3
+        assert broker.connections <= 4

@@ -23,13 +23,13 @@ class Feed:
 
     `following`: the next offset to be fetched; None if it is known only after unpacking. `trouble`: the error to raise
     when all records before it have been taken. `strikes`: errors in a row. `proved`: the last epoch in which a leader
-    confirmed that its log has the records that were read.
+    confirmed that its log has the records that were read. `filled_at`: when records arrived, for the caller.
     """
 
     __slots__ = (
         *("at", "trail", "on_arrival", "position", "following", "held", "opened", "paused", "trouble", "strikes"),
         *("struck_at", "leader_epoch", "proved", "_max_bytes", "_cuts", "_max_record_bytes", "_chunks"),
-        "taken",
+        *("taken", "filled_at"),
     )
 
     def __init__(self, at: TopicPartition, trail: Trail, on_arrival: Callable[[], None], max_record_bytes: int) -> None:
@@ -45,7 +45,7 @@ class Feed:
         self.trouble: Exception | None = None
         self.leader_epoch = self.proved = UNKNOWN
         self.strikes = 0
-        self.struck_at = float("-inf")
+        self.struck_at = self.filled_at = float("-inf")
         self._max_bytes = FETCH_BYTES
         self._cuts = 0
         self._max_record_bytes = max_record_bytes

@@ -1,21 +1,18 @@
 """Fetching from one broker: a long poll for all wanted partitions, on a connection of its own, and beside it short
 requests for those that are wanted since.
-
-A fetch session lets a request name only the changes, as the broker remembers the partitions (KIP-227). A broker that
-grants no session, or has forgotten it, gets full requests.
 """
 
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping
-from math import inf
 from typing import Final, NamedTuple, Protocol
 
 from aiokafka.conn import AIOKafkaConnection
 from aiokafka.errors import KafkaConnectionError, KafkaError
 
-from relay.log.kafka.cluster import FETCH_ALL_BYTES, GATHER_S, Isolation, KafkaCluster, ends_within
+from relay.log.kafka.cluster import GATHER_S, KafkaCluster, ends_within
 from relay.log.kafka.feed import Feed, FetchMemory
-from relay.log.kafka.wire import NO_SESSION, Asked, FetchAnswer, FetchAsk, FetchedPartition
+from relay.log.kafka.fetch_session import FetchSession, PollPace, most_bytes
+from relay.log.kafka.wire import Asked, FetchAnswer, FetchAsk, FetchedPartition
 from relay.log.port import TopicPartition
 
 LONG_WAIT_S: Final = 5.0
@@ -28,12 +25,6 @@ _GRACE_S: Final = 0.005
 """The long poll has so long to return before a short request is sent beside it."""
 
 _LEAST_WAIT_S: Final = 0.01
-FEW: Final = 256
-PARTITION_S: Final = 25e-6
-BURST_S: Final = 0.25
-"""With more than FEW partitions, a long poll takes on average PARTITION_S for each further one, after a burst of polls
-that are worth BURST_S: see PollPace."""
-
 _RENEWED_S: Final = 60.0
 """Interval of full requests: nothing else would show that a partition is missing from a session."""
 
@@ -42,115 +33,6 @@ _LOST: Final = (KafkaError, OSError, TimeoutError, NotImplementedError, RuntimeE
 """Errors of a lost connection. RuntimeError is uvloop's, which has closed the transport before the library notices."""
 
 _IDLE_MS: Final = 540_000
-_FIRST_EPOCH: Final = 0
-_LAST_EPOCH: Final = 2**31 - 1
-SESSION_ID_NOT_FOUND: Final = 70
-INVALID_SESSION_EPOCH: Final = 71
-
-
-class FetchSession:
-    """The partitions of one broker. `feeds`: all that it leads; `asked`: those in the session, which every request asks
-    for until they change."""
-
-    def __init__(self) -> None:
-        self.feeds: dict[TopicPartition, Feed] = {}
-        self.asked: dict[TopicPartition, Asked] = {}
-        self._changed: dict[TopicPartition, None] = {}
-        self._id = NO_SESSION
-        self._epoch = _FIRST_EPOCH
-
-    def changed(self, at: TopicPartition) -> bool:
-        """Look at this partition again. True if it waits for records that were not requested."""
-        feed = self.feeds.get(at)
-        wanted = None if feed is None else feed.wanted
-        if wanted == self.asked.get(at):
-            self._changed.pop(at, None)
-            return False
-        self._changed[at] = None
-        return wanted is not None
-
-    def served(self, at: TopicPartition) -> None:
-        """It got records: the others go before it in the next request."""
-        if at in self.asked:
-            self.asked[at] = self.asked.pop(at)
-        if at in self._changed:
-            del self._changed[at]
-            self._changed[at] = None
-
-    def late(self) -> dict[TopicPartition, Asked]:
-        """Wanted partitions that were not requested yet."""
-        return {
-            at: wanted
-            for at in self._changed
-            if (feed := self.feeds.get(at)) is not None and (wanted := feed.wanted) is not None
-        }
-
-    @property
-    def is_empty(self) -> bool:
-        """Nothing is wanted."""
-        return not self.late() and self.asked.keys() <= self._changed.keys()
-
-    def request(self, max_wait_ms: int, min_bytes: int, isolation: Isolation) -> FetchAsk:
-        """The next request, for all that is wanted."""
-        late = self.late()
-        forgotten = [at for at in self._changed if at not in late and self.asked.pop(at, None) is not None]
-        self.asked.update(late)
-        self._changed.clear()
-        anew = self._epoch == _FIRST_EPOCH
-        return FetchAsk(
-            self.asked if anew else late,
-            max_wait_ms=max_wait_ms,
-            max_bytes=most_bytes(self.asked if anew else late),
-            min_bytes=min_bytes,
-            isolation=isolation,
-            forgotten=() if anew else forgotten,
-            session=self._id,
-            epoch=self._epoch,
-        )
-
-    def answered(self, answer: FetchAnswer) -> bool:
-        """Note the session in the response to `request`. False if the broker rejected it: the response is empty."""
-        if answer.error in (SESSION_ID_NOT_FOUND, INVALID_SESSION_EPOCH):
-            self.restart()
-            return False
-        self._id = answer.session
-        if self._id == NO_SESSION:
-            self._epoch = _FIRST_EPOCH
-        else:
-            self._epoch = self._epoch % _LAST_EPOCH + 1
-        return True
-
-    def renew(self) -> None:
-        """Send a full request next time."""
-        self._epoch = _FIRST_EPOCH
-
-    def restart(self) -> None:
-        """As `renew`, with a broker that has no such session, or on a new connection."""
-        self._id = NO_SESSION
-        self._epoch = _FIRST_EPOCH
-
-
-class PollPace:
-    """Limits the long polls of a session with many partitions, so that each brings more records.
-
-    A broker looks at all partitions of a session for each request, and twice if it has to wait for records: with 2,000
-    partitions that takes some 10 ms of its CPU, as much as a hundred records.
-    """
-
-    def __init__(self) -> None:
-        self._paid_until = -inf
-
-    def pause_s(self, now: float) -> float:
-        """How long the next poll has to wait."""
-        return max(0.0, self._paid_until - BURST_S - now)
-
-    def polled(self, now: float, partitions: int) -> None:
-        self._paid_until = max(self._paid_until, now) + PARTITION_S * max(0, partitions - FEW)
-
-
-def most_bytes(asked: Mapping[TopicPartition, Asked]) -> int:
-    """The largest response to a request for these, in bytes."""
-    return max(FETCH_ALL_BYTES, max((each.max_bytes for each in asked.values()), default=0))
 
 
 class BrokerAddress(NamedTuple):
@@ -165,6 +47,9 @@ class Owner(Protocol):
     """The owner of all links. `memory`: of the data that they fetch."""
 
     memory: FetchMemory
+
+    def polls(self, link: "Link") -> None:
+        """Its next long poll will have all that it is to fetch now."""
 
     def arrived(self, at: TopicPartition, part: FetchedPartition) -> None:
         """A response has this for a wanted partition."""
@@ -205,6 +90,20 @@ class Link:
         self._flowing = False
         """The last answer brought records."""
 
+    @property
+    def is_polling(self) -> bool:
+        return self._polling_until is not None
+
+    def add(self, feed: Feed) -> None:
+        self.session.feeds[feed.at] = feed
+        self.changed(feed.at)
+
+    def remove(self, at: TopicPartition) -> None:
+        """Leave it out of the next request; the current one need not end earlier."""
+        del self.session.feeds[at]
+        self.session.changed(at)
+        self._wake.set()
+
     def changed(self, at: TopicPartition) -> None:
         """Look at this partition again: it is wanted, or from another offset, or not wanted any more."""
         late = self.session.changed(at)
@@ -240,6 +139,7 @@ class Link:
             await self._owner.memory.room()
             now = self._clock()
             await asyncio.sleep(max(self._idle_until - now, self._pace.pause_s(now)))
+            self._owner.polls(self)
             if self.session.is_empty:
                 continue
             self.busy_since = now = self._clock()
@@ -312,7 +212,7 @@ class Link:
             if feed is None or was is None or feed.wanted is None or feed.wanted.offset != was.offset:
                 continue  # not wanted any more, or from another offset
             self._owner.arrived(part.at, part)
-            if feed.wanted is None:
+            if feed.wanted is None and feeds.get(part.at) is feed:
                 self._changed_at = self._clock()  # it will be wanted again: a long poll without it must not last
             session.changed(part.at)
             session.served(part.at)

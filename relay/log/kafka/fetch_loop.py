@@ -20,6 +20,7 @@ from relay.log.kafka.client import LEADER_CHANGES, TOPICS_A_REQUEST, described
 from relay.log.kafka.cluster import KafkaCluster, ends_within
 from relay.log.kafka.feed import Feed, FetchMemory
 from relay.log.kafka.fetch_link import BrokerAddress, Link
+from relay.log.kafka.fetch_links import Links
 from relay.log.kafka.leader_epochs import UNKNOWN, EpochAsked, EpochEnd, Trail
 from relay.log.kafka.wire import FetchedPartition, Layout
 from relay.log.port import Record, TopicPartition
@@ -65,8 +66,7 @@ class FetchLoop:
         self._feeds: dict[TopicPartition, Feed] = {}
         self._ready: dict[TopicPartition, Feed] = {}
         self._arrivals: dict[Callable[[], None], None] = {}
-        self._links: dict[int, Link] = {}
-        self._homes: dict[TopicPartition, Link] = {}
+        self._links = Links(self._new_link, monotonic)
         self._homeless: dict[TopicPartition, float] = {}
         self._seeking = asyncio.Event()
         self._large: asyncio.Queue[Feed] = asyncio.Queue()
@@ -91,7 +91,7 @@ class FetchLoop:
             await asyncio.wait({self._running}, timeout=_CLOSE_S)
         for at in list(self._feeds):
             self.shut(at)
-        for link in self._links.values():
+        for link in self._links:
             await ends_within(link.close(), _CLOSE_S)
 
     @property
@@ -110,7 +110,7 @@ class FetchLoop:
         """Forget the partition, and drop its fetched data."""
         if (feed := self._feeds.pop(partition, None)) is not None:
             self._drop(feed)
-            self._leave_home(partition)
+            self._links.remove(partition)
             self._homeless.pop(partition, None)
             self._doubts.pop(partition, None)
 
@@ -120,13 +120,13 @@ class FetchLoop:
             if (feed := self._feeds.get(at)) is not None and not feed.paused:
                 feed.paused = True
                 self._drop(feed)
-                self._look_again(at)
+                self._links.changed(at)
 
     def resume(self, partitions: Iterable[TopicPartition]) -> None:
         for at in partitions:
             if (feed := self._feeds.get(at)) is not None and feed.paused:
                 feed.paused = False
-                self._look_again(at)
+                self._links.changed(at)
 
     def take(
         self, partitions: Collection[TopicPartition], max_records: int, max_bytes: int = sys.maxsize
@@ -169,7 +169,7 @@ class FetchLoop:
             self._ready[at] = feed  # behind the others
         self._note_opened(feed)
         if feed.wanted != was_wanted:
-            self._look_again(at)
+            self._links.changed(at)
         return records
 
     def _announce_trouble(self, feeds: Iterable[Feed]) -> None:
@@ -188,13 +188,13 @@ class FetchLoop:
         for feed in over:  # all at once: one by one, the last would be requested long after it has recovered
             feed.trouble = None
             del self._ready[feed.at]
-            self._look_again(feed.at)
+            self._links.changed(feed.at)
         for trouble in troubles:
             raise trouble
 
     def _check(self) -> None:
         now = monotonic()
-        for link in self._links.values():
+        for link in self._links:
             if self._failure is None and link.busy_since is not None and now - link.busy_since > _STUCK_S:
                 self._failure = TimeoutError(f"no answer from {link.address} for {_STUCK_S:g} s")
         if self._failure is not None:  # also when it was closed because of it: the caller gets another one
@@ -204,6 +204,9 @@ class FetchLoop:
 
     # reports of a link
 
+    def polls(self, link: Link) -> None:
+        self._links.sort(link)
+
     def arrived(self, at: TopicPartition, part: FetchedPartition) -> None:
         feed = self._feeds[at]
         if part.error == 0:
@@ -212,6 +215,7 @@ class FetchLoop:
                 return
             self.memory.hold(len(part.data))
             self._doubts.pop(at, None)
+            self._links.got_records(feed)
         elif part.error == _OUT_OF_RANGE and monotonic() - self._doubts.setdefault(at, monotonic()) >= _DOUBT_S:
             feed.trouble = OffsetMissing("")
         else:
@@ -228,7 +232,7 @@ class FetchLoop:
             on_arrival()
 
     def answered(self, link: Link) -> None:
-        for at in [at for at in self._doubts if self._homes.get(at) is link and at in link.session.asked]:
+        for at in [at for at in self._doubts if self._links.home(at) is link and at in link.session.asked]:
             del self._doubts[at]
 
     def failed(self, link: Link) -> None:
@@ -245,7 +249,7 @@ class FetchLoop:
         feed.struck_at = now
         delay = _RETRY_S[min(feed.strikes, len(_RETRY_S) - 1)]
         feed.strikes += 1
-        self._leave_home(feed.at)
+        self._links.remove(feed.at)
         if delay:
             asyncio.get_running_loop().call_later(delay, self._seek, feed)
         else:
@@ -255,15 +259,6 @@ class FetchLoop:
         if self._feeds.get(feed.at) is feed:
             self._homeless[feed.at] = monotonic()
             self._seeking.set()
-
-    def _leave_home(self, at: TopicPartition) -> None:
-        if (link := self._homes.pop(at, None)) is not None:
-            del link.session.feeds[at]
-            link.changed(at)
-
-    def _look_again(self, at: TopicPartition) -> None:
-        if (link := self._homes.get(at)) is not None:
-            link.changed(at)
 
     async def _find_leaders(self) -> None:
         tries = 0
@@ -283,27 +278,22 @@ class FetchLoop:
                 self._seeking.set()
 
     def _settle(self, layout: Layout) -> None:
-        unproved: dict[Link, list[Feed]] = {}
+        unproved: dict[int, list[Feed]] = {}
         for at in [at for at in self._homeless if at in layout.leaders]:
             (node, epoch), feed = layout.leaders[at], self._feeds[at]
             if node in layout.brokers and epoch >= feed.leader_epoch:  # else the metadata are outdated
                 del self._homeless[at]
                 feed.leader_epoch = epoch
-                link = self._link(node, BrokerAddress(*layout.brokers[node]))
+                self._links.meet(node, BrokerAddress(*layout.brokers[node]))
                 if feed.proved == epoch or feed.trail.epoch_before(feed.position) == UNKNOWN:
-                    self._move_in(feed, link)
+                    self._links.add(feed, node)
                 else:
-                    unproved.setdefault(link, []).append(feed)
-        for link, feeds in unproved.items():
+                    unproved.setdefault(node, []).append(feed)
+        for node, feeds in unproved.items():
             if self._tasks is not None:
-                self._tasks.create_task(self._prove(link, feeds))
+                self._tasks.create_task(self._prove(node, feeds))
 
-    def _move_in(self, feed: Feed, link: Link) -> None:
-        self._homes[feed.at] = link
-        link.session.feeds[feed.at] = feed
-        link.changed(feed.at)
-
-    async def _prove(self, link: Link, feeds: Sequence[Feed]) -> None:
+    async def _prove(self, node: int, feeds: Sequence[Feed]) -> None:
         """Before the next fetch, a leader confirms that its log holds the records that were read: after an unclean
         election, or a crash, it may have lost its end, and grown again since."""
         for feed in feeds:  # records that were not taken are fetched again: they may be of the lost end
@@ -321,7 +311,7 @@ class FetchLoop:
                 self._strike(feed)
             elif (offset := feed.trail.divergence(feed.position, ends[at], feed.leader_epoch)) is None:
                 feed.proved = feed.leader_epoch
-                self._move_in(feed, link)
+                self._links.add(feed, node)
             else:
                 feed.trouble = OffsetMissing("", [at], {at: (offset, feed.position)} if offset else None)
                 self._ready[at] = feed
@@ -336,12 +326,10 @@ class FetchLoop:
             self._ready[at] = feed
             feed.on_arrival()
 
-    def _link(self, node: int, address: BrokerAddress) -> Link:
-        if (link := self._links.get(node)) is None:
-            link = self._links[node] = Link(address, self._cluster, self, monotonic)
-            if self._tasks is not None:
-                self._tasks.create_task(link.run())
-        link.move(address)
+    def _new_link(self, address: BrokerAddress) -> Link:
+        link = Link(address, self._cluster, self, monotonic)
+        if self._tasks is not None:
+            self._tasks.create_task(link.run())
         return link
 
     # memory
