@@ -36,6 +36,11 @@ class Case:
         """Deliveries a second that the caps allow by Little's law: in flight / latency. None without a latency."""
         return self.receivers * self.max_in_flight / self.latency_s if self.latency_s else None
 
+    def with_receivers(self, count: int) -> "Case":
+        """This case with so many receivers."""
+        about = f"{self.about}; but {count:,} receivers"
+        return replace(self, name=f"{self.name}, {count:,} receivers", about=about, receivers=count)
+
 
 BASE: Final = Case("base", "64 sources, 16 receivers with lanes of their own, 1 kB, receivers answer at once")
 

@@ -12,7 +12,7 @@ from typing import Any, Final, Literal, get_args
 import click
 
 from bench.campaign import PHASES, QUICK, Plan, run_case
-from bench.cases import BASE, CASES
+from bench.cases import BASE, CASES, Case
 from bench.ceiling import calibrate
 from bench.children import ChildFailed
 from bench.machine import machine, revision
@@ -48,6 +48,7 @@ def _rates(context: click.Context, parameter: click.Parameter, value: str | None
 
 @click.command(context_settings={"help_option_names": ["-h", "--help"]})
 @click.option("--case", "name", type=click.Choice([*CASES, "all"]), default=BASE.name, show_default=True)
+@click.option("--receivers", type=click.IntRange(1), help="Other than the case has; in the base each has its own lane.")
 @click.option("--quick", is_flag=True, help="Short windows: about a minute a case, and rough figures.")
 @click.option("--phases", callback=_phases, default=",".join(PHASES), show_default=True)
 @click.option("--rates", "--rate", callback=_rates, help="Only runs at these messages a second, such as 100,400,800.")
@@ -76,6 +77,7 @@ def _rates(context: click.Context, parameter: click.Parameter, value: str | None
 @click.option("--relay-path", type=_path, default=ROOT, hidden=True)
 def bench(
     name: str,
+    receivers: int | None,
     quick: bool,
     phases: tuple[str, ...],
     rates: tuple[float, ...],
@@ -122,9 +124,13 @@ def bench(
         history=history,
     )
     plan = _plan(QUICK if quick else Plan(), phases, rates, turns, seconds, drain, backlog)
-    names = list(CASES) if name == "all" else [name]
+    cases = list(CASES.values()) if name == "all" else [CASES[name]]
+    if receivers is not None:
+        if any(case.hold for case in cases):
+            raise click.UsageError("--receivers: a case that holds requests has as many as one process can have")
+        cases = [case.with_receivers(receivers) for case in cases]
     try:
-        asyncio.run(_until_signalled(_run(names, options, plan, out)))
+        asyncio.run(_until_signalled(_run(cases, options, plan, out)))
     except ChildFailed as error:
         raise click.ClickException(str(error)) from error
     except asyncio.CancelledError as error:
@@ -170,7 +176,7 @@ async def _until_signalled(work: Coroutine[Any, Any, None]) -> None:
     await task
 
 
-async def _run(names: list[str], options: Options, plan: Plan, out: Path) -> None:
+async def _run(cases: list[Case], options: Options, plan: Plan, out: Path) -> None:
     with tempfile.TemporaryDirectory(prefix="bench-") as directory:
         calibration = await calibrate(Path(directory), CALIBRATION_S)
     report = Report(
@@ -184,8 +190,8 @@ async def _run(names: list[str], options: Options, plan: Plan, out: Path) -> Non
     )
     click.echo(f"a core runs {calibration.loops / 1e6:.1f} M loops/s", nl=False)
     click.echo(f", the receiver takes {calibration.receiver_rate:,.0f} requests/s")
-    for name in names:
-        report.cases.append(await run_case(CASES[name], options, plan, click.echo))
+    for case in cases:
+        report.cases.append(await run_case(case, options, plan, click.echo))
         files = write(report, out)  # after each case: a long run that is broken off keeps what it has
     if any(case.best for case in report.cases):
         click.echo(f"the receiver takes {headroom(report)}")

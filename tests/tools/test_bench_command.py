@@ -1,10 +1,13 @@
 """`relay bench`: it needs a checkout, and checks what it is asked for before it starts anything."""
 
 import sys
+from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
 
+from bench.cases import Case
+from bench.results import CaseResult
 from relay.cli.bench import bench
 from relay.domain.errors import UserError
 
@@ -27,6 +30,7 @@ def test_without_a_checkout_it_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
         (["--rates", "100,0"], "at least 0.1"),
         (["--rates", ","], "at least 0.1"),
         (["--history", "some"], "'off', 'log'"),
+        (["--case", "in-flight", "--receivers", "5"], "--receivers: a case that holds"),
         (["--against", "plain"], "--against runs at --rates"),
         (["--against", "plain", "--rates", "100", "--via", "http"], "takes messages from Kafka"),
     ],
@@ -35,6 +39,23 @@ def test_a_mistake_is_told_at_once(arguments: list[str], told: str) -> None:
     result = CliRunner().invoke(bench, arguments)
     assert result.exit_code == 2
     assert told in result.output
+
+
+def test_receivers_are_those_of_the_case_or_so_many(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    ran: list[Case] = []
+
+    async def run_case(case: Case, *_: object) -> CaseResult:
+        ran.append(case)
+        return CaseResult(case.name, case.about)
+
+    monkeypatch.setattr("bench.command.run_case", run_case)
+    for arguments in ([], ["--receivers", "1000"]):
+        result = CliRunner().invoke(bench, ["--out", str(tmp_path), *arguments])
+        assert result.exit_code == 0, result.output
+    assert [(case.name, case.receivers, case.lane) for case in ran] == [
+        ("base", 16, "dedicated"),
+        ("base, 1,000 receivers", 1_000, "dedicated"),
+    ]
 
 
 def test_help_is_that_of_the_benchmark() -> None:
