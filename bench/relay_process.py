@@ -26,6 +26,9 @@ relay reads it from there into SQLite."""
 _START_S: Final = 60.0
 _START_OF_ONE_S: Final = 0.01
 """More for each receiver."""
+_TOPICS_S: Final = "600"
+"""For the topics of a thousand receivers, on a busy machine."""
+
 _HELD_S: Final = 900
 _RESTARTED: Final = '"process_ended"'
 _SECRET: Final = "BENCH_SECRET"  # noqa: S105 - the name of a variable
@@ -108,7 +111,7 @@ class RelayProcess:
         return f"http://127.0.0.1:{self._port}"
 
     async def make_topics(self) -> None:
-        await finish(self._child("topics", "topics", "apply"))
+        await finish(self.command("topics", "topics", "apply", RELAY_KAFKA_WAIT=_TOPICS_S))
 
     def command(self, name: str, *arguments: str, **settings: str) -> Child:
         """A command with the relay's settings, but for these, to be started. `name`: of its log file."""
@@ -194,9 +197,14 @@ class RelayProcess:
         return Child(name, command, self._directory, environ=self._environ, orphaned=signal.SIGTERM)
 
     def _settings(self) -> dict[str, str]:
-        clean = {name: value for name, value in os.environ.items() if not name.startswith("RELAY_")}
+        # a relay that is installed has its modules compiled: where they may not be, each start would do that again
+        unwanted = "PYTHONDONTWRITEBYTECODE"
+        clean = {
+            name: value for name, value in os.environ.items() if not name.startswith("RELAY_") and name != unwanted
+        }
         settings = clean | {
             "PYTHONPATH": str(self._code),
+            "PYTHONPYCACHEPREFIX": str(self._directory.absolute() / "bytecode"),
             "PYTHONUNBUFFERED": "1",
             "RELAY_ALLOW_PRIVATE_NETWORKS": "127.0.0.0/8",
             "RELAY_API_PORT": str(self._port),
