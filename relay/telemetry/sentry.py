@@ -4,28 +4,29 @@ A client of our own instead of `sentry_sdk.init`: nothing else in the process is
 was not built here, and no trace header is added to requests to receivers. An event has allowed fields only
 (`_allowed`): no ids, no payloads, no texts of exceptions, no local variables, no host names, and no URL but
 that of our own page about the problem, where the ids are.
+The SDK is imported when a DSN is given: it takes time and memory of every start.
 """
+
+from __future__ import annotations
 
 import re
 import time
 import traceback
 from collections.abc import Callable, Mapping
-from typing import Any, Final, cast
+from typing import TYPE_CHECKING, Any, Final, cast
 from urllib.parse import urlencode
-
-import sentry_sdk
-from sentry_sdk.scrubber import DEFAULT_DENYLIST, EventScrubber
-from sentry_sdk.transport import Transport
-from sentry_sdk.types import Event, Hint
-from sentry_sdk.utils import BadDsn, event_from_exception
 
 from relay.domain.errors import UserError
 from relay.domain.identity import is_receiver_name
 from relay.domain.reasons import REASONS
 from relay.telemetry.throttle import Throttle
 
+if TYPE_CHECKING:
+    import sentry_sdk
+    from sentry_sdk.transport import Transport
+    from sentry_sdk.types import Event, Hint
+
 _DENYLIST: Final = [
-    *DEFAULT_DENYLIST,
     *("webhook_secret", "webhook-signature", "x-hub-signature-256", "stripe-signature", "signing_key", "secrets"),
     *("redis_url", "sentry_dsn", "dsn", "bearer", "relay-answer-url", "answer_url", "payload", "body"),
 ]
@@ -68,6 +69,8 @@ class SentryReporter:
         have no link. Raises UserError for an invalid DSN."""
         if not dsn:
             return
+        from sentry_sdk.utils import BadDsn
+
         self._pages = pages
         try:
             self._client = _client(dsn, environment, release, self._transport)
@@ -116,6 +119,8 @@ class SentryReporter:
         suppressed = self._admit((type(error).__qualname__, place))
         if suppressed is None or self._client is None:
             return
+        from sentry_sdk.utils import event_from_exception
+
         event, _ = event_from_exception(error, client_options=self._client.options)
         event["level"] = "error"
         event["logger"] = "relay.crashes"
@@ -151,6 +156,9 @@ def page_of(receiver: str, reason: str) -> str:
 
 
 def _client(dsn: str, environment: str, release: str, transport: Transport | None) -> sentry_sdk.Client:
+    import sentry_sdk
+    from sentry_sdk.scrubber import DEFAULT_DENYLIST, EventScrubber
+
     # send_default_pii is off unless it is set; setting it is deprecated, and its successor turns the scrubber off
     return sentry_sdk.Client(
         dsn,
@@ -168,7 +176,7 @@ def _client(dsn: str, environment: str, release: str, transport: Transport | Non
         auto_session_tracking=False,
         enable_backpressure_handling=False,
         spotlight=False,
-        event_scrubber=EventScrubber(recursive=True, denylist=list(_DENYLIST)),
+        event_scrubber=EventScrubber(recursive=True, denylist=[*DEFAULT_DENYLIST, *_DENYLIST]),
         before_send=_allowed,
     )
 
@@ -181,7 +189,7 @@ def _origin(error: BaseException) -> str:
 
 def _allowed(event: Event, hint: Hint) -> Event | None:
     """The allow list: all other fields that the SDK, or a later version of it, adds to an event are dropped."""
-    kept = cast(Event, _only(cast(Mapping[str, Any], event), _EVENT_KEYS))
+    kept = cast("Event", _only(cast(Mapping[str, Any], event), _EVENT_KEYS))
     if "tags" in kept:
         kept["tags"] = _only(kept["tags"], _TAGS)
     if "extra" in kept:
