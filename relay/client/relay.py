@@ -214,8 +214,9 @@ class RelayApi(Resource[M]):
         until: str | None = None,
         receiver: str | None = None,
         source: str | None = None,
+        sums: bool = False,
     ) -> CountsView:
-        """Outcomes of messages and attempts over time, from the history."""
+        """Attempts and their outcomes over time, from the history. `sums`: without `series`."""
 
     @route("GET", "/v1/overview")
     def overview(self) -> OverviewView:

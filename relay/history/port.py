@@ -200,7 +200,8 @@ class HistoryReader(Protocol):
     async def messages(
         self, query: MessageQuery, *, limit: int, cursor: str | None = None
     ) -> HistoryPage[MessageFound]:
-        """Newest arrival first. Raises ValueError for an invalid cursor."""
+        """Newest arrival first. Of bodies, at least the first bytes are there, for a preview. Raises ValueError for an
+        invalid cursor."""
         ...
 
     async def message(self, message: MessageId) -> MessageFound | None:

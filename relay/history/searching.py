@@ -54,6 +54,8 @@ BYTES_AT_MOST: Final = 16 * 1024 * 1024
 _BYTES_A_TURN: Final = 64 * 1024
 """Bytes of bodies that are examined before the event loop runs other tasks."""
 _PER_SELECT: Final = 1_000
+BODY_IN_LIST: Final = 256
+"""Bytes of each body that a list fetches, for its preview: whole bodies would be megabytes for a page."""
 
 _headers = msgspec.json.Decoder(dict[str, str])
 
@@ -98,7 +100,7 @@ class Searching:
         self, query: MessageQuery, *, limit: int, cursor: str | None = None
     ) -> HistoryPage[MessageFound]:
         query, after = kept_query(query), read_message_cursor(cursor)
-        search = MessageSearch(self._dialect, query, after, limit + 1)
+        search = MessageSearch(self._dialect, query, after, limit + 1, body_bytes=BODY_IN_LIST)
         if query.id_prefix is not None:
             [keys] = await self._fetch([ids_beginning(self._dialect, query.id_prefix, FEW)])
             if not keys:

@@ -68,7 +68,7 @@ ADD_COUNT: Final = "ON CONFLICT (span, begins_at, receiver, source_id, life) DO 
 @dataclass(frozen=True, slots=True)
 class MessageSearch:
     """`sparse`: keys of all messages whose ids have the prefix, if they are few. `dense_type`: so many messages have a
-    type with the prefix that a scan by time is faster."""
+    type with the prefix that a scan by time is faster. `body_bytes`: bytes of each body to fetch; None for all."""
 
     dialect: Dialect
     query: MessageQuery
@@ -76,6 +76,7 @@ class MessageSearch:
     limit: int
     sparse: Sequence[tuple[str, str]] | None = None
     dense_type: bool = False
+    body_bytes: int | None = None
 
     def selects(self) -> Iterator[Select]:
         query, visible = self.query, self.query.visible
@@ -161,7 +162,9 @@ class MessageSearch:
 
     def _columns(self, writer: SelectWriter) -> str:
         """The columns to fetch; `Candidates` leaves out headers and bodies that cannot match."""
-        return MESSAGE
+        if self.body_bytes is None:
+            return MESSAGE
+        return f"{MESSAGE.removesuffix('m.body')}substr(m.body, 1, {self.body_bytes})"
 
     @property
     def is_of_many(self) -> bool:
@@ -194,7 +197,9 @@ class MessageSearch:
 
     def candidates(self, header: bytes | None, body: bytes | None) -> "MessageSearch":
         """The same search, without fetching headers and bodies that cannot contain these bytes."""
-        return Candidates(self.dialect, self.query, self.after, self.limit, self.sparse, self.dense_type, header, body)
+        return Candidates(
+            *(self.dialect, self.query, self.after, self.limit, self.sparse, self.dense_type, None, header, body)
+        )
 
 
 @dataclass(frozen=True, slots=True)

@@ -68,7 +68,7 @@ class MessageDetailPage(Page):
             payload,
         )
         return visit.show(
-            "message.html",
+            "message_one.html" if visit.is_partial else "message.html",
             body=body,
             size=len(payload) if payload is not None else seen.old["size"] if seen.old else None,
             shown=None if payload is None else shown(payload, visit.request.query.get("body")),

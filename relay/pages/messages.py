@@ -1,33 +1,39 @@
-"""Messages: searched with filters that are in the URL, followed as they come, and several replayed at once."""
+"""The list of messages: filtered by its URL, followed live, opened in a drawer, exported, and replayed by selection."""
 
 import asyncio
 import json
 import re
 from collections.abc import AsyncIterator, Sequence
+from functools import partial
 from typing import Final, NamedTuple, TypedDict, cast
 
 from aiohttp import web
+from yarl import URL
 
 from relay.client import ApiError
 from relay.client.http import path
 from relay.client.sse import ServerSentEvent
 from relay.domain.progress import ON_RECORD
 from relay.domain.reasons import REASONS
+from relay.pages.export import FORMATS, export_of
+from relay.pages.message_chart import chart_of
 from relay.pages.page import Nav, Page, PageRoutes
-from relay.pages.render import choices
+from relay.pages.render import choices, short, words
 from relay.pages.visit import LoadedList, NoteKind, Visit, problem
-from relay.schema.messages import MessageItem, MessagePage
+from relay.schema.messages import DeliveryItem, MessageItem, MessagePage
 
 HERE: Final = "/ui/messages"
 LOOKED_INTO: Final = frozenset({"header", "payload"})
 """Filters that read through bodies: too much to be done again each second."""
-PRESETS: Final = (("1h", "Last hour"), ("24h", "24 hours"), ("7d", "7 days"), ("", "All"))
+PRESETS: Final = (("15m", "15 minutes"), ("1h", "Last hour"), ("24h", "24 hours"), ("7d", "7 days"), ("", "All"))
 _LIMIT: Final = 50
 _MOST_PICKED: Final = 200
 _LOCAL: Final = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d(:\d\d)?")
 """What a browser's field for date and time gives; ours are in UTC."""
 _NOT_FOLLOWED: Final = "A search in headers or payloads reads all bodies anew: load the page again instead."
 _UNFINISHED: Final = frozenset({"arrived", "delivered_to_receiver"})
+_MOST_SHOWN: Final = 3
+"""Receivers of a message that a row names; of the others it has the number."""
 
 
 class MessageFilters(TypedDict, total=False):
@@ -47,6 +53,32 @@ class MessageFilters(TypedDict, total=False):
 
 
 FILTERS: Final = tuple(MessageFilters.__annotations__)
+CHIPS: Final = {"id": "id begins with", "payload": "payload has"}
+"""Names of filters on their chips, if not the parameter's own."""
+
+
+class Chip(NamedTuple):
+    """A filter that applies. `without`: the page without it."""
+
+    name: str
+    value: str
+    without: str
+
+
+class ListedRow(NamedTuple):
+    """A message as a row of the list. `text`: its state in words. `shown`: its most urgent deliveries; `more`: the
+    number of the others. `key` identifies the row; `pick`: the value of its box, empty if nothing can be replayed."""
+
+    item: MessageItem
+    href: str
+    key: str
+    pick: str
+    state: str
+    text: str
+    shown: Sequence[DeliveryItem]
+    more: int
+    attempts: int
+    last_status: int | None
 
 
 class Picked(NamedTuple):
@@ -66,6 +98,8 @@ class Messages(Page):
     def add_routes(self, routes: PageRoutes) -> None:
         routes.get("/messages", self.list)
         routes.get("/messages/find", self.find)
+        routes.get("/messages/chart", self.chart)
+        routes.get("/messages/export", self.export)
         routes.live("/live/messages", self.rows, tail=_events)
         routes.post("/messages/replay", self.replay)
 
@@ -77,24 +111,35 @@ class Messages(Page):
         return visit.show(
             "messages.html",
             found=found,
+            rows=rows_of(found.items),
             asked={name: query.get(name, "") for name in FILTERS},
-            filtered=bool(query),
+            chips=chips(visit, query),
             live=live,
             can_follow=can_follow,
-            presets=[
-                (text, visit.url_with(since=since or None, until=None, cursor=None), since) for since, text in PRESETS
-            ],
+            url_with=partial(url_with, visit),
+            part=partial(part_url, visit),
+            presets=[(text, url_with(visit, since=since or None, until=None), since) for since, text in PRESETS],
             statuses=choices(ON_RECORD),
             reasons=choices(tuple(REASONS)),
-            row_key=_row_key,
-            pick=_pick,
         )
 
     async def rows(self, visit: Visit) -> str:
         if not LOOKED_INTO.isdisjoint(_filters(visit)):
             raise problem(400, "invalid-request", "This cannot be followed", _NOT_FOLLOWED)
         found = LoadedList(await _page(visit))
-        return visit.fragment("messages_rows.html", found=found, row_key=_row_key, pick=_pick)
+        return visit.fragment("messages_rows.html", rows=rows_of(found.items))
+
+    async def chart(self, visit: Visit) -> web.StreamResponse:
+        """The attempts of the range by the class of their responses. Sums of the history, whatever the filters."""
+        return visit.show("messages_chart.html", **await chart_of(visit, _filters(visit), partial(part_url, visit)))
+
+    async def export(self, visit: Visit) -> web.StreamResponse:
+        """All messages that the filters match, as a file."""
+        kind = visit.request.query.get("format", "csv")
+        if kind not in FORMATS:
+            raise problem(400, "invalid-request", "There is no such format", f"Known: {', '.join(FORMATS)}.")
+        query = _moments(_filters(visit))
+        return await export_of(visit, kind, partial(visit.api.messages.page, **query))
 
     async def find(self, visit: Visit) -> web.StreamResponse:
         """The page of the message with this source and id: that needs no history."""
@@ -136,11 +181,70 @@ def _filters(visit: Visit) -> MessageFilters:
 
 
 async def _page(visit: Visit) -> MessagePage:
-    query = _filters(visit)
+    return await visit.api.messages.page(**_moments(_filters(visit)), limit=_LIMIT, cursor=visit.cursor)
+
+
+def _moments(query: MessageFilters) -> MessageFilters:
+    """The filters with times as the API takes them."""
     for end in ("since", "until"):
         if end in query:
             query[end] = _moment(query[end])
-    return await visit.api.messages.page(**query, limit=_LIMIT, cursor=visit.cursor)
+    return query
+
+
+def url_with(visit: Visit, **changes: str | None) -> str:
+    """The first page of the list with other parameters, and without an open drawer."""
+    return visit.url_with(**{"open": None, "cursor": None, **changes})
+
+
+def part_url(visit: Visit, part: str = "", **changes: str | None) -> str:
+    """The list, or a part of it, with the filters of this page."""
+    query = {name: text for name, text in {**_filters(visit), **changes}.items() if text}
+    return str(URL(f"{HERE}/{part}" if part else HERE).with_query(query))
+
+
+def chips(visit: Visit, query: MessageFilters) -> list[Chip]:
+    """All filters but the range, which has a menu of its own."""
+    given = cast(dict[str, str], query)
+    return [
+        Chip(CHIPS.get(name, name), given[name], url_with(visit, **{name: None}))
+        for name in FILTERS
+        if name in given and name not in ("since", "until")
+    ]
+
+
+def rows_of(items: Sequence[MessageItem]) -> list[ListedRow]:
+    return [_row(item) for item in items]
+
+
+def _row(item: MessageItem) -> ListedRow:
+    deliveries = sorted(
+        item["deliveries"], key=lambda each: (each["status"] != "failed", each["status"] not in _UNFINISHED)
+    )
+    state, text = _state(item)
+    statuses = {each["last_status"] for each in deliveries if each["last_status"]}
+    return ListedRow(
+        item,
+        path("/ui/messages/{}/{}", item["source_id"], item["message_id"]),
+        f"{item['source_id']}\n{item['message_id']}",
+        _pick(item),
+        state,
+        text,
+        deliveries[:_MOST_SHOWN],
+        len(deliveries[_MOST_SHOWN:]),
+        sum(each["attempts"] for each in deliveries),
+        max(statuses, default=None),
+    )
+
+
+def _state(item: MessageItem) -> tuple[str, str]:
+    """The state that a row shows, and its words."""
+    deliveries, failed = item["deliveries"], [one for one in item["deliveries"] if one["status"] == "failed"]
+    if failed and len(deliveries) > 1:
+        return "failed", f"{len(failed)} of {len(deliveries)} failed"
+    if failed:
+        return "failed", words(failed[0]["reason"] or "failed")
+    return item["status"], short(item["status"])
 
 
 async def _replayed(visit: Visit, chosen: Sequence[Picked]) -> tuple[str, NoteKind]:
@@ -163,10 +267,6 @@ async def _replay(visit: Visit, one: Picked) -> str | None:
 
 def _moment(text: str) -> str:
     return f"{text}Z" if _LOCAL.fullmatch(text) else text
-
-
-def _row_key(item: MessageItem) -> str:
-    return f"{item['source_id']}\n{item['message_id']}"
 
 
 def _pick(item: MessageItem) -> str:

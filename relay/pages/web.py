@@ -20,6 +20,7 @@ from relay.client import ApiError, AsyncRelay
 from relay.domain.session import kind_of
 from relay.pages.event_types import EventTypesPage
 from relay.pages.failed import FailedPage, ReplaysPage
+from relay.pages.finder import Finder
 from relay.pages.live import Streams, live_handler
 from relay.pages.message import MessageDetailPage
 from relay.pages.messages import Messages
@@ -216,6 +217,9 @@ def _finish(visit: Visit, response: web.StreamResponse) -> None:
             set_framed_cookie(response, FLASH_COOKIE, "", 0)
         else:
             response.del_cookie(FLASH_COOKIE, path=HOME)
+    if isinstance(response, web.Response) and response.body and "gzip" in request.headers.get("Accept-Encoding", ""):
+        # the cookies of a session are not sent with requests of other sites, so none of them can measure our pages
+        response.enable_compression(web.ContentCoding.gzip)
     response.headers.setdefault("Cache-Control", "no-store")
     response.headers.setdefault("Content-Security-Policy", _POLICY + (" ".join(visit.frame_ancestors) or "'none'"))
 
@@ -290,7 +294,7 @@ class _Actions(Page):
 
 PAGES: Final[tuple[Page, ...]] = (
     Overview(),
-    *(Messages(), MessageDetailPage()),
+    *(Messages(), MessageDetailPage(), Finder()),
     *(ReceiversPage(), ReceiverDetailPage(), ReceiverTryPage(), SourcesPage()),
     *(EventTypesPage(), FailedPage(), ReplaysPage()),
     *(WorkersPage(), Trying(), System(), Doctor()),

@@ -188,8 +188,9 @@ class DeliveryItem(TypedDict):
 
 
 class MessageItem(TypedDict):
-    """A message as it is listed. `status`: the least advanced of its deliveries that are shown; `state`: as
-    for a single message. `size`: bytes of its payload."""
+    """A message as it is listed. `status`: the least advanced of its deliveries that are shown; `state`: as for a
+    single message. `size`: bytes of its payload. `preview`: the beginning of a payload that is text, in one line; null
+    where bodies are not kept."""
 
     source_id: str
     message_id: str
@@ -200,6 +201,7 @@ class MessageItem(TypedDict):
     received_at: str | None
     size: int
     content_type: str | None
+    preview: str | None
     deliveries: list[DeliveryItem]
 
 

@@ -103,6 +103,12 @@ class PointItem(CountItem):
     at: str | None
 
 
+class SpanItem(PointItem):
+    """All attempts of a minute or an hour. `outcomes`: how many of them had each class, without zeros."""
+
+    outcomes: dict[CodeClass, int]
+
+
 class SeriesItem(TypedDict):
     """Oldest first; what nothing happened in is left out."""
 
@@ -112,10 +118,12 @@ class SeriesItem(TypedDict):
 
 
 class CountsView(TypedDict):
-    """Of the time from `since` to before `until`."""
+    """Of the time from `since` to before `until`. `spans`: all attempts by time, oldest first; `series`: the same by
+    receiver and source."""
 
     by: Literal["minute", "hour"]
     since: str | None
     until: str | None
     totals: CountItem
+    spans: list[SpanItem]
     series: list[SeriesItem]

@@ -64,7 +64,7 @@ def everywhere(text: str, *others: str) -> dict[str, Any]:
         f"{where}/attempts": {"items": tried[::-1], "cursor": text},
         f"{where}/payload": text.encode(),
         "/v1/messages": {
-            "items": [listed(said_of(each), content_type=each) for each in texts],
+            "items": [listed(said_of(each), content_type=each, preview=each) for each in texts],
             "cursor": text,
             "behind_s": 99.0,
         },

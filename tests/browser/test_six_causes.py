@@ -93,6 +93,7 @@ async def open_message(page: Page, source_id: str, message_id: str) -> None:
         await by_ids.get_by_role("textbox", name="Message id").fill(message_id)
         await by_ids.get_by_role("button", name="Open").click()
     else:
+        await page.locator("summary", has_text="Filter").click()
         await page.get_by_label("Message id begins with").fill(message_id)
         await page.get_by_role("button", name="Search").click()
         await page.get_by_role("link", name="Follow live").click()  # the history may be a moment behind

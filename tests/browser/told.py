@@ -52,7 +52,7 @@ def listed(one: Mapping[str, Any], **values: Any) -> dict[str, Any]:
     names = ("receiver", "status", "generation", "attempts", "last_status", "reason", "detail")
     shown = [{name: each[name] for name in names} | {"updated_at": at(60)} for each in one["deliveries"]]
     kept = {name: one[name] for name in ("source_id", "message_id", "webhook_id", "type", "status", "received_at")}
-    return {**kept, "size": 2_114, "content_type": "application/json", "deliveries": shown, **values}
+    return {**kept, "size": 2_114, "content_type": "application/json", "preview": None, "deliveries": shown, **values}
 
 
 def attempt(seconds: float, took_ms: float, status: int | None = 200, **values: Any) -> dict[str, Any]:

@@ -31,6 +31,7 @@ async def test_a_message_is_listed_with_its_deliveries() -> None:
                 "received_at": "2026-09-21T12:00:01.000Z",
                 "size": 100,
                 "content_type": "application/json",
+                "preview": '{"repository": {"name": "relay", "id": 7}, "a/b": true}',
                 "deliveries": [
                     {
                         "receiver": "ci",
@@ -321,6 +322,12 @@ async def test_counts_are_by_receiver_source_and_span(by: str, began: str) -> No
             "p50_ms": 25.0,
             "p99_ms": 25.0,
         }
+        [span] = found["spans"]
+        assert span == {
+            "at": f"2026-09-21T{began}:00.000Z",
+            "outcomes": {"delivered": 1, "not_processed": 2, "rejected": 1},
+            **found["totals"],
+        }
         points = {(each["receiver"], each["source_id"]): each["points"] for each in found["series"]}
         assert set(points) == {("ci", "github"), ("ci", "other"), ("deploy", "github")}
         [point] = points["ci", "other"]
@@ -348,6 +355,12 @@ async def test_counts_are_of_what_a_key_may_see(
         found = document(await at.get(f"/v1/stats?{query}", *scopes))
         assert {(each["receiver"], each["source_id"]) for each in found["series"]} == expected
         assert found["totals"]["attempts"] == sum(p["attempts"] for each in found["series"] for p in each["points"])
+
+
+async def test_sums_alone_are_counted_on_request() -> None:
+    async with world() as at:
+        found = document(await at.get("/v1/stats?sums=true"))
+        assert (found["series"], [each["attempts"] for each in found["spans"]]) == ([], [4])
 
 
 async def test_counts_of_another_receiver_are_refused() -> None:

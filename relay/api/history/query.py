@@ -20,7 +20,7 @@ OF_MESSAGES: Final = (
     *("source", "receiver", "owner", "status", "state", "reason", "type", "since", "until", "id", "header", "payload"),
     *("limit", "cursor"),
 )
-OF_COUNTS: Final = ("by", "since", "until", "receiver", "source")
+OF_COUNTS: Final = ("by", "since", "until", "receiver", "source", "sums")
 
 _TIMES: Final = "RFC 3339 (2026-01-31T12:00:00Z), or how long ago (90m, 2h, 1d)"
 _TOKEN: Final = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]{1,256}")

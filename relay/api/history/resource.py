@@ -315,6 +315,7 @@ class HistoryResource:
             _UNTIL,
             Parameter("receiver", "query", ReceiverName, "At this receiver."),
             _SOURCE,
+            Parameter("sums", "query", bool, "Only the sums: without `series`."),
         ),
         answers=(DocumentedResponse(200, "What was counted.", json_of(CountsView)),),
         problems=(NO_HISTORY,),
@@ -342,7 +343,7 @@ class HistoryResource:
         if len(found) > MOST_COUNTS:
             detail = f"that is more than {MOST_COUNTS} points: ask for less time, for one receiver, or for one source"
             raise invalid(detail, parameter="since")
-        return json_response(200, counts_view(*wanted, found))
+        return json_response(200, counts_view(*wanted, found, with_series=not flag_in(query, "sums")))
 
     def _answered_by(self, wanted: MessageQuery) -> MessageQuery:
         """The query with the sources whose answered deliveries are in its state. Raises a Problem if they are too

@@ -1,5 +1,6 @@
 """Converts messages, attempts and counts of the history to the shapes of the API. Pure."""
 
+import codecs
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import accumulate, groupby
 from typing import Final
@@ -13,13 +14,16 @@ from relay.domain.identity import webhook_id
 from relay.domain.progress import least_advanced
 from relay.domain.reasons import is_of_callback
 from relay.domain.state import message_state
-from relay.domain.statistics import Counted, sum_of
+from relay.domain.statistics import OUTCOMES, Counted, sum_of
 from relay.domain.timestamps import rfc3339
 from relay.history.port import ArrivalFact, AttemptFound, By, SpanCount
 from relay.schema.attempts import AttemptItem
 from relay.schema.messages import DeliveryItem, MessageItem
-from relay.schema.statistics import CountItem, CountsView, PointItem, SeriesItem
+from relay.schema.statistics import CountItem, CountsView, PointItem, SeriesItem, SpanItem
 
+_utf8: Final = codecs.getincrementaldecoder("utf-8")
+PREVIEW: Final = 120
+"""Characters of a payload in a list."""
 SHOWN_HEADERS: Final = 2_048
 """Characters of the headers of a request or response in a list, at most."""
 
@@ -37,8 +41,21 @@ def message_item(arrival: ArrivalFact, deliveries: Iterable[ListedDelivery]) -> 
         "received_at": rfc3339(arrival.received_at),
         "size": arrival.size,
         "content_type": arrival.content_type,
+        "preview": preview(arrival.body),
         "deliveries": shown,
     }
+
+
+def preview(body: bytes | None) -> str | None:
+    """The beginning of a payload in one line; None if it is not kept, or no text."""
+    if body is None:
+        return None
+    try:
+        # incremental: the last character may be cut
+        text = _utf8().decode(body)
+    except UnicodeDecodeError:
+        return None
+    return None if "\x00" in text else " ".join(text.split())[:PREVIEW]
 
 
 def of_receiver(listed: ListedDelivery) -> ListedDelivery:
@@ -108,7 +125,9 @@ def _first(headers: Mapping[str, str], most: int | None) -> dict[str, str]:
     return {name: headers[name] for name, size in zip(headers, sizes, strict=True) if most is None or size <= most}
 
 
-def counts_view(by: By, since: float, until: float, found: Sequence[SpanCount]) -> CountsView:
+def counts_view(
+    by: By, since: float, until: float, found: Sequence[SpanCount], *, with_series: bool = True
+) -> CountsView:
     """`since`, `until`: Unix seconds."""
 
     def of_whom(each: SpanCount) -> tuple[str, str]:
@@ -117,18 +136,29 @@ def counts_view(by: By, since: float, until: float, found: Sequence[SpanCount]) 
     series: list[SeriesItem] = [
         {"receiver": receiver, "source_id": source_id, "points": [_point(each) for each in spans]}
         for (receiver, source_id), spans in groupby(sorted(found, key=lambda each: (*of_whom(each), each.at)), of_whom)
+        if with_series
     ]
     return {
         "by": by,
         "since": rfc3339(since),
         "until": rfc3339(until),
         "totals": _count(sum_of(map(_counted, found))),
+        "spans": [_span(at, sum_of(map(_counted, spans))) for at, spans in groupby(sorted(found, key=_begin), _begin)],
         "series": series,
     }
 
 
 def _point(span: SpanCount) -> PointItem:
     return {"at": rfc3339(span.at), **_count(_counted(span))}
+
+
+def _begin(span: SpanCount) -> float:
+    return span.at
+
+
+def _span(at: float, counted: Counted) -> SpanItem:
+    outcomes = {name: count for name, count in zip(OUTCOMES, counted.outcomes, strict=True) if count}
+    return {"at": rfc3339(at), "outcomes": outcomes, **_count(counted)}
 
 
 def _counted(span: SpanCount) -> Counted:

@@ -1,59 +1,224 @@
-// What the pages of messages need beside relay.js: what somebody has opened stays open when the page goes on, and the
-// list does not move under a hand.
+// The pages of messages: the drawer, keys, saved filters, local times, and a live list that holds still under a hand.
 (() => {
   "use strict";
-  const offer = (root) => root.querySelectorAll("button.copies[hidden]").forEach((button) => { button.hidden = !navigator.clipboard; });
+  const find = (selector, root = document) => root.querySelector(selector);
+  const all = (selector, root = document) => [...root.querySelectorAll(selector)];
+  const stored = (name, usual) => { try { return JSON.parse(localStorage.getItem(name)) ?? usual; } catch { return usual; } };
+  const store = (name, value) => { try { localStorage.setItem(name, JSON.stringify(value)); } catch { /* a frame may have none */ } };
+  const offer = (root) => all("button.copies[hidden]", root).forEach((button) => { button.hidden = !navigator.clipboard; });
 
-  // opened parts of what goes on by itself, by their ids
-  let open = new Map();
+  // times: written in UTC by the server, shown in local time or UTC
+  const two = (number) => String(number).padStart(2, "0");
+  const FORMS = {
+    second: (at) => `${day(at)} ${two(at.getHours())}:${two(at.getMinutes())}:${two(at.getSeconds())}`,
+    minute: (at) => `${day(at).slice(5)} ${two(at.getHours())}:${two(at.getMinutes())}`,
+    clock: (at) => `${two(at.getHours())}:${two(at.getMinutes())}:${two(at.getSeconds())}.${String(at.getMilliseconds()).padStart(3, "0")}`,
+  };
+  const day = (at) => `${at.getFullYear()}-${two(at.getMonth() + 1)}-${two(at.getDate())}`;
+  const isUtc = () => stored("relay-times", "local") === "utc";
+  const shifted = (at) => (isUtc() ? new Date(at.getTime() + at.getTimezoneOffset() * 60000) : at);
+  const zone = () => (isUtc() ? "UTC" : Intl.DateTimeFormat().resolvedOptions().timeZone);
+  const showTimes = (root) => {
+    all("time[data-at]", root).forEach((time) => {
+      const at = new Date(time.dateTime);
+      if (!Number.isNaN(at.getTime())) time.textContent = FORMS[time.dataset.at](shifted(at));
+    });
+    all("[data-zone]", root).forEach((part) => { part.textContent = zone(); });
+    all("[data-times]", root).forEach((button) => { button.hidden = false; button.textContent = `Times: ${zone()}`; });
+  };
+  document.addEventListener("click", (event) => {
+    if (!event.target.closest?.("[data-times]")) return;
+    store("relay-times", isUtc() ? "local" : "utc");
+    showTimes(document);
+  });
+  // a range is entered in the time that is shown, and sent in UTC
+  document.addEventListener("submit", (event) => {
+    if (!event.target.matches("form[data-range]")) return;
+    all("input[type=datetime-local]", event.target).forEach((field) => {
+      if (!field.value) { field.disabled = true; return; }
+      const at = isUtc() ? new Date(`${field.value}Z`) : new Date(field.value);
+      field.type = "text";
+      field.value = at.toISOString().slice(0, 19) + "Z";
+    });
+  });
+
+  // menus close when another place is clicked
+  document.addEventListener("click", (event) => all("details[data-menu][open]").forEach((menu) => {
+    if (!menu.contains(event.target)) menu.open = false;
+  }));
+
+  // filters that this browser keeps
+  const SAVED = "relay-filters", MOST_SAVED = 20;
+  const here = () => {
+    const query = new URLSearchParams(location.search);
+    ["cursor", "open", "live"].forEach((name) => query.delete(name));
+    return query.toString();
+  };
+  const showSaved = () => {
+    const list = find("[data-saved-list]");
+    if (!list) return;
+    find("[data-saved]").hidden = false;
+    list.replaceChildren(...stored(SAVED, []).map(({ name, query }, place) => {
+      const item = document.createElement("li"), link = document.createElement("a"), drop = document.createElement("button");
+      link.href = `/ui/messages?${new URLSearchParams(query)}`;
+      link.textContent = name;
+      drop.type = "button";
+      drop.className = "quiet";
+      drop.textContent = "Remove";
+      drop.setAttribute("aria-label", `Remove ${name}`);
+      drop.dataset.drop = place;
+      item.append(link, " ", drop);
+      return item;
+    }));
+  };
+  document.addEventListener("submit", (event) => {
+    if (!event.target.matches("form[data-save]")) return;
+    event.preventDefault();
+    const name = event.target.elements.as.value.trim(), kept = stored(SAVED, []).filter((each) => each.name !== name);
+    store(SAVED, [{ name, query: here() }, ...kept].slice(0, MOST_SAVED));
+    event.target.reset();
+    showSaved();
+  });
+  document.addEventListener("click", (event) => {
+    const place = event.target.closest?.("[data-drop]")?.dataset.drop;
+    if (place === undefined) return;
+    event.stopPropagation();
+    store(SAVED, stored(SAVED, []).filter((_, at) => at !== Number(place)));
+    showSaved();
+  });
+
+  // the drawer: a message beside the list, which stays where it is; its address has `open`
+  const drawer = () => find("[data-drawer]");
+  const openOf = (href) => new URL(href, location).pathname.replace("/ui/messages/", "");
+  const address = (open) => {
+    const query = new URLSearchParams(location.search);
+    if (open) query.set("open", open); else query.delete("open");
+    return `${location.pathname}${query.size ? `?${query}` : ""}`;
+  };
+  let opener = null;
+  const silence = () => all("[data-live]", drawer()).forEach((part) => part["htmx-internal-data"]?.sseEventSource?.close());
+  const draw = (open) => {
+    const url = `/ui/messages/${open}`;
+    silence();
+    find("[data-whole]").href = url;
+    if (!drawer().open) drawer().show();
+    all("li[data-key]").forEach((row) => row.toggleAttribute("data-current", openOf(find("a[data-open]", row).href) === open));
+    return window.htmx.ajax("GET", url, { target: "[data-drawn]", swap: "innerHTML" });
+  };
+  const open = (link, focus = true) => {
+    opener = link;
+    history.pushState(null, "", address(openOf(link.href)));
+    draw(openOf(link.href)).then(() => { drawer().scrollTop = 0; if (focus) find("[data-drawn]").focus({ preventScroll: true }); });
+  };
+  const shut = () => {
+    silence();
+    find("[data-drawn]").replaceChildren();
+    drawer().close();
+    all("li[data-current]").forEach((row) => row.removeAttribute("data-current"));
+    const row = opener && all("a[data-open]").find((link) => link.href === opener.href);
+    row?.focus();
+  };
+  const close = () => { history.pushState(null, "", address(null)); shut(); };
+  const follow = () => {
+    if (!drawer()) return;
+    const open = new URLSearchParams(location.search).get("open");
+    if (open) draw(open); else if (drawer().open) shut();
+  };
+  window.addEventListener("popstate", follow);
+  document.addEventListener("click", (event) => {
+    if (event.defaultPrevented || event.button || event.metaKey || event.ctrlKey || event.shiftKey || event.altKey || !drawer()) return;
+    const link = event.target.closest?.("a[data-open]");
+    if (link) { event.preventDefault(); open(link); }
+    if (event.target.closest?.("[data-close]")) close();
+  });
+
+  // keys
+  const links = () => all(".rows a[data-open]");
+  const current = () => document.activeElement?.closest?.(".rows li") ?? find(".rows li[data-current]");
+  const move = (step) => {
+    const every = links(), at = every.indexOf(current() && find("a[data-open]", current()));
+    const next = every[at < 0 ? 0 : Math.min(every.length - 1, Math.max(0, at + step))];
+    if (!next) return;
+    next.focus();
+    next.scrollIntoView({ block: "nearest" });
+    if (drawer().open) open(next, false);
+  };
+  const replay = () => {
+    const box = current() && find("input[name=pick]", current());
+    if (box) { box.checked = true; count(); }
+    if (find("input[name=pick]:checked")) find("#picked").requestSubmit();
+  };
+  const choose = () => {
+    const box = current() && find("input[name=pick]", current());
+    if (box) { box.checked = !box.checked; count(); }
+  };
+  const KEYS = { j: () => move(1), k: () => move(-1), r: replay, x: choose, "?": () => find("[data-keys]").showModal() };
+  document.addEventListener("keydown", (event) => {
+    if (!drawer() || event.ctrlKey || event.metaKey || event.altKey || event.defaultPrevented) return;
+    if (event.key === "Escape" && drawer().open && !find("dialog:modal")) { event.preventDefault(); close(); return; }
+    if (event.target.matches("input:not([type=checkbox]), textarea, select") || find("dialog:modal")) return;
+    if (KEYS[event.key]) { event.preventDefault(); KEYS[event.key](); }
+  });
+  document.addEventListener("click", (event) => { if (event.target.closest?.("[data-help]")) KEYS["?"](); });
+
+  // opened parts of a live part, by their ids
+  const opened = new Map();
   document.addEventListener("toggle", (event) => {
-    if (event.target.matches?.("[data-live] details[id]")) open.set(event.target.id, event.target.open);
+    if (event.target.matches?.("[data-live] details[id]")) opened.set(event.target.id, event.target.open);
   }, true);
   document.addEventListener("htmx:afterSwap", (event) => {
-    event.target.querySelectorAll?.("details[id]").forEach((part) => { if (open.has(part.id)) part.open = open.get(part.id); });
+    all("details[id]", event.target).forEach((part) => { if (opened.has(part.id)) part.open = opened.get(part.id); });
     offer(document);
+    showTimes(event.target);
   });
 
   // a selection or a hand on the list holds it; what came meanwhile is counted
-  const tail = () => document.querySelector("[data-tail]");
-  const keys = (root) => new Set([...root.querySelectorAll("[data-key]")].map((row) => row.dataset.key));
+  const tail = () => find("[data-tail]");
+  const keys = (root) => new Set(all("[data-key]", root).map((row) => row.dataset.key));
   let kept = null;
-  const isHeld = (list) => list.matches(":hover") || list.contains(document.activeElement) || list.querySelector("input:checked") !== null;
+  const isHeld = (list) => list.matches(":hover") || list.contains(document.activeElement) || find("input:checked", list) !== null;
   const put = (list) => {
     if (kept === null) return;
     list.innerHTML = kept;
     window.htmx.process(list);
     document.dispatchEvent(new CustomEvent("htmx:load", { detail: { elt: list } }));
+    showTimes(list);
     kept = null;
-    tell(0);
+    report(0);
   };
-  const tell = (count) => {
-    const button = document.querySelector("[data-news]");
+  const report = (count) => {
+    const button = find("[data-news]");
     button.hidden = count === 0;
     button.textContent = `${count} new`;
   };
   document.addEventListener("htmx:sseBeforeMessage", (event) => {
-    const list = tail()?.querySelector("[sse-swap]");
+    const list = tail() && find("[sse-swap]", tail());
     if (!list || !list.contains(event.target) || !isHeld(list)) return;
     event.preventDefault();
     kept = event.detail.data;
     const next = document.createElement("template");
     next.innerHTML = kept;
     const had = keys(list);
-    tell([...keys(next.content)].filter((key) => !had.has(key)).length);
+    report([...keys(next.content)].filter((key) => !had.has(key)).length);
   });
   document.addEventListener("click", (event) => {
-    if (event.target.closest?.("[data-news]")) put(tail().querySelector("[sse-swap]"));
+    if (event.target.closest?.("[data-news]")) put(find("[sse-swap]", tail()));
   });
 
   // rows to act on
-  const count = () => document.querySelectorAll("[data-picked]").forEach((told) => {
-    const boxes = document.querySelectorAll("input[name=pick]:checked").length;
-    told.textContent = boxes === 0 ? "" : `${boxes} chosen`;
+  const count = () => all("[data-picked]").forEach((part) => {
+    const boxes = all("input[name=pick]:checked").length;
+    part.textContent = boxes === 0 ? "" : `${boxes} chosen`;
   });
   document.addEventListener("change", (event) => {
-    if (event.target.matches("[data-all]")) document.querySelectorAll("input[name=pick]").forEach((box) => { box.checked = event.target.checked; });
+    if (event.target.matches("[data-all]")) all("input[name=pick]").forEach((box) => { box.checked = event.target.checked; });
     if (event.target.matches("[data-all], input[name=pick]")) count();
   });
-  document.addEventListener("DOMContentLoaded", () => offer(document));
+  document.addEventListener("DOMContentLoaded", () => {
+    offer(document);
+    showTimes(document);
+    all("[data-help]").forEach((button) => { button.hidden = false; });
+    showSaved();
+    follow();
+  });
 })();

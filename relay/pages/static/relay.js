@@ -75,6 +75,16 @@
   });
   window.addEventListener("pageshow", () => document.querySelectorAll("form button:disabled").forEach((button) => { button.disabled = false; }));
 
+  // the search box: from everywhere
+  document.addEventListener("keydown", (event) => {
+    const field = document.querySelector("[data-find]"), typing = event.target.matches?.("input:not([type=checkbox]), textarea, select");
+    const wanted = (event.key === "k" && (event.ctrlKey || event.metaKey)) || (event.key === "/" && !typing && !event.ctrlKey && !event.metaKey && !event.altKey);
+    if (!field || !wanted || document.querySelector("dialog:modal")) return;
+    event.preventDefault();
+    field.focus();
+    field.select();
+  });
+
   // charts
   const colour = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
   const resolved = (name) => {
