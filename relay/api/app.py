@@ -19,6 +19,7 @@ from relay.api.batch import BatchResource
 from relay.api.bounds import limit_requests, refuse_excess
 from relay.api.connection import FIXED_HEADERS, MAX_HEADERS, MAX_LINE_BYTES, ApiConnection, ConnectionGate
 from relay.api.context import ApiContext as ApiContext
+from relay.api.copies import CopiesResource
 from relay.api.doctor import DoctorResource
 from relay.api.event_types import EventTypesResource
 from relay.api.failed import FailedResource
@@ -151,6 +152,7 @@ def _messages(
         InboundResource(context, messages, intake, refusals, quotas, Redelivery(replay)),
         BatchResource(context, intake, quotas),
         MessageResource(reader, waiters, context.limits.wait_s),
+        CopiesResource(context, reader, messages, quotas),
         HistoryResource(context, reader),
         AnswersResource(context, reader),
         PayloadsResource(context, reader),

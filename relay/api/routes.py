@@ -6,6 +6,7 @@ from typing import Final
 from relay.api.answers import AnswersResource
 from relay.api.audit import AuditResource
 from relay.api.batch import BatchResource
+from relay.api.copies import CopiesResource
 from relay.api.doctor import DoctorResource
 from relay.api.event_types import EventTypesResource
 from relay.api.failed import FailedResource
@@ -38,6 +39,7 @@ RESOURCES: Final[tuple[type, ...]] = (
     MessagesResource,
     BatchResource,
     MessageResource,
+    CopiesResource,
     InboundResource,
     AnswersResource,
     PayloadsResource,

@@ -12,7 +12,7 @@ from relay.clock import Clock
 from relay.domain.directory import Directory
 from relay.domain.errors import InvalidRecord
 from relay.domain.identity import DeliveryId, MessageId
-from relay.domain.message import Message, parse_message
+from relay.domain.message import Message, copy_of, parse_message
 from relay.domain.receiver import Source
 from relay.domain.recipients import may_have_none, recipients
 from relay.domain.topics import Topics
@@ -139,6 +139,7 @@ class StatusReader:
             unwanted=unwanted,
             duplicate=duplicate,
             at=known.at,
+            original=copy_of(known.message),
         )
 
     async def _with_records(self, found: list[FoundDelivery]) -> list[FoundDelivery]:

@@ -62,6 +62,7 @@ def message_view(
     unwanted: bool = False,
     duplicate: bool,
     at: Coordinate | None = None,
+    original: str | None = None,
 ) -> MessageView:
     """The status of the message, from its deliveries. Without any: `arrived`; once it was routed without a receiver,
     `done` if it was `unwanted`, otherwise `failed`."""
@@ -77,6 +78,7 @@ def message_view(
         received_at=None if received_ms is None else rfc3339(received_ms / 1000),
         at=None if at is None else PlaceView(*at),
         duplicate=duplicate,
+        copy_of=UNSET if original is None else original,
         deliveries=tuple(deliveries),
     )
 
@@ -85,7 +87,8 @@ def of_receivers(view: MessageView) -> MessageView:
     """The view for callers with rights on its receivers only: of the callback, just whether it is in progress or has
     failed."""
     own = tuple(map(_of_receiver, view.deliveries))
-    return replace(view, deliveries=own, state=message_state((each.state for each in own), view.status))
+    state = message_state((each.state for each in own), view.status)
+    return replace(view, deliveries=own, state=state, copy_of=UNSET)
 
 
 def _of_receiver(view: DeliveryView) -> DeliveryView:

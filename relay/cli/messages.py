@@ -1,12 +1,15 @@
 """`relay messages` and `relay attempts`: messages with the status of each delivery, and each HTTP exchange."""
 
+import base64
 from collections.abc import Awaitable
 from typing import Final
 
 import click
 
-from relay.cli.api import ApiOptions, api_command, newest
-from relay.cli.options import cursor_option, limit_option
+from relay.cli.api import ApiOptions, api_command, newest, with_api
+from relay.cli.options import FILE_OR_STDIN, api_option, config_option, cursor_option, limit_option, output_option
+from relay.cli.send import pairs_of, payload_in
+from relay.cli.status import print_state
 from relay.cli.table import print_json, print_more, print_table, shortened
 from relay.client import AsyncRelay
 from relay.domain.errors import UserError
@@ -26,7 +29,7 @@ _USAGE: Final = (
 )
 
 
-@click.command()
+@click.group(invoke_without_command=True)
 @click.option("--source", help="From this source.")
 @click.option("--receiver", help="With a delivery to this receiver.")
 @click.option("--owner", help="With a delivery to a receiver of this owner.")
@@ -41,9 +44,15 @@ _USAGE: Final = (
 @click.option("--payload", metavar="/POINTER=VALUE", help="A value in the JSON payload; needs stored bodies.")
 @limit_option
 @cursor_option
-@api_command
+@api_option
+@config_option
+@output_option
+@with_api
+@click.pass_context
 def messages(
+    context: click.Context,
     call: ApiOptions,
+    /,
     source: str | None,
     receiver: str | None,
     owner: str | None,
@@ -60,7 +69,8 @@ def messages(
     cursor: str | None,
 ) -> None:
     """List messages, newest first. All given filters apply, and only messages visible to the key are listed."""
-
+    if context.invoked_subcommand is not None:
+        return
     page = call.run(
         lambda client: client.messages.page(
             source=source,
@@ -86,6 +96,65 @@ def messages(
         print_more(page["cursor"])
     if (page.get("behind_s") or 0.0) > BEHIND_S:
         click.echo(f"the history is {page['behind_s']:.0f} s behind: newer messages may be missing", err=True)
+
+
+@messages.command()
+@click.argument("source")
+@click.argument("message_id")
+@click.option("--edit", is_flag=True, help="Edit the payload in $EDITOR first.")
+@click.option("--payload", "file", type=FILE_OR_STDIN, help="Its payload, from a file; a dash is standard input.")
+@click.option("--header", "headers", multiple=True, help="One of its own, as 'x-team: core'; repeatable. Replaces all.")
+@click.option("--type", "event_type", help="Its event type.")
+@click.option("--content-type", help="The content type of its payload.")
+@click.option("--receiver", "receivers", multiple=True, help="Its receiver; repeatable.")
+@api_command
+def resend(
+    call: ApiOptions,
+    source: str,
+    message_id: str,
+    edit: bool,
+    file: str | None,
+    headers: tuple[str, ...],
+    event_type: str | None,
+    content_type: str | None,
+    receivers: tuple[str, ...],
+) -> None:
+    """Send the message MESSAGE_ID of SOURCE again as a copy with a new id. Without an option nothing else changes.
+
+    The copy refers to the original. To repeat a failed delivery under its own id, use `relay replay delivery`.
+    """
+    payload = None if file is None else payload_in(file)
+    pairs = dict(pairs_of(headers)) if headers else None
+    if edit:
+        payload = _edited(_text(call.run(lambda client: client.messages.payload(source, message_id)).body, payload))
+    view = call.run(
+        lambda client: client.messages.copy(
+            source,
+            message_id,
+            payload_base64=None if payload is None else base64.b64encode(payload).decode(),
+            headers=pairs,
+            type=event_type,
+            content_type=content_type,
+            receivers=list(receivers) or None,
+        )
+    )
+    print_state(view, call.output)
+
+
+def _text(original: bytes, given: bytes | None) -> str:
+    """The text to edit: the given payload, or that of the original. Raises UserError if it is no text."""
+    try:
+        return (original if given is None else given).decode()
+    except UnicodeDecodeError:
+        raise UserError("the payload is no text: give the new one with --payload FILE") from None
+
+
+def _edited(text: str) -> bytes:
+    """Raises UserError if the editor was left without saving."""
+    found = click.edit(text, extension=".json", require_save=True)
+    if found is None:
+        raise UserError("nothing was sent: the editor saved nothing")
+    return found.encode()
 
 
 def _message(item: MessageItem) -> tuple[str, ...]:

@@ -117,7 +117,7 @@ def send(
     calls the API then.
     """
     id = message_id or secrets.token_hex(16)
-    outgoing = Outgoing(source, _payload(file), id, receivers, event_type, content_type, _pairs(headers))
+    outgoing = Outgoing(source, payload_in(file), id, receivers, event_type, content_type, pairs_of(headers))
     if on_kafka:
         at = asyncio.run(_produced(call.settings, outgoing))
         _print_place(call, outgoing, at, waits=wait_s is not None)
@@ -136,7 +136,8 @@ def send(
         click.get_current_context().exit(1)
 
 
-def _pairs(headers: tuple[str, ...]) -> tuple[tuple[str, str], ...]:
+def pairs_of(headers: tuple[str, ...]) -> tuple[tuple[str, str], ...]:
+    """Names and values of `--header`. Raises UserError."""
     found = []
     for header in headers:
         name, colon, value = header.partition(":")
@@ -149,7 +150,8 @@ def _pairs(headers: tuple[str, ...]) -> tuple[tuple[str, str], ...]:
     return tuple(found)
 
 
-def _payload(file: str) -> bytes:
+def payload_in(file: str) -> bytes:
+    """The bytes of a file, or of standard input for a dash. Raises UserError."""
     if file == "-":
         return sys.stdin.buffer.read()
     try:

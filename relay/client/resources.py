@@ -87,6 +87,22 @@ class Messages(Resource[M]):
     def payload(self, source: str, id: str) -> Response:
         """The payload, as the sender gave it: `body`, and its content type among the `headers`."""
 
+    @route("POST", _MESSAGE + "/copies")
+    def copy(
+        self,
+        source: str,
+        id: str,
+        *,
+        payload: str | None = None,
+        payload_base64: str | None = None,
+        headers: Mapping[str, str] | None = None,
+        type: str | None = None,
+        content_type: str | None = None,
+        receivers: Iterable[str] | None = None,
+    ) -> MessageView:
+        """Send a message again as a copy with a new id. What is not given is as in the original. `payload`: text; any
+        bytes in base64."""
+
     @route("POST", _DELIVERY + "/replay")
     def replay(self, source: str, id: str, receiver: str, *, only_failed: bool = True) -> OneView:
         """Send a delivery that failed to its receiver again. `only_failed=False`: also one that was delivered."""

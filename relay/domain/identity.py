@@ -8,6 +8,9 @@ from typing import Final, Literal, NamedTuple
 from relay.domain.errors import InvalidRecord
 
 MAX_ID_BYTES: Final = 256
+COPY_DIGITS: Final = 12
+"""Random characters at the end of a copy's id."""
+_COPY: Final = ".copy-"
 OWN_SOURCE: Final = "relay"
 """The source of the relay's own events; no sender may use it."""
 _RECEIVER_NAME = re.compile(r"[a-z0-9][a-z0-9-]{0,62}")
@@ -85,6 +88,13 @@ def _id26(source_id: str, message_id: str) -> str:
 def webhook_id(source_id: str, message_id: str) -> str:
     """The `webhook-id` header of a delivery: the same on every attempt, restart and replay."""
     return f"msg_{_id26(source_id, message_id)}"
+
+
+def copies_prefix(source_id: str, message_id: str) -> str:
+    """How the ids of a message's copies begin, so that they are found by it. Of a long id, its digest."""
+    prefix = f"{message_id}{_COPY}"
+    fits = len(prefix.encode()) + COPY_DIGITS <= MAX_ID_BYTES
+    return prefix if fits else f"{_id26(source_id, message_id)}{_COPY}"
 
 
 def callback_id(

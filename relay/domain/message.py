@@ -5,6 +5,7 @@ import re
 from collections.abc import Callable, Iterable, Mapping
 from functools import lru_cache
 from typing import Any, Final
+from urllib.parse import quote, unquote
 
 import msgspec
 from msgspec import Struct
@@ -20,6 +21,9 @@ MAX_RECEIVERS: Final = 1_000
 
 MAX_TEXT_BYTES: Final = 1_024
 """Bytes of a type, time, content type or trace header: they become HTTP headers, which receivers limit too."""
+
+COPY_OF: Final = "x-relay-copy-of"
+"""Forwarded header of a message that is an edited copy: the id of its original, percent-encoded."""
 
 _STRUCTURED: Final = b"application/cloudevents"
 _RAW: Final = "relay-raw-"
@@ -90,6 +94,36 @@ def parse_message(value: bytes | None, headers: Headers) -> Message:
         if hint := _spelling_hint(named):
             raise InvalidRecord(error.reason, f"{error.detail}; {hint}") from error
         raise
+
+
+def copy_of(message: Message) -> str | None:
+    """The id of the message that this one is a copy of, from the same source; None if it is none."""
+    given = dict(message.headers).get(COPY_OF)
+    return None if given is None else unquote(given)
+
+
+def copied(
+    original: Message,
+    message_id: str,
+    *,
+    payload: bytes | None = None,
+    headers: Mapping[str, str] | None = None,
+    event_type: str | None = None,
+    content_type: str | None = None,
+    receivers: Iterable[str] | None = None,
+) -> Message:
+    """A copy of a message, as a new one with a reference to the original. None: as in the original. Raises
+    InvalidRecord for headers that cannot be forwarded."""
+    own = {name: value for name, value in (original.headers if headers is None else headers.items()) if name != COPY_OF}
+    return Message(
+        original.source_id,
+        message_id,
+        original.receivers if receivers is None else _receivers("receivers", receivers),
+        event_type=original.event_type if event_type is None else event_type,
+        content_type=original.content_type if content_type is None else content_type,
+        payload=original.payload if payload is None else payload,
+        headers=read_headers({**own, COPY_OF: quote(original.message_id, safe="")}),
+    )
 
 
 def json_fault(message: Message) -> str | None:

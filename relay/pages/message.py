@@ -1,7 +1,7 @@
 """One message: its round trip as a live timeline, its payload, and the actions on it."""
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any, Final, NamedTuple
 
@@ -10,6 +10,7 @@ from msgspec import UNSET
 
 from relay.client import ApiError
 from relay.client.http import path
+from relay.domain.identity import copies_prefix
 from relay.pages.causes import ruling_words
 from relay.pages.page import Page, PageRoutes
 from relay.pages.payload_view import body_text, curl, shown
@@ -21,6 +22,7 @@ from relay.schema.messages import DeliveryView, MessageItem, MessageView
 
 _MOST_ATTEMPTS: Final = 200
 _MOST_LETTERS: Final = 200
+_MOST_COPIES: Final = 10
 _PAYLOAD_HEADERS: Final = ("Content-Type", "Content-Disposition")
 _SANDBOX: Final = {"Content-Security-Policy": "sandbox; default-src 'none'"}
 
@@ -53,8 +55,11 @@ class MessageDetailPage(Page):
 
     async def show(self, visit: Visit) -> web.StreamResponse:
         source_id, message_id = _ids(visit)
-        seen, body, conflicts = await asyncio.gather(
-            visit.result(_look(visit)), visit.load(visit.api.messages.payload(source_id, message_id)), _conflicts(visit)
+        seen, body, conflicts, copies = await asyncio.gather(
+            visit.result(_look(visit)),
+            visit.load(visit.api.messages.payload(source_id, message_id)),
+            _conflicts(visit),
+            _copies(visit),
         )
         if isinstance(seen, ApiError):
             if seen.status != 404:
@@ -74,6 +79,7 @@ class MessageDetailPage(Page):
             shown=None if payload is None else shown(payload, visit.request.query.get("body")),
             again=again,
             conflicts=conflicts,
+            copies=copies,
             here=path("/ui/messages/{}/{}", source_id, message_id),
             live=path("/ui/live/messages/{}/{}", source_id, message_id),
             **_drawn(visit, seen),
@@ -85,7 +91,7 @@ class MessageDetailPage(Page):
     async def attempt(self, visit: Visit) -> web.StreamResponse:
         """One exchange, with the headers that a list leaves out."""
         found = await visit.api.attempt(int(visit.part("partition")), int(visit.part("offset")))
-        return visit.show("attempt.html", each=found, body_text=body_text, ruling_words=ruling_words)
+        return visit.show("attempt.html", each=found, body_text=body_text, ruling_words=ruling_words, before={})
 
     async def payload(self, visit: Visit) -> web.StreamResponse:
         """As the sender gave it, as a download: its content never runs."""
@@ -108,7 +114,21 @@ def _drawn(visit: Visit, seen: ShownMessage) -> dict[str, Any]:
         "mends": lambda trip: mends(message, trip),
         "body_text": body_text,
         "ruling_words": ruling_words,
+        "before": _before(seen.attempts.items),
     }
+
+
+def _before(attempts: Sequence[AttemptItem]) -> Mapping[tuple[int, int], str]:
+    """The comparison of each attempt with the one before it, by the place of its record. `attempts`: newest first."""
+    last: dict[tuple[str, str | None], AttemptItem] = {}
+    found: dict[tuple[int, int], str] = {}
+    for each in reversed(attempts):
+        of = each["kind"], each["receiver"]
+        if (old := last.get(of)) is not None:
+            places = old["partition"], old["offset"], each["partition"], each["offset"]
+            found[each["partition"], each["offset"]] = path("/ui/compare/{}/{}/{}/{}", *places)
+        last[of] = each
+    return found
 
 
 def mends(message: MessageView, trip: Trip) -> Sequence[Mend]:
@@ -197,6 +217,14 @@ def _as_message(item: MessageItem) -> MessageView:
         duplicate=False,
         deliveries=tuple(deliveries),
     )
+
+
+async def _copies(visit: Visit) -> Sequence[MessageItem]:
+    """The newest edited copies of the message, if there is a history."""
+    source_id, message_id = _ids(visit)
+    prefix = copies_prefix(source_id, message_id)
+    found = await visit.load_list(visit.api.messages.page(source=source_id, id=prefix, limit=_MOST_COPIES))
+    return [each for each in found.items if each["message_id"].startswith(prefix)]
 
 
 async def _conflicts(visit: Visit) -> Sequence[LetterView]:

@@ -23,6 +23,7 @@ from relay.pages.failed import FailedPage, ReplaysPage
 from relay.pages.finder import Finder
 from relay.pages.live import Streams, live_handler
 from relay.pages.message import MessageDetailPage
+from relay.pages.message_copy import MessageCopyPage
 from relay.pages.messages import Messages
 from relay.pages.overview import Overview
 from relay.pages.page import Fragment, Handler, Page, PageRoutes, Tail
@@ -294,7 +295,7 @@ class _Actions(Page):
 
 PAGES: Final[tuple[Page, ...]] = (
     Overview(),
-    *(Messages(), MessageDetailPage(), Finder()),
+    *(Messages(), MessageDetailPage(), MessageCopyPage(), Finder()),
     *(ReceiversPage(), ReceiverDetailPage(), ReceiverTryPage(), SourcesPage()),
     *(EventTypesPage(), FailedPage(), ReplaysPage()),
     *(WorkersPage(), Trying(), System(), Doctor()),

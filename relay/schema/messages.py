@@ -88,7 +88,8 @@ class MessageView:
     """A message and its deliveries. `state`: that of the delivery that needs the most attention; `failed` counts only
     once no delivery waits for its receiver. `received_at`: when the log took it (RFC 3339), and `at`: where it has it.
     `rebuilding`, only where it is so: the state lost its memory, and more than this may be known of the deliveries when
-    it has been read back. `warnings`, only in the response that accepts it: what its sender should mend.
+    it has been read back. `warnings`, only in the response that accepts it: what its sender should mend. `copy_of`,
+    only of a copy: the id of its original, of the same source.
     """
 
     source_id: str
@@ -102,7 +103,21 @@ class MessageView:
     duplicate: bool
     rebuilding: bool | UnsetType = UNSET
     warnings: tuple[str, ...] | UnsetType = UNSET
+    copy_of: str | UnsetType = UNSET
     deliveries: tuple[DeliveryView, ...]
+
+
+class CopyRequest(msgspec.Struct, forbid_unknown_fields=True):
+    """What a copy has in place of the original's; null: the same. `payload` is text, `payload_base64` any bytes.
+    `headers`: all of its own headers, by their names at the receiver. `receivers`: names; the copy of a message to all
+    subscribers goes to the subscribers of its type."""
+
+    payload: str | None = None
+    payload_base64: bytes | None = None
+    headers: dict[str, str] | None = None
+    type: str | None = None
+    content_type: str | None = None
+    receivers: Annotated[list[str], msgspec.Meta(min_length=1)] | None = None
 
 
 class Recorded(msgspec.Struct, frozen=True):

@@ -1,15 +1,16 @@
 """The pages about messages: searched, followed, one's round trip, what failed, and replays; as somebody uses them."""
 
+import base64
 from typing import Any, Final
 
 import pytest
-from playwright.async_api import expect
+from playwright.async_api import ViewportSize, expect
 
 from relay.schema.replays import OneView
 from tests.browser.conftest import Visiting
 from tests.browser.scripted_api import Call, ScriptedApi, problem, scripted_pages
 from tests.browser.told import AT, api_of, at, attempt, delivery, job, letter, listed, message, preview, round_trip
-from tests.browser.visitor import NARROW
+from tests.browser.visitor import NARROW, WIDE
 
 PAGE = "/ui/messages/github/build-4711"
 REJECTED: Final[dict[str, Any]] = {"status": "failed", "reason": "rejected", "last_status": 422}
@@ -238,6 +239,81 @@ async def test_another_one_with_its_id_is_told(visiting: Visiting) -> None:
     async with scripted_pages(ScriptedApi(told)) as api, visiting(api.url) as visitor:
         await visitor.open(PAGE)
         await expect(visitor.page.get_by_text("Another message with this id came")).to_contain_text("other payload")
+
+
+# --- edited copies and comparisons ----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("viewport", [WIDE, NARROW], ids=["desktop", "phone"])
+async def test_a_message_is_edited_and_sent_again(visiting: Visiting, viewport: ViewportSize) -> None:
+    copied = message(delivery(), message_id="build-4711.copy-1", copy_of="build-4711")
+    where = "/v1/sources/github/messages/build-4711.copy-1"
+    payload = b'{\n  "ref": "main"\n}\n'
+    told = round_trip() | {
+        f"{AT}/payload": payload,
+        where: copied,
+        f"{where}/payload": payload.replace(b"main", b"fix"),
+    }
+    api = ScriptedApi(told, {f"{AT}/copies": copied})
+    async with scripted_pages(api), visiting(api.url, viewport=viewport) as visitor:
+        page = visitor.page
+        await visitor.open(PAGE)
+        await page.get_by_role("link", name="Edit and resend").click()
+        await visitor.assert_accessible()
+        await visitor.assert_fits()
+        await page.get_by_role("button", name="Send the copy").click()
+        await expect(page.get_by_role("status")).to_contain_text("The copy is sent.")
+        assert api.calls[-1] == Call("POST", f"{AT}/copies", {})
+        await visitor.open(f"{PAGE}/copy")
+        await page.get_by_label("Payload").fill('{\n  "ref": "fix"\n}\n')
+        await page.get_by_label("Headers of its own").fill("x-team: core\nx-why: test")
+        await page.get_by_label("Receivers").fill("ci, cd")
+        await page.get_by_role("button", name="Send the copy").click()
+        await expect(page.get_by_role("heading", name="build-4711.copy-1")).to_be_visible()
+        body = api.calls[-1].body
+        assert base64.b64decode(body.pop("payload_base64")) == payload.replace(b"main", b"fix")
+        assert body == {"headers": {"x-team": "core", "x-why": "test"}, "receivers": ["ci", "cd"]}
+        await expect(page.get_by_text("A copy of build-4711")).to_be_visible()
+        await page.get_by_role("link", name="compare", exact=True).click()
+        await expect(page.get_by_role("region", name="Payload")).to_contain_text('-  "ref": "main"')
+        await expect(page.get_by_role("region", name="Payload")).to_contain_text('+  "ref": "fix"')
+        await visitor.assert_accessible()
+        await visitor.assert_fits()
+
+
+async def test_a_refused_copy_keeps_what_was_written(visiting: Visiting) -> None:
+    refused = (422, problem("unknown-receiver", "Unknown receivers", "Unknown: nobody.", 422))
+    api = ScriptedApi(round_trip(), {f"{AT}/copies": refused})
+    async with scripted_pages(api), visiting(api.url) as visitor:
+        visitor.allow("status of 4")
+        await visitor.open(f"{PAGE}/copy")
+        await visitor.page.get_by_label("Receivers").fill("nobody")
+        await visitor.page.get_by_label("Payload").fill("{}")
+        await visitor.page.get_by_role("button", name="Send the copy").click()
+        await expect(visitor.page.get_by_role("alert")).to_contain_text("Unknown: nobody.")
+        await expect(visitor.page.get_by_label("Payload")).to_have_value("{}")
+
+
+async def test_the_original_links_to_its_copies(visiting: Visiting) -> None:
+    copies = [listed(message(delivery(), message_id=f"build-4711.copy-{n}")) for n in range(2)]
+    told = round_trip() | {"/v1/messages": {"items": copies, "cursor": None, "behind_s": 0.0}}
+    async with scripted_pages(ScriptedApi(told)) as api, visiting(api.url) as visitor:
+        await visitor.open(PAGE)
+        await expect(visitor.page.get_by_text("Copies of it")).to_contain_text("build-4711.copy-0, build-4711.copy-1")
+        assert ("/v1/messages", {"source": "github", "id": "build-4711.copy-", "limit": "10"}) in api.queries
+
+
+async def test_an_attempt_is_compared_with_the_one_before_it(visiting: Visiting) -> None:
+    told = round_trip()
+    tried = told[f"{AT}/attempts"]["items"]
+    told |= {f"/v1/attempts/{each['partition']}/{each['offset']}": each for each in tried}
+    async with scripted_pages(ScriptedApi(told)) as api, visiting(api.url) as visitor:
+        page = visitor.page
+        await visitor.open(PAGE)
+        await page.locator("details.exchange:has(a[href^='/ui/compare'])").nth(1).locator("summary").first.click()
+        await page.get_by_role("link", name="Compare with the attempt before it").locator("visible=true").click()
+        await expect(page.get_by_role("region", name="Response")).to_contain_text("+202")
+        await visitor.assert_accessible()
 
 
 # --- what failed ----------------------------------------------------------------------------------------------------

@@ -28,11 +28,11 @@ async def payload_response(log: LogReader, identity: MessageId, seen: VisibleMes
     if seen.known is not None:
         return _response(identity, seen.known.message)
     arrival = None if seen.found is None else seen.found.arrival
-    message = None if arrival is None else await _read(log, identity, arrival.at)
+    message = None if arrival is None else await message_at(log, identity, arrival.at)
     return _kept(identity, arrival) if message is None else _response(identity, message)
 
 
-async def _read(log: LogReader, identity: MessageId, at: Coordinate) -> Message | None:
+async def message_at(log: LogReader, identity: MessageId, at: Coordinate) -> Message | None:
     """The message on the log. None if its record is gone: a topic that was created again has another record there, or
     none."""
     [record] = await log.read([(at, None)])

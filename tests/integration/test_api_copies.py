@@ -1,0 +1,129 @@
+"""Edited copies of messages over the API: what is the same, what is new, and who may make one."""
+
+import base64
+import json
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+
+from relay.domain.identity import MAX_ID_BYTES, copies_prefix
+from relay.domain.message import COPY_OF, Message, parse_message
+from tests.integration.api_rig import PAYLOAD_CAP, Reply, Rig, document, problem, running_api
+from tests.integration.test_api_keys import ADMIN, SETTING, bearer
+
+JSON = {"Content-Type": "application/json"}
+FIRST = "/v1/sources/github/messages/m-1"
+
+
+async def send(rig: Rig, message_id: str = "m-1", payload: bytes = b'{"n": 1}', **headers: str) -> None:
+    named = {"ce-id": message_id, "ce-type": "push", "relay-header-x-team": "core", **JSON, **headers}
+    assert (await rig.request("POST", "/v1/sources/github/messages?receiver=ci", payload, named)).status == 202
+
+
+async def copy(rig: Rig, target: str = FIRST, key: Mapping[str, str] | None = None, **body: Any) -> Reply:
+    return await rig.request("POST", f"{target}/copies", json.dumps(body).encode(), JSON | dict(key or {}))
+
+
+async def on_the_log(rig: Rig, reply: Reply) -> Message:
+    place = document(reply)["at"]
+    records = rig.records(rig.topics.from_sender)
+    [found] = [each for each in records if (each.partition, each.offset) == (place["partition"], place["offset"])]
+    return parse_message(found.value, found.headers)
+
+
+async def test_a_copy_is_a_new_message_with_the_content_of_the_original() -> None:
+    async with running_api() as rig:
+        await send(rig)
+        reply = await copy(rig)
+        assert reply.status == 202
+        view = document(reply)
+        assert view["message_id"].startswith("m-1.copy-")
+        assert (view["copy_of"], view["duplicate"], view["type"]) == ("m-1", False, "push")
+        assert reply.headers["Location"] == f"/v1/sources/github/messages/{view['message_id']}"
+        message = await on_the_log(rig, reply)
+        assert (message.payload, message.receivers, message.content_type) == (b'{"n": 1}', ("ci",), "application/json")
+        assert dict(message.headers) == {"x-team": "core", COPY_OF: "m-1"}
+        shown = document(await rig.get(f"/v1/sources/github/messages/{view['message_id']}"))
+        assert shown["copy_of"] == "m-1"
+        assert "copy_of" not in document(await rig.get(FIRST))
+        assert document(await copy(rig))["message_id"] != view["message_id"]
+
+
+async def test_what_a_copy_has_of_its_own_replaces_the_originals() -> None:
+    async with running_api() as rig:
+        await send(rig)
+        payload = base64.b64encode(b"\x00\xff").decode()
+        reply = await copy(
+            rig, payload_base64=payload, headers={"X-New": "1"}, type="pull", content_type="text/x", receivers=["cd"]
+        )
+        message = await on_the_log(rig, reply)
+        assert (message.payload, message.receivers, message.event_type) == (b"\x00\xff", ("cd",), "pull")
+        assert message.content_type == "text/x"
+        assert dict(message.headers) == {"x-new": "1", COPY_OF: "m-1"}
+        assert (await on_the_log(rig, await copy(rig, payload="é"))).payload == "é".encode()
+        assert (await on_the_log(rig, await copy(rig, payload=""))).payload == b""
+
+
+async def test_a_copy_of_a_copy_refers_to_that_one() -> None:
+    async with running_api() as rig:
+        await send(rig)
+        first = document(await copy(rig))["message_id"]
+        second = document(await copy(rig, f"/v1/sources/github/messages/{first}"))
+        assert (second["copy_of"], second["message_id"].startswith(f"{first}.copy-")) == (first, True)
+
+
+@pytest.mark.parametrize("message_id", ["ü" * (MAX_ID_BYTES // 2), "x" * MAX_ID_BYTES, "a b%2F"])
+async def test_any_id_has_copies(message_id: str) -> None:
+    async with running_api() as rig:
+        await send(rig, **{"ce-id": "".join(f"%{byte:02X}" for byte in message_id.encode())})
+        encoded = "".join(f"%{byte:02X}" for byte in message_id.encode())
+        reply = await copy(rig, f"/v1/sources/github/messages/{encoded}")
+        assert (reply.status, document(reply)["copy_of"]) == (202, message_id)
+        assert document(reply)["message_id"].startswith(copies_prefix("github", message_id))
+
+
+@pytest.mark.parametrize(
+    ("body", "status", "kind"),
+    [
+        ({"payload": "x", "payload_base64": "eA=="}, 400, "invalid-request"),
+        ({"payload_base64": "x"}, 400, "invalid-request"),
+        ({"payload": "x" * (PAYLOAD_CAP + 1)}, 413, "too-large"),
+        ({"headers": {"Authorization": "x"}}, 400, "invalid-request"),
+        ({"headers": {"relay-x": "x"}}, 400, "invalid-request"),
+        ({"headers": {f"x-{n}": "1" for n in range(16)}}, 400, "invalid-request"),
+        ({"type": "x" * 2_000}, 400, "invalid-request"),
+        ({"content_type": "application/cloudevents+json"}, 400, "invalid-request"),
+        ({"receivers": ["nobody"]}, 422, "unknown-receiver"),
+        ({"receivers": []}, 400, "invalid-request"),
+        ({"message_id": "m-2"}, 400, "invalid-request"),
+    ],
+)
+async def test_a_wrong_copy_is_refused(body: dict[str, Any], status: int, kind: str) -> None:
+    async with running_api() as rig:
+        await send(rig)
+        problem(await copy(rig, **body), status, kind)
+        assert len(rig.records(rig.topics.from_sender)) == 1
+
+
+async def test_an_unknown_message_has_no_copy() -> None:
+    async with running_api() as rig:
+        problem(await copy(rig), 404, "not-found")
+
+
+@pytest.mark.parametrize(
+    ("scopes", "status"),
+    [
+        (("ingest:github", "read:github"), 202),
+        (("ingest:github",), 403),
+        (("read:github",), 403),
+        (("ingest:github", "read:other"), 403),
+        (("ingest:other", "read:github"), 403),
+        (("ingest:github", "receiver:ci"), 403),
+    ],
+)
+async def test_a_copy_takes_the_rights_to_send_and_to_read(scopes: tuple[str, ...], status: int) -> None:
+    async with running_api(api_key=SETTING) as rig:
+        await send(rig, **ADMIN)
+        key = bearer(await rig.keys.make(*scopes, now=rig.clock.time()))
+        assert (await copy(rig, key=key)).status == status
