@@ -100,8 +100,8 @@ class Messages(Resource[M]):
         content_type: str | None = None,
         receivers: Iterable[str] | None = None,
     ) -> MessageView:
-        """Send a message again as a copy with a new id. What is not given is as in the original. `payload`: text; any
-        bytes in base64."""
+        """Send a message again as a copy with a new id. Fields that are not given are as in the original. `payload`:
+        text; `payload_base64`: any bytes."""
 
     @route("POST", _DELIVERY + "/replay")
     def replay(self, source: str, id: str, receiver: str, *, only_failed: bool = True) -> OneView:

@@ -17,8 +17,18 @@ _LIMIT: Final = 500
 _FORMULA: Final = ("=", "+", "-", "@", "\t", "\r")
 """First characters with which a spreadsheet takes a text for a formula."""
 _COLUMNS: Final = (
-    *("received_at", "source_id", "message_id", "webhook_id", "type", "size", "content_type", "status"),
-    *("receiver", "delivery_status", "generation", "attempts", "last_status", "reason", "detail", "updated_at"),
+    *("received_at", "source_id", "message_id", "webhook_id", "type", "size", "content_type", "status", "state"),
+    *(
+        "receiver",
+        "delivery_status",
+        "delivery_state",
+        "generation",
+        "attempts",
+        "last_status",
+        "reason",
+        "detail",
+        "updated_at",
+    ),
     "preview",
 )
 _HEADERS: Final = {
@@ -31,7 +41,7 @@ _HEADERS: Final = {
 Lines = Callable[[Iterable[MessageItem]], str]
 
 
-class Ask(Protocol):
+class ListCall(Protocol):
     """One page of the list."""
 
     def __call__(self, *, limit: int, cursor: str | None) -> Awaitable[MessagePage]: ...
@@ -54,7 +64,11 @@ def csv_rows(items: Iterable[MessageItem]) -> str:
 
 def _cells(item: MessageItem) -> Iterator[list[object]]:
     for each in item["deliveries"] or [{}]:
-        delivery: Mapping[str, object] = {**each, "delivery_status": each.get("status")}
+        delivery: Mapping[str, object] = {
+            **each,
+            "delivery_status": each.get("status"),
+            "delivery_state": each.get("state"),
+        }
         one: Mapping[str, object] = {**delivery, **item}
         yield [one.get(name) for name in _COLUMNS]
 
@@ -71,7 +85,7 @@ FORMATS: Final[Mapping[str, tuple[str, str, Lines]]] = {
 """Content type, first line and encoder of each."""
 
 
-async def export_of(visit: Visit, kind: str, ask: Ask) -> web.StreamResponse:
+async def export_of(visit: Visit, kind: str, ask: ListCall) -> web.StreamResponse:
     """The response with all items. It is aborted if the API refuses a later page, so that the browser reports a failed
     download instead of a complete one. Raises ApiError for the first page."""
     content_type, head, lines = FORMATS[kind]

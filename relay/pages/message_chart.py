@@ -22,9 +22,9 @@ class ResponseClass(NamedTuple):
 
 
 CLASSES: Final = (
-    ResponseClass("delivered", "good", ("accepted", "delivered"), {"status": None}),
-    ResponseClass("to be retried", "warn", ("not_now", "ambiguous", "not_processed"), {"status": "arrived"}),
-    ResponseClass("refused", "bad", ("rejected", "gone"), {"status": "failed"}),
+    ResponseClass("delivered", "good", ("accepted", "delivered"), {"state": None}),
+    ResponseClass("to be retried", "warn", ("not_now", "ambiguous", "not_processed"), {"state": "retrying"}),
+    ResponseClass("refused", "bad", ("rejected", "gone"), {"state": "failed"}),
 )
 _HIGH: Final = 40
 _STEP: Final = 8

@@ -13,14 +13,14 @@ from yarl import URL
 from relay.client import ApiError
 from relay.client.http import path
 from relay.client.sse import ServerSentEvent
-from relay.domain.progress import ON_RECORD
 from relay.domain.reasons import REASONS
+from relay.domain.state import STATES, STORED, State, look_of
 from relay.pages.export import FORMATS, export_of
 from relay.pages.message_chart import chart_of
 from relay.pages.page import Nav, Page, PageRoutes
-from relay.pages.render import choices, short, words
+from relay.pages.render import choices, moment_of
 from relay.pages.visit import LoadedList, NoteKind, Visit, problem
-from relay.schema.messages import DeliveryItem, MessageItem, MessagePage
+from relay.schema.messages import DeliveryItem, MessageItem, MessagePage, WaitView
 
 HERE: Final = "/ui/messages"
 LOOKED_INTO: Final = frozenset({"header", "payload"})
@@ -43,6 +43,7 @@ class MessageFilters(TypedDict, total=False):
     receiver: str
     owner: str
     status: str
+    state: str
     reason: str
     type: str
     since: str
@@ -66,19 +67,22 @@ class Chip(NamedTuple):
 
 
 class ListedRow(NamedTuple):
-    """A message as a row of the list. `text`: its state in words. `shown`: its most urgent deliveries; `more`: the
-    number of the others. `key` identifies the row; `pick`: the value of its box, empty if nothing can be replayed."""
+    """A message as a row of the list. `wait`, `reason`: of the delivery that gives it its state. `shown`: its most
+    urgent deliveries; `more`: the number of the others. `key` identifies the row; `pick`: the value of its box, empty
+    if nothing can be replayed. `next_at`: of its next attempt, Unix seconds; `is_due`: that time has passed."""
 
     item: MessageItem
     href: str
     key: str
     pick: str
-    state: str
-    text: str
+    wait: WaitView | None
+    reason: str | None
     shown: Sequence[DeliveryItem]
     more: int
     attempts: int
     last_status: int | None
+    next_at: float | None
+    is_due: bool
 
 
 class Picked(NamedTuple):
@@ -111,7 +115,7 @@ class Messages(Page):
         return visit.show(
             "messages.html",
             found=found,
-            rows=rows_of(found.items),
+            rows=rows_of(found.items, visit.renderer.now()),
             asked={name: query.get(name, "") for name in FILTERS},
             chips=chips(visit, query),
             live=live,
@@ -119,7 +123,7 @@ class Messages(Page):
             url_with=partial(url_with, visit),
             part=partial(part_url, visit),
             presets=[(text, url_with(visit, since=since or None, until=None), since) for since, text in PRESETS],
-            statuses=choices(ON_RECORD),
+            states=[("", "Any"), *((state, look_of(state).word) for state in STORED)],
             reasons=choices(tuple(REASONS)),
         )
 
@@ -127,7 +131,7 @@ class Messages(Page):
         if not LOOKED_INTO.isdisjoint(_filters(visit)):
             raise problem(400, "invalid-request", "This cannot be followed", _NOT_FOLLOWED)
         found = LoadedList(await _page(visit))
-        return visit.fragment("messages_rows.html", rows=rows_of(found.items))
+        return visit.fragment("messages_rows.html", rows=rows_of(found.items, visit.renderer.now()))
 
     async def chart(self, visit: Visit) -> web.StreamResponse:
         """The attempts of the range by the class of their responses. Sums of the history, whatever the filters."""
@@ -213,38 +217,35 @@ def chips(visit: Visit, query: MessageFilters) -> list[Chip]:
     ]
 
 
-def rows_of(items: Sequence[MessageItem]) -> list[ListedRow]:
-    return [_row(item) for item in items]
+def rows_of(items: Sequence[MessageItem], now: float) -> list[ListedRow]:
+    """`now`: Unix seconds."""
+    return [_row(item, now) for item in items]
 
 
-def _row(item: MessageItem) -> ListedRow:
-    deliveries = sorted(
-        item["deliveries"], key=lambda each: (each["status"] != "failed", each["status"] not in _UNFINISHED)
-    )
-    state, text = _state(item)
+def _row(item: MessageItem, now: float) -> ListedRow:
+    deliveries = sorted(item["deliveries"], key=lambda each: _rank(each["state"]))
+    first = deliveries[0] if deliveries else None
     statuses = {each["last_status"] for each in deliveries if each["last_status"]}
+    times = [at.timestamp() for each in deliveries if (at := moment_of(each["next_attempt_at"])) is not None]
     return ListedRow(
         item,
         path("/ui/messages/{}/{}", item["source_id"], item["message_id"]),
         f"{item['source_id']}\n{item['message_id']}",
         _pick(item),
-        state,
-        text,
+        None if first is None else first["waiting_for"],
+        None if first is None else first["reason"],
         deliveries[:_MOST_SHOWN],
         len(deliveries[_MOST_SHOWN:]),
         sum(each["attempts"] for each in deliveries),
         max(statuses, default=None),
+        min(times, default=None),
+        is_due=bool(times) and min(times) <= now,
     )
 
 
-def _state(item: MessageItem) -> tuple[str, str]:
-    """The state that a row shows, and its words."""
-    deliveries, failed = item["deliveries"], [one for one in item["deliveries"] if one["status"] == "failed"]
-    if failed and len(deliveries) > 1:
-        return "failed", f"{len(failed)} of {len(deliveries)} failed"
-    if failed:
-        return "failed", words(failed[0]["reason"] or "failed")
-    return item["status"], short(item["status"])
+def _rank(state: State) -> int:
+    """The place of a delivery among those of its message; that of a state of a newer relay is the last."""
+    return STATES.index(state) if state in STATES else len(STATES)
 
 
 async def _replayed(visit: Visit, chosen: Sequence[Picked]) -> tuple[str, NoteKind]:

@@ -192,18 +192,6 @@ def choices(values: Sequence[str]) -> list[tuple[str, str]]:
     return [("", "Any"), *((value, words(value)) for value in values)]
 
 
-_SHORT: Final = {
-    "delivered_to_receiver": "accepted",
-    "response_received_from_receiver": "answered",
-    "response_delivered_to_sender": "back at sender",
-}
-
-
-def short(state: object) -> str:
-    """A message's status in a word or two, for a list."""
-    return _SHORT.get(str(state), words(state))
-
-
 def visible(value: object) -> str:
     """Text of others with its control characters made visible: they reorder, hide or break what stands beside them."""
     return escape_control(str(value))
@@ -226,6 +214,6 @@ def compact(value: object) -> str:
 
 FILTERS: Final[tuple[Callable[..., str], ...]] = (
     *(clock, exact, iso, day_clock, size, duration, number, rate, percent),
-    *(tone, words, short, visible, pretty, path_part),
+    *(tone, words, visible, pretty, path_part),
 )
 """Filters of templates, by their names."""

@@ -77,7 +77,7 @@ async def test_a_row_never_overflows(visiting: Visiting, size: ViewportSize, tex
         assert wide <= has
         most = 2.5 * (await rows.nth(1).locator(".first").bounding_box())["height"]  # type: ignore[index]
         assert (await rows.first.locator(".second").bounding_box())["height"] <= most  # type: ignore[index]
-        await expect(rows.first).to_contain_text("1 of 5 failed")
+        await expect(rows.first).to_contain_text("Failed: rejected")
         await expect(rows.first).to_contain_text("and 2 more")
         await visitor.assert_accessible()
 
@@ -87,9 +87,27 @@ async def test_the_state_comes_first_and_the_payload_last(visiting: Visiting) ->
     async with scripted_pages(listing(one)) as api, visiting(api.url) as visitor:
         await visitor.open("/ui/messages")
         text = await visitor.page.locator(".rows > li").inner_text()
-        order = ["rejected", "build-4711", "push", "github", "ci", "1 attempt, 422", '{"ref": "main"}']
+        order = ["Failed: rejected", "build-4711", "push", "github", "ci", "1 attempt, 422", '{"ref": "main"}']
         places = [text.index(each) for each in order]
         assert places == sorted(places), text
+
+
+async def test_a_row_has_the_next_attempt_and_the_cause_of_a_wait(visiting: Visiting) -> None:
+    wait = {"kind": "rate", "since": at(1), "until": None, "detail": "10 a second"}
+    later, due = "2999-01-31T12:00:30Z", at(5)
+    rows = [
+        listed(message(delivery("ci", "arrived", next_attempt_at=later, last_status=503), message_id="m-later")),
+        listed(message(delivery("ci", "arrived", next_attempt_at=due), message_id="m-due")),
+        listed(message(delivery("ci", "arrived", waiting_for=wait), message_id="m-held")),
+    ]
+    async with scripted_pages(listing(*rows)) as api, visiting(api.url, timezone_id="UTC") as visitor:
+        await visitor.open("/ui/messages")
+        for place, texts in enumerate(
+            (("Retrying", "next at 12:00:30"), ("next attempt due",), ("Blocked: rate limit",))
+        ):
+            for text in texts:
+                await expect(visitor.page.locator(".rows > li").nth(place)).to_contain_text(text)
+        await visitor.assert_accessible()
 
 
 # --- chips ----------------------------------------------------------------------------------------------------------
@@ -104,15 +122,15 @@ async def test_filters_are_chips_in_one_line_and_in_the_url(visiting: Visiting, 
         await page.get_by_label("Message id begins with").fill("build-")
         await page.get_by_label("Receiver", exact=True).fill("ci")
         await visitor.assert_accessible()
-        await page.get_by_label("Status").select_option("failed")
+        await page.get_by_label("State").select_option("failed")
         await page.get_by_role("button", name="Search").click()
         await menu(page, "All")
         await page.get_by_role("link", name="24 hours").click()
         await page.wait_for_url("**since=24h**")
         await expect(page.get_by_role("link", name="Remove the filter receiver ci")).to_be_visible()
-        assert asked(api) == {"id": "build-", "receiver": "ci", "since": "24h", "status": "failed", "limit": "50"}
-        await page.get_by_role("link", name="Remove the filter status failed").click()
-        await expect(page.get_by_role("link", name="Remove the filter status failed")).to_have_count(0)
+        assert asked(api) == {"id": "build-", "receiver": "ci", "since": "24h", "state": "failed", "limit": "50"}
+        await page.get_by_role("link", name="Remove the filter state failed").click()
+        await expect(page.get_by_role("link", name="Remove the filter state failed")).to_have_count(0)
         assert asked(api) == {"id": "build-", "receiver": "ci", "since": "24h", "limit": "50"}
         [top, *others] = [await each.bounding_box() for each in await page.locator(".chips .chip:visible").all()]
         assert {round(each["y"]) for each in others if each} == {round(top["y"])}  # type: ignore[index]
@@ -323,10 +341,10 @@ async def test_a_click_on_a_class_of_the_chart_filters_the_list(visiting: Visiti
         assert asked(api, "/v1/stats") == {"by": "hour", "since": "24h", "receiver": "ci", "sums": "true"}
         await visitor.assert_accessible()
         await page.locator(".classes rect.bad").click()
-        await page.wait_for_url("**status=failed**")
+        await page.wait_for_url("**state=failed**")
         assert asked(api) == {
             "receiver": "ci",
-            "status": "failed",
+            "state": "failed",
             "since": "2026-11-22T14:00:00Z",
             "until": "2026-11-22T15:00:00Z",
             "limit": "50",

@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import Any, Final, cast
 
+from relay.domain.state import delivery_state, message_state
 from relay.schema.dead_letters import LetterView
 
 BEGUN: Final = datetime(2026, 11, 22, 14, 3, 7, 120_000, UTC).timestamp()
@@ -15,9 +16,13 @@ def at(seconds: float) -> str:
 
 
 def delivery(receiver: str = "ci", status: str = "response_delivered_to_sender", **values: Any) -> dict[str, Any]:
+    callback = values.get("callback") or {}
+    wait = values.get("waiting_for") or {}
+    known = {"attempts": values.get("attempts", 1), "wait": wait.get("kind"), "callback": callback.get("status")}
     return {
         "receiver": receiver,
         "status": status,
+        "state": delivery_state(status, reason=values.get("reason"), **known),  # type: ignore[arg-type]
         "generation": 0,
         "attempts": 1,
         "next_attempt_at": None,
@@ -39,6 +44,7 @@ def message(*deliveries: Mapping[str, Any], status: str = "arrived", **values: A
         "webhook_id": "msg_7b1hq2v3o5w6x7y8z9a0b1c2d3",
         "type": "push",
         "status": status,
+        "state": message_state((each["state"] for each in deliveries), "arrived"),
         "received_at": at(0),
         "at": {"topic": "from_sender", "partition": 3, "offset": 4711},
         "duplicate": False,
@@ -49,9 +55,12 @@ def message(*deliveries: Mapping[str, Any], status: str = "arrived", **values: A
 
 def listed(one: Mapping[str, Any], **values: Any) -> dict[str, Any]:
     """The same as an item of the list."""
-    names = ("receiver", "status", "generation", "attempts", "last_status", "reason", "detail")
+    names = ("receiver", "status", "state", "generation", "attempts", "last_status", "reason", "detail")
+    names += ("next_attempt_at", "waiting_for")
     shown = [{name: each[name] for name in names} | {"updated_at": at(60)} for each in one["deliveries"]]
-    kept = {name: one[name] for name in ("source_id", "message_id", "webhook_id", "type", "status", "received_at")}
+    kept = {
+        name: one[name] for name in ("source_id", "message_id", "webhook_id", "type", "status", "state", "received_at")
+    }
     return {**kept, "size": 2_114, "content_type": "application/json", "preview": None, "deliveries": shown, **values}
 
 

@@ -19,6 +19,7 @@ def test_a_message_without_a_delivery_has_a_row() -> None:
     item = {
         "source_id": "shop", "message_id": "m,1", "webhook_id": "msg_1", "type": None, "status": "arrived",
         "received_at": "2026-01-31T12:00:00Z", "size": 1, "content_type": None, "preview": 'a "b"', "deliveries": [],
+        "state": "queued",
     }  # fmt: skip
     [line] = csv_rows([item]).splitlines()  # type: ignore[list-item]
-    assert line == '2026-01-31T12:00:00Z,shop,"m,1",msg_1,,1,,arrived,,,,,,,,,"a ""b"""'
+    assert line == '2026-01-31T12:00:00Z,shop,"m,1",msg_1,,1,,arrived,queued,,,,,,,,,,"a ""b"""'

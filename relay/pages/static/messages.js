@@ -12,6 +12,7 @@
   const FORMS = {
     second: (at) => `${day(at)} ${two(at.getHours())}:${two(at.getMinutes())}:${two(at.getSeconds())}`,
     minute: (at) => `${day(at).slice(5)} ${two(at.getHours())}:${two(at.getMinutes())}`,
+    moment: (at) => FORMS.clock(at).slice(0, 8),
     clock: (at) => `${two(at.getHours())}:${two(at.getMinutes())}:${two(at.getSeconds())}.${String(at.getMilliseconds()).padStart(3, "0")}`,
   };
   const day = (at) => `${at.getFullYear()}-${two(at.getMonth() + 1)}-${two(at.getDate())}`;
