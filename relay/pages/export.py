@@ -63,7 +63,8 @@ def csv_rows(items: Iterable[MessageItem]) -> str:
 
 
 def _cells(item: MessageItem) -> Iterator[list[object]]:
-    for each in item["deliveries"] or [{}]:
+    deliveries: list[Mapping[str, object]] = [*item["deliveries"]]
+    for each in deliveries or [{}]:
         delivery: Mapping[str, object] = {
             **each,
             "delivery_status": each.get("status"),

@@ -90,7 +90,8 @@ async def _source(visit: Visit, text: str) -> Sequence[Match]:
     if not isinstance(await visit.result(visit.api.sources.get(text)), ApiError):
         return [Match("source", text, "", path("/ui/sources/{}", text))]
     page = await visit.load_list(visit.api.messages.page(source=text, limit=1))
-    return [Match("source", text, "", path("/ui/messages?source={}", text))] if page.items else []
+    known = any(item["source_id"] == text for item in page.items)
+    return [Match("source", text, "", path("/ui/messages?source={}", text))] if known else []
 
 
 async def _replay(visit: Visit, text: str) -> Sequence[Match]:

@@ -135,7 +135,9 @@ class Messages(Page):
 
     async def chart(self, visit: Visit) -> web.StreamResponse:
         """The attempts of the range by the class of their responses. Sums of the history, whatever the filters."""
-        return visit.show("messages_chart.html", **await chart_of(visit, _filters(visit), partial(part_url, visit)))
+        return visit.show(
+            "messages_chart.html", **await chart_of(visit, visit.filters(*FILTERS), partial(part_url, visit))
+        )
 
     async def export(self, visit: Visit) -> web.StreamResponse:
         """All messages that the filters match, as a file."""
@@ -203,7 +205,7 @@ def url_with(visit: Visit, **changes: str | None) -> str:
 
 def part_url(visit: Visit, part: str = "", **changes: str | None) -> str:
     """The list, or a part of it, with the filters of this page."""
-    query = {name: text for name, text in {**_filters(visit), **changes}.items() if text}
+    query = {name: text for name, text in {**visit.filters(*FILTERS), **changes}.items() if text}
     return str(URL(f"{HERE}/{part}" if part else HERE).with_query(query))
 
 

@@ -205,7 +205,7 @@ class DeliveryItem(TypedDict):
 class MessageItem(TypedDict):
     """A message as it is listed. `status`: the least advanced of its deliveries that are shown; `state`: as for a
     single message. `size`: bytes of its payload. `preview`: the beginning of a payload that is text, in one line; null
-    where bodies are not kept."""
+    where bodies are not kept, and in the live tail."""
 
     source_id: str
     message_id: str

@@ -86,6 +86,7 @@ def page_of(ids: Mapping[str, str]) -> str:
 async def shape_of(visitor: Visitor, page: str) -> dict[str, Any]:
     assert (await visitor.open(page)).status == 200
     await visitor.page.wait_for_load_state("domcontentloaded")
+    await visitor.page.wait_for_function("document.querySelector('.loading') === null")  # parts that come later
     await visitor.page.mouse.move(300, 300)
     found: dict[str, Any] = await visitor.page.evaluate(SHAPE)
     return found

@@ -7,6 +7,7 @@ import io
 import json
 from pathlib import Path
 from typing import Any, Final
+from urllib.parse import unquote
 
 import pytest
 from aiohttp import ClientError, ClientSession
@@ -247,7 +248,7 @@ async def test_an_action_in_the_drawer_leads_back_to_it(visiting: Visiting) -> N
         await expect(
             page.get_by_role("dialog", name="Message").get_by_role("heading", name="build-4711")
         ).to_be_visible()
-        assert page.url.endswith("?status=failed&open=github%2Fbuild-4711")
+        assert unquote(page.url).endswith("?status=failed&open=github/build-4711")
 
 
 # --- keys -----------------------------------------------------------------------------------------------------------

@@ -75,7 +75,7 @@ async def test_they_can_be_read_without_a_script(visiting: Visiting) -> None:
             "since is no time",
         ),
         ((503, problem("no-history", "No history", "none", 503)), "", "This relay keeps no history"),
-        ((503, problem("unavailable", "History is away", "not now", 503)), "", "can be opened all the same"),
+        ((503, problem("unavailable", "History is away", "not now", 503)), "", "can still be opened"),
         ({"items": [listed(message(delivery()))], "cursor": "x", "behind_s": 90.0}, "", "is 90 s behind"),
     ],
 )
@@ -132,7 +132,7 @@ async def test_the_list_goes_on_and_holds_still_under_a_hand(visiting: Visiting)
         page = visitor.page
         await visitor.open("/ui/messages")
         await page.get_by_role("link", name="Follow live").click()
-        await expect(page.get_by_text("Following")).to_be_visible()
+        await expect(page.get_by_text("Following", exact=True)).to_be_visible()
 
         def come(number: int) -> None:
             items = [listed(message(delivery(), message_id=f"new-{n}")) for n in range(number, 0, -1)]
@@ -263,7 +263,7 @@ async def test_a_message_is_edited_and_sent_again(visiting: Visiting, viewport: 
         await visitor.assert_fits()
         await page.get_by_role("button", name="Send the copy").click()
         await expect(page.get_by_role("status")).to_contain_text("The copy is sent.")
-        assert api.calls[-1] == Call("POST", f"{AT}/copies", {})
+        assert api.calls[-1] == Call("POST", f"{AT}/copies", None)
         await visitor.open(f"{PAGE}/copy")
         await page.get_by_label("Payload").fill('{\n  "ref": "fix"\n}\n')
         await page.get_by_label("Headers of its own").fill("x-team: core\nx-why: test")

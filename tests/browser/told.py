@@ -55,8 +55,10 @@ def message(*deliveries: Mapping[str, Any], status: str = "arrived", **values: A
 
 def listed(one: Mapping[str, Any], **values: Any) -> dict[str, Any]:
     """The same as an item of the list."""
-    names = ("receiver", "status", "state", "generation", "attempts", "last_status", "reason", "detail")
-    names += ("next_attempt_at", "waiting_for")
+    names = (
+        *("receiver", "status", "state", "generation", "attempts", "last_status", "reason", "detail"),
+        *("next_attempt_at", "waiting_for"),
+    )
     shown = [{name: each[name] for name in names} | {"updated_at": at(60)} for each in one["deliveries"]]
     kept = {
         name: one[name] for name in ("source_id", "message_id", "webhook_id", "type", "status", "state", "received_at")

@@ -16,9 +16,9 @@ JSON = {"Content-Type": "application/json"}
 FIRST = "/v1/sources/github/messages/m-1"
 
 
-async def send(rig: Rig, message_id: str = "m-1", payload: bytes = b'{"n": 1}', **headers: str) -> None:
-    named = {"ce-id": message_id, "ce-type": "push", "relay-header-x-team": "core", **JSON, **headers}
-    assert (await rig.request("POST", "/v1/sources/github/messages?receiver=ci", payload, named)).status == 202
+async def send(rig: Rig, more: Mapping[str, str] | None = None) -> None:
+    named = {"ce-id": "m-1", "ce-type": "push", "relay-header-x-team": "core", **JSON, **(more or {})}
+    assert (await rig.request("POST", "/v1/sources/github/messages?receiver=ci", b'{"n": 1}', named)).status == 202
 
 
 async def copy(rig: Rig, target: str = FIRST, key: Mapping[str, str] | None = None, **body: Any) -> Reply:
@@ -47,6 +47,7 @@ async def test_a_copy_is_a_new_message_with_the_content_of_the_original() -> Non
         shown = document(await rig.get(f"/v1/sources/github/messages/{view['message_id']}"))
         assert shown["copy_of"] == "m-1"
         assert "copy_of" not in document(await rig.get(FIRST))
+        assert document(await rig.request("POST", f"{FIRST}/copies"))["copy_of"] == "m-1"
         assert document(await copy(rig))["message_id"] != view["message_id"]
 
 
@@ -76,8 +77,8 @@ async def test_a_copy_of_a_copy_refers_to_that_one() -> None:
 @pytest.mark.parametrize("message_id", ["ü" * (MAX_ID_BYTES // 2), "x" * MAX_ID_BYTES, "a b%2F"])
 async def test_any_id_has_copies(message_id: str) -> None:
     async with running_api() as rig:
-        await send(rig, **{"ce-id": "".join(f"%{byte:02X}" for byte in message_id.encode())})
         encoded = "".join(f"%{byte:02X}" for byte in message_id.encode())
+        await send(rig, {"ce-id": encoded})
         reply = await copy(rig, f"/v1/sources/github/messages/{encoded}")
         assert (reply.status, document(reply)["copy_of"]) == (202, message_id)
         assert document(reply)["message_id"].startswith(copies_prefix("github", message_id))
@@ -124,6 +125,6 @@ async def test_an_unknown_message_has_no_copy() -> None:
 )
 async def test_a_copy_takes_the_rights_to_send_and_to_read(scopes: tuple[str, ...], status: int) -> None:
     async with running_api(api_key=SETTING) as rig:
-        await send(rig, **ADMIN)
+        await send(rig, ADMIN)
         key = bearer(await rig.keys.make(*scopes, now=rig.clock.time()))
         assert (await copy(rig, key=key)).status == status

@@ -159,6 +159,7 @@ def _message(record: Record, directory: Directory) -> TailedEvent | None:
         "received_at": rfc3339(record.timestamp_ms / 1000),
         "size": len(message.payload),
         "content_type": message.content_type,
+        "preview": None,
         "deliveries": _deliveries(to, record.timestamp_ms),
     }
     at_ms, origin = record.timestamp_ms, record.coordinate
