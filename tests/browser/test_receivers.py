@@ -68,7 +68,7 @@ async def test_the_list_shows_how_each_is_and_is_narrowed(tmp_path: Path, visiti
     async with relay_with_receivers(tmp_path) as dev, visiting(dev.url) as visitor:
         await log_in(visitor, "/ui/receivers")
         rows = visitor.page.locator("tbody tr")
-        await expect(rows.filter(has_text="ci").first).to_contain_text("idle")
+        await expect(rows.filter(has_text="ci").first).to_contain_text("healthy")
         await visitor.page.get_by_label("Owner").fill("globex")
         await press(visitor, "Filter")
         await expect(rows).to_have_count(1)
