@@ -4,6 +4,7 @@ The advice is looked up by the API's own terms: the wait kind, the failure reaso
 """
 
 from collections.abc import Mapping
+from http import HTTPStatus
 from typing import Final, NamedTuple
 
 from relay.domain.progress import WaitKind
@@ -201,6 +202,14 @@ def advice_on_end(reason: str | None, last_status: int | None = None) -> str:
 def of_callback(advice: str) -> str:
     """Advice about a receiver, reworded for a sender's callback."""
     return advice.replace("the receiver's", "the callback's")
+
+
+def status_words(status: int) -> str:
+    """`503 Service Unavailable`."""
+    try:
+        return f"{status} {HTTPStatus(status).phrase}"
+    except ValueError:
+        return str(status)
 
 
 def _advice_on_attempt(reason: str | None, status: int | None) -> str:

@@ -3,9 +3,7 @@
 The words are those of `relay.domain.advice`; what the API itself advises about a delivery comes first.
 """
 
-from http import HTTPStatus
-
-from relay.domain.advice import ERRORS, STATUSES, WAITS, Cause, advice_on_end, of_callback
+from relay.domain.advice import ERRORS, STATUSES, WAITS, Cause, advice_on_end, of_callback, status_words
 from relay.domain.attempt import OF_SENDER
 from relay.schema.attempts import AttemptItem
 from relay.schema.messages import DeliveryView, WaitView
@@ -55,11 +53,3 @@ def _of(attempt: AttemptItem, cause: Cause) -> Cause:
 def plain(text: str) -> str:
     """Without the marks of code."""
     return text.replace("`", "")
-
-
-def status_words(status: int) -> str:
-    """`503 Service Unavailable`."""
-    try:
-        return f"{status} {HTTPStatus(status).phrase}"
-    except ValueError:
-        return str(status)

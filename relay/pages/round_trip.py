@@ -10,7 +10,8 @@ from itertools import groupby, pairwise
 from math import sqrt
 from typing import Final
 
-from relay.pages.causes import attempt_cause, end_advice, ruling_words, status_words, wait_cause
+from relay.domain.advice import status_words
+from relay.pages.causes import attempt_cause, end_advice, ruling_words, wait_cause
 from relay.schema.attempts import AttemptItem
 from relay.schema.messages import AnswerView, CallbackView, DeliveryView, MessageView, WaitView
 

@@ -1,0 +1,366 @@
+"""The kinds of incidents in one table: severity, title, the sentence with its names and numbers, and the one action.
+Also which kind the result of an attempt is. Pure."""
+
+from collections.abc import Callable, Mapping
+from datetime import UTC, datetime
+from typing import Final, Literal, NamedTuple
+from urllib.parse import quote
+
+from relay.domain.advice import ERRORS, status_words
+from relay.domain.incident import Incident, Kind, Party
+from relay.domain.reasons import is_of_callback, reason_class
+
+Severity = Literal["error", "warning"]
+ActionKind = Literal[
+    "secret", "url", "callback", "resume", "verify", "discard", "replay", "configure", "worker", "look"
+]
+"""How an incident is mended: a form for the secret, the URL or the callback; a call (`resume`, `verify`, `discard` of
+the message in front, `replay`); or work elsewhere: the entry's settings, a process to start, the doctor."""
+
+
+class KindRow(NamedTuple):
+    """`cause`: title; `{why}` is the last result. `sentence`: what happens, from the subject on. `action`: its label.
+    `patience_s`: how long it has to last before it is published."""
+
+    severity: Severity
+    cause: str
+    sentence: Callable[[Incident, str], str]
+    action: ActionKind
+    label: str
+    patience_s: float = 0.0
+
+
+class IncidentAction(NamedTuple):
+    """`href`: the page where it is done."""
+
+    kind: ActionKind
+    label: str
+    href: str
+
+
+def page_of(id: str) -> str:
+    """The page of an incident, below the relay's public URL."""
+    return f"/ui/incidents/{id}"
+
+
+# --- which kind a result is ---------------------------------------------------------------------------------------
+
+_OF_FAILURE: Final[Mapping[str, Kind]] = {
+    "blocked": "address_blocked",
+    "tls": "tls",
+    "dns": "dns",
+    "dns_silent": "dns",
+    "invalid_url": "wrong_url",
+    "no_token": "credentials",
+    "unauthorized": "credentials",
+}
+_OF_STATUS: Final[Mapping[int, Kind]] = {
+    **dict.fromkeys((401, 403, 407), "credentials"),
+    **dict.fromkeys((301, 302, 303, 307, 308, 404, 405), "wrong_url"),
+    **dict.fromkeys((400, 406, 409, 411, 413, 414, 415, 422, 431), "rejected"),
+    410: "gone",
+}
+_OF_REASON: Final[Mapping[str, Kind]] = {
+    "gone": "gone",
+    "rejected": "rejected",
+    "answer_timeout": "no_answer",
+    "receiver_forgot": "no_answer",
+    "backlog_full": "backlog",
+}
+_TIMEOUT: Final = ("connect_timeout", "disconnected", "dns_silent", "invalid_header", "invalid_url")
+_FAILURES: Final = (*_TIMEOUT, *(kind for kind in ERRORS if kind not in _TIMEOUT))
+"""The longer names first: some contain others."""
+
+
+def kind_of_attempt(status: int | None, failure: str | None) -> Kind:
+    """The kind of cause that the failed attempt with this result has. `failure`: of the NoResponse."""
+    if status is not None:
+        return _OF_STATUS.get(status, "failing")
+    return _OF_FAILURE.get(failure or "", "failing")
+
+
+def party_of_letter(receiver: str, source_id: str, reason: str) -> Party:
+    """The party at fault for a dead letter."""
+    if is_of_callback(reason):
+        return Party("source", source_id)
+    match reason_class(reason):
+        case "sender":
+            return Party("source", source_id or "-")
+        case "receiver":
+            return Party("receiver", receiver)
+        case "system":
+            return Party("relay", reason)
+
+
+def kind_of_letter(reason: str, status: int | None, detail: str) -> Kind:
+    """The kind of cause that dead letters with this reason have. `status`, `detail`: of the newest one."""
+    if is_of_callback(reason):
+        return "callback"
+    match reason_class(reason):
+        case "sender":
+            return "invalid_messages"
+        case "system":
+            return "relay_fault"
+        case "receiver":
+            by_attempt = kind_of_attempt(status, failure_in(detail) if status is None else None)
+            return by_attempt if by_attempt not in ("failing", "rejected") else _OF_REASON.get(reason, by_attempt)
+
+
+def failure_in(detail: str) -> str | None:
+    """The kind of NoResponse in a text of `relay.domain.failure.failure_detail`."""
+    words = detail.partition("; the last: ")[2] or detail
+    return next((kind for kind in _FAILURES if kind.replace("_", " ") in words.lower()), None)
+
+
+def result_words(status: int | None, failure: str | None) -> str:
+    """`401 Unauthorized`, or what the lack of a response means; empty if neither is known."""
+    if status is not None:
+        return status_words(status)
+    if failure is None:
+        return ""
+    return ERRORS[failure].title if failure in ERRORS else failure.replace("_", " ")
+
+
+# --- sentences ----------------------------------------------------------------------------------------------------
+
+_NUMBERS: Final = [
+    "zero",
+    "one",
+    "two",
+    "three",
+    "four",
+    "five",
+    "six",
+    "seven",
+    "eight",
+    "nine",
+    "ten",
+    "eleven",
+    "twelve",
+]
+_SHOWN: Final = 3
+
+
+def number(count: int) -> str:
+    """In words up to twelve, as in running text."""
+    return _NUMBERS[count] if count < len(_NUMBERS) else f"{count:,}"
+
+
+def since_words(since: float, now: float) -> str:
+    """`since 04:54 UTC`, with the day if it was another one."""
+    at, today = datetime.fromtimestamp(since, UTC), datetime.fromtimestamp(now, UTC)
+    day = "" if at.date() == today.date() else f"{at.day} {at.strftime('%b')} "
+    return f"since {day}{at.strftime('%H:%M')} UTC"
+
+
+def counted(count: int, one: str, more: bool = False) -> str:
+    """`1 message`, `187 messages`, `500 or more messages`."""
+    return f"{count:,}{' or more' if more else ''} {one}{'' if count == 1 and not more else 's'}"
+
+
+def summary(incident: Incident, now: float) -> str:
+    """The incident in a sentence or two, with names and numbers. `now`: Unix seconds."""
+    sentence = KINDS[incident.kind].sentence(incident, since_words(incident.opened_at, now))
+    return " ".join(filter(None, (sentence, _waiting(incident), _innocent(incident))))
+
+
+def cause(incident: Incident) -> str:
+    """The title of its cause."""
+    facts = incident.facts
+    status = "" if facts.status is None else f" ({facts.status})"
+    return KINDS[incident.kind].cause.format(why=facts.why or "no success", status=status, name=incident.party.name)
+
+
+def action(incident: Incident) -> IncidentAction:
+    """The one action that mends it."""
+    row = KINDS[incident.kind]
+    if row.action == "worker":
+        return IncidentAction("worker", row.label, "/ui/workers?served=false")
+    if row.action == "look":
+        return IncidentAction("look", row.label, "/ui/doctor")
+    if row.action == "configure" and incident.party.type == "source":
+        return IncidentAction("configure", row.label, f"/ui/sources/{quote(incident.party.name, safe='')}")
+    return IncidentAction(row.action, row.label, page_of(incident.id))
+
+
+def _waiting(incident: Incident) -> str:
+    of = {"callback": "result", "no_worker": "record", "lag": "record", "retention": "record"}.get(
+        incident.kind, "message"
+    )
+    if not incident.waiting:
+        return ""
+    text = counted(incident.waiting, of, incident.facts.letters_more)
+    return f"{text} {'waits' if incident.waiting == 1 and not incident.facts.letters_more else 'wait'}."
+
+
+def _innocent(incident: Incident) -> str:
+    """Receivers whose dead letters are not theirs."""
+    facts = incident.facts
+    if incident.kind != "callback" or not facts.receivers_all:
+        return ""
+    if facts.receivers_all == 1:
+        return f"The receiver {facts.receivers[0]} is not to blame."
+    shown = f": {', '.join(facts.receivers)}" if facts.receivers_all <= _SHOWN else ""
+    return f"{number(facts.receivers_all).capitalize()} receivers are not to blame{shown}."
+
+
+def _why(incident: Incident) -> str:
+    return f" ({incident.facts.why})" if incident.facts.why else ""
+
+
+def _at_host(incident: Incident) -> str:
+    return f" at {incident.facts.host}" if incident.facts.host else ""
+
+
+def _condition(incident: Incident) -> str:
+    return f"; {incident.facts.condition}" if incident.facts.condition else ""
+
+
+def _items(incident: Incident) -> str:
+    items = incident.facts.items
+    more = f" and {len(items) - _SHOWN} more" if len(items) > _SHOWN else ""
+    return ", ".join(items[:_SHOWN]) + more
+
+
+def _detail(incident: Incident) -> str:
+    return f": {incident.facts.detail.rstrip('.')}" if incident.facts.detail else ""
+
+
+def _callback(one: Incident, since: str) -> str:
+    results = "every result" if one.facts.every else "results"
+    verb = "rejects" if one.facts.status is not None and one.facts.status < 500 else "fails for"
+    return f"{one.party.name}'s callback{_at_host(one)} {verb} {results} {since}{_why(one)}{_condition(one)}."
+
+
+def _of_receiver(does: str) -> Callable[[Incident, str], str]:
+    def sentence(one: Incident, since: str) -> str:
+        return f"{one.party.name}{_at_host(one)} {does} {since}{_why(one)}{_condition(one)}."
+
+    return sentence
+
+
+def _address(what: str) -> Callable[[Incident, str], str]:
+    def sentence(one: Incident, since: str) -> str:
+        return f"{what.format(name=one.party.name, host=one.facts.host or 'its host')} {since}{_condition(one)}."
+
+    return sentence
+
+
+def _with_detail(what: str) -> Callable[[Incident, str], str]:
+    def sentence(one: Incident, since: str) -> str:
+        return f"{what.format(name=one.party.name, why=one.facts.why)} {since}{_detail(one)}."
+
+    return sentence
+
+
+def _head_of_line(one: Incident, since: str) -> str:
+    facts = one.facts
+    behind = "1 message waits" if one.waiting == 1 else f"{one.waiting:,} messages wait"
+    return (
+        f"{behind} at {one.party.name} behind {facts.message_id!r} of source {facts.source_id!r} {since}{_detail(one)}."
+    )
+
+
+def _no_worker(one: Incident, since: str) -> str:
+    role = one.party.name
+    return f"No process serves {_items(one)} {since}. Start one with the role {role} (relay run --roles {role})."
+
+
+KINDS: Final[Mapping[Kind, KindRow]] = {
+    "store_away": KindRow(
+        "error", "A part of the relay is away", _with_detail("{name} is away"), "look", "See the doctor", 5.0
+    ),
+    "retention": KindRow(
+        "error",
+        "Unread records are deleted, or will be",
+        _with_detail("The log deletes records of {name} that were not read,"),
+        "worker",
+        "See the lanes",
+    ),
+    "no_worker": KindRow("error", "No worker serves a topic", _no_worker, "worker", "See the lanes", 20.0),
+    "relay_fault": KindRow(
+        "error", "The relay failed", _with_detail("Messages failed in the relay itself ({name})"), "replay", "Replay"
+    ),
+    "configuration": KindRow(
+        "error",
+        "Its settings cannot be used",
+        _with_detail("The settings of {name} cannot be used"),
+        "configure",
+        "See the settings",
+    ),
+    "callback": KindRow("error", "The callback fails: {why}", _callback, "callback", "Mend the callback"),
+    "credentials": KindRow(
+        "error",
+        "The receiver rejected our credentials{status}",
+        _of_receiver("rejects our credentials"),
+        "secret",
+        "Change the secret",
+    ),
+    "address_blocked": KindRow(
+        "error",
+        "The address is blocked",
+        _address("The relay may not call {host}, the address of {name},"),
+        "url",
+        "Change the URL",
+    ),
+    "tls": KindRow("error", "The TLS handshake fails", _with_detail("TLS with {name} fails"), "url", "Change the URL"),
+    "dns": KindRow(
+        "error",
+        "The host name is not known",
+        _address("The name {host} of {name} is not known"),
+        "url",
+        "Change the URL",
+    ),
+    "wrong_url": KindRow(
+        "error", "There is nothing at its URL{status}", _of_receiver("has nothing at its URL"), "url", "Change the URL"
+    ),
+    "gone": KindRow("error", "It said that it is gone (410)", _of_receiver("says that it is gone"), "resume", "Resume"),
+    "disabled": KindRow(
+        "error",
+        "It was switched off after a long outage",
+        _of_receiver("is switched off after a long outage"),
+        "resume",
+        "Resume",
+    ),
+    "failing": KindRow("error", "It fails: {why}", _of_receiver("fails"), "resume", "Send again", 6.0),
+    "head_of_line": KindRow("warning", "A message holds up others", _head_of_line, "discard", "Discard the message"),
+    "rejected": KindRow("warning", "It rejects messages{status}", _of_receiver("rejects messages"), "replay", "Replay"),
+    "no_answer": KindRow(
+        "warning", "It accepts messages and does not answer", _of_receiver("does not answer"), "replay", "Replay"
+    ),
+    "backlog": KindRow(
+        "warning", "Too many messages wait for it", _of_receiver("does not keep up"), "replay", "Replay"
+    ),
+    "lag": KindRow(
+        "warning", "Records wait for long", _with_detail("{name} is behind"), "worker", "See the lanes", 30.0
+    ),
+    "invalid_messages": KindRow(
+        "warning",
+        "Messages cannot be routed: {why}",
+        _with_detail("{name} sends messages that fail ({why})"),
+        "replay",
+        "Replay",
+    ),
+    "warning": KindRow("warning", "The relay needs attention", _with_detail("{name}"), "look", "See the doctor", 30.0),
+    "unverified": KindRow(
+        "warning",
+        "Its URL is not verified",
+        _with_detail("{name} is sent nothing before its URL is verified,"),
+        "verify",
+        "Verify",
+    ),
+    "paused": KindRow("warning", "It is paused", _with_detail("{name} is paused"), "resume", "Resume"),
+}
+"""By kind, in the order of urgency."""
+PATIENCE_S: Final[Mapping[Kind, float]] = {kind: row.patience_s for kind, row in KINDS.items()}
+
+
+def replay_selection(incident: Incident) -> dict[str, object] | None:
+    """The selection of the replay that belongs to it, as `POST /v1/replays` takes it; None without dead letters."""
+    facts = incident.facts
+    if not facts.letters:
+        return None
+    chosen: dict[str, object] = {incident.party.type: incident.party.name, "reason": list(facts.reasons)}
+    if incident.party.type == "relay":
+        del chosen["relay"]
+    return chosen
