@@ -24,11 +24,22 @@ from msgspec import Struct
 
 from relay.domain.hold import Hold
 from relay.domain.identity import MessageId
+from relay.domain.incident import Incident, Marks, PersonMark, Verb
 from relay.domain.quota import Quota
 from relay.log.port import TopicPartition
 from relay.state.attempts import BeginAsk, Settlement, Verdict
 from relay.state.read_model import FailedEntry as FailedEntry
-from relay.state.read_model import LastResponse, Openings, ParkedHead, Served, Sign, Statistics, Tally, Watched
+from relay.state.read_model import (
+    LastAttempt,
+    LastResponse,
+    Openings,
+    ParkedHead,
+    Served,
+    Sign,
+    Statistics,
+    Tally,
+    Watched,
+)
 from relay.state.replies import Refusal
 from relay.state.rows import Arrival, Due, DueAsk, Mark, MessageRow, Parked, ParkedLife, Row, RowKey
 
@@ -116,6 +127,13 @@ class EndpointHealth:
     failures: int
     failing_for_s: float = 0.0
     hold: Hold | None = None
+
+
+class StoredIncidents(NamedTuple):
+    """Incidents by id, and the marks that people made, by the id of the incident."""
+
+    incidents: Mapping[str, Incident]
+    marks: Mapping[str, Marks]
 
 
 class State(Protocol):
@@ -375,8 +393,26 @@ class State(Protocol):
         """Works while tags are not ready."""
         ...
 
+    async def last_attempts(self, owners: Sequence[str]) -> list[LastAttempt | None]:
+        """The latest attempt of each owner in a tally of the last day. Works while tags are not ready."""
+        ...
+
     async def last_response(self, owner: str) -> LastResponse | None:
         """The last response in a tally of the last day. Works while the tag is not ready."""
+        ...
+
+    # incidents: hints, for display and notices; these methods work while tags are not ready
+    async def incidents(self) -> StoredIncidents:
+        """All stored incidents. Those that this release cannot read are left out."""
+        ...
+
+    async def keep_incidents(self, kept: Sequence[Incident], dropped: Sequence[str] = ()) -> None:
+        """Store these, and remove those with the ids `dropped`, with their marks. Only one process calls it."""
+        ...
+
+    async def mark_incident(self, id: str, verb: Verb, mark: PersonMark) -> PersonMark:
+        """Store that a person acknowledged or resolved an occurrence. Returns the mark in effect: the first one of the
+        occurrence."""
         ...
 
     # read-only queries

@@ -22,6 +22,7 @@ from tests.contract.state_contract import (
 from tests.contract.state_endpoints_contract import EndpointsContract, FailedContract
 from tests.contract.state_hints_contract import HintsContract
 from tests.contract.state_in_flight_contract import InFlightContract
+from tests.contract.state_incidents_contract import IncidentsContract
 from tests.contract.state_key_use_contract import KeyUseContract
 from tests.contract.state_lanes_contract import LanesContract
 from tests.contract.state_onlooker_contract import OnlookerContract
@@ -59,6 +60,7 @@ class StateContract(
     UnseenContract,
     QuotasContract,
     StatisticsContract,
+    IncidentsContract,
     KeyUseContract,
 ):
     pass

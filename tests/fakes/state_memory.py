@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 
 from relay.domain.errors import StateRecovering
 from relay.domain.identity import MessageId
+from relay.domain.incident import Incident, Marks
 from relay.log.port import Coordinate, TopicPartition
 from relay.state.port import Counts, FailedEntry, Gap, HintTopic, Lane
 from relay.state.read_model import LastResponse, Sign, Statistics
@@ -100,6 +101,8 @@ class Memory:
         self._responses: dict[str, tuple[LastResponse, float]] = {}
         self._told: dict[tuple[int, str], tuple[int, float]] = {}
         self._charged: dict[tuple[str, int], tuple[int, float]] = {}
+        self._incidents: dict[str, Incident] = {}
+        self._marks: dict[str, Marks] = {}
 
     @property
     def server_now(self) -> float:

@@ -2,8 +2,10 @@
 
 from collections.abc import Sequence
 
+from relay.domain.incident import Incident, Marks, PersonMark, Verb
 from relay.domain.statistics import HOURS, sum_of
-from relay.state.read_model import LastResponse, Statistics, Tally
+from relay.state.port import StoredIncidents
+from relay.state.read_model import LastAttempt, LastResponse, Statistics, Tally
 from relay.state.rows import tag_of
 from tests.fakes.state_memory import Memory
 
@@ -43,6 +45,27 @@ class StatisticsKept(Memory):
     async def last_response(self, owner: str) -> LastResponse | None:
         known, until = self._responses.get(owner, (None, 0.0))
         return known if self.now < until else None
+
+    async def last_attempts(self, owners: Sequence[str]) -> list[LastAttempt | None]:
+        return [self._kept(owner).last for owner in owners]
+
+    async def incidents(self) -> StoredIncidents:
+        return StoredIncidents(dict(self._incidents), dict(self._marks))
+
+    async def keep_incidents(self, kept: Sequence[Incident], dropped: Sequence[str] = ()) -> None:
+        self._incidents |= {one.id: one for one in kept}
+        for id in dropped:
+            self._incidents.pop(id, None)
+            self._marks.pop(id, None)
+
+    async def mark_incident(self, id: str, verb: Verb, mark: PersonMark) -> PersonMark:
+        known = self._marks.get(id, Marks())
+        before = known.acknowledged if verb == "acknowledge" else known.resolved
+        if before is not None and before.opened_at == mark.opened_at:
+            return before
+        name = "acknowledged" if verb == "acknowledge" else "resolved"
+        self._marks[id] = known._replace(**{name: mark})
+        return mark
 
     async def statistics(self, owners: Sequence[str]) -> list[Statistics]:
         return [self._shown(owner) for owner in owners]

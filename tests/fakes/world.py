@@ -83,7 +83,14 @@ class Known(NoMoves):
 
 class SilentReporter:
     def report_failure(
-        self, receiver: str, reason: str, reason_class: str, stage: str, attempts: int, last_status: int | None
+        self,
+        receiver: str,
+        reason: str,
+        reason_class: str,
+        stage: str,
+        attempts: int,
+        last_status: int | None,
+        incident: str | None = None,
     ) -> None:
         return
 

@@ -6,6 +6,7 @@ from contextlib import AbstractAsyncContextManager
 import msgspec
 
 from relay.domain.hold import Hold
+from relay.domain.incident import Incident, PersonMark, Verb
 from relay.log.port import TopicPartition
 from relay.state.port import (
     Balance,
@@ -19,8 +20,19 @@ from relay.state.port import (
     LaneEnds,
     Remains,
     Restored,
+    StoredIncidents,
 )
-from relay.state.read_model import LastResponse, Openings, ParkedHead, Served, Sign, Statistics, Tally, Watched
+from relay.state.read_model import (
+    LastAttempt,
+    LastResponse,
+    Openings,
+    ParkedHead,
+    Served,
+    Sign,
+    Statistics,
+    Tally,
+    Watched,
+)
 from relay.state.redis import wire
 from relay.state.redis.calls import Decode
 from relay.state.redis.problems import about_servers, check, problems_of
@@ -32,6 +44,7 @@ from relay.state.replies import REFUSALS, refused
 from relay.state.rows import TAGS, Parked, RowKey
 
 _ALL_OF_TAG = ""
+_TAG_OF_INCIDENTS = tag_of("incidents")
 _RESTORED = (Restored.FINISHED, Restored.THERE, Restored.PUT_BACK)
 
 _texts: Decode[str] = msgspec.msgpack.Decoder(list[list[str] | bool]).decode
@@ -203,9 +216,28 @@ class RedisState(Records):
         found = await self._calls.run("statistics", parts, wire.decode_statistics)
         return batch.join(found, wire.WireStatistics.statistics)
 
+    async def last_attempts(self, owners: Sequence[str]) -> list[LastAttempt | None]:
+        batch = TagBatch(owners, [tag_of(owner) for owner in owners])
+        parts = [(tag, encode(part)) for tag, part in batch.parts()]
+        return batch.join(await self._calls.run("last_attempts", parts, wire.decode_raws), wire.last_attempt)
+
     async def last_response(self, owner: str) -> LastResponse | None:
         [found] = await self._calls.run("last_response", [(tag_of(owner), encode([owner]))], wire.decode_response)
         return wire.last_response(found[0]) if found else None
+
+    # incidents
+    async def incidents(self) -> StoredIncidents:
+        [found] = await self._calls.run("incidents", [(_TAG_OF_INCIDENTS, b"")], wire.decode_raws)
+        return wire.stored_incidents(found)
+
+    async def keep_incidents(self, kept: Sequence[Incident], dropped: Sequence[str] = ()) -> None:
+        arguments = encode((list(map(wire.encode_incident, kept)), list(dropped)))
+        await self._calls.run("keep_incidents", [(_TAG_OF_INCIDENTS, arguments)], numbers)
+
+    async def mark_incident(self, id: str, verb: Verb, mark: PersonMark) -> PersonMark:
+        part = _TAG_OF_INCIDENTS, encode(wire.encode_mark(id, verb, mark))
+        [[found]] = await self._calls.run("mark_incident", [part], wire.decode_raws)
+        return wire.mark_of(found)
 
     # read-only queries
     def hints(self, about: HintTopic = "ends") -> AbstractAsyncContextManager[AsyncIterator[bytes]]:

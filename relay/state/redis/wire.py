@@ -3,15 +3,17 @@
 As in `record_wire`, times are milliseconds, and values are MessagePack arrays.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from typing import Final, Literal
 
 import msgspec
 
 from relay.domain.hold import Hold, HoldReason
+from relay.domain.incident import Incident, Marks, PersonMark, Verb
 from relay.domain.statistics import NUMBERS, Counted
 from relay.log.port import Coordinate, TopicPartition
-from relay.state.port import Balance, Charge, EndpointHealth, FailedEntry
+from relay.state.port import Balance, Charge, EndpointHealth, FailedEntry, StoredIncidents
 from relay.state.read_model import (
     LastAttempt,
     LastResponse,
@@ -202,6 +204,10 @@ class WireStatistics(msgspec.Struct, array_like=True):
         return Statistics(hours, None if isinstance(self.last, int) else _decode_last(text_bytes(self.last[1])))
 
 
+def last_attempt(found: msgspec.Raw) -> LastAttempt | None:
+    return _decode_last(data) if (data := text_bytes(found)) else None
+
+
 def encode_tally(tally: Tally) -> tuple[object, ...]:
     last, response = tally.last, tally.response
     kept = response is not None and raw(_encode_last(response))
@@ -216,3 +222,38 @@ def last_response(found: msgspec.Raw) -> LastResponse:
 
 
 decode_statistics: Final = msgspec.msgpack.Decoder(list[list[WireStatistics] | bool]).decode
+
+
+# --- incidents --------------------------------------------------------------------------------------------------
+
+_encode_incident: Final = msgspec.msgpack.Encoder().encode
+_decode_incident: Final = msgspec.msgpack.Decoder(Incident).decode
+_decode_mark: Final = msgspec.msgpack.Decoder(PersonMark).decode
+decode_raws: Final = msgspec.msgpack.Decoder(list[list[msgspec.Raw] | bool]).decode
+
+
+def encode_incident(one: Incident) -> tuple[object, ...]:
+    return one.id, raw(_encode_incident(one))
+
+
+def encode_mark(id: str, verb: Verb, mark: PersonMark) -> tuple[object, ...]:
+    return f"{id}/{verb}", f"{mark.opened_at:.3f}", raw(_encode_incident(mark))
+
+
+def mark_of(found: msgspec.Raw) -> PersonMark:
+    return _decode_mark(text_bytes(found))
+
+
+def stored_incidents(found: Sequence[msgspec.Raw]) -> StoredIncidents:
+    """From the fields and values of the hash. A newer release may have stored kinds that are unknown here."""
+    incidents, marks = dict[str, Incident](), dict[str, Marks]()
+    for field, value in zip(map(text_bytes, found[::2]), map(text_bytes, found[1::2]), strict=True):
+        id, _, verb = field.decode().partition("/")
+        with suppress(msgspec.MsgspecError, UnicodeDecodeError):
+            if not verb:
+                incidents[id] = _decode_incident(value)
+                continue
+            mark = _decode_mark(value.partition(b"\n")[2])
+            known = marks.get(id, Marks())
+            marks[id] = known._replace(acknowledged=mark) if verb == "acknowledge" else known._replace(resolved=mark)
+    return StoredIncidents(incidents, marks)
