@@ -18,6 +18,8 @@ from msgspec import structs
 from relay.domain.dead_letter import MOVED, DeadLetter, identity_of, original_headers, parse_dead_letter
 from relay.domain.hop import KEEP_HEADER, LIFE_HEADER, NO_RECEIVER, Hop, json_object, result_headers
 from relay.domain.identity import DeliveryId
+from relay.domain.incident import incident_id
+from relay.domain.incident_kinds import kind_of_letter, party_of_letter
 from relay.domain.notice import MEDIA_TYPE, notice_body
 from relay.domain.reasons import DISCARDED, is_of_callback, reason_class
 from relay.domain.topics import Topics
@@ -35,8 +37,17 @@ class Reporter(Protocol):
     """Reports failures; never raises, never blocks, and may drop."""
 
     def report_failure(
-        self, receiver: str, reason: str, reason_class: str, stage: str, attempts: int, last_status: int | None
-    ) -> None: ...
+        self,
+        receiver: str,
+        reason: str,
+        reason_class: str,
+        stage: str,
+        attempts: int,
+        last_status: int | None,
+        incident: str | None = None,
+    ) -> None:
+        """`incident`: id of the incident that the failure belongs to."""
+        ...
 
 
 Gather = Callable[[FailedEntry, int], None]
@@ -91,6 +102,14 @@ def entry_of(work: Failure) -> FailedEntry:
     )
 
 
+def incident_of(work: Failure) -> str:
+    """The id of the incident that the failure belongs to."""
+    letter = work.letter
+    kind = kind_of_letter(letter.reason, letter.last_status, letter.detail)
+    party = party_of_letter(work.receiver or NO_RECEIVER, work.source_id or "", letter.reason)
+    return incident_id(party, kind)
+
+
 def is_listed(work: Failure) -> bool:
     """Whether it may need an operator's attention."""
     return work.letter.reason != DISCARDED
@@ -135,6 +154,7 @@ class FailedMessages:
                 letter.stage,
                 letter.attempts,
                 letter.last_status,
+                incident_of(work),
             )
         if self._on_the_way_back(letter) or not work.source_id or not work.message_id:
             return Done()

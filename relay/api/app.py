@@ -26,6 +26,7 @@ from relay.api.failed import FailedResource
 from relay.api.health import Health, require_start
 from relay.api.history.resource import HistoryResource
 from relay.api.inbound import InboundResource, Redelivery
+from relay.api.incidents import IncidentList, IncidentsResource
 from relay.api.intake import Intake
 from relay.api.keys import KeysResource, KeyUse
 from relay.api.landing import PEOPLE
@@ -33,6 +34,7 @@ from relay.api.limits import ApiLimits
 from relay.api.messages import MessageResource, MessagesResource
 from relay.api.origin_check import refuse_strangers
 from relay.api.overview.resource import OverviewResource
+from relay.api.overview.snapshot import Looker
 from relay.api.pages import PagesResource
 from relay.api.payloads import PayloadsResource
 from relay.api.problems import middleware_of, problem_details
@@ -161,6 +163,8 @@ def _messages(
 
 def _operation(context: ApiContext, uses: KeyUse, callers: Callers) -> list[object]:
     """What an operator looks at, and who may call."""
+    looker = Looker(context)
+    incidents = IncidentList(context, looker)
     return [
         FailedResource(context),
         ReceiversResource(context),
@@ -169,7 +173,8 @@ def _operation(context: ApiContext, uses: KeyUse, callers: Callers) -> list[obje
         KeysResource(context, uses),
         SessionsResource(context, callers),
         AuditResource(context),
-        OverviewResource(context),
+        OverviewResource(context, looker, incidents),
+        IncidentsResource(context, incidents),
         SettingsResource(context),
     ]
 

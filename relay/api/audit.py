@@ -27,6 +27,7 @@ from relay.api.route import LIMIT, READING, DocumentedResponse, Example, Paramet
 from relay.api.view import rfc3339
 from relay.domain.audit import AuditLine, Fact, Outcome, bounded, decode_line, encode_line
 from relay.domain.errors import InvalidRecord, LogUnavailable, RecordTooLarge
+from relay.domain.topics import Topics
 from relay.engine.supervision import end
 from relay.log.port import Log, NewRecord, Record
 from relay.schema.operation import AuditPage
@@ -291,25 +292,31 @@ class AuditResource:
         A line for each request that changed something, was refused for its rights, or failed in between. Lines are kept
         on the topic `audit`, usually for 90 days.
         """
-        found = await self._newest(limit + 1, cursor)
+        found = await _newest(self._log, self._topics, limit + 1, cursor)
         items = [line for _, line in found[:limit]]
         following = str(found[limit - 1][0]) if len(found) > limit else None
         return json_response(200, AuditPage(items=items, cursor=following))
 
-    async def _newest(self, most: int, before: int | None) -> list[tuple[int, AuditLine]]:
-        """With their offsets."""
-        topic = self._topics.audit
-        spans = await self._log.backlogs({topic: self._topics.group(_GROUP)})
-        if not spans:
-            raise Problem(UNAVAILABLE, f"There is no topic {topic}: `relay topics apply` makes it.")
-        first, end = spans[0].first, spans[0].end if before is None else min(before, spans[0].end)
-        found: list[tuple[int, AuditLine]] = []
-        while end > first and len(found) < most:
-            start = max(first, end - most)
-            read = [each async for batch in self._log.scan(topic, 0, start=start, end=end) for each in batch]
-            found += _lines(read)
-            end = start
-        return found[:most]
+
+async def newest_lines(log: Log, topics: Topics, most: int) -> list[AuditLine]:
+    """The newest lines, the newest first. Raises LogUnavailable."""
+    return [line for _, line in await _newest(log, topics, most, None)]
+
+
+async def _newest(log: Log, topics: Topics, most: int, before: int | None) -> list[tuple[int, AuditLine]]:
+    """With their offsets."""
+    topic = topics.audit
+    spans = await log.backlogs({topic: topics.group(_GROUP)})
+    if not spans:
+        raise Problem(UNAVAILABLE, f"There is no topic {topic}: `relay topics apply` makes it.")
+    first, end = spans[0].first, spans[0].end if before is None else min(before, spans[0].end)
+    found: list[tuple[int, AuditLine]] = []
+    while end > first and len(found) < most:
+        start = max(first, end - most)
+        read = [each async for batch in log.scan(topic, 0, start=start, end=end) for each in batch]
+        found += _lines(read)
+        end = start
+    return found[:most]
 
 
 def _lines(records: list[Record]) -> list[tuple[int, AuditLine]]:

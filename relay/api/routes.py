@@ -13,6 +13,7 @@ from relay.api.failed import FailedResource
 from relay.api.health import Health
 from relay.api.history.resource import HistoryResource
 from relay.api.inbound import InboundResource
+from relay.api.incidents import IncidentsResource
 from relay.api.keys import KeysResource
 from relay.api.messages import MessageResource, MessagesResource
 from relay.api.overview.resource import OverviewResource
@@ -62,6 +63,7 @@ RESOURCES: Final[tuple[type, ...]] = (
     TailResource,
     SessionsResource,
     OverviewResource,
+    IncidentsResource,
     SettingsResource,
     AuditResource,
     DoctorResource,

@@ -21,17 +21,16 @@ from relay.api.waiting import (
     of_delivery,
 )
 from relay.domain.directory import Directory
-from relay.domain.errors import InvalidRecord, LogUnavailable
 from relay.domain.filters import FilterInput
-from relay.domain.hop import decode_hop
 from relay.domain.identity import DeliveryId
 from relay.domain.message import Message
 from relay.domain.ordering import order_digest
 from relay.domain.receiver import Endpoint, Receiver, Source
 from relay.domain.topics import SHARED, Topics, lane_of
-from relay.engine.parked_copy import parked_key, unwrap
+from relay.engine.parked_copy import parked_key
+from relay.incidents.stuck import named
 from relay.log.partitioner import partition_of
-from relay.log.port import Coordinate, LogReader, Record, TopicPartition, read_each
+from relay.log.port import Coordinate, LogReader, TopicPartition, read_each
 from relay.state.port import State
 from relay.state.read_model import UNSERVED_S, LineHead, Served, unusable_at
 from relay.state.rows import RowKey, Stage, delivery_row
@@ -249,14 +248,3 @@ class WaitContext:
 def _owner(one: FoundDelivery, source: Source) -> str:
     """Of the endpoint that a delivery, or its result, is on its way to."""
     return f"r:{one.delivery.receiver}" if one.row.stage in _WAITING else f"s:{source.source_id}"
-
-
-def named(copy: Record | None) -> tuple[str, str]:
-    """Source and message of a parked copy; empty where it has just gone."""
-    try:
-        if copy is not None:
-            delivery = decode_hop(unwrap(copy).record.headers).delivery
-            return delivery.source_id, delivery.message_id
-    except (InvalidRecord, LogUnavailable):  # LogUnavailable: a newer release's
-        pass
-    return "", ""

@@ -15,7 +15,7 @@ import msgspec
 from relay.client.call import Asyncio, Blocking, Iteration, Loop, M, Method, Resource, every, route
 from relay.client.errors import ApiError, ClientError, RelayUnreachable, WaitTimeout
 from relay.client.http import JSON, Http, Response, decoded, path
-from relay.client.resources import EventTypes, Failed, Keys, Messages, Receivers, Replays, Sessions, Sources
+from relay.client.resources import EventTypes, Failed, Incidents, Keys, Messages, Receivers, Replays, Sessions, Sources
 from relay.client.sse import ServerSentEvent
 from relay.domain.forwarding import PREFIX
 from relay.schema.attempts import AttemptItem
@@ -58,6 +58,7 @@ class RelayApi(Resource[M]):
         super().__init__(http, loop)
         self.messages = Messages[M](http, loop)
         self.failed = Failed[M](http, loop)
+        self.incidents = Incidents[M](http, loop)
         self.replays = Replays[M](http, loop)
         self.receivers = Receivers[M](http, loop)
         self.sources = Sources[M](http, loop)

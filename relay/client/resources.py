@@ -11,6 +11,7 @@ from relay.client.http import Response
 from relay.schema.attempts import AttemptItem, AttemptPage
 from relay.schema.dead_letters import LetterPage, LetterView, WholeLetter
 from relay.schema.event_types import EventTypePage, EventTypeView
+from relay.schema.incidents import IncidentDetail, IncidentPage, IncidentView
 from relay.schema.keys import KeyPage, KeyView, NewKey
 from relay.schema.messages import MessageItem, MessagePage, MessageView
 from relay.schema.receivers import (
@@ -36,6 +37,7 @@ _EVENT_TYPE = "/v1/event-types/{type}"
 _LETTER = "/v1/failed/{partition}/{offset}"
 _RECEIVER = "/v1/receivers/{name}"
 _SOURCE = "/v1/sources/{source}"
+_INCIDENT = "/v1/incidents/{id}"
 
 
 class Messages(Resource[M]):
@@ -132,6 +134,35 @@ class Failed(Resource[M]):
     @route("POST", _LETTER + "/discard")
     def discard(self, partition: int, offset: int) -> OneView:
         """End it for good, and notify its sender."""
+
+
+class Incidents(Resource[M]):
+    """Causes of failures: `AsyncRelay.incidents`."""
+
+    @route("GET", "/v1/incidents")
+    def page(
+        self,
+        *,
+        state: Iterable[Literal["open", "acknowledged", "resolved"]] = (),
+        party: Iterable[str] = (),
+        limit: int | None = None,
+        cursor: str | None = None,
+    ) -> IncidentPage:
+        """Incidents, the newest first: one page. `party`: only of these receivers, sources, or parts of the relay."""
+
+    list = every(page, IncidentView)
+
+    @route("GET", _INCIDENT)
+    def get(self, id: str) -> IncidentDetail:
+        """An incident with its evidence, and what was tried."""
+
+    @route("POST", _INCIDENT + "/acknowledge", safe=True)
+    def acknowledge(self, id: str) -> IncidentDetail:
+        """Say that you are on it. The first one counts."""
+
+    @route("POST", _INCIDENT + "/resolve", safe=True)
+    def resolve(self, id: str) -> IncidentDetail:
+        """Resolve it by hand; it is reopened if its cause is observed again."""
 
 
 class Replays(Resource[M]):

@@ -5,8 +5,8 @@ without an owner gets all events.
 
 Events must not cause each other in a loop. A failed delivery of an event is not an event, and no receiver gets events
 about itself. If a subscriber of these events goes offline or comes back, only receivers without an owner get that
-event, and only if the subscriber has an owner. Subscribers of the same feed get only the events that end when an
-operator resumes the receiver.
+event, and only if the subscriber has an owner; likewise of incidents about it. Subscribers of the same feed get only
+the events that end when an operator resumes the receiver.
 """
 
 from collections.abc import Iterable, Iterator
@@ -19,14 +19,18 @@ from relay.domain.coordinate import Coordinate
 from relay.domain.directory import Directory
 from relay.domain.errors import InvalidRecord
 from relay.domain.identity import OWN_SOURCE, is_receiver_name
+from relay.domain.incident import Incident, Kind, PartyType
+from relay.domain.incident_kinds import cause, page_of, summary
 from relay.domain.message import Message
 from relay.domain.receiver import Receiver
+from relay.domain.timestamps import rfc3339
 
 Turn = Literal["receiver.offline", "receiver.back", "receiver.disabled", "receiver.gone"]
+Change = Literal["incident.opened", "incident.resolved"]
 FAILED: Final = "message.failed"
-_BY_ITSELF: Final = frozenset({"receiver.offline", "receiver.back"})
+_BY_ITSELF: Final = frozenset({"receiver.offline", "receiver.back", *get_args(Change)})
 """Types of events that occur and end without an operator."""
-_TYPES: Final = frozenset({*get_args(Turn), FAILED})
+_TYPES: Final = frozenset({*get_args(Turn), *get_args(Change), FAILED})
 _CONTENT_TYPE: Final = "application/json"
 
 
@@ -70,6 +74,35 @@ class MessagesFailed(TypedDict):
     examples: list[FailedExample]
 
 
+class EventParty(TypedDict):
+    """The party at fault."""
+
+    type: PartyType
+    name: str
+
+
+class IncidentEvent(TypedDict):
+    """An incident was opened or resolved. `receiver`: null unless it is the party at fault. `resolved_by`: null if it
+    was resolved without help. `path`: the incident in the API; `page`: the incident in the web UI."""
+
+    type: Change
+    receiver: str | None
+    owner: str | None
+    id: str
+    kind: Kind
+    party: EventParty
+    summary: str
+    cause: str
+    opened_at: str | None
+    resolved_at: str | None
+    resolved_by: str | None
+    count: int
+    waiting: int
+    at: str | None
+    path: str
+    page: str
+
+
 _DETAILS: Final[dict[Turn, str]] = {
     "receiver.offline": "It does not answer. The relay sends it only a ping from time to time, until it answers one.",
     "receiver.back": "It has answered a ping; waiting messages are now sent.",
@@ -106,7 +139,34 @@ def example_of(source_id: str, message_id: str, reason: str, attempts: int, at: 
     }
 
 
-def message_of(event: ReceiverEvent | MessagesFailed, mark: str) -> Message:
+def change_of(change: Change, one: Incident, owner: str | None, now: float) -> IncidentEvent:
+    """The event about an incident. `now`: Unix seconds."""
+    return {
+        "type": change,
+        "receiver": receiver_of(one),
+        "owner": owner,
+        "id": one.id,
+        "kind": one.kind,
+        "party": {"type": one.party.type, "name": one.party.name},
+        "summary": summary(one, now),
+        "cause": cause(one),
+        "opened_at": rfc3339(one.opened_at),
+        "resolved_at": None if one.resolved_at is None else rfc3339(one.resolved_at),
+        "resolved_by": one.resolved_by,
+        "count": one.count,
+        "waiting": one.waiting,
+        "at": rfc3339(now),
+        "path": f"/v1/incidents/{one.id}",
+        "page": page_of(one.id),
+    }
+
+
+def receiver_of(one: Incident) -> str | None:
+    """The receiver at fault, if it is one."""
+    return one.party.name if one.party.type == "receiver" and is_receiver_name(one.party.name) else None
+
+
+def message_of(event: ReceiverEvent | MessagesFailed | IncidentEvent, mark: str) -> Message:
     """The event as a message. `mark`: unique among events of its type and receiver, and the same in every process that
     notices it, so that it is published once."""
     id = f"{event['type']}:{event['receiver'] or '-'}:{mark}"

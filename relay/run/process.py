@@ -27,6 +27,8 @@ from relay.domain.identity import MessageId
 from relay.domain.topics import Topics
 from relay.engine.recovery import Holding, Recovery
 from relay.engine.supervision import Supervisor, end, telling, unless_stopped
+from relay.incidents.reader import IncidentReader
+from relay.incidents.watch import EVERY_S, IncidentWatch
 from relay.log.port import Log
 from relay.recovery.rebuilding import Rebuilding
 from relay.replay.runner import ReplayRunner
@@ -39,7 +41,7 @@ from relay.run.supervisor import LIFELINE
 from relay.run.telemetry_part import TelemetryPart
 from relay.state.port import State
 from relay.telemetry.logging import get_logger
-from relay.watch.lag import BacklogWatch, HistoryWatch, LagWatch
+from relay.watch.lag import BacklogWatch, HistoryWatch, LagWatch, LeasedLook
 from relay.watch.lane_migration import LaneMigration
 from relay.watch.readiness import ClockWatch, ParkedWatch, report_draining, warnings_of, watch_part
 from relay.watch.registry import NAMES_SHOWN, FileWatch, MovedEndpoints, count_refused, follow_registry, log_unknown
@@ -116,8 +118,11 @@ class Relay:
             ring,
             member,
             ready=lambda: self._trouble,
-            warnings=partial(warnings_of, self._parked_watch, self._topic_watch, self._clock, registry),
+            warnings=self._warnings,
         )
+
+    def _warnings(self) -> Mapping[str, str | None]:
+        return warnings_of(self._parked_watch, self._topic_watch, self._clock, self.registry)
 
     def _new_recovery(self) -> Recovery:
         context = self._context
@@ -252,7 +257,12 @@ class Relay:
         yield "moves", LaneMigration(*stores, self.registry, clock, owner=owner, room=room).run()
         yield "replays", ReplayRunner(*stores, self._api.desk, clock, owner=owner, room=room).run()
         yield "backlog watch", BacklogWatch(*stores, lanes.own, clock, metrics, owner).run()
-        yield "lag watch", LagWatch(*stores, lanes.own, clock, metrics, owner).run()
+        lags = LagWatch(*stores, lanes.own, clock, metrics, owner)
+        yield "lag watch", lags.run()
+        reader = IncidentReader(*stores, self.registry, clock, lambda: self._trouble, self._warnings)
+        incidents = IncidentWatch(reader, context.state, lags.look, clock, metrics, [self._telemetry.events.changed])
+        leased = LeasedLook(context.state, clock, "incident-watch", owner)
+        yield "incident watch", leased.run(incidents.look, incidents.idle, EVERY_S)
         # others may lack the right to read its topics
         if (history := self._history.store) is not None and context.plan.roles & {API, HISTORY}:
             yield "history watch", HistoryWatch(history, *stores, clock, metrics, owner).run()

@@ -77,8 +77,9 @@ class ActionView(TypedDict):
 
 
 class AttentionView(TypedDict):
-    """What needs attention. `subject`: a receiver, `source/callback`, topic, or part. `message`: that it is about, as
-    with `held_up`: others wait behind it, and it keeps failing."""
+    """An unresolved incident. `subject`: a receiver, `source/callback`, a source, or a part or role of the relay.
+    `message`: that it is about, as with `held_up`: others wait behind it, and it keeps failing. `incident`: its id;
+    `cause`: its title; `label`: of the action that mends it, and `page`: where that is done."""
 
     kind: AlertKind
     severity: Literal["error", "warning"]
@@ -87,6 +88,10 @@ class AttentionView(TypedDict):
     detail: str
     action: ActionView | None
     message: MessageRef | None
+    incident: str
+    cause: str
+    label: str
+    page: str
 
 
 class HistoryNowView(TypedDict):

@@ -31,6 +31,10 @@ EVENTS: Final[dict[str, str]] = {
     "clock_off": "The clocks of this machine and Redis differ.",
     "clock_right": "They agree again.",
     "state_clock_set_back": "The clock of Redis was set back by `seconds`; rates, pauses and retries are unaffected.",
+    # incidents
+    "incident_opened": "A cause of failures was found: `/ui/incidents/<incident>` says which, and what to do.",
+    "incident_resolved": "It is over; `by` is who resolved it by hand.",
+    "notice_not_sent": "A notice about incidents could not be sent, for the logged reason.",
     # loss of the state
     "state_not_ready": "Redis has lost its memory, or another server answers: the lanes concerned are stopped.",
     "recovery_begun": "References of parked messages are restored from the log.",

@@ -109,6 +109,7 @@ class Metrics:
     own_events_dropped_total = _counter(
         "Events of the relay itself that were dropped, as too many waited for the log, by type", "type"
     )
+    incidents_open = _gauge("Unresolved incidents, by kind and severity", "kind", "severity")
     held_up_total = _counter(
         "Attempts after the second that failed while later messages of the same order key waited", "receiver"
     )

@@ -18,6 +18,7 @@ from urllib.parse import urlencode
 
 from relay.domain.errors import UserError
 from relay.domain.identity import is_receiver_name
+from relay.domain.incident_kinds import page_of as incident_page
 from relay.domain.reasons import REASONS
 from relay.telemetry.throttle import Throttle
 
@@ -36,7 +37,8 @@ _EVENT_KEYS: Final = frozenset(
 )
 _TAGS: Final = frozenset({"receiver", "reason", "reason_class", "stage", "page"})
 _EXTRA: Final = frozenset(
-    {"attempts", "last_status", "suppressed", "partition", "offset", "phase", "work_event", "times", "link"}
+    {"attempts", "last_status", "suppressed", "partition", "offset", "phase", "work_event", "times"}
+    | {"link", "incident"}
 )
 _EXCEPTION_KEYS: Final = frozenset({"type", "module"})
 _MECHANISM_KEYS: Final = frozenset({"type", "handled", "exception_id", "parent_id", "is_exception_group"})
@@ -78,7 +80,14 @@ class SentryReporter:
             raise UserError("SENTRY_DSN is not a DSN; it looks like https://<key>@<host>/<project>") from None
 
     def report_failure(
-        self, receiver: str, reason: str, reason_class: str, stage: str, attempts: int, last_status: int | None
+        self,
+        receiver: str,
+        reason: str,
+        reason_class: str,
+        stage: str,
+        attempts: int,
+        last_status: int | None,
+        incident: str | None = None,
     ) -> None:
         """A dead letter. Only the class `system` is an error that pages an operator; the others are warnings.
 
@@ -108,6 +117,7 @@ class SentryReporter:
                     "last_status": last_status,
                     "suppressed": suppressed,
                     **self._link(page_of(receiver, reason)),
+                    **({} if incident is None else self._link(incident_page(incident), "incident")),
                 },
             }
         )
@@ -134,8 +144,8 @@ class SentryReporter:
             self._client.close(timeout=timeout_s)
             self._client = None
 
-    def _link(self, page: str) -> dict[str, str]:
-        return {} if self._pages is None else {"link": f"{self._pages}{page}"}
+    def _link(self, page: str, name: str = "link") -> dict[str, str]:
+        return {} if self._pages is None else {name: f"{self._pages}{page}"}
 
     def _admit(self, key: tuple[str, str]) -> int | None:
         return self._throttle.admit(key, self._now()) if self._client is not None else None

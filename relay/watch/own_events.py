@@ -15,15 +15,19 @@ from relay.domain.directory import Directory
 from relay.domain.errors import InvalidRecord, RelayError, Unavailable
 from relay.domain.hop import NO_RECEIVER
 from relay.domain.identity import OWN_SOURCE
+from relay.domain.incident import Incident
 from relay.domain.message import Message, message_headers
 from relay.domain.own_events import (
     FAILED,
+    Change,
     FailedExample,
     MessagesFailed,
     Turn,
+    change_of,
     example_of,
     hearers,
     message_of,
+    receiver_of,
     turn_of,
 )
 from relay.domain.timestamps import rfc3339
@@ -53,6 +57,15 @@ class _Turned:
     turn: Turn
     receiver: str
     since: float | None
+    at: float
+
+
+@dataclass(frozen=True, slots=True)
+class _Changed:
+    """`at`: when it was noticed, Unix seconds."""
+
+    change: Change
+    incident: Incident
     at: float
 
 
@@ -96,7 +109,7 @@ class OwnEvents:
         self._clock = clock
         self._patience = patience
         self._metrics = metrics
-        self._queue: deque[_Turned | _Batch] = deque()
+        self._queue: deque[_Turned | _Changed | _Batch] = deque()
         self._gathering: dict[str | None, _Batch] = {}
         self._sent: OrderedDict[str, None] = OrderedDict()
         self._news = asyncio.Event()
@@ -110,6 +123,11 @@ class OwnEvents:
         """A receiver's state has changed; may be called repeatedly."""
         if self._is_wanted(turn, receiver):
             self._put(_Turned(turn, receiver, since, self._clock.time()))
+
+    def changed(self, change: Change, incident: Incident) -> None:
+        """An incident was opened or resolved."""
+        if self._is_wanted(change, receiver_of(incident)):
+            self._put(_Changed(change, incident, self._clock.time()))
 
     def failed(self, entry: FailedEntry, attempts: int) -> None:
         """A message has failed for good, and is listed."""
@@ -144,9 +162,9 @@ class OwnEvents:
             self._drop(event_type)
             return False
 
-    def _put(self, event: _Turned | _Batch) -> None:
+    def _put(self, event: _Turned | _Changed | _Batch) -> None:
         if len(self._queue) >= MOST:
-            self._drop(event.turn if isinstance(event, _Turned) else FAILED)
+            self._drop(_type_of(event))
             return
         self._queue.append(event)
         self._news.set()
@@ -193,7 +211,7 @@ class OwnEvents:
             del self._gathering[batch.receiver]
             self._put(batch)
 
-    async def _send(self, event: _Turned | _Batch) -> None:
+    async def _send(self, event: _Turned | _Changed | _Batch) -> None:
         try:
             message = await self._patience.until_done("look at a receiver", partial(self._message, event))
             if message is None or message.message_id in self._sent:
@@ -201,7 +219,7 @@ class OwnEvents:
             record = NewRecord(self._topic, OWN_SOURCE.encode(), message.payload, message_headers(message))
             await self._patience.until_done("send an event", partial(self._log.append, [record]))
         except RelayError as error:  # for example if the record is too large for the log
-            self._drop(event.turn if isinstance(event, _Turned) else FAILED)
+            self._drop(_type_of(event))
             _log.warning("own_event_not_told", problem=str(error))
             return
         self._remember(message)
@@ -212,10 +230,14 @@ class OwnEvents:
             self._sent.popitem(last=False)
         self._metrics.own_events_total.labels(message.event_type or "").inc()
 
-    async def _message(self, event: _Turned | _Batch) -> Message | None:
+    async def _message(self, event: _Turned | _Changed | _Batch) -> Message | None:
         """None if it no longer holds. Raises Unavailable."""
         if isinstance(event, _Batch):
             return self._of_batch(event)
+        if isinstance(event, _Changed):
+            one = event.incident
+            change = change_of(event.change, one, self._owner_of(receiver_of(one)), event.at)
+            return message_of(change, f"{one.id}-{round(one.opened_at * 1000)}-{one.reopened}")
         since = event.since
         if since is None:
             [health] = await self._state.endpoints([f"r:{event.receiver}"])
@@ -246,3 +268,13 @@ class OwnEvents:
         """Raises Unavailable."""
         known = None if name is None else self._directory.receiver(name) or self._directory.removed(name)
         return known.owner if known else None
+
+
+def _type_of(event: _Turned | _Changed | _Batch) -> str:
+    match event:
+        case _Turned(turn):
+            return turn
+        case _Changed(change):
+            return change
+        case _Batch():
+            return FAILED

@@ -224,6 +224,7 @@ async def test_bodies_that_are_sent_are_as_described() -> None:
     found = await openapi()
     hooks = found["webhooks"]
     own = {f"receiver.{turn}" for turn in ("offline", "back", "disabled", "gone")} | {"message.failed"}
+    own |= {"incident.opened", "incident.resolved"}
     assert set(hooks) == {"delivery", "result", "failure", "ping", "verification"} | own
     content = hooks["ping"]["post"]["requestBody"]["content"]["application/json"]
     body = ping_request(Endpoint("https://receiver.example/"), "1", now=NOW, user_agent="relay").body

@@ -34,7 +34,14 @@ class Reports:
         self.told: list[tuple[object, ...]] = []
 
     def report_failure(
-        self, receiver: str, reason: str, reason_class: str, stage: str, attempts: int, last_status: int | None
+        self,
+        receiver: str,
+        reason: str,
+        reason_class: str,
+        stage: str,
+        attempts: int,
+        last_status: int | None,
+        incident: str | None = None,
     ) -> None:
         self.told.append((receiver, reason, reason_class, stage, attempts, last_status))
 

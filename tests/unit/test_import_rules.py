@@ -25,7 +25,7 @@ CLIENT_LIBRARIES: Final = frozenset(
     )
 )
 PORTS: Final = {
-    "log": {"port", "partitioner"},
+    "log": {"port", "partitioner", "checks"},
     "state": {"port", "replies", "rows", "attempts", "read_model", "lanes", "lease"},
     "delivery": {"port"},
     "history": {"port", "lag"},
@@ -47,6 +47,7 @@ MAY_IMPORT: Final = {
     "recovery": {"domain", "port", "clock", "control", "engine", "workers", "telemetry", "recovery"},
     "replay": {"domain", "port", "clock", "engine", "workers", "control", "telemetry", "recovery", "replay"},
     "checks": {"domain", "port", "clock", "config", "control", "adapter", "egress", "engine", "telemetry", "checks"},
+    "incidents": {"domain", "port", "clock", "engine", "workers", "control", "telemetry", "incidents"},
     "api": {
         "domain",
         "schema",
@@ -58,6 +59,7 @@ MAY_IMPORT: Final = {
         "control",
         "telemetry",
         "replay",
+        "incidents",
         "adapter",
         "api",
     },

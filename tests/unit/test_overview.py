@@ -1,13 +1,11 @@
-"""What needs somebody first, how fast records pass, and who serves a lane: pure."""
-
-from dataclasses import replace
+"""How fast records pass, and who serves a lane: pure."""
 
 import pytest
 
-from relay.api.overview.alerts import MANY_FAILED, MOST, AlertInput, EndpointNow, FailedNow, Item, StuckLine, attention
-from relay.api.overview.snapshot import Passed, counted, passed, rates, why_stuck
+from relay.api.overview.snapshot import FailedNow, Passed, counted, passed, rates
 from relay.domain.coordinate import Coordinate
 from relay.domain.topics import Topics
+from relay.incidents.stuck import why_stuck
 from relay.log.port import Backlog, TopicPartition
 from relay.state.lanes import LaneNow, lanes_of, to_be_read
 from relay.state.port import FailedEntry
@@ -21,86 +19,6 @@ TOPICS = Topics("t-")
 def lane(topic: str = "t-to_receiver_ci", partition: int = 0, *, seen_s: float | None = 1.0, end: int = 10) -> LaneNow:
     backlog = Backlog("t-relay.to-receiver", TopicPartition(topic, partition), 0, end, 4)
     return LaneNow(backlog, "to-receiver", "ci", seen_s)
-
-
-def kinds(items: list[Item]) -> list[str]:
-    return [item.kind for item in items]
-
-
-def test_nothing_needs_anybody_where_all_is_well() -> None:
-    assert attention(AlertInput(NOW, [lane()])) == []
-
-
-def test_the_most_urgent_comes_first() -> None:
-    endpoints = [
-        EndpointNow("paused", False, "paused", NOW - 5, "paused"),
-        EndpointNow("failing", False, "failing", NOW - 5, "its breaker is open"),
-        EndpointNow("gone", False, "paused", NOW - 5, "it said 410", gone=True),
-    ]
-    seen = AlertInput(
-        NOW,
-        [lane(seen_s=None)],
-        endpoints,
-        [FailedNow("ci", "exhausted", MANY_FAILED, NOW)],
-        {"broken": "the variable CI_SECRET is not set"},
-        {"state": "refused"},
-        {"clock": "40 s off"},
-    )
-    found = attention(seen)
-    assert kinds(found) == ["part_away", "no_worker", "refused", "gone", "failing", "failed", "warning", "paused"]
-    assert [item.severity for item in found] == ["error"] * 4 + ["warning"] * 4
-
-
-def test_a_topic_that_nobody_serves_is_one_item_that_says_what_to_do() -> None:
-    lanes = [lane(partition=number, seen_s=UNSERVED_S + 50 + number) for number in range(3)]
-    [item] = attention(AlertInput(NOW, lanes))
-    assert (item.subject, item.since) == ("t-to_receiver_ci", NOW - UNSERVED_S - 52)
-    assert item.detail.startswith("no process serves it; 18 records wait.")
-    assert "relay run --roles to-receiver" in item.detail
-    [item] = attention(AlertInput(NOW, [*lanes, lane(partition=3)]))
-    assert item.detail.startswith("3 of its partitions:")
-
-
-def test_what_may_help_is_a_call_of_the_api() -> None:
-    callback = EndpointNow("a/b", True, "paused", None, "paused")
-    [item] = attention(AlertInput(NOW, endpoints=[callback]))
-    assert item.subject == "a/b/callback"
-    assert item.action is not None
-    assert item.action[:3] == ("Resume", "POST", "/v1/sources/a%2Fb/callback/resume")
-    [item] = attention(AlertInput(NOW, failed=[FailedNow("ci", "exhausted", 9, NOW)], since="2026-01-01T00:00:00Z"))
-    assert item.action is not None
-    assert item.action.body == {"receiver": "ci", "reason": "exhausted", "since": "2026-01-01T00:00:00Z"}
-
-
-@pytest.mark.parametrize(
-    ("reason", "count", "told"),
-    [("exhausted", 4, False), ("exhausted", 5, True), ("poison", 1, True)],
-)
-def test_dead_letters_are_told_of_when_they_are_many_or_ours(reason: str, count: int, told: bool) -> None:
-    assert bool(attention(AlertInput(NOW, failed=[FailedNow("ci", reason, count, NOW)]))) == told
-
-
-def test_records_that_were_deleted_unread_are_told_of() -> None:
-    gone = replace(lane(), backlog=lane().backlog._replace(first=7))
-    assert kinds(attention(AlertInput(NOW, [gone]))) == ["unread_lost"]
-
-
-STUCK = StuckLine("ci", "a/b", "m 1", 3, "attempt 4 did not succeed: 500")
-
-
-def test_a_message_that_holds_others_up_is_named_with_what_came_of_it() -> None:
-    [item] = attention(AlertInput(NOW, stuck=[STUCK]))
-    assert (item.kind, item.severity, item.subject, item.message) == ("held_up", "warning", "ci", ("a/b", "m 1"))
-    assert item.detail == "3 messages wait behind 'm 1' of source 'a/b': attempt 4 did not succeed: 500"
-    assert item.action is not None
-    assert item.action[:3] == ("Discard", "POST", "/v1/sources/a%2Fb/messages/m%201/deliveries/ci/discard")
-
-
-def test_where_a_receiver_takes_nothing_its_heads_are_no_matter_of_their_own() -> None:
-    down = EndpointNow("ci", False, "failing", NOW, "its breaker is open")
-    assert kinds(attention(AlertInput(NOW, endpoints=[down], stuck=[STUCK]))) == ["failing"]
-    callback = EndpointNow("ci", True, "paused", NOW, "paused")
-    assert kinds(attention(AlertInput(NOW, endpoints=[callback], stuck=[STUCK]))) == ["held_up", "paused"]
 
 
 @pytest.mark.parametrize(
@@ -127,13 +45,6 @@ def test_who_serves_a_lane_and_what_is_in_flight_is_as_of_a_sign_that_is_fresh()
     signs = [Served(1.0, (), "host-1-a", 5), Served(UNSERVED_S + 1, (), "host-2-b", 7), Served(1.0, ())]
     found = lanes_of(TOPICS, backlogs, signs)
     assert [(one.process, one.in_flight) for one in found] == [("host-1-a", 5), (None, 0), (None, 0)]
-
-
-def test_there_is_an_end_to_it_and_nothing_steers_a_terminal() -> None:
-    endpoints = [EndpointNow(f"r{n}", False, "paused", NOW, "\x1b[2J") for n in range(MOST + 20)]
-    found = attention(AlertInput(NOW, endpoints=endpoints))
-    assert len(found) == MOST
-    assert found[0].detail == "\\x1b[2J"
 
 
 def test_a_lane_belongs_to_a_receiver_or_to_many() -> None:

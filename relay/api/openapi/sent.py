@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Any, Final, Literal
 
 from relay.domain.notice import MEDIA_TYPE, Notice
-from relay.domain.own_events import FAILED, MessagesFailed, ReceiverEvent, Turn
+from relay.domain.own_events import FAILED, Change, IncidentEvent, MessagesFailed, ReceiverEvent, Turn
 from relay.schema.webhooks import Nonce, Ping
 
 
@@ -175,7 +175,7 @@ VERIFICATION: Final = Sent(
     ("application/json",),
     Nonce,
 )
-_OWN_EVENTS: Final[Mapping[Turn | Literal["message.failed"], tuple[str, str]]] = {
+_OWN_EVENTS: Final[Mapping[Turn | Change | Literal["message.failed"], tuple[str, str]]] = {
     "receiver.offline": (
         "A receiver is down for long, to those that subscribe",
         "It is sent nothing but pings until it answers one; or, after `offline.disable_after`, nothing at all.",
@@ -193,14 +193,19 @@ _OWN_EVENTS: Final[Mapping[Turn | Literal["message.failed"], tuple[str, str]]] =
         "Messages have failed for good, to those that subscribe",
         "Those of one receiver that failed within ten seconds, with ten of them as examples.",
     ),
+    "incident.opened": (
+        "A cause of failures was found, to those that subscribe",
+        "With the party at fault, what it holds up, and a link. Once for each occurrence, and if it is reopened.",
+    ),
+    "incident.resolved": ("It is over, to those that subscribe", "By a person, or without help."),
 }
 
 
-def _own_event(name: Turn | Literal["message.failed"]) -> Sent:
+def _own_event(name: Turn | Change | Literal["message.failed"]) -> Sent:
     summary, description = _OWN_EVENTS[name]
     whom = "To receivers that have `relay` in `sources`; with an `owner`, about receivers of the same owner only."
     headers = tuple(_OF_OWN_EVENTS.get(header.name, header) for header in DELIVERY.headers)
-    body = MessagesFailed if name == FAILED else ReceiverEvent
+    body = MessagesFailed if name == FAILED else IncidentEvent if name.startswith("incident.") else ReceiverEvent
     return Sent(name, summary, f"{description} {whom}", headers, _RETRIED, ("application/json",), body)
 
 

@@ -7,20 +7,19 @@ from aiohttp import web
 
 from relay.api.access import ADMIN
 from relay.api.context import ApiContext
-from relay.api.overview.alerts import AlertInput, FailedNow, Item, attention
-from relay.api.overview.snapshot import FAILED_SPAN_S, Looker, OverviewSnapshot
+from relay.api.incidents import IncidentList
+from relay.api.overview.attention import attention_of, incidents_of_history, needs_attention
+from relay.api.overview.snapshot import FAILED_SPAN_S, FailedNow, Looker, OverviewSnapshot
 from relay.api.paging import cursor_behind, key_behind, limit_in
 from relay.api.reading import flag_in, query_of
 from relay.api.responses import json_response
 from relay.api.route import DocumentedResponse, Example, Limit, Parameter, ReceiverName, json_of, route
 from relay.api.view import rfc3339
 from relay.domain.errors import HistoryUnavailable
+from relay.domain.incident import NO_MARKS, rank
 from relay.domain.progress import StageName
 from relay.history.lag import Behind
-from relay.schema.messages import MessageRef
 from relay.schema.overview import (
-    ActionView,
-    AttentionView,
     HistoryNowView,
     LaneItem,
     LanePage,
@@ -31,22 +30,18 @@ from relay.schema.overview import (
 )
 from relay.state.lanes import STAGES, LaneNow
 
-LATE_S: Final = 60.0
-"""A history that lags by more than this is reported."""
+MOST_ATTENTION: Final = 100
 _ROUND: Final = 3
-_FIRST_REFUSED: Final = 20
-"""Entries that cannot be used, by name; the others as a number."""
-
-
 _NOUN: Final = "overview"
 
 
 class OverviewResource:
     """The two routes; see the module's first lines."""
 
-    def __init__(self, context: ApiContext) -> None:
+    def __init__(self, context: ApiContext, looker: Looker, incidents: IncidentList) -> None:
         self._context = context
-        self._looker = Looker(context)
+        self._looker = looker
+        self._incidents = incidents
         history = context.history
         self._behind = None if history is None else Behind(history, context.log, context.topics, context.clock)
 
@@ -70,17 +65,9 @@ class OverviewResource:
         look = await self._looker.look()
         history = await self._history()
         since = rfc3339(look.now - FAILED_SPAN_S)
-        seen = AlertInput(
-            now=look.now,
-            lanes=look.lanes,
-            endpoints=look.endpoints,
-            failed=look.failed,
-            stuck=look.stuck,
-            refused=self._refused(),
-            away=_wrong(self._context.ready()),
-            warnings=_wrong(self._context.warnings()) | _late(history),
-            since=since or "",
-        )
+        found, marks = await self._incidents.now()
+        alive = [one for one in found.incidents.values() if needs_attention(one, marks.get(one.id, NO_MARKS))]
+        alive += incidents_of_history(history, look.now)
         body: OverviewView = {
             "at": rfc3339(look.now),
             "stages": _stages(look),
@@ -92,7 +79,7 @@ class OverviewResource:
                 "more": look.failed_more,
                 "by": [_failure(one) for one in look.failed],
             },
-            "attention": [_item(item) for item in attention(seen)],
+            "attention": [attention_of(one, look.now) for one in sorted(alive, key=rank)[:MOST_ATTENTION]],
             "history": history,
         }
         return json_response(200, body)
@@ -136,16 +123,6 @@ class OverviewResource:
         body: LanePage = {"items": [_lane(lane, look) for _, lane in some], "cursor": cursor}
         return json_response(200, body)
 
-    def _refused(self) -> dict[str, str]:
-        registrar = self._context.registrar
-        if registrar is None:
-            return {}
-        problems = registrar.registry.problems
-        found = {name: problems[name] for name in sorted(problems)[:_FIRST_REFUSED]}
-        if (more := registrar.registry.refused - len(found)) > 0:
-            found["others"] = f"{more} more entries cannot be used here"
-        return found
-
     async def _history(self) -> HistoryNowView | None:
         """The lag of the history; unknown while its store is unavailable."""
         if self._behind is None:
@@ -154,22 +131,6 @@ class OverviewResource:
             return {"behind_s": _rounded(await self._behind.seconds())}
         except HistoryUnavailable:
             return {"behind_s": None}
-
-
-def _late(history: HistoryNowView | None) -> dict[str, str]:
-    """The warning for a history that lags."""
-    if history is None:
-        return {}
-    behind_s = history["behind_s"]
-    if behind_s is None:
-        return {"history": "it is unknown how far it is behind: its store does not answer"}
-    if behind_s < LATE_S:
-        return {}
-    return {"history": f"it is {behind_s:.0f} s behind: messages and attempts of since then are not in lists yet"}
-
-
-def _wrong(parts: Mapping[str, str | None]) -> dict[str, str]:
-    return {name: text for name, text in parts.items() if text is not None}
 
 
 def _stages(look: OverviewSnapshot) -> list[StageView]:
@@ -208,23 +169,6 @@ def _rates(look: OverviewSnapshot) -> RatesView | None:
 
 def _failure(one: FailedNow) -> ReasonCountView:
     return {"receiver": one.receiver, "reason": one.reason, "count": one.letters, "newest": rfc3339(one.newest)}
-
-
-def _item(item: Item) -> AttentionView:
-    action = item.action
-    shown: ActionView | None = None
-    if action is not None:
-        body = None if action.body is None else dict(action.body)
-        shown = {"label": action.label, "method": action.method, "path": action.path, "body": body}
-    return {
-        "kind": item.kind,
-        "severity": item.severity,
-        "subject": item.subject,
-        "since": None if item.since is None else rfc3339(item.since),
-        "detail": item.detail,
-        "action": shown,
-        "message": None if item.message is None else MessageRef(source_id=item.message[0], message_id=item.message[1]),
-    }
 
 
 def _lane(lane: LaneNow, look: OverviewSnapshot) -> LaneItem:

@@ -1,0 +1,283 @@
+"""Incidents over HTTP: listed, with evidence and history, acknowledged and resolved."""
+
+from collections.abc import Mapping, Sequence
+from typing import Annotated, Final, Literal
+
+from aiohttp import web
+from msgspec import Meta
+
+from relay.api.access import LETTERS, access_of, is_admin, may_read, may_see
+from relay.api.audit import newest_lines
+from relay.api.context import ApiContext
+from relay.api.overview.snapshot import Looker
+from relay.api.paging import NewestFirstPages, Rank
+from relay.api.problems import NOT_FOUND, Problem
+from relay.api.responses import json_response
+from relay.api.route import LIMIT, DocumentedResponse, Example, Parameter, cursor_of, json_of, route
+from relay.api.view import rfc3339
+from relay.domain.audit import AuditLine
+from relay.domain.errors import Unavailable
+from relay.domain.incident import (
+    NO_MARKS,
+    Advance,
+    Incident,
+    Marks,
+    PersonMark,
+    State,
+    Verb,
+    acknowledgement,
+    advance,
+    resolution,
+    state_of,
+)
+from relay.domain.incident_kinds import KINDS, action, cause, replay_selection, summary
+from relay.schema.incidents import EvidenceView, IncidentDetail, IncidentPage, IncidentView, NoWords, TriedStep
+from relay.schema.messages import MessageRef
+from relay.state.port import StoredIncidents
+
+PAGES: Final = NewestFirstPages("inc_[a-z2-7]{16}")
+_LINES: Final = 500
+"""Newest lines of the audit that are read for the history of an incident."""
+_TRIED: Final = 50
+_EARLIER_S: Final = 60.0
+_ID: Final = Parameter("id", "path", Annotated[str, Meta(pattern="^inc_[a-z2-7]{16}$")], "Of the incident.")
+_NOUN: Final = "incidents"
+_SAMPLE: Final = {"id": "inc_aaaaaaaaaaaaaaaa"}
+
+
+class IncidentList:
+    """The incidents as of now: those that are stored, and what this process observes, which is at most a second old.
+    While the log or the state is unavailable, the last ones known, with that as an incident."""
+
+    def __init__(self, context: ApiContext, looker: Looker) -> None:
+        self._context = context
+        self._looker = looker
+        self._stored = StoredIncidents({}, {})
+        self._own: Mapping[str, Incident] = {}
+        """Observed here, and not stored yet."""
+
+    async def now(self) -> tuple[Advance, Mapping[str, Marks]]:
+        try:
+            self._stored = await self._context.state.incidents()
+            look = (await self._looker.look()).causes
+        except Unavailable:
+            look = self._looker.reader.away()
+        stored, marks = self._stored
+        found = advance({**self._own, **stored}, marks, look)
+        self._own = {id: one for id, one in found.incidents.items() if id not in stored}
+        return found, marks
+
+
+class IncidentsResource:
+    """`/v1/incidents`. Callers with limited rights see those of their own receivers and sources."""
+
+    def __init__(self, context: ApiContext, incidents: IncidentList) -> None:
+        self._context = context
+        self._incidents = incidents
+
+    @route(
+        "GET",
+        "/v1/incidents",
+        scope=LETTERS,
+        id="listIncidents",
+        noun=_NOUN,
+        parameters=(
+            Parameter("state", "query", list[Literal["open", "acknowledged", "resolved"]], "Only in these states."),
+            Parameter("party", "query", list[str], "Only of these receivers, sources, or parts of the relay."),
+            LIMIT,
+            cursor_of(PAGES),
+        ),
+        answers=(DocumentedResponse(200, "The newest first.", json_of(IncidentPage)),),
+        example=Example(200, query={"state": "open"}),
+    )
+    async def page(
+        self, request: web.Request, state: Sequence[State], party: Sequence[str], limit: int, cursor: Rank | None
+    ) -> web.Response:
+        """Causes of failures, each with the party at fault, a sentence and one action.
+
+        An incident opens with the first failure, and resolves without help once its cause has been absent for a while;
+        if it comes back soon, it is reopened. Incidents are hints: at most 1,000 are kept, resolved ones for a week.
+        """
+        found, marks = await self._incidents.now()
+        chosen = sorted(
+            (
+                one
+                for one in found.incidents.values()
+                if (not state or state_of(one, marks.get(one.id, NO_MARKS)) in state)
+                and (not party or one.party.name in party)
+                and _sees(request, one)
+            ),
+            key=_rank,
+            reverse=True,
+        )
+        some, following = PAGES.page(limit, cursor, chosen, _rank)
+        now = self._context.clock.time()
+        items = [view_of(one, marks.get(one.id, NO_MARKS), now) for one in some]
+        left_out = found.left_out if is_admin(request) else 0
+        return json_response(200, IncidentPage(items=items, left_out=left_out, cursor=following))
+
+    @route(
+        "GET",
+        "/v1/incidents/{id}",
+        scope=LETTERS,
+        id="getIncident",
+        noun=_NOUN,
+        parameters=(_ID,),
+        answers=(DocumentedResponse(200, "The incident.", json_of(IncidentDetail)),),
+        problems=(NOT_FOUND,),
+        example=Example(404, path=_SAMPLE),
+    )
+    async def get(self, request: web.Request, id: str) -> web.Response:
+        """One incident, with its evidence and what was tried."""
+        incident, marks = await self._find(request, id)
+        return json_response(200, await self._detail(request, incident, marks))
+
+    @route(
+        "POST",
+        "/v1/incidents/{id}/acknowledge",
+        scope=LETTERS,
+        audit="incident.acknowledged",
+        id="acknowledgeIncident",
+        noun=_NOUN,
+        parameters=(_ID,),
+        body=json_of(NoWords, required=False),
+        answers=(
+            DocumentedResponse(200, "The incident, with the one who acknowledged it first.", json_of(IncidentDetail)),
+        ),
+        problems=(NOT_FOUND,),
+        example=Example(404, path=_SAMPLE),
+    )
+    async def acknowledge(self, request: web.Request, id: str, body: NoWords) -> web.Response:
+        """Say that you are on it.
+
+        The first one counts: a later call returns who that was. The next occurrence has to be acknowledged again.
+        """
+        return await self._mark(request, id, "acknowledge")
+
+    @route(
+        "POST",
+        "/v1/incidents/{id}/resolve",
+        scope=LETTERS,
+        audit="incident.resolved",
+        id="resolveIncident",
+        noun=_NOUN,
+        parameters=(_ID,),
+        body=json_of(NoWords, required=False),
+        answers=(DocumentedResponse(200, "The incident.", json_of(IncidentDetail)),),
+        problems=(NOT_FOUND,),
+        example=Example(404, path=_SAMPLE),
+    )
+    async def resolve(self, request: web.Request, id: str, body: NoWords) -> web.Response:
+        """Resolve it by hand.
+
+        Its dead letters stay where they are. It is reopened if its cause is observed again.
+        """
+        return await self._mark(request, id, "resolve")
+
+    async def _mark(self, request: web.Request, id: str, verb: Verb) -> web.Response:
+        incident, _ = await self._find(request, id)
+        now = self._context.clock.time()
+        mark = PersonMark(incident.opened_at, access_of(request).who, now)
+        await self._context.state.mark_incident(id, verb, mark)
+        return json_response(200, await self._detail(request, *await self._find(request, id)))
+
+    async def _find(self, request: web.Request, id: str) -> tuple[Incident, Marks]:
+        found, marks = await self._incidents.now()
+        incident = found.incidents.get(id)
+        if incident is None or not _sees(request, incident):
+            raise Problem(NOT_FOUND, f"There is no incident {id}: it was resolved long ago, or never opened.")
+        return incident, marks.get(id, NO_MARKS)
+
+    async def _detail(self, request: web.Request, incident: Incident, marks: Marks) -> IncidentDetail:
+        facts, tried = incident.facts, await self._tried(request, incident)
+        return {
+            **view_of(incident, marks, self._context.clock.time()),
+            "host": facts.host or None,
+            "receivers": [name for name in facts.receivers if may_see(request, [name]) or incident.kind == "callback"],
+            "letters": facts.letters,
+            "replay": replay_selection(incident),
+            "evidence": await self._evidence(incident),
+            "tried": tried,
+        }
+
+    async def _evidence(self, incident: Incident) -> EvidenceView:
+        facts, last, response = incident.facts, None, None
+        if incident.party.type == "receiver":
+            owner = f"r:{incident.party.name}"
+            try:
+                [last] = await self._context.state.last_attempts([owner])
+                response = await self._context.state.last_response(owner)
+            except Unavailable:
+                pass  # the rest is known without the state
+        known = bool(facts.source_id and facts.message_id)
+        is_last = response is not None and last is not None and last.status == response.status
+        return {
+            "at": rfc3339(last.at if last is not None else incident.last_at),
+            "status": facts.status if last is None else last.status,
+            "failure": None if last is None else last.failure,
+            "detail": facts.detail or None,
+            "headers": response.headers if response is not None and is_last else None,
+            "body": response.body if response is not None and is_last else None,
+            "truncated": response is not None and is_last and response.truncated,
+            "message": MessageRef(source_id=facts.source_id, message_id=facts.message_id) if known else None,
+        }
+
+    async def _tried(self, request: web.Request, incident: Incident) -> list[TriedStep]:
+        """From the audit: what was done about the party since it opened. For operators."""
+        if not is_admin(request):
+            return []
+        try:
+            lines = await newest_lines(self._context.log, self._context.topics, _LINES)
+        except Unavailable:
+            return []
+        since = rfc3339(incident.opened_at - _EARLIER_S) or ""
+        found = [line for line in lines if line.at >= since and line.outcome == "done" and _is_about(line, incident)]
+        return [TriedStep(at=line.at, who=line.who_name or line.who, what=line.what, whom=line.whom) for line in found][
+            :_TRIED
+        ]
+
+
+def view_of(incident: Incident, marks: Marks, now: float) -> IncidentView:
+    """`now`: Unix seconds."""
+    known, ended = acknowledgement(incident, marks), resolution(incident, marks)
+    kind, label, href = action(incident)
+    return {
+        "id": incident.id,
+        "kind": incident.kind,
+        "severity": KINDS[incident.kind].severity,
+        "party": {"type": incident.party.type, "name": incident.party.name},
+        "state": state_of(incident, marks),
+        "opened_at": rfc3339(incident.opened_at),
+        "last_at": rfc3339(incident.last_at),
+        "cleared_at": None if incident.cleared_at is None else rfc3339(incident.cleared_at),
+        "resolved_at": None if ended is None else rfc3339(ended.at),
+        "resolved_by": None if ended is None else ended.who or None,
+        "acknowledged_at": None if known is None else rfc3339(known.at),
+        "acknowledged_by": None if known is None else known.who,
+        "reopened": incident.reopened,
+        "count": incident.count,
+        "waiting": incident.waiting,
+        "summary": summary(incident, now),
+        "cause": cause(incident),
+        "action": {"kind": kind, "label": label, "href": href},
+    }
+
+
+def _sees(request: web.Request, one: Incident) -> bool:
+    match one.party.type:
+        case "receiver":
+            return may_see(request, [one.party.name])
+        case "source":
+            return may_read(request, one.party.name)
+        case "relay":
+            return is_admin(request)
+
+
+def _rank(one: Incident) -> Rank:
+    return round(one.opened_at, 3), one.id
+
+
+def _is_about(line: AuditLine, incident: Incident) -> bool:
+    name = incident.party.name
+    whole = [line.whom, *(str(value) for value in line.facts.values())]
+    return name in line.whom.split("/") or name in whole or incident.id in line.whom or f"['{name}']" in whole

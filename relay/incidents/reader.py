@@ -1,0 +1,214 @@
+"""Reads the rows of a look: endpoints' health and last attempts, dead letters, stuck lines, each a bounded number."""
+
+import asyncio
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from typing import Final, NamedTuple
+
+from relay.clock import Clock
+from relay.control.registry import Registry
+from relay.domain.batches import batches
+from relay.domain.dead_letter import parse_dead_letter
+from relay.domain.errors import LogUnavailable
+from relay.domain.incident import URGENCY, IncidentLook
+from relay.domain.incident_kinds import PATIENCE_S
+from relay.domain.receiver import Endpoint
+from relay.domain.topics import Topics
+from relay.incidents.observations import EndpointSeen, LetterGroup, Rows, groups_of, observations
+from relay.incidents.stuck import stuck_lines
+from relay.log.port import Coordinate, Log, Record, read_each
+from relay.state.lanes import LaneNow
+from relay.state.port import Counts, EndpointHealth, FailedEntry, State
+from relay.state.read_model import LastAttempt
+from workers.failed_messages import life_of
+
+MOST_ENDPOINTS: Final = 10_000
+MOST_SHARED: Final = 200
+"""Receivers in the shared lane, at most: each is a read of its index."""
+MOST_FAILED_RECEIVERS: Final = 2_000
+MOST_LETTERS: Final = 20_000
+"""Entries of dead letters, of all receivers."""
+LEAST_LETTERS: Final = 10
+MOST_LETTERS_OF_ONE: Final = 10_000
+MOST_GROUPS: Final = 1_000
+"""Groups of dead letters whose newest one is read for its detail."""
+MOST_REFUSED: Final = 100
+"""Entries that cannot be used, by name; the others as a number."""
+_AT_ONCE: Final = 500
+"""Endpoints in one call: some milliseconds of the server."""
+_RECEIVERS_AT_ONCE: Final = 200
+OLD_S: Final = 3_600.0
+"""Age of an unread record from which its topic's retention is read."""
+
+Problems = Callable[[], Mapping[str, str | None]]
+
+
+@dataclass(frozen=True, slots=True)
+class FailedEntries:
+    """Dead letters of the index, and the receivers that have more than were read. `more`: not all receivers were
+    read."""
+
+    entries: Sequence[FailedEntry]
+    truncated: frozenset[str]
+    more: bool
+
+
+@dataclass(frozen=True, slots=True)
+class IncidentReader:
+    """`ready`, `warnings`: problems of this process's parts, by name. `registry`: None in a process that knows no
+    receivers."""
+
+    log: Log
+    state: State
+    topics: Topics
+    registry: Registry | None
+    clock: Clock
+    ready: Problems
+    warnings: Problems
+
+    def away(self) -> IncidentLook:
+        """What this process knows without log and state: the parts that are away."""
+        now = self.clock.time()
+        unseen = [kind for kind in URGENCY if kind != "store_away"]
+        return IncidentLook(now, observations(Rows(now, away=_wrong(self.ready()))), unseen, PATIENCE_S)
+
+    async def failed(self) -> FailedEntries:
+        """Raises StateUnavailable."""
+        names = await self.state.failed_receivers()
+        some = names[:MOST_FAILED_RECEIVERS]
+        limit = min(MOST_LETTERS_OF_ONE, max(LEAST_LETTERS, MOST_LETTERS // max(1, len(some))))
+        found = list[FailedEntry]()
+        truncated = set[str]()
+        for batch in batches(some, _RECEIVERS_AT_ONCE):
+            each = await asyncio.gather(*(self.state.failed(name, limit=limit) for name in batch))
+            found += [entry for entries in each for entry in entries]
+            truncated |= {name for name, entries in zip(batch, each, strict=True) if len(entries) == limit}
+        return FailedEntries(found, frozenset(truncated), len(names) > len(some))
+
+    async def look(self, lanes: Sequence[LaneNow], failed: FailedEntries) -> IncidentLook:
+        """Raises the errors of log and state."""
+        now = self.clock.time()
+        groups = groups_of(failed.entries, now, more=failed.truncated)
+        sources = [group.party.name for group in groups if group.party.type == "source"]
+        letters, endpoints, stuck, retention_s = await asyncio.gather(
+            self._letters(groups),
+            self._endpoints(lanes, sources),
+            stuck_lines(self.log, self.state, lanes),
+            self._retention(lanes),
+        )
+        refused, warnings = self._refused(), _wrong(self.warnings())
+        away = _wrong(self.ready())
+        rows = Rows(now, lanes, endpoints, letters, stuck, refused, away, warnings, retention_s)
+        return IncidentLook(now, observations(rows), patience_s=PATIENCE_S)
+
+    # dead letters
+
+    async def _letters(self, unsorted: Sequence[LetterGroup]) -> list[LetterGroup]:
+        """The groups, the latest with the details of their newest letter."""
+        groups = sorted(unsorted, key=lambda group: group.newest.failed_at, reverse=True)
+        some = groups[:MOST_GROUPS]
+        details: Sequence[NewestLetter | None] = [None] * len(some)
+        with suppress(LogUnavailable):  # the index is a hint: its topic may have been made anew
+            details = await read_each(self.log, [(group.newest.at, None) for group in some], _newest_of)
+        described = [
+            group if one is None else replace(group, detail=one.detail, status=one.status)
+            for group, one in zip(some, details, strict=True)
+            if one is None or self._is_current(group, one)
+        ]
+        return [*described, *groups[MOST_GROUPS:]]
+
+    def _is_current(self, group: LetterGroup, newest: "NewestLetter") -> bool:
+        """Whether it is about the receiver that has the name now: a former one may have had another owner."""
+        if self.registry is None or group.party.type != "receiver":
+            return True
+        return self.registry.life_of(group.party.name).has(newest.life, newest.origin)
+
+    # endpoints
+
+    async def _endpoints(self, lanes: Sequence[LaneNow], sources: Sequence[str]) -> list[EndpointSeen]:
+        lags: dict[str, int] = {}
+        for lane in lanes:
+            if lane.receiver is not None and lane.stage == "to_receiver":
+                lags[f"r:{lane.receiver}"] = lags.get(f"r:{lane.receiver}", 0) + lane.lag
+        found = list[EndpointSeen]()
+        for batch in batches(list(self._known(sources).items()), _AT_ONCE):
+            owners = [owner for owner, _ in batch]
+            health, last = await asyncio.gather(self.state.endpoints(owners), self.state.last_attempts(owners))
+            found += [
+                EndpointSeen(owner, endpoint, one, attempt, verified)
+                for (owner, (endpoint, verified)), one, attempt in zip(batch, health, last, strict=True)
+                if _may_matter(one, attempt, verified)
+            ]
+        return await self._with_queues(found, lags)
+
+    async def _with_queues(self, found: Sequence[EndpointSeen], lags: Mapping[str, int]) -> list[EndpointSeen]:
+        counted = list[int]()
+        for batch in batches(found, _AT_ONCE):
+            each = await self.state.parked([one.owner for one in batch])
+            counted += [counts.retries if isinstance(counts, Counts) else 0 for counts in each]
+        return [
+            replace(one, queued=parked + lags.get(one.owner, 0)) for one, parked in zip(found, counted, strict=True)
+        ]
+
+    def _known(self, sources: Sequence[str]) -> dict[str, tuple[Endpoint, bool]]:
+        """Endpoints by their owner in the state, and whether each is verified. `sources`: also those of these ids,
+        which may have no entry of their own."""
+        registry = self.registry
+        if registry is None:
+            return {}
+        receivers = [*list(registry.receivers().items())[:MOST_ENDPOINTS], *registry.shared.some(MOST_SHARED).items()]
+        found = {
+            f"r:{name}": (one.post, one.verified) for name, one in receivers if one.enabled and one.unusable is None
+        }
+        for source_id in [*list(registry.sources())[:MOST_ENDPOINTS], *sources]:
+            callback = registry.source(source_id).callback
+            if callback is not None and source_id != "*":
+                found[f"s:{source_id}"] = (callback, True)
+        return found
+
+    def _refused(self) -> dict[str, str]:
+        if self.registry is None:
+            return {}
+        problems = self.registry.problems
+        return {name: problems[name] for name in sorted(problems)[:MOST_REFUSED]}
+
+    async def _retention(self, lanes: Sequence[LaneNow]) -> dict[str, float]:
+        """By topic, in seconds, of topics with old unread records."""
+        old = sorted({lane.key.topic for lane in lanes if (lane.oldest_s or 0.0) > OLD_S})
+        if not old:
+            return {}
+        states = await self.log.describe(old)
+        return {
+            topic: float(state.spec.retention_s)
+            for topic, state in states.items()
+            if state is not None and state.spec.retention_s is not None
+        }
+
+
+class NewestLetter(NamedTuple):
+    """The parts of a group's newest dead letter that say what its cause is, and which receiver it is of."""
+
+    detail: str
+    status: int | None
+    life: str
+    origin: Coordinate | None
+
+
+def _newest_of(record: Record | None) -> NewestLetter | None:
+    """None if the log does not have it any more."""
+    if record is None:
+        return None
+    letter = parse_dead_letter(record.headers)
+    return NewestLetter(letter.detail, letter.last_status, life_of(record), letter.origin)
+
+
+def _may_matter(health: EndpointHealth, last: LastAttempt | None, verified: bool) -> bool:
+    """Whether it may be part of a cause; most endpoints are not."""
+    is_well = health.breaker == "closed" and health.failures == 0 and not health.failing_for_s and verified
+    succeeded = last is None or (last.status is not None and last.status < 300)
+    return not (is_well and succeeded and health.hold is None and health.paused_for_s == 0)
+
+
+def _wrong(parts: Mapping[str, str | None]) -> dict[str, str]:
+    return {name: text for name, text in parts.items() if text is not None}

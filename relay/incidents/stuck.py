@@ -1,0 +1,92 @@
+"""Messages that hold up others of their line: heads of order keys that fail again and again."""
+
+import asyncio
+from collections.abc import Sequence
+from typing import Final, NamedTuple
+
+from relay.domain.errors import InvalidRecord, LogUnavailable
+from relay.domain.hop import decode_hop
+from relay.engine.parked_copy import parked_key, unwrap
+from relay.log.port import LogReader, Record, read_each
+from relay.state.lanes import LaneNow
+from relay.state.port import State
+from relay.state.read_model import LineHead, Watched
+from relay.state.rows import RowKey, Stage
+
+MOST_LINES: Final = 200
+"""Lines of each kind that are read: those in memory, and those that are parked."""
+FAILED: Final = 2
+"""Failed attempts of a head from which its line counts as stuck, unless..."""
+LONG_S: Final = 60.0
+"""... the next attempt is that far off, which makes it stuck after the first failure."""
+_STAGE: Final = "to_receiver"
+_TO_BE_SENT: Final = frozenset({Stage.ENQUEUED, Stage.SENDING})
+
+
+class StuckLine(NamedTuple):
+    """A message that holds up others for `receiver`: `behind` of them at least. `detail`: the result of its attempts,
+    in words."""
+
+    receiver: str
+    source_id: str
+    message_id: str
+    behind: int
+    detail: str
+
+
+async def stuck_lines(log: LogReader, state: State, lanes: Sequence[LaneNow]) -> list[StuckLine]:
+    """Lines whose head fails again and again; of very many, a part is read. Raises the errors of the two ports."""
+    served = [lane for lane in lanes if lane.stage == _STAGE and lane.served and lane.sign is not None]
+    found = [head for lane in served if lane.sign is not None for head in lane.sign.heads if head.owner][:MOST_LINES]
+    found += await _parked_heads(log, state, served)
+    rows = [RowKey(head.owner, head.row) for head in found]
+    seen = await state.watch(rows) if rows else []
+    reasons = ((head, why_stuck(one)) for head, one in zip(found, seen, strict=True))
+    return [
+        StuckLine(head.owner[2:], head.source_id, head.message_id, head.behind, why)
+        for head, why in reasons
+        if why is not None and head.message_id
+    ]
+
+
+def why_stuck(head: Watched) -> str | None:
+    """The result of the attempts of a line's head. None if the line moves, or if that is unknown."""
+    row = head.row
+    over = row.attempts - head.under_way
+    if row.stage not in _TO_BE_SENT or over < 1 or (over < FAILED and row.due_in_s < LONG_S):
+        return None
+    words = head.detail or row.reason
+    said = f": {words}" if words else ""
+    if row.stage is Stage.SENDING and not head.under_way:
+        return f"it is unknown whether attempt {over} arrived{said}"
+    return f"attempt {over} did not succeed{said}"
+
+
+async def _parked_heads(log: LogReader, state: State, lanes: Sequence[LaneNow]) -> list[LineHead]:
+    asked = [(lane.key, list(lane.sign.parked)) for lane in lanes if lane.sign is not None and lane.sign.parked][
+        :MOST_LINES
+    ]
+    each = await asyncio.gather(*(state.parked_heads(key, lines) for key, lines in asked))
+    found = [
+        (line, head)
+        for (_, lines), heads in zip(asked, each, strict=True)
+        for line, head in zip(lines, heads, strict=True)
+        if head is not None and head.behind > 0
+    ][:MOST_LINES]
+    wanted = [(head.at, parked_key(_STAGE, RowKey(line.owner, head.row))) for line, head in found]
+    names = await read_each(log, wanted, named)
+    return [
+        LineHead(line.queue, head.row, *name)._replace(owner=line.owner, behind=head.behind)
+        for (line, head), name in zip(found, names, strict=True)
+    ]
+
+
+def named(copy: Record | None) -> tuple[str, str]:
+    """Source and message of a parked copy; empty if it has just gone."""
+    try:
+        if copy is not None:
+            delivery = decode_hop(unwrap(copy).record.headers).delivery
+            return delivery.source_id, delivery.message_id
+    except (InvalidRecord, LogUnavailable):  # LogUnavailable: a newer release's
+        pass
+    return "", ""

@@ -1,0 +1,97 @@
+"""Folds what is observed into the stored incidents, and publishes their openings and ends. One process does it for all.
+
+It reads rows of the state and the log every few seconds, whatever the traffic; no message waits for it.
+"""
+
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from typing import Final
+
+from relay.clock import Clock
+from relay.domain.errors import LogUnavailable
+from relay.domain.incident import Advance, Incident, IncidentLook, Marks, advance
+from relay.domain.incident_kinds import KINDS
+from relay.domain.own_events import Change
+from relay.incidents.reader import IncidentReader
+from relay.state.lanes import LaneNow
+from relay.state.port import State
+from relay.telemetry.logging import get_logger
+from relay.telemetry.metrics import Metrics
+
+EVERY_S: Final = 3.0
+Publish = Callable[[Change, Incident], None]
+"""Called for each change; never blocks, never raises."""
+
+_log = get_logger("relay.incidents")
+
+
+class IncidentWatch:
+    """`lanes`: reads the lanes as they are. The caller calls `look` every `EVERY_S` while this process has the lease,
+    and `idle` while another one has it, or a dependency is away."""
+
+    def __init__(
+        self,
+        reader: IncidentReader,
+        state: State,
+        lanes: Callable[[], Awaitable[Sequence[LaneNow]]],
+        clock: Clock,
+        metrics: Metrics,
+        publish: Sequence[Publish],
+    ) -> None:
+        self._reader = reader
+        self._state = state
+        self._lanes = lanes
+        self._clock = clock
+        self._metrics = metrics
+        self._publish = publish
+        self._known: Mapping[str, Incident] | None = None
+        """The incidents as of the last look; None while another process looks."""
+
+    async def look(self) -> None:
+        """One look. Raises Unavailable."""
+        stored, marks = await self._state.incidents()
+        # those of a time without the state, such as its own absence, are not stored yet
+        before = {**(self._known or {}), **stored}
+        found = advance(before, marks, await self._look())
+        changed = [one for one in found.incidents.values() if stored.get(one.id) != one]
+        dropped = [id for id in stored if id not in found.incidents]
+        if changed or dropped:
+            await self._state.keep_incidents(changed, dropped)
+        self._finish(found)
+
+    async def _look(self) -> IncidentLook:
+        try:
+            return await self._reader.look(await self._lanes(), await self._reader.failed())
+        except LogUnavailable:
+            return self._reader.away()
+
+    def idle(self) -> None:
+        """Another process looks; or the state is away, which the process that looked last still reports."""
+        if self._known is None:
+            return
+        look = self._reader.away()
+        if not look.observations:
+            self._known = None
+            self._metrics.incidents_open.clear()
+            return
+        nobodys: Mapping[str, Marks] = {}
+        self._finish(advance(self._known, nobodys, look))
+
+    def _finish(self, found: Advance) -> None:
+        self._known = found.incidents
+        self._metrics.incidents_open.clear()
+        for one in found.incidents.values():
+            if one.resolved_at is None:
+                self._metrics.incidents_open.labels(one.kind, KINDS[one.kind].severity).add(1)
+        for one in found.opened:
+            self._report("incident.opened", one)
+        for one in found.resolved:
+            self._report("incident.resolved", one)
+
+    def _report(self, change: Change, one: Incident) -> None:
+        facts = {"incident": one.id, "kind": one.kind, "party": f"{one.party.type} {one.party.name}"}
+        if change == "incident.opened":
+            _log.warning("incident_opened", **facts, waiting=one.waiting, reopened=one.reopened)
+        else:
+            _log.info("incident_resolved", **facts, by=one.resolved_by)
+        for publish in self._publish:
+            publish(change, one)

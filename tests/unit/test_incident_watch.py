@@ -1,0 +1,158 @@
+"""The watch folds what is observed into the state, publishes each change once, also what it cannot store."""
+
+from dataclasses import dataclass, field
+
+from relay.control.registry import Registry
+from relay.domain.errors import StateUnavailable
+from relay.domain.incident import HOLD_S, Incident, Party, PersonMark, incident_id
+from relay.domain.own_events import Change
+from relay.domain.topics import Topics
+from relay.incidents.reader import IncidentReader
+from relay.incidents.watch import IncidentWatch
+from relay.log.port import Coordinate
+from relay.state.lanes import LaneNow
+from relay.state.port import FailedEntry, StoredIncidents
+from relay.telemetry.metrics import Metrics
+from tests.fakes.log import MemoryBroker, MemoryLog
+from tests.fakes.state import MemoryState
+from tests.integration.api_rig import NOW, StandingClock
+
+CI = Party("receiver", "ci")
+
+
+class _State(MemoryState):
+    away = False
+
+    async def incidents(self) -> StoredIncidents:
+        if self.away:
+            raise StateUnavailable("refused")
+        return await super().incidents()
+
+
+@dataclass
+class Rig:
+    state: _State = field(default_factory=_State)
+    clock: StandingClock = field(default_factory=StandingClock)
+    trouble: dict[str, str | None] = field(default_factory=dict)
+    published: list[tuple[Change, str, str]] = field(default_factory=list)
+
+    async def start(self) -> "Rig":
+        self.log = MemoryLog(MemoryBroker())
+        await self.log.start()
+        topics = Topics("t-")
+        await self.log.create(topics.fixed(), {})
+        self.topics = topics
+        self.watch = self.process()
+        return self
+
+    def process(self) -> IncidentWatch:
+        registry = Registry(self.topics, {})
+        reader = IncidentReader(self.log, self.state, self.topics, registry, self.clock, lambda: self.trouble, dict)
+        return IncidentWatch(reader, self.state, self._lanes, self.clock, Metrics("0"), [self._publish])
+
+    async def _lanes(self) -> list[LaneNow]:
+        return []
+
+    def _publish(self, change: Change, one: Incident) -> None:
+        self.published.append((change, one.kind, one.party.name))
+
+    async def fail(self, receiver: str = "ci") -> None:
+        at = Coordinate("t-failed_messages", 0, 0)
+        await self.state.index_failed([FailedEntry(receiver, at, self.clock.now, "answer_timeout", "shop", "m-1")])
+
+    async def mend(self, receiver: str = "ci") -> None:
+        await self.state.drop_failed(await self.state.failed(receiver, limit=10))
+
+    async def look(self, after_s: float = 3.0) -> None:
+        self.clock.now += after_s
+        await self.watch.look()
+
+
+async def test_a_cause_is_stored_published_and_resolved() -> None:
+    rig = await Rig().start()
+    await rig.fail()
+    await rig.look()
+    await rig.look()
+    assert rig.published == [("incident.opened", "no_answer", "ci")]
+    assert set((await rig.state.incidents()).incidents) == {incident_id(CI, "no_answer")}
+    await rig.mend()
+    await rig.look()
+    await rig.look(HOLD_S)
+    assert rig.published[1:] == [("incident.resolved", "no_answer", "ci")]
+
+
+async def test_another_process_goes_on_where_the_former_ended() -> None:
+    rig = await Rig().start()
+    await rig.fail()
+    await rig.look()
+    rig.watch = rig.process()
+    await rig.look()
+    assert len(rig.published) == 1
+
+
+async def test_a_state_that_lost_everything_gets_them_again() -> None:
+    rig = await Rig().start()
+    await rig.fail()
+    await rig.look()
+    [before] = (await rig.state.incidents()).incidents.values()
+    rig.state.lose()
+    for tag in rig.state._tags:
+        tag.ready = True
+    rig.watch = rig.process()
+    await rig.fail()
+    await rig.look()
+    [after] = (await rig.state.incidents()).incidents.values()
+    assert after.id == before.id
+
+
+async def test_who_resolved_it_by_hand_is_stored() -> None:
+    rig = await Rig().start()
+    await rig.fail()
+    await rig.look()
+    [one] = (await rig.state.incidents()).incidents.values()
+    await rig.state.mark_incident(one.id, "resolve", PersonMark(one.opened_at, "key:a", rig.clock.now + 1))
+    await rig.look()
+    [one] = (await rig.state.incidents()).incidents.values()
+    assert one.resolved_by == "key:a"
+    assert rig.published[1:] == [("incident.resolved", "no_answer", "ci")]
+
+
+async def test_a_state_that_is_away_is_published_by_the_process_that_looked_last() -> None:
+    rig = await Rig().start()
+    other = rig.process()
+    await rig.look()
+    rig.state.away = True
+    rig.trouble["state"] = "it does not answer"
+    rig.watch.idle()
+    other.idle()
+    rig.clock.now += 6
+    rig.watch.idle()
+    other.idle()
+    assert rig.published == [("incident.opened", "store_away", "state")]
+    rig.state.away, rig.trouble["state"] = False, None
+    await rig.look()
+    await rig.look(HOLD_S)
+    assert rig.published[1:] == [("incident.resolved", "store_away", "state")]
+    assert incident_id(Party("relay", "state"), "store_away") in (await rig.state.incidents()).incidents
+
+
+async def test_a_log_that_is_away_leaves_the_others_as_they_are() -> None:
+    rig = await Rig().start()
+    await rig.fail()
+    await rig.look()
+    before = (await rig.state.incidents()).incidents
+    rig.trouble["log"] = "the brokers do not answer"
+    await rig.mend()
+    await rig.log.close()
+
+    async def away() -> list[LaneNow]:
+        from relay.domain.errors import LogUnavailable
+
+        raise LogUnavailable("the brokers do not answer")
+
+    rig.watch._lanes = away
+    await rig.look(HOLD_S)
+    found = (await rig.state.incidents()).incidents
+    assert before.items() <= found.items()
+    assert {one.kind for one in found.values()} == {"no_answer", "store_away"}
+    assert rig.clock.now > NOW
