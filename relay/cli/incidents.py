@@ -1,0 +1,249 @@
+"""`relay incidents`: lists causes of failures, and mends one: fix, test, replay."""
+
+import asyncio
+import sys
+from typing import Final
+
+import click
+
+from relay.cli.api import ApiOptions, api_command
+from relay.cli.entries import text_in
+from relay.cli.options import confirm, cursor_option, limit_option
+from relay.cli.table import print_json, print_more, print_table, shortened
+from relay.client import ApiError, AsyncRelay
+from relay.client.mending import Fix, Tested, apply_fix, close_if_over, replay_letters, test_receiver
+from relay.domain.errors import RelayError
+from relay.domain.replay_job import OVER
+from relay.schema.incidents import IncidentDetail, IncidentPage, IncidentView
+from relay.schema.replays import JobView
+from relay.telemetry.redaction import escape_control
+
+_COLUMNS: Final = ("INCIDENT", "STATE", "SEVERITY", "PARTY", "OPENED AT", "WAITING", "SUMMARY")
+LOOK_S: Final = 0.5
+BACK_S: Final = 30.0
+"""How long a command waits for the cause to be gone after the replay."""
+_CALL_S: Final = 600.0
+
+
+@click.group()
+def incidents() -> None:
+    """List causes of failures, show one, and mend it."""
+
+
+@incidents.command("list")
+@click.option(
+    "--state",
+    "states",
+    multiple=True,
+    type=click.Choice(["open", "acknowledged", "resolved"]),
+    help="In this state; repeatable. Default: unresolved ones.",
+)
+@click.option("--party", "parties", multiple=True, help="Of this receiver, source, or part of the relay; repeatable.")
+@limit_option
+@cursor_option
+@api_command
+def list_(call: ApiOptions, states: tuple[str, ...], parties: tuple[str, ...], limit: int, cursor: str | None) -> None:
+    """List incidents, the newest first."""
+    wanted = states or ("open", "acknowledged")
+
+    async def work(client: AsyncRelay) -> IncidentPage:
+        return await client.incidents.page(state=wanted, party=parties, limit=limit, cursor=cursor)  # type: ignore[arg-type]
+
+    page = call.run(work)
+    if call.is_json:
+        print_json(page["items"])
+        return
+    print_table(_COLUMNS, map(_row, page["items"]))
+    print_more(page["cursor"])
+
+
+@incidents.command()
+@click.argument("incident")
+@api_command
+def show(call: ApiOptions, incident: str) -> None:
+    """Show INCIDENT with its evidence, and what was tried. INCIDENT: its id, or the name of its party."""
+    call.show(call.run(lambda client: _find(client, incident)), _print)
+
+
+@incidents.command()
+@click.argument("incident")
+@api_command
+def ack(call: ApiOptions, incident: str) -> None:
+    """Acknowledge INCIDENT: say that you are on it."""
+
+    async def work(client: AsyncRelay) -> IncidentDetail:
+        return await client.incidents.acknowledge((await _find(client, incident))["id"])
+
+    call.show(call.run(work), lambda one: click.echo(f"{one['id']}: acknowledged by {one['acknowledged_by']}"))
+
+
+@incidents.command()
+@click.argument("incident")
+@api_command
+def resolve(call: ApiOptions, incident: str) -> None:
+    """Resolve INCIDENT by hand. It is reopened if its cause is observed again."""
+
+    async def work(client: AsyncRelay) -> IncidentDetail:
+        return await client.incidents.resolve((await _find(client, incident))["id"])
+
+    call.show(call.run(work), lambda one: click.echo(f"{one['id']}: {one['state']}"))
+
+
+@incidents.command()
+@click.argument("incident")
+@click.option("--set-secret", "secret", help="The secret that the other side checks with; `-` reads it from stdin.")
+@click.option("--set-token", "token", help="The bearer token that the receiver expects; `-` reads it from stdin.")
+@click.option("--set-url", "url", help="The URL of the receiver, or of the callback.")
+@click.option("--test/--no-test", "tests", default=True, help="Send a ping before the replay; by default, yes.")
+@click.option("--replay/--no-replay", "replays", default=True, help="Replay its dead letters; by default, yes.")
+@click.option("--yes", "-y", is_flag=True, help="Do not ask.")
+@api_command
+def fix(
+    call: ApiOptions,
+    incident: str,
+    secret: str | None,
+    token: str | None,
+    url: str | None,
+    tests: bool,
+    replays: bool,
+    yes: bool,
+) -> None:
+    """Mend INCIDENT: carry out its fix, test the receiver, and replay what failed.
+
+    \b
+    relay incidents fix ci --set-secret - < secret.txt
+    relay incidents fix billing --yes          # its callback works again: replay the results
+    """
+    one = call.run(lambda client: _find(client, incident))
+    _say(one["summary"])
+    wanted = _asked(one, Fix(_given(secret, "--set-secret"), _given(token, "--set-token"), url), yes=yes)
+    if one["action"]["kind"] in ("worker", "look", "configure"):
+        raise RelayError(f"this is mended elsewhere: {_elsewhere(one)}")
+    if one["action"]["kind"] == "discard":
+        confirm(f"{one['action']['label']}?", yes=yes)
+    call.run(lambda client: _mend(client, one, wanted, tests=tests, replays=replays, yes=yes), timeout_s=_CALL_S)
+
+
+async def _mend(client: AsyncRelay, one: IncidentDetail, wanted: Fix, *, tests: bool, replays: bool, yes: bool) -> None:
+    for change in await apply_fix(client, one, wanted):
+        _say(f"fix: {change}")
+    tested = await _tested(client, one) if tests else None
+    if tested is not None and not tested.passed:
+        raise RelayError(f"the test got {tested.detail}, so nothing was replayed; --no-test replays all the same")
+    if replays:
+        await _replay(client, one, yes=yes)
+    await _wait_until_over(client, one["id"])
+
+
+async def _tested(client: AsyncRelay, one: IncidentDetail) -> Tested | None:
+    try:
+        tested = await test_receiver(client, one)
+    except ApiError as error:
+        _say(f"test: not possible: {error.detail}")
+        return None
+    if tested is not None:
+        _say(f"test: {tested.detail} {shortened(tested.body)}".strip())
+    return tested
+
+
+async def _replay(client: AsyncRelay, one: IncidentDetail, *, yes: bool) -> None:
+    if one["replay"] is None:
+        return
+    confirm(f"Replay {one['letters']:,}?", yes=yes)
+    job = await replay_letters(client, one)
+    while job is not None and job["state"] not in OVER:
+        await asyncio.sleep(LOOK_S)
+        job = await client.replays.get(job["id"])
+    if job is not None:
+        _say(f"replay: {_replayed(job)}")
+
+
+def _replayed(job: JobView) -> str:
+    left = f", {job['skipped']:,} left out" if job["skipped"] else ""
+    return f"{job['sent']:,} sent again{left}"
+
+
+async def _wait_until_over(client: AsyncRelay, id: str) -> None:
+    """Until its cause is not observed any more, for a while. Raises RelayError."""
+    for _ in range(round(BACK_S / LOOK_S)):
+        now = await close_if_over(client, id)
+        if now is None or now["state"] == "resolved":
+            _say("All back.")
+            return
+        await asyncio.sleep(LOOK_S)
+    raise RelayError(f"its cause is still observed: relay incidents show {id}")
+
+
+async def _find(client: AsyncRelay, incident: str) -> IncidentDetail:
+    """By id, or by the name of its party. Raises RelayError, ApiError."""
+    if incident.startswith("inc_"):
+        return await client.incidents.get(incident)
+    page = await client.incidents.page(state=("open", "acknowledged"), party=[incident])
+    match page["items"]:
+        case [one]:
+            return await client.incidents.get(one["id"])
+        case []:
+            raise RelayError(f"there is no unresolved incident of {incident!r}")
+        case several:
+            found = ", ".join(f"{one['id']} ({one['cause']})" for one in several)
+            raise RelayError(f"{incident!r} has several: {found}")
+
+
+def _asked(one: IncidentDetail, given: Fix, *, yes: bool) -> Fix:
+    """With the value that its fix needs, from the terminal."""
+    if yes or any(given) or not sys.stdin.isatty():
+        return given
+    match one["action"]["kind"]:
+        case "secret":
+            text = click.prompt("Secret that it checks with (empty: it is mended there)", default="", hide_input=True)
+            return given._replace(secret=text or None)
+        case "url":
+            return given._replace(url=click.prompt("URL (empty: unchanged)", default="") or None)
+        case "callback":
+            return given._replace(
+                url=click.prompt("URL of the callback (empty: it is mended there)", default="") or None
+            )
+    return given
+
+
+def _given(text: str | None, option: str) -> str | None:
+    return None if text is None else text_in("-", option).strip() if text == "-" else text
+
+
+def _elsewhere(one: IncidentView) -> str:
+    return f"{one['summary']} {one['action']['label']}: {one['action']['href']}"
+
+
+def _row(one: IncidentView) -> tuple[str, ...]:
+    party = one["party"]
+    where = f"{party['type']} {party['name']}"
+    return (
+        *(one["id"], one["state"], one["severity"], where, one["opened_at"] or "-", f"{one['waiting']:,}"),
+        one["summary"],
+    )
+
+
+def _print(one: IncidentDetail) -> None:
+    _say(f"{one['cause']}\n{one['summary']}\n")
+    evidence, acknowledged = one["evidence"], one["acknowledged_by"]
+    facts = [
+        ("Id", one["id"]),
+        ("State", f"{one['state']}{f' by {acknowledged}' if acknowledged else ''}"),
+        ("Opened", one["opened_at"]),
+        ("Last", one["last_at"]),
+        ("Waiting", f"{one['waiting']:,}"),
+        ("Host", one["host"]),
+        ("Response", evidence["status"] or evidence["failure"]),
+        ("Detail", evidence["detail"]),
+        ("Body", evidence["body"]),
+    ]
+    for name, value in facts:
+        if value not in (None, ""):
+            _say(f"{name:<12}{value}")
+    for step in one["tried"]:
+        _say(f"{'Tried':<12}{step['at']} {step['who']}: {step['what']} {step['whom']}")
+    _say(f"\n{one['action']['label']}: relay incidents fix {one['id']}")
+
+
+def _say(text: str) -> None:
+    click.echo("\n".join(map(escape_control, text.split("\n"))))
