@@ -8,14 +8,13 @@ from aiohttp import web
 
 from relay.client.http import path
 from relay.domain.reasons import REASONS
-from relay.domain.replay_job import OVER
 from relay.pages.causes import group_advice
+from relay.pages.incidents import is_over, share, unresolved
 from relay.pages.page import Nav, Page, PageRoutes
 from relay.pages.render import choices
 from relay.pages.round_trip import moment
 from relay.pages.visit import LoadedList, Visit, problem
 from relay.schema.dead_letters import LetterView
-from relay.schema.replays import JobView
 
 HERE: Final = "/ui/failed"
 _A_PAGE: Final = 1000
@@ -52,6 +51,7 @@ class FailedPage(Page):
             asked={name: query.get(name, "") for name in ("receiver", "reason", "source")},
             filtered=bool(query),
             reasons=choices(tuple(REASONS)),
+            causes=[one for one in (await unresolved(visit)).items if one["waiting"]] if not query else [],
         )
 
     async def all(self, visit: Visit) -> web.StreamResponse:
@@ -178,14 +178,3 @@ class ReplaysPage(Page):
     async def progress(self, visit: Visit) -> str:
         job = await visit.api.replays.get(visit.part("id"))
         return visit.fragment("replay_progress.html", job=job, share=share(job), is_over=is_over(job))
-
-
-def share(job: JobView) -> float | None:
-    """How much of it is done, from 0 to 1; None while it is not known how much there is."""
-    if job["counted"] is None:
-        return None
-    return 1.0 if job["counted"] == 0 else min(1.0, (job["sent"] + job["skipped"]) / job["counted"])
-
-
-def is_over(job: JobView) -> bool:
-    return job["state"] in OVER

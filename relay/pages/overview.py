@@ -67,16 +67,16 @@ def _words() -> dict[str, Any]:
 
 
 def page_of(item: AttentionView) -> str | None:
-    """Our page about what an item of `attention` is about."""
+    """Our page about the party of an item of `attention`."""
     kind, subject = item["kind"], str(item["subject"])
-    if (about := item["message"]) is not None:
-        return path("/ui/messages/{}/{}", about["source_id"], about["message_id"])
     if kind == "no_worker":
         return "/ui/workers?" + urlencode({"served": "false"})
-    if kind == "failed":
-        return failed_page(subject, None)
-    if kind in ("part_away", "warning", "unread_lost") or subject.endswith("/callback"):
-        return "/ui/system" if kind != "unread_lost" else "/ui/workers"
+    if kind == "unread_lost":
+        return "/ui/workers"
+    if kind in ("part_away", "warning"):
+        return "/ui/system"
+    if subject.endswith("/callback"):
+        return path("/ui/sources/{}", subject.removesuffix("/callback"))
     return f"/ui/receivers/{quote(subject, safe='')}"
 
 

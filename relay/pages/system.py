@@ -1,15 +1,17 @@
 """Pages about the relay itself: topics and workers, system, and doctor."""
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from http import HTTPStatus
 from typing import Any, Final, NamedTuple
 from urllib.parse import urlencode
 
 from aiohttp import web
 
+from relay.pages.incidents import unresolved
 from relay.pages.page import Nav, Page, PageRoutes
 from relay.pages.visit import Loaded, Visit
+from relay.schema.incidents import IncidentView
 from relay.schema.operation import SettingItem
 from relay.schema.overview import LaneItem
 
@@ -145,10 +147,17 @@ class Doctor(Page):
     async def show(self, visit: Visit) -> web.StreamResponse:
         query = visit.filters("receiver")
         later = f"{_FOUND}?{urlencode(query)}" if query else _FOUND
-        return visit.show("doctor.html", found=None, later=later, query=query)
+        return visit.show("doctor.html", found=None, later=later, query=query, causes=await _causes(visit, query))
 
     async def found(self, visit: Visit) -> web.StreamResponse:
         """A part of the page; the whole of it for browsers without scripts."""
         query = visit.filters("receiver")
         found = await visit.load(visit.api.doctor(receiver=query.get("receiver")))
-        return visit.show("doctor_found.html" if visit.is_partial else "doctor.html", found=found, query=query)
+        if visit.is_partial:
+            return visit.show("doctor_found.html", found=found, query=query)
+        return visit.show("doctor.html", found=found, query=query, causes=await _causes(visit, query))
+
+
+async def _causes(visit: Visit, query: Mapping[str, str]) -> Sequence[IncidentView]:
+    """The unresolved incidents, of all parties or of the receiver that is checked."""
+    return (await unresolved(visit, party=query.get("receiver"))).items

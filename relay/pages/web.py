@@ -21,6 +21,7 @@ from relay.domain.session import kind_of
 from relay.pages.event_types import EventTypesPage
 from relay.pages.failed import FailedPage, ReplaysPage
 from relay.pages.finder import Finder
+from relay.pages.incidents import IncidentsPage
 from relay.pages.live import Streams, live_handler
 from relay.pages.message import MessageDetailPage
 from relay.pages.message_copy import MessageCopyPage
@@ -294,7 +295,7 @@ class _Actions(Page):
 
 
 PAGES: Final[tuple[Page, ...]] = (
-    Overview(),
+    *(Overview(), IncidentsPage()),
     *(Messages(), MessageDetailPage(), MessageCopyPage(), Finder()),
     *(ReceiversPage(), ReceiverDetailPage(), ReceiverTryPage(), SourcesPage()),
     *(EventTypesPage(), FailedPage(), ReplaysPage()),

@@ -11,7 +11,15 @@ from tests.browser.dev_relay import DevRelay
 from tests.browser.visitor import NARROW, Visitor
 from tests.servers.asking import until
 
-PAGES = ("/ui/", "/ui/workers", "/ui/workers?by=partition&role=to-sender", "/ui/try", "/ui/system", "/ui/login")
+PAGES = (
+    "/ui/",
+    "/ui/incidents",
+    "/ui/workers",
+    "/ui/workers?by=partition&role=to-sender",
+    "/ui/try",
+    "/ui/system",
+    "/ui/login",
+)
 KEY = "a key that nobody guesses"
 
 
@@ -53,7 +61,7 @@ async def test_who_is_paused_is_told_at_once_and_resumed_with_a_button(dev: DevR
     await expect(page.get_by_text("Nothing needs you.")).to_be_visible()
     await dev.call("POST", "/v1/receivers/ci/pause")
     needed = page.get_by_role("listitem").filter(has=page.get_by_role("link", name="ci", exact=True))
-    await expect(needed).to_contain_text("paused until an operator resumes it")
+    await expect(needed).to_contain_text("ci is paused since")
     await needed.get_by_role("button", name="Resume").click()
     await expect(page.get_by_role("status")).to_contain_text("Resume: ci")
     await expect(page.get_by_text("Nothing needs you.")).to_be_visible()

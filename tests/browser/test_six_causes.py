@@ -164,7 +164,7 @@ async def test_an_open_breaker_is_closed(dev: DevRelay, visiting: Visiting) -> N
         await receiver.wait_for(2)
         page = visitor.page
         await page.goto(f"{dev.url}/ui/")
-        await page.get_by_role("region", name="Needs somebody").get_by_role("link", name="ci").click()
+        await page.get_by_role("region", name="Needs attention").get_by_role("link", name="ci").click()
         await expect(page.get_by_role("main")).to_contain_text("The breaker is open")
         await open_message(page, "shop", "m-1")
         await expect(page.get_by_role("region", name="Delivery to ci")).to_contain_text("The circuit breaker is open")
@@ -184,7 +184,7 @@ async def test_a_failing_head_is_seen_to(dev: DevRelay, visiting: Visiting) -> N
             await dev.send("shop", message_id, to="ci")
         page = visitor.page
         await page.goto(f"{dev.url}/ui/")
-        needs = page.get_by_role("region", name="Needs somebody")
+        needs = page.get_by_role("region", name="Needs attention")
         await expect(needs).to_contain_text("1 message waits behind 'm-1' of source 'shop'")
         await expect(needs).to_contain_text("500")
         await needs.get_by_role("link", name="See the message in front").click()
@@ -218,7 +218,7 @@ async def test_a_worker_that_is_missing_is_started(
                 page = visitor.page
                 await _send(url)
                 await page.goto(f"{url}/ui/")
-                needs = page.get_by_role("region", name="Needs somebody")
+                needs = page.get_by_role("region", name="Needs attention")
                 await expect(needs).to_contain_text("--roles to-receiver")
                 await open_message(page, "shop", "m-1")
                 of_it = page.get_by_role("region", name="Delivery to circleci")

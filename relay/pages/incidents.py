@@ -1,0 +1,157 @@
+"""Incidents: the list, and the page of one, where it is mended: fix, test, replay, all back."""
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+from aiohttp import web
+
+from relay.client import ApiError
+from relay.client.http import path
+from relay.client.mending import Fix, Tested, apply_fix, replay_letters, test_receiver
+from relay.domain.replay_job import OVER
+from relay.pages.page import Nav, Page, PageRoutes
+from relay.pages.receiver_form import credentials_of, given_anew
+from relay.pages.visit import LoadedList, Visit
+from relay.schema.incidents import IncidentDetail, IncidentView
+from relay.schema.replays import JobView
+
+HERE: Final = "/ui/incidents"
+_PAGE: Final = 50
+MOST_SHOWN: Final = 100
+"""Unresolved incidents in a list of another page."""
+TABS: Final = (("Unresolved", ""), ("Resolved", "resolved"))
+UNRESOLVED: Final = ("open", "acknowledged")
+_WHERE: Final[Mapping[str, str]] = {
+    "receiver": "/ui/receivers/{}",
+    "source": "/ui/sources/{}",
+}
+
+
+class IncidentsPage(Page):
+    """`/ui/incidents`, the page of one below it, and the form that mends it."""
+
+    nav = Nav("Incidents", HERE, portal=True)
+
+    def add_routes(self, routes: PageRoutes) -> None:
+        routes.get("/incidents", self.all)
+        routes.get("/incidents/{id:[^/]+}", self.show)
+        routes.post("/incidents/{id:[^/]+}/mend", self.mend)
+        routes.live("/live/incidents/{id:[^/]+}", self.progress)
+
+    async def all(self, visit: Visit) -> web.StreamResponse:
+        is_resolved = visit.filters("state").get("state") == "resolved"
+        states = ("resolved",) if is_resolved else UNRESOLVED
+        page = visit.api.incidents.page(state=states, limit=_PAGE, cursor=visit.cursor)  # type: ignore[arg-type]
+        found = await visit.load_list(page)  # type: ignore[arg-type]
+        return visit.show("incidents.html", found=found, tabs=tabs(is_resolved), here=TABS[is_resolved][0])
+
+    async def show(self, visit: Visit) -> web.StreamResponse:
+        return await self._page(visit, await visit.api.incidents.get(visit.part("id")))
+
+    async def progress(self, visit: Visit) -> str:
+        incident = await visit.api.incidents.get(visit.part("id"))
+        return visit.fragment("incident_progress.html", **await _progress(visit, incident))
+
+    async def mend(self, visit: Visit) -> web.StreamResponse:
+        """Fix, test, replay: the first that is refused is shown beside the form."""
+        incident, form = await visit.api.incidents.get(visit.part("id")), await visit.form()
+        fixed = await visit.result(apply_fix(visit.api, incident, fix_of(form)))
+        if isinstance(fixed, ApiError):
+            return await self._page(visit, incident, form=form, problem=fixed)
+        if not form.get("anyway"):
+            tested = await visit.result(test_receiver(visit.api, incident))
+            if isinstance(tested, Tested) and not tested.passed:
+                return await self._page(visit, incident, form=form, tested=tested, fixed=fixed)
+        job = await visit.result(replay_letters(visit.api, incident))
+        if isinstance(job, ApiError):
+            return await self._page(visit, incident, form=form, problem=job, fixed=fixed)
+        query = "" if job is None else f"?job={job['id']}"
+        return visit.back(f"{page_of(incident)}{query}", _done(fixed), "plain")
+
+    async def _page(
+        self,
+        visit: Visit,
+        incident: IncidentDetail,
+        *,
+        form: Mapping[str, str] | None = None,
+        problem: ApiError | None = None,
+        tested: Tested | None = None,
+        fixed: list[str] | None = None,
+    ) -> web.Response:
+        job = visit.request.query.get("job", "")
+        query = f"?job={job}" if job.isalnum() else ""
+        return visit.show(
+            "incident.html",
+            status=200 if problem is None else problem.status,
+            form=form or {},
+            refused=problem,
+            anew=credentials_of(problem),
+            tested=tested,
+            fixed=fixed or [],
+            live=path("/ui/live/incidents/{}", incident["id"]) + query,
+            where=where(incident),
+            **await _progress(visit, incident),
+        )
+
+
+def tabs(is_resolved: bool) -> list[tuple[str, str, int | None]]:
+    return [(label, f"{HERE}?state={state}" if state else HERE, None) for label, state in TABS]
+
+
+def page_of(incident: IncidentView) -> str:
+    return path("/ui/incidents/{}", incident["id"])
+
+
+def where(incident: IncidentView) -> str | None:
+    """The page of the party at fault."""
+    found = _WHERE.get(incident["party"]["type"])
+    return None if found is None else path(found, incident["party"]["name"])
+
+
+def fix_of(form: Mapping[str, str]) -> Fix:
+    """What the form changes; empty fields change nothing."""
+    secret, token, url = (form.get(name, "").strip() or None for name in ("secret", "bearer_token", "url"))
+    return Fix(secret, token, url, given_anew(form))
+
+
+async def unresolved(visit: Visit, *, party: str | None = None) -> LoadedList[IncidentView]:
+    """For a list on another page, the most urgent first as the API has them: none if they cannot be read."""
+    parties = () if party is None else (party,)
+    page = visit.api.incidents.page(state=UNRESOLVED, party=parties, limit=MOST_SHOWN)  # type: ignore[arg-type]
+    return await visit.load_list(page)  # type: ignore[arg-type]
+
+
+async def _progress(visit: Visit, incident: IncidentDetail) -> dict[str, Any]:
+    job = await _job(visit, visit.request.query.get("job", ""))
+    is_back = incident["state"] == "resolved" or incident["cleared_at"] is not None
+    return {
+        "it": incident,
+        "job": job,
+        "share": None if job is None else share(job),
+        "job_is_over": job is not None and is_over(job),
+        "is_back": is_back and not incident["waiting"] and (job is None or is_over(job)),
+    }
+
+
+async def _job(visit: Visit, id: str) -> JobView | None:
+    """The replay that the page has begun; None if it is not known any more."""
+    if not id.isalnum():
+        return None
+    job = await visit.result(visit.api.replays.get(id))
+    return None if isinstance(job, ApiError) else job
+
+
+def _done(fixed: list[str]) -> str:
+    words = ", ".join(fixed)
+    return f"{words[:1].upper()}{words[1:]}." if words else "It has begun."
+
+
+def share(job: JobView) -> float | None:
+    """How much of it is done, from 0 to 1; None while it is not known how much there is."""
+    if job["counted"] is None:
+        return None
+    return 1.0 if job["counted"] == 0 else min(1.0, (job["sent"] + job["skipped"]) / job["counted"])
+
+
+def is_over(job: JobView) -> bool:
+    return job["state"] in OVER

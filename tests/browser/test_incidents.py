@@ -1,0 +1,204 @@
+"""From the overview, each of six causes is mended and replayed in at most three clicks, on a desktop and on a phone."""
+
+import json
+import re
+from pathlib import Path
+from secrets import token_bytes
+from typing import Final
+
+import pytest
+from playwright.async_api import Locator, Page, ViewportSize, expect
+
+from relay.domain.signing import generate_secret
+from tests.browser.conftest import Visiting
+from tests.browser.dev_relay import DevRelay
+from tests.browser.test_six_causes import OFTEN, ONCE, PATIENT, _send, sink, strict_receiver
+from tests.browser.visitor import NARROW, WIDE, Visitor
+from tests.integration.conftest import production
+from tests.integration.conftest import redis_server as redis_server
+from tests.servers.asking import until
+from tests.servers.kafka import Broker
+from tests.servers.valkey import ValkeyServer
+
+SIZES: Final = pytest.mark.parametrize("size", [WIDE, NARROW], ids=["desktop", "phone"])
+MOST_CLICKS: Final = 3
+
+
+class Clicks:
+    """Counts what a person clicks."""
+
+    def __init__(self, visitor: Visitor) -> None:
+        self.visitor = visitor
+        self.count = 0
+
+    @property
+    def page(self) -> Page:
+        return self.visitor.page
+
+    async def on(self, target: Locator) -> None:
+        self.count += 1
+        await target.click()
+
+    async def overview(self) -> Locator:
+        """What needs attention."""
+        await self.visitor.open("/ui/")
+        return self.page.get_by_role("region", name="Needs attention")
+
+    async def begin(self, label: str) -> None:
+        """From the overview to the page of the only incident with this action."""
+        needs = await self.overview()
+        await self.on(needs.get_by_role("link", name=re.compile(f"^{label}")))
+        await expect(self.page.get_by_role("heading", name="Mend it")).to_be_visible()
+        await self.visitor.assert_accessible()
+        await self.visitor.assert_fits()
+
+    async def mend(self, button: str) -> None:
+        await self.on(self.page.get_by_role("form", name="Mend it").get_by_role("button", name=re.compile(button)))
+
+    async def all_back(self) -> None:
+        await expect(self.page.get_by_text("All back.")).to_be_visible(timeout=40_000)
+        await self.visitor.assert_accessible()
+        await self.visitor.assert_fits()
+        assert self.count <= MOST_CLICKS
+
+
+async def until_failed(dev: DevRelay, *receivers: str) -> None:
+    """Until all of these have a dead letter."""
+
+    async def look() -> bool:
+        return {each["receiver"] for each in (await dev.call("GET", "/v1/failed"))["items"]} >= set(receivers)
+
+    await until(look)
+
+
+async def unresolved(dev: DevRelay) -> list[tuple[str, str, str]]:
+    found = (await dev.call("GET", "/v1/incidents?state=open"))["items"]
+    return [(one["kind"], one["party"]["type"], one["party"]["name"]) for one in found]
+
+
+@SIZES
+async def test_a_wrong_secret(dev: DevRelay, visiting: Visiting, size: ViewportSize) -> None:
+    async with strict_receiver() as receiver, visiting(dev.url, viewport=size) as visitor:
+        await dev.receiver("ci", receiver.url, secret=generate_secret(token_bytes), retry=ONCE, breaker=PATIENT)
+        for message_id in ("m-1", "m-2"):
+            await dev.send("shop", message_id, to="ci")
+            await dev.until_status("shop", message_id, "failed")
+        await until_failed(dev, "ci")
+        clicks = Clicks(visitor)
+        await clicks.begin("Change the secret")
+        await expect(visitor.page.get_by_role("main")).to_contain_text("The receiver rejected our credentials (401)")
+        await expect(visitor.page.get_by_role("region", name="The last exchange")).to_contain_text("401")
+        await visitor.page.get_by_label("Signing secret").fill(receiver.secret)
+        await clicks.mend("Save, test, replay 2")
+        await clicks.all_back()
+        for message_id in ("m-1", "m-2"):
+            await dev.until_status("shop", message_id, "response_received_from_receiver")
+
+
+async def test_a_secret_that_is_still_wrong_replays_nothing(dev: DevRelay, visiting: Visiting) -> None:
+    async with strict_receiver() as receiver, visiting(dev.url) as visitor:
+        await dev.receiver("ci", receiver.url, secret=generate_secret(token_bytes), retry=ONCE, breaker=PATIENT)
+        await dev.send("shop", "m-1", to="ci")
+        await until_failed(dev, "ci")
+        clicks = Clicks(visitor)
+        await clicks.begin("Change the secret")
+        await visitor.page.get_by_label("Signing secret").fill(generate_secret(token_bytes))
+        await clicks.mend("Save")
+        await expect(visitor.page.get_by_role("alert")).to_contain_text("The test got 401")
+        assert (await dev.message("shop", "m-1"))["status"] == "failed"
+
+
+@SIZES
+async def test_a_private_address(dev: DevRelay, visiting: Visiting, size: ViewportSize) -> None:
+    async with sink() as receiver, visiting(dev.url, viewport=size) as visitor:
+        await dev.receiver("ci", "https://10.11.12.13/hooks", retry=ONCE, breaker=PATIENT)
+        await dev.send("shop", "m-1", to="ci")
+        await until_failed(dev, "ci")
+        clicks = Clicks(visitor)
+        await clicks.begin("Change the URL")
+        await visitor.page.get_by_label("URL").fill(receiver.url)
+        await clicks.mend("Save, test, replay 1")
+        await clicks.all_back()
+        await dev.until_status("shop", "m-1", "response_received_from_receiver")
+
+
+@SIZES
+async def test_an_open_breaker(dev: DevRelay, visiting: Visiting, size: ViewportSize) -> None:
+    async with sink() as receiver, visiting(dev.url, viewport=size) as visitor:
+        receiver.become("fail", fail_status=500)
+        await dev.receiver("ci", receiver.url, retry=OFTEN, breaker={"failures": 2, "window": 60, "open_for": 3_600})
+        await dev.send("shop", "m-1", to="ci")
+        await receiver.wait_for(2)
+        receiver.become("answer")  # the receiver is mended
+        clicks = Clicks(visitor)
+        await clicks.begin("Send again")
+        await expect(visitor.page.get_by_role("main")).to_contain_text("its circuit breaker is open")
+        await clicks.mend("Test and send again")
+        await clicks.all_back()
+        await dev.until_status("shop", "m-1", "response_received_from_receiver")
+
+
+@SIZES
+async def test_a_failing_head(dev: DevRelay, visiting: Visiting, size: ViewportSize) -> None:
+    async with strict_receiver() as receiver, visiting(dev.url, viewport=size) as visitor:
+        receiver.stuck.add("m-1")
+        often = {"base": 0.5, "factor": 1, "cap": 0.5, "max_attempts": 1_000}
+        await dev.receiver("ci", receiver.url, secret=receiver.secret, retry=often, breaker=PATIENT)
+        for message_id in ("m-1", "m-2"):
+            await dev.send("shop", message_id, to="ci")
+        clicks = Clicks(visitor)
+        await clicks.begin("Discard the message")
+        await expect(visitor.page.get_by_role("main")).to_contain_text("behind 'm-1' of source 'shop'")
+        await clicks.mend("Discard m-1")
+        await clicks.all_back()
+        await dev.until_status("shop", "m-2", "response_received_from_receiver")
+
+
+@SIZES
+async def test_a_broken_callback_is_one_incident_of_its_source(
+    dev: DevRelay, visiting: Visiting, size: ViewportSize
+) -> None:
+    names = [f"r{number}" for number in range(6)]
+    async with sink() as receiver, sink() as callback, visiting(dev.url, viewport=size) as visitor:
+        callback.become("reject")
+        for name in names:
+            await dev.receiver(name, receiver.url)
+        await dev.source("billing", callback={"url": callback.url})
+        for name in names:
+            await dev.send("billing", f"to-{name}", to=name)
+        await until_failed(dev, *names)
+        assert await unresolved(dev) == [("callback", "source", "billing")]
+        clicks = Clicks(visitor)
+        await clicks.begin("Mend the callback")
+        main = visitor.page.get_by_role("main")
+        await expect(main).to_contain_text("6 results wait. Six receivers are not to blame.")
+        callback.become("answer")  # it was mended elsewhere
+        await clicks.mend("Save, replay 6")
+        await clicks.all_back()
+        for name in names:
+            await dev.until_status("billing", f"to-{name}", "response_delivered_to_sender")
+        assert len(receiver.received) == len(names)
+
+
+@SIZES
+async def test_a_worker_that_is_missing(
+    kafka_broker: Broker,
+    redis_server: ValkeyServer,
+    tmp_path: Path,
+    unique_prefix: str,
+    visiting: Visiting,
+    size: ViewportSize,
+) -> None:
+    roles = "api,from-sender,to-sender,failed-messages,from-receiver-async"
+    async with production(kafka_broker, redis_server, tmp_path, unique_prefix) as rig:
+        rig.environ["RELAY_API_PORT"] = "0"
+        async with rig.relay("run", "--roles", roles) as process:
+            url = json.loads(await process.line_with('"api": "http'))["api"]
+            async with visiting(url, viewport=size) as visitor:
+                await _send(url)
+                clicks = Clicks(visitor)
+                needs = await clicks.overview()
+                await expect(needs).to_contain_text("relay run --roles to-receiver")
+                await clicks.on(needs.get_by_role("link", name="No worker serves a topic"))
+                async with rig.relay("run", "--roles", "to-receiver"):
+                    await clicks.all_back()
