@@ -1,6 +1,7 @@
 """Incidents over HTTP: listed, with evidence and history, acknowledged and resolved."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Annotated, Final, Literal
 
 from aiohttp import web
@@ -27,6 +28,7 @@ from relay.domain.incident import (
     Verb,
     acknowledgement,
     advance,
+    has_lasted,
     resolution,
     state_of,
 )
@@ -65,7 +67,8 @@ class IncidentList:
         stored, marks = self._stored
         found = advance({**self._own, **stored}, marks, look)
         self._own = {id: one for id, one in found.incidents.items() if id not in stored}
-        return found, marks
+        listed = {id: one for id, one in found.incidents.items() if has_lasted(one, look)}
+        return replace(found, incidents=listed), marks
 
 
 class IncidentsResource:

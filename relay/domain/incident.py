@@ -51,6 +51,8 @@ HOLD_S: Final = 30.0
 LONGEST_HOLD_S: Final = 1_800.0
 _NO_HOLD: Final[frozenset[Kind]] = frozenset({"gone", "disabled", "configuration", "unverified", "paused"})
 """Kinds that end by an action, and so do not flap."""
+_SETTLING: Final[frozenset[Kind]] = frozenset({"no_worker", "lag", "warning"})
+"""Kinds that occur for a moment whenever a process starts or ends: they count once they have lasted."""
 REOPEN_S: Final = 3_600.0
 """A cause that is observed again within this time reopens its incident; later it is a new occurrence."""
 SAME_S: Final = 60.0
@@ -231,7 +233,7 @@ def advance(before: Mapping[str, Incident], marks: Mapping[str, Marks], look: In
     parties = {one.party for one in seen.values()}
     after = {id: _observed(before.get(id), marks.get(id, NO_MARKS), one, now) for id, one in seen.items()}
     for id, incident in before.items():
-        if id in seen or _is_superseded(incident, parties):
+        if id in seen or _is_superseded(incident, parties) or not has_lasted(incident, look):
             continue
         is_merged = (incident.party, incident.kind) in merged
         hold_s = 0.0 if is_merged else incident.hold_s
@@ -243,6 +245,13 @@ def advance(before: Mapping[str, Incident], marks: Mapping[str, Marks], look: In
     reported = {one.id for one in opened}
     incidents = {one.id: replace(one, reported=True) if one.id in reported else one for one in kept}
     return Advance(incidents, [incidents[id] for id in reported], resolved, left_out)
+
+
+def has_lasted(one: Incident, look: IncidentLook) -> bool:
+    """Whether it counts: it is listed, and is resolved rather than forgotten. `look`: the current one."""
+    patience_s = look.patience_s.get(one.kind, 0.0) if one.kind in _SETTLING else 0.0
+    ended_at = one.cleared_at if one.cleared_at is not None else look.now
+    return one.reported or one.resolved_at is not None or ended_at - one.opened_at >= patience_s
 
 
 def _is_superseded(one: Incident, parties: Collection[Party]) -> bool:

@@ -167,6 +167,11 @@ async def test_a_broken_callback_is_one_incident_of_its_source(
         for name in names:
             await dev.send("billing", f"to-{name}", to=name)
         await until_failed(dev, *names)
+
+        async def look() -> bool:
+            return bool(await unresolved(dev))
+
+        await until(look)
         assert await unresolved(dev) == [("callback", "source", "billing")]
         clicks = Clicks(visitor)
         await clicks.begin("Mend the callback")
