@@ -6,7 +6,7 @@ to it stays valid when it is reopened. An occurrence is named by `opened_at`.
 """
 
 import hashlib
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final, Literal, NamedTuple
 
@@ -228,7 +228,7 @@ class IncidentLook:
 
 def advance(before: Mapping[str, Incident], marks: Mapping[str, Marks], look: IncidentLook) -> Advance:
     """The incidents after this look."""
-    now, seen = look.now, _merged(look.observations)
+    now, seen = look.now, _merged(_steady(before, look.observations))
     merged = {(one.party, kind) for one in seen.values() for kind in one.merges}
     parties = {one.party for one in seen.values()}
     after = {id: _observed(before.get(id), marks.get(id, NO_MARKS), one, now) for id, one in seen.items()}
@@ -245,6 +245,18 @@ def advance(before: Mapping[str, Incident], marks: Mapping[str, Marks], look: In
     reported = {one.id for one in opened}
     incidents = {one.id: replace(one, reported=True) if one.id in reported else one for one in kept}
     return Advance(incidents, [incidents[id] for id in reported], resolved, left_out)
+
+
+def _steady(before: Mapping[str, Incident], observations: Iterable[Observation]) -> Iterator[Observation]:
+    """A receiver that fails with one message stays that: between two attempts its line may look as if it moved."""
+    stuck = {one.party: one for one in before.values() if one.kind == "head_of_line" and one.resolved_at is None}
+    held = {one.party for one in observations if one.kind == "head_of_line"}
+    for one in observations:
+        known = stuck.get(one.party)
+        if one.kind != "failing" or one.facts.condition or known is None or one.party in held:
+            yield one
+        else:
+            yield Observation(known.kind, one.party, one.last, known.scope, waiting=known.waiting, facts=known.facts)
 
 
 def has_lasted(one: Incident, look: IncidentLook) -> bool:

@@ -41,8 +41,8 @@ class IncidentsPage(Page):
     async def all(self, visit: Visit) -> web.StreamResponse:
         is_resolved = visit.filters("state").get("state") == "resolved"
         states = ("resolved",) if is_resolved else UNRESOLVED
-        page = visit.api.incidents.page(state=states, limit=_PAGE, cursor=visit.cursor)  # type: ignore[arg-type]
-        found = await visit.load_list(page)  # type: ignore[arg-type]
+        page = visit.api.incidents.page(state=states, limit=_PAGE, cursor=visit.cursor)
+        found = await visit.load_list(page)
         return visit.show("incidents.html", found=found, tabs=tabs(is_resolved), here=TABS[is_resolved][0])
 
     async def show(self, visit: Visit) -> web.StreamResponse:
@@ -117,8 +117,8 @@ def fix_of(form: Mapping[str, str]) -> Fix:
 async def unresolved(visit: Visit, *, party: str | None = None) -> LoadedList[IncidentView]:
     """For a list on another page, the most urgent first as the API has them: none if they cannot be read."""
     parties = () if party is None else (party,)
-    page = visit.api.incidents.page(state=UNRESOLVED, party=parties, limit=MOST_SHOWN)  # type: ignore[arg-type]
-    return await visit.load_list(page)  # type: ignore[arg-type]
+    page = visit.api.incidents.page(state=UNRESOLVED, party=parties, limit=MOST_SHOWN)
+    return await visit.load_list(page)
 
 
 async def _progress(visit: Visit, incident: IncidentDetail) -> dict[str, Any]:

@@ -186,6 +186,18 @@ def test_a_published_cause_that_is_better_known_now_is_resolved_at_once() -> Non
     assert [one.kind for one in found.resolved] == ["head_of_line"]
 
 
+def test_a_line_that_seems_to_move_between_two_attempts_is_still_stuck() -> None:
+    life = Life()
+    life.look(seen("head_of_line", scope="shop", waiting=3))
+    life.look(seen("failing"))
+    assert (life.only.kind, life.only.waiting, life.only.cleared_at) == ("head_of_line", 3, None)
+    life.look(seen("failing", facts=Facts(condition="its circuit breaker is open"), merges=("head_of_line",)))
+    assert {one.kind: one.resolved_at is None for one in life.incidents.values()} == {
+        "head_of_line": False,
+        "failing": True,
+    }
+
+
 # --- people -------------------------------------------------------------------------------------------------------
 
 

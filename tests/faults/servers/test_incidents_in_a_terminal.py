@@ -14,6 +14,7 @@ from tests.servers.kafka import Broker
 from tests.servers.valkey import ValkeyServer
 
 ONCE = {"max_attempts": 1}
+pytestmark = pytest.mark.timeout(300)  # each step is a command of its own
 
 
 async def test_a_wrong_secret(tmp_path: Path) -> None:
@@ -94,4 +95,4 @@ async def test_a_worker_that_is_missing(
             said = await terminal.run("incidents", "fix", "to-receiver", "--yes")
             assert "this is mended elsewhere" in said
             async with rig.relay("run", "--roles", "to-receiver"):
-                await terminal.until("incidents", "list", "--state", "resolved", says="to-receiver")
+                await terminal.until("incidents", "show", "to-receiver", "-o", "json", says='"cleared_at": "20')
