@@ -247,7 +247,7 @@ def advance(before: Mapping[str, Incident], marks: Mapping[str, Marks], look: In
     return Advance(incidents, [incidents[id] for id in reported], resolved, left_out)
 
 
-def _steady(before: Mapping[str, Incident], observations: Iterable[Observation]) -> Iterator[Observation]:
+def _steady(before: Mapping[str, Incident], observations: Sequence[Observation]) -> Iterator[Observation]:
     """A receiver that fails with one message stays that: between two attempts its line may look as if it moved."""
     stuck = {one.party: one for one in before.values() if one.kind == "head_of_line" and one.resolved_at is None}
     held = {one.party for one in observations if one.kind == "head_of_line"}

@@ -1,6 +1,6 @@
 """Incidents: the list, and the page of one, where it is mended: fix, test, replay, all back."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from aiohttp import web
@@ -8,6 +8,7 @@ from aiohttp import web
 from relay.client import ApiError
 from relay.client.http import path
 from relay.client.mending import Fix, Tested, apply_fix, replay_letters, test_receiver
+from relay.domain.incident import State
 from relay.domain.replay_job import OVER
 from relay.pages.page import Nav, Page, PageRoutes
 from relay.pages.receiver_form import credentials_of, given_anew
@@ -20,7 +21,8 @@ _PAGE: Final = 50
 MOST_SHOWN: Final = 100
 """Unresolved incidents in a list of another page."""
 TABS: Final = (("Unresolved", ""), ("Resolved", "resolved"))
-UNRESOLVED: Final = ("open", "acknowledged")
+UNRESOLVED: Final[Sequence[State]] = ("open", "acknowledged")
+RESOLVED: Final[Sequence[State]] = ("resolved",)
 _WHERE: Final[Mapping[str, str]] = {
     "receiver": "/ui/receivers/{}",
     "source": "/ui/sources/{}",
@@ -40,7 +42,7 @@ class IncidentsPage(Page):
 
     async def all(self, visit: Visit) -> web.StreamResponse:
         is_resolved = visit.filters("state").get("state") == "resolved"
-        states = ("resolved",) if is_resolved else UNRESOLVED
+        states = RESOLVED if is_resolved else UNRESOLVED
         page = visit.api.incidents.page(state=states, limit=_PAGE, cursor=visit.cursor)
         found = await visit.load_list(page)
         return visit.show("incidents.html", found=found, tabs=tabs(is_resolved), here=TABS[is_resolved][0])
