@@ -22,6 +22,7 @@ _READ: Final = {
     "aiosignal": "Apache-2.0",
     "async-timeout": "Apache-2.0",
     "certifi": "MPL-2.0",
+    "aiosmtplib": "MIT",
     "charset-normalizer": "MIT",
     "frozenlist": "Apache-2.0",
     "google-re2": "BSD-3-Clause",

@@ -23,7 +23,7 @@ _ORIGIN = re.compile(r"https?://(([a-z0-9_-]+\.)*[a-z0-9_-]+|\[[0-9a-f:.]+\])(:[
 _TOPIC_PREFIX = re.compile(r"[a-zA-Z0-9._-]{0,100}")
 
 
-def _items(value: object, expected: str) -> list[object]:
+def items_of(value: object, expected: str) -> list[object]:
     """The items of a comma-separated text, or of a list. Raises ValueError that names what was `expected`."""
     if isinstance(value, str):
         return [part.strip() for part in value.split(",") if part.strip()]
@@ -33,7 +33,7 @@ def _items(value: object, expected: str) -> list[object]:
 
 
 def _networks(value: object) -> object:
-    return tuple(_network(item) for item in _items(value, "networks, as 10.0.0.0/8"))
+    return tuple(_network(item) for item in items_of(value, "networks, as 10.0.0.0/8"))
 
 
 def _network(value: object) -> IPv4Network | IPv6Network:
@@ -46,7 +46,7 @@ def _network(value: object) -> IPv4Network | IPv6Network:
 
 
 def _variable_names(value: object) -> object:
-    return tuple(_variable_name(str(item)) for item in _items(value, "environment variables, as CI_SECRET,GITHUB_*"))
+    return tuple(_variable_name(str(item)) for item in items_of(value, "environment variables, as CI_SECRET,GITHUB_*"))
 
 
 def _variable_name(text: str) -> str:
@@ -56,7 +56,7 @@ def _variable_name(text: str) -> str:
 
 
 def hosts_and_networks(value: object) -> object:
-    return tuple(str(item) for item in _items(value, "hosts and networks, as ci.internal,10.0.0.0/8"))
+    return tuple(str(item) for item in items_of(value, "hosts and networks, as ci.internal,10.0.0.0/8"))
 
 
 def lowered(value: object) -> object:
@@ -74,7 +74,7 @@ def url_without_slash(value: str) -> str:
 
 
 def _host_names(value: object) -> object:
-    return tuple(_host_name(str(item)) for item in _items(value, "host names, as relay.example,relay-api"))
+    return tuple(_host_name(str(item)) for item in items_of(value, "host names, as relay.example,relay-api"))
 
 
 def _host_name(text: str) -> str:
@@ -87,7 +87,7 @@ def _host_name(text: str) -> str:
 
 
 def _private_names(value: object) -> object:
-    return tuple(_private_name(str(item)) for item in _items(value, "host names, as ci.internal,*.svc.cluster.local"))
+    return tuple(_private_name(str(item)) for item in items_of(value, "host names, as ci.internal,*.svc.cluster.local"))
 
 
 def _private_name(text: str) -> str:
@@ -147,7 +147,7 @@ def check_history_url(value: SecretStr) -> SecretStr:
 def _secrets(value: object) -> object:
     if isinstance(value, str):
         value = value.replace("\n", ",")  # in a file, one per line
-    found = tuple(_items(value, "secrets"))
+    found = tuple(items_of(value, "secrets"))
     if isinstance(value, str) and not found:
         raise ValueError("is empty; leave it out, or give it a value")
     return found
@@ -167,7 +167,7 @@ def _long_enough(value: SecretStr) -> SecretStr:
 
 
 def _origins(value: object) -> object:
-    return tuple(_origin(str(item)) for item in _items(value, "origins, as https://app.example"))
+    return tuple(_origin(str(item)) for item in items_of(value, "origins, as https://app.example"))
 
 
 def _origin(text: str) -> str:

@@ -19,6 +19,8 @@ from pydantic import (
 from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict
 
 from relay.config.durations import Duration, PositiveDuration
+from relay.config.entry_types import check_url
+from relay.config.notices import Addresses, Hours, Owners, SmtpUrl, WebhookUrl
 from relay.config.problems import explain, raise_all, unknown
 from relay.config.quota_text import QuotaSetting
 from relay.config.setting_text import SECRET_SETTINGS, shown_value
@@ -209,6 +211,25 @@ class Settings(BaseSettings):
     """Sentry DSN to which failures are reported. None: nowhere."""
     sentry_environment: str | None = None
     """Name of this installation in Sentry."""
+    notice_slack_url: WebhookUrl | None = None
+    """Incoming webhook of Slack, or of a chat that takes the same, for notices about incidents. None: none are sent."""
+    notice_email_to: Addresses = ()
+    """E-mail addresses for notices, with commas. They need `notice_smtp_url` and `notice_email_from`."""
+    notice_email_from: str | None = None
+    """Sender's address of these e-mails."""
+    notice_smtp_url: SmtpUrl | None = None
+    """Server of these e-mails: `smtp://[user:password@]host[:port]`, with STARTTLS if it offers that, or `smtps://`."""
+    notice_pagerduty_key: Secret | None = None
+    """Integration key of PagerDuty's Events API v2, which gets each change of an incident at once."""
+    notice_pagerduty_url: Annotated[str, AfterValidator(check_url)] = "https://events.pagerduty.com/v2/enqueue"
+    """Address of that API."""
+    notice_quiet_hours: Hours | None = None
+    """Hours without chat and e-mail, such as `22:00-07:00 Europe/Berlin` (default UTC); changes are sent afterwards."""
+    notice_digest: Duration = 60.0
+    """Time for which changes are gathered into one message to chat and e-mail."""
+    notice_owners: Owners | None = None
+    """Notices for owners about their receivers, as JSON: `{"team-42": {"slack_url": "https://...", "email_to": [],
+    "pagerduty_key": "...", "quiet_hours": "...", "digest": "5m"}}`. Each field is optional."""
     ca_file: Path | None = None
     """Authorities trusted in addition to the system's, for endpoints without a `tls.ca` of their own."""
     egress_proxy: Secret | None = None

@@ -37,6 +37,7 @@ from relay.run.composition import ProcessContext
 from relay.run.delivery_part import DeliveryPart
 from relay.run.history_part import HistoryPart
 from relay.run.load_report import LoadReport
+from relay.run.notices import notices_of
 from relay.run.supervisor import LIFELINE
 from relay.run.telemetry_part import TelemetryPart
 from relay.state.port import State
@@ -109,6 +110,7 @@ class Relay:
         self._member = member
         self._front = HttpServer(settings, plan, member)
         self._delivery = DeliveryPart(context, self._telemetry, self._front.answer_urls)
+        self._notices = notices_of(context, self._delivery.transport, self.metrics)
         self._api = ApiPart(
             context,
             self._telemetry,
@@ -260,7 +262,11 @@ class Relay:
         lags = LagWatch(*stores, lanes.own, clock, metrics, owner)
         yield "lag watch", lags.run()
         reader = IncidentReader(*stores, self.registry, clock, lambda: self._trouble, self._warnings)
-        incidents = IncidentWatch(reader, context.state, lags.look, clock, metrics, [self._telemetry.events.changed])
+        publish = [self._telemetry.events.changed]
+        if self._notices is not None:
+            publish.append(self._notices.publish)
+            yield "notices", self._notices.run()
+        incidents = IncidentWatch(reader, context.state, lags.look, clock, metrics, publish)
         leased = LeasedLook(context.state, clock, "incident-watch", owner)
         yield "incident watch", leased.run(incidents.look, incidents.idle, EVERY_S)
         # others may lack the right to read its topics

@@ -110,6 +110,7 @@ class Metrics:
         "Events of the relay itself that were dropped, as too many waited for the log, by type", "type"
     )
     incidents_open = _gauge("Unresolved incidents, by kind and severity", "kind", "severity")
+    notices_total = _counter("Notices about incidents, by channel and outcome (sent, given_up)", "channel", "outcome")
     held_up_total = _counter(
         "Attempts after the second that failed while later messages of the same order key waited", "receiver"
     )

@@ -30,7 +30,7 @@ from tests.tools.test_docker import CONFIGURED, DOCKER, OURS, ROOT, SECRETS, SER
 
 pytestmark = [pytest.mark.kafka, pytest.mark.timeout(300)]
 
-EXTRAS: Final = ("otel", "postgres", "zstd")
+EXTRAS: Final = ("email", "otel", "postgres", "zstd")
 """What requirements/image.txt is made with."""
 TIMEOUT_S: Final = 60.0
 GIVEN: Final = SECRETS | {"RECEIVERS_DIR": "./demo", "RELAY_ALLOW_PRIVATE_NETWORKS": "127.0.0.0/8"}

@@ -1,0 +1,92 @@
+"""Settings of notices about incidents: where they go, when, and those of owners."""
+
+from typing import Annotated, Final
+
+import msgspec
+from pydantic import AfterValidator, BeforeValidator, SecretStr
+
+from relay.config.durations import parse_duration
+from relay.config.entry_types import check_url
+from relay.config.setting_values import Secret, items_of
+from relay.domain.incident_notice import parse_quiet_hours
+
+_SCHEMES: Final = ("smtp://", "smtps://")
+
+
+class OwnerNotices(msgspec.Struct, forbid_unknown_fields=True):
+    """Where an owner gets notices about its receivers. `digest`: seconds, or as `5m`; None: as the operator's."""
+
+    slack_url: str | None = None
+    email_to: tuple[str, ...] = ()
+    pagerduty_key: str | None = None
+    quiet_hours: str | None = None
+    digest: str | float | None = None
+
+    @property
+    def digest_s(self) -> float | None:
+        return None if self.digest is None else parse_duration(self.digest)
+
+
+_decode_owners: Final = msgspec.json.Decoder(dict[str, OwnerNotices]).decode
+
+
+def owners_of(value: SecretStr | None) -> dict[str, OwnerNotices]:
+    """The owners of the setting. Raises ValueError."""
+    if value is None:
+        return {}
+    try:
+        owners = _decode_owners(value.get_secret_value())
+        for one in owners.values():
+            _check(one)
+    except msgspec.MsgspecError as error:
+        raise ValueError(f'not JSON such as {{"team-42": {{"slack_url": "https://..."}}}}: {error}') from None
+    return owners
+
+
+def _check(one: OwnerNotices) -> None:
+    if one.slack_url is not None:
+        check_url(one.slack_url)
+    if one.quiet_hours is not None:
+        parse_quiet_hours(one.quiet_hours)
+    _addresses(one.email_to)
+    parse_duration(one.digest or 0)
+
+
+def _checked_owners(value: SecretStr) -> SecretStr:
+    owners_of(value)
+    return value
+
+
+def _checked_url(value: SecretStr) -> SecretStr:
+    check_url(value.get_secret_value())
+    return value
+
+
+def _checked_smtp(value: SecretStr) -> SecretStr:
+    url = value.get_secret_value()
+    if not url.startswith(_SCHEMES) or not url.partition("://")[2]:
+        raise ValueError("not the URL of an SMTP server; write smtp://[user:password@]host[:port], or smtps:// (TLS)")
+    return value
+
+
+def _addresses(value: object) -> object:
+    return tuple(_address(str(item)) for item in items_of(value, "e-mail addresses, as ops@example.com"))
+
+
+def _address(text: str) -> str:
+    name, at, host = text.rpartition("@")
+    if not (name and at and host) or not text.isprintable() or " " in text:
+        raise ValueError(f"{text!r} is not an e-mail address")
+    return text
+
+
+def _quiet(value: str) -> str:
+    parse_quiet_hours(value)
+    return value
+
+
+WebhookUrl = Annotated[Secret, AfterValidator(_checked_url)]
+SmtpUrl = Annotated[Secret, AfterValidator(_checked_smtp)]
+Addresses = Annotated[tuple[str, ...], BeforeValidator(_addresses)]
+Hours = Annotated[str, AfterValidator(_quiet)]
+Owners = Annotated[Secret, AfterValidator(_checked_owners)]

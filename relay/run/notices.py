@@ -1,0 +1,66 @@
+"""Builds the notices about incidents that the settings ask for."""
+
+from collections.abc import Callable, Iterator, Sequence
+
+from relay.config.notices import OwnerNotices, owners_of
+from relay.config.settings import Settings
+from relay.delivery.port import Transport
+from relay.domain.errors import UserError
+from relay.domain.incident import Incident
+from relay.domain.incident_notice import parse_quiet_hours
+from relay.incidents.notices import Channel, IncidentNotices, Mail, PagerDuty, Recipient, Slack
+from relay.incidents.smtp import smtp_server
+from relay.run.composition import ProcessContext
+from relay.telemetry.metrics import Metrics
+
+
+def notices_of(context: ProcessContext, transport: Transport, metrics: Metrics) -> IncidentNotices | None:
+    """None if the settings name no recipient. Raises UserError."""
+    recipients = [each for each in _recipients(context.settings, transport) if each.channels]
+    if not recipients:
+        return None
+    return IncidentNotices(recipients, _owner_of(context), context.clock, metrics)
+
+
+def _owner_of(context: ProcessContext) -> Callable[[Incident], str | None]:
+    def owner_of(one: Incident) -> str | None:
+        return context.registry.owner_of(one.party.name) if one.party.type == "receiver" else None
+
+    return owner_of
+
+
+def _recipients(settings: Settings, transport: Transport) -> Iterator[Recipient]:
+    given = settings
+    operator = OwnerNotices(
+        None if given.notice_slack_url is None else given.notice_slack_url.get_secret_value(),
+        given.notice_email_to,
+        None if given.notice_pagerduty_key is None else given.notice_pagerduty_key.get_secret_value(),
+        given.notice_quiet_hours,
+        given.notice_digest,
+    )
+    yield _recipient(settings, transport, operator, None)
+    for owner, wanted in owners_of(settings.notice_owners).items():
+        yield _recipient(settings, transport, wanted, owner)
+
+
+def _recipient(settings: Settings, transport: Transport, wanted: OwnerNotices, owner: str | None) -> Recipient:
+    quiet = None if wanted.quiet_hours is None else parse_quiet_hours(wanted.quiet_hours)
+    digest_s = settings.notice_digest if wanted.digest_s is None else wanted.digest_s
+    return Recipient(list(_channels(settings, transport, wanted)), owner, quiet, digest_s)
+
+
+def _channels(settings: Settings, transport: Transport, wanted: OwnerNotices) -> Iterator[Channel]:
+    base = settings.public_url
+    if wanted.slack_url is not None:
+        yield Slack(wanted.slack_url, transport, base)
+    if wanted.pagerduty_key is not None:
+        yield PagerDuty(wanted.pagerduty_key, settings.notice_pagerduty_url, transport, base)
+    if wanted.email_to:
+        yield _mail(settings, wanted.email_to)
+
+
+def _mail(settings: Settings, recipients: Sequence[str]) -> Mail:
+    if settings.notice_smtp_url is None or settings.notice_email_from is None:
+        raise UserError("notice_email_to: e-mails need RELAY_NOTICE_SMTP_URL and RELAY_NOTICE_EMAIL_FROM, too")
+    server = smtp_server(settings.notice_smtp_url.get_secret_value())
+    return Mail(server, settings.notice_email_from, recipients, settings.public_url)
