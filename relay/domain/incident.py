@@ -52,7 +52,9 @@ LONGEST_HOLD_S: Final = 1_800.0
 _NO_HOLD: Final[frozenset[Kind]] = frozenset({"gone", "disabled", "configuration", "unverified", "paused"})
 """Kinds that end by an action, and so do not flap."""
 _SETTLING: Final[frozenset[Kind]] = frozenset({"no_worker", "lag", "warning"})
-"""Kinds that occur for a moment whenever a process starts or ends: they count once they have lasted."""
+"""Kinds that occur for a moment whenever a process starts or ends: they count once they have lasted..."""
+SETTLE_S: Final = 10.0
+"""... for so long."""
 REOPEN_S: Final = 3_600.0
 """A cause that is observed again within this time reopens its incident; later it is a new occurrence."""
 SAME_S: Final = 60.0
@@ -261,7 +263,7 @@ def _steady(before: Mapping[str, Incident], observations: Sequence[Observation])
 
 def has_lasted(one: Incident, look: IncidentLook) -> bool:
     """Whether it counts: it is listed, and is resolved rather than forgotten. `look`: the current one."""
-    patience_s = look.patience_s.get(one.kind, 0.0) if one.kind in _SETTLING else 0.0
+    patience_s = SETTLE_S if one.kind in _SETTLING else 0.0
     ended_at = one.cleared_at if one.cleared_at is not None else look.now
     return one.reported or one.resolved_at is not None or ended_at - one.opened_at >= patience_s
 

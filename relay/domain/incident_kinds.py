@@ -277,7 +277,7 @@ KINDS: Final[Mapping[Kind, KindRow]] = {
         "worker",
         "See the lanes",
     ),
-    "no_worker": KindRow("error", "No worker serves a topic", _no_worker, "worker", "See the lanes", 10.0),
+    "no_worker": KindRow("error", "No worker serves a topic", _no_worker, "worker", "See the lanes", 30.0),
     "relay_fault": KindRow(
         "error", "The relay failed", _with_detail("Messages failed in the relay itself ({name})"), "replay", "Replay"
     ),

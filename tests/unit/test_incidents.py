@@ -141,7 +141,7 @@ def test_an_occurrence_begins_when_its_failures_did() -> None:
 def test_its_opening_is_published_only_if_it_lasts() -> None:
     life = Life()
     assert not life.look(seen("no_worker", Party("relay", "to-receiver"))).opened
-    assert not has_lasted(life.only, IncidentLook(life.now, (), (), PATIENCE_S))
+    assert not has_lasted(life.only, IncidentLook(life.now, ()))
     found = life.look(seen("no_worker", Party("relay", "to-receiver")), after_s=PATIENCE_S["no_worker"])
     assert [one.kind for one in found.opened] == ["no_worker"]
     short = Life()
