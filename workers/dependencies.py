@@ -15,6 +15,7 @@ from relay.domain.coordinate import Coordinate
 from relay.domain.exchange import Exchange, Request
 from relay.domain.hop import Hop
 from relay.domain.identity import DeliveryId
+from relay.domain.jwe import opened
 from relay.domain.message import Message
 from relay.domain.outcome import Outcome
 from relay.domain.receiver import Receiver
@@ -104,11 +105,17 @@ class Outside:
     user_agent: str
     answer_url: Callable[[Receiver, Hop], str | None] = lambda _receiver, _hop: None
     payload_url: Callable[[Hop], str | None] = field(default=lambda _hop: None, kw_only=True)
+    answer_keys: tuple[str, ...] = field(default=(), repr=False, kw_only=True)
+    """Private keys of the relay, which decrypt answers."""
     meter: Meter = field(default_factory=Meter)
     journal: Journal | None = None
     tracing: Tracing | None = None
     report: Callable[[NewRecord], None] = lambda _record: None
     turnstile: RequestLimiter = field(kw_only=True)
+
+    def opened(self, content_type: str | None, body: bytes) -> tuple[str | None, bytes]:
+        """An answer, decrypted if it is encrypted for the relay."""
+        return opened(self.answer_keys, content_type, body)
 
     def traced(self, hop: Hop, kind: AttemptKind, attempt: int) -> Hop:
         """`hop` with the trace context that a request for it carries."""

@@ -59,6 +59,7 @@ from workers.delivery import (
     unusable_wait,
 )
 from workers.dependencies import Outside
+from workers.payload_encryption import PayloadEncryption
 from workers.records import Letters, answered, progress_records
 from workers.requests import ask, ask_again_s
 from workers.tables import RowTable
@@ -163,6 +164,7 @@ class FromReceiverAsync:
         self._directory = directory
         self._letters = letters
         self._outside = outside
+        self._encryption = PayloadEncryption(outside)
         self.table: RowTable[Awaited] = RowTable(state, outside.clock, self.kind, FINISHED_AT[self.kind])
 
     def admit(self, record: Record) -> Awaited:
@@ -203,6 +205,7 @@ class FromReceiverAsync:
         if work is None:
             return self._letters.bury(record, dead)
         given = structs.replace(record, headers=encode_hop(structs.replace(work.hop, reason=None)))
+        given = self._encryption.sealed(given, work.receiver, work.hop, self._directory)
         return self._letters.bury(given, dead, work.hop, attempts=work.attempts)
 
     def _at_deadline(self, work: Awaited) -> Dead | Done:
@@ -221,6 +224,7 @@ class FromReceiverAsync:
         match reading:
             case AnswerReady(status, content_type, body, truncated):
                 self._count(work)
+                content_type, body = self._outside.opened(content_type, body)
                 result = Result("answered", status, content_type, body, truncated)
                 return Done(stage=Stage.PUBLISHED, result=result, up=True)
             case StepFinished(response):

@@ -73,12 +73,12 @@ from workers.delivery import (
     unusable_wait,
 )
 from workers.dependencies import Outside
+from workers.payload_encryption import Encrypted, PayloadEncryption
 from workers.records import Letters, answered, progress_records
 from workers.requests import ping
 from workers.tables import RowTable
 
 NO_MOVES = NoMoves()
-
 
 MOVE_LOOK_S = 5.0
 LONGEST_MOVE_LOOK_S = 300.0
@@ -127,6 +127,7 @@ class ToReceiver:
         self._letters = letters
         self._outside = outside
         self._doubt = Doubt(outside)
+        self._encryption = PayloadEncryption(outside)
         self.table = DeliveryTable(state, outside.clock, self.kind, FINISHED_AT[self.kind], moves)
 
     def admit(self, record: Record) -> Delivery:
@@ -145,6 +146,8 @@ class ToReceiver:
         if work.rest_s(self._outside.clock.time()) <= 0:
             said = f"; the last: {work.said}" if work.said else ""
             return Dead("expired", f"not delivered within max_age after {work.attempts} attempts{said}")
+        if receiver.encrypt is not None and (wait := self._encryption.wait(work)) is not None:
+            return wait
         if receiver.payload == "thin" and self._outside.payload_url(work.hop) is None:
             return NO_PAYLOAD_URL
         fault = unaskable_later(work, receiver) if receiver.status_endpoint or receiver.status_steps else None
@@ -169,6 +172,8 @@ class ToReceiver:
             return self._doubt.resolve(work)
         if work.hop.ask_first and not work.asked and can_be_asked(work.receiver):
             return self._doubt.before(work)
+        if work.receiver.encrypt is not None:
+            return self._encryption.post(work, partial(self._post, work))
         return self._post(work)
 
     def resume(self, work: Delivery, result: Result) -> Done | Dead:
@@ -182,13 +187,14 @@ class ToReceiver:
     def bury(self, record: Record, work: Delivery | None, dead: Dead) -> NewRecord:
         if work is None:
             return self._letters.bury(record, dead)
+        record = self._encryption.sealed(record, work.receiver, work.hop, self._directory)
         sequence = work.sequence  # a replay sends it again, so that the receiver can see that the sequence falls back
         extra = () if sequence is None else (("relay-sequence", b"%d" % sequence),)
         return self._letters.bury(record, dead, work.hop, attempts=work.attempts, extra=extra)
 
     # POST
 
-    def _post(self, work: Delivery) -> Call[Exchange] | Dead:
+    def _post(self, work: Delivery, encrypted: Encrypted | None = None) -> Call[Exchange] | Dead:
         outside, receiver = self._outside, work.receiver
         try:
             request = post_request(
@@ -201,6 +207,7 @@ class ToReceiver:
                 now=outside.clock.wall(),
                 answer_url=outside.answer_url(receiver, work.hop),
                 payload_url=outside.payload_url(work.hop) if receiver.payload == "thin" else None,
+                encrypt=encrypted,
                 user_agent=outside.user_agent,
             )
         except ExpressionError as error:
@@ -237,6 +244,8 @@ class ToReceiver:
         health = healthy(outcome)
         match outcome:
             case Answered(status, content_type, body, truncated):
+                if self._outside.answer_keys:
+                    content_type, body = self._outside.opened(content_type, body)
                 result = Result("answered", status, content_type, body, truncated)
                 return Done(stage=Stage.PUBLISHED, result=result, healthy=health)
             case Delivered(status):

@@ -4,6 +4,7 @@ steps. Nothing is sent or stored."""
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Final
 
 from msgspec import structs
@@ -14,6 +15,7 @@ from relay.domain.expression import Expression, ExpressionError, Variables
 from relay.domain.failure import failure_detail
 from relay.domain.filters import FilterInput
 from relay.domain.hop import decode_hop, encode_hop
+from relay.domain.jwe import encrypt
 from relay.domain.message import Message
 from relay.domain.outcome import Accepted, Ambiguous, Answered, Delivered, Gone, Outcome, Rejected, usual_rule
 from relay.domain.receiver import Receiver, Source
@@ -35,6 +37,7 @@ from relay.log.port import Coordinate, NewRecord, Record
 from relay.state.rows import Result
 from workers.delivery import Delivery
 from workers.failed_messages import Failure, notice_record
+from workers.payload_encryption import Encrypted
 from workers.records import answer_record, first_hop
 from workers.requests import read_answer
 from workers.to_receiver import accepted, outcome_of, unaskable_later
@@ -70,6 +73,10 @@ class Trial:
     callback: Request | None = None
     faults: list[TrialFault] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
+
+
+class _NoKeyError(Exception):
+    """The receiver's keys are not known here, and nothing may be sent without."""
 
 
 class DeliveryTrial:
@@ -134,12 +141,24 @@ class DeliveryTrial:
                 sequence=work.sequence,
                 now=self._now,
                 answer_url=None,
+                encrypt=self._encrypted(),
                 user_agent=self._user_agent,
             )
+        except _NoKeyError:
+            fault = "the keys are fetched when a message is delivered, so its request cannot be shown here"
+            self.trial.faults.append(TrialFault("encrypt.jwks_url", fault))
+            return None
         except ExpressionError as error:
             form = receiver.post.request
             self._add(() if form is None else errors_in(form, self._variables()), error)
             return None
+
+    def _encrypted(self) -> Encrypted | None:
+        """Raises _NoKeyError."""
+        encryption = self.receiver.encrypt
+        if encryption is not None and not encryption.keys:
+            raise _NoKeyError
+        return None if encryption is None else partial(encrypt, encryption.keys[0])
 
     def _variables(self) -> Variables:
         return delivery_variables(self._work.hop, self.message.payload, attempt=1)

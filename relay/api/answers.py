@@ -21,6 +21,7 @@ from relay.domain.answer_token import TokenExpired, TokenInvalid, read
 from relay.domain.errors import StateUnavailable
 from relay.domain.hop import Hop
 from relay.domain.identity import DeliveryId, MessageId
+from relay.domain.jwe import opened
 from relay.domain.message import MAX_TEXT_BYTES
 from relay.domain.receiver import BreakerPolicy
 from relay.schema.messages import Recorded
@@ -76,6 +77,7 @@ class AnswersResource:
         delivery, generation = self._delivery(request.match_info["token"])
         status, content_type = _answer_status(request), _content_type(request)
         body = await read_body(request, self._context.answer_body_cap)
+        content_type, body = opened(self._context.answer_keys, content_type, body)
         duplicate = await self.take(delivery, generation, Result("answered", status, content_type, body))
         return _recorded(duplicate=duplicate)
 

@@ -82,6 +82,8 @@ class ApiContext:
     """Those in force, for people: secrets are masked."""
     keeps_bodies: bool = True
     """Whether the history keeps bodies and headers, so that these can be searched."""
+    answer_keys: Sequence[str] = field(default=(), repr=False)
+    """Private keys that decrypt answers."""
     own_key: str | None = field(default=None, repr=False)
     metrics_key: str | None = field(default=None, repr=False)
     """One that may read `/metrics`, and no more."""

@@ -4,10 +4,12 @@ import asyncio
 import signal
 from collections import Counter
 from collections.abc import Iterator
+from typing import TextIO
 
 import click
 from click.core import ParameterSource
 
+from relay.domain.jwe import private_keys
 from relay.domain.signing import check_verifier
 from relay.sink import Mode, ReceivedPost, Sink
 from relay.sink.behaviour import MODES, Knobs
@@ -42,6 +44,8 @@ _GITHUB = "github"
 @click.option("--callback", is_flag=True, help="POST the answer to the relay-answer-url as well.")
 @click.option("--handshakes/--no-handshakes", default=True, show_default=True, help="Whether it answers verifications.")
 @click.option("--secret", help="Check signatures with this secret, or public key (whpk_).")
+@click.option("--jwk", type=click.File(), help="File with the private JWK, or JWK Set, that decrypts bodies.")
+@click.option("--fetch", is_flag=True, help="Fetch the payloads of thin events.")
 @click.pass_context
 def sink(
     context: click.Context,
@@ -61,6 +65,8 @@ def sink(
     callback: bool,
     handshakes: bool,
     secret: str | None,
+    jwk: TextIO | None,
+    fetch: bool,
 ) -> None:
     """Run a test receiver, like a CI with fault knobs.
 
@@ -87,6 +93,12 @@ def sink(
             check_verifier(secret)
         except ValueError as error:
             raise click.BadParameter(str(error), param_hint="--secret") from error
+    keys = None if jwk is None else jwk.read()
+    if keys is not None:
+        try:
+            private_keys(keys)
+        except ValueError as error:
+            raise click.BadParameter(str(error), param_hint="--jwk") from error
     knobs = Knobs(
         delay_s=delay,
         fail_rate=fail_rate,
@@ -98,7 +110,7 @@ def sink(
         callback=callback,
         handshakes=handshakes,
     )
-    asyncio.run(_serve(Sink(mode, secret=secret, on_arrival=_print, **knobs), host, port))
+    asyncio.run(_serve(Sink(mode, secret=secret, jwk=keys, fetch=fetch, on_arrival=_print, **knobs), host, port))
 
 
 def _refuse_others(context: click.Context, as_: str | None) -> None:

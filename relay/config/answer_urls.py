@@ -11,6 +11,7 @@ from relay.config.references import has_reference
 from relay.config.settings import Settings
 from relay.domain.answer_token import issue, issue_for_payload
 from relay.domain.identity import DeliveryId
+from relay.domain.jwe import private_keys
 
 SHORTEST_SECRET: Final = 16
 """Characters. Anybody with an answer URL can test guesses offline."""
@@ -26,6 +27,11 @@ def answer_secrets(settings: Settings) -> tuple[bytes, ...]:
     return tuple(
         hashlib.sha256(b"answers\0" + each.get_secret_value().encode()).digest() for each in settings.answer_secret
     )
+
+
+def answer_keys(settings: Settings) -> tuple[str, ...]:
+    """The private keys that decrypt answers."""
+    return () if settings.answer_jwk is None else private_keys(settings.answer_jwk.get_secret_value())
 
 
 @dataclass(frozen=True, slots=True)

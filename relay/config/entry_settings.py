@@ -57,6 +57,7 @@ def receiver_settings(name: str, entry: ReceiverEntry, secrets: tuple[str, ...])
         ordering=order_by(entry.ordering),
         patience=patience_of(entry.ordering),
         filter=None if entry.filter is None else entry.filter.compiled(),
+        encrypt=None if entry.encrypt is None else entry.encrypt.settings(),
         labels=tuple(sorted(entry.labels.items())),
         verified=entry.verification == "none",  # proofs are not part of the entry
     )

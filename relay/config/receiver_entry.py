@@ -2,13 +2,15 @@
 
 import re
 from math import inf
-from typing import Annotated, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal
 from urllib.parse import urljoin
 
 from pydantic import (
     AfterValidator,
+    Discriminator,
     Field,
     StrictInt,
+    Tag,
     ValidationInfo,
     field_validator,
 )
@@ -37,10 +39,11 @@ from relay.config.expression_entry import (
 )
 from relay.config.filter_entry import BoundedFilter, FilterEntry, OrderingValue, order_by
 from relay.config.presets import FromPreset
-from relay.config.references import has_reference
+from relay.config.references import has_reference, texts_in
 from relay.domain.ed25519 import is_private_key
 from relay.domain.forwarding import check_pattern
-from relay.domain.receiver import PayloadForm, Verification
+from relay.domain.jwe import check_key, key_text
+from relay.domain.receiver import Encryption, PayloadForm, Verification
 from relay.domain.status import check_template
 from relay.domain.template import OPENING
 from relay.domain.urls import same_origin
@@ -170,6 +173,43 @@ class CodesEntry(Entry):
         return codes
 
 
+def _jwk(jwk: dict[str, Any]) -> dict[str, Any]:
+    if not any(has_reference(text) for _, text in texts_in(jwk)):
+        check_key(jwk)
+    return jwk
+
+
+Jwk = Annotated[dict[str, Any], AfterValidator(_jwk)]
+
+
+class EncryptEntry(Entry):
+    """Public keys of the receiver, with which payloads are encrypted."""
+
+    jwk: (
+        Annotated[
+            Annotated[Jwk, Tag("(mapping)")]
+            | Annotated[tuple[Jwk, ...], Field(strict=False, min_length=1, max_length=16), Tag("(list)")],
+            Discriminator(lambda value: "(list)" if isinstance(value, list | tuple) else "(mapping)"),
+        ]
+        | None
+    ) = None
+    """Public key (JWK); a list during rotation, of which the first is used."""
+    jwks_url: Annotated[Url | None, Field(validate_default=True)] = None
+    """URL of a JWK Set, of which the first usable key is used."""
+
+    @field_validator("jwks_url")
+    @classmethod
+    def _one_of_both(cls, url: str | None, info: ValidationInfo) -> str | None:
+        if "jwk" in info.data and (url is None) == (info.data["jwk"] is None):
+            raise ValueError("give either jwk or jwks_url")
+        return url
+
+    def settings(self) -> Encryption:
+        """What the entry says; it has no references."""
+        keys = (self.jwk,) if isinstance(self.jwk, dict) else self.jwk or ()
+        return Encryption(tuple(map(key_text, keys)), self.jwks_url)
+
+
 class ReceiverEntry(FromPreset, EndpointEntry):
     """A receiver as declared in the file."""
 
@@ -226,6 +266,8 @@ class ReceiverEntry(FromPreset, EndpointEntry):
     payload: PayloadForm = "full"
     """`thin`: JSON with the message's ids, type and time, and a URL at which the payload can be read for a while, in
     place of the payload. `metadata`: the same without the URL."""
+    encrypt: EncryptEntry | None = None
+    """Encrypts the payload for the receiver (JWE); default: it is sent as it is."""
     respond_async: WholeSeconds | None = None
     """Time after which it is asked, by `Prefer: respond-async, wait=N`, to respond with a 202 and to answer later;
     default: it is not asked."""
@@ -302,6 +344,15 @@ class ReceiverEntry(FromPreset, EndpointEntry):
         if payload != "full" and info.data.get("request") is not None:
             raise ValueError(f"{payload!r} contradicts request, whose expressions may send the payload; leave one out")
         return payload
+
+    @field_validator("encrypt")
+    @classmethod
+    def _of_the_payload(cls, encrypt: EncryptEntry | None, info: ValidationInfo) -> EncryptEntry | None:
+        if encrypt is not None and info.data.get("request") is not None:
+            raise ValueError("contradicts request, whose expressions may send parts of the payload; leave one out")
+        if encrypt is not None and info.data.get("payload", "full") != "full":
+            raise ValueError(f"contradicts payload: {info.data['payload']!r} sends none of it; leave one out")
+        return encrypt
 
     @field_validator("respond_async")
     @classmethod

@@ -14,6 +14,7 @@ SECRET_SETTINGS: Final = frozenset(
         "history_url",
         "api_key",
         "metrics_key",
+        "answer_jwk",
         "answer_secret",
         "session_secret",
         "secrets_key",

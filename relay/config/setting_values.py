@@ -11,6 +11,7 @@ from pydantic import AfterValidator, BeforeValidator, ByteSize, Field, SecretStr
 
 from relay.config.encryption import KEY_BYTES
 from relay.config.entry_types import check_url
+from relay.domain.jwe import private_keys
 
 SHORTEST_SESSION_SECRET: Final = 16
 """Characters."""
@@ -206,5 +207,13 @@ HostNames = Annotated[tuple[str, ...], BeforeValidator(_host_names)]
 VariableNames = Annotated[tuple[str, ...], BeforeValidator(_variable_names)]
 PrivateNames = Annotated[tuple[str, ...], BeforeValidator(_private_names)]
 Networks = Annotated[tuple[IPv4Network | IPv6Network, ...], BeforeValidator(_networks)]
+
+
+def _private_jwk(value: SecretStr) -> SecretStr:
+    private_keys(value.get_secret_value())
+    return value
+
+
+PrivateJwk = Annotated[SecretStr, AfterValidator(_private_jwk)]
 Isolation = Annotated[Literal["read_committed", "read_uncommitted"], BeforeValidator(lowered)]
 HistoryUrl = Annotated[Annotated[SecretStr, AfterValidator(check_history_url)] | None, BeforeValidator(none_if_said)]

@@ -33,6 +33,7 @@ from relay.config.setting_values import (
     Networks,
     Origins,
     Port,
+    PrivateJwk,
     PrivateNames,
     Secret,
     Secrets,
@@ -129,8 +130,7 @@ class Settings(BaseSettings):
     allowed_hosts: HostNames = ()
     """Host names accepted in a Host header, beside loopback, `api_host` and the host of `public_url`."""
     api_connections: Count | None = None
-    """Maximum open connections to a process's API. None: 1,000, or a quarter of the file descriptors if that is
-    less."""
+    """Maximum open connections to a process's API. None: 1,000, or a quarter of the descriptors if that is less."""
     api_connections_per_address: Count | None = None
     """Maximum open connections from one client address. None: half of `api_connections`."""
     api_body_memory: Size | None = None
@@ -142,6 +142,8 @@ class Settings(BaseSettings):
     answer_secret: Secrets = ()
     """Secrets of the tokens in answer URLs: the first signs, and each verifies. None: `relay dev` creates and keeps
     one, and `relay run` sends no answer URLs."""
+    answer_jwk: PrivateJwk | None = None
+    """Private JWK, or JWK Set, with which encrypted answers of receivers are decrypted. None: they stay encrypted."""
     payload_url_lifetime: PositiveDuration = 43_200.0
     """Time for which a receiver with `payload: thin` can read a payload after an attempt."""
     session_secret: SessionSecrets = ()

@@ -18,7 +18,15 @@ from relay.domain.identity import OWN_SOURCE
 from relay.domain.receiver import Endpoint, LaneKind, Receiver, Source
 
 _NOWHERE: Final = "https://unusable.invalid"
-_SENT_WITH: Final = SECRET_FIELDS | {"signature", "signature_digest", "verification", "oauth2", "tls", "proxy"}
+_SENT_WITH: Final = SECRET_FIELDS | {
+    "signature",
+    "signature_digest",
+    "verification",
+    "oauth2",
+    "tls",
+    "proxy",
+    "encrypt",
+}
 """Fields of a receiver that only a process that sends to it needs."""
 _LANE: Final = frozenset({"lane", "partitions", "ordering", "enabled", "owner", "senders"})
 _SUBSCRIPTION: Final = frozenset({"sources", "event_types", "filter"})

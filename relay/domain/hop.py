@@ -32,6 +32,8 @@ FORM: Final = 1
 FORM_HEADER: Final = "relay-form"
 LIFE_HEADER: Final = "relay-receiver-life"
 KEEP_HEADER: Final = "relay-keep"
+SEALED: Final = ("relay-sealed", b"true")
+"""Header of a record whose payload is encrypted for its receiver."""
 
 _PROGRESS: Final[dict[Outcome | None, Progress]] = {"accepted": "accepted", "running": "running"}
 _OUTCOMES: Final[dict[bytes, Outcome]] = {each.encode(): each for each in get_args(Outcome)}
@@ -78,6 +80,8 @@ class Hop(Struct, frozen=True, gc=False):
     life: str = ""
     keep: str | None = None
     chain: str | None = None
+    sealed: bool = False
+    """The payload is encrypted for the receiver, and sent as it is."""
 
     @property
     def progress(self) -> Progress | None:
@@ -141,6 +145,8 @@ def encode_hop(hop: Hop) -> Headers:
         headers.append((KEEP_HEADER, hop.keep.encode()))
     if hop.chain is not None:
         headers.append(("relay-status-chain", hop.chain.encode()))
+    if hop.sealed:
+        headers.append(SEALED)
     if hop.headers:
         headers += as_record_headers(hop.headers)
     return tuple(headers)
@@ -291,5 +297,6 @@ _READERS: Final[dict[str, tuple[str, Callable[[bytes], object]]]] = {
     LIFE_HEADER: ("life", bytes.decode),
     KEEP_HEADER: ("keep", json_object),
     "relay-status-chain": ("chain", json_object),
+    SEALED[0]: ("sealed", _is_true),
 }
 """Field and reader of each header."""

@@ -140,6 +140,15 @@ class SigningPolicy:
 
 
 @dataclass(frozen=True, slots=True)
+class Encryption:
+    """With which public keys payloads are encrypted: `keys` (JWKs as JSON text, the first one is used), or those of the
+    JWK Set at `url`."""
+
+    keys: tuple[str, ...] = ()
+    url: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class CodeClasses:
     """Status codes that this receiver assigns to another class than the default table (`outcome.py`)."""
 
@@ -239,6 +248,7 @@ class Receiver:
     enabled: bool = True
     forward_headers: tuple[str, ...] = ()
     payload: PayloadForm = "full"
+    encrypt: Encryption | None = None
     respond_async: float | None = None
     """Whole seconds after which it is asked to respond with a 202; None: it is not asked."""
     owner: str | None = None

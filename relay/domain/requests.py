@@ -3,7 +3,7 @@ verification handshakes."""
 
 import json
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import lru_cache
 from typing import Final, Literal
 from urllib.parse import quote
@@ -18,6 +18,7 @@ from relay.domain.headers import VISIBLE, check_header_name, header_value
 from relay.domain.hop import Hop
 from relay.domain.http_message import HEADERS, sign_message
 from relay.domain.identity import callback_id, webhook_id
+from relay.domain.jwe import MEDIA_TYPE as ENCRYPTED
 from relay.domain.receiver import Endpoint, Receiver
 from relay.domain.request_form import FilledRequest, RequestForm, fill_request
 from relay.domain.signing import sign
@@ -64,11 +65,12 @@ def post_request(
     now: float,
     answer_url: str | None,
     payload_url: str | None = None,
+    encrypt: Callable[[bytes, str], bytes] | None = None,
     user_agent: str,
 ) -> Request:
     """The POST of a delivery. `attempt`: 1-based. `sequence`: None if order does not matter. `now`: Unix seconds.
     `out_of_order`: later messages of its order key may have arrived before it. `payload_url`: for a receiver that gets
-    one in place of the payload.
+    one in place of the payload. `encrypt`: from (body, content type) to what is sent in their place.
 
     Raises ValueError if a secret of the receiver cannot sign; ExpressionError if its own form of requests
     cannot be filled in.
@@ -82,6 +84,8 @@ def post_request(
     if receiver.payload != "full":
         body, content_type = _event_of(hop, identity, payload_url), DEFAULT_CONTENT_TYPE
     content_type = _content_type(content_type)
+    if encrypt is not None:
+        body, content_type = encrypt(body, content_type), ENCRYPTED
     headers = [
         ("content-type", content_type),
         *_signed(receiver.post, identity, now, body, content_type, filled),

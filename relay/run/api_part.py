@@ -13,7 +13,7 @@ from relay.api.registrar import Registrar
 from relay.api.shared_port import Sharing, installation_id
 from relay.api.shares import shares_of_live_pages
 from relay.api.web_rules import WebRules
-from relay.config.answer_urls import AnswerUrls
+from relay.config.answer_urls import AnswerUrls, answer_keys
 from relay.config.encryption import KeyRing
 from relay.config.own_address import may_be_open, own_names, own_url
 from relay.config.plan import API, ProcessPlan
@@ -116,6 +116,7 @@ class ApiPart:
             user_agent=USER_AGENT,
             tracing=self._telemetry.traces,
             own_key=plan.own_key,
+            answer_keys=answer_keys(settings),
             session_secrets=self._session_secrets,
             pages=pages_of(
                 settings.pages,

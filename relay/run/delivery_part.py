@@ -5,7 +5,7 @@ import secrets
 from collections.abc import Awaitable, Callable, Iterator
 from typing import get_args
 
-from relay.config.answer_urls import AnswerUrls
+from relay.config.answer_urls import AnswerUrls, answer_keys
 from relay.delivery.egress import USER_AGENT, requests_of, transport_of
 from relay.domain.hop import Hop
 from relay.domain.receiver import Receiver
@@ -78,6 +78,7 @@ class DeliveryPart:
             telemetry.traces,
             telemetry.attempts.report,
             payload_url=self._payload_url,
+            answer_keys=answer_keys(self._context.settings),
             turnstile=self._turnstile,
         )
 

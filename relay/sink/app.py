@@ -16,6 +16,8 @@ from aiohttp import ClientError, ClientSession, ClientTimeout, web
 
 from relay.clock import set_within
 from relay.domain.http_message import verify_message
+from relay.domain.jwe import MEDIA_TYPE, decrypt, private_keys
+from relay.domain.requests import PAYLOAD_URL_HEADER
 from relay.domain.signing import verify_standard
 from relay.sink.arrival import CallbackSent, Poll, ReceivedPost, arrival_of
 from relay.sink.behaviour import Behaviour, Knobs, Mode, SinkJob, is_processed, new_job, reaction
@@ -27,14 +29,16 @@ _MOST_JOBS: Final = 200_000
 """Older jobs are dropped, so that a sink can run for days."""
 _LARGEST_BODY: Final = 32 * 1024 * 1024
 _JSON: Final = "application/json"
+_TIMEOUT: Final = ClientTimeout(total=10)
 
 
 class Sink:
     """A test receiver. After `start`, `url` accepts POSTs; `received`, `polls` and `callbacks` record the requests.
 
-    `secret`: verifies signatures (Standard Webhooks, or RFC 9421); an invalid one is recorded, not rejected.
-    `on_arrival` is called for each POST. `chance` returns uniform samples of [0, 1). A stopped sink can be restarted,
-    also on the same port, and keeps its jobs.
+    `secret`: verifies signatures (Standard Webhooks, or RFC 9421); an invalid one is recorded, not rejected. `jwk`:
+    private JWK, or JWK Set, that decrypts bodies. `fetch`: payloads of thin events are fetched, from any URL that a
+    request names. `on_arrival` is called for each POST. `chance` returns uniform samples of [0, 1). A stopped sink can
+    be restarted, also on the same port, and keeps its jobs.
     """
 
     def __init__(
@@ -42,6 +46,8 @@ class Sink:
         mode: Mode = "answer",
         *,
         secret: str | None = None,
+        jwk: str | None = None,
+        fetch: bool = False,
         on_arrival: Callable[[ReceivedPost], None] | None = None,
         chance: Callable[[], float] = random.random,
         **knobs: Unpack[Knobs],
@@ -55,6 +61,8 @@ class Sink:
         self.posts = 0
         self.redirects_followed = 0
         self._secrets = [secret] if secret else []
+        self._keys = private_keys(jwk) if jwk else ()
+        self._fetch = fetch
         self._on_arrival = on_arrival
         self._chance = chance
         self._jobs: dict[str, SinkJob] = {}
@@ -135,6 +143,7 @@ class Sink:
         behaviour = self.behaviour
         met = reaction(behaviour, nth=self.posts, chance=self._chance())
         arrival = arrival_of(request, body, met, _status(behaviour, met), self._verified(request, body))
+        arrival = replace(arrival, payload=await self._payload(arrival))
         if is_processed(behaviour, met):
             self._process(behaviour, arrival)
         self._records.note(self.received, arrival)
@@ -151,6 +160,16 @@ class Sink:
             return True
         url = f"{request.scheme}://{request.host}{request.raw_path}"
         return verify_message(self._secrets, method=request.method, url=url, headers=headers, body=body, now=now)
+
+    async def _payload(self, arrival: ReceivedPost) -> bytes | None:
+        if self._keys and arrival.headers.get("content-type") == MEDIA_TYPE:
+            with suppress(ValueError):
+                return decrypt(self._keys, arrival.body)[0]
+        if self._fetch and (url := arrival.headers.get(PAYLOAD_URL_HEADER)):
+            with suppress(ClientError, TimeoutError):
+                async with ClientSession(timeout=_TIMEOUT) as session, session.get(url) as response:
+                    return await response.read() if response.status == 200 else None
+        return None
 
     def _process(self, behaviour: Behaviour, arrival: ReceivedPost) -> None:
         """Process a message once, however often it arrives. Status GETs find it under both of its ids."""
@@ -205,7 +224,7 @@ class Sink:
         status: int | None = None
         with suppress(ClientError, TimeoutError):
             async with (
-                ClientSession(timeout=ClientTimeout(total=10)) as session,
+                ClientSession(timeout=_TIMEOUT) as session,
                 session.post(url, data=body, headers={"content-type": _JSON}) as response,
             ):
                 status = response.status

@@ -16,7 +16,8 @@ class ReceivedPost:
     """A received POST. Ids are decoded; they are empty for a POST without `ce-` headers.
 
     `verified`: whether the signature was valid; None without a secret. `met`: the reaction to it. `status`: of the
-    response; None for `hang` and `reset`. `headers` have lower-case names.
+    response; None for `hang` and `reset`. `headers` have lower-case names. `payload`: the body decrypted, or fetched
+    from `relay-payload-url`; None if the sink did neither.
     """
 
     webhook_id: str
@@ -32,6 +33,7 @@ class ReceivedPost:
     met: Mode
     status: int | None
     t_monotonic: float
+    payload: bytes | None = field(default=None, repr=False)
 
 
 class Poll(NamedTuple):

@@ -70,6 +70,7 @@ def received_view(received: Sequence[ReceivedPost]) -> dict[str, Any]:
             "answered": arrival.status or arrival.met,
             "verified": arrival.verified,
             "body": arrival.body[:1024].decode(errors="replace"),
+            **({} if arrival.payload is None else {"payload": arrival.payload[:1024].decode(errors="replace")}),
         }
         for arrival in reversed(received[-_SHOWN:])
     ]

@@ -5,11 +5,13 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 import pytest
+from jwcrypto.jwk import JWK
 
 from relay.domain.answer_token import read_for_payload
 from relay.domain.http_message import verify_message
 from relay.domain.identity import DeliveryId
-from relay.domain.receiver import Receiver, SigningPolicy
+from relay.domain.jwe import decrypt, key_text
+from relay.domain.receiver import Encryption, Receiver, SigningPolicy
 from tests.fakes.strikes import Fuse
 from tests.fakes.virtual_time import run_virtually
 from tests.fakes.world import World, message, receiver
@@ -32,7 +34,13 @@ def _with_options() -> tuple[Receiver, ...]:
     )
 
 
-OPTIONS = {"plain": PLAIN, "options": _with_options()}
+KEY = JWK.generate(kty="EC", crv="P-256")
+ENCRYPTION = Encryption((key_text(KEY.export_public(as_dict=True)),))
+OPTIONS = {
+    "plain": PLAIN,
+    "options": _with_options(),
+    "encrypted": tuple(replace(each, encrypt=ENCRYPTION) for each in PLAIN),
+}
 
 
 async def _world(receivers: Sequence[Receiver] = PLAIN) -> World:
@@ -77,6 +85,16 @@ def _calls(receivers: Sequence[Receiver]) -> int:
     return run_virtually(story())
 
 
+def _check_encrypted(world: World) -> None:
+    """No POST, and no dead letter, had a payload that others can read."""
+    posts = [body for at, _, body in world.outside.posts if at != "/callback"]
+    letters = [record.value or b"" for record in world.broker.records(world.topics.failed_messages)]
+    assert posts
+    assert letters
+    for body in (*posts, *letters):
+        assert "n" in json.loads(decrypt([KEY.export_private()], body)[0])
+
+
 def _check_forms(world: World) -> None:
     """Each POST, also the first one after a restart, had the form of its receiver."""
     for at, headers, body in world.outside.posts:
@@ -112,6 +130,8 @@ def test_no_crash_at_any_call_loses_a_message(options: str, after: bool) -> None
         assert sorted(world.outside.arrived("/later")) == ["a-2", "b-3"], place
         if options == "options":
             _check_forms(world)
+        if options == "encrypted":
+            _check_encrypted(world)
 
     for blow_at in range(1, _calls(OPTIONS[options]) + 1):
         run_virtually(story(blow_at))

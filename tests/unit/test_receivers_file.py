@@ -172,7 +172,7 @@ def test_what_the_example_has_in_comments_is_right_and_shows_the_defaults() -> N
     without_default = {
         "post_endpoint", "secret", "bearer_token", "headers", "rate_limit", "retry", "status_endpoint", "status",
         "senders", "sources", "event_types", "filter", "owner", "labels", "tls", "proxy", "request", "outcomes",
-        "respond_async",
+        "respond_async", "encrypt",
     }  # fmt: skip
     assert written.model_fields_set == set(ReceiverEntry.model_fields) - {
         "oauth2",
@@ -222,6 +222,15 @@ def test_what_the_example_says_of_webhooks_is_right() -> None:
     entry = parse_receivers_file("sources:\n" + re.sub(r"(?m)^  # ?", "  ", commented[0])).sources["github"].inbound
     assert entry is not None
     assert (entry.kind, entry.secret, entry.receivers) == ("github", "${GITHUB_WEBHOOK_SECRET}", ("ci",))
+
+
+EC_KEY = {
+    "kty": "EC",
+    "crv": "P-256",
+    "x": "f83OJ3D2xF1Bg8vub9tLe1gHMzV76e8Tus9uPHvRVEU",
+    "y": "x_FEzRu9m36HLN_tue659LNpXW6pCyStikYjKIWI5a0",
+}
+"""RFC 7515, A.3."""
 
 
 def _entry(**fields: object) -> str:
@@ -316,6 +325,28 @@ RECEIVER_MISTAKES: list[tuple[dict[str, object], str]] = [
     (
         {"respond_async": 5, "headers": {"Prefer": "wait=1"}},
         "respond_async: contradicts headers, which set 'prefer'; leave one of the two out",
+    ),
+    ({"encrypt": {}}, "encrypt.jwks_url: give either jwk or jwks_url"),
+    (
+        {"encrypt": {"jwk": EC_KEY, "jwks_url": "https://ci.example/jwks"}},
+        "encrypt.jwks_url: give either jwk or jwks_url",
+    ),
+    (
+        {"encrypt": {"jwk": {**EC_KEY, "use": "sig"}}},
+        "encrypt.jwk: use is 'sig'; a key for encryption has 'enc', or none",
+    ),
+    (
+        {"encrypt": {"jwk": [EC_KEY, {"kty": "RSA", "n": "AQAB", "e": "AQAB"}]}},
+        "encrypt.jwk[1]: the RSA key has 17 bits; allowed are 2048 to 16384",
+    ),
+    ({"encrypt": {"jwk": []}}, "encrypt.jwk: at least 1 needed"),
+    (
+        {"encrypt": {"jwk": EC_KEY}, "request": {"text": "${{ payload.a }}"}},
+        "encrypt: contradicts request, whose expressions may send parts of the payload; leave one out",
+    ),
+    (
+        {"encrypt": {"jwk": EC_KEY}, "payload": "thin"},
+        "encrypt: contradicts payload: 'thin' sends none of it; leave one out",
     ),
     ({"payload": "slim"}, "payload: 'slim' is not allowed; allowed: 'full', 'thin' or 'metadata'"),
     (

@@ -300,6 +300,10 @@ class HistoryResource:
         query_of(request)
         identity = message_in_path(request)
         seen = await self._sight.of_message(request, identity)
+        if seen.receivers is not None and all(map(self._is_encrypted, seen.receivers)):
+            raise Problem(
+                PAYLOAD_GONE, "It is encrypted for its receiver; only callers that may read the source see it."
+            )
         return await payload_response(self._context.log, identity, seen)
 
     @_in_turn
@@ -356,6 +360,10 @@ class HistoryResource:
         if len(found.names) > MOST_SOURCES:
             raise invalid(f"more than {MOST_SOURCES} sources are to be searched: give one of them", parameter="state")
         return replace(wanted, answered_by=found)
+
+    def _is_encrypted(self, name: str) -> bool:
+        receiver = self._context.directory.receiver(name)
+        return receiver is not None and receiver.encrypt is not None
 
     def _history(self) -> HistoryReader:
         if self._context.history is None:
