@@ -148,6 +148,8 @@ class CallbackEntry(EndpointEntry):
     begins with one, the origins that it may lead to are in `allow_origins`."""
     request: RequestEntry | None = None
     """Request in the sender's own form; default: a POST of the answer's own bytes."""
+    cloudevents: bool = False
+    """Sends results as CloudEvents (binary mode), whose `correlationid` and `causationid` are the message's id."""
     progress: Annotated[tuple[Progress, ...], Field(strict=False)] = ()
     """Intermediate results that are reported before the final one: `accepted`, `running`."""
 

@@ -23,8 +23,9 @@ _OPERATIONS: Final = {
     "OKP": frozenset({"deriveKey", "deriveBits"}),
     "RSA": frozenset({"encrypt", "wrapKey"}),
 }
+_PERMISSIONS: Final = frozenset({"use", "alg", "key_ops"})
 _LEAST_BITS: Final = 2_048
-_MOST_BITS: Final = 16_384
+_MOST_BITS: Final = 8_192
 """A longer key costs more time for each message than an attacker."""
 _MOST_KEYS: Final = 64
 _MOST_DECRYPTED: Final = 16 * 1024 * 1024
@@ -58,7 +59,8 @@ def check_key(jwk: Mapping[str, Any]) -> None:
 
 
 def key_text(jwk: Mapping[str, Any]) -> str:
-    return json.dumps(jwk, sort_keys=True)
+    """A key as it is kept; without its permissions, which libraries read differently, once they are checked."""
+    return json.dumps({name: value for name, value in jwk.items() if name not in _PERMISSIONS}, sort_keys=True)
 
 
 def usable_key(key_set: bytes, now: float) -> str:
@@ -110,7 +112,10 @@ def decrypt(keys: Sequence[str], token: bytes) -> tuple[bytes, str | None]:
     for key in keys:
         try:
             jwk: Any = _imported(key)
-            opened: Any = jwe.decrypt_compact(token.strip(), jwk, algorithms=[_ALGS[jwk.key_type], _ENC])
+            registry: Any = jwe.JWERegistry(algorithms=[_ALGS[jwk.key_type], _ENC])
+            registry.max_ciphertext_length = _MOST_DECRYPTED
+            registry.max_encrypted_key_length = _MOST_BITS
+            opened: Any = jwe.decrypt_compact(token.strip(), jwk, registry=registry)
         except (JoseError, ValueError, TypeError, KeyError, AttributeError):
             continue
         body: bytes = opened.plaintext

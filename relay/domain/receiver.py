@@ -192,6 +192,8 @@ class Endpoint:
     egress: Egress | None = None
     request: RequestForm | None = None
     allow_origins: tuple[str, ...] = ()
+    cloudevents: bool = False
+    """Results are sent as CloudEvents; only of a callback."""
 
     @property
     def settle_s(self) -> float:

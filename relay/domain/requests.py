@@ -70,7 +70,7 @@ def post_request(
 ) -> Request:
     """The POST of a delivery. `attempt`: 1-based. `sequence`: None if order does not matter. `now`: Unix seconds.
     `out_of_order`: later messages of its order key may have arrived before it. `payload_url`: for a receiver that gets
-    one in place of the payload. `encrypt`: from (body, content type) to what is sent in their place.
+    one in place of the payload. `encrypt`: from (body, content type) to the body in their place.
 
     Raises ValueError if a secret of the receiver cannot sign; ExpressionError if its own form of requests
     cannot be filled in.
@@ -259,11 +259,28 @@ def callback_request(
         headers.append(("relay-answer-truncated", "true"))
     if failed and hop.reason is not None:
         headers.append(("relay-reason", header_value(hop.reason)))
+    if source_callback.cloudevents:
+        headers += _result_event(hop, identity)
     headers += trace_headers(hop.traceparent, hop.tracestate)
     if filled is not None:
         origins = (source_callback.url, *source_callback.allow_origins)
         return _filled(source_callback, filled, headers, body, user_agent, origins=origins)
     return _post(source_callback, headers, body, user_agent)
+
+
+def _result_event(hop: Hop, identity: str) -> _Pairs:
+    """The attributes of a result as CloudEvent, with those of the correlation extension: the message caused it."""
+    kind = "failure" if hop.outcome == "failed" else "answer" if hop.progress is None else "progress"
+    message_id = attribute_value(hop.delivery.message_id)
+    return (
+        ("ce-specversion", "1.0"),
+        ("ce-id", identity),
+        ("ce-source", f"/receivers/{attribute_value(hop.delivery.receiver)}"),
+        ("ce-type", f"relay.{kind}"),
+        ("ce-subject", _repeated(hop.delivery.source_id)),
+        ("ce-correlationid", message_id),
+        ("ce-causationid", message_id),
+    )
 
 
 def _signed(

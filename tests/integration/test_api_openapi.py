@@ -155,7 +155,7 @@ async def send(rig: Rig, operation: Route) -> Reply:
 def sent() -> Iterator[tuple[Sent, Request, Request]]:
     """Each kind of request, with all that it may have and with as little as it can."""
     signing = SigningPolicy(("standard", "github", "stripe", "http-message"), ("a secret",))
-    post = Endpoint("https://receiver.example/", signing=signing)
+    post = Endpoint("https://receiver.example/", signing=signing, cloudevents=True)
     plain = Endpoint("https://receiver.example/")
     delivery = DeliveryId("ci", "github", "m-1")
     full = Hop(delivery, "push", "2026-01-01T00:00:00Z", "text/plain", sequence=1, accepted_ms=1)

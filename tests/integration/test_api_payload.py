@@ -1,10 +1,13 @@
 """A message's payload over the API: the bytes that were sent, wherever they are still kept, and nothing that runs."""
 
+from dataclasses import replace
+
 import pytest
 from msgspec import structs
 
 from relay.domain.identity import MessageId
 from relay.domain.message import Message, message_headers
+from relay.domain.receiver import Encryption
 from relay.log.port import NewRecord
 from relay.state.rows import Arrival, MessageStage
 from tests.contract.history_facts import arrival, put
@@ -50,6 +53,16 @@ async def test_a_payload_that_only_the_history_points_at_is_read_from_the_log() 
             shown = await at.get("/v1/sources/github/messages/old/payload", scope)
             assert (shown.status, shown.body, shown.headers["Content-Type"]) == (200, b"whole \xff", "text/plain")
             assert "relay-payload-truncated" not in shown.headers
+
+
+async def test_a_payload_that_is_encrypted_for_its_receiver_is_shown_to_readers_of_the_source_alone() -> None:
+    async with world() as at:
+        await put(at.history, came(at.rig, 7, source="github", size=10, receivers=("ci", "cd"), **KEPT))
+        path, receivers = "/v1/sources/github/messages/m-7/payload", at.rig.directory.receivers
+        receivers["ci"] = replace(receivers["ci"], encrypt=Encryption(url="https://ci.example/jwks.json"))
+        problem(await at.get(path, "receiver:ci"), 410, "payload-gone")
+        for scopes in (("read:github",), ("receiver:cd",), ("receiver:ci", "receiver:cd")):
+            assert (await at.get(path, *scopes)).status == 200
 
 
 @pytest.mark.parametrize(("size", "truncated"), [(len(KEPT["body"]), None), (10_000, "true")])

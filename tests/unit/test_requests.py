@@ -11,6 +11,7 @@ from cloudevents.core.formats.json import JSONFormat
 from cloudevents.core.v1.event import CloudEvent
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace as replace_hop
 
 from relay.domain.egress import Egress, Tls
 from relay.domain.exchange import Request
@@ -62,6 +63,25 @@ def post(
     return post_request(
         to, hop, payload, attempt=3, sequence=sequence, now=NOW, answer_url=answer_url, user_agent="relay/1.0"
     )
+
+
+def test_a_result_is_an_event_that_names_its_cause() -> None:
+    to = Endpoint("https://sender.example/results", cloudevents=True)
+    hop = Hop(DELIVERY, content_type="text/plain", outcome="answered", answer_status=200)
+    sent = callback_request(to, hop, b"ok", now=NOW, user_agent="relay", attempt=1)
+    event = from_binary(HTTPMessage(dict(sent.headers), sent.body), JSONFormat(), CloudEvent)
+    assert (event.get_id(), event.get_type(), event.get_source()) == (
+        callback_id(DELIVERY, 0, failed=False),
+        "relay.answer",
+        "/receivers/ci",
+    )
+    assert (event.get_subject(), event.get_data()) == ("github", "ok")
+    assert {name: event.get_extension(name) for name in ("correlationid", "causationid")} == {
+        "correlationid": "m 1",
+        "causationid": "m 1",
+    }
+    failed = callback_request(to, replace_hop(hop, outcome="failed"), b"{}", now=NOW, user_agent="relay", attempt=1)
+    assert dict(failed.headers)["ce-type"] == "relay.failure"
 
 
 PAYLOAD_URL = "https://relay.example/v1/payloads/token"

@@ -48,6 +48,20 @@ _TRACE: Final = (
     SentHeader("traceparent", "W3C Trace Context: of the message, or of our own span in its trace.", always=False),
     SentHeader("tracestate", "Likewise: the sender's own.", always=False),
 )
+_AS_EVENT: Final = (
+    *(
+        SentHeader(name, f"`callback.cloudevents`: {what}.", always=False)
+        for name, what in (
+            ("ce-specversion", "1.0"),
+            ("ce-id", "as `webhook-id`"),
+            ("ce-source", "`/receivers/` and the receiver"),
+            ("ce-type", "`relay.answer`, `relay.failure` or `relay.progress`"),
+            ("ce-subject", "the source of the message"),
+            ("ce-correlationid", "the message id"),
+            ("ce-causationid", "likewise"),
+        )
+    ),
+)
 _AGENT: Final = SentHeader("user-agent", "`relay/` and its version.")
 _TYPE: Final = SentHeader("content-type", "Of the body.")
 _REFUSED: Final = "Refused: it fails for good at once."
@@ -110,6 +124,7 @@ RESULT: Final = Sent(
         SentHeader("relay-outcome", "`answered`, or `delivered`: accepted without an answer.", always=False),
         SentHeader("relay-answer-status", "The status of the answer.", always=False),
         SentHeader("relay-answer-truncated", "`true`: the answer was longer than is kept.", always=False),
+        *_AS_EVENT,
         *_TRACE,
         _AGENT,
         SentHeader("content-type", "Of the answer, if it had one.", always=False),
@@ -130,6 +145,7 @@ FAILURE: Final = Sent(
         SentHeader("relay-attempt", "1 for the first POST of this notice."),
         SentHeader("relay-outcome", "`failed`."),
         SentHeader("relay-reason", "Why, as one word of a closed list."),
+        *_AS_EVENT,
         *_TRACE,
         _AGENT,
         _TYPE,
