@@ -243,6 +243,26 @@ class CrowdedMachine(RelayMachine):
             self.do(self.scene.run(seconds))
 
 
+class ParkedMachine(RelayMachine):
+    """One story that begins with parked messages, and with a process that dies or freezes when they come due."""
+
+    @initialize(
+        receivers=names,
+        seconds=st.sampled_from([6.5, 7.0]),
+        in_calls=st.integers(1, 16),
+        after=st.booleans(),
+        freeze=st.booleans(),
+    )
+    def come_due(self, receivers: list[str], seconds: float, in_calls: int, after: bool, freeze: bool) -> None:
+        self.scene.wire.down.update(receivers)
+        self.do(self.scene.produce("a", receivers, 2))
+        self.do(self.scene.run(1.0))
+        self.scene.wire.down.clear()
+        self.do(self.scene.run(seconds))
+        self.scene.strike(0, in_calls, after=after, freeze=freeze)
+        self.do(self.scene.run(2.0))
+
+
 class FullMachine(RelayMachine):
     """One story in which few records may be parked, of one receiver or source and of all; it begins with more."""
 
