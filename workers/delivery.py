@@ -62,16 +62,13 @@ class HopWork(Work):
     def __init__(self, record: Record, hop: Hop, row: RowKey, queue: bytes | None = None) -> None:
         super().__init__(record, row, hop.generation, queue, row.owner)
         self.hop = hop
+        self.awaited = hop.wait_s > 0
         self.said: str | None = None
         """The outcome of the last request without success, in words, if this process knows it."""
 
     @property
     def delivery(self) -> DeliveryId:
         return self.hop.delivery
-
-    @property
-    def awaited(self) -> bool:
-        return self.hop.wait_s > 0
 
     def purpose(self, kind: AttemptKind, endpoint: Endpoint, attempt: int, posts: int) -> RequestPurpose:
         """Of a request for this delivery. `attempt`, `posts`: as in RequestPurpose."""

@@ -2,6 +2,7 @@
 first."""
 
 from collections.abc import Sequence
+from itertools import starmap
 from typing import Generic
 
 from relay.clock import Clock
@@ -49,7 +50,7 @@ class RowTable(Generic[W]):
         return Seen.READY
 
     async def mark(self, works: Sequence[tuple[W, Outcome]]) -> None:
-        await answered(self._state.mark([mark_of(row_of(work), work, outcome) for work, outcome in works]))
+        await answered(self._state.mark(list(starmap(mark_of, works))))
 
 
 class LookedUpFirst:

@@ -92,7 +92,7 @@ class DeliveryTable(RowTable[Delivery]):
         self._moves = moves
 
     def may_begin_unseen(self, work: Delivery) -> bool:
-        return super().may_begin_unseen(work) and not _is_ahead(work)
+        return self._kind is CallKind.POST and not (work.hop.move and _is_ahead(work))
 
     async def intake(self, lane: Lane, works: Sequence[Delivery]) -> list[Seen]:
         if any(map(_is_ahead, works)):
@@ -137,11 +137,14 @@ class ToReceiver:
         return Delivery(record, hop, receiver_or_stand_in(self._directory, hop))
 
     def overdue(self, work: Delivery) -> Dead | Later | None:
-        receiver = still_there(self._directory, work.hop)
-        if isinstance(receiver, Dead):
-            return receiver
-        work.follow(receiver)
-        if (wait := unusable_wait(receiver)) is not None:
+        receiver = work.receiver
+        if self._directory.receiver(receiver.name) is not receiver:  # it was removed, or has other settings now
+            found = still_there(self._directory, work.hop)
+            if isinstance(found, Dead):
+                return found
+            receiver = found
+            work.follow(receiver)
+        if receiver.unusable is not None and (wait := unusable_wait(receiver)) is not None:
             return wait
         if work.rest_s(self._outside.clock.time()) <= 0:
             said = f"; the last: {work.said}" if work.said else ""

@@ -30,24 +30,6 @@ class Clock(Protocol):
         ...
 
 
-class SystemClock:
-    """The machine's clock, which is only as synchronized as the machines are."""
-
-    monotonic = staticmethod(partial(time.clock_gettime, _BOOTTIME))  # called many times per message
-
-    def time(self) -> float:
-        return self.wall()
-
-    def wall(self) -> float:
-        return time.time()
-
-    async def sleep(self, seconds: float) -> None:
-        await asyncio.sleep(seconds)
-
-    async def wait(self, event: asyncio.Event, seconds: float | None) -> None:
-        await set_within(event, seconds)
-
-
 async def set_within(event: asyncio.Event, seconds: float | None) -> None:
     """Wait until `event` is set, or `seconds` have passed (None for no limit)."""
     if event.is_set():
@@ -60,3 +42,19 @@ async def set_within(event: asyncio.Event, seconds: float | None) -> None:
             await event.wait()
     except TimeoutError:
         return
+
+
+class SystemClock:
+    """The machine's clock, which is only as synchronized as the machines are."""
+
+    monotonic = staticmethod(partial(time.clock_gettime, _BOOTTIME))  # called many times per message
+    wait = staticmethod(set_within)
+
+    def time(self) -> float:
+        return self.wall()
+
+    def wall(self) -> float:
+        return time.time()
+
+    async def sleep(self, seconds: float) -> None:
+        await asyncio.sleep(seconds)

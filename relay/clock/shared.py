@@ -4,7 +4,6 @@ With its own clock, a process that is an hour ahead would expire messages early,
 by its offset.
 """
 
-import asyncio
 from typing import Final, Protocol
 
 from relay.clock import Clock
@@ -30,21 +29,11 @@ class SharedClock:
         self._server = server
         self._zero: float | None = None
         """The server's time when the monotonic clock showed 0."""
-
-    def monotonic(self) -> float:
-        return self._own.monotonic()
+        self.monotonic, self.wall = own.monotonic, own.wall  # many times per message
+        self.sleep, self.wait = own.sleep, own.wait
 
     def time(self) -> float:
         return self._own.time() if self._zero is None else self._own.monotonic() + self._zero
-
-    def wall(self) -> float:
-        return self._own.wall()
-
-    async def sleep(self, seconds: float) -> None:
-        await self._own.sleep(seconds)
-
-    async def wait(self, event: asyncio.Event, seconds: float | None) -> None:
-        await self._own.wait(event, seconds)
 
     @property
     def ahead_s(self) -> float:

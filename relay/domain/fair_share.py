@@ -41,7 +41,7 @@ class FairShare:
     def take(self, party: str) -> bool:
         """Take a seat for `party` if it may have one now; returns whether it did."""
         seats = self._seated.get(party, 0)
-        if party in self._waiting or not self._may_have_more(seats):
+        if party in self._waiting or not may_have_one_more(seats, self._free, self._reserved):
             return False
         self._seated[party] = seats + 1
         self._free -= 1
@@ -65,12 +65,9 @@ class FairShare:
         given = 0
         while self._by_seats and given != most:
             seats = min(self._by_seats)
-            if not self._may_have_more(seats):
+            if not may_have_one_more(seats, self._free, self._reserved):
                 return
             given += self._seat_next(next(iter(self._by_seats[seats])), seats)
-
-    def _may_have_more(self, seats: int) -> bool:
-        return may_have_one_more(seats, self._free, self._reserved)
 
     def _seat_next(self, party: str, seats: int) -> bool:
         line = self._waiting[party]

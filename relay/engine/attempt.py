@@ -2,8 +2,9 @@
 makes a request. A bug in a step does not stop the lane. Pure."""
 
 import heapq
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
+from math import inf
 from typing import Any, Final
 
 from relay.engine.admission import place
@@ -13,9 +14,10 @@ from relay.engine.lane import Lane
 from relay.engine.parking import NO_ROOM, TOKEN_BYTES, again_without_seat
 from relay.engine.phases import Event, Phase, advance
 from relay.engine.policy import Fate
+from relay.engine.quarantine import WorkerFault
 from relay.engine.settlement import close, decided, outlived, overdue
 from relay.engine.slices import SLICE_BYTES
-from relay.engine.work import Call, Dead, Decision, Later, W, WaitFor, Work, fill_in, rules_of
+from relay.engine.work import Call, Dead, Decision, Later, W, WaitFor, fill_in
 from relay.state.attempts import (
     AmbiguousAttempt,
     BeginAsk,
@@ -55,7 +57,10 @@ NOT_SENT: Final = Later(0.0, "ping not sent", Change.RELEASED)
 
 def taken(lane: Lane[W], work: W, _: None, now: float) -> None:
     work.token, work.requested = b"", False
-    end = ask_worker(work, lane.worker.overdue, work)
+    try:
+        end = lane.worker.overdue(work)
+    except Exception as error:
+        raise WorkerFault(work) from error
     if end is not None or work.rules is None:
         advance(work, Event.TAKEN, Phase.RUNNING)
         if end is not None:
@@ -97,31 +102,32 @@ def begin_asks(lane: Lane[W], works: Sequence[W], now: float) -> list[BeginAsk]:
     kind, policy, open_s = lane.worker.kind, lane.policy, now - lane.opened_at
     room = lane.bounds.parked_per_owner if policy.capped else None
     to_retry = room if policy.retries_need_room else None
-    return [asked_for(work, kind, room=room, room_to_retry=to_retry, open_s=open_s) for work in works]
-
-
-def asked_for(work: Work, kind: CallKind, *, room: int | None, room_to_retry: int | None, open_s: float) -> BeginAsk:
-    rules, row = work.rules, work.row
-    if rules is None or row is None:
-        raise AssertionError("an attempt without rules or a row")
-    return BeginAsk(
-        row,
-        work.generation,
-        work.token,
-        rules.limits,
-        kind,
-        attempts=work.attempts,
-        resolved=work.resolved,
-        ask_first=rules.ask_first,
-        offset=work.record.offset if rules.ask_first else None,
-        recorded_ms=work.record.timestamp_ms if rules.at_most_once else None,
-        room=room,
-        room_to_retry=room_to_retry,
-        unseen=work.unseen,
-        queue=work.queue,
-        counted_s=open_s if rules.has_share else 0.0,
-        open_s=open_s,
-    )
+    asks = []
+    for work in works:
+        rules, row = work.rules, work.row
+        if rules is None or row is None:
+            raise AssertionError("an attempt without rules or a row")
+        asks.append(
+            BeginAsk(
+                row,
+                work.generation,
+                work.token,
+                rules.limits,
+                kind,
+                attempts=work.attempts,
+                resolved=work.resolved,
+                ask_first=rules.ask_first,
+                offset=work.record.offset if rules.ask_first else None,
+                recorded_ms=work.record.timestamp_ms if rules.at_most_once else None,
+                room=room,
+                room_to_retry=to_retry,
+                unseen=work.unseen,
+                queue=work.queue,
+                counted_s=open_s if rules.has_share else 0.0,
+                open_s=open_s,
+            )
+        )
+    return asks
 
 
 def verdict(lane: Lane[W], work: W, verdict: Verdict, now: float) -> None:
@@ -156,7 +162,9 @@ def go(lane: Lane[W], work: W, attempt: int, start_in_s: float, now: float) -> N
         work.attempts = attempt
     else:
         work.polls, work.token = attempt, b""  # a GET leaves no intent to settle
-    work.start_by = min(start_by(lane), slot_by(lane, start_in_s) + rules_of(work).late_s)
+    work.start_by = start_by(lane)
+    if work.rules is not None and work.rules.late_s < inf:
+        work.start_by = min(work.start_by, slot_by(lane, start_in_s) + work.rules.late_s)
     work.sent, work.unseen = True, False
     work.in_doubt, work.resolved = False, None
     if start_in_s > 0 and not lane.stopping:
@@ -245,15 +253,15 @@ def holds_back(lane: Lane[Any]) -> bool:
     return lane.to_append > SLICE_BYTES and not lane.policy.parks
 
 
-def steps(lane: Lane[W]) -> Iterator[W]:
-    """Works whose step runs now; the caller runs each by `core.step` before it takes the next one."""
-    for _ in range(len(lane.to_run)):
-        if holds_back(lane):
-            return
-        yield lane.to_run.popleft()
+def next_to_run(lane: Lane[W]) -> W | None:
+    """The next work whose step runs now, if any."""
+    if not lane.to_run or (lane.to_append > SLICE_BYTES and holds_back(lane)):
+        return None
+    return lane.to_run.popleft()
 
 
 def run_step(lane: Lane[W], work: W, now: float) -> Decision | Call[Any]:
+    """Its decision, or the request whose reply decides."""
     if work.token and is_too_late(lane, work, now):  # a new owner may be about to send it: this one must not
         return NOT_SENT if work.pinging else Later(0.0, "begun and not started", Change.RELEASED)
     try:

@@ -35,6 +35,7 @@ class CallQueue(Enum):
     ALONE = "run with a suspect alone"
 
 
+_ORDER: Final = {ask: number for number, ask in enumerate(CallQueue)}
 BATCH: Final = 250
 _LIMITS: Final = {CallQueue.ALONE: 1, CallQueue.RESERVE: 1, CallQueue.TAKE_DUE: 1}
 ATTEMPTS: Final = (CallQueue.SETTLE, CallQueue.ECHO)
@@ -131,11 +132,18 @@ class Commands:
         if not queue.in_flight:
             self.ready.add(ask)
 
+    def put_all(self, ask: CallQueue, items: Sequence[Any]) -> None:
+        self._queues[ask].waiting.extend(items[:-1])
+        self.put(ask, items[-1])
+
     def commands(self) -> list[Command]:
         """The calls that can be made now."""
-        ready = list(self.ready) if len(self.ready) == 1 else [ask for ask in CallQueue if ask in self.ready]
+        found = []
+        for ask in sorted(self.ready, key=_ORDER.__getitem__) if len(self.ready) > 1 else tuple(self.ready):
+            if items := self._queues[ask].take():
+                found.append(Command(ask, items))  # noqa: PERF401  a comprehension is a call of its own
         self.ready.clear()
-        return [Command(ask, items) for ask in ready if (items := self._queues[ask].take())]
+        return found
 
     def answered(self, ask: CallQueue) -> None:
         """The call in flight has ended."""

@@ -35,7 +35,11 @@ def resume(lane: Lane[W], work: W, event: Event, now: float) -> None:
     """The outcome of `work` is stored."""
     if work.result is None:
         raise AssertionError("resumed without a result")
-    publish(lane, work, event, ask_worker(work, lane.worker.resume, work, work.result), now)
+    try:
+        end = lane.worker.resume(work, work.result)
+    except Exception as error:
+        raise WorkerFault(work) from error
+    publish(lane, work, event, end, now)
 
 
 # --- append -----------------------------------------------------------------------------------------------------
@@ -60,7 +64,8 @@ def append(lane: Lane[W], work: W, records: tuple[NewRecord, ...]) -> None:
     work.out, work.forms = records, None
     work.weight, held = measured(records, work.record.value)
     lane.to_append += work.weight
-    hold_bytes(lane, work, held)
+    lane.memory.take(held - work.held)
+    work.held = held
     lane.calls.put(CallQueue.APPEND, work)
 
 
@@ -83,7 +88,9 @@ def appended(lane: Lane[W], work: W, at: tuple[Coordinate, ...], now: float) -> 
         return
     advance(work, Event.APPENDED, Phase.MARKING)
     lane.to_mark.append((work, Outcome(end, at)))
-    if work.owes_tombstone or is_awaited(work, end):  # the next of its order key waits for it, or a request
+    if work.owes_tombstone or (
+        work.awaited and is_awaited(work, end)
+    ):  # the next of its order key waits for it, or a request
         lane.mark_at = now
 
 
@@ -131,8 +138,8 @@ def mark_in_time(lane: Lane[Any], now: float) -> None:
 
 
 def mark_all(lane: Lane[Any]) -> None:
-    for each in lane.to_mark:
-        lane.calls.put(CallQueue.MARK, each)
+    if lane.to_mark:
+        lane.calls.put_all(CallQueue.MARK, lane.to_mark)
     lane.to_mark.clear()
 
 
@@ -180,10 +187,11 @@ def over(lane: Lane[W], work: W, now: float) -> None:
     """`work` leaves the memory: it is finished, parked, or left to its lease."""
     if work.taken:
         lane.order.finish(work, now)
-    hold_bytes(lane, work, 0)
     if work.parked_at is None:
-        done(lane, work.record.offset, now)
+        done(lane, work.record.offset, now, work.held)
+        work.held = 0
     else:
+        hold_bytes(lane, work, 0)
         put_back(lane, work)
     for twin in lane.twins.leave(work):
         advance(twin, Event.TWIN_LEFT, Phase.OVER)
@@ -196,8 +204,9 @@ def put_back(lane: Lane[W], work: W) -> None:
     lane.memory.take(-size_of(work.record))
 
 
-def done(lane: Lane[Any], offset: int, now: float) -> None:
-    lane.memory.take(-lane.watermark.done(offset))
+def done(lane: Lane[Any], offset: int, now: float, held: int = 0) -> None:
+    """`held`: bytes beside the record."""
+    lane.memory.take(-lane.watermark.done(offset) - held)
     lane.intake_limit.ended(now)
     if lane.full_since is not None and not lane.full:
         lane.full_since = None

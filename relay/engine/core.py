@@ -87,29 +87,26 @@ def seated(lane: AnyLane, work: Any, now: float) -> None:
     HANDLERS[work.phase][E.SEATED](lane, work, None, now)
 
 
-def step(lane: Lane[W], work: W, now: float) -> Call[Any] | None:
-    """The request of its step, whose reply goes to `replied`. None if the step has decided."""
-    found = attempt.run_step(lane, work, now)
-    if isinstance(found, Call):
-        return found
-    _decided(lane, work, found, now)
-    return None
-
-
 def not_started(lane: Lane[W], work: W, error: Exception, now: float) -> None:
     """The request of its step could not even be started."""
-    _decided(lane, work, attempt.crashed(lane, work, error), now)
+    decided(lane, work, attempt.crashed(lane, work, error), now)
 
 
 def replied(lane: Lane[W], work: W, call: Call[Any], reply: object, now: float) -> None:
     """The reply to the request of its step."""
     if work.suspect:
         attempt.understand_alone(lane, work, call, reply)
-    else:
-        _decided(lane, work, attempt.understand(lane, work, call, reply, now), now)
+        return
+    try:
+        decision = call.decide(reply)
+    except Exception as error:  # noqa: BLE001  a bug in a step must not stop the lane
+        decision = attempt.crashed(lane, work, error)
+    lane.running -= 1  # as `decided` does
+    HANDLERS[work.phase][E.DECIDED](lane, work, decision, now)
 
 
-def _decided(lane: Lane[W], work: W, decision: Decision, now: float) -> None:
+def decided(lane: Lane[W], work: W, decision: Decision, now: float) -> None:
+    """Its step has decided, or its reply has."""
     lane.running -= 1
     HANDLERS[work.phase][E.DECIDED](lane, work, decision, now)
 
@@ -192,7 +189,6 @@ def _appended(lane: Lane[W], works: Sequence[W], at: Sequence[Coordinate], now: 
         HANDLERS[work.phase][E.APPENDED](lane, work, tuple(at[start:end]), now)
         start = end
     lane.intake_limit.ended(now)
-    completion.mark_in_time(lane, now)
 
 
 def _marked(lane: Lane[W], outcomes: Sequence[tuple[W, Outcome]], _reply: object, now: float) -> None:
@@ -235,7 +231,7 @@ def _was_alone(lane: AnyLane, items: Sequence[Any], reply: Any, now: float) -> N
     if alone.done is not None:
         alone.done(reply, now)
     if alone.work is not None and reply is not None:
-        _decided(lane, alone.work, reply, now)
+        decided(lane, alone.work, reply, now)
 
 
 _RESULTS: Final[Mapping[CallQueue, Callable[[AnyLane, Any, Any, float], None]]] = {
@@ -259,7 +255,7 @@ _RESULTS: Final[Mapping[CallQueue, Callable[[AnyLane, Any, Any, float], None]]] 
 
 def take_up(lane: Lane[W], now: float) -> None:
     """Read records that arrived, and start works that may start. Afterwards the caller runs every one of
-    `attempt.steps`, and makes the calls of `lane.calls.commands`."""
+    `attempt.next_to_run`, by `attempt.run_step`, and makes the calls of `lane.calls.commands`."""
     if lane.opened_at > now:
         lane.opened_at = now
     while lane.delayed and (lane.stopping or lane.delayed[0][0] <= now):
@@ -267,16 +263,27 @@ def take_up(lane: Lane[W], now: float) -> None:
         HANDLERS[work.phase][E.DUE](lane, work, None, now)
     if lane.to_mark:
         completion.mark_in_time(lane, now)
-    lane.has_more = False
+    lane.has_more, lane.wake_at = False, inf
     if lane.stopping:
         return
     if lane.arrived or lane.understood:
         _read(lane, now)
-    _start(lane, now)
+    order, calls = lane.order, lane.calls
+    if order.open or order.unseen or (order.timed and order.timed[0][0] <= now):
+        _start(lane, now)
     if lane.parked_keys.behind:
         parking.look_behind(lane, now)
-    if lane.policy.parks and CallQueue.TAKE_DUE not in lane.calls.busy and now >= lane.due_index.next_look():
-        parking.take_due(lane, now)
+        lane.wake_at = lane.parked_keys.next_look(still=lane.is_still)
+    if lane.policy.parks and CallQueue.TAKE_DUE not in calls.busy:
+        if now >= lane.due_index.look_at:
+            parking.take_due(lane, now)
+        if CallQueue.TAKE_DUE not in calls.busy and lane.due_index.look_at < lane.wake_at:
+            lane.wake_at = lane.due_index.look_at
+    for timed in (order.timed, lane.delayed):
+        if timed and timed[0][0] < lane.wake_at:
+            lane.wake_at = timed[0][0]
+    if lane.to_mark and lane.mark_at < lane.wake_at:
+        lane.wake_at = lane.mark_at
 
 
 def _read(lane: Lane[W], now: float) -> None:
@@ -293,22 +300,6 @@ def _start(lane: Lane[W], now: float) -> None:
     for work in works:
         HANDLERS[work.phase][E.TAKEN](lane, work, None, now)
     lane.has_more = lane.has_more or len(works) == SHARE
-
-
-def wake_at(lane: AnyLane) -> float:
-    """When the next turn is due although nothing happens."""
-    if lane.stopping:
-        return inf
-    at = lane.order.next_due() or inf
-    if lane.parked_keys.behind:
-        at = min(at, lane.parked_keys.next_look(still=lane.is_still))
-    if lane.to_mark:
-        at = min(at, lane.mark_at)
-    if lane.delayed:
-        at = min(at, lane.delayed[0][0])
-    if lane.policy.parks and CallQueue.TAKE_DUE not in lane.calls.busy:
-        at = min(at, lane.due_index.next_look())
-    return at
 
 
 # --- end --------------------------------------------------------------------------------------------------------

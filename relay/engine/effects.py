@@ -13,7 +13,7 @@ from relay.clock import Clock
 from relay.domain.errors import LogUnavailable, PartitionLost, PartlyAppended, RecordTooLarge, Unavailable
 from relay.domain.topics import TopicSpec
 from relay.engine import attempt, parking
-from relay.engine.commands import Alone, CallQueue, Command
+from relay.engine.commands import Alone, CallQueue
 from relay.engine.completion import TOO_LITTLE
 from relay.engine.lane import Lane
 from relay.engine.parked_copy import ParkedCopy, life_key, lost_copy, parked_key, second_copy, unwrap_ours, wrap
@@ -34,6 +34,7 @@ from relay.state.rows import Due, DueAsk, ParkedLife, Row
 from relay.state.rows import Parked as Reference
 
 T = TypeVar("T")
+A = TypeVar("A")
 
 AnyLane = Lane[Any]
 
@@ -52,7 +53,7 @@ class Effects:
         self._parked = parked
         self._one_suspect = asyncio.Lock()
         self._room = ParkingRoom(state, clock, patience)
-        self._carry: Final[Mapping[CallQueue, Callable[[AnyLane, Sequence[Any]], Awaitable[Any]]]] = {
+        self.carry: Final[Mapping[CallQueue, Callable[[AnyLane, Sequence[Any]], Awaitable[Any]]]] = {
             CallQueue.LOOK_UP: self._look_up,
             CallQueue.BEGIN: self._begin,
             CallQueue.SETTLE: self._settle,
@@ -65,18 +66,19 @@ class Effects:
             CallQueue.TAKE_DUE: self._take_due,
             CallQueue.RESERVE: self._reserve,
         }
+        """Each makes the calls of one command, and returns their result. Raises PartitionLost if a newer owner has the
+        lane, and RecordTooLarge."""
 
     @property
     def state(self) -> State:
         return self._state
 
-    def carry_out(self, lane: AnyLane, command: Command) -> Awaitable[Any]:
-        """The result of the command's call. Raises PartitionLost if a newer owner has the lane, and RecordTooLarge."""
-        return self._carry[command.ask](lane, command.items)
-
-    async def _answer(self, what: str, call: Callable[[], Awaitable[Sequence[T | Refusal]]]) -> list[T]:
+    async def _answer(self, what: str, call: Callable[[A], Awaitable[Sequence[T | Refusal]]], asks: A) -> list[T]:
         """The results of the state, item by item."""
-        return await self._patience.until_done(what, lambda: answered(call()))
+        try:
+            return await answered(call(asks))
+        except Unavailable as error:
+            return await self._patience.again(what, error, lambda: answered(call(asks)))
 
     # rows and attempts
 
@@ -85,11 +87,11 @@ class Effects:
         return await self._patience.until_done(CallQueue.LOOK_UP.value, partial(table.intake, owned, works))
 
     async def _begin(self, lane: AnyLane, works: Sequence[Work]) -> Sequence[Verdict]:
-        share = await self._room.share_to_retry(lane.setup.bounds)
-        owned, asks = lane.setup.lane, attempt.begin_asks(lane, works, self._clock.monotonic())
+        share = await self._room.share_to_retry(lane.setup.bounds) if self._room.crowded else None
+        asks = attempt.begin_asks(lane, works, self._clock.monotonic())
         if share is not None:
             asks = [within(ask, share) for ask in asks]
-        return await self._answer(CallQueue.BEGIN.value, partial(self._state.begin, of(owned, asks)))
+        return await self._answer(CallQueue.BEGIN.value, self._state.begin, of(lane.setup.lane, asks))
 
     async def _settle(self, lane: AnyLane, settled: Sequence[ToSettle]) -> Sequence[Row | None]:
         """An endpoint is held before the outcome is stored: a work that is redelivered causes the hold again, but one
@@ -101,7 +103,7 @@ class Effects:
                 held[each.work.gate] = each.hold
         for gate, hold in held.items():
             await self._patience.until_done("hold an endpoint", partial(self._holding.hold, gate, hold))
-        return await self._answer(CallQueue.SETTLE.value, partial(self._state.settle, settlements))
+        return await self._answer(CallQueue.SETTLE.value, self._state.settle, settlements)
 
     # the way out
 
@@ -114,23 +116,25 @@ class Effects:
             partly = partly or bool(work.places)
         rest = Slices(records, places_of(works) if partly else None, weight=weight)
         last = len(works) == 1 and works[0].last_form
+        call = partial(self._appended, rest, is_last_form=last)
         try:
-            await self._patience.until_done(CallQueue.APPEND.value, partial(self._appended, rest, is_last_form=last))
+            return await self._patience.until_done(CallQueue.APPEND.value, call)
         except RecordTooLarge:
             note_places(works, rest.places)
             raise
-        return rest.all_places()
 
     async def _append_all(self, what: str, records: Sequence[NewRecord]) -> Sequence[Coordinate]:
-        rest = Slices(records)
-        await self._patience.until_done(what, partial(self._appended, rest))
-        return rest.all_places()
+        return await self._patience.until_done(what, partial(self._appended, Slices(records)))
 
-    async def _appended(self, rest: Slices, *, is_last_form: bool = False) -> None:
+    async def _appended(self, rest: Slices, *, is_last_form: bool = False) -> Sequence[Coordinate]:
         """Append slice after slice. It is repeated with records that are not acknowledged."""
         try:
             while some := rest.next():
-                rest.acknowledged(await self._log.append(some))
+                at = await self._log.append(some)
+                if len(at) == len(rest.records):  # nearly always
+                    return at
+                rest.acknowledged(at)
+            return rest.all_places()
         except PartlyAppended as error:
             rest.partly(error.places)
             raise
@@ -140,12 +144,14 @@ class Effects:
             raise
 
     async def _mark(self, lane: AnyLane, outcomes: Sequence[tuple[Work, Outcome]]) -> None:
-        own = [(work, outcome) for work, outcome in outcomes if not work.unread]
-        unread = [mark_of(row_of(work), work, outcome) for work, outcome in outcomes if work.unread]
+        own: list[tuple[Work, Outcome]] = []
+        unread: list[tuple[Work, Outcome]] = []
+        for each in outcomes:
+            (unread if each[0].unread else own).append(each)
         if own:
             await self._patience.until_done(CallQueue.MARK.value, partial(lane.worker.table.mark, own))
         if unread:
-            await self._answer(CallQueue.MARK.value, partial(self._state.mark, unread))
+            await self._answer(CallQueue.MARK.value, self._state.mark, [mark_of(*each) for each in unread])
 
     async def _retire(self, lane: AnyLane, works: Sequence[Work]) -> Sequence[bool]:
         stage, owned = lane.worker.stage, lane.setup.lane
@@ -154,7 +160,7 @@ class Effects:
         keys += [life_key(stage, life.row, life.generation) for life in lives if life.generation]
         tombstones = [NewRecord(self._parked.name, key, None) for key in keys]
         await self._append_all("append tombstones", tombstones)
-        return await self._answer("remove parked references", partial(self._state.unpark, of(owned, lives)))
+        return await self._answer("remove parked references", self._state.unpark, of(owned, lives))
 
     # parking
 
@@ -179,7 +185,7 @@ class Effects:
         owned, stage = lane.setup.lane, lane.worker.stage
         poll = lane.worker.kind is CallKind.POLL
         rows = of(owned, map(row_of, works))
-        await self._answer("mark the intent to park", partial(self._state.intend_to_park, rows))
+        await self._answer("mark the intent to park", self._state.intend_to_park, rows)
         now, wall = self._clock.monotonic(), self._clock.time()
         copies = [
             wrap(
@@ -203,14 +209,14 @@ class Effects:
             _reference(work, where, max(0.0, work.due - now), poll=poll)
             for work, where in zip(works, at[: len(works)], strict=True)
         ]
-        put = await self._answer("park references", partial(self._state.park, of(owned, references)))
+        put = await self._answer("park references", self._state.park, of(owned, references))
         lane.setup.observer.parked(owned.topic, sum(put))
         return [Stored.PARKED if one else Stored.NOT_NEEDED for one in put]
 
     async def _look_behind(self, lane: AnyLane, works: Sequence[Work]) -> list[bool]:
         """For each work, whether its order key has no parked records."""
         asks = [IntakeAsk(row_of(work), work.generation, work.queue) for work in works]
-        rows = await self._answer(CallQueue.LOOK_BEHIND.value, partial(self._state.intake, of(lane.setup.lane, asks)))
+        rows = await self._answer(CallQueue.LOOK_BEHIND.value, self._state.intake, of(lane.setup.lane, asks))
         return [not (row.behind or row.kept) for row in rows]
 
     async def hand_back(self, lane: AnyLane) -> None:
@@ -231,9 +237,9 @@ class Effects:
         if asked_for.limit:
             asks = of(owned, [DueAsk(tag, asked_for.limit, asked_for.token) for tag in tags])
             lease_s = lane.setup.bounds.lease_s
-            parts = await self._answer(CallQueue.TAKE_DUE.value, lambda: self._state.take_due(asks, lease_s=lease_s))
+            parts = await self._answer(CallQueue.TAKE_DUE.value, partial(self._state.take_due, lease_s=lease_s), asks)
             taken = [due for part in parts for due in part]
-        first = await self._answer("look what is due", partial(self._state.next_due, of(owned, tags)))
+        first = await self._answer("look what is due", self._state.next_due, of(owned, tags))
         upcoming = {tag: in_s for tag, in_s in zip(tags, first, strict=True) if in_s is not None}
         now = self._clock.monotonic()
         copies, promoted = await self._read(lane, [due for due in taken if parking.wants(lane, due, now)])
@@ -276,7 +282,7 @@ class Effects:
         """Those that were finished before their copies were removed. The log has lost the others."""
         finished: list[Due] = []
         asks = [IntakeAsk(due.row, due.generation, None) for due in gone]
-        rows = await self._answer(CallQueue.LOOK_UP.value, partial(self._state.intake, of(lane.setup.lane, asks)))
+        rows = await self._answer(CallQueue.LOOK_UP.value, self._state.intake, of(lane.setup.lane, asks))
         for due, row in zip(gone, rows, strict=True):
             if row.generation > due.generation or row.stage in FINISHED_AT[lane.worker.kind]:
                 finished.append(due)
@@ -303,7 +309,7 @@ class Effects:
         if not gone:
             return []
         left = of(lane.setup.lane, [ParkedLife(due.row, due.generation) for due in gone])
-        promoted = await self._answer("remove left-over references", partial(self._state.unpark, left))
+        promoted = await self._answer("remove left-over references", self._state.unpark, left)
         return [due.row.owner for due, next_is_due in zip(gone, promoted, strict=True) if next_is_due]
 
     # after an abnormal end

@@ -16,11 +16,13 @@ Read = tuple[Arrived, Any]
 
 def read(lane: Lane[W], limit: int, now: float) -> list[Read]:
     """Up to `limit` of the records that arrived. A reservation or a suspect holds up the others."""
+    quarantine = lane.quarantine
     while lane.arrived and not lane.held_up and len(lane.understood) < limit:
-        if lane.quarantine.wary or _to_be_reserved(lane):
+        arrived = lane.arrived[0]
+        if quarantine.wary or arrived.copy is not None or arrived.record.offset >= quarantine.reserved_below:
             _read_warily(lane, now)
         else:
-            arrived = lane.arrived.popleft()
+            lane.arrived.popleft()
             lane.understood.append((arrived, _admitted(lane, arrived.record)))
     found: list[Read] = list(lane.understood)
     lane.understood.clear()
@@ -45,7 +47,7 @@ def reserved(lane: Lane[Any], before: int, found: ReservationResult, now: float)
 
 
 def _read_warily(lane: Lane[W], now: float) -> None:
-    if lane.held_up or _to_be_reserved(lane):
+    if _to_be_reserved(lane):
         return
     arrived = lane.arrived.popleft()
     record, quarantine = arrived.record, lane.quarantine

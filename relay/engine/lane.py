@@ -97,6 +97,8 @@ class Lane(Generic[W]):
     """When a call reported a newer owner."""
     has_more: bool = False
     """Records to read, or works to start, remain for the next turn."""
+    wake_at: float = inf
+    """When the next turn is due although nothing happens."""
 
     calls: Commands = field(default_factory=Commands)
 

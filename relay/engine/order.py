@@ -37,8 +37,11 @@ class Order(Generic[W]):
     def __init__(self) -> None:
         self._keys: dict[bytes, deque[W]] = {}
         self._gates: dict[str, Gate[W]] = {}  # those with something ready or in flight, and closed ones
-        self._open: dict[str, Gate[W]] = {}  # gates with something ready that are neither closed nor full
-        self._held: list[tuple[float, int, W | Gate[W]]] = []
+        self.open: dict[str, Gate[W]] = {}
+        """Gates with something ready that are neither closed nor full: `take` finds something only if there are some,
+        or if the first of `timed` is due."""
+        self.timed: list[tuple[float, int, W | Gate[W]]] = []
+        """Heap of works and closed gates that wait for a time, with their tickets."""
         self.unseen: deque[tuple[int, W]] = deque()
         """Works, with their tickets, that became ready for closed gates and were not checked since."""
         self._tickets = count()
@@ -58,11 +61,11 @@ class Order(Generic[W]):
 
     def take(self, now: float, limit: int) -> list[W]:
         """Up to `limit` works that may start now, fairly over the endpoints. They are in flight afterwards."""
-        if self._held and self._held[0][0] <= now:
+        if self.timed and self.timed[0][0] <= now:
             self._release(now)
         taken: list[W] = []
-        while self._open and len(taken) < limit:
-            for gate in list(self._open.values()):
+        while self.open and len(taken) < limit:
+            for gate in list(self.open.values()):
                 work = self._next(gate, now)
                 if work is not None:
                     taken.append(work)
@@ -98,15 +101,15 @@ class Order(Generic[W]):
         gate = self._gate(key)
         if until > gate.closed_until:
             gate.closed_until, gate.closed_for = until, why
-            heapq.heappush(self._held, (until, next(self._tickets), gate))
-        self._open.pop(key, None)
+            heapq.heappush(self.timed, (until, next(self._tickets), gate))
+        self.open.pop(key, None)
 
     def reopen(self, key: str, now: float) -> None:
         """Works that are ready for this endpoint may start, although it was closed for longer."""
         gate = self._gates.get(key)
         if gate is not None and gate.closed_until > now:
             gate.closed_until = now
-            heapq.heappush(self._held, (now, next(self._tickets), gate))
+            heapq.heappush(self.timed, (now, next(self._tickets), gate))
 
     def finish(self, work: W, now: float) -> None:
         """A taken work has ended: the next of its order key may start."""
@@ -163,7 +166,7 @@ class Order(Generic[W]):
 
     def held(self) -> list[W]:
         """Heads that wait for their time."""
-        return [item for _, ticket, item in self._held if not isinstance(item, Gate) and item.ticket == ticket]
+        return [item for _, ticket, item in self.timed if not isinstance(item, Gate) and item.ticket == ticket]
 
     def stuck(self, now: float) -> list[W]:
         """Heads that are ready for an endpoint that is closed, or has as many requests in flight as allowed."""
@@ -198,7 +201,7 @@ class Order(Generic[W]):
 
     def next_due(self) -> float | None:
         """When something that waits may be taken; None if nothing waits for a time."""
-        return self._held[0][0] if self._held else None
+        return self.timed[0][0] if self.timed else None
 
     def _gate(self, key: str) -> Gate[W]:
         gate = self._gates.get(key)
@@ -207,49 +210,54 @@ class Order(Generic[W]):
         return gate
 
     def _wait(self, work: W, now: float, *, first: bool = False) -> None:
-        work.ticket = next(self._tickets)
+        work.ticket = ticket = next(self._tickets)
         if work.due > now:
-            heapq.heappush(self._held, (work.due, work.ticket, work))
-        else:
-            self._ready(work, now, first=first)
-
-    def _ready(self, work: W, now: float, *, first: bool = False) -> None:
-        gate = self._gate(work.gate)
+            heapq.heappush(self.timed, (work.due, ticket, work))
+            return
+        gate = self._gates.get(work.gate)
+        if gate is None:
+            gate = self._gates[work.gate] = Gate(work.gate)
         if first:
-            gate.ready.appendleft((work.ticket, work))
+            gate.ready.appendleft((ticket, work))
         else:
-            gate.ready.append((work.ticket, work))
+            gate.ready.append((ticket, work))
         if gate.closed_until <= now:
-            self._open[gate.key] = gate
+            self.open[gate.key] = gate
         else:
-            self.unseen.append((work.ticket, work))
+            self.unseen.append((ticket, work))
 
     def _release(self, now: float) -> None:
         """Works that have waited long enough become ready, and gates open."""
-        while self._held and self._held[0][0] <= now:
-            _, ticket, item = heapq.heappop(self._held)
+        while self.timed and self.timed[0][0] <= now:
+            _, ticket, item = heapq.heappop(self.timed)
             if not isinstance(item, Gate):
                 if item.ticket == ticket:
-                    self._ready(item, now)
+                    self._wait(item, now)
             elif item.closed_until <= now:
                 item.closed_until = 0.0
                 if now - item.looked_at >= LOOK_S:
                     item.looked_at = now
                     self.unseen += item.ready
                 if item.ready:
-                    self._open[item.key] = item
+                    self.open[item.key] = item
                 self._drop_if_idle(item)
 
     def _next(self, gate: Gate[W], now: float) -> W | None:
         """Take the first work that is ready for `gate`. None if nothing may start: then the gate is no longer open."""
-        work = _first(gate)
-        if work is None or gate.closed_until > now or gate.in_flight >= _cap(work):
-            del self._open[gate.key]
-            self._drop_if_idle(gate)
-            return None
-        gate.ready.popleft()
-        self._take(gate, work)
-        return work
+        ready = gate.ready
+        while ready and ready[0][1].ticket != ready[0][0]:
+            ready.popleft()  # it was withdrawn
+        if ready and gate.closed_until <= now:
+            work = ready[0][1]
+            if work.rules is None or gate.in_flight < work.rules.max_in_flight:
+                ready.popleft()
+                if not ready:
+                    del self.open[gate.key]
+                self._take(gate, work)
+                return work
+        del self.open[gate.key]
+        self._drop_if_idle(gate)
+        return None
 
     def _take(self, gate: Gate[W], work: W) -> None:
         work.ticket = NO_TICKET
@@ -262,8 +270,9 @@ class Order(Generic[W]):
         gate = self._gates[work.gate]
         gate.in_flight -= 1
         if gate.ready:
-            self._open[gate.key] = gate
-        self._drop_if_idle(gate)
+            self.open[gate.key] = gate
+        elif not gate.in_flight:
+            self._drop_if_idle(gate)
 
     def _drop_if_idle(self, gate: Gate[W]) -> None:
         """Millions of endpoints may pass through a shared lane."""
@@ -277,16 +286,6 @@ class Order(Generic[W]):
             self._wait(line[0], now)
         else:
             del self._keys[key]
-
-
-def _first(gate: Gate[W]) -> W | None:
-    """The first work that is ready; withdrawn ones before it are dropped."""
-    while gate.ready:
-        ticket, work = gate.ready[0]
-        if work.ticket == ticket:
-            return work
-        gate.ready.popleft()
-    return None
 
 
 def _cap(work: W) -> int:
@@ -309,31 +308,24 @@ class Twins(Generic[W]):
 
     def has(self, work: W) -> bool:
         """Whether a record of the same delivery is in memory."""
-        return _identity(work) in self._here
+        return work.row is not None and (work.row.digest, work.generation) in self._here
 
     def join(self, work: W) -> bool:
         """Whether `work` has to wait for an earlier record of the same delivery; it ends when that one leaves."""
-        identity = _identity(work)
-        if identity is None:
+        if work.row is None:
             return False
-        if identity in self._here:
-            first, others = self._here[identity]
-            if first is not work:
-                others.append(work)
-            return first is not work
-        self._here[identity] = (work, [])
-        return False
+        here = self._here.setdefault((work.row.digest, work.generation), (work, []))
+        if here[0] is work:
+            return False
+        here[1].append(work)
+        return True
 
     def leave(self, work: W) -> list[W]:
         """`work` has ended, or is certainly parked. Returns the works that waited for it, which end, too."""
-        identity = _identity(work)
+        identity = None if work.row is None else (work.row.digest, work.generation)
         if identity is None or identity not in self._here or self._here[identity][0] is not work:
             return []
         return self._here.pop(identity)[1]
-
-
-def _identity(work: W) -> Identity | None:
-    return None if work.row is None else (work.row.digest, work.generation)
 
 
 class Watermark:
@@ -342,11 +334,12 @@ class Watermark:
     def __init__(self) -> None:
         self.unfinished: dict[int, int] = {}
         """Offsets with the sizes of their records, in the order of the offsets."""
-        self._seen_next: int | None = None
+        self.seen_next: int | None = None
+        """The offset after the newest record."""
 
     def add(self, offset: int, size: int = 0) -> None:
         self.unfinished[offset] = size
-        self._seen_next = offset + 1
+        self.seen_next = offset + 1
 
     def done(self, offset: int) -> int:
         """Returns its size. Raises KeyError if `offset` is not unfinished: a record is finished exactly once."""
@@ -360,9 +353,9 @@ class Watermark:
     @property
     def next_offset(self) -> int | None:
         """The offset to commit: every record before it is finished. None before the first record."""
-        return next(iter(self.unfinished), self._seen_next)
+        return next(iter(self.unfinished), self.seen_next)
 
     @property
     def span(self) -> int:
         """Offsets between the watermark and the newest record."""
-        return 0 if self._seen_next is None else self._seen_next - next(iter(self.unfinished), self._seen_next)
+        return 0 if self.seen_next is None else self.seen_next - next(iter(self.unfinished), self.seen_next)

@@ -1,7 +1,7 @@
 """Parked records of a lane, as known in memory: the order keys that have some, and when they are due. Pure; times are
 monotonic seconds."""
 
-from collections import Counter, deque
+from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
@@ -43,24 +43,21 @@ class _Offsets:
     moved in their order."""
 
     def __init__(self) -> None:
-        self._of: dict[bytes, dict[int, None]] = {}
-
-    def __contains__(self, queue: bytes) -> bool:
-        return queue in self._of
+        self.of: dict[bytes, dict[int, None]] = {}
 
     def add(self, work: Work) -> None:
         if work.queue is not None:
-            self._of.setdefault(work.queue, {})[work.record.offset] = None
+            self.of.setdefault(work.queue, {})[work.record.offset] = None
 
     def discard(self, work: Work) -> None:
-        offsets = self._of.get(work.queue) if work.queue is not None else None
+        offsets = self.of.get(work.queue) if work.queue is not None else None
         if offsets is not None and work.queue is not None:
             offsets.pop(work.record.offset, None)
             if not offsets:
-                del self._of[work.queue]
+                del self.of[work.queue]
 
     def have_before(self, work: Work) -> bool:
-        offsets = self._of.get(work.queue) if work.queue is not None else None
+        offsets = self.of.get(work.queue) if work.queue is not None else None
         return offsets is not None and next(iter(offsets)) < work.record.offset
 
 
@@ -74,14 +71,14 @@ class ParkedKeys(Generic[W]):
         self._looked_up = _Offsets()  # of works that have left their order key, and are looked up before that
         self.behind: deque[W] = deque()
         """Works that wait behind parked ones."""
-        self._behind_keys: Counter[bytes] = Counter()
+        self._behind_keys: set[bytes] = set()
         self._crowded_at = inf
         self._looked_at = -inf
         self._refused_at = -inf
 
     def blocks(self, queue: bytes | None) -> bool:
         """Whether records of this order key have to wait behind parked ones."""
-        return queue is not None and (queue in self._parked or queue in self._moving or self._behind_keys[queue] > 0)
+        return queue is not None and (queue in self._parked or queue in self._moving.of or queue in self._behind_keys)
 
     def look_up(self, work: W) -> None:
         """`work` has left its order key, to be looked up: later works of the key have to be looked up, too."""
@@ -108,7 +105,7 @@ class ParkedKeys(Generic[W]):
         return queue in self._parked
 
     def has_behind(self, queue: bytes | None) -> bool:
-        return queue is not None and self._behind_keys[queue] > 0
+        return queue in self._behind_keys
 
     def parked(self, limit: int) -> list[tuple[bytes, str]]:
         """Order keys with parked records, as known here, with the owner of their rows; at most `limit`."""
@@ -121,7 +118,7 @@ class ParkedKeys(Generic[W]):
 
     def emptied(self, queue: bytes) -> None:
         """No record of this order key is parked any more."""
-        if queue not in self._moving:
+        if queue not in self._moving.of:
             self._parked.pop(queue, None)
 
     def going(self, work: W) -> None:
@@ -147,7 +144,7 @@ class ParkedKeys(Generic[W]):
         """Not in the lane's order, where it would overtake the parked ones. The window fills, and intake stops."""
         if work.queue is None:
             raise AssertionError("it can wait behind nothing")
-        self._behind_keys[work.queue] += 1
+        self._behind_keys.add(work.queue)
         self.behind.append(work)
         self._crowded_at = min(self._crowded_at, now)
 
@@ -208,7 +205,8 @@ class DueIndex:
         self._next: dict[int, float] = {}
         self._news: dict[int, float] = {}  # times that were reported while the index was being read
         self._looked_at = -inf
-        self._full_at = -inf
+        self.look_at = -inf
+        """When to call `take_up` next."""
 
     @property
     def in_hand(self) -> int:
@@ -220,11 +218,8 @@ class DueIndex:
         """As many records as allowed are in memory."""
         return bool(self._in_hand) and (len(self._in_hand) >= self._most or self._memory.full)
 
-    def next_look(self) -> float:
-        """When to call `take_up` next."""
-        if self._in_hand and self.full:
-            return self._full_at + FULL_S
-        return min((self._looked_at + RECHECK_S, *self._next.values()))
+    def _look_when_due(self) -> None:
+        self.look_at = min((self._looked_at + RECHECK_S, *self._next.values()))
 
     def expect(self, owner: str, at: float) -> None:
         """Something of `owner` will be due then (0: is due)."""
@@ -233,17 +228,18 @@ class DueIndex:
             return  # of another lane, as it may be when an endpoint was resumed
         self._next[tag] = min(at, self._next.get(tag, at))
         self._news[tag] = min(at, self._news.get(tag, at))
+        if not self.full:
+            self.look_at = min(at, self.look_at)
 
     def put_down(self, digest: bytes) -> None:
         """A work has ended, is parked again, or is left to its lease."""
-        if self.full:
-            self._full_at = -inf
         self._in_hand.discard(digest)
+        self._look_when_due()
 
     def take_up(self, token: bytes, now: float) -> TakeUp | None:
         """The call to make now, if any."""
         if self.full:
-            self._full_at = now
+            self.look_at = now + FULL_S
             return None
         self._news.clear()
         if now >= self._looked_at + RECHECK_S:
@@ -262,6 +258,7 @@ class DueIndex:
                 self._next[tag] = at
             else:
                 self._next.pop(tag, None)
+        self._look_when_due()
 
     def take_in_hand(self, digest: bytes) -> None:
         self._in_hand.add(digest)

@@ -39,7 +39,7 @@ class ParkingRoom:
         policy, fresh = lane.setup.policy, [work.parked_at is None for work in works]
         if any(fresh):
             await self._count(lane.setup.bounds)
-        polls, crowded = lane.worker.kind is CallKind.POLL, self._crowded
+        polls, crowded = lane.worker.kind is CallKind.POLL, self.crowded
         counts = [
             is_fresh and not polls and policy.counts_room(sent=work.sent, crowded=crowded)
             for work, is_fresh in zip(works, fresh, strict=True)
@@ -59,9 +59,9 @@ class ParkingRoom:
 
     async def share_to_retry(self, bounds: Bounds) -> int | None:
         """An owner with more retries than that begins no first attempt that may need one. None: no such limit."""
-        if self._crowded:
+        if self.crowded:
             await self._count(bounds)
-        return max(1, self._free) if self._crowded else None
+        return max(1, self._free) if self.crowded else None
 
     async def _left(self, lane: Lane[Any], owners: set[str]) -> dict[str, int]:
         """How many more records each of them may have parked."""
@@ -85,7 +85,7 @@ class ParkingRoom:
             self._free = self._most - total.retries - total.polls
 
     @property
-    def _crowded(self) -> bool:
+    def crowded(self) -> bool:
         """An owner may have more parked than is free."""
         return self._free < self._most // 2
 

@@ -90,7 +90,8 @@ class LaneStanding:
     """Whether the endpoint that a lane sends to accepts requests, as known here. Useful for lanes with one endpoint."""
 
     def __init__(self) -> None:
-        self._failures = 0  # in a row
+        self.failures = 0
+        """In a row."""
         self.down = False
         """It accepts nothing for its own reasons, not only because of our pace."""
 
@@ -103,10 +104,10 @@ class LaneStanding:
 
         Begins will report that, too; but a failed work is parked before the next of them.
         """
-        self._failures = 0 if healthy else self._failures + 1
+        self.failures = 0 if healthy else self.failures + 1
         if healthy:
             self.down = False
-        elif enough is not None and self._failures >= enough:
+        elif enough is not None and self.failures >= enough:
             self.down = True
 
 

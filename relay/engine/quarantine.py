@@ -49,7 +49,8 @@ class Quarantine:
     """
 
     def __init__(self) -> None:
-        self._reserved = -1
+        self.reserved_below = -1
+        """Offsets below it may be read."""
         self.suspected_below = -1
         self._wary_until = -inf
         self._left: dict[int, int] = {}  # offset -> how often a process ended under its mark, as its owner left it
@@ -59,13 +60,13 @@ class Quarantine:
     def to_reserve(self, offset: int) -> int | None:
         """The offset before which records have to be reserved, so that `offset` may be read (NO_OFFSET for a parked
         record); None if that is done."""
-        if 0 <= offset < self._reserved or (offset == NO_OFFSET and self._reserved >= 0):
+        if 0 <= offset < self.reserved_below or (offset == NO_OFFSET and self.reserved_below >= 0):
             return None
         return offset + 1 + AHEAD
 
     def reserved(self, before: int, found: ReservationResult, now: float) -> bool:
         """Returns whether there are suspects, at the first reservation only."""
-        first, self._reserved = self._reserved < 0, before
+        first, self.reserved_below = self.reserved_below < 0, before
         if not first or found.remains is None:
             return False
         self.suspected_below = min(found.remains.reserved, found.end)
@@ -101,7 +102,7 @@ class Quarantine:
     def leaves_behind(self, next_offset: int | None, now: float) -> bool:
         """Whether the next owner has suspects, too: those that were not reached. `next_offset`: all records before it
         are finished."""
-        if self._reserved < 0:
+        if self.reserved_below < 0:
             return True
         rest = next_offset is None or next_offset < self.suspected_below
         return self.wary and (rest or now < self._wary_until)

@@ -5,6 +5,7 @@ There are no seats while the process lacks a resource of its own.
 import asyncio
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from functools import partial
 from math import inf
 from typing import Any, Final
 
@@ -37,12 +38,13 @@ class RequestLimiter:
         """Nothing is sent for now: works that wait had better stay in memory."""
         return self._opening is not None
 
-    def pass_through(self, party: str, sit: Callable[[], bool]) -> bool:
-        """Whether `party` gets a seat at once; otherwise `sit` is called when it gets one."""
-        if self._opening is None and self._share.take(party):
-            return True
+    def take(self, party: str) -> bool:
+        """Whether `party` gets a seat at once."""
+        return self._opening is None and self._share.take(party)
+
+    def wait(self, party: str, sit: Callable[[], bool]) -> None:
+        """Call `sit` when `party` gets a seat."""
         self._share.wait(party, sit)
-        return False
 
     def leave(self, party: str) -> None:
         """A seat is free again."""
@@ -104,17 +106,18 @@ class LaneSeats:
         self._taken: set[Work] = set()
 
     def take(self, work: Work) -> bool:
-        def sit() -> bool:
-            wanted = self._wanted()
-            if wanted:
-                self._taken.add(work)
-                self._seated(work)
-            return wanted
-
-        seated = self._turnstile.pass_through(work.gate, sit)
-        if seated:
+        if self._turnstile.take(work.gate):
             self._taken.add(work)
-        return seated
+            return True
+        self._turnstile.wait(work.gate, partial(self._sit, work))
+        return False
+
+    def _sit(self, work: Work) -> bool:
+        wanted = self._wanted()
+        if wanted:
+            self._taken.add(work)
+            self._seated(work)
+        return wanted
 
     def leave(self, work: Work) -> None:
         if work in self._taken:

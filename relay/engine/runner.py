@@ -13,8 +13,8 @@ from typing import Protocol
 from relay.clock import Clock
 from relay.domain.errors import ConsumerBroken, LogUnavailable, OffsetMissing, PartitionLost, Unavailable
 from relay.engine.observer import Observer
+from relay.engine.open_lane import LINGER_S, OpenLane
 from relay.engine.policy import CROWDED, ByteBudget
-from relay.engine.pump import LINGER_S, OpenLane
 from relay.engine.supervision import Broken, Patience, Restarts, Standstill, begin_anew, end, never_in_silence
 from relay.log.port import Assignment, Consumer, OnAssigned, OnRevoked, Record, TopicPartition, Unable
 

@@ -9,11 +9,11 @@ from msgspec import structs
 from relay.domain.hold import Hold, hold
 from relay.domain.receiver import BreakerPolicy
 from relay.engine.commands import CallQueue
-from relay.engine.completion import hold_bytes, known, publish, resume
+from relay.engine.completion import known, publish, resume
 from relay.engine.lane import Lane
 from relay.engine.parking import again, again_without_seat, later, patience_left_s
 from relay.engine.phases import Event, Phase, advance
-from relay.engine.work import Dead, Decision, Done, Later, Resend, W, WaitFor, Work, fill_in, row_of, rules_of
+from relay.engine.work import Dead, Decision, Done, Later, Resend, W, WaitFor, Work, fill_in, rules_of
 from relay.state.attempts import CallKind, Change, Settlement
 from relay.state.rows import Result, Row, Stage
 
@@ -87,9 +87,11 @@ def _failed(lane: Lane[W], work: W, decision: Later, now: float) -> Later:
 
 def settle(lane: Lane[W], work: W, decision: Done | Dead | Later) -> None:
     advance(work, Event.DECIDED, Phase.SETTLING)
-    held, settlement = hold_of(decision, lane.setup.wall()), settlement_of(work, decision)
+    held = None if decision.pause_s < inf else hold_of(decision, lane.setup.wall())
+    settlement = settlement_of(work, decision)
     if settlement.result is not None:
-        hold_bytes(lane, work, len(settlement.result.body))
+        work.held = len(settlement.result.body)
+        lane.memory.take(work.held)
     lane.calls.put(CallQueue.SETTLE, ToSettle(work, settlement, held, decision))
 
 
@@ -108,7 +110,7 @@ def settled(lane: Lane[W], work: W, stored: tuple[ToSettle, Row | None], now: fl
     healthy = settlement.healthy
     if lane.worker.kind is CallKind.POLL:  # a GET says nothing for the breaker, except that the endpoint is up
         healthy = None if settlement.pause_s or isinstance(decision, Dead) else True
-    if healthy is not None:
+    if healthy is not None and not (healthy and not lane.standing.failures and not lane.standing.down):
         _heard(lane, work, healthy=healthy)
     outcome_stored(lane, work, settlement, decision, row, now)
 
@@ -196,7 +198,10 @@ def _report_echo(lane: Lane[W], work: W, settlement: Settlement, held: Hold | No
 
 
 def settlement_of(work: Work, decision: Done | Dead | Later) -> Settlement:
-    row, breaker = row_of(work), rules_of(work).limits.breaker
+    row, rules = work.row, work.rules
+    if row is None or rules is None:
+        raise AssertionError("an attempt without rules or a row")
+    breaker = rules.limits.breaker
     match decision:
         case Later():
             return Settlement(
@@ -237,10 +242,8 @@ def settlement_of(work: Work, decision: Done | Dead | Later) -> Settlement:
     )
 
 
-def hold_of(decision: Done | Dead | Later, now: float) -> Hold | None:
-    """The hold of its endpoint, if that gets nothing more until an operator resumes it. `now`: Unix seconds."""
-    if decision.pause_s < inf:
-        return None
+def hold_of(decision: Done | Dead | Later, now: float) -> Hold:
+    """The hold of its endpoint, which gets nothing more until an operator resumes it. `now`: Unix seconds."""
     if isinstance(decision, Done):
         return hold("gone", now, "it accepted a message, and asked for no further ones")
     said = decision.detail if isinstance(decision, Dead) else decision.reason

@@ -47,15 +47,14 @@ def slices(items: Sequence[T], weights: Iterable[int]) -> Iterator[Sequence[T]]:
 class Slices:
     """Progress of an append of `records`."""
 
-    __slots__ = ("_known", "_left", "_next", "_records", "_whole")
+    __slots__ = ("_known", "_left", "_next", "records")
 
     def __init__(
         self, records: Sequence[NewRecord], known: Mapping[int, Coordinate] | None = None, *, weight: int | None = None
     ) -> None:
         """`known`: places of records that are acknowledged already, by index. `weight`: of all records, if known."""
-        self._records = records
+        self.records = records
         self._known = dict(known) if known else {}
-        self._whole: Sequence[Coordinate] | None = None  # nearly always one call is enough, and then this is cheaper
         self._left: Iterator[Sequence[int]] = iter(())
         self._next: Sequence[int] = range(len(records))
         if self._known or weight is None or weight > SLICE_BYTES:
@@ -66,35 +65,28 @@ class Slices:
     @property
     def places(self) -> Mapping[int, Coordinate]:
         """Places of the records that are acknowledged, by index."""
-        return self._known if self._whole is None else dict(enumerate(self._whole))
+        return self._known
 
     def next(self) -> Sequence[NewRecord]:
         """The records to append now; none if all are acknowledged."""
-        if self._whole is not None:
-            return ()
         if self._known:
             self._next = [index for index in self._next if index not in self._known]
         if not self._next:
             self._next = next(self._left, ())
-        if len(self._next) == len(self._records):
-            return self._records
-        return [self._records[index] for index in self._next]
+        if len(self._next) == len(self.records):
+            return self.records
+        return [self.records[index] for index in self._next]
 
     def acknowledged(self, at: Sequence[Coordinate]) -> None:
         """All of the last slice are on the log."""
-        if len(at) == len(self._records):
-            self._whole = at
-        else:
-            self._known.update(zip(self._next, at, strict=True))
+        self._known.update(zip(self._next, at, strict=True))
 
     def partly(self, at: Mapping[int, Coordinate]) -> None:
         """Some of the last slice are on the log, by their index in it."""
         self._known.update({self._next[index]: where for index, where in at.items()})
 
     def all_places(self) -> Sequence[Coordinate]:
-        if self._whole is not None:
-            return self._whole
-        return [self._known[index] for index in range(len(self._records))]
+        return [self._known[index] for index in range(len(self.records))]
 
 
 def places_of(works: Sequence[Work]) -> dict[int, Coordinate]:

@@ -42,7 +42,11 @@ class Patience:
         try:
             return await call()  # nearly always; tenacity would cost several times as much as a batch of records
         except Unavailable as error:
-            self.tell(what, error)
+            return await self.again(what, error, call)
+
+    async def again(self, what: str, failed: Unavailable, call: Callable[[], Awaitable[T]]) -> T:
+        """As `until_done`, after `call` has failed once."""
+        self.tell(what, failed)
         await self._clock.sleep(FIRST_REPEAT_S)
 
         async def attempt() -> T:  # tenacity awaits only functions that are declared `async`
@@ -88,10 +92,19 @@ async def never_in_silence(work: Awaitable[T]) -> T:
     try:
         return await work
     except asyncio.CancelledError as error:
-        task = asyncio.current_task()
-        if task is None or task.cancelling():
-            raise
-        raise CallCancelled("a call was cancelled, although its task was not") from error
+        if (silent := silent_end(error)) is not None:
+            raise silent from error
+        raise
+
+
+def silent_end(error: asyncio.CancelledError) -> CallCancelled | None:
+    """See `never_in_silence`; None if this task was cancelled indeed."""
+    task = asyncio.current_task()
+    if task is None or task.cancelling():
+        return None
+    silent = CallCancelled("a call was cancelled, although its task was not")
+    silent.__cause__ = error
+    return silent
 
 
 async def end(tasks: Iterable[asyncio.Task[None]]) -> None:

@@ -202,6 +202,8 @@ class Work:
     """Smaller forms of `out`, for a log that rejects it."""
     last_form: bool = False
     """There are no smaller forms."""
+    awaited: bool = False
+    """A request waits for its end, and wants a hint."""
 
     def __repr__(self) -> str:
         return f"<{self.gate} at {self.record.topic}/{self.record.partition}/{self.record.offset}>"
@@ -210,11 +212,6 @@ class Work:
     def delivery(self) -> DeliveryId | None:
         """Its delivery, for display; None if it is not about a single one."""
         return None
-
-    @property
-    def awaited(self) -> bool:
-        """A request waits for its end, and wants a hint."""
-        return False
 
 
 def is_awaited(work: Work, end: Done | Dead) -> bool:
@@ -282,9 +279,10 @@ def fill_in(work: W, row: Row, now: float, kind: CallKind) -> None:
         work.result = row.result
 
 
-def mark_of(row: RowKey, work: W, outcome: Outcome) -> Mark:
-    """The mark of a row whose hop records are acknowledged."""
-    decision, awaited = outcome.decision, is_awaited(work, outcome.decision)
+def mark_of(work: Work, outcome: Outcome) -> Mark:
+    """The mark of the row of `work`, whose hop records are acknowledged."""
+    row, decision = row_of(work), outcome.decision
+    awaited = work.awaited and is_awaited(work, decision)
     at = (outcome.at[0].partition, outcome.at[0].offset) if outcome.at else None
     if isinstance(decision, Dead):
         return Mark(row, work.generation, Stage.FAILED, at, REASON_CODES.get(decision.reason, 0), awaited)

@@ -17,8 +17,9 @@ from relay.domain.topics import SHARED, Topics
 from relay.engine.effects import Effects
 from relay.engine.lane import NOTHING, Lane, LaneLevels, LaneSetup
 from relay.engine.observer import Observer
+from relay.engine.open_lane import OpenLane
 from relay.engine.policy import Bounds, BudgetShare, ByteBudget, dedicated, shared, unparked
-from relay.engine.pump import OpenLane, Pump
+from relay.engine.pump import Pump
 from relay.engine.quarantine import Breaks
 from relay.engine.recovery import Holding
 from relay.engine.runner import Runner

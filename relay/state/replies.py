@@ -2,6 +2,7 @@
 
 from collections.abc import Awaitable, Iterable, Sequence
 from dataclasses import dataclass
+from itertools import repeat
 from typing import Final, TypeVar
 
 from relay.domain.errors import PartitionLost, StateRecovering, StateUnavailable
@@ -27,7 +28,7 @@ REFUSALS: Final = (Fenced, StateRecovering, StateUnavailable)
 
 def of(lane: L, items: Iterable[T]) -> list[tuple[L, T]]:
     """The items of one lane, in the form of a call's argument."""
-    return [(lane, item) for item in items]
+    return list(zip(repeat(lane), items))
 
 
 async def answered(asked: Awaitable[Sequence[T | Fenced | StateRecovering | StateUnavailable]]) -> list[T]:

@@ -159,5 +159,5 @@ def test_so_it_is_in_many_more(seed: int) -> None:
 
 
 def test_that_one_may_take_all_the_room_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(ParkingRoom, "_crowded", False)
+    monkeypatch.setattr(ParkingRoom, "crowded", False)
     assert any("did not come back" in wrong for seed in (1, 2, 3) for wrong in run_virtually(_drawn(seed)))

@@ -22,8 +22,9 @@ from relay.domain.requests import post_request
 from relay.domain.topics import Topics
 from relay.engine.effects import Effects
 from relay.engine.lane import Lane, LaneSetup
+from relay.engine.open_lane import OpenLane
 from relay.engine.policy import Bounds, Policy, dedicated, unparked
-from relay.engine.pump import OpenLane, Pump
+from relay.engine.pump import Pump
 from relay.engine.recovery import Holding
 from relay.engine.request_limiter import RequestLimiter
 from relay.engine.supervision import Patience

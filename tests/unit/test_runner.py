@@ -10,8 +10,8 @@ import pytest
 
 from relay.domain.errors import LogUnavailable, OffsetMissing, RelayError, Unavailable
 from relay.engine.observer import Observer
+from relay.engine.open_lane import OpenLane
 from relay.engine.policy import ByteBudget
-from relay.engine.pump import OpenLane
 from relay.engine.runner import Runner
 from relay.engine.supervision import FIRST_PAUSE_S, CallCancelled, Patience
 from relay.log.port import (

@@ -15,12 +15,11 @@ from relay.domain.identity import callback_id
 from relay.domain.message import Message, message_headers
 from relay.domain.receiver import Endpoint, Receiver, Source
 from relay.domain.result_delivery import Handover
-from relay.engine.attempt import asked_for
-from relay.engine.work import Dead, Decision, Done, Later, Outcome, Seen
+from relay.engine.work import Dead, Decision, Done, Later, Outcome, Seen, row_of
 from relay.log.port import NewRecord, Record
 from relay.replay.letter import read_letter
 from relay.replay.plan import Planner
-from relay.state.attempts import CallKind, Change, Go
+from relay.state.attempts import BeginAsk, Change, Go
 from relay.state.port import Lane
 from relay.state.replies import answered, of
 from relay.state.rows import Mark, Result, Row, Stage, delivery_row
@@ -426,7 +425,7 @@ async def test_a_result_waits_until_progress_can_no_longer_arrive(rig: Rig) -> N
     assert (work.rules.limits.settle_s, result.rules.limits.settle_s) == (25.0, 0.0)
     lane = Lane(TOPICS.to_sender, 3, 1)
     work.token = b"token-of-8"
-    ask = asked_for(work, CallKind.POST, room=None, room_to_retry=None, open_s=0.0)
+    ask = BeginAsk(row_of(work), work.generation, work.token, work.rules.limits)
     assert isinstance((await answered(state.begin(of(lane, [ask]))))[0], Go)
     again, seen = await known(state, step, Stage.PUBLISHED)
     assert (again.outdated, seen) == (True, Seen.READY), "its request may be in flight"

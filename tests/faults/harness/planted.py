@@ -48,6 +48,7 @@ from tests.faults.harness.planted_bounds import PLANTED_IN_BOUNDS, changed_scrip
 from tests.faults.harness.planted_logs import PLANTED_IN_LOGS
 from workers.from_sender import Incoming, MessageTable
 from workers.tables import RowTable
+from workers.to_receiver import DeliveryTable
 from workers.to_sender import Callback, CallbackTable
 
 AnyWork = Any
@@ -104,7 +105,7 @@ def delete_at_done() -> Iterator[None]:
 @contextmanager
 def commit_before_produce() -> Iterator[None]:
     """What was read counts as finished: it is committed before its hop records are acknowledged, or even appended."""
-    with patch.object(Watermark, "next_offset", property(lambda self: self._seen_next)):
+    with patch.object(Watermark, "next_offset", property(lambda self: self.seen_next)):
         yield
 
 
@@ -331,14 +332,14 @@ def begin_at_intake() -> Iterator[None]:
         else:
             attempt.taken(lane, work, result, now)
 
-    def may_begin_unseen(self: RowTable[AnyWork], work: AnyWork) -> bool:
+    def may_begin_unseen(self: DeliveryTable, work: AnyWork) -> bool:
         return False
 
     look_up_rightly = Effects._look_up
     with (
         patch.object(Effects, "_look_up", look_up),
         patch.dict(HANDLERS[Phase.WAITING], {Event.TAKEN: start}),
-        patch.object(RowTable, "may_begin_unseen", may_begin_unseen),
+        patch.object(DeliveryTable, "may_begin_unseen", may_begin_unseen),
     ):
         yield
 

@@ -11,7 +11,7 @@ from math import inf
 from typing import Any, Final, NamedTuple
 
 from relay.domain.exchange import Exchange, NoResponse, Response
-from relay.engine.core import offer, stop, wake_at
+from relay.engine.core import offer, stop
 from relay.engine.recovery import Holding, Recovery
 from tests.faults.model.here import HERE, OBSERVER, PATIENCE, SETTINGS, TOPICS, Role, client, effects, finished
 from tests.faults.model.turns import YES, at_once, carry_on, hear, leave, told, turn
@@ -87,7 +87,7 @@ def _time(world: World) -> list[Event]:
     if world.former is not None and not world.former.busy:
         waiting.append(world.former.core)
     looks = world.state.has_parked  # else they look at a due index that has nothing
-    next_at = min((wake_at(core) if looks else core.order.next_due() or inf for core in waiting), default=inf)
+    next_at = min((core.wake_at if looks else core.order.next_due() or inf for core in waiting), default=inf)
     if world.is_at_rest or any(next_at >= posted.until for posted in world.wire):
         return []
     return [Event("time passes", (next_at - world.now,))] if world.now < next_at < inf else []

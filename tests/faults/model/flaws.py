@@ -55,7 +55,7 @@ def commit_before_mark() -> Iterator[None]:
     def next_offset(self: Lane[AnyWork]) -> int | None:
         marking = {work.record.offset for work, _ in (*asks(self).in_flight, *asks(self).waiting)}
         unfinished = [offset for offset in self.watermark.unfinished if offset not in marking]
-        return unfinished[0] if unfinished else self.watermark._seen_next
+        return unfinished[0] if unfinished else self.watermark.seen_next
 
     def asks(lane: Lane[AnyWork]) -> Any:
         return lane.calls._queues[CallQueue.MARK]

@@ -35,6 +35,7 @@ _NO_MATTER: Final = frozenset({
     *("last_status", "reason", "detail", "code", "at", "expires", "slot"),  # told to people; or far away
     *("setup", "worker", "policy", "bounds", "observer", "seats", "partition", "_tags", "role"),
     *("asked_at", "_wary_until"),  # see `_owner`; how long a lane is wary, which harms nobody
+    "wake_at",  # follows from the rest
     *("window_s", "there_at", "counted_at", "before_until", "failed"),
     *("in_flight", "line", "begin_s", "opened_at"),  # more may be in flight than there are; none is paced
 })  # fmt: skip
@@ -153,10 +154,10 @@ _rest_of: dict[type[Work], tuple[str, ...]] = {}
 
 def _order(seen: _Seen, order: Order[Any]) -> Hashable:
     """Entries that were withdrawn are gone."""
-    held = [(seen.moment(at), seen.one(item)) for at, ticket, item in sorted(order._held, key=lambda e: e[:2])
+    held = [(seen.moment(at), seen.one(item)) for at, ticket, item in sorted(order.timed, key=lambda e: e[:2])
             if isinstance(item, Gate) or item.ticket == ticket]  # fmt: skip
     unseen = [seen.one(work) for ticket, work in order.unseen if work.ticket == ticket]
-    return seen.one(order._keys), seen.one(order._gates), tuple(order._open), tuple(held), tuple(unseen)
+    return seen.one(order._keys), seen.one(order._gates), tuple(order.open), tuple(held), tuple(unseen)
 
 
 def _gate(seen: _Seen, gate: Gate[Any]) -> Hashable:

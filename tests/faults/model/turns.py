@@ -34,11 +34,13 @@ def turn(world: World, owner: Owner) -> None:
     for _ in range(_TURNS):
         core.take_up(lane, world.now)
         ran = False
-        for work in attempt.steps(lane):
+        while (work := attempt.next_to_run(lane)) is not None:
             ran = True
-            call = core.step(lane, work, world.now)
-            if call is not None:
-                _ask(world, owner, work, call)
+            found = attempt.run_step(lane, work, world.now)
+            if isinstance(found, Call):
+                _ask(world, owner, work, found)
+            else:
+                core.decided(lane, work, found, world.now)
         commands = lane.calls.commands()
         whole = [command for command in commands if _is_at_once(world, command)]
         owner.under_way += [UnderWay(command) for command in commands if command not in whole]
@@ -84,7 +86,7 @@ def at_once(call: Coroutine[Any, Any, T]) -> T:
 
 
 async def _carried_out(owner: Owner, command: Command) -> Any:
-    return await effects().carry_out(owner.core, command)
+    return await effects().carry[command.ask](owner.core, command.items)
 
 
 def carry_on(world: World, owner: Owner, number: int, *, times: int = 1, part: int | None = None) -> None:
