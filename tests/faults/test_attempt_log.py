@@ -36,9 +36,12 @@ def told(world: World) -> list[Attempt]:
     return [decode_attempt(record.value) for record in world.broker.records(world.topics.delivery_attempts)]
 
 
-def ends(world: World) -> list[tuple[str, ...]]:
-    """What the outside saw, in its order."""
-    return [(path, headers.get("ce-id", headers.get("webhook-id", ""))) for path, headers, _ in world.outside.posts]
+def ends(world: World) -> dict[str, list[str]]:
+    """What each endpoint saw, in its order. (Which of two sees something first at the same moment is chance.)"""
+    seen: dict[str, list[str]] = {}
+    for path, headers, _ in world.outside.posts:
+        seen.setdefault(path, []).append(headers.get("ce-id", headers.get("webhook-id", "")))
+    return seen
 
 
 @virtually
