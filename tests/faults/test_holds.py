@@ -75,6 +75,19 @@ def _has_ended(world: World) -> bool:
 
 
 @virtually
+async def test_one_that_takes_a_message_and_asks_for_no_further_ones_gets_none() -> None:
+    world = await _world(receiver("r", "/answer"))
+    world.outside.troubles["a-0"] = [Response(200, {"webhook-delivery": "disable"}, b"{}")]
+    await world.send(message(0, "a", "r"), message(1, "a", "r"))
+    await world.run(Fuse(), 60)
+    assert world.outside.results() == {("a-0", "r"): {"answered"}}
+    assert world.outside.arrived("/answer") == []
+    held = await _held(world)
+    assert held is not None
+    assert held.reason == "gone"
+
+
+@virtually
 async def test_one_that_was_disabled_stays_so_without_the_state_until_it_is_resumed() -> None:
     down = receiver("r", "/answer", failures=2, **TRIES)
     world = await _world(replace(down, post=replace(down.post, breaker=BreakerPolicy(2, 60.0, 1.0, QUICK))))

@@ -11,6 +11,7 @@ from msgspec import structs
 
 import relay.state.redis.calls
 from relay.engine import attempt, parking, settlement
+from relay.engine.lane import Lane
 from relay.engine.parked_index import ParkedKeys
 from relay.engine.parked_quota import ParkingRoom
 from relay.state.attempts import BeginAsk, Limits
@@ -91,11 +92,11 @@ def patience_forgotten() -> Iterator[None]:
 def offline_until_the_next_ping() -> Iterator[None]:
     """A process that has just taken a lane over waits with the ping of an offline receiver as its owner before did."""
 
-    def asked_for(*about: Any, **more: Any) -> BeginAsk:
-        return structs.replace(rightly(*about, **more), open_s=inf)
+    def asks(lane: Lane[Any], works: Sequence[Any], now: float) -> list[BeginAsk]:
+        return [structs.replace(one, open_s=inf) for one in rightly(lane, works, now)]
 
-    rightly = attempt.asked_for
-    with patch.object(attempt, "asked_for", asked_for):
+    rightly = attempt.begin_asks
+    with patch.object(attempt, "begin_asks", asks):
         yield
 
 
