@@ -11,7 +11,7 @@ import asyncio
 import secrets
 from collections import deque
 from contextlib import suppress
-from typing import Annotated, Final
+from typing import Annotated, Final, NamedTuple
 from urllib.parse import quote
 
 from aiohttp import web
@@ -41,6 +41,9 @@ AGAIN_S: Final = 1.0
 MOST_WAITING: Final = 1_000
 """Lines that wait for the log; beyond these, a line is in the log of the process alone."""
 _AT_ONCE: Final = 100
+MOST_READ: Final = 20_000
+"""Lines that a request with filters reads at most; the page may be short then, and its cursor leads on."""
+_STEP: Final = 1_000
 
 _log = get_logger("relay.audit")
 
@@ -266,6 +269,25 @@ def _before(query: Query) -> int | None:
     return int(text)
 
 
+class _Filter(NamedTuple):
+    """A None does not restrict."""
+
+    who: str | None = None
+    what: str | None = None
+    whom: str | None = None
+
+    def takes(self, line: AuditLine) -> bool:
+        of_kind = self.what is not None and self.what.endswith(".") and line.what.startswith(self.what)
+        return (
+            self.who in (None, line.who, line.who_name)
+            and (self.what in (None, line.what) or of_kind)
+            and self.whom in (None, line.whom)
+        )
+
+
+_ALL: Final = _Filter()
+
+
 class AuditResource:
     """`GET /v1/audit`, for administrators."""
 
@@ -280,43 +302,61 @@ class AuditResource:
         id="listAudit",
         noun="audit",
         parameters=(
+            Parameter("who", "query", str, "By this caller: `key:<id>`, or the name of its key."),
+            Parameter(
+                "what", "query", str, "Of this verb, as `receiver.paused`; or of all that begin with `receiver.`."
+            ),
+            Parameter("whom", "query", str, "About this name or id."),
             LIMIT,
             Parameter("cursor", "query", _Cursor, "Of the page before: what follows it.", read=_before),
         ),
         answers=(DocumentedResponse(200, "The newest first.", json_of(AuditPage)),),
         example=Example(200, query={"limit": "10"}),
     )
-    async def page(self, _request: web.Request, limit: int, cursor: int | None) -> web.Response:
+    async def page(
+        self,
+        _request: web.Request,
+        who: str | None,
+        what: str | None,
+        whom: str | None,
+        limit: int,
+        cursor: int | None,
+    ) -> web.Response:
         """Who changed what.
 
         A line for each request that changed something, was refused for its rights, or failed in between. Lines are kept
-        on the topic `audit`, usually for 90 days.
+        on the topic `audit`, usually for 90 days. With a filter, a page may be short or empty, and still have a cursor.
         """
-        found = await _newest(self._log, self._topics, limit + 1, cursor)
+        wanted = _Filter(who, what, whom)
+        found, read_to = await _newest(self._log, self._topics, limit + 1, cursor, wanted)
         items = [line for _, line in found[:limit]]
-        following = str(found[limit - 1][0]) if len(found) > limit else None
+        following = str(found[limit - 1][0]) if len(found) > limit else read_to
         return json_response(200, AuditPage(items=items, cursor=following))
 
 
 async def newest_lines(log: Log, topics: Topics, most: int) -> list[AuditLine]:
     """The newest lines, the newest first. Raises LogUnavailable."""
-    return [line for _, line in await _newest(log, topics, most, None)]
+    found, _ = await _newest(log, topics, most, None, _ALL)
+    return [line for _, line in found]
 
 
-async def _newest(log: Log, topics: Topics, most: int, before: int | None) -> list[tuple[int, AuditLine]]:
-    """With their offsets."""
+async def _newest(
+    log: Log, topics: Topics, most: int, before: int | None, wanted: _Filter
+) -> tuple[list[tuple[int, AuditLine]], str | None]:
+    """With their offsets; and the cursor of the lines that were not read, None if all of them were."""
     topic = topics.audit
     spans = await log.backlogs({topic: topics.group(_GROUP)})
     if not spans:
         raise Problem(UNAVAILABLE, f"There is no topic {topic}: `relay topics apply` makes it.")
     first, end = spans[0].first, spans[0].end if before is None else min(before, spans[0].end)
     found: list[tuple[int, AuditLine]] = []
-    while end > first and len(found) < most:
-        start = max(first, end - most)
+    last, step = max(first, end - MOST_READ), most if wanted == _ALL else _STEP
+    while end > last and len(found) < most:
+        start = max(last, end - step)
         read = [each async for batch in log.scan(topic, 0, start=start, end=end) for each in batch]
-        found += _lines(read)
+        found += [(offset, line) for offset, line in _lines(read) if wanted.takes(line)]
         end = start
-    return found[:most]
+    return found[:most], str(end) if end > first else None
 
 
 def _lines(records: list[Record]) -> list[tuple[int, AuditLine]]:

@@ -12,11 +12,23 @@ from relay.api.context import ApiContext
 from relay.api.paging import NewestFirstPages, Rank, cursor_at
 from relay.api.problems import NOT_FOUND, Problem
 from relay.api.responses import json_response
-from relay.api.route import LIMIT, DocumentedResponse, Example, Offset, Parameter, Partition, cursor_of, json_of, route
+from relay.api.route import (
+    LIMIT,
+    DocumentedResponse,
+    Example,
+    Offset,
+    Parameter,
+    Partition,
+    SourceId,
+    cursor_of,
+    json_of,
+    route,
+)
 from relay.api.view import rfc3339
 from relay.domain.dead_letter import identity_of, parse_dead_letter
 from relay.domain.hop import NO_RECEIVER
 from relay.domain.reasons import reason_class
+from relay.domain.selection import Stage
 from relay.log.port import AT_ONCE, Coordinate, Record
 from relay.replay.letter import Letter, read_letter
 from relay.replay.plan import is_open
@@ -54,6 +66,9 @@ class FailedResource:
         noun=DEAD_LETTERS,
         parameters=(
             Parameter("receiver", "query", list[str], "Of these; `-`: those that never had one."),
+            Parameter("source", "query", list[SourceId], "Of messages of these sources."),
+            Parameter("reason", "query", list[str], "Given up for one of these."),
+            Parameter("stage", "query", Stage, "Given up in this step; `to_sender`: on the way back."),
             LIMIT,
             cursor_of(PAGES),
         ),
@@ -61,7 +76,14 @@ class FailedResource:
         example=Example(200, query={"receiver": "ci", "limit": "10"}),
     )
     async def list(
-        self, request: web.Request, receiver: Sequence[str], limit: int, cursor: Rank | None
+        self,
+        request: web.Request,
+        receiver: Sequence[str],
+        source: Sequence[str],
+        reason: Sequence[str],
+        stage: Stage | None,
+        limit: int,
+        cursor: Rank | None,
     ) -> web.Response:
         """Open dead letters."""
         receivers, at = await self._receivers(request, receiver), cursor
@@ -72,11 +94,14 @@ class FailedResource:
             left = [
                 entry
                 for entry in entries
-                if (at is None or _rank(entry) < at) and _sees(request, entry.receiver, entry.source_id)
+                if (at is None or _rank(entry) < at)
+                and (not source or entry.source_id in source)
+                and (not reason or entry.reason in reason)
+                and _sees(request, entry.receiver, entry.source_id)
             ]
             for start in range(0, len(left), AT_ONCE):
                 some = left[start : start + AT_ONCE]
-                letters, read = await self._open(request, some)
+                letters, read = await self._open(request, some, stage)
                 found += letters
                 size += read
                 at = _rank(some[-1])
@@ -88,7 +113,7 @@ class FailedResource:
                 return _page(found, None)
 
     async def _open(
-        self, request: web.Request, entries: Sequence[FailedEntry]
+        self, request: web.Request, entries: Sequence[FailedEntry], stage: Stage | None
     ) -> tuple[Sequence[tuple[Rank, LetterView]], int]:
         """Those that the caller may see and that are neither replayed nor discarded (the index drops these with a
         delay); and the number of bytes that were read, of which only the listed fields are kept."""
@@ -97,7 +122,9 @@ class FailedResource:
         letters = [
             (_rank(entry), letter)
             for entry, record in zip(entries, records, strict=True)
-            if record is not None and sees_letter(request, letter := read_letter(record, self._context.topics))
+            if record is not None
+            and sees_letter(request, letter := read_letter(record, self._context.topics))
+            and stage in (None, letter.stage)
         ]
         own = list(dict.fromkeys(letter.delivery for _, letter in letters))
         peeked = await answered(self._context.state.peek(list(map(delivery_row, own)))) if own else []

@@ -30,7 +30,15 @@ from relay.control.owned import OwnerScope
 from relay.control.patch import NewReceiver, as_private_key, former_until, present_secrets, rotated
 from relay.domain.ed25519 import is_private_key, public_key
 from relay.domain.topics import SHARED, lane_of
-from relay.schema.receivers import MessagesView, NewReceiverView, ReceiverView, RemovalView, RotatedView, SecretRotation
+from relay.schema.receivers import (
+    MessagesView,
+    NewReceiverView,
+    ReceiverView,
+    RemovalView,
+    RotatedView,
+    SecretRotation,
+    SecretTurnView,
+)
 from relay.state.replies import answered
 
 
@@ -164,7 +172,7 @@ _THEN: Final = (
 )
 
 
-MOST_BYTES: Final = 4_096
+MOST_ROTATION_BYTES: Final = 4_096
 LONGEST_GRACE_S: Final = 365 * 86_400.0
 
 
@@ -184,7 +192,7 @@ class RotationResource:
         noun="receivers",
         parameters=(NAME, IF_MATCH),
         body=json_of(SecretRotation, required=False),
-        most_bytes=MOST_BYTES,
+        most_bytes=MOST_ROTATION_BYTES,
         answers=(
             DocumentedResponse(
                 200, "The new secret signs here, and everywhere within 2 s.", json_of(RotatedView), ETAG
@@ -199,38 +207,43 @@ class RotationResource:
         The former one signs along for the `grace` time, and then no longer. In a style that has room for one signature
         (`github`) the new one signs alone.
         """
-        turn = _Turn(body, _grace_s(body.grace), self._registrar)
+        turn = SecretTurn(body, self._registrar)
         behalf = behalf_of(request, self._context.owner_receivers)
         with problems_of_change():
             written = await self._registrar.alter(name, turn.rotated, tag_in(request), behalf)
         record_audit(request, grace_s=turn.grace_s)
-        is_key = is_private_key(turn.secret)
-        shown: RotatedView = {
-            **described(written),
-            "secret": None if is_key or body.secret is not None else turn.secret,
-            "public_key": public_key(turn.secret) if is_key else None,
-            "former_until": turn.former_until,
-        }
+        shown: RotatedView = {**described(written), **turn.view()}
         return answer_of(written, shown)
 
 
-class _Turn:
-    """One rotation: which secret it made, and until when the former one signs, is known when it has been made."""
+class SecretTurn:
+    """One rotation of the secret of an endpoint. `secret` and `former_until` are set by `rotated`. Raises a Problem for
+    an invalid grace time."""
 
-    def __init__(self, asked: SecretRotation, grace_s: float, registrar: Registrar) -> None:
+    def __init__(self, asked: SecretRotation, registrar: Registrar) -> None:
         self._asked = asked
-        self.grace_s = grace_s
+        self.grace_s = _grace_s(asked.grace)
         self._registrar = registrar
         self.secret = ""
         self.former_until: str | None = None
 
     def rotated(self, entry: Raw, now: float) -> Raw:
+        """The entry of the endpoint, decrypted, with a new secret."""
         present = present_secrets(entry)
         self.secret = self._made(present) if self._asked.secret is None else self._asked.secret
         changed = rotated(entry, self.secret, grace_s=self.grace_s, now=now)
         until = former_until(entry, changed)
         self.former_until = None if until is None else rfc3339(until)
         return changed
+
+    def view(self) -> SecretTurnView:
+        """The result, after `rotated`."""
+        is_key = is_private_key(self.secret)
+        return {
+            "secret": None if is_key or self._asked.secret is not None else self.secret,
+            "public_key": public_key(self.secret) if is_key else None,
+            "former_until": self.former_until,
+        }
 
     def _made(self, present: list[str]) -> str:
         made = self._registrar.new_secret()

@@ -9,19 +9,29 @@ from relay.api.audit import changed_nothing, record_audit
 from relay.api.context import ApiContext
 from relay.api.entries import CHANGE, MOST_BODY, PATCH, answer_of, problems_of_change, tag_in
 from relay.api.paging import cursor_behind
-from relay.api.problems import CREDENTIALS_NEEDED, INVALID_SOURCE, NO_SECRETS_KEY, SOURCE_EXISTS
+from relay.api.problems import CREDENTIALS_NEEDED, INVALID_SOURCE, NO_SECRETS_KEY, NOT_FOUND, SOURCE_EXISTS, Problem
 from relay.api.reading import source_location
 from relay.api.registrar import Registrar, Unknown, Written, readable
+from relay.api.registration import MOST_ROTATION_BYTES, SecretTurn
 from relay.api.responses import json_response
 from relay.api.route import CURSOR, LIMIT, SOURCE_ID, DocumentedResponse, ETag, Example, Parameter, json_of, route
 from relay.config.receivers_file import Raw, check_entry
 from relay.config.redacted_entry import effective_source, shown_url
 from relay.config.source_entry import CallbackEntry, SourceEntry
 from relay.control.entry_kinds import SOURCE
-from relay.control.patch import NewSource
+from relay.control.patch import NewSource, without_expired
 from relay.control.records import ORIGIN
 from relay.domain.errors import UserError
-from relay.schema.sources import NewSourceView, ResultsView, SourceItem, SourcePage, SourceRemovalView, SourceView
+from relay.schema.receivers import SecretRotation
+from relay.schema.sources import (
+    NewSourceView,
+    ResultsView,
+    RotatedSourceView,
+    SourceItem,
+    SourcePage,
+    SourceRemovalView,
+    SourceView,
+)
 from relay.state.replies import answered
 
 _LOOKED_AT: Final = 2_000
@@ -39,7 +49,8 @@ _AT: Final = {"source_id": "shop"}
 
 
 class SourcesResource:
-    """`POST` and `GET` of `/v1/sources`; `GET`, `PATCH` and `DELETE` of `/v1/sources/{source_id}`."""
+    """`POST` and `GET` of `/v1/sources`; `GET`, `PATCH` and `DELETE` of `/v1/sources/{source_id}`; `POST` to
+    `/callback/rotate` of it."""
 
     def __init__(self, context: ApiContext, registrar: Registrar) -> None:
         self._context = context
@@ -156,6 +167,43 @@ class SourcesResource:
         results: ResultsView = {"parked": {"retries": parked.retries, "polls": parked.polls}, "then": _THEN}
         removal: SourceRemovalView = {"source_id": source_id, "removed": not dry_run, "results": results}
         return json_response(200, removal)
+
+    @route(
+        "POST",
+        "/v1/sources/{source_id}/callback/rotate",
+        scope=ADMIN,
+        audit="callback.rotated",
+        id="rotateCallbackSecret",
+        noun="callbacks",
+        parameters=(SOURCE_ID, _IF_MATCH),
+        body=json_of(SecretRotation, required=False),
+        most_bytes=MOST_ROTATION_BYTES,
+        answers=(
+            DocumentedResponse(
+                200, "The new secret signs here, and everywhere within 2 s.", json_of(RotatedSourceView), _ETAG
+            ),
+        ),
+        problems=(INVALID_SOURCE, NO_SECRETS_KEY, *CHANGE),
+        example=Example(200, path=_AT, body={"grace": "1d", "secret": "${DEPLOY_SECRET}"}),
+    )
+    async def rotate(self, request: web.Request, source_id: str, body: SecretRotation) -> web.Response:
+        """Give the callback of a source a new signing secret.
+
+        As for a receiver: the former one signs along for the `grace` time.
+        """
+        turn = SecretTurn(body, self._registrar)
+
+        def rotated(entry: Raw, now: float) -> Raw:
+            callback = entry.get("callback")
+            if not isinstance(callback, dict):
+                raise Problem(NOT_FOUND, f"The source {source_id[:80]!r} has no callback.")
+            return {**entry, "callback": turn.rotated(without_expired(callback, now), now)}
+
+        with problems_of_change(invalid=INVALID_SOURCE):
+            written = await self._registrar.alter(source_id, rotated, tag_in(request), kind=SOURCE)
+        record_audit(request, grace_s=turn.grace_s)
+        shown: RotatedSourceView = {**self._described(written), **turn.view()}
+        return answer_of(written, shown)
 
     @route(
         "GET",

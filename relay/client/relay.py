@@ -242,7 +242,15 @@ class RelayApi(Resource[M]):
         """The settings of the process that answers, secrets masked."""
 
     @route("GET", "/v1/audit")
-    def audit(self, *, limit: int | None = None, cursor: str | None = None) -> AuditPage:
+    def audit(
+        self,
+        *,
+        who: str | None = None,
+        what: str | None = None,
+        whom: str | None = None,
+        limit: int | None = None,
+        cursor: str | None = None,
+    ) -> AuditPage:
         """Changes made over the API, the newest first: one page."""
 
     @route("GET", "/v1/doctor")

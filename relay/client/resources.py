@@ -8,6 +8,7 @@ from typing import Literal
 
 from relay.client.call import M, Resource, every, route
 from relay.client.http import Response
+from relay.domain.selection import Stage
 from relay.schema.attempts import AttemptItem, AttemptPage
 from relay.schema.dead_letters import LetterPage, LetterView, WholeLetter
 from relay.schema.event_types import EventTypePage, EventTypeView
@@ -27,7 +28,7 @@ from relay.schema.receivers import (
 )
 from relay.schema.replays import JobPage, JobView, OneView, PreviewView
 from relay.schema.sessions import EndedSession, NewSession, SessionView
-from relay.schema.sources import NewSourceView, SourceItem, SourcePage, SourceRemovalView, SourceView
+from relay.schema.sources import NewSourceView, RotatedSourceView, SourceItem, SourcePage, SourceRemovalView, SourceView
 from relay.schema.statistics import LastResponseDetail, StatsView
 from relay.schema.trials import TrialView, TryView
 
@@ -118,8 +119,17 @@ class Failed(Resource[M]):
     """Dead letters: `AsyncRelay.failed`. `receiver`: `-` for those of messages that never had one."""
 
     @route("GET", "/v1/failed")
-    def page(self, *, receiver: Iterable[str] = (), limit: int | None = None, cursor: str | None = None) -> LetterPage:
-        """Open dead letters, the newest first: one page."""
+    def page(
+        self,
+        *,
+        receiver: Iterable[str] = (),
+        source: Iterable[str] = (),
+        reason: Iterable[str] = (),
+        stage: Stage | None = None,
+        limit: int | None = None,
+        cursor: str | None = None,
+    ) -> LetterPage:
+        """Open dead letters, the newest first: one page. `stage`: that gave up, as `to_sender` on the way back."""
 
     list = every(page, LetterView)
 
@@ -350,6 +360,21 @@ class Sources(Resource[M]):
     @route("GET", _SOURCE + "/callback")
     def callback(self, source: str) -> EndpointView:
         """The health of the source's callback."""
+
+    @route("POST", _SOURCE + "/callback/rotate")
+    def rotate(
+        self, source: str, *, secret: str | None = None, grace: str | float | None = None, etag: str | None = None
+    ) -> RotatedSourceView:
+        """Give the callback a new signing secret, by default a random one. `grace`: how long the old one signs along,
+        in seconds or as `1d`."""
+
+    @route("GET", _SOURCE + "/callback/attempts")
+    def attempts_page(
+        self, source: str, *, failed: bool | None = None, limit: int | None = None, cursor: str | None = None
+    ) -> AttemptPage:
+        """Each request that the relay made to the callback, the newest first, from the history: one page."""
+
+    attempts = every(attempts_page, AttemptItem)
 
     @route("POST", _SOURCE + "/callback/pause", safe=True)
     def pause(self, source: str, reason: str = "") -> EndpointView:

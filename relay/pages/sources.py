@@ -1,16 +1,36 @@
-"""Sources, and how the callback of one is."""
+"""Sources: the list, and the page of one with the way back of its results: health, attempts, dead letters, settings."""
 
 import asyncio
-from typing import Final
+from collections.abc import Mapping
+from typing import Any, Final, cast
 
 from aiohttp import web
 
+from relay.client import ApiError
 from relay.client.http import path
 from relay.pages.page import Nav, Page, PageRoutes
-from relay.pages.receiver_form import settings_text
-from relay.pages.visit import Visit
+from relay.pages.receiver_form import Field, credentials_of, given_anew, settings_text, shown, wanted_of
+from relay.pages.visit import Visit, problem
+from relay.schema.sources import SourceView
 
 _PAGE: Final = 50
+_SHOWN: Final = 20
+"""Attempts and dead letters on the page of a source."""
+_CHANGED: Final = "It was changed meanwhile. These are its present settings with your text: check them, and save again."
+_URL: Final = "callback.url"
+FIELDS: Final = (
+    Field(_URL, "Callback URL", hint="Results are POSTed to it. Empty: none, the sender queries the API."),
+    Field("callback.timeout", "Timeout", "duration", hint="Of one request, as 15s."),
+    Field("callback.rate_limit", "Rate limit", "number", hint="Requests in each window. Empty: unlimited."),
+    Field("callback.max_in_flight", "At a time", "number", hint="Requests in flight at most."),
+    Field("quota", "Quota", hint="Messages over HTTP, as 6000/1m. Empty: RELAY_SOURCE_QUOTA."),
+)
+ANSWERS: Final = (("all", "All"), ("non_empty", "Those with a body"), ("none", "None"))
+FAILURES: Final = (("true", "Reported to the sender"), ("false", "Not reported"))
+SECRETS: Final = (
+    Field("callback.secret", "Signing secret", hint="Of the callback. Empty: it stays as it is."),
+    Field("inbound.secret", "Webhook secret", hint="Authenticates webhooks that come in. Empty: it stays as it is."),
+)
 
 
 class SourcesPage(Page):
@@ -21,25 +41,150 @@ class SourcesPage(Page):
     def add_routes(self, routes: PageRoutes) -> None:
         routes.get("/sources", self.list)
         routes.get("/sources/{source_id}", self.show)
+        routes.get("/sources/{source_id}/attempts", self.attempts)
+        routes.get("/sources/{source_id}/edit", self.edit)
+        routes.post("/sources/{source_id}/edit", self.change)
         routes.post("/sources/{source_id}/pause", self.pause)
+        routes.post("/sources/{source_id}/rotate", self.rotate)
+        routes.post("/sources/{source_id}/replay", self.replay)
 
     async def list(self, visit: Visit) -> web.StreamResponse:
         found = await visit.load_list(visit.api.sources.page(limit=_PAGE, cursor=visit.cursor))
         return visit.show("sources.html", found=found)
 
     async def show(self, visit: Visit) -> web.StreamResponse:
-        """Who may read a source, and no more, sees how its callback is, and not its settings."""
+        """Readers of a source see the health of its callback, and not its settings."""
         source_id = visit.part("source_id")
-        callback, source = await asyncio.gather(
-            visit.load(visit.api.sources.callback(source_id)), visit.load(visit.api.sources.get(source_id))
+        callback, source, letters = await asyncio.gather(
+            visit.load(visit.api.sources.callback(source_id)),
+            visit.load(visit.api.sources.get(source_id)),
+            visit.load_list(visit.api.failed.page(source=[source_id], stage="to_sender", limit=_SHOWN)),
         )
         if callback.problem is not None and callback.problem.status == 403:
             raise callback.problem
         known = (source.value["settings"] if source.value else None) or {}
         rows = [(name, settings_text(name, value)) for name, value in known.items()]
-        return visit.show("source.html", source_id=source_id, callback=callback, source=source, rows=rows)
+        has_secret = isinstance(known.get("callback"), dict) and known["callback"].get("signature") != "none"
+        return visit.show(
+            "source.html",
+            source_id=source_id,
+            callback=callback,
+            source=source,
+            letters=letters,
+            rows=rows,
+            has_secret=has_secret,
+        )
+
+    async def attempts(self, visit: Visit) -> web.StreamResponse:
+        """The part of the page with the attempts at its callback; a whole page for browsers without scripts."""
+        source_id = visit.part("source_id")
+        failed = True if "failed" in visit.filters("failed") else None
+        page = visit.api.sources.attempts_page(source_id, failed=failed, limit=_SHOWN, cursor=visit.cursor)
+        found = await visit.load_list(page)
+        template = "source_attempts_part.html" if visit.is_partial else "source_attempts.html"
+        return visit.show(template, source_id=source_id, attempts=found, failed=failed)
 
     async def pause(self, visit: Visit) -> web.StreamResponse:
         source_id, why = visit.part("source_id"), (await visit.form()).get("reason", "").strip()
-        following = path("/ui/sources/{}", source_id)
-        return await visit.change(visit.api.sources.pause(source_id, why), following, "Its callback is paused.")
+        return await visit.change(visit.api.sources.pause(source_id, why), _page(source_id), "Its callback is paused.")
+
+    async def rotate(self, visit: Visit) -> web.StreamResponse:
+        """The new secret is shown in this response only."""
+        source_id, grace = visit.part("source_id"), (await visit.form()).get("grace") or "1d"
+        rotated = await visit.result(visit.api.sources.rotate(source_id, grace=grace))
+        if isinstance(rotated, ApiError):
+            return visit.refused(_page(source_id), rotated)
+        return visit.show(
+            "secret.html",
+            title=f"The callback of {source_id} has a new secret",
+            text="The sender verifies results with it.",
+            secret=rotated["secret"] or rotated["public_key"],
+            until=rotated["former_until"],
+            back=_page(source_id),
+        )
+
+    async def replay(self, visit: Visit) -> web.StreamResponse:
+        """First count the results that were given up; once that is confirmed, start the job."""
+        source_id, form = visit.part("source_id"), await visit.form()
+        wanted = {"source": source_id, "stage": "to_sender"}
+        if form.get("confirmed"):
+            job = await visit.result(visit.api.replays.create(**wanted))
+            if isinstance(job, ApiError):
+                return visit.refused(_page(source_id), job)
+            return visit.back(path("/ui/replays/{}", job["id"]), "The replay has begun.")
+        found = await visit.result(visit.api.replays.preview(**wanted))
+        if isinstance(found, ApiError):
+            return visit.refused(_page(source_id), found)
+        return visit.show("source_replay.html", source_id=source_id, found=found)
+
+    # settings
+
+    async def edit(self, visit: Visit) -> web.StreamResponse:
+        return _form(visit, await visit.api.sources.get(visit.part("source_id")), {}, None)
+
+    async def change(self, visit: Visit) -> web.StreamResponse:
+        """Change a source that is still as the form showed it: `If-Match`."""
+        source_id, form = visit.part("source_id"), await visit.form()
+        it = await visit.api.sources.get(source_id)
+        if it["etag"] != form.get("etag"):
+            return _form(visit, it, form, problem(412, "changed-meanwhile", "Changed meanwhile", _CHANGED))
+
+        async def update() -> Mapping[str, object]:
+            patch = patch_of(form, it)
+            await visit.api.sources.update(source_id, patch, etag=it["etag"])
+            return patch
+
+        patch = await visit.result(update())
+        if isinstance(patch, ApiError):
+            return _form(visit, it, form, patch)
+        return visit.back(_page(source_id), f"Changed: {', '.join(patch)}." if patch else "Nothing was changed.")
+
+
+def _page(source_id: str) -> str:
+    return path("/ui/sources/{}", source_id)
+
+
+def _present(it: SourceView) -> dict[str, Any]:
+    """The settings by the names of their fields, as `callback.url`."""
+    settings = it["settings"] or {}
+    callback = settings.get("callback")
+    inner = callback if isinstance(callback, dict) else {}
+    return {**settings, **{f"callback.{name}": value for name, value in inner.items()}}
+
+
+def patch_of(form: Mapping[str, str], it: SourceView) -> dict[str, object]:
+    """The merge patch: the fields whose text has changed, and secrets that were given. Raises ApiError."""
+    present = _present(it)
+    wanted = wanted_of(form, present, FIELDS)
+    for name, before in (("answers", present.get("answers")), ("failures", str(present.get("failures")).lower())):
+        if form.get(name) not in (None, before):
+            wanted[name] = form[name] == "true" if name == "failures" else form[name]
+    wanted |= {field.name: form[field.name] for field in SECRETS if form.get(field.name)}
+    if _URL in wanted and wanted[_URL] is None:
+        return {name: value for name, value in wanted.items() if not name.startswith("callback.")} | {"callback": None}
+    patch = given_anew(form)
+    for name, value in wanted.items():
+        outer, _, inner = name.rpartition(".")
+        if outer:
+            cast(dict[str, object], patch.setdefault(outer, {}))[inner] = value
+        else:
+            patch[name] = value
+    return patch
+
+
+def _form(visit: Visit, it: SourceView, form: Mapping[str, str], refused: ApiError | None) -> web.Response:
+    present = _present(it)
+    inbound = [SECRETS[1]] if present.get("inbound") else []
+    return visit.show(
+        "source_edit.html",
+        status=200 if refused is None else refused.status,
+        it=it,
+        fields=FIELDS,
+        values={field.name: form.get(field.name, shown(present.get(field.name), field.kind)) for field in FIELDS},
+        answers=form.get("answers", str(present.get("answers", "all"))),
+        failures=form.get("failures", str(present.get("failures", True)).lower()),
+        choices={"answers": ANSWERS, "failures": FAILURES},
+        secrets=[SECRETS[0], *inbound],
+        anew=[field for field in credentials_of(refused) if field.label not in {each.name for each in SECRETS}],
+        problem=refused,
+    )

@@ -18,6 +18,7 @@ from relay.api.connection import VISITOR_ADDRESS, address_of
 from relay.api.shares import Shares
 from relay.client import ApiError, AsyncRelay
 from relay.domain.session import kind_of
+from relay.pages.access import AuditPage, KeysPage
 from relay.pages.event_types import EventTypesPage
 from relay.pages.failed import FailedPage, ReplaysPage
 from relay.pages.finder import Finder
@@ -299,7 +300,7 @@ PAGES: Final[tuple[Page, ...]] = (
     *(Messages(), MessageDetailPage(), MessageCopyPage(), Finder()),
     *(ReceiversPage(), ReceiverDetailPage(), ReceiverTryPage(), SourcesPage()),
     *(EventTypesPage(), FailedPage(), ReplaysPage()),
-    *(WorkersPage(), Trying(), System(), Doctor()),
+    *(WorkersPage(), Trying(), System(), Doctor(), KeysPage(), AuditPage()),
     *(Portal(), SignIn(), _Actions()),
 )
 """In the order of the navigation. A new page is added here."""

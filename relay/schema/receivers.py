@@ -159,6 +159,14 @@ class RotatedView(NewReceiverView):
     former_until: str | None
 
 
+class SecretTurnView(TypedDict):
+    """The part of a rotation's response that is about secrets."""
+
+    secret: str | None
+    public_key: str | None
+    former_until: str | None
+
+
 class TriedView(TypedDict):
     """`proved`: whether this handshake was a proof. One that was not takes nothing away that was proved before;
     `detail` says what came of it."""

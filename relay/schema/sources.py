@@ -23,6 +23,15 @@ class NewSourceView(SourceView):
     secret: str | None
 
 
+class RotatedSourceView(NewSourceView):
+    """A source with a new secret of its callback. `secret`: the one that was made, only in this response; null if it
+    was given, or is a private key, which only the relay needs. `public_key`: verifies its signatures then.
+    `former_until`: when the former one signs for the last time; null: it does not sign any more. RFC 3339."""
+
+    public_key: str | None
+    former_until: str | None
+
+
 class SourceItem(TypedDict):
     """A source in a list. `callback`: the URL where its results are POSTed, or `kafka`. `inbound`: the kind of its
     webhooks."""

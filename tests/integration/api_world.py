@@ -59,7 +59,12 @@ async def world() -> AsyncIterator[Rig]:
         await rig.context.catalogue.put("build.finished", EventTypeEntry("A build has finished."))
         await _declared(rig, "ci", "file")
         await _declared(rig, "made", "api")
-        await _declared(rig, source_key("shop"), "api", callback="kafka")
+        await _declared(
+            rig,
+            source_key("shop"),
+            "api",
+            callback={"url": "https://sender.example/results", "secret": "${DEPLOY_SECRET}"},
+        )
         await rig.keys.make("admin", now=NOW)  # and all before it is read
         await responded(rig, "ci")
         yield rig

@@ -49,6 +49,7 @@ async def test_each_change_is_told_with_who_what_whom_and_from_where() -> None:
             ("POST", "/v1/receivers/ci/test", None, "receiver.tested", "ci", {}),
             ("POST", "/v1/sources", {"source_id": "new/one"}, "source.created", "new/one", {"fields": ["source_id"]}),
             ("PATCH", "/v1/sources/shop", {"failures": False}, "source.changed", "shop", {"fields": ["failures"]}),
+            ("POST", "/v1/sources/shop/callback/rotate", ROTATION, "callback.rotated", "shop", {"grace_s": 3600.0}),
             ("DELETE", "/v1/sources/shop", None, "source.removed", "shop", {}),
             ("POST", "/v1/sources/calls/callback/pause", None, "callback.paused", "calls", {}),
             ("POST", "/v1/sources/calls/callback/resume", None, "callback.resumed", "calls", {}),
@@ -176,7 +177,7 @@ async def test_the_list_goes_on_where_it_was_while_lines_come() -> None:
         await call(rig, "POST", "/v1/receivers/ci/resume")
         rest = document(await call(rig, "GET", f"/v1/audit?limit=2&cursor={page['cursor']}"))
         assert ([line["id"] for line in rest["items"]], rest["cursor"]) == (ids[2:], None)
-        for query in ("limit=0", "cursor=x", "cursor=-1", "who=me"):
+        for query in ("limit=0", "cursor=x", "cursor=-1", "where=me"):
             problem(await call(rig, "GET", f"/v1/audit?{query}"), 400, "invalid-request")
 
 
@@ -192,3 +193,32 @@ async def test_no_secret_is_in_a_line() -> None:
         told = repr((logged, await lines(rig), rig.records(rig.topics.audit)))
         for secret in ("tell-nobody", made["key"].split("_")[2], "\x1b"):
             assert secret not in told
+
+
+async def test_lines_are_filtered_by_who_what_and_whom(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with world() as rig:
+        for name in ("ci", "cd"):
+            for verb in ("pause", "resume"):
+                await call(rig, "POST", f"/v1/receivers/{name}/{verb}")
+        await call(rig, "POST", "/v1/sources", {"source_id": "new"})
+
+        async def found(query: str) -> list[tuple[str, str]]:
+            return [(line["what"], line["whom"]) for line in await lines(rig, query)]
+
+        of_ci = [("receiver.resumed", "ci"), ("receiver.paused", "ci")]
+        of_cd = [("receiver.resumed", "cd"), ("receiver.paused", "cd")]
+        assert await found("what=receiver.") == of_cd + of_ci
+        assert await found("what=receiver.paused") == [of_cd[1], of_ci[1]]
+        assert await found("whom=ci") == of_ci
+        assert await found("who=RELAY_API_KEY&whom=ci&what=receiver.resumed") == of_ci[:1]
+        assert await found("who=somebody") == []
+        assert await found("what=receiver") == []
+        monkeypatch.setattr("relay.api.audit.MOST_READ", 1)
+        cursor, pages = "", list[list[str]]()
+        while len(pages) < 9:
+            page = document(await call(rig, "GET", f"/v1/audit?whom=ci{cursor}"))
+            pages.append([line["what"] for line in page["items"]])
+            if page["cursor"] is None:
+                break
+            cursor = f"&cursor={page['cursor']}"
+        assert pages == [[], [], [], ["receiver.resumed"], ["receiver.paused"]]

@@ -13,12 +13,15 @@ from relay.state.port import FailedEntry
 from tests.integration.api_rig import NOW, Rig, document, problem, running_api
 
 
-async def bury(rig: Rig, receiver: str, moments: Sequence[float], *, first: int = 0) -> None:
+async def bury(
+    rig: Rig, receiver: str, moments: Sequence[float], *, first: int = 0, stage: str = "to_receiver"
+) -> None:
     """A letter for each moment, in seconds after NOW."""
     entries = []
     for number, moment in enumerate(moments, first):
         delivery = DeliveryId(receiver, "github", f"{receiver}-{number}")
-        letter = DeadLetter("rejected", "it said no", rig.topics.to_receiver(receiver), None, 1, int(NOW * 1000), 422)
+        topic = rig.topics.to_receiver(receiver) if stage == "to_receiver" else rig.topics.to_sender
+        letter = DeadLetter("rejected", "it said no", topic, None, 1, int(NOW * 1000), 422)
         headers = dead_letter_headers(encode_hop(Hop(delivery, "push")), letter)
         [at] = await rig.log.append([NewRecord(rig.topics.failed_messages, b"github", b"{}", headers)])
         entries.append(FailedEntry(receiver, at, NOW + moment, "rejected", "github", delivery.message_id))
@@ -66,3 +69,20 @@ async def test_a_cursor_that_is_none_of_ours_is_refused(cursor: str) -> None:
     async with running_api() as rig:
         said = problem(await rig.get(f"/v1/failed?cursor={cursor}"), 400, "invalid-request")
     assert [error["parameter"] for error in said["errors"]] == ["cursor"]
+
+
+async def test_letters_of_the_way_back_are_listed_by_their_source() -> None:
+    async with running_api() as rig:
+        await bury(rig, "ci", [0, 1])
+        await bury(rig, "cd", [2], stage="to_sender")
+        for query, names in (
+            ("stage=to_sender", ["cd-0"]),
+            ("stage=to_receiver", ["ci-1", "ci-0"]),
+            ("source=github&stage=to_sender", ["cd-0"]),
+            ("source=shop", []),
+            ("reason=rejected&reason=expired", ["cd-0", "ci-1", "ci-0"]),
+            ("reason=expired", []),
+        ):
+            page: Any = document(await rig.get(f"/v1/failed?{query}"))
+            assert [letter["message_id"] for letter in page["items"]] == names, query
+        assert (await rig.get("/v1/failed?stage=x")).status == 400

@@ -305,6 +305,23 @@ async def test_a_receivers_attempts_are_its_own_business(scope: str) -> None:
         assert (await at.get("/v1/receivers/deploy/attempts", "owner:alice")).status == 200
 
 
+@pytest.mark.parametrize("scope", ["admin", "read:github", "read:*"])
+async def test_a_callbacks_attempts_are_those_at_it(scope: str) -> None:
+    async with world() as at:
+        page = document(await at.get("/v1/sources/github/callback/attempts", scope))
+        assert {item["kind"] for item in page["items"]} == {"callback"}
+        assert {item["source_id"] for item in page["items"]} == {"github"}
+        well = document(await at.get("/v1/sources/github/callback/attempts?failed=false", scope))
+        assert [item["outcome"] for item in well["items"]] == ["done"] * len(well["items"])
+        assert document(await at.get("/v1/sources/git*/callback/attempts", "admin"))["items"] == []
+
+
+@pytest.mark.parametrize("scope", ["read:app", "receiver:ci", "owner:alice", "metrics"])
+async def test_a_callbacks_attempts_are_for_readers_of_its_source(scope: str) -> None:
+    async with world() as at:
+        problem(await at.get("/v1/sources/github/callback/attempts", scope), 403, "forbidden")
+
+
 # --- counts ---------------------------------------------------------------------------------------------------------
 
 

@@ -174,3 +174,28 @@ async def test_each_route_has_its_command(rig: Rig) -> None:
     assert "a/b: 0 results are parked" in await command(rig, "delete", "a/b", "--dry-run")
     assert "a/b: removed; 0 results" in await command(rig, "delete", "a/b", "--yes")
     assert source(rig, "a/b") == Source("a/b")
+
+
+async def test_the_secret_of_a_callback_is_rotated_as_that_of_a_receiver(rig: Rig) -> None:
+    told = await create(rig, "shop", callback={"url": URL, "secret": CANARY})
+    reply = await rig.ask("POST", "/v1/sources/shop/callback/rotate", {"grace": "1h"})
+    turned = document(reply)
+    assert (turned["secret"], turned["source_id"], turned["former_until"] is not None) == (MADE, "shop", True)
+    assert turned["etag"] != told["etag"]
+    found = source(rig, "shop").callback
+    assert found is not None
+    assert found.signing.secrets == (MADE,)
+    assert [former.secret for former in found.signing.former] == [CANARY]
+    assert CANARY not in reply.text
+    again = await rig.ask("POST", "/v1/sources/shop/callback/rotate", {"secret": "another-secret-of-theirs"})
+    assert document(again)["secret"] is None
+    stale = JSON | {"If-Match": f'"{told["etag"]}"'}
+    assert (await rig.ask("POST", "/v1/sources/shop/callback/rotate", {}, stale)).status == 412
+
+
+async def test_what_has_no_callback_has_no_secret_to_rotate(rig: Rig) -> None:
+    await create(rig, "plain")
+    await create(rig, "unsigned", callback={"url": URL, "signature": "none"})
+    assert (await rig.ask("POST", "/v1/sources/plain/callback/rotate", {})).status == 404
+    assert (await rig.ask("POST", "/v1/sources/unknown/callback/rotate", {})).status == 404
+    assert (await rig.ask("POST", "/v1/sources/unsigned/callback/rotate", {})).status == 422

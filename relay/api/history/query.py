@@ -2,9 +2,12 @@
 values."""
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Final, NamedTuple, TypeVar, cast, get_args
 
+import msgspec
+
+from relay.api.paging import limit_in
 from relay.api.problems import invalid
 from relay.config.timestamps import parse_past
 from relay.domain.errors import InvalidRecord
@@ -14,7 +17,7 @@ from relay.domain.message import MAX_TEXT_BYTES
 from relay.domain.progress import Status
 from relay.domain.reasons import REASONS
 from relay.domain.state import STORED, StoredState
-from relay.history.port import By, MessageQuery, Visible
+from relay.history.port import By, HistoryPage, MessageQuery, Visible
 
 OF_MESSAGES: Final = (
     *("source", "receiver", "owner", "status", "state", "reason", "type", "since", "until", "id", "header", "payload"),
@@ -32,6 +35,7 @@ _USUAL_S: Final[Mapping[By, int]] = {"minute": 3_600, "hour": 86_400}
 
 Query = Mapping[str, Sequence[str]]
 T = TypeVar("T")
+Item = TypeVar("Item")
 
 
 class CountsQuery(NamedTuple):
@@ -202,3 +206,43 @@ def _payload(text: str) -> tuple[str, str]:
         return check_pointer(pointer), value
     except ValueError as error:
         raise ValueError(f"in which {error}") from None
+
+
+_KEPT: Final = {"header": "headers", "payload": "bodies"}
+_KEPT_IF: Final = "(RELAY_HISTORY_BODIES is 0 for this process)."
+
+
+def refuse_search_in_bodies(query: Query) -> None:
+    """Raises a Problem for a search in bodies that are not kept: without one it would find nothing."""
+    for name in ("header", "payload"):
+        if name in query:
+            raise invalid(f"{name} finds nothing here: this history keeps no {_KEPT[name]} {_KEPT_IF}", parameter=name)
+
+
+AT_ONCE: Final = 50
+"""Messages or attempts of the history in memory at a time, before they are converted."""
+MOST_BYTES: Final = 4 * 1024 * 1024
+"""Bytes of JSON in one page, which ends early then."""
+
+
+async def page_of(
+    query: Query,
+    ask: Callable[[int, str | None], Awaitable[HistoryPage[T]]],
+    made: Callable[[list[T]], Awaitable[list[Item]]],
+) -> tuple[list[Item], str | None]:
+    """The items of a page, converted by `made`, and the cursor of the next page. A few are read at a time, as they may
+    be large before they are converted."""
+    left, cursor = limit_in(query), cursor_in(query)
+    items, size = list[Item](), 0
+    while True:
+        wanted = min(AT_ONCE, left)
+        try:
+            page = await ask(wanted, cursor)
+        except ValueError:
+            raise no_cursor() from None
+        some, cursor = await made(page.items), page.cursor
+        items += some
+        size += len(msgspec.json.encode(some))
+        left -= len(page.items)
+        if cursor is None or left == 0 or len(page.items) < wanted or size >= MOST_BYTES:
+            return items, cursor

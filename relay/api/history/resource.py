@@ -3,32 +3,30 @@
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from functools import wraps
-from typing import Annotated, Final, TypeVar
+from typing import Annotated, Final
 
-import msgspec
 from aiohttp import web
 from msgspec import Meta
 
-from relay.api.access import LETTERS, MESSAGE, RECEIVER, is_admin, may_read, may_see_of
+from relay.api.access import LETTERS, MESSAGE, READ, RECEIVER, is_admin, may_read
 from relay.api.context import ApiContext
-from relay.api.history.live_overlay import ListedMessage, answered_by, with_live
+from relay.api.history.live_overlay import answered_by, with_live
 from relay.api.history.payload import TRUNCATED, payload_response
 from relay.api.history.query import (
     OF_COUNTS,
     OF_MESSAGES,
     Query,
     counts_query,
-    cursor_in,
     message_query,
-    no_cursor,
     owner_in,
+    page_of,
     place_in,
     receiver_in,
+    refuse_search_in_bodies,
     source_in,
 )
-from relay.api.history.shapes import attempt_item, counts_view, message_item, of_receiver
-from relay.api.history.visibility import Visibility
-from relay.api.paging import limit_in
+from relay.api.history.shapes import attempt_item, counts_view
+from relay.api.history.visibility import Visibility, seen_message
 from relay.api.problems import NO_HISTORY, NOT_FOUND, PAYLOAD_GONE, Problem, invalid
 from relay.api.reading import flag_in, message_in_path, query_of
 from relay.api.responses import json_response
@@ -59,7 +57,6 @@ from relay.history.port import (
     AttemptFound,
     AttemptQuery,
     By,
-    HistoryPage,
     HistoryReader,
     MessageFound,
     MessageQuery,
@@ -71,25 +68,17 @@ from relay.schema.statistics import CountsView
 
 AT_RECEIVERS: Final[tuple[AttemptKind, ...]] = ("post", "status", "ping")
 """Attempts that concern the receiver; callbacks concern the sender."""
+AT_CALLBACKS: Final[tuple[AttemptKind, ...]] = ("callback", "progress")
+"""Attempts that concern the sender."""
 MOST_COUNTS: Final = 20_000
 """Points of one answer."""
 
 _NONE: Final = "This relay has no history: RELAY_HISTORY_URL says where there is one."
 
-_KEPT: Final = {"header": "headers", "payload": "bodies"}
-_KEPT_IF: Final = "(RELAY_HISTORY_BODIES is 0 for this process)."
-
 MOST_SEARCHES: Final = 8
 """Searches at a time in a process."""
 MOST_SOURCES: Final = 1_000
 """Sources that the search for a state names, at most."""
-AT_ONCE: Final = 50
-"""Messages or attempts of the history in memory at a time, before they are converted."""
-MOST_BYTES: Final = 4 * 1024 * 1024
-"""Bytes of JSON in one page, which ends early then."""
-
-T = TypeVar("T")
-Item = TypeVar("Item")
 
 
 Handler = Callable[["HistoryResource", web.Request], Awaitable[web.StreamResponse]]
@@ -173,7 +162,7 @@ class HistoryResource:
         """
         query, history = query_of(request, *OF_MESSAGES), self._history()
         if not self._context.keeps_bodies:
-            _refuse_search_in_bodies(query)
+            refuse_search_in_bodies(query)
         visible = self._sight.visible(request, receiver_in(query), owner_in(query))
         if "header" in query:
             visible = self._sight.of_senders(request, visible)
@@ -181,9 +170,9 @@ class HistoryResource:
 
         async def made(found: list[MessageFound]) -> list[MessageItem]:
             known = await with_live(self._reader, found, wanted, self._context.clock.time())
-            return [item for each in known if (item := _seen(request, each)) is not None]
+            return [item for each in known if (item := seen_message(request, each)) is not None]
 
-        items, cursor = await _page(
+        items, cursor = await page_of(
             query, lambda limit, cursor: history.messages(wanted, limit=limit, cursor=cursor), made
         )
         behind_s = None if self._behind is None else await self._behind.seconds()
@@ -275,6 +264,32 @@ class HistoryResource:
         page = await self._attempts(query, history, wanted)
         if not page["items"] and not self._context.has_receiver(name):
             raise Problem(NOT_FOUND, f"There is no receiver named {name[:80]!r}, and no attempt at one.")
+        return json_response(200, page)
+
+    @_in_turn
+    @route(
+        "GET",
+        "/v1/sources/{source_id}/callback/attempts",
+        scope=READ,
+        id="listCallbackAttempts",
+        noun=_HISTORY,
+        parameters=(
+            SOURCE_ID,
+            Parameter("failed", "query", bool, "Only those that did not end well; `false`: only the others."),
+            *_PAGE,
+        ),
+        answers=(DocumentedResponse(200, "The newest first.", json_of(AttemptPage)),),
+        problems=(NO_HISTORY,),
+        example=Example(200, path={"source_id": "calls"}, query={"failed": "true", "limit": "10"}),
+    )
+    async def of_callback(self, request: web.Request) -> web.Response:
+        """Each HTTP exchange with the callback of a source."""
+        query, history = query_of(request, "failed", "limit", "cursor"), self._history()
+        source_id, failed = request.match_info["source_id"], flag_in(query, "failed") if "failed" in query else None
+        # a `*` at the end of an id is read as a pattern: what it matches beside the source is dropped from the page
+        wanted = AttemptQuery(Visible(sources=(source_id,)), kinds=AT_CALLBACKS, failed=failed)
+        page = await self._attempts(query, history, wanted)
+        page["items"] = [item for item in page["items"] if item["source_id"] == source_id]
         return json_response(200, page)
 
     @route(
@@ -375,47 +390,7 @@ class HistoryResource:
         async def made(found: list[AttemptFound]) -> list[AttemptItem]:
             return [attempt_item(each) for each in found]
 
-        items, cursor = await _page(
+        items, cursor = await page_of(
             query, lambda limit, cursor: history.attempts(wanted, limit=limit, cursor=cursor), made
         )
         return {"items": items, "cursor": cursor}
-
-
-async def _page(
-    query: Query,
-    ask: Callable[[int, str | None], Awaitable[HistoryPage[T]]],
-    made: Callable[[list[T]], Awaitable[list[Item]]],
-) -> tuple[list[Item], str | None]:
-    """The items of a page, converted by `made`, and the cursor of the next page. A few are read at a time, as they may
-    be large before they are converted."""
-    left, cursor = limit_in(query), cursor_in(query)
-    items, size = list[Item](), 0
-    while True:
-        wanted = min(AT_ONCE, left)
-        try:
-            page = await ask(wanted, cursor)
-        except ValueError:
-            raise no_cursor() from None
-        some, cursor = await made(page.items), page.cursor
-        items += some
-        size += len(msgspec.json.encode(some))
-        left -= len(page.items)
-        if cursor is None or left == 0 or len(page.items) < wanted or size >= MOST_BYTES:
-            return items, cursor
-
-
-def _refuse_search_in_bodies(query: Query) -> None:
-    """Raises a Problem for a search in bodies that are not kept: without one it would find nothing."""
-    for name in ("header", "payload"):
-        if name in query:
-            raise invalid(f"{name} finds nothing here: this history keeps no {_KEPT[name]} {_KEPT_IF}", parameter=name)
-
-
-def _seen(request: web.Request, found: ListedMessage) -> MessageItem | None:
-    """The message as the caller may see it; None if they may see nothing of it. Decided by the message itself, not by
-    the query."""
-    if may_read(request, found.arrival.message.source_id):
-        return message_item(found.arrival, found.deliveries)
-    at, deliveries = found.arrival.at, found.deliveries
-    own = [of_receiver(each) for each in deliveries if may_see_of(request, each.found.receiver, each.found.life, at)]
-    return message_item(found.arrival, own) if own else None

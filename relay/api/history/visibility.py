@@ -7,12 +7,15 @@ from aiohttp import web
 
 from relay.api.access import OWNERS, READ, access_of, check_own, forbidden, life_of, may_read, may_see, may_see_of
 from relay.api.context import ApiContext
+from relay.api.history.live_overlay import ListedMessage
+from relay.api.history.shapes import message_item, of_receiver
 from relay.api.messages import unseen
 from relay.api.problems import invalid
 from relay.api.status import KnownMessage, StatusReader
 from relay.domain.identity import MessageId
 from relay.domain.life import Life
 from relay.history.port import HistoryReader, MessageFound, Visible
+from relay.schema.messages import MessageItem
 
 MOST_OWNED: Final = 10_000
 """Receivers of one query, at most."""
@@ -105,3 +108,13 @@ class Visibility:
             detail = f"this is about more than {MOST_OWNED} receivers: name one with receiver"
             raise invalid(detail, parameter="receiver")
         return frozenset(found if only is None else found & only)
+
+
+def seen_message(request: web.Request, found: ListedMessage) -> MessageItem | None:
+    """The message as the caller may see it; None if they may see nothing of it. Decided by the message itself, not by
+    the query."""
+    if may_read(request, found.arrival.message.source_id):
+        return message_item(found.arrival, found.deliveries)
+    at, deliveries = found.arrival.at, found.deliveries
+    own = [of_receiver(each) for each in deliveries if may_see_of(request, each.found.receiver, each.found.life, at)]
+    return message_item(found.arrival, own) if own else None

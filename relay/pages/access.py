@@ -1,0 +1,93 @@
+"""Keys of the API, and the audit trail: who may do what, and who has changed what."""
+
+import re
+from typing import Final
+
+from aiohttp import web
+
+from relay.client import ApiError
+from relay.pages.page import Nav, Page, PageRoutes
+from relay.pages.visit import Visit
+
+_PAGE: Final = 50
+KEYS: Final = "/ui/keys"
+EXPIRIES: Final = (
+    *(("", "Never"), ("1d", "In a day"), ("30d", "In 30 days")),
+    *(("90d", "In 90 days"), ("365d", "In a year")),
+)
+OVERLAPS: Final = (("0s", "At once"), ("1h", "After an hour"), ("1d", "After a day"), ("7d", "After 7 days"))
+_FILTERS: Final = ("who", "what", "whom")
+
+
+class KeysPage(Page):
+    """The keys, with a form that makes one."""
+
+    nav = Nav("Keys", KEYS)
+
+    def add_routes(self, routes: PageRoutes) -> None:
+        routes.get("/keys", self.list)
+        routes.post("/keys", self.create)
+        routes.post("/keys/{id}/rotate", self.rotate)
+
+    async def list(self, visit: Visit) -> web.StreamResponse:
+        return await self._show(visit, {}, None)
+
+    async def create(self, visit: Visit) -> web.StreamResponse:
+        """The text of the key is shown in this response only."""
+        form = await visit.form()
+        scopes = [scope for scope in re.split(r"[\s,]+", form.get("scopes", "")) if scope]
+        made = await visit.result(
+            visit.api.keys.create(scopes, name=form.get("name", "").strip(), expires_in=form.get("expires_in") or None)
+        )
+        if isinstance(made, ApiError):
+            return await self._show(visit, form, made)
+        return visit.show(
+            "secret.html",
+            title=f"The key {made['name'] or made['id']} is made",
+            text="Programs send it as Authorization: Bearer; commands take it from RELAY_API_KEY.",
+            secret=made["key"],
+            until=None,
+            back=KEYS,
+        )
+
+    async def rotate(self, visit: Visit) -> web.StreamResponse:
+        overlap = (await visit.form()).get("overlap") or "1d"
+        made = await visit.result(visit.api.keys.rotate(visit.part("id"), overlap=overlap))
+        if isinstance(made, ApiError):
+            return visit.refused(KEYS, made)
+        return visit.show(
+            "secret.html",
+            title=f"The key {made['name'] or made['id']} has a new secret",
+            text="Programs send it as Authorization: Bearer; commands take it from RELAY_API_KEY.",
+            secret=made["key"],
+            until=made["old_secret_until"],
+            back=KEYS,
+        )
+
+    async def _show(self, visit: Visit, form: object, refused: ApiError | None) -> web.StreamResponse:
+        found = await visit.load_list(visit.api.keys.page(limit=_PAGE, cursor=visit.cursor))
+        return visit.show(
+            "keys.html",
+            status=200 if refused is None else refused.status,
+            found=found,
+            given=form,
+            problem=refused,
+            expiries=EXPIRIES,
+            overlaps=OVERLAPS,
+        )
+
+
+class AuditPage(Page):
+    """A line for each change, the newest first."""
+
+    nav = Nav("Audit", "/ui/audit")
+
+    def add_routes(self, routes: PageRoutes) -> None:
+        routes.get("/audit", self.show)
+
+    async def show(self, visit: Visit) -> web.StreamResponse:
+        query = visit.filters(*_FILTERS)
+        page = visit.api.audit(
+            who=query.get("who"), what=query.get("what"), whom=query.get("whom"), limit=_PAGE, cursor=visit.cursor
+        )
+        return visit.show("audit.html", found=await visit.load_list(page), query=query)

@@ -1,0 +1,55 @@
+"""The pages of sources, keys and the audit over the real API, without a browser."""
+
+import re
+from urllib.parse import urlencode
+
+from relay.config.receivers_file import Raw
+from relay.pages.sources import patch_of
+from relay.schema.sources import SourceView
+from tests.integration.api_rig import running_api
+from tests.integration.test_pages import csrf_of, submit
+
+
+async def test_the_audit_is_filtered_and_leads_to_what_is_alike() -> None:
+    async with running_api(pages=True) as rig:
+        for verb in ("pause", "resume"):
+            assert (await rig.request("POST", f"/v1/receivers/ci/{verb}")).status == 200
+        page = await rig.get("/ui/audit?what=receiver.")
+        assert page.status == 200
+        assert len(re.findall("<tr><td>", page.text)) == 2, page.text
+        assert "/ui/audit?what=receiver.paused" in page.text
+        assert "Nothing matches" in (await rig.get("/ui/audit?who=nobody")).text
+
+
+async def test_a_key_is_in_the_response_that_made_it_alone() -> None:
+    async with running_api(pages=True, api_key="the key of the setting") as rig:
+        body = b'{"key": "the key of the setting"}'
+        made = await rig.request("POST", "/v1/sessions", body, {"content-type": "application/json"})
+        cookie = {"Cookie": f"relay_session={re.findall('rs_[A-Za-z0-9_-]+', made.text)[0]}"}
+        fields = {"csrf": csrf_of(await rig.get("/ui/keys", **cookie)), "scopes": "read:github, ingest:github"}
+        shown = await submit(rig, "/ui/keys", urlencode(fields), **cookie)
+        [key] = re.findall(r"<pre[^>]*>(rk_[^<]+|[^<]{20,})</pre>", shown.text)
+        listed = await rig.get("/ui/keys", **cookie)
+        assert "ingest:github, read:github" in listed.text
+        assert key not in listed.text
+        refused = await submit(rig, "/ui/keys", urlencode(fields | {"scopes": "sing:loud"}), **cookie)
+        assert refused.status == 400
+        assert 'value="sing:loud"' in refused.text
+
+
+def view(**settings: object) -> SourceView:
+    known: Raw = {"answers": "all", "failures": True, "quota": None, "callback": None, "inbound": None, **settings}
+    return {"source_id": "shop", "declared_by": "api", "etag": "e", "refused": None, "settings": known}
+
+
+def test_only_what_a_form_changed_is_in_the_patch_of_a_source() -> None:
+    before = view(callback={"url": "https://a.example/", "timeout": 15.0})
+    same = {"callback.url": "https://a.example/", "callback.timeout": "15s", "answers": "all", "failures": "true"}
+    assert patch_of(same, before) == {}
+    assert patch_of({**same, "callback.timeout": "3s"}, before) == {"callback": {"timeout": "3s"}}
+    assert patch_of({**same, "answers": "none", "failures": "false"}, before) == {"answers": "none", "failures": False}
+    assert patch_of({**same, "callback.secret": "s"}, before) == {"callback": {"secret": "s"}}
+    assert patch_of({**same, "callback.url": ""}, before) == {"callback": None}
+    anew = {**same, "callback.url": "https://b.example/", "anew:/callback/secret": "s"}
+    assert patch_of(anew, before) == {"callback": {"url": "https://b.example/", "secret": "s"}}
+    assert patch_of({"callback.url": "https://b.example/"}, view()) == {"callback": {"url": "https://b.example/"}}
