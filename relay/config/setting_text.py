@@ -25,6 +25,15 @@ SECRET_SETTINGS: Final = frozenset(
 """Settings whose values must not appear in any message."""
 _SHARES: Final = frozenset({"attempt_log"})
 """Numbers that are not durations."""
+SET_BY_COMMAND: Final = "the command itself"
+"""The origin of values that a command sets on its own, such as `relay dev`."""
+ALSO_FROM: Final = {
+    "no_proxy": "no_proxy",
+    "NO_PROXY": "no_proxy",
+    "SENTRY_DSN": "sentry_dsn",
+    "SENTRY_ENVIRONMENT": "sentry_environment",
+}
+"""Variables without our prefix that are read, too."""
 
 
 def shown_value(name: str, value: object) -> str:

@@ -4,6 +4,7 @@ import base64
 import binascii
 import re
 from ipaddress import IPv4Network, IPv6Network, ip_network
+from pathlib import Path
 from typing import Annotated, Final, Literal
 from urllib.parse import parse_qs, urlsplit
 
@@ -13,6 +14,9 @@ from relay.config.encryption import KEY_BYTES
 from relay.config.entry_types import check_url
 from relay.domain.jwe import private_keys
 
+LOGO_SUFFIXES: Final = (".svg", ".png", ".webp", ".jpg")
+_MOST_LOGO: Final = 64 * 1024
+"""Bytes."""
 SHORTEST_SESSION_SECRET: Final = 16
 """Characters."""
 _REDIS_SCHEMES: Final = {"unix", *(tls + kind for tls in ("redis", "rediss") for kind in ("", "+sentinel", "+cluster"))}
@@ -58,6 +62,18 @@ def _variable_name(text: str) -> str:
 
 def hosts_and_networks(value: object) -> object:
     return tuple(str(item) for item in items_of(value, "hosts and networks, as ci.internal,10.0.0.0/8"))
+
+
+def _logo(value: Path) -> Path:
+    if value.suffix.lower() not in LOGO_SUFFIXES:
+        raise ValueError(f"needs one of the suffixes {', '.join(LOGO_SUFFIXES)}")
+    try:
+        size = value.stat().st_size
+    except OSError as error:
+        raise ValueError(f"cannot be read: {error.strerror}") from None
+    if size > _MOST_LOGO:
+        raise ValueError(f"has {size} bytes; {_MOST_LOGO} are allowed")
+    return value
 
 
 def lowered(value: object) -> object:
@@ -200,6 +216,9 @@ Keys = Annotated[tuple[Annotated[SecretStr, AfterValidator(_key)], ...], BeforeV
 SessionSecrets = Annotated[tuple[Annotated[SecretStr, AfterValidator(_long_enough)], ...], BeforeValidator(_secrets)]
 Origins = Annotated[tuple[str, ...], BeforeValidator(_origins)]
 Port = Annotated[int, Field(ge=0, le=65_535)]
+ProductName = Annotated[str, Field(min_length=1, max_length=60, pattern=r"^[^\x00-\x1f\x7f]+$")]
+HexColour = Annotated[str, Field(pattern="^#[0-9a-fA-F]{6}$")]
+LogoFile = Annotated[Path, AfterValidator(_logo)]
 Count = Annotated[int, Field(ge=1)]
 Share = Annotated[float, Field(ge=0, le=1)]
 Size = Annotated[ByteSize, Field(ge=1)]

@@ -23,18 +23,21 @@ from relay.config.entry_types import check_url
 from relay.config.notices import Addresses, Hours, Owners, SmtpUrl, WebhookUrl
 from relay.config.problems import explain, raise_all, unknown
 from relay.config.quota_text import QuotaSetting
-from relay.config.setting_text import SECRET_SETTINGS, shown_value
+from relay.config.setting_text import ALSO_FROM, SECRET_SETTINGS, SET_BY_COMMAND, shown_value
 from relay.config.setting_values import (
     Count,
+    HexColour,
     HistoryUrl,
     HostNames,
     Isolation,
     Keys,
+    LogoFile,
     Networks,
     Origins,
     Port,
     PrivateJwk,
     PrivateNames,
+    ProductName,
     Secret,
     Secrets,
     SessionSecrets,
@@ -52,17 +55,8 @@ from relay.config.strict_yaml import read_mapping
 from relay.domain.receiver import Verification
 
 ENV_PREFIX: Final = "RELAY_"
-_SET: Final = "the command itself"
-"""The origin of values that a command sets on its own, such as `relay dev`."""
 CONFIG_FILE: Final = "config_file"
 """Among the overrides: the YAML file to read settings from. In the environment: RELAY_CONFIG_FILE."""
-ALSO_FROM: Final = {
-    "no_proxy": "no_proxy",
-    "NO_PROXY": "no_proxy",
-    "SENTRY_DSN": "sentry_dsn",
-    "SENTRY_ENVIRONMENT": "sentry_environment",
-}
-"""Variables without our prefix that are read, too."""
 
 
 class Settings(BaseSettings):
@@ -151,6 +145,14 @@ class Settings(BaseSettings):
     from `answer_secret`; without that, too, a random one for each start."""
     portal_origins: Origins = ()
     """Origins of pages that may show the portal in a frame, such as https://app.example."""
+    portal_name: ProductName = "Relay"
+    """Name of the product in the portal."""
+    portal_logo: LogoFile | None = None
+    """File of the portal's logo: SVG, PNG, WebP or JPEG, at most 64 KiB. None: the mark of the relay."""
+    portal_colour: HexColour | None = None
+    """Colour of links in the portal, as `#0a6b66`; adapted to the contrast of WCAG 2 AA. None: that of the relay."""
+    portal_theme: Literal["system", "light", "dark"] = "system"
+    """Colours of the portal. `system`: the visitor chooses."""
     secrets_key: Keys = ()
     """Keys, base64 of 32 bytes each, for secrets that are given over the API: the first encrypts, and each decrypts.
     None: `relay dev` creates and keeps one, and `relay run` accepts no such secrets."""
@@ -337,7 +339,9 @@ def origins_of(settings: Settings) -> list[Origin]:
     """Every setting in effect, and its origin if `load_settings` has read it."""
     given = settings.model_fields_set
     return [
-        Origin(name, shown_value(name, value), (settings.origin_of(name) or _SET) if name in given else "default")
+        Origin(
+            name, shown_value(name, value), (settings.origin_of(name) or SET_BY_COMMAND) if name in given else "default"
+        )
         for name, value in settings
     ]
 
@@ -347,12 +351,10 @@ def _validated(given: Mapping[str, Given]) -> Settings:
         return Settings.model_validate({name: one.value for name, one in given.items()})
     except ValidationError as error:
         found = explain(error, Settings, hidden=SECRET_SETTINGS)
-    raise_all(f"{_where(str(place[0]), given)}: {text}" for place, text in found)
+    raise_all(
+        f"{given[name].where if (name := str(place[0])) in given else env_name(name)}: {text}" for place, text in found
+    )
     raise AssertionError("a validation error without errors")
-
-
-def _where(name: str, given: Mapping[str, Given]) -> str:
-    return given[name].where if name in given else env_name(name)
 
 
 def _given(overrides: Mapping[str, object], environ: Mapping[str, str]) -> dict[str, Given]:

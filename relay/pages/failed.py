@@ -18,7 +18,8 @@ from relay.schema.dead_letters import LetterView
 
 HERE: Final = "/ui/failed"
 _A_PAGE: Final = 1000
-_MOST_PAGES: Final = 5
+"""Dead letters that are read for one page, which leads to older ones."""
+_MOST_GROUPS: Final = 50
 _SHOWN: Final = 200
 """Letters in a list; the groups count all that were read."""
 _CHOOSING: Final = ("receiver", "reason", "source", "since", "until")
@@ -38,15 +39,19 @@ class FailedPage(Page):
 
     async def show(self, visit: Visit) -> web.StreamResponse:
         query = visit.filters("receiver", "reason", "source")
-        found, is_all = await _letters(visit, query.get("receiver"))
+        receivers = [query["receiver"]] if "receiver" in query else []
+        found = await visit.load_list(visit.api.failed.page(receiver=receivers, limit=_A_PAGE, cursor=visit.cursor))
+        is_all = found.cursor is None and visit.cursor is None
         letters = [each for each in found.items if _matches(each, query)]
+        groups = groups_of(letters, visit.renderer.now())
         return visit.show(
             "failed.html",
             found=found,
             letters=letters[:_SHOWN],
             count=len(letters),
             is_all=is_all,
-            groups=groups_of(letters, visit.renderer.now()),
+            groups=groups[:_MOST_GROUPS],
+            more_groups=len(groups) - _MOST_GROUPS,
             hours=HOURS,
             asked={name: query.get(name, "") for name in ("receiver", "reason", "source")},
             filtered=bool(query),
@@ -84,21 +89,6 @@ def _number(text: str) -> float:
 
 def _matches(letter: LetterView, query: Mapping[str, str]) -> bool:
     return query.get("reason") in (None, letter["reason"]) and query.get("source") in (None, letter["source_id"])
-
-
-async def _letters(visit: Visit, receiver: str | None) -> tuple[LoadedList[LetterView], bool]:
-    """The newest dead letters, of a bounded number of pages, and whether these are all."""
-    items = list[LetterView]()
-    cursor: str | None = None
-    for _ in range(_MOST_PAGES):
-        receivers = () if receiver is None else (receiver,)
-        found = await visit.load_list(visit.api.failed.page(receiver=receivers, limit=_A_PAGE, cursor=cursor))
-        if found.problem is not None:
-            return found, False
-        items, cursor = [*items, *found.items], found.cursor
-        if cursor is None:
-            break
-    return LoadedList({"items": items, "cursor": None}), cursor is None
 
 
 @dataclass(frozen=True, slots=True)

@@ -28,6 +28,7 @@ VISITOR_COOKIE: Final = "relay_visitor"
 """Made for a browser without a session: its forms need something that only it has."""
 THEME_COOKIE: Final = "relay_theme"
 LOG_IN: Final = "/ui/login"
+PORTAL: Final = "/ui/portal"
 THEMES: Final = ("system", "light", "dark")
 FIRST: Final = "/ui/receivers"
 """The first page."""

@@ -19,6 +19,7 @@ from relay.api.shares import Shares
 from relay.client import ApiError, AsyncRelay
 from relay.domain.session import kind_of
 from relay.pages.access import AuditPage, KeysPage
+from relay.pages.brand import LOGO_TYPES, RELAY, Brand
 from relay.pages.event_types import EventTypesPage
 from relay.pages.failed import FailedPage, ReplaysPage
 from relay.pages.finder import Finder
@@ -35,6 +36,7 @@ from relay.pages.render import Renderer
 from relay.pages.session import (
     FIRST,
     LOG_IN,
+    PORTAL,
     THEME_COOKIE,
     THEMES,
     Portal,
@@ -85,19 +87,25 @@ _SAFE: Final = {
 
 
 def pages_of(
-    wanted: bool, now: Callable[[], float], shares: Shares, portal_origins: Sequence[str]
+    wanted: bool, now: Callable[[], float], shares: Shares, portal_origins: Sequence[str], brand: Brand = RELAY
 ) -> Callable[[Path], web.Application] | None:
     """The factory of a process's pages; None if it has none."""
-    return partial(create_pages, now=now, shares=shares, portal_origins=portal_origins) if wanted else None
+    if not wanted:
+        return None
+    return partial(create_pages, now=now, shares=shares, portal_origins=portal_origins, brand=brand)
 
 
 def create_pages(
-    socket: Path, now: Callable[[], float], shares: Shares, portal_origins: Sequence[str] = ()
+    socket: Path,
+    now: Callable[[], float],
+    shares: Shares,
+    portal_origins: Sequence[str] = (),
+    brand: Brand = RELAY,
 ) -> web.Application:
     """`socket`: where the API of this process listens. `now`: Unix seconds. `shares`: of live pages. `portal_origins`:
-    of pages that may show the portal in a frame."""
-    statics, streams = _Statics(), Streams(shares)
-    visitors = _Visitors(Renderer(statics.url, now), portal_origins, statics.build)
+    of pages that may show the portal in a frame. `brand`: the look of the portal."""
+    statics, streams = _Statics(brand), Streams(shares)
+    visitors = _Visitors(Renderer(statics.url, now), portal_origins, statics.build, brand)
     app = web.Application(middlewares=[_with_headers])
     app.router.add_get("/static/{digest}/{name:.+}", statics.get)
     routes = _Routes(app.router, visitors, streams)
@@ -126,8 +134,9 @@ class _Visitors:
 
     api: AsyncRelay
 
-    def __init__(self, renderer: Renderer, portal_origins: Sequence[str], build: str) -> None:
+    def __init__(self, renderer: Renderer, portal_origins: Sequence[str], build: str, brand: Brand) -> None:
         self._build = build
+        self._brand = brand
         self._portal_origins = portal_origins
         self._renderer = renderer
 
@@ -136,14 +145,17 @@ class _Visitors:
         known = visitor_of(request)
         visitor = known or new_visitor()
         in_portal = token is not None and kind_of(token) == "portal"
+        brand = self._brand if in_portal or request.path == PORTAL else RELAY
         navigation = [page.nav for page in PAGES if page.nav is not None]
         shared = {
             "nav": [nav for nav in navigation if nav.portal or not in_portal],
             "here": _here([nav.href for nav in navigation], request.path),
             "version": __version__,
             "build": self._build,
-            "theme": theme if theme in THEMES else "system",
-            "themes": THEMES,
+            "brand": brand,
+            "theme": _theme(theme, brand),
+            "themes": THEMES if brand.theme == "system" else (),
+            "resize_to": " ".join(self._portal_origins) if in_portal else "",
         }
         note = note_of(request.cookies.get(FLASH_COOKIE)) if request.method in _READING else None
         return Visit(
@@ -175,6 +187,12 @@ class _Visitors:
             return response
 
         return handle
+
+
+def _theme(chosen: str, brand: Brand) -> str:
+    if brand.theme != "system":
+        return brand.theme
+    return chosen if chosen in THEMES else "system"
 
 
 def _identity(token: str | None, address: str | None) -> dict[str, str]:
@@ -224,6 +242,8 @@ def _finish(visit: Visit, response: web.StreamResponse) -> None:
         # the cookies of a session are not sent with requests of other sites, so none of them can measure our pages
         response.enable_compression(web.ContentCoding.gzip)
     response.headers.setdefault("Cache-Control", "no-store")
+    if response.content_type == "text/html" and "gzip" in request.headers.get("Accept-Encoding", ""):
+        response.enable_compression(web.ContentCoding.gzip)
     response.headers.setdefault("Content-Security-Policy", _POLICY + (" ".join(visit.frame_ancestors) or "'none'"))
 
 
@@ -318,9 +338,13 @@ class _Statics:
     """Scripts, styles and pictures: in memory, compressed once, at a URL with their hash, so that browsers keep
     them."""
 
-    def __init__(self) -> None:
+    def __init__(self, brand: Brand) -> None:
         files = (file for file in sorted(FILES.rglob("*")) if file.suffix in _TYPES)
-        self._files = {file.relative_to(FILES).as_posix(): _read(file) for file in files}
+        self._files = {file.relative_to(FILES).as_posix(): _packed(file.read_bytes(), file.suffix) for file in files}
+        self._files["portal.css"] = _packed(brand.style().encode(), ".css")
+        if (logo := brand.logo_file()) is not None:
+            name, content = logo
+            self._files[name] = _packed(content, Path(name).suffix)
 
     @property
     def build(self) -> str:
@@ -339,11 +363,12 @@ class _Statics:
         packed = "gzip" in request.headers.get("Accept-Encoding", "")
         kind = f"{found.content_type}; charset=utf-8"
         headers = {"Cache-Control": _FOR_EVER, "Vary": "Accept-Encoding", "Content-Type": kind}
+        headers["Content-Security-Policy"] = "default-src 'none'; style-src 'unsafe-inline'; sandbox"  # a logo's script
         if packed:
             headers["Content-Encoding"] = "gzip"
         return web.Response(body=found.packed if packed else found.plain, headers=headers)
 
 
-def _read(file: Path) -> _Static:
-    plain = file.read_bytes()
-    return _Static(hashlib.sha256(plain).hexdigest()[:16], plain, gzip.compress(plain, mtime=0), _TYPES[file.suffix])
+def _packed(plain: bytes, suffix: str) -> _Static:
+    kind = (_TYPES | LOGO_TYPES)[suffix]
+    return _Static(hashlib.sha256(plain).hexdigest()[:16], plain, gzip.compress(plain, mtime=0), kind)

@@ -4,6 +4,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
+import pytest
 from aiohttp import web
 from playwright.async_api import expect
 
@@ -123,6 +124,49 @@ async def test_an_allowed_page_of_another_site_shows_it_in_a_frame(tmp_path: Pat
         assert (await dev.call("GET", "/v1/receivers/ci"))["paused"] is True
         [cookie] = [each for each in await visitor.page.context.cookies() if each["name"] == "relay_portal"]
         assert (cookie["sameSite"], cookie["secure"], cookie["httpOnly"]) == ("None", True, True)
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+async def test_the_portal_has_the_look_of_a_product(tmp_path: Path, visiting: Visiting, scheme: str) -> None:
+    """A yellow that nobody can read on white is adapted; the version of the relay is for operators."""
+    logo = tmp_path / "logo.svg"
+    logo.write_text('<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 8 8"><rect width="8" height="8"/></svg>')
+    look = {"RELAY_PORTAL_NAME": "Acme <Cloud>", "RELAY_PORTAL_COLOUR": "#ffee00", "RELAY_PORTAL_LOGO": str(logo)}
+    async with DevRelay(tmp_path, look, key=KEY) as dev, visiting(dev.url, color_scheme=scheme) as visitor:
+        page = visitor.page
+        await dev.receiver("ci", "http://127.0.0.1:9/", owner="acme")
+        version = (await dev.call("GET", "/version"))["version"]
+        link = await dev.call("POST", "/v1/portal-links", {"owner": "acme"})
+        await page.goto(link["url"])
+        await expect(page).to_have_title("Receivers · Acme <Cloud>")
+        await expect(page.locator(".brand")).to_have_text("Acme <Cloud>")
+        assert await page.locator(".brand img").evaluate("image => image.naturalWidth > 0")
+        assert version not in await page.locator("body").inner_text()
+        for path in ("/ui/receivers", "/ui/receivers/ci", "/ui/messages", "/ui/failed", "/ui/replays"):
+            await visitor.open(path)
+            await visitor.assert_accessible()
+        await press(visitor, "Leave")
+        await visitor.open("/ui/login")
+        await expect(page).to_have_title("Log in · Relay")
+
+
+async def test_a_frame_is_told_the_height_of_the_portal(tmp_path: Path, visiting: Visiting) -> None:
+    async with (
+        running_site() as site,
+        DevRelay(tmp_path, {"RELAY_PORTAL_ORIGINS": site.url}, key=KEY) as dev,
+        visiting(site.url) as visitor,
+    ):
+        site.framed = (await dev.call("POST", "/v1/portal-links", {"owner": "acme"}))["url"]
+        for text in (f"request: GET {dev.url}", f"request: POST {dev.url}", "favicon", "Blocked autofocusing"):
+            visitor.allow(text)
+        await visitor.page.add_init_script(
+            "window.heights = []; addEventListener('message', ({ origin, data }) => heights.push([origin, data]))"
+        )
+        await visitor.open("/")
+        await visitor.page.wait_for_function("window.heights.length > 0")
+        [origin, data] = (await visitor.page.evaluate("window.heights"))[0]
+        assert (origin, data["type"]) == (dev.url, "relay:resize")
+        assert data["height"] > 100
 
 
 async def test_no_other_page_shows_it_and_nobody_shows_the_rest(tmp_path: Path, visiting: Visiting) -> None:

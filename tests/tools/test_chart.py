@@ -20,8 +20,8 @@ from relay.cli.group import relay
 from relay.config.own_address import is_loopback, own_names
 from relay.config.plan import ROLES
 from relay.config.receivers_file import load_receivers_file
-from relay.config.setting_text import SECRET_SETTINGS
-from relay.config.settings import ALSO_FROM, Settings, env_name, load_settings
+from relay.config.setting_text import ALSO_FROM, SECRET_SETTINGS
+from relay.config.settings import Settings, env_name, load_settings
 from relay.domain.errors import UserError
 from relay.domain.identity import is_receiver_name
 from relay.domain.topics import SHARED, Topics

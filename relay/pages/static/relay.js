@@ -173,6 +173,13 @@
     beat();
   });
 
+  // in a frame of another page: its height, for the configured origins alone
+  const targets = (page.dataset.resizeTo ?? "").split(" ").filter(Boolean), above = location.ancestorOrigins?.[0];
+  if (targets.length && window.parent !== window) new ResizeObserver(() => {
+    const message = { type: "relay:resize", height: document.body.scrollHeight };
+    targets.filter((origin) => !above || origin === above).forEach((origin) => window.parent.postMessage(message, origin));
+  }).observe(document.documentElement);
+
   const settle = (root) => { offerCopies(root); each(root, "[data-chart]", draw); tick(); };
   document.addEventListener("DOMContentLoaded", () => {
     settle(document.body);
