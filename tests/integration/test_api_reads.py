@@ -9,7 +9,7 @@ from aiohttp import StreamReader
 from msgspec import structs
 
 from relay.api import failed, status
-from relay.api.history import resource
+from relay.api.history import query
 from relay.domain.attempt import Attempt, AttemptResponse
 from relay.domain.hop import Hop, encode_hop
 from relay.domain.identity import DeliveryId
@@ -196,21 +196,21 @@ async def test_a_list_of_attempts_is_small_and_each_can_be_had_whole() -> None:
 
 
 async def test_a_page_of_attempts_ends_before_it_is_large(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(resource, "MOST_BYTES", 100_000)
+    monkeypatch.setattr(query, "MOST_BYTES", 100_000)
     history = Asked()
     await put(history, arrival(1, source="github"), *map(heavy, range(150)))
     async with running_api(history=history) as rig:
         seen, cursor = list[int](), ""
         while True:
             reply = await rig.get(f"/v1/sources/github/messages/m-1/attempts?limit=1000{cursor}")
-            assert len(reply.body) < 100_000 + resource.AT_ONCE * 8_192
+            assert len(reply.body) < 100_000 + query.AT_ONCE * 8_192
             page: Any = document(reply)
             seen += [item["offset"] for item in page["items"]]
             if page["cursor"] is None:
                 break
             cursor = f"&cursor={page['cursor']}"
     assert seen == list(reversed(range(150)))
-    assert max(history.limits) == resource.AT_ONCE
+    assert max(history.limits) == query.AT_ONCE
 
 
 async def test_a_page_about_a_message_asks_for_its_attempts_again_only_when_there_is_one_more() -> None:
