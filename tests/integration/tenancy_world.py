@@ -210,7 +210,7 @@ class Tenants:
         elif "{message_id}" in template:
             yield from ({"source_id": SOURCE, "message_id": id} for id in self.sent)
         else:
-            yield {"source_id": SOURCE, "name": "ci", "id": "0" * 16, "type": "push"}
+            yield {"source_id": SOURCE, "name": "ci", "id": "0" * 16, "type": "push", "token": "none"}
 
     def _records(self, topic: str) -> Iterator[Record]:
         for place in self.world.broker.partitions_of(topic):
