@@ -264,11 +264,10 @@ class Effects:
                 break  # the others are due again after their leases
             size = sum([size_of(copy.record) for copy in read])
             count = max(1, len(read) * min(room, SLICE_BYTES) // max(1, size))
-        if missing:
-            await self._search(lane.worker.stage, missing, found, gone)
+        removed = await self._search(lane.worker.stage, missing, found, gone) if missing else []
         if gone:
             gone = await self._finished(lane, gone, found)
-        return found, await self._forget(lane, gone)
+        return found, await self._forget(lane, [*removed, *gone])
 
     async def _copies(self, lane: AnyLane, taken: Sequence[Due], missing: list[Due]) -> list[ParkedCopy]:
         wanted = [(due.at, parked_key(lane.worker.stage, due.row)) for due in taken]
@@ -290,18 +289,28 @@ class Effects:
                 found.append(lost_copy(due, parked_key(lane.worker.stage, due.row), row))
         return finished
 
-    async def _search(self, stage: str, missing: Sequence[Due], found: list[ParkedCopy], gone: list[Due]) -> None:
-        """Search all current copies: rarely needed, if one was not at the place in its reference."""
+    async def _search(self, stage: str, missing: Sequence[Due], found: list[ParkedCopy], gone: list[Due]) -> list[Due]:
+        """Search all current copies: rarely needed, if one was not at the place in its reference. Those whose copies
+        have a tombstone: they are over, even if the state has forgotten that in a fail-over."""
         keys = [(parked_key(stage, due.row), life_key(stage, due.row, due.generation)) for due in missing]
         partitions = {partition_of(key, self._parked.partitions) for both in keys for key in both}
         newest: dict[bytes, Record] = {}
         for partition in partitions | {due.at.partition for due in missing}:
-            records = await self._patience.until_done(
-                "search parked records", partial(self._log.snapshot, self._parked.name, partition)
-            )
-            newest |= {record.key: record for record in records if record.key is not None}
+            newest |= await self._patience.until_done("search parked records", partial(self._newest, partition))
+        removed: list[Due] = []
         for due, both in zip(missing, keys, strict=True):
-            _sort(due, map(newest.get, both), found, gone)
+            its = newest.get(life_key(stage, due.row, due.generation))
+            if its is not None and _is_removed(due, its):
+                removed.append(due)
+            else:
+                records = [newest[key] for key in both if key in newest]
+                _sort(due, [record for record in records if record.value is not None], found, gone)
+        return removed
+
+    async def _newest(self, partition: int) -> dict[bytes, Record]:
+        """By key, tombstones included."""
+        batches = self._log.scan(self._parked.name, partition)
+        return {record.key: record async for batch in batches for record in batch if record.key is not None}
 
     async def _forget(self, lane: AnyLane, gone: Sequence[Due]) -> list[str]:
         """Their tombstones are on the log, so they are over, but a process died before it removed their references.
@@ -358,6 +367,11 @@ def _sort(due: Due, records: Iterable[Record | None], found: list[ParkedCopy], m
             found.append(living[0])
         elif None not in its:
             missing.append(due)
+
+
+def _is_removed(due: Due, record: Record) -> bool:
+    behind = record.partition == due.at.partition and record.offset > due.at.offset
+    return behind and record.value is None
 
 
 def _reference(work: Work, at: Coordinate, due_in_s: float, *, poll: bool) -> Reference:

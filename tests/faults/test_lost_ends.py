@@ -1,6 +1,7 @@
 """A log that loses its end, acknowledged as it was: what takes the place of the lost records is worked at, and what was
 parked there does not vanish. And transactions of senders."""
 
+import copy
 from typing import Any
 
 import pytest
@@ -105,6 +106,21 @@ async def test_an_offset_of_a_parked_copy_that_another_has_now_is_not_taken_for_
 
     assert [parse_dead_letter(each.headers).attempts for each in lost_letters(world)] == [0]
     assert world.outside.results()["b-0", "r"] == {"answered"}
+    assert await world.is_at_rest()
+
+
+@virtually
+async def test_what_a_failed_over_state_still_has_parked_is_over_if_its_copy_was_removed() -> None:
+    """The state lost its last second, in which the message ended: its row and reference are those of before."""
+    world = await with_one_parked(1)
+    former = copy.deepcopy(world.state)
+    await world.run(Fuse(), 120, until=lambda: world.outside.results() == answered("a-0"))
+    assert await world.is_at_rest()
+
+    world.state = former
+    await world.run(Fuse(), 120)
+    assert lost_letters(world) == []
+    assert world.outside.arrived("/answer") == ["a-0"]
     assert await world.is_at_rest()
 
 
