@@ -187,7 +187,7 @@ def _waiting(incident: Incident) -> str:
     of = {"callback": "result", "no_worker": "record", "lag": "record", "retention": "record"}.get(
         incident.kind, "message"
     )
-    if not incident.waiting:
+    if not incident.waiting or incident.kind == "head_of_line":
         return ""
     text = counted(incident.waiting, of, incident.facts.letters_more)
     return f"{text} {'waits' if incident.waiting == 1 and not incident.facts.letters_more else 'wait'}."
@@ -256,9 +256,8 @@ def _with_detail(what: str) -> Callable[[Incident, str], str]:
 def _head_of_line(one: Incident, since: str) -> str:
     facts = one.facts
     behind = "1 message waits" if one.waiting == 1 else f"{one.waiting:,} messages wait"
-    return (
-        f"{behind} at {one.party.name} behind {facts.message_id!r} of source {facts.source_id!r} {since}{_detail(one)}."
-    )
+    message = f"{facts.message_id!r} of source {facts.source_id!r}"
+    return f"{one.party.name}: {behind} behind {message} {since}{_detail(one)}."
 
 
 def _no_worker(one: Incident, since: str) -> str:
@@ -349,7 +348,9 @@ KINDS: Final[Mapping[Kind, KindRow]] = {
         "verify",
         "Verify",
     ),
-    "paused": KindRow("warning", "It is paused", _with_detail("{name} is paused"), "resume", "Resume"),
+    "paused": KindRow(
+        "warning", "It is paused", _with_detail("{name} is paused until an operator resumes it,"), "resume", "Resume"
+    ),
 }
 """By kind, in the order of urgency."""
 PATIENCE_S: Final[Mapping[Kind, float]] = {kind: row.patience_s for kind, row in KINDS.items()}

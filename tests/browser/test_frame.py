@@ -61,7 +61,7 @@ async def test_who_is_paused_is_told_at_once_and_resumed_with_a_button(dev: DevR
     await expect(page.get_by_text("Nothing needs you.")).to_be_visible()
     await dev.call("POST", "/v1/receivers/ci/pause")
     needed = page.get_by_role("listitem").filter(has=page.get_by_role("link", name="ci", exact=True))
-    await expect(needed).to_contain_text("ci is paused since")
+    await expect(needed).to_contain_text("paused until an operator resumes it")
     await needed.get_by_role("button", name="Resume").click()
     await expect(page.get_by_role("status")).to_contain_text("Resume: ci")
     await expect(page.get_by_text("Nothing needs you.")).to_be_visible()
