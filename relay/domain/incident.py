@@ -49,8 +49,10 @@ MOST: Final = 1_000
 HOLD_S: Final = 30.0
 """An incident resolves after it was not observed for so long; twice as long after each time that it was reopened."""
 LONGEST_HOLD_S: Final = 1_800.0
-_NO_HOLD: Final[frozenset[Kind]] = frozenset({"gone", "disabled", "configuration", "unverified", "paused"})
-"""Kinds that end by an action, and so do not flap."""
+_NO_HOLD: Final[frozenset[Kind]] = frozenset(
+    {"store_away", "gone", "disabled", "configuration", "unverified", "paused"}
+)
+"""Kinds that end by an action, or are smoothed where they are observed."""
 _SETTLING: Final[frozenset[Kind]] = frozenset({"no_worker", "lag", "warning"})
 """Kinds that occur for a moment whenever a process starts or ends: they count once they have lasted..."""
 SETTLE_S: Final = 10.0
@@ -235,12 +237,14 @@ def advance(before: Mapping[str, Incident], marks: Mapping[str, Marks], look: In
     parties = {one.party for one in seen.values()}
     after = {id: _observed(before.get(id), marks.get(id, NO_MARKS), one, now) for id, one in seen.items()}
     for id, incident in before.items():
-        if id in seen or _is_superseded(incident, parties) or not has_lasted(incident, look):
+        if id in seen or incident.kind in look.unseen:
+            after.setdefault(id, incident)
+            continue
+        if _is_superseded(incident, parties) or not has_lasted(incident, look):
             continue
         is_merged = (incident.party, incident.kind) in merged
         hold_s = 0.0 if is_merged else incident.hold_s
-        untouched = incident.kind in look.unseen and not is_merged
-        after[id] = incident if untouched else _absent(incident, marks.get(id, NO_MARKS), now, hold_s)
+        after[id] = _absent(incident, marks.get(id, NO_MARKS), now, hold_s)
     kept, left_out = bounded(after.values(), now)
     opened = [one for one in kept if _is_to_be_reported(one, look)]
     resolved = [one for one in kept if one.resolved_at is not None and _was_open(before.get(one.id)) and one.reported]
@@ -269,8 +273,11 @@ def has_lasted(one: Incident, look: IncidentLook) -> bool:
 
 
 def _is_superseded(one: Incident, parties: Collection[Party]) -> bool:
-    """Whether its cause is known better now, before its opening was published."""
-    return one.kind == "failing" and one.resolved_at is None and not one.reported and one.party in parties
+    """Whether it is forgotten, as its opening was not published: its cause is known better now, or it was a part that
+    recovered at once, as each start has."""
+    if one.reported or one.resolved_at is not None:
+        return False
+    return one.kind == "store_away" or (one.kind == "failing" and one.party in parties)
 
 
 def _is_to_be_reported(one: Incident, look: IncidentLook) -> bool:

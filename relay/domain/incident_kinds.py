@@ -254,10 +254,13 @@ def _with_detail(what: str) -> Callable[[Incident, str], str]:
 
 
 def _head_of_line(one: Incident, since: str) -> str:
-    facts = one.facts
+    return f"{one.party.name}: {behind_words(one)} {since}{_detail(one)}."
+
+
+def behind_words(one: Incident) -> str:
+    """How many wait behind which message."""
     behind = "1 message waits" if one.waiting == 1 else f"{one.waiting:,} messages wait"
-    message = f"{facts.message_id!r} of source {facts.source_id!r}"
-    return f"{one.party.name}: {behind} behind {message} {since}{_detail(one)}."
+    return f"{behind} behind {one.facts.message_id!r} of source {one.facts.source_id!r}"
 
 
 def _no_worker(one: Incident, since: str) -> str:

@@ -131,7 +131,6 @@ async def test_a_state_that_is_away_is_published_by_the_process_that_looked_last
     assert rig.published == [("incident.opened", "store_away", "state")]
     rig.state.away, rig.trouble["state"] = False, None
     await rig.look()
-    await rig.look(HOLD_S)
     assert rig.published[1:] == [("incident.resolved", "store_away", "state")]
     assert incident_id(Party("relay", "state"), "store_away") in (await rig.state.incidents()).incidents
 

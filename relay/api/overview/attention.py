@@ -5,7 +5,7 @@ from typing import Final
 from urllib.parse import quote
 
 from relay.domain.incident import Facts, Incident, Kind, Marks, Observation, Party, new_incident, state_of
-from relay.domain.incident_kinds import KINDS, action, cause, replay_selection, summary
+from relay.domain.incident_kinds import KINDS, action, behind_words, cause, replay_selection, summary
 from relay.domain.timestamps import rfc3339
 from relay.schema.messages import MessageRef
 from relay.schema.overview import ActionView, AlertKind, AttentionView, HistoryNowView
@@ -55,7 +55,7 @@ def attention_of(one: Incident, now: float) -> AttentionView:
         "severity": KINDS[one.kind].severity,
         "subject": f"{one.party.name}/callback" if _is_of_callback(one) else one.party.name,
         "since": None if kind == "part_away" else rfc3339(one.opened_at),
-        "detail": one.facts.detail if kind in _PLAIN and one.facts.detail else summary(one, now),
+        "detail": _detail(one, kind, now),
         "action": _action(one),
         "message": None if about is None else MessageRef(source_id=about.source_id, message_id=about.message_id),
         "incident": one.id,
@@ -63,6 +63,12 @@ def attention_of(one: Incident, now: float) -> AttentionView:
         "label": mend.label,
         "page": mend.href,
     }
+
+
+def _detail(one: Incident, kind: AlertKind, now: float) -> str:
+    if one.kind == "head_of_line":
+        return f"{behind_words(one)}: {one.facts.detail}"
+    return one.facts.detail if kind in _PLAIN and one.facts.detail else summary(one, now)
 
 
 def _is_of_callback(one: Incident) -> bool:
