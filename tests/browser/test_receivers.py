@@ -12,6 +12,7 @@ from relay.sink import Sink
 from tests.browser.conftest import Visiting
 from tests.browser.dev_relay import DevRelay
 from tests.browser.visitor import NARROW, Visitor
+from tests.servers.asking import until
 
 KEY = "the key of an administrator"
 HOSTILE = "<img src=x onerror=alert(1)>\x1b[31m"
@@ -64,11 +65,26 @@ async def test_only_a_right_key_gets_in_and_who_logs_out_is_out(tmp_path: Path, 
         await heading(visitor, "Log in")
 
 
+async def until_counted(dev: DevRelay, *names: str) -> None:
+    """Return when the statistics of these receivers have an attempt: they are stored some seconds later."""
+
+    async def look() -> bool:
+        return all([(await dev.call("GET", f"/v1/receivers/{name}/stats"))["attempts"] > 0 for name in names])
+
+    await until(look)
+
+
 async def test_the_list_shows_how_each_is_and_is_narrowed(tmp_path: Path, visiting: Visiting) -> None:
     async with relay_with_receivers(tmp_path) as dev, visiting(dev.url) as visitor:
+        await dev.send("shop", "m-2", to="gone")
+        await until_counted(dev, "ci", "gone")
         await log_in(visitor, "/ui/receivers")
         rows = visitor.page.locator("tbody tr")
-        await expect(rows.filter(has_text="ci").first).to_contain_text("healthy")
+        await expect(rows.filter(has=visitor.page.get_by_role("link", name="ci")).first).to_contain_text("healthy")
+        refusing = rows.filter(has=visitor.page.get_by_role("link", name="gone"))
+        await expect(refusing).to_contain_text("0 %")
+        await expect(refusing.locator(".pill.bad")).not_to_have_count(0)
+        await expect(refusing.locator(".good")).to_have_count(0)
         await visitor.page.get_by_label("Owner").fill("globex")
         await press(visitor, "Filter")
         await expect(rows).to_have_count(1)
