@@ -68,7 +68,7 @@ async def test_what_is_sent_in_an_ended_session_is_done_after_the_log_in(tmp_pat
         await dev.receiver("ci", "https://127.0.0.1:9/")
         await log_in(visitor, "/ui/receivers/ci")
         await page.locator("summary", has_text="Pause").click()
-        await page.get_by_label("Why").fill("a broken disk")
+        await page.get_by_label("Reason").fill("a broken disk")
         await end_session(dev, visitor)
         await press(visitor, "Pause")
         await expect(page.get_by_role("status")).to_contain_text("Nothing was changed")

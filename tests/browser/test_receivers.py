@@ -103,7 +103,7 @@ async def test_what_is_done_about_a_receiver_is_done_by_the_api(tmp_path: Path, 
 
         await visitor.open("/ui/receivers/ci")
         await visitor.page.locator("summary", has_text="Pause").click()
-        await visitor.page.get_by_label("Why").fill(HOSTILE)
+        await visitor.page.get_by_label("Reason").fill(HOSTILE)
         await press(visitor, "Pause")
         await expect(visitor.page.get_by_role("status")).to_contain_text("ci is paused.")
         held = (await dev.call("GET", "/v1/receivers/ci"))["hold"]
