@@ -5,7 +5,7 @@ answered. So it is something that can be copied, and a crash can come between an
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
 from typing import TYPE_CHECKING, Any, Final, Literal, TypeVar
 
 from relay.config.settings import Settings
@@ -129,6 +129,17 @@ class _Port:
         return call
 
 
+class _LogPort(_Port):
+    async def scan(self, *arguments: Any, **named: Any) -> AsyncIterator[Any]:
+        """One call."""
+
+        async def all_of(*arguments: Any, **named: Any) -> list[Any]:
+            return [batch async for batch in self._implementation().scan(*arguments, **named)]
+
+        for batch in await CALLS.make(all_of, arguments, named):
+            yield batch
+
+
 def finished(call: Coroutine[Any, Any, T]) -> T:
     """The result of a coroutine that waits for nobody."""
     try:
@@ -147,7 +158,7 @@ def client() -> MemoryLog:
 
 
 STATE: Final[Any] = _Port(lambda: HERE.world.state)
-LOG: Final[Any] = _Port(client)
+LOG: Final[Any] = _LogPort(client)
 OBSERVER: Final = Observer()
 PATIENCE: Final = Patience(HERE, OBSERVER)
 
