@@ -259,7 +259,7 @@ def _steady(before: Mapping[str, Incident], observations: Sequence[Observation])
     held = {one.party for one in observations if one.kind == "head_of_line"}
     for one in observations:
         known = stuck.get(one.party)
-        if one.kind != "failing" or one.facts.condition or known is None or one.party in held:
+        if one.kind not in ("failing", "wrong_url") or one.facts.condition or known is None or one.party in held:
             yield one
         else:
             yield Observation(known.kind, one.party, one.last, known.scope, waiting=known.waiting, facts=known.facts)

@@ -105,7 +105,7 @@ def _is_cause(endpoint: Observation | None) -> bool:
     if endpoint is None:
         return True
     facts = endpoint.facts
-    return endpoint.kind == "failing" and facts.condition == "" and facts.status in _OF_MESSAGE
+    return endpoint.kind in ("failing", "wrong_url") and not facts.condition and facts.status in _OF_MESSAGE
 
 
 def _refined(one: Observation, letters: Sequence[Observation]) -> Observation:
