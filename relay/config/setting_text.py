@@ -19,6 +19,10 @@ SECRET_SETTINGS: Final = frozenset(
         "session_secret",
         "secrets_key",
         "sentry_dsn",
+        "notice_slack_url",
+        "notice_smtp_url",
+        "notice_pagerduty_key",
+        "notice_owners",
         "egress_proxy",
     }
 )

@@ -11,7 +11,7 @@ import hashlib
 import hmac
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import lru_cache
 from typing import Final, NamedTuple, TypedDict
 from urllib.parse import urlsplit
@@ -124,8 +124,8 @@ def verify_message(
     digest = named.get("content-digest", "")
     if max(map(len, given)) > _MOST_HEADER or not hmac.compare_digest(digest.encode(), content_digest(body).encode()):
         return False
-    values = dict(_VALUE.findall(given[1]))
-    for label, parameters, names, rest in _INPUT.findall(given[0]):
+    values = dict(_members(_VALUE, given[1]))
+    for label, parameters, names, rest in _members(_INPUT, given[0]):
         found = _Given.of(parameters, names, rest, values.get(label, ""))
         if found is None or not (_REQUIRED.issubset(found.names) and is_recent(found.created, now, tolerance_s)):
             continue
@@ -135,6 +135,14 @@ def verify_message(
         if any(_is_by(secret, found, base) for secret in secrets):
             return True
     return False
+
+
+def _members(pattern: re.Pattern[str], text: str) -> Iterator[tuple[str, ...]]:
+    """The groups of each member of a dictionary (RFC 8941), up to the first that is another one."""
+    at = 0
+    while (found := pattern.match(text, at)) is not None and found.end() > at:
+        yield found.groups("")
+        at = found.end()
 
 
 class _Given(NamedTuple):

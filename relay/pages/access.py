@@ -77,7 +77,7 @@ class KeysPage(Page):
         )
 
 
-class AuditPage(Page):
+class AuditTrailPage(Page):
     """A line for each change, the newest first."""
 
     nav = Nav("Audit", "/ui/audit")

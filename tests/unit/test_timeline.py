@@ -30,7 +30,14 @@ def message(*deliveries: dict[str, Any]) -> MessageView:
 
 
 def delivery(**more: Any) -> dict[str, Any]:
-    usual = {"receiver": "ci", "status": "arrived", "generation": 0, "attempts": 1, "next_attempt_at": None}
+    usual = {
+        "receiver": "ci",
+        "status": "arrived",
+        "state": "queued",
+        "generation": 0,
+        "attempts": 1,
+        "next_attempt_at": None,
+    }
     rest = dict.fromkeys(("waiting_for", "last_status", "reason", "detail", "advice", "answer", "callback"))
     return usual | rest | more
 
