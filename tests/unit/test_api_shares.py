@@ -151,8 +151,10 @@ class Loses(Shares):
 class Unfair(FairShare):
     """A caller may take all."""
 
-    def _may_have_more(self, seats: int) -> bool:
-        return self._free > 0
+    def take(self, party: str) -> bool:
+        has_place = self._free > 0
+        self._free -= has_place
+        return has_place
 
 
 @pytest.mark.parametrize("planted", [NoReserve, ReserveForAll, Forgetful, Loses])

@@ -19,6 +19,7 @@ def message(*deliveries: dict[str, Any]) -> MessageView:
         "source_id": "github",
         "message_id": "m-1",
         "status": "arrived",
+        "state": "queued",
         "received_at": NOON.format("0.000"),
         "deliveries": list(deliveries),
         "webhook_id": "msg_1",
@@ -30,15 +31,10 @@ def message(*deliveries: dict[str, Any]) -> MessageView:
 
 
 def delivery(**more: Any) -> dict[str, Any]:
-    usual = {
-        "receiver": "ci",
-        "status": "arrived",
-        "state": "queued",
-        "generation": 0,
-        "attempts": 1,
-        "next_attempt_at": None,
-    }
-    rest = dict.fromkeys(("waiting_for", "last_status", "reason", "detail", "advice", "answer", "callback"))
+    usual = {"receiver": "ci", "status": "arrived", "state": "queued", "generation": 0, "attempts": 1}
+    rest = dict.fromkeys(
+        ("next_attempt_at", "waiting_for", "last_status", "reason", "detail", "advice", "answer", "callback")
+    )
     return usual | rest | more
 
 
