@@ -124,7 +124,7 @@ def verify_message(
     digest = named.get("content-digest", "")
     if max(map(len, given)) > _MOST_HEADER or not hmac.compare_digest(digest.encode(), content_digest(body).encode()):
         return False
-    values = {label: value for label, value in _members(_VALUE, given[1])}
+    values = {found[0]: found[1] for found in _members(_VALUE, given[1])}
     for label, parameters, names, rest in _members(_INPUT, given[0]):
         found = _Given.of(parameters, names, rest, values.get(label, ""))
         if found is None or not (_REQUIRED.issubset(found.names) and is_recent(found.created, now, tolerance_s)):
