@@ -269,7 +269,7 @@ def _before(query: Query) -> int | None:
     return int(text)
 
 
-class _Filter(NamedTuple):
+class _AuditFilter(NamedTuple):
     """A None does not restrict."""
 
     who: str | None = None
@@ -285,7 +285,7 @@ class _Filter(NamedTuple):
         )
 
 
-_ALL: Final = _Filter()
+_ALL: Final = _AuditFilter()
 
 
 class AuditResource:
@@ -327,7 +327,7 @@ class AuditResource:
         A line for each request that changed something, was refused for its rights, or failed in between. Lines are kept
         on the topic `audit`, usually for 90 days. With a filter, a page may be short or empty, and still have a cursor.
         """
-        wanted = _Filter(who, what, whom)
+        wanted = _AuditFilter(who, what, whom)
         found, read_to = await _newest(self._log, self._topics, limit + 1, cursor, wanted)
         items = [line for _, line in found[:limit]]
         following = str(found[limit - 1][0]) if len(found) > limit else read_to
@@ -341,7 +341,7 @@ async def newest_lines(log: Log, topics: Topics, most: int) -> list[AuditLine]:
 
 
 async def _newest(
-    log: Log, topics: Topics, most: int, before: int | None, wanted: _Filter
+    log: Log, topics: Topics, most: int, before: int | None, wanted: _AuditFilter
 ) -> tuple[list[tuple[int, AuditLine]], str | None]:
     """With their offsets; and the cursor of the lines that were not read, None if all of them were."""
     topic = topics.audit

@@ -98,7 +98,7 @@ async def test_operators_hear_of_all_and_owners_of_their_own(tmp_path: Path, sin
         assert (code, "to-shut" in output) == (0, True), output
         gone = next(each for each in sinks["ops"].received if each.event_type == "receiver.gone")
         code, output = await relay(dev, "status", "relay", gone.message_id)
-        assert (code, "ops       done" in output) == (0, True), output
+        assert (code, "ops       delivered" in output) == (0, True), output
         assert Counter(each["type"] for each in _told(sinks["acme"]) if not _is_incident(each)) == {
             "receiver.offline": 2,
             "receiver.back": 1,
