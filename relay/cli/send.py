@@ -368,6 +368,8 @@ async def _example(event: str, client: AsyncRelay) -> Sample:
         if error.status != 404:
             raise
         raise UserError(f"{error.detail} Known samples: {', '.join(names())}") from None
+    except ClientError:
+        return load(event)  # which says that there is no such sample
     for version in reversed(found["versions"]):
         if version["examples"]:
             return Sample(event, event, msgspec.json.encode(version["examples"][0]))
