@@ -83,6 +83,7 @@ HOP: Final = (
     HeaderSpec("relay-wait", "Seconds for which a request waits for the answer.", _NUMBER),
     HeaderSpec("relay-order-key", "Digest of the value that it is in order by.", {"pattern": "^[0-9a-f]{24}$"}),
     HeaderSpec("relay-keep", "JSON of the values that the source keeps of the message for its callback."),
+    HeaderSpec("relay-sealed", "The value is encrypted for its receiver.", _TRUE),
     HeaderSpec("relay-status-chain", "JSON of the status steps so far: the current one, and what later ones need."),
     HeaderSpec("relay-receiver-life", "Which registration of the receiver's name it is for."),
 )

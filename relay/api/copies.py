@@ -13,6 +13,7 @@ from relay.api.incoming import as_incoming, is_structured
 from relay.api.messages import RATE, MessagesResource
 from relay.api.problems import (
     INVALID_JSON,
+    INVALID_PAYLOAD,
     NO_RECEIVER,
     OVER_QUOTA,
     PAYLOAD_GONE,
@@ -64,7 +65,7 @@ class CopiesResource:
         ),
         problems=(
             *(NO_RECEIVER, RESERVED_SOURCE, UNKNOWN_RECEIVER, UNFIT_ID, OVER_QUOTA),
-            *(INVALID_JSON, PAYLOAD_GONE),
+            *(INVALID_JSON, INVALID_PAYLOAD, PAYLOAD_GONE),
         ),
         example=Example(202, path={"source_id": "github", "message_id": "sent-1"}, body={"payload": "{}"}),
     )

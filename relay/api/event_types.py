@@ -88,7 +88,7 @@ class EventTypesResource:
         id="putEventType",
         noun=_NOUN,
         parameters=(_TYPE,),
-        body=json_of(EventTypeEntry),
+        body=json_of(EventTypeEntry, required=False),
         most_bytes=_MOST_BYTES,
         answers=(DocumentedResponse(200, "In effect here, and everywhere within 2 s.", json_of(EventTypeView)),),
         problems=(INVALID_EVENT_TYPE, TOO_MANY_EVENT_TYPES),

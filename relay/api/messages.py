@@ -15,6 +15,7 @@ from relay.api.intake import AcceptedMessage, IncomingMessage, Intake, Repeated
 from relay.api.problems import (
     ID_CONFLICT,
     INVALID_JSON,
+    INVALID_PAYLOAD,
     NO_RECEIVER,
     NOT_FOUND,
     OVER_QUOTA,
@@ -247,7 +248,7 @@ class MessagesResource:
             ),
             ANSWERED,
         ),
-        problems=(*_PROBLEMS, ID_CONFLICT, INVALID_JSON, ANSWER_GONE, *FAILURES),
+        problems=(*_PROBLEMS, ID_CONFLICT, INVALID_JSON, INVALID_PAYLOAD, ANSWER_GONE, *FAILURES),
         example=Example(
             202,
             path={"source_id": "github"},

@@ -5,6 +5,7 @@ from typing import Any
 from urllib.parse import quote
 
 import pytest
+from playwright.async_api import expect
 
 from tests.browser.conftest import Visiting
 from tests.browser.hostile import CORPUS
@@ -86,7 +87,7 @@ def page_of(ids: Mapping[str, str]) -> str:
 async def shape_of(visitor: Visitor, page: str) -> dict[str, Any]:
     assert (await visitor.open(page)).status == 200
     await visitor.page.wait_for_load_state("domcontentloaded")
-    await visitor.page.wait_for_function("document.querySelector('.loading') === null")  # parts that come later
+    await expect(visitor.page.locator(".loading")).to_have_count(0)  # parts that come later
     await visitor.page.mouse.move(300, 300)
     found: dict[str, Any] = await visitor.page.evaluate(SHAPE)
     return found

@@ -13,6 +13,7 @@ from relay.domain.batches import batches
 from relay.domain.errors import StateUnavailable
 from relay.domain.hold import Hold
 from relay.domain.identity import DeliveryId, MessageId
+from relay.domain.incident import PersonMark
 from relay.domain.quota import Quota
 from relay.domain.statistics import NUMBERS, Counted
 from relay.log.port import Coordinate, TopicPartition
@@ -228,6 +229,11 @@ def calls() -> Iterator[Call]:
         Coordinate("failed_messages", partition, n) for partition in (1, 2) for n in range(MOST_LISTED // 2 + 100)
     ]
     failed = [FailedEntry("ci", at, CLOCK.now + at.offset, "gone", *IDS[at.offset]) for at in letters]
+    yield call("last_attempts", owners)
+    for owner in owners[:100]:
+        yield call("mark_incident", owner, "acknowledge", PersonMark(CLOCK.now, SOURCE, CLOCK.now))
+    yield call("incidents")
+    yield call("keep_incidents", [], owners)
     yield call("index_failed", failed)
     yield call("failed", "ci", limit=20)
     yield call("drop_failed", failed)

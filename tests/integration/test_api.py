@@ -23,10 +23,14 @@ from tests.integration.api_rig import PAYLOAD_CAP, Rig, document, problem, runni
 
 CI = "/v1/sources/app/messages?receiver=ci"
 BINARY = bytes(range(256)) * 4
-FIELDS = ["source_id", "message_id", "webhook_id", "type", "status", "received_at", "at", "duplicate", "deliveries"]
+FIELDS = [
+    *("source_id", "message_id", "webhook_id", "type", "status", "state"),
+    *("received_at", "at", "duplicate", "deliveries"),
+]
 DELIVERY_FIELDS = [
     "receiver",
     "status",
+    "state",
     "generation",
     "attempts",
     "next_attempt_at",

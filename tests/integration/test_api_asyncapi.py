@@ -50,6 +50,7 @@ FULL = Hop(
     order="0123456789abcdef01234567",
     life="7-1767225600",
     keep='{"sha":"0a1"}',
+    sealed=True,
     chain='{"step":1}',
 )
 EVERYTHING = Message(

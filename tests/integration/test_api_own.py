@@ -50,7 +50,9 @@ async def test_how_an_answer_comes_back_is_no_matter_of_the_receivers() -> None:
         assert [view["answer"]["body"] for view in views] == ["fine", "fine"]
         under_way = {"status": "pending", "attempts": None, "last_status": None, "detail": None}
         assert views[0]["callback"] == under_way | {"attempts": 0}
-        assert views[1] == views[0] | {"callback": under_way, "waiting_for": None, "advice": None}
+        assert views[1] == views[0] | {"callback": under_way, "state": "returning"} | dict.fromkeys(
+            ("waiting_for", "advice")
+        )
 
 
 async def test_while_memory_is_lost_nothing_tells_more_than_otherwise() -> None:
