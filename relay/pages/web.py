@@ -242,8 +242,6 @@ def _finish(visit: Visit, response: web.StreamResponse) -> None:
         # the cookies of a session are not sent with requests of other sites, so none of them can measure our pages
         response.enable_compression(web.ContentCoding.gzip)
     response.headers.setdefault("Cache-Control", "no-store")
-    if response.content_type == "text/html" and "gzip" in request.headers.get("Accept-Encoding", ""):
-        response.enable_compression(web.ContentCoding.gzip)
     response.headers.setdefault("Content-Security-Policy", _POLICY + (" ".join(visit.frame_ancestors) or "'none'"))
 
 
