@@ -1,14 +1,12 @@
 """The catalogue of event types that this process has read from `receiver_config`."""
 
-import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Mapping
-from contextlib import suppress
 from typing import Final
 
-from relay.control.keys import REACH_S
+from relay.control.keys import append_and_reach
 from relay.domain.control_key import ControlKey
-from relay.domain.errors import InvalidRecord, LogUnavailable, RelayError
+from relay.domain.errors import InvalidRecord, RelayError
 from relay.domain.event_schema import PayloadFault, payload_fault
 from relay.domain.event_type import MOST_TYPES, EventTypeEntry, decode_event_type, encode_event_type
 from relay.log.port import Log, NewRecord, Record
@@ -65,7 +63,7 @@ class Catalogue:
 
     async def put(self, name: str, entry: EventTypeEntry) -> None:
         """Declare a type, or replace its entry. Raises TooManyTypes."""
-        if self.types.get(name) is None and len(self.types.names()) >= MOST_TYPES:
+        if self.types.get(name) is None and len(self.types.all()) >= MOST_TYPES:
             raise TooManyTypes(f"the catalogue has {MOST_TYPES} event types; remove some")
         await self._write(name, encode_event_type(entry))
 
@@ -73,7 +71,5 @@ class Catalogue:
         await self._write(name, None)
 
     async def _write(self, name: str, value: bytes | None) -> None:
-        [at] = await self._log.append([NewRecord(self._topic, ControlKey("event-type", name).encode(), value)])
-        with suppress(TimeoutError, LogUnavailable):
-            async with asyncio.timeout(REACH_S):
-                await self._reach(at.offset + 1)
+        record = NewRecord(self._topic, ControlKey("event-type", name).encode(), value)
+        await append_and_reach(self._log, self._reach, [record])

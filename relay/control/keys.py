@@ -4,7 +4,7 @@ them, and ends their sessions, by records there."""
 import asyncio
 import logging
 import secrets
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from typing import Final, NamedTuple
@@ -168,6 +168,14 @@ REACH_S: Final = 2.0
 Random = Callable[[int], bytes]
 
 
+async def append_and_reach(log: Log, reach: Callable[[int], Awaitable[None]], records: Sequence[NewRecord]) -> None:
+    """Append `records`, which are in effect then; returns once this process has read them, or after `REACH_S`."""
+    last = (await log.append(records))[-1]
+    with suppress(TimeoutError, LogUnavailable):
+        async with asyncio.timeout(REACH_S):
+            await reach(last.offset + 1)
+
+
 class TooManyKeys(RelayError):
     """The limit of keys, or of a key's secrets, is reached."""
 
@@ -270,7 +278,4 @@ class KeyService:
         return NewRecord(self._topic, key.encode(), value)
 
     async def _append(self, *records: NewRecord) -> None:
-        last = (await self._log.append(records))[-1]
-        with suppress(TimeoutError, LogUnavailable):
-            async with asyncio.timeout(REACH_S):
-                await self._reach(last.offset + 1)
+        await append_and_reach(self._log, self._reach, records)
