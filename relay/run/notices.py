@@ -30,13 +30,12 @@ def _owner_of(context: ProcessContext) -> Callable[[Incident], str | None]:
 
 
 def _recipients(settings: Settings, transport: Transport) -> Iterator[Recipient]:
-    given = settings
     operator = OwnerNotices(
-        None if given.notice_slack_url is None else given.notice_slack_url.get_secret_value(),
-        given.notice_email_to,
-        None if given.notice_pagerduty_key is None else given.notice_pagerduty_key.get_secret_value(),
-        given.notice_quiet_hours,
-        given.notice_digest,
+        None if settings.notice_slack_url is None else settings.notice_slack_url.get_secret_value(),
+        settings.notice_email_to,
+        None if settings.notice_pagerduty_key is None else settings.notice_pagerduty_key.get_secret_value(),
+        settings.notice_quiet_hours,
+        settings.notice_digest,
     )
     yield _recipient(settings, transport, operator, None)
     for owner, wanted in owners_of(settings.notice_owners).items():
