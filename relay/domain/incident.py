@@ -5,6 +5,7 @@ of the state it is opened again by the next observation. Its id names the cause 
 to it stays valid when it is reopened. An occurrence is named by `opened_at`.
 """
 
+import base64
 import hashlib
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -64,7 +65,6 @@ SAME_S: Final = 60.0
 KEPT_S: Final = 7 * 86_400.0
 """Of a resolved incident."""
 _ID_BYTES: Final = 10
-_BASE32: Final = "abcdefghijklmnopqrstuvwxyz234567"
 
 
 class Party(NamedTuple):
@@ -170,8 +170,7 @@ NO_MARKS: Final = Marks()
 def incident_id(party: Party, kind: Kind, scope: str = "") -> str:
     """The id of this cause, the same in every process and after a loss of the state."""
     digest = hashlib.sha256("\0".join((party.type, party.name, kind, scope)).encode(errors="replace")).digest()
-    bits = int.from_bytes(digest[:_ID_BYTES])
-    return "inc_" + "".join(_BASE32[bits >> shift & 31] for shift in range(_ID_BYTES * 8 - 5, -1, -5))
+    return "inc_" + base64.b32encode(digest[:_ID_BYTES]).decode().lower()
 
 
 def state_of(incident: Incident, marks: Marks = NO_MARKS) -> State:

@@ -25,6 +25,16 @@ def origin_of(url: str) -> tuple[str, str | None, int | None]:
     return parts.scheme, parts.hostname, parts.port or _DEFAULT_PORTS.get(parts.scheme)
 
 
+def host_of(url: str) -> str:
+    """Host and port of a URL, without a user name; empty if it cannot be read."""
+    try:
+        parts = urlsplit(url)
+        host = parts.hostname or ""
+        return f"{host}:{parts.port}" if parts.port is not None else host
+    except ValueError:
+        return ""
+
+
 def joined_url(base: str, value: str) -> str | None:
     """The absolute URL of `value`, which may be relative to `base`, without its fragment.
 

@@ -4,7 +4,6 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from math import isinf
 from typing import Final
-from urllib.parse import urlsplit
 
 from msgspec import structs
 
@@ -12,6 +11,7 @@ from relay.domain.incident import MOST_RECEIVERS, Facts, Kind, Observation, Part
 from relay.domain.incident_kinds import kind_of_attempt, kind_of_letter, party_of_letter, result_words
 from relay.domain.reasons import DISCARDED
 from relay.domain.receiver import Endpoint
+from relay.domain.urls import host_of
 from relay.incidents.stuck import StuckLine
 from relay.log.checks import RISK
 from relay.state.lanes import LaneNow
@@ -208,7 +208,7 @@ def _of_lag(rows: Rows, explained: set[Party]) -> Iterator[Observation]:
 
 def _of_endpoint(seen: EndpointSeen, now: float) -> Iterator[Observation]:
     """At most one cause: the reason why nothing is sent, or why attempts fail."""
-    health, party, last = seen.health, seen.party, _failed(seen.last)
+    health, party, last = seen.health, seen.party, failure_of(seen.last)
     held = _held_kind(seen)
     failing = health.failing_for_s > 0 or health.breaker != "closed" or health.failures > 0
     kind = kind_of_attempt(last.status, last.failure) if last is not None else "failing"
@@ -256,23 +256,13 @@ def _condition(seen: EndpointSeen) -> str:
     return f"its circuit breaker is {health.breaker.replace('_', ' ')}"
 
 
-def _failed(last: LastAttempt | None) -> LastAttempt | None:
+def failure_of(last: LastAttempt | None) -> LastAttempt | None:
     """The latest attempt, unless it succeeded."""
     return None if last is None or (last.status is not None and last.status < 300) else last
 
 
 def _is_recent(last: LastAttempt | None, now: float) -> bool:
     return last is not None and (last.status is None) and now - last.at < LETTERS_S
-
-
-def host_of(url: str) -> str:
-    """Host and port of a URL, without a user name; empty if it cannot be read."""
-    try:
-        parts = urlsplit(url)
-        host = parts.hostname or ""
-        return f"{host}:{parts.port}" if parts.port is not None else host
-    except ValueError:
-        return ""
 
 
 def _of_stuck(now: float) -> Callable[[StuckLine], Observation]:

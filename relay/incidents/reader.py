@@ -15,7 +15,7 @@ from relay.domain.incident import URGENCY, IncidentLook
 from relay.domain.incident_kinds import PATIENCE_S
 from relay.domain.receiver import Endpoint
 from relay.domain.topics import Topics
-from relay.incidents.observations import EndpointSeen, LetterGroup, Rows, groups_of, observations
+from relay.incidents.observations import EndpointSeen, LetterGroup, Rows, failure_of, groups_of, observations
 from relay.incidents.stuck import stuck_lines
 from relay.log.port import Coordinate, Log, Record, read_each
 from relay.state.lanes import LaneNow
@@ -206,8 +206,7 @@ def _newest_of(record: Record | None) -> NewestLetter | None:
 def _may_matter(health: EndpointHealth, last: LastAttempt | None, verified: bool) -> bool:
     """Whether it may be part of a cause; most endpoints are not."""
     is_well = health.breaker == "closed" and health.failures == 0 and not health.failing_for_s and verified
-    succeeded = last is None or (last.status is not None and last.status < 300)
-    return not (is_well and succeeded and health.hold is None and health.paused_for_s == 0)
+    return not (is_well and failure_of(last) is None and health.hold is None and health.paused_for_s == 0)
 
 
 def _wrong(parts: Mapping[str, str | None]) -> dict[str, str]:

@@ -3,12 +3,12 @@
 import asyncio
 from collections.abc import Mapping
 from typing import Final, Literal, TypedDict, cast
-from urllib.parse import urlsplit
 
 from aiohttp import web
 
 from relay.client import ApiError
 from relay.client.http import path
+from relay.domain import urls
 from relay.pages import spark
 from relay.pages.page import Nav, Page, PageRoutes
 from relay.pages.receiver_form import COMMON, NEW_FIELDS, credentials_of, given_anew, settings_of, shown, wanted_of
@@ -26,14 +26,8 @@ _CHANGED: Final = "It was changed meanwhile. Here is how it is now, with what yo
 
 
 def host_of(url: str | None) -> str:
-    """Its origin; the page of the receiver has the whole URL."""
-    if url is None:
-        return ""
-    try:
-        parts = urlsplit(url)
-        return f"{parts.hostname or ''}{f':{parts.port}' if parts.port else ''}" or url
-    except ValueError:
-        return url
+    """Its host and port; the page of the receiver has the whole URL."""
+    return "" if url is None else urls.host_of(url) or url
 
 
 class ReceiverFilters(TypedDict, total=False):

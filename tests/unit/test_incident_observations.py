@@ -11,6 +11,7 @@ from relay.domain.coordinate import Coordinate
 from relay.domain.hold import Hold
 from relay.domain.incident import Incident, IncidentLook, Observation, Party, advance
 from relay.domain.receiver import Endpoint
+from relay.domain.urls import host_of
 from relay.incidents.observations import (
     LAG_S,
     LETTERS_S,
@@ -18,7 +19,6 @@ from relay.incidents.observations import (
     LetterGroup,
     Rows,
     groups_of,
-    host_of,
     observations,
     text,
 )
