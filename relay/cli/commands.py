@@ -35,7 +35,7 @@ COMMANDS: Final = {
     "tail": ("relay.cli.tail", "Show events as they happen, until Ctrl-C."),
     "top": ("relay.cli.top", "Show rates, lag and failures of each stage and receiver, as they change."),
     "topics": ("relay.cli.topics", "Create the topics, or describe them."),
-    "trigger": ("relay.cli.send", "Send sample events."),
+    "trigger": ("relay.cli.trigger", "Send sample events."),
     "version": ("relay.cli.group", "Print the version."),
     "worker": ("relay.cli.run", "Run one worker on Kafka and Redis."),
 }

@@ -13,9 +13,10 @@ import aiohttp
 import msgspec
 
 from relay.client.call import Asyncio, Blocking, Iteration, Loop, M, Method, Resource, every, route
+from relay.client.endpoints import Receivers, Sources
 from relay.client.errors import ApiError, ClientError, RelayUnreachable, WaitTimeout
 from relay.client.http import JSON, Http, Response, decoded, path
-from relay.client.resources import EventTypes, Failed, Incidents, Keys, Messages, Receivers, Replays, Sessions, Sources
+from relay.client.resources import EventTypes, Failed, Incidents, Keys, Messages, Replays, Sessions
 from relay.client.sse import ServerSentEvent
 from relay.domain.forwarding import PREFIX
 from relay.schema.attempts import AttemptItem

@@ -15,29 +15,13 @@ from relay.schema.event_types import EventTypePage, EventTypeView
 from relay.schema.incidents import IncidentDetail, IncidentPage, IncidentView
 from relay.schema.keys import KeyPage, KeyView, NewKey
 from relay.schema.messages import MessageItem, MessagePage, MessageView
-from relay.schema.receivers import (
-    EndpointView,
-    NewReceiverView,
-    ReceiverHealthView,
-    ReceiverItem,
-    ReceiverPage,
-    ReceiverView,
-    RemovalView,
-    RotatedView,
-    TriedView,
-)
 from relay.schema.replays import JobPage, JobView, OneView, PreviewView
 from relay.schema.sessions import EndedSession, NewSession, SessionView
-from relay.schema.sources import NewSourceView, RotatedSourceView, SourceItem, SourcePage, SourceRemovalView, SourceView
-from relay.schema.statistics import LastResponseDetail, StatsView
-from relay.schema.trials import TrialView, TryView
 
 _MESSAGE = "/v1/sources/{source}/messages/{id}"
 _DELIVERY = _MESSAGE + "/deliveries/{receiver}"
 _EVENT_TYPE = "/v1/event-types/{type}"
 _LETTER = "/v1/failed/{partition}/{offset}"
-_RECEIVER = "/v1/receivers/{name}"
-_SOURCE = "/v1/sources/{source}"
 _INCIDENT = "/v1/incidents/{id}"
 
 
@@ -211,178 +195,6 @@ class Replays(Resource[M]):
     @route("POST", "/v1/replays/{id}/stop", safe=True)
     def stop(self, id: str) -> JobView:
         """Stop a job. Messages that it has sent stay sent."""
-
-
-class Receivers(Resource[M]):
-    """The receivers of the relay: `AsyncRelay.receivers`. Their fields are those of receivers.yaml.
-
-    `etag`: only if the receiver is still that version; otherwise ApiError with status 412.
-    """
-
-    @route("GET", _RECEIVER)
-    def get(self, name: str) -> ReceiverHealthView:
-        """Settings and health of a receiver."""
-
-    @route("GET", "/v1/receivers")
-    def page(
-        self,
-        *,
-        owner: str | None = None,
-        label: Iterable[str] = (),
-        state: Iterable[str] = (),
-        declared_by: Literal["file", "api"] | None = None,
-        prefix: str | None = None,
-        lane: Literal["dedicated", "shared"] | None = None,
-        traffic: bool = False,
-        limit: int | None = None,
-        cursor: str | None = None,
-    ) -> ReceiverPage:
-        """All receivers, in the order of their names: one page. `label`: `name` or `name=value`; all of several."""
-
-    list = every(page, ReceiverItem)
-
-    @route("POST", "/v1/receivers")
-    def create(self, /, name: str, post_endpoint: str | None = None, **fields: object) -> NewReceiverView:
-        """Register a receiver. Without a `secret`, one is made: it is in this response only."""
-
-    @route("PATCH", _RECEIVER)
-    def update(self, name: str, changes: Mapping[str, object], *, etag: str | None = None) -> ReceiverView:
-        """Change some fields: a JSON merge patch, in which None restores the default."""
-
-    @route("DELETE", _RECEIVER)
-    def delete(self, name: str, *, etag: str | None = None, dry_run: bool = False) -> RemovalView:
-        """Remove a receiver; returns what becomes of its messages. `dry_run`: only that."""
-
-    @route("POST", _RECEIVER + "/pause", safe=True)
-    def pause(self, name: str, reason: str = "") -> ReceiverHealthView:
-        """Send the receiver nothing until it is resumed; its messages wait."""
-
-    @route("POST", _RECEIVER + "/resume", safe=True)
-    def resume(self, name: str) -> ReceiverHealthView:
-        """Send to the receiver again; its breaker is closed."""
-
-    @route("POST", _RECEIVER + "/test")
-    def test(
-        self,
-        name: str,
-        payload: object = None,
-        *,
-        text: str | None = None,
-        content_type: str | None = None,
-        headers: Mapping[str, str] | None = None,
-        type: str | None = None,
-        source: str | None = None,
-        id: str | None = None,
-    ) -> TrialView:
-        """Send the receiver one signed ping, or the request of a delivery with this payload; returns the request and
-        the response. `payload`: a JSON value, or else `text`."""
-
-    @route("POST", _RECEIVER + "/try", safe=True)
-    def dry_run(
-        self,
-        name: str,
-        payload: object = None,
-        *,
-        text: str | None = None,
-        content_type: str | None = None,
-        headers: Mapping[str, str] | None = None,
-        type: str | None = None,
-        source: str | None = None,
-        id: str | None = None,
-        response: str | None = None,
-        status_responses: Iterable[str] = (),
-    ) -> TryView:
-        """What the relay would do with this payload, and with these responses to the POST and the status GETs after
-        it. Nothing is sent. `payload`: a JSON value, or else `text`."""
-
-    @route("POST", _RECEIVER + "/verify")
-    def verify(self, name: str) -> TriedView:
-        """Have the receiver's URL prove now that it wants to get messages."""
-
-    @route("POST", _RECEIVER + "/rotate")
-    def rotate(
-        self, name: str, *, secret: str | None = None, grace: str | float | None = None, etag: str | None = None
-    ) -> RotatedView:
-        """Give the receiver a new signing secret, by default a random one. `grace`: how long the old one signs along,
-        in seconds or as `1d`."""
-
-    @route("GET", _RECEIVER + "/stats")
-    def stats(self, name: str) -> StatsView:
-        """Outcomes and durations of the attempts of the last 24 hours."""
-
-    @route("GET", _RECEIVER + "/last-response")
-    def last_response(self, name: str) -> LastResponseDetail:
-        """The receiver's last response, with its headers and body."""
-
-    @route("GET", _RECEIVER + "/attempts")
-    def attempts_page(
-        self, name: str, *, failed: bool = False, limit: int | None = None, cursor: str | None = None
-    ) -> AttemptPage:
-        """Each request that the relay made to a receiver, the newest first, from the history: one page."""
-
-    attempts = every(attempts_page, AttemptItem)
-
-
-class Sources(Resource[M]):
-    """The declared sources: `AsyncRelay.sources`. Their fields are those of receivers.yaml.
-
-    `etag`: only if the source is still that version; otherwise ApiError with status 412.
-    """
-
-    @route("GET", _SOURCE)
-    def get(self, source: str) -> SourceView:
-        """A source, as it is declared."""
-
-    @route("GET", "/v1/sources")
-    def page(
-        self,
-        *,
-        declared_by: Literal["file", "api"] | None = None,
-        limit: int | None = None,
-        cursor: str | None = None,
-    ) -> SourcePage:
-        """All declared sources: one page."""
-
-    list = every(page, SourceItem)
-
-    @route("POST", "/v1/sources")
-    def create(self, /, source_id: str, **fields: object) -> NewSourceView:
-        """Declare a source. A callback without a secret gets one: it is in this response only."""
-
-    @route("PATCH", _SOURCE)
-    def update(self, source: str, changes: Mapping[str, object], *, etag: str | None = None) -> SourceView:
-        """Change some fields: a JSON merge patch, in which None restores the default."""
-
-    @route("DELETE", _SOURCE)
-    def delete(self, source: str, *, etag: str | None = None, dry_run: bool = False) -> SourceRemovalView:
-        """Remove a source; returns what becomes of its results. `dry_run`: only that."""
-
-    @route("GET", _SOURCE + "/callback")
-    def callback(self, source: str) -> EndpointView:
-        """The health of the source's callback."""
-
-    @route("POST", _SOURCE + "/callback/rotate")
-    def rotate(
-        self, source: str, *, secret: str | None = None, grace: str | float | None = None, etag: str | None = None
-    ) -> RotatedSourceView:
-        """Give the callback a new signing secret, by default a random one. `grace`: how long the old one signs along,
-        in seconds or as `1d`."""
-
-    @route("GET", _SOURCE + "/callback/attempts")
-    def attempts_page(
-        self, source: str, *, failed: bool | None = None, limit: int | None = None, cursor: str | None = None
-    ) -> AttemptPage:
-        """Each request that the relay made to the callback, the newest first, from the history: one page."""
-
-    attempts = every(attempts_page, AttemptItem)
-
-    @route("POST", _SOURCE + "/callback/pause", safe=True)
-    def pause(self, source: str, reason: str = "") -> EndpointView:
-        """Send the callback nothing until it is resumed; results wait."""
-
-    @route("POST", _SOURCE + "/callback/resume", safe=True)
-    def resume(self, source: str) -> EndpointView:
-        """Send to the callback again; its breaker is closed."""
 
 
 class EventTypes(Resource[M]):

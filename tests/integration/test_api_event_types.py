@@ -11,7 +11,7 @@ from click.testing import CliRunner
 from structlog.testing import capture_logs
 
 from relay.cli.event_types import events
-from relay.cli.send import trigger
+from relay.cli.trigger import trigger
 from tests.integration.api_rig import Rig, document, problem, running_api
 from workers.dependencies import Meter
 

@@ -10,7 +10,7 @@ import pytest
 from relay.api.responses import JSON
 from relay.api.route import Route
 from relay.api.routes import ROUTES
-from relay.client import resources
+from relay.client import endpoints, resources
 from relay.client.call import ApiCall, Resource
 from relay.client.http import Response, decoded
 from relay.client.open_words import open_words
@@ -42,8 +42,11 @@ BY_HAND: Final = frozenset({"sendMessage", "tail"})
 
 
 def calls() -> Iterator[tuple[str, ApiCall[Any, Any]]]:
-    known = [each for each in vars(resources).values() if isinstance(each, type)]
-    groups: list[type] = [RelayApi, *(each for each in known if issubclass(each, Resource))]
+    known = {each for room in (endpoints, resources) for each in vars(room).values() if isinstance(each, type)}
+    groups: list[type] = [
+        RelayApi,
+        *sorted((each for each in known if issubclass(each, Resource)), key=lambda each: each.__name__),
+    ]
     for group in groups:
         for name, member in vars(group).items():
             if isinstance(member, ApiCall):
