@@ -20,9 +20,9 @@ from relay.api.responses import json_response
 from relay.api.route import LIMIT, DocumentedResponse, Example, Parameter, cursor_of, json_of, route
 from relay.api.view import rfc3339
 from relay.clock import Clock
-from relay.config.durations import parse_duration
 from relay.control.keys import MOST_KEYS, KeyService, TooManyKeys, rank
 from relay.domain.api_key import Key
+from relay.domain.durations import parse_duration
 from relay.domain.errors import Unavailable
 from relay.domain.scope import Scope, in_text, parse_scope
 from relay.engine.supervision import end

@@ -23,11 +23,11 @@ from relay.api.registrar import Registrar
 from relay.api.responses import json_response
 from relay.api.route import NAME, DocumentedResponse, Example, Parameter, json_of, route
 from relay.api.view import rfc3339
-from relay.config.durations import parse_duration
 from relay.config.entry_types import has_only_private_keys
 from relay.config.receivers_file import Raw
 from relay.control.owned import OwnerScope
 from relay.control.patch import NewReceiver, as_private_key, former_until, present_secrets, rotated
+from relay.domain.durations import parse_duration
 from relay.domain.ed25519 import is_private_key, public_key
 from relay.domain.topics import SHARED, lane_of
 from relay.schema.receivers import (

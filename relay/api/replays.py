@@ -16,7 +16,6 @@ from relay.api.responses import json_response
 from relay.api.route import LIMIT, DocumentedResponse, Example, Parameter, cursor_of, json_of, route
 from relay.api.shares import Shares, caller_of
 from relay.api.view import rfc3339
-from relay.config.timestamps import parse_past
 from relay.control.replay_jobs import ReplayJob
 from relay.domain.errors import InvalidRecord
 from relay.domain.hop import NO_RECEIVER
@@ -24,6 +23,7 @@ from relay.domain.identity import check_id, is_receiver_name
 from relay.domain.reasons import REASONS
 from relay.domain.replay_job import Action, ReplayOrder, eta_s
 from relay.domain.selection import Selection, Stage
+from relay.domain.timestamps import parse_past
 from relay.replay.replay_service import ExpiredRecords, ReplayPreview, ReplayService, TooMany
 from relay.schema.replays import (
     MOST_VALUES,

@@ -15,8 +15,8 @@ from relay.api.problems import FORBIDDEN, TOO_MANY, TOO_MANY_KEYS, UNAUTHORIZED,
 from relay.api.responses import json_response
 from relay.api.route import DocumentedResponse, Example, json_of, route
 from relay.api.view import rfc3339
-from relay.config.durations import parse_duration
 from relay.control.keys import TooManyEnded, TooManyEndedOfOne
+from relay.domain.durations import parse_duration
 from relay.domain.errors import InvalidRecord
 from relay.domain.identity import check_id
 from relay.domain.scope import in_text

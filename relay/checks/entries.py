@@ -2,8 +2,8 @@
 
 from relay.checks.context import CheckContext, KnownEntries
 from relay.checks.registry import Check
-from relay.config.durations import format_duration
 from relay.domain.diagnosis import Checked, error, fine, skipped, warning
+from relay.domain.durations import format_duration
 from relay.domain.errors import LogUnavailable
 
 HISTORY_BEHIND_S = 60.0

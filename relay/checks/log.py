@@ -7,9 +7,9 @@ from typing import Final
 
 from relay.checks.context import CheckContext
 from relay.checks.registry import Check
-from relay.config.durations import format_duration
 from relay.domain.coordinate import Coordinate
 from relay.domain.diagnosis import Checked, error, fine, warning
+from relay.domain.durations import format_duration
 from relay.domain.errors import UserError
 from relay.domain.rights import API, Right, rights_of
 from relay.domain.topics import Topics

@@ -7,8 +7,8 @@ from typing import Final, NamedTuple
 
 from relay.checks.context import CheckContext, LaneTopic
 from relay.checks.registry import Check
-from relay.config.durations import format_duration
 from relay.domain.diagnosis import Checked, error, fine, warning
+from relay.domain.durations import format_duration
 from relay.domain.errors import LogUnavailable, StateRecovering, StateUnavailable, UserError
 from relay.log.port import TopicPartition
 from relay.state.port import Counts

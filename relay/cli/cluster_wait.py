@@ -6,7 +6,7 @@ from typing import Final, TypeVar
 import click
 from tenacity import AsyncRetrying, RetryCallState, retry_if_exception_type, stop_before_delay, wait_exponential
 
-from relay.config.durations import format_duration
+from relay.domain.durations import format_duration
 from relay.domain.errors import LogUnavailable
 
 T = TypeVar("T")

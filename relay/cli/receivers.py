@@ -25,7 +25,6 @@ from relay.cli.registered import (
     verify,
 )
 from relay.cli.table import print_json, print_table
-from relay.config.durations import format_duration
 from relay.config.endpoint_entry import EndpointEntry
 from relay.config.filter_entry import order_by
 from relay.config.receiver_entry import ReceiverEntry
@@ -33,6 +32,7 @@ from relay.config.receivers_file import ReceiversFile, load_receivers_file
 from relay.config.redacted_entry import effective, shown_url
 from relay.config.references import usable_variables
 from relay.config.settings import Settings
+from relay.domain.durations import format_duration
 from relay.domain.errors import UserError
 
 

@@ -5,9 +5,9 @@ from typing import Annotated, Final
 import msgspec
 from pydantic import AfterValidator, BeforeValidator, SecretStr
 
-from relay.config.durations import parse_duration
 from relay.config.entry_types import check_url
 from relay.config.setting_values import Secret, items_of
+from relay.domain.durations import parse_duration
 from relay.domain.incident_notice import parse_quiet_hours
 
 _SCHEMES: Final = ("smtp://", "smtps://")

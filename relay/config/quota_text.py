@@ -5,7 +5,7 @@ from typing import Annotated, Final, Literal
 
 from pydantic import AfterValidator, BeforeValidator, WithJsonSchema
 
-from relay.config.durations import parse_duration
+from relay.domain.durations import parse_duration
 from relay.domain.quota import LONGEST_WINDOW_S, MOST_MESSAGES, Quota
 
 NO_QUOTA: Final = "none"

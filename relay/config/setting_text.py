@@ -4,7 +4,7 @@ from typing import Final
 
 from pydantic import SecretStr
 
-from relay.config.durations import format_duration
+from relay.domain.durations import format_duration
 from relay.domain.secrecy import MASK, masked_url
 
 SECRET_SETTINGS: Final = frozenset(

@@ -18,13 +18,13 @@ import relay
 from relay.api.incoming import idempotency_key
 from relay.api.reading import read_json
 from relay.config.differences import field_changes
-from relay.config.durations import parse_duration
 from relay.config.entry_types import check_url
 from relay.config.references import check_references, has_reference, is_public, references_in, with_references_replaced
 from relay.delivery.guard import malformed
 from relay.delivery.http1 import MOST_HEADERS, ResponseReader
 from relay.domain import headers, redact
 from relay.domain.coordinate import parse_coordinate
+from relay.domain.durations import parse_duration
 from relay.domain.exchange import Response
 from relay.domain.failure import failure_detail
 from relay.domain.headers import MOST_HEADER, MOST_URL, check_header_value

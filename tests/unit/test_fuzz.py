@@ -12,7 +12,6 @@ import pytest
 from relay.api.batch import Defaults, read_event, read_events, read_lines
 from relay.api.problems import Problem
 from relay.config.quota_text import parse_quota
-from relay.config.timestamps import parse_moment
 from relay.domain.coordinate import Headers
 from relay.domain.dead_letter import (
     DeadLetter,
@@ -28,6 +27,7 @@ from relay.domain.identity import DeliveryId
 from relay.domain.message import Message, message_headers, parse_message
 from relay.domain.status_chain import decode_chain
 from relay.domain.template import spans_of_expressions, without_expressions
+from relay.domain.timestamps import parse_moment
 from relay.domain.topics import Topics
 from relay.engine.parked_copy import unwrap_ours
 from relay.history.cursor import read_attempt_cursor, read_message_cursor

@@ -9,7 +9,6 @@ import msgspec
 
 from relay.api.paging import limit_in
 from relay.api.problems import invalid
-from relay.config.timestamps import parse_past
 from relay.domain.errors import InvalidRecord
 from relay.domain.identity import check_id, is_receiver_name
 from relay.domain.json_pointer import check_pointer
@@ -17,6 +16,7 @@ from relay.domain.message import MAX_TEXT_BYTES
 from relay.domain.progress import Status
 from relay.domain.reasons import REASONS
 from relay.domain.state import STORED, StoredState
+from relay.domain.timestamps import parse_past
 from relay.history.port import By, HistoryPage, MessageQuery, Visible
 
 OF_MESSAGES: Final = (
