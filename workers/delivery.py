@@ -1,5 +1,6 @@
 """A delivery as the engine's work: one message on its way to one receiver, and the rules for sending it."""
 
+from dataclasses import replace
 from functools import lru_cache
 from math import inf
 
@@ -79,7 +80,7 @@ class HopWork(Work):
 class Delivery(HopWork):
     """One message on its way to one receiver."""
 
-    __slots__ = ("asked", "receiver")
+    __slots__ = ("asked", "receiver", "timing")
 
     def __init__(self, record: Record, hop: Hop, receiver: Receiver) -> None:
         queue = order_key(receiver, hop.delivery, hop.order)
@@ -87,11 +88,33 @@ class Delivery(HopWork):
         if hop.generation > 0 or not hop.accepted_ms:
             # a replay starts a new life: its age counts from the replay, which appended this record
             self.hop = structs.replace(hop, accepted_ms=record.timestamp_ms)
+        self.timing = None if hop.generation > 0 else hop.timing
+        """None for a replay, which is sent when an operator wants it."""
+        if self.timing is not None and self.timing.deliver_at:
+            self._leave_order(self.timing.deliver_at)
         self.receiver = receiver
         self.rules = rules_of(receiver)
         self.attempts = hop.attempt
         self.asked = 0
         """Status GETs made about the attempt in doubt."""
+
+    def _leave_order(self, due: float) -> None:
+        """Others of its order key do not wait for it, however long it is delayed. Its age counts from when it is
+        due."""
+        self.queue, self.out_of_order = None, self.queue is not None
+        self.hop = structs.replace(self.hop, accepted_ms=max(self.hop.accepted_ms, int(due * 1000)))
+
+    def off_time(self, now: float) -> Dead | Later | None:
+        """Whether its time is over, or not there yet. `now`: Unix seconds."""
+        timing = self.timing
+        if timing is not None and timing.deliver_at > now and not self.attempts:
+            return Later(timing.deliver_at - now, "it is not due yet", Change.RELEASED)
+        if self.rest_s(now) > 0:
+            return None
+        own = timing is not None and self.retry is not self.receiver.post.retry
+        limit = "before its deadline" if own else "within max_age"
+        said = f"; the last: {self.said}" if self.said else ""
+        return Dead("expired", f"not delivered {limit} after {self.attempts} attempts{said}")
 
     def follow(self, receiver: Receiver) -> None:
         """Follow changed settings: a corrected endpoint takes effect at once."""
@@ -104,8 +127,17 @@ class Delivery(HopWork):
         return max(0.0, now - self.hop.accepted_ms / 1000)
 
     def rest_s(self, now: float) -> float:
-        """Seconds until `max_age`; 0 once it has passed."""
-        return max(0.0, self.receiver.post.retry.max_age - self.age_s(now))
+        """Seconds until `max_age`, or the message's own deadline if that is earlier; 0 once it has passed."""
+        return max(0.0, self.retry.max_age - self.age_s(now))
+
+    @property
+    def retry(self) -> RetryPolicy:
+        """The receiver's, within the message's own deadline."""
+        policy, timing = self.receiver.post.retry, self.timing
+        if timing is None or not timing.deadline:
+            return policy
+        left_s = timing.deadline - self.hop.accepted_ms / 1000
+        return policy if left_s >= policy.max_age else replace(policy, max_age=left_s)
 
     @property
     def sequence(self) -> int | None:

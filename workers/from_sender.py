@@ -31,6 +31,7 @@ from relay.domain.reasons import REASON_CODES
 from relay.domain.receiver import Receiver
 from relay.domain.recipients import may_have_none, may_name, recipients
 from relay.domain.route import Cut, Marker, lane_at, marker_in
+from relay.domain.timing import timing_fault
 from relay.domain.topics import DAY_S, Topics
 from relay.domain.variables import kept_of
 from relay.engine.work import Dead, Done, Later, Outcome, Seen, Work
@@ -182,6 +183,8 @@ class FromSender:
         message = work.message
         if work.conflict:
             return Dead("id_conflict", "this id was used before with another payload, type or receivers")
+        if message.timing is not None and (fault := timing_fault(message.timing, self._accepted_ms(work) / 1000)):
+            return Dead("invalid", fault)
         source = self._directory.source(message.source_id)
         if source.keep is None:
             return UNREADABLE_KEEP
@@ -255,10 +258,13 @@ class FromSender:
         message, record = work.message, work.record
         cut = self._moves.cut(receiver.name, receiver.move, record.partition) if receiver.moving else None
         lane, move = lane_at(receiver, cut, record.offset)
-        accepted_ms = _accepted_ms(record, int(self._outside.clock.time() * 1000))
+        accepted_ms = self._accepted_ms(work)
         hop = first_hop(event, receiver, record.coordinate, accepted_ms, move=move, wait_s=wait_s, keep=work.keep)
         topic = self._topics.to_receiver(lane)
         return lane_record(topic, lane, receiver, message.source_id, message.payload, encode_hop(hop))
+
+    def _accepted_ms(self, work: Incoming) -> int:
+        return _accepted_ms(work.record, int(self._outside.clock.time() * 1000))
 
     def _unknown(self, work: Incoming, name: str) -> NewRecord:
         dead = Dead("unknown_receiver", f"there is no receiver {name}")

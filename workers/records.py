@@ -12,6 +12,7 @@ from relay.domain.identity import DeliveryId, Progress
 from relay.domain.ordering import order_digest
 from relay.domain.receiver import Receiver, Source
 from relay.domain.result_delivery import Handover, handover, to_code
+from relay.domain.timing import resolved
 from relay.domain.topics import SHARED, Topics
 from relay.engine.work import Dead, Done
 from relay.log.port import Coordinate, Headers, NewRecord, Record
@@ -53,6 +54,7 @@ def first_hop(
         order=order_digest(receiver.ordering, event),
         life=receiver.life.id,
         keep=keep,
+        timing=None if message.timing is None else resolved(message.timing, accepted_ms / 1000),
     )
 
 
@@ -124,6 +126,7 @@ def answer_record(topics: Topics, hop: Hop, result: Result, attempts: int, *, ex
         wait_s=0,
         headers=(),
         chain=None,
+        timing=None,
     )
     return NewRecord(topics.to_sender, hop.delivery.source_id.encode(), result.body, result_headers(answer) + extra)
 
@@ -151,6 +154,7 @@ def progress_records(
         wait_s=0,
         headers=(),
         chain=None,
+        timing=None,
     )
     # a release that knows no progress takes it for an answer that needs no callback, and skips it
     headers = (*result_headers(report), NO_CALLBACK)

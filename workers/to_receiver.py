@@ -1,9 +1,10 @@
 """ToReceiver: POSTs each delivery to its receiver, and reads the response.
 
 1. Read the record. A removed receiver: dead letter (`unknown_receiver`).
-2. Wait if this process cannot use the receiver's settings. Too old: dead letter (`expired`). Ids that are not allowed
-   in the status endpoint's path, or a message of which no request in the receiver's own form can be made: dead letter
-   (`invalid`). Wait if the receiver is switched off or not yet verified, or if its former lane has not finished.
+2. Wait if this process cannot use the receiver's settings, or if the message is not due. Too old: dead letter
+   (`expired`). Ids that are not allowed in the status endpoint's path, or a message of which no request in the
+   receiver's own form can be made: dead letter (`invalid`). Wait if the receiver is switched off or not yet verified,
+   or if its former lane has not finished.
 3. An earlier attempt is in doubt, or a replay follows an earlier life: ask the receiver whether it has the message
    (`ambiguity.py`).
 4. POST (the engine has written the intent right before); an endpoint that is offline gets a ping instead.
@@ -146,9 +147,8 @@ class ToReceiver:
             work.follow(receiver)
         if receiver.unusable is not None and (wait := unusable_wait(receiver)) is not None:
             return wait
-        if work.rest_s(self._outside.clock.time()) <= 0:
-            said = f"; the last: {work.said}" if work.said else ""
-            return Dead("expired", f"not delivered within max_age after {work.attempts} attempts{said}")
+        if (off_time := work.off_time(self._outside.clock.time())) is not None:
+            return off_time
         if receiver.encrypt is not None and (wait := self._encryption.wait(work)) is not None:
             return wait
         if receiver.payload == "thin" and self._outside.payload_url(work.hop) is None:
@@ -303,7 +303,7 @@ class ToReceiver:
             detail,
             attempts=work.attempts,
             age_s=work.age_s(self._outside.clock.time()),
-            policy=work.receiver.post.retry,
+            policy=work.retry,
             jitter=self._outside.jitter,
         )
 
@@ -323,6 +323,7 @@ class ToReceiver:
             chain=result.chain,
             move=0,
             ask_first=False,
+            timing=None,
         )
         name = work.receiver.name  # it may have been removed during the request: the wait for its answer goes on
         receiver = self._directory.receiver(name) or self._directory.removed(name)

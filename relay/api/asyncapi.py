@@ -39,6 +39,11 @@ class HeaderSpec:
     always: bool = False
 
 
+TIMING: Final = (
+    HeaderSpec("relay-deliver-at", "When to send it: RFC 3339 or Unix seconds, at most 30 days ahead."),
+    HeaderSpec("relay-delay", "How long to wait before it is sent: seconds, or such as `10m`."),
+    HeaderSpec("relay-deadline", "When it is no use any more: RFC 3339, Unix seconds, or after how long."),
+)
 EVENT: Final = (
     HeaderSpec("ce_specversion", "Of CloudEvents.", {"const": "1.0"}),
     HeaderSpec("ce_id", "The message's id, unique in its source: the same again is a duplicate.", _ID, always=True),
@@ -52,9 +57,10 @@ EVENT: Final = (
     ),
     HeaderSpec("traceparent", "W3C Trace Context; goes along to receiver and callback.", _SHORT),
     HeaderSpec("tracestate", f"Likewise. What is longer than {MOST_STATE} bytes, or not ASCII, is left out."),
+    *TIMING,
     HeaderSpec("relay-wait", "Seconds for which a request waits for the answer: a hint.", {"pattern": "^[0-9]{1,9}$"}),
 )
-ENVELOPE: Final = (EVENT[-2],)
+ENVELOPE: Final = (EVENT[8], *TIMING)
 _IDENTITY: Final = (replace(EVENT[0], always=True), *EVENT[1:3])
 HOP: Final = (
     *_IDENTITY,
@@ -83,6 +89,7 @@ HOP: Final = (
     HeaderSpec("relay-wait", "Seconds for which a request waits for the answer.", _NUMBER),
     HeaderSpec("relay-order-key", "Digest of the value that it is in order by.", {"pattern": "^[0-9a-f]{24}$"}),
     HeaderSpec("relay-keep", "JSON of the values that the source keeps of the message for its callback."),
+    HeaderSpec("relay-timing", "JSON of when the message is due, and until when: Unix seconds."),
     HeaderSpec("relay-sealed", "The value is encrypted for its receiver.", _TRUE),
     HeaderSpec("relay-status-chain", "JSON of the status steps so far: the current one, and what later ones need."),
     HeaderSpec("relay-receiver-life", "Which registration of the receiver's name it is for."),

@@ -14,9 +14,18 @@ from msgspec import Meta
 
 from relay.api.access import INGEST
 from relay.api.context import ApiContext
-from relay.api.incoming import is_structured, one_type, own_headers, receiver_names, receivers_in, tracestate_in
+from relay.api.incoming import (
+    is_structured,
+    one_type,
+    own_headers,
+    receiver_names,
+    receivers_in,
+    timing_fields,
+    timing_of,
+    tracestate_in,
+)
 from relay.api.intake import AcceptedMessage, Fate, IncomingMessage, Intake, Repeated
-from relay.api.messages import RATE, RECEIVERS, TRACE, TYPE
+from relay.api.messages import RATE, RECEIVERS, TIMING, TRACE, TYPE
 from relay.api.problems import OVER_QUOTA, TOO_LARGE, UNSUPPORTED, Problem, document_of, invalid, problem_of
 from relay.api.quotas import Quotas
 from relay.api.reading import plain_header, query_of, read_body, source_in_path
@@ -26,6 +35,7 @@ from relay.domain.errors import InvalidRecord
 from relay.domain.forwarding import Pairs, read_headers
 from relay.domain.identity import check_id
 from relay.domain.message import MAX_TEXT_BYTES, Message, message_headers, short_text
+from relay.domain.timing import FIELDS, Timing, fields_of, read_timing
 from relay.domain.trace import fit_tracestate
 from relay.schema.messages import BatchLine, BatchView, CloudEvent, ItemView
 
@@ -42,7 +52,7 @@ T = TypeVar("T")
 @dataclass(frozen=True, slots=True)
 class Defaults:
     """What holds for every item, from path, query and headers; `receivers` and `event_type` unless it says its own;
-    `headers` are each message's own, beside those that it names.
+    `headers` are each message's own, beside those that it names. `timing`: unless it says any of its own.
 
     `max_payload_bytes`: of one item. `new_id`: for items without an id. `foreign`: the events were not made for this
     relay: they have an id and a source, which is no source_id, and who receives them is not theirs to say.
@@ -57,6 +67,7 @@ class Defaults:
     foreign: bool = False
     headers: Pairs = ()
     tracestate: str | None = None
+    timing: Timing | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,6 +158,7 @@ class _Maker:
             content_type=line.content_type or _JSON,
             payload=bytes(line.payload),
             headers=line.headers,
+            timing=fields_of(line),
         )
 
     def from_event(self, event: CloudEvent) -> Item:
@@ -180,6 +192,7 @@ class _Maker:
         payload: bytes,
         trace: tuple[str | None, str | None] = (None, None),
         headers: Mapping[str, str] | None = None,
+        timing: Mapping[str, object] | None = None,
     ) -> Item:
         defaults = self._defaults
         traceparent, tracestate = trace if trace[0] else (defaults.traceparent, defaults.tracestate)
@@ -201,6 +214,7 @@ class _Maker:
                 traceparent=short_text(traceparent, "traceparent"),
                 tracestate=fit_tracestate(tracestate),
                 headers=read_headers(dict(defaults.headers) | dict(headers)) if headers else defaults.headers,
+                timing=(read_timing(timing) if timing else None) or defaults.timing,
             )
         except (InvalidRecord, Problem) as error:
             return Refused(message_id, problem_of(error))
@@ -261,7 +275,7 @@ class BatchResource:
         id="sendMessages",
         noun=_NOUN,
         reads_itself=True,
-        parameters=(SOURCE_ID, RECEIVERS, TYPE, *TRACE),
+        parameters=(SOURCE_ID, RECEIVERS, TYPE, *TIMING, *TRACE),
         body=Body(
             {
                 "application/x-ndjson": str,
@@ -310,7 +324,7 @@ def _unsupported() -> Problem:
 
 
 def _defaults(request: web.Request, context: ApiContext) -> Defaults:
-    query = query_of(request, "receiver", "type")
+    query = query_of(request, "receiver", "type", *FIELDS)
     return Defaults(
         source_id=source_in_path(request),
         receivers=receivers_in(query),
@@ -320,6 +334,7 @@ def _defaults(request: web.Request, context: ApiContext) -> Defaults:
         max_payload_bytes=context.max_payload_bytes,
         new_id=context.new_id,
         headers=own_headers(request),
+        timing=timing_of(timing_fields(request, query)),
     )
 
 

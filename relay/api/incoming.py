@@ -14,6 +14,7 @@ from relay.domain.errors import InvalidRecord
 from relay.domain.forwarding import PREFIX, Pairs, read_headers
 from relay.domain.identity import check_id, is_receiver_name
 from relay.domain.message import MAX_RECEIVERS, Message, message_headers, parse_message
+from relay.domain.timing import FIELDS, HEADERS, Timing, read_timing
 from relay.domain.trace import fit_tracestate
 
 _IDEMPOTENCY_KEY: Final = "Idempotency-Key"
@@ -29,7 +30,7 @@ def read_message(
 
     It is encoded and decoded once, so that FromSender can read every message that is accepted here.
     """
-    query = query_of(request, "receiver", "type", WAIT)
+    query = query_of(request, "receiver", "type", WAIT, *FIELDS)
     _check_fixed_attributes(request, source_id)
     given_id = _message_id(request)
     message = Message(
@@ -44,6 +45,7 @@ def read_message(
         tracestate=tracestate_in(request),
         wait_s=wait_s,
         headers=own_headers(request),
+        timing=timing_of(timing_fields(request, query)),
     )
     return as_incoming(message, fresh=given_id is None)
 
@@ -61,6 +63,26 @@ def own_headers(request: web.Request) -> Pairs:
         return ()
     try:
         return read_headers({name[len(PREFIX) :]: ", ".join(request.headers.getall(name)) for name in sorted(names)})
+    except InvalidRecord as error:
+        raise invalid(error.detail) from None
+
+
+def timing_fields(request: web.Request, query: Mapping[str, Sequence[str]]) -> dict[str, object]:
+    """The timing in the query and in headers, as fields of a message. Raises a Problem where they differ."""
+    found: dict[str, object] = {}
+    for header, name in HEADERS.items():
+        given = {*query.get(name, ()), *request.headers.getall(header, ())}
+        if len(given) > 1:
+            raise invalid(f"{name} and header {header} contradict each other, or are repeated", parameter=name)
+        if given:
+            found[name] = given.pop()
+    return found
+
+
+def timing_of(fields: Mapping[str, object]) -> Timing | None:
+    """Raises a Problem."""
+    try:
+        return read_timing(fields)
     except InvalidRecord as error:
         raise invalid(error.detail) from None
 

@@ -21,6 +21,7 @@ from relay.api.problems import (
     UNFIT_ID,
     UNKNOWN_RECEIVER,
     Problem,
+    invalid,
     problem_of,
 )
 from relay.control.event_types import EventTypeIndex
@@ -33,6 +34,7 @@ from relay.domain.message import Message, json_fault, message_digest, message_he
 from relay.domain.receiver import EventSchemas
 from relay.domain.recipients import may_name
 from relay.domain.status import unaskable
+from relay.domain.timing import timing_fault
 from relay.log.port import Coordinate, NewRecord
 from relay.state.replies import answered
 from relay.state.rows import Arrival, MessageRow, MessageStage
@@ -181,6 +183,10 @@ class _Sorting:
         problem = self._recipients.problem(message)
         if problem is not None:
             return problem
+        if message.timing is not None:
+            wrong = timing_fault(message.timing, self._accepted.received_ms / 1000)
+            if wrong is not None:
+                return invalid(wrong)
         fault = json_fault(message)
         if fault is not None and self._strict_json:
             return Problem(INVALID_JSON, f"{fault[0].upper()}{fault[1:]}.")

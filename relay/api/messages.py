@@ -189,6 +189,17 @@ _TEXT: Final = Annotated[str, Meta(max_length=MAX_TEXT_BYTES)]
 _Names = Annotated[list[ReceiverName], Meta(min_length=1, max_length=MAX_RECEIVERS)]
 RECEIVERS: Final = Parameter("receiver", "query", _Names, "Who receives it; by default all that subscribe.")
 TYPE: Final = Parameter("type", "query", _TEXT, "The type of event; as `ce-type`.")
+TIMING: Final = (
+    Parameter("deliver_at", "query", _TEXT, "When to send it: RFC 3339 or Unix seconds; also as `relay-deliver-at`."),
+    Parameter("delay", "query", _TEXT, "How long to wait before it is sent, at most `30d`; also as `relay-delay`."),
+    Parameter(
+        "deadline",
+        "query",
+        _TEXT,
+        "When it is no use any more: RFC 3339, Unix seconds or a duration; also as `relay-deadline`. Then it is a dead "
+        "letter (`expired`).",
+    ),
+)
 TRACE: Final = (
     Parameter("traceparent", "header", _TEXT, "Goes along to receiver and callback."),
     Parameter("tracestate", "header", str, f"Likewise; left out where it is longer than {MOST_STATE} characters."),
@@ -224,6 +235,7 @@ class MessagesResource:
             SOURCE_ID,
             RECEIVERS,
             TYPE,
+            *TIMING,
             WAIT_PARAMETER,
             PREFER_PARAMETER,
             Parameter("ce-id", "header", MessageIdText, "The message's id; without one it gets one."),

@@ -8,6 +8,7 @@ from msgspec import structs
 
 from relay.api.view import FoundDelivery, delivery_view, has_failed, is_given_up, is_owed, message_view
 from relay.api.wait_context import MessageContext, WaitContext
+from relay.api.waiting import delayed
 from relay.clock import Clock
 from relay.domain.directory import Directory
 from relay.domain.errors import InvalidRecord
@@ -110,9 +111,10 @@ class StatusReader:
 
     def fresh_view(self, known: KnownMessage) -> MessageView:
         """A message that was accepted this moment: nothing has become of its deliveries yet."""
-        source = self._directory.source(known.message.source_id)
-        found = [FoundDelivery(delivery, _NOTHING) for delivery in self.deliveries(known)]
-        return self._told(known, found, source, self._clock.time(), duplicate=False)
+        source, now = self._directory.source(known.message.source_id), self._clock.time()
+        wait = delayed(known.message, None if known.received_ms is None else known.received_ms / 1000, now)
+        found = [FoundDelivery(delivery, _NOTHING, wait=wait) for delivery in self.deliveries(known)]
+        return self._told(known, found, source, now, duplicate=False)
 
     def deliveries(self, known: KnownMessage) -> list[DeliveryId]:
         """The deliveries to the recipients that are known now."""

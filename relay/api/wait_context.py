@@ -17,6 +17,7 @@ from relay.api.waiting import (
     HeldEndpoint,
     LaneSeen,
     before_routing,
+    delayed,
     of_callback,
     of_delivery,
 )
@@ -104,7 +105,11 @@ class WaitContext:
         heads = await self._heads(waiting, FilterInput(asked.message), lanes, signs)
         received = None if asked.received_ms is None else asked.received_ms / 1000
         seen = _Seen(lanes, signs, held, heads, received, now)
-        return [replace(one, wait=self._wait(one, source, seen)) if one.delivery in lanes else one for one in found]
+        not_due = delayed(asked.message, received, now)
+        return [
+            replace(one, wait=_not_due(one, not_due) or self._wait(one, source, seen)) if one.delivery in lanes else one
+            for one in found
+        ]
 
     async def look_at_many(
         self, found: Mapping[DeliveryId, FoundDelivery], received: Mapping[DeliveryId, float], now: float
@@ -243,6 +248,11 @@ class WaitContext:
             delivery: LineHead(key, head.row, *name)
             for (delivery, (_, key, head)), name in zip(heads.items(), names, strict=True)
         }
+
+
+def _not_due(one: FoundDelivery, wait: DeliveryWait | None) -> DeliveryWait | None:
+    """A replay is sent at once."""
+    return wait if one.row.stage is Stage.NONE and not one.row.generation else None
 
 
 def _owner(one: FoundDelivery, source: Source) -> str:

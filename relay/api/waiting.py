@@ -9,15 +9,17 @@ from typing import Final, NamedTuple
 
 from relay.domain.hold import Hold, HoldReason
 from relay.domain.identity import MessageId
+from relay.domain.message import Message
 from relay.domain.progress import WaitKind
 from relay.domain.receiver import Endpoint, Receiver
 from relay.domain.route import is_in_shared
 from relay.domain.status_chain import step_of
+from relay.domain.timing import resolved
 from relay.state.port import EndpointHealth
 from relay.state.read_model import UNSERVED_S, Openings, Watched
 from relay.state.rows import Row, Stage
 
-_NEXT: Final = frozenset({"retry", "rate", "paused", "breaker", "settling", "in_doubt"})
+_NEXT: Final = frozenset({"retry", "delayed", "rate", "paused", "breaker", "settling", "in_doubt"})
 """The condition before the next attempt."""
 _AT_ONCE_S: Final = 1.0
 """What has come so lately is usually sent by the time that anybody reads of it."""
@@ -78,6 +80,14 @@ class Around:
     held: HeldEndpoint
     head: Head | None = None
     lacking: str | None = None
+
+
+def delayed(message: Message, received: float | None, now: float) -> DeliveryWait | None:
+    """Of a message that is not due yet."""
+    if message.timing is None:
+        return None
+    due = resolved(message.timing, now if received is None else received).deliver_at
+    return DeliveryWait("delayed", received, due, "its sender asked for that time") if due > now else None
 
 
 def before_routing(lane: LaneSeen, since: float | None, now: float) -> DeliveryWait | None:

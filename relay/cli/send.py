@@ -8,7 +8,8 @@ import asyncio
 import secrets
 import sys
 import time
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
@@ -33,6 +34,7 @@ from relay.domain.errors import InvalidRecord, LogUnavailable, RelayError, UserE
 from relay.domain.forwarding import check_forwardable
 from relay.domain.headers import check_header_value
 from relay.domain.message import Message, message_headers, parse_message
+from relay.domain.timing import read_timing
 from relay.domain.topics import Topics
 from relay.log.port import NewRecord
 from relay.schema.messages import MessageView
@@ -73,6 +75,8 @@ class Outgoing:
     event_type: str | None = None
     content_type: str = "application/json"
     headers: tuple[tuple[str, str], ...] = ()
+    timing: Mapping[str, str] = field(default_factory=dict)
+    """Its fields of `relay.domain.timing`."""
 
 
 @click.command()
@@ -82,6 +86,9 @@ class Outgoing:
 @click.option("--id", "message_id", help="Its id, unique per source. Default: a new one.")
 @click.option("--content-type", default="application/json", show_default=True)
 @click.option("--header", "headers", multiple=True, help="One of its own, as 'x-team: core'; repeatable.")
+@click.option("--deliver-at", help="When to send it: RFC 3339 or Unix seconds, at most 30 days ahead.")
+@click.option("--delay", help="How long to wait before it is sent, such as 10m.")
+@click.option("--deadline", help="When it is no use any more: RFC 3339, Unix seconds, or after how long.")
 @click.option("--kafka", "on_kafka", is_flag=True, help="Produce it on from_sender, at RELAY_KAFKA_BOOTSTRAP_SERVERS.")
 @wait_option
 @api_option
@@ -98,6 +105,9 @@ def send(
     content_type: str,
     headers: tuple[str, ...],
     on_kafka: bool,
+    deliver_at: str | None,
+    delay: str | None,
+    deadline: str | None,
     wait_s: float | None,
     file: str,
 ) -> None:
@@ -110,7 +120,9 @@ def send(
     calls the API then.
     """
     id = message_id or secrets.token_hex(16)
-    outgoing = Outgoing(source, payload_in(file), id, receivers, event_type, content_type, pairs_of(headers))
+    timing = {"deliver_at": deliver_at, "delay": delay, "deadline": deadline}
+    said = {name: text for name, text in timing.items() if text is not None}
+    outgoing = Outgoing(source, payload_in(file), id, receivers, event_type, content_type, pairs_of(headers), said)
     if on_kafka:
         at = asyncio.run(_produced(call.settings, outgoing))
         _print_place(call, outgoing, at, waits=wait_s is not None)
@@ -164,6 +176,7 @@ async def sent(client: AsyncRelay, outgoing: Outgoing, wait_s: float | None) -> 
         type=outgoing.event_type,
         content_type=outgoing.content_type,
         headers=dict(outgoing.headers),
+        **outgoing.timing,
     )
     return AwaitedAnswer(state) if wait_s is None else await _answered(client, state, until, wait_s)
 
@@ -193,16 +206,17 @@ def record_of(outgoing: Outgoing, topic: str) -> NewRecord:
 
     Raises UserError if no relay could read it.
     """
-    message = Message(
-        outgoing.source_id,
-        outgoing.message_id,
-        outgoing.receivers or None,
-        outgoing.event_type,
-        content_type=outgoing.content_type,
-        payload=outgoing.payload,
-        headers=outgoing.headers,
-    )
     try:
+        message = Message(
+            outgoing.source_id,
+            outgoing.message_id,
+            outgoing.receivers or None,
+            outgoing.event_type,
+            content_type=outgoing.content_type,
+            payload=outgoing.payload,
+            headers=outgoing.headers,
+            timing=read_timing(outgoing.timing),
+        )
         headers = message_headers(message)
         parse_message(outgoing.payload, headers)
     except InvalidRecord as error:

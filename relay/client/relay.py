@@ -27,6 +27,7 @@ from relay.schema.overview import LaneItem, LanePage, OverviewView
 from relay.schema.sessions import NewLink
 from relay.schema.statistics import CountsView
 
+Time = str | float
 Payload = bytes | str | Mapping[str, Any] | list[Any]
 """Bytes and text are sent as they are; everything else as JSON."""
 
@@ -95,19 +96,30 @@ class RelayApi(Resource[M]):
         id: str | None = None,
         content_type: str | None = None,
         headers: Mapping[str, str] | None = None,
+        deliver_at: Time | None = None,
+        delay: Time | None = None,
+        deadline: Time | None = None,
     ) -> MessageView:
         """Send a message; return once the relay has stored it.
 
         `receivers`: default those that subscribe to the source. `id`: unique in the source, default a random one; a
         message with the id of an earlier one is not delivered again (`duplicate`), so a repeat is safe. `content_type`:
         default `application/json`, for text `text/plain`. `headers`: sent to the receivers as `relay-header-NAME`.
+        `deliver_at`, or `delay`: when it is to be sent, at most 30 days ahead. `deadline`: when it is no use any more.
+        Times are RFC 3339 or Unix seconds; a delay, or such a deadline, is seconds, or a text such as `10m`.
         """
         body, usual_type = _encoded(payload)
         ce_id = quote(id or secrets.token_hex(16), safe=_IN_A_HEADER, errors="surrogateescape")
         response = await self._http.request(
             "POST",
             path("/v1/sources/{}/messages", source),
-            query={"receiver": list(receivers), "type": type},
+            query={
+                "receiver": list(receivers),
+                "type": type,
+                "deliver_at": deliver_at,
+                "delay": delay,
+                "deadline": deadline,
+            },
             body=body,
             content_type=content_type or usual_type,
             headers=[("ce-id", ce_id), *((PREFIX + name, value) for name, value in (headers or {}).items())],

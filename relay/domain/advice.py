@@ -22,6 +22,7 @@ WAITS: Final[Mapping[WaitKind, Cause]] = {
     "retry": Cause(
         "Waiting to try again", "The relay retries automatically. Once the cause is fixed, there is nothing else to do."
     ),
+    "delayed": Cause("Not due yet", "Its sender asked for a later time. Until it is sent, it can be discarded."),
     "rate": Cause("Rate limited", "The receiver's rate limit is used up; the message is sent in a later slot."),
     "paused": Cause(
         "The receiver is paused",

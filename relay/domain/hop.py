@@ -19,6 +19,7 @@ from relay.domain.identity import (
     read_message_id,
     read_source_id,
 )
+from relay.domain.timing import Timing, decode_timing, encode_timing
 from relay.domain.trace import read_tracestate
 
 Outcome = Literal["answered", "delivered", "failed", "accepted", "running"]
@@ -32,6 +33,7 @@ FORM: Final = 1
 FORM_HEADER: Final = "relay-form"
 LIFE_HEADER: Final = "relay-receiver-life"
 KEEP_HEADER: Final = "relay-keep"
+TIMING_HEADER: Final = "relay-timing"
 SEALED: Final = ("relay-sealed", b"true")
 """Header of a record whose payload is encrypted for its receiver."""
 
@@ -82,6 +84,8 @@ class Hop(Struct, frozen=True, gc=False):
     chain: str | None = None
     sealed: bool = False
     """The payload is encrypted for the receiver, and sent as it is."""
+    timing: Timing | None = None
+    """Of the message, with all times in Unix seconds."""
 
     @property
     def progress(self) -> Progress | None:
@@ -147,6 +151,8 @@ def encode_hop(hop: Hop) -> Headers:
         headers.append(("relay-status-chain", hop.chain.encode()))
     if hop.sealed:
         headers.append(SEALED)
+    if hop.timing is not None:
+        headers.append((TIMING_HEADER, encode_timing(hop.timing)))
     if hop.headers:
         headers += as_record_headers(hop.headers)
     return tuple(headers)
@@ -298,5 +304,6 @@ _READERS: Final[dict[str, tuple[str, Callable[[bytes], object]]]] = {
     KEEP_HEADER: ("keep", json_object),
     "relay-status-chain": ("chain", json_object),
     SEALED[0]: ("sealed", _is_true),
+    TIMING_HEADER: ("timing", decode_timing),
 }
 """Field and reader of each header."""

@@ -14,6 +14,8 @@ from relay.domain.coordinate import Headers
 from relay.domain.errors import InvalidRecord
 from relay.domain.forwarding import PREFIX, Pairs, as_record_headers, in_record, read_headers
 from relay.domain.identity import OWN_SOURCE, MessageId, check_id, is_receiver_name, read_message_id, read_source_id
+from relay.domain.timing import HEADERS as TIMING_HEADERS
+from relay.domain.timing import Timing, fields_of, timing_headers, timing_in
 from relay.domain.trace import read_tracestate
 
 MAX_RECEIVERS: Final = 1_000
@@ -38,7 +40,7 @@ class Message(Struct, frozen=True, gc=False):
 
     `payload`: exactly as the sender gave it. `time`: as given by the sender (RFC 3339). `wait_s`: seconds for which the
     HTTP client waits for the answer; 0 if it does not wait. `headers`: forwarded to receivers that want them
-    (`forwarding.py`).
+    (`forwarding.py`). `timing`: when it is due, and until when; None: now, and for as long as its receiver has it.
     """
 
     source_id: str
@@ -52,6 +54,7 @@ class Message(Struct, frozen=True, gc=False):
     wait_s: int = 0
     headers: Pairs = ()
     tracestate: str | None = None
+    timing: Timing | None = None
 
     @property
     def id(self) -> MessageId:
@@ -65,6 +68,9 @@ class Envelope(Struct):
     receiver: str | list[str] | None = None
     event_type: str | None = None
     headers: dict[str, str] | None = None
+    deliver_at: str | float | None = None
+    delay: str | float | None = None
+    deadline: str | float | None = None
 
 
 _decode_envelope = msgspec.json.Decoder(Envelope).decode
@@ -177,6 +183,7 @@ def message_headers(message: Message) -> Headers:
         ("ce_source", message.source_id.encode()),
         *((name, text.encode()) for name, text in optional if text is not None),
         *((("relay-wait", b"%d" % message.wait_s),) if message.wait_s else ()),
+        *(() if message.timing is None else timing_headers(message.timing)),
         *as_record_headers(message.headers),
     )
 
@@ -186,7 +193,11 @@ def sender_headers(headers: Headers) -> Headers:
 
     A dead letter of that stage carries only these; otherwise a sender could set any receiver in `relay-receiver`.
     """
-    return tuple(pair for pair in headers if not pair[0].startswith("relay-") or pair[0].startswith((_RAW, PREFIX)))
+    return tuple(
+        (name, value)
+        for name, value in headers
+        if not name.startswith("relay-") or name.startswith((_RAW, PREFIX)) or name in TIMING_HEADERS
+    )
 
 
 def _from_headers(value: bytes, named: Mapping[str, bytes]) -> Message:
@@ -205,6 +216,7 @@ def _from_headers(value: bytes, named: Mapping[str, bytes]) -> Message:
             raise InvalidRecord("invalid", f"header {name} is not valid UTF-8") from None
     if others:
         fields["headers"] = _own_headers(named)
+        fields["timing"] = timing_in(named)
     source_id, message_id = fields["source_id"], fields["message_id"]
     if not source_id or not message_id:
         check_id("", "header ce_id" if source_id else "header ce_source")
@@ -238,6 +250,7 @@ def _from_envelope(value: bytes, named: Mapping[str, bytes]) -> Message:
         traceparent=_text(named, "traceparent"),
         tracestate=read_tracestate(named.get("tracestate", b"")),
         headers=_own_headers(named, envelope.headers) if named or envelope.headers else (),
+        timing=timing_in(named, fields_of(envelope)),
     )
 
 

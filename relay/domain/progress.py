@@ -16,6 +16,7 @@ CallbackStatus = Literal["pending", "retrying", "delivered", "failed"]
 StageName = Literal["from_sender", "to_receiver", "pending", "to_sender", "failed_messages"]
 WaitKind = Literal[
     "retry",
+    "delayed",
     "rate",
     "paused",
     "offline",

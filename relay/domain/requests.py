@@ -100,7 +100,7 @@ def post_request(
     if hop.time is not None:
         headers.append(("ce-time", attribute_value(hop.time)))
     if hop.accepted_ms:
-        headers.append(("relay-deadline", str(int(hop.accepted_ms / 1000 + receiver.post.retry.max_age))))
+        headers.append(("relay-deadline", str(int(_deadline(hop, receiver)))))
     if sequence is not None:
         headers.append(("relay-sequence", str(sequence)))
     if out_of_order:
@@ -121,6 +121,13 @@ def post_request(
     if filled is not None:
         return _filled(receiver.post, filled, headers, body, user_agent, origins=(receiver.post.url,))
     return _post(receiver.post, headers, body, user_agent)
+
+
+def _deadline(hop: Hop, receiver: Receiver) -> float:
+    """Unix seconds."""
+    until = hop.accepted_ms / 1000 + receiver.post.retry.max_age
+    own = 0.0 if hop.timing is None or hop.generation else hop.timing.deadline
+    return min(until, own) if own else until
 
 
 def _event_of(hop: Hop, identity: str, payload_url: str | None) -> bytes:

@@ -166,6 +166,9 @@ class BatchLine(msgspec.Struct):
     content_type: str | None = None
     time: str | None = None
     headers: dict[str, str] | None = None
+    deliver_at: str | float | None = None
+    delay: str | float | None = None
+    deadline: str | float | None = None
 
 
 class CloudEvent(msgspec.Struct):

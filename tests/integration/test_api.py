@@ -13,6 +13,7 @@ from relay.domain.coordinate import Coordinate
 from relay.domain.identity import DeliveryId, MessageId, webhook_id
 from relay.domain.message import Message, message_digest, parse_message
 from relay.domain.receiver import Endpoint, Receiver
+from relay.domain.timing import Timing
 from relay.log.partitioner import partition_of
 from relay.log.port import TopicPartition
 from relay.state.attempts import Change, Settlement
@@ -236,6 +237,45 @@ async def test_headers_of_a_messages_own_are_kept_with_it(rig: Rig) -> None:
         )
         assert reply.status == 400
     assert len(rig.records(rig.topics.from_sender)) == 1
+
+
+@pytest.mark.parametrize(
+    ("query", "headers"),
+    [
+        ("delay=1h&deadline=2h", {}),
+        ("delay=3600&deadline=7200", {}),
+        ("", {"relay-delay": "1h", "relay-deadline": "2h"}),
+        ("delay=1h", {"relay-delay": "1h", "relay-deadline": "7200"}),
+    ],
+)
+async def test_a_message_may_be_delayed_and_have_a_deadline(rig: Rig, query: str, headers: dict[str, str]) -> None:
+    named = {"ce-id": "m-1", **headers}
+    accepted = document(await rig.request("POST", f"/v1/sources/app/messages?receiver=ci&{query}", b"{}", named))
+    (record,) = rig.records(rig.topics.from_sender)
+    assert parse_message(record.value, record.headers).timing == Timing(3600.0, 7200.0)
+    for view in (accepted, document(await rig.get("/v1/sources/app/messages/m-1"))):
+        [delivery] = view["deliveries"]
+        assert (delivery["state"], delivery["waiting_for"]["kind"]) == ("queued", "delayed")
+        assert delivery["waiting_for"]["until"] == delivery["next_attempt_at"]
+
+
+@pytest.mark.parametrize(
+    "query",
+    [
+        "delay=soon",
+        "delay=31d",
+        "delay=1h&deadline=30m",
+        "deliver_at=2099-01-01T00:00:00Z",
+        "deliver_at=2026-01-01",
+        "delay=1h&delay=2h",
+        "delay=1h&deliver_at=1700000060",
+    ],
+)
+async def test_a_time_that_cannot_be_is_refused_with_its_field(rig: Rig, query: str) -> None:
+    reply = await rig.post(f"/v1/sources/app/messages?receiver=ci&{query}", b"{}")
+    problem(reply, 400, "invalid-request")
+    assert query.partition("=")[0] in document(reply)["detail"]
+    assert not rig.records(rig.topics.from_sender)
 
 
 async def test_receivers_nobody_knows_are_named(rig: Rig) -> None:

@@ -17,6 +17,7 @@ from relay.api.batch import MAX_BATCH_BYTES, MAX_ITEMS
 from relay.domain.errors import LogUnavailable
 from relay.domain.identity import MessageId
 from relay.domain.message import Message, message_digest, parse_message
+from relay.domain.timing import Timing
 from relay.log.port import Coordinate, NewRecord
 from tests.integration.api_rig import PAYLOAD_CAP, Reply, Rig, document, problem, running_api
 
@@ -161,6 +162,23 @@ async def test_headers_of_a_messages_own_come_with_the_batch_or_an_item(rig: Rig
         (("x-a", "own"), ("x-b", "b")),
         (("x-a", "all"), ("x-b", "b")),
     ]
+
+
+async def test_an_item_has_a_timing_of_its_own_or_that_of_the_batch(rig: Rig) -> None:
+    items = await post(
+        rig,
+        lines(
+            {"payload": 1, "delay": "5m"},
+            {"payload": 2, "deadline": 90},
+            {"payload": 3},
+            {"payload": 4, "delay": "40d"},
+            {"payload": 5, "delay": 60, "deadline": 30},
+        ),
+        path=f"{CI}&delay=10",
+    )
+    assert statuses(items) == [202, 202, 202, 400, 400]
+    timings = [parse_message(one.value, one.headers).timing for one in rig.records(rig.topics.from_sender)]
+    assert timings == [Timing(300.0), Timing(deadline=90.0), Timing(10.0)]
 
 
 async def test_an_item_says_more_than_the_query(rig: Rig) -> None:

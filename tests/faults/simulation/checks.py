@@ -185,12 +185,13 @@ def _bodies(path: str, message: str, story: Story) -> set[bytes]:
 
 
 def _order(wire: Wire) -> Iterator[str]:
-    """First arrivals of a source at a receiver; a replay is none."""
+    """First arrivals of a source at a receiver; a replay is none, and a delayed message has left the order."""
     newest: dict[tuple[str, str], int] = {}
     seen: set[tuple[str, str]] = set()
     for path, headers, _ in wire.deliveries():
         message, source = headers["ce-id"], headers["ce-source"]
-        if headers["relay-generation"] == "0" and (path, message) not in seen:
+        left = headers.get("relay-out-of-order") == "true"
+        if headers["relay-generation"] == "0" and (path, message) not in seen and not left:
             seen.add((path, message))
             number = int(message.rpartition("-")[2])
             if number < newest.get((path, source), -1):

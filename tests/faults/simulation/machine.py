@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from relay.domain.exchange import Response
+from relay.domain.timing import Timing
 from tests.fakes.surroundings import REFUSED
 from tests.fakes.virtual_time import VirtualLoop
 from tests.faults.simulation.outside import Mishap
@@ -75,6 +76,10 @@ class RelayMachine(RuleBasedStateMachine):
     @rule(source=sources, receivers=names, count=st.integers(1, 3), size=sizes)
     def produce(self, source: str, receivers: list[str], count: int, size: int) -> None:
         self.do(self.scene.produce(source, receivers, count, size))
+
+    @rule(source=sources, receivers=names, count=st.integers(1, 3), delay=st.sampled_from([0.5, 4.0, 30.0, 600.0]))
+    def produce_delayed(self, source: str, receivers: list[str], count: int, delay: float) -> None:
+        self.do(self.scene.produce(source, receivers, count, timing=Timing(delay)))
 
     @precondition(lambda self: self.firsts)
     @rule(nth=nths)

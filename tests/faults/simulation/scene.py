@@ -15,6 +15,7 @@ from relay.config.receivers_file import parse_receivers_file
 from relay.control.apply import apply_file
 from relay.domain.hop import decode_hop, encode_hop
 from relay.domain.message import Message, parse_message
+from relay.domain.timing import Timing
 from relay.domain.topics import SHARED, lane_of
 from relay.log.partitioner import partition_of
 from relay.log.port import Coordinate, Record, TopicPartition
@@ -77,10 +78,12 @@ class Scene:
 
     # what is sent
 
-    async def produce(self, source: str, receivers: Sequence[str], count: int, size: int = 0) -> None:
+    async def produce(
+        self, source: str, receivers: Sequence[str], count: int, size: int = 0, timing: Timing | None = None
+    ) -> None:
         """`size`: bytes of each payload, at least."""
         for _ in range(count):
-            await self._send(Sending(self._new(source, receivers, size)))
+            await self._send(Sending(structs.replace(self._new(source, receivers, size), timing=timing)))
 
     def _new(self, source: str, receivers: Sequence[str], size: int = 0) -> Message:
         """`ref`: for who asks in a form of its own."""

@@ -1,0 +1,264 @@
+"""Messages with a time of their own: none is sent before it is due, nor after its deadline, and each once, whatever
+befalls the processes and the state meanwhile."""
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from msgspec import structs
+
+from relay.config.settings import Settings
+from relay.domain.message import Message
+from relay.domain.timing import Timing
+from tests.fakes.strikes import CRASHES, Fuse, Loss, Strikes
+from tests.fakes.surroundings import most_in
+from tests.fakes.virtual_time import run_virtually, virtually
+from tests.fakes.world import Process, World, message, receiver
+
+LANES = pytest.mark.parametrize("lane", ["dedicated", "shared"])
+SHORT_S, LONG_S = 20.0, 900.0
+"""A delay that is waited for in memory, and one for which a message is parked."""
+DAY_S = 86_400.0
+
+
+def timed(number: int, source: str = "a", *, delay: float = 0.0, deadline: float = 0.0) -> Message:
+    return structs.replace(message(number, source, "r"), timing=Timing(delay, deadline))
+
+
+async def world_of(settings: Settings | None = None, **how: Any) -> World:
+    world = World([receiver("r", "/answer", timeout=2.0, **how)], settings=settings)
+    await world.create()
+    return world
+
+
+def starts(world: World) -> list[float]:
+    return world.outside.starts["/answer"]
+
+
+def marked(world: World) -> set[str]:
+    return {headers["ce-id"] for _, headers, _ in world.outside.posts if headers.get("relay-out-of-order") == "true"}
+
+
+# delayed
+
+
+@LANES
+@pytest.mark.parametrize("delay", [SHORT_S, LONG_S], ids=["in memory", "parked"])
+@virtually
+async def test_it_is_sent_when_it_is_due_and_holds_nothing_up(lane: str, delay: float) -> None:
+    world = await world_of(lane=lane)
+    await world.send(message(0, "a", "r"), timed(1, delay=delay), message(2, "a", "r"))
+    begun = world.clock.monotonic()
+    process = Process(world)
+    await process.ended(delay - 1)
+    assert world.outside.arrived("/answer") == ["a-0", "a-2"]
+    await world.send(message(3, "a", "r"))
+    await process.ended(6)
+    await process.stop()
+    assert sorted(world.outside.arrived("/answer")) == ["a-0", "a-1", "a-2", "a-3"]
+    assert starts(world)[-1] >= begun + delay
+    assert marked(world) == {"a-1"}
+    assert await world.is_at_rest()
+
+
+@LANES
+@virtually
+async def test_its_retries_and_its_age_count_from_when_it_is_due(lane: str) -> None:
+    world = await world_of(lane=lane, max_age=600.0, base=100.0, factor=1.0, cap=100.0, max_attempts=100)
+    await world.send(timed(1, delay=30 * DAY_S))
+    await world.run(Fuse(), 60)
+    await _wait(world, 30 * DAY_S - 120)
+    process = Process(world)
+    await process.ended(50)
+    assert not world.outside.tried
+    world.outside.down.add("answer")
+    await process.ended(400)
+    assert world.outside.tried["a-1"]
+    world.outside.down.clear()
+    await process.ended(400)
+    await process.stop()
+    assert world.outside.arrived("/answer") == ["a-1"]
+    assert await world.is_at_rest()
+
+
+@pytest.mark.parametrize("delay", [SHORT_S, LONG_S], ids=["in memory", "parked"])
+@virtually
+async def test_it_survives_processes_and_the_state(delay: float) -> None:
+    world = await world_of(status=True)
+    await world.send(*(timed(number, delay=delay) for number in range(5)))
+    begun = world.clock.monotonic()
+    for share in (0.1, 0.4):
+        process = Process(world)
+        await process.ended(delay * share)
+        world.state.lose()
+        await process.ended(1)
+        await process.kill()
+    assert not world.outside.posts
+    await world.run(Fuse(), delay + 120)
+    assert sorted(world.outside.arrived("/answer")) == [f"a-{number}" for number in range(5)]
+    assert min(starts(world)) >= begun + delay
+    assert await world.is_at_rest()
+
+
+def _at_crash(delay: float, deadline: float) -> Callable[[Fuse], Any]:
+    async def story(fuse: Fuse) -> World:
+        world = await world_of(Settings(receivers_file="none", hold_max=2.0), status=True)
+        messages = [message(0, "a", "r"), timed(1, delay=delay), message(2, "a", "r"), timed(3, deadline=deadline)]
+        await world.send(*messages)
+        begun = world.clock.monotonic()
+        await world.run(fuse, delay + 10)
+        await world.run(Fuse(), delay + 60)
+        arrived = sorted(world.outside.arrived("/answer"))
+        assert arrived == ["a-0", "a-1", "a-2", "a-3"], fuse.names[-1:]
+        due = [at for at, headers in zip(starts(world), _of_posts(world), strict=True) if headers["ce-id"] == "a-1"]
+        assert due[0] >= begun + delay, fuse.names[-1:]
+        assert await world.is_at_rest(), fuse.names[-1:]
+        return world
+
+    return story
+
+
+def _of_posts(world: World) -> list[Any]:
+    return [headers for path, headers, _ in world.outside.posts if path == "/answer"]
+
+
+@CRASHES
+@pytest.mark.parametrize("delay", [1.0, 10.0], ids=["in memory", "parked"])
+def test_a_crash_at_each_step_loses_none_and_sends_none_early(delay: float, late: bool, strikes: Strikes) -> None:
+    story = _at_crash(delay, 600.0)
+
+    async def whole(blow_at: int | None) -> Fuse:
+        fuse = Fuse(blow_at, after=late)
+        await story(fuse)
+        return fuse
+
+    for blow_at in strikes(run_virtually(whole(None))):
+        run_virtually(whole(blow_at))
+
+
+@pytest.mark.parametrize("delay", [1.0, 10.0], ids=["in memory", "parked"])
+def test_a_loss_of_the_state_at_each_step_loses_none_and_sends_none_early(delay: float) -> None:
+    async def counted() -> int:
+        fuse = Fuse()
+        await _at_crash(delay, 600.0)(fuse)
+        return fuse.calls
+
+    async def losing(at: int) -> None:
+        world = await world_of(Settings(receivers_file="none", hold_max=2.0), status=True)
+        await world.send(message(0, "a", "r"), timed(1, delay=delay), message(2, "a", "r"))
+        begun = world.clock.monotonic()
+        await world.run(Loss(at, world.state.lose), delay + 60)
+        await world.run(Fuse(), 60)
+        assert sorted(world.outside.arrived("/answer")) == ["a-0", "a-1", "a-2"], at
+        due = [at for at, headers in zip(starts(world), _of_posts(world), strict=True) if headers["ce-id"] == "a-1"]
+        assert due[0] >= begun + delay
+        assert await world.is_at_rest(), at
+
+    for at in range(1, run_virtually(counted()), 7):
+        run_virtually(losing(at))
+
+
+@LANES
+@virtually
+async def test_many_that_are_due_together_keep_to_rate_and_cap(lane: str) -> None:
+    world = await world_of(lane=lane, rate_limit=20, max_in_flight=4)
+    await world.send(*(timed(number, delay=LONG_S) for number in range(300)))
+    process = Process(world)
+    await process.ended(LONG_S + 1)
+    await world.send(message(1_000, "b", "r"))
+    await process.ended(60)
+    await process.stop()
+    assert len(world.outside.arrived("/answer")) == len(set(world.outside.arrived("/answer"))) == 301
+    assert world.outside.most["/answer"] <= 4
+    assert most_in(starts(world), 1.0) <= 20
+    assert await world.is_at_rest()
+
+
+@virtually
+async def test_a_due_time_of_which_only_the_log_knows_is_kept() -> None:
+    """A retry of a delayed message, and the message itself after its first attempt, are not delayed again."""
+    world = await world_of(base=100.0, factor=1.0, cap=100.0)
+    world.outside.troubles["a-1"] = [world.outside.never_seen]
+    await world.send(timed(1, delay=LONG_S))
+    first = Process(world)
+    await first.ended(LONG_S + 5)
+    await first.kill()
+    world.state.lose()
+    await world.run(Fuse(), 200)
+    assert world.outside.arrived("/answer") == ["a-1"]
+    assert await world.is_at_rest()
+
+
+# a deadline
+
+
+@LANES
+@virtually
+async def test_after_its_deadline_it_is_a_dead_letter_and_never_sent(lane: str) -> None:
+    world = await world_of(lane=lane, base=10.0, factor=1.0, cap=10.0, max_attempts=1_000, failures=10_000)
+    world.outside.down.add("answer")
+    await world.send(timed(1, deadline=95.0), message(2, "a", "r"))
+    process = Process(world)
+    await process.ended(94)
+    assert world.outside.reasons() == {}
+    await process.ended(10)
+    assert world.outside.reasons() == {"a-1": "expired"}
+    world.outside.down.clear()
+    await process.ended(30)
+    await process.stop()
+    assert world.outside.arrived("/answer") == ["a-2"]
+    assert await world.is_at_rest()
+
+
+@LANES
+@virtually
+async def test_its_last_attempt_is_made_right_before_its_deadline(lane: str) -> None:
+    """A wait that reaches beyond it is cut, as for `max_age`."""
+    world = await world_of(lane=lane, base=3000.0, factor=1.0, cap=3000.0, max_attempts=5)
+    world.outside.down.add("answer")
+    await world.send(timed(1, deadline=600.0))
+    process = Process(world)
+    await process.ended(620)
+    await process.stop()
+    assert (world.outside.tried["a-1"], world.outside.reasons()) == (1, {"a-1": "expired"})
+    assert await world.is_at_rest()
+
+
+@LANES
+@virtually
+async def test_it_passes_while_nothing_can_be_sent(lane: str) -> None:
+    """The receiver is down altogether: its breaker is open."""
+    world = await world_of(lane=lane, failures=1, max_attempts=1_000)
+    world.outside.down.add("answer")
+    await world.send(message(0, "b", "r"), *(timed(number, deadline=45.0) for number in range(1, 4)))
+    process = Process(world)
+    await process.ended(75)
+    await process.stop()
+    assert world.outside.reasons() == {f"a-{number}": "expired" for number in range(1, 4)}
+
+
+@virtually
+async def test_a_deadline_that_has_passed_before_it_was_read_ends_it_without_a_request() -> None:
+    world = await world_of()
+    await world.send(timed(1, deadline=30.0), timed(2))
+    await _wait(world, 60)
+    await world.run(Fuse(), 30)
+    assert world.outside.arrived("/answer") == ["a-2"]
+    assert world.outside.reasons() == {"a-1": "expired"}
+
+
+async def _wait(world: World, seconds: float) -> None:
+    """No process runs."""
+    await world.clock.sleep(seconds)
+
+
+# what a sender cannot have
+
+
+@virtually
+async def test_impossible_times_are_dead_letters_that_name_the_field() -> None:
+    world = await world_of()
+    await world.send(timed(1, delay=40 * DAY_S), timed(2, delay=60.0, deadline=30.0), timed(3))
+    await world.run(Fuse(), 30)
+    assert world.outside.reasons() == {"a-1": "invalid", "a-2": "invalid"}
+    assert world.outside.arrived("/answer") == ["a-3"]

@@ -1,0 +1,114 @@
+"""Messages with a time of their own over real HTTP, on both engines: delayed, also beyond what is held in memory, and
+with a deadline."""
+
+import asyncio
+import json
+from collections.abc import AsyncIterator, Mapping
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+from aiohttp import ClientSession
+
+from relay.sink import Sink
+from tests.integration.production import Rig as Production
+from tests.servers.process import RelayProcess
+
+DELAY_S = 4.0
+HELD = {"RELAY_HOLD_MAX": "500ms"}
+"""What waits longer is parked."""
+
+
+@dataclass
+class Timed:
+    """A receiver that accepts, one that fails, and a callback."""
+
+    sinks: dict[str, Sink]
+
+    def file(self) -> str:
+        retry = {"base": 1, "factor": 1, "cap": 1, "max_attempts": 1_000}
+        entries = {
+            name: {"post_endpoint": sink.url, "retry": retry, "breaker": {"failures": 1_000}}
+            for name, sink in self.sinks.items()
+            if name != "callback"
+        }
+        callback = {"url": self.sinks["callback"].url}
+        return json.dumps({"sources": {"app": {"callback": callback}}, "receivers": entries})
+
+    def arrived(self, name: str) -> list[str]:
+        return [each.message_id for each in self.sinks[name].received]
+
+    def headers(self, name: str, message_id: str) -> Mapping[str, str]:
+        [found] = [each.headers for each in self.sinks[name].received if each.message_id == message_id]
+        return found
+
+
+@asynccontextmanager
+async def timed() -> AsyncIterator[Timed]:
+    sinks = {"good": Sink("ok"), "bad": Sink("fail", fail_status=404), "callback": Sink("ok")}
+    async with AsyncExitStack() as stack:
+        for sink in sinks.values():
+            await sink.start()
+            stack.push_async_callback(sink.stop)
+        yield Timed(sinks)
+
+
+@dataclass
+class Sender:
+    client: ClientSession
+
+    async def send(self, receiver: str, message_id: str, **timing: str) -> Any:
+        query, headers = {"receiver": receiver, **timing}, {"ce-id": message_id}
+        async with self.client.post("/v1/sources/app/messages", params=query, headers=headers, data=b"{}") as response:
+            assert response.status == 202, await response.text()
+            return await response.json()
+
+    async def delivery(self, message_id: str) -> Any:
+        async with self.client.get(f"/v1/sources/app/messages/{message_id}") as response:
+            assert response.status == 200, await response.text()
+            [found] = (await response.json())["deliveries"]
+            return found
+
+
+async def check(api: str, known: Timed) -> None:
+    async with ClientSession(api) as client:
+        sender = Sender(client)
+        begun = asyncio.get_running_loop().time()
+        await sender.send("good", "later", delay=f"{DELAY_S}s")
+        await sender.send("good", "now")
+        await sender.send("bad", "in-time", deadline="2")
+        await known.sinks["good"].wait_for(1)
+        assert known.arrived("good") == ["now"]
+        delivery = await sender.delivery("later")
+        assert (delivery["state"], delivery["waiting_for"]["kind"]) == ("queued", "delayed")
+        await known.sinks["good"].wait_for(2)
+        assert known.arrived("good") == ["now", "later"]
+        assert asyncio.get_running_loop().time() - begun >= DELAY_S
+        assert known.headers("good", "later")["relay-out-of-order"] == "true"
+        [notice] = [
+            each for each in await known.sinks["callback"].wait_for(3) if each.headers["relay-outcome"] == "failed"
+        ]
+        assert (notice.headers["relay-message-id"], notice.headers["relay-reason"]) == ("in-time", "expired")
+        delivery = await sender.delivery("in-time")
+        assert (delivery["state"], delivery["reason"]) == ("failed", "expired")
+        assert "its deadline" in delivery["detail"]
+
+
+async def test_on_the_embedded_engine(tmp_path: Path) -> None:
+    async with timed() as known:
+        (tmp_path / "receivers.yaml").write_text(known.file())
+        async with RelayProcess("dev", "--port", "0", "--ephemeral", cwd=tmp_path, environ=HELD) as dev:
+            await dev.line_with("Ready")
+            await asyncio.wait_for(check(dev.value_of("API"), known), 90)
+
+
+@pytest.mark.kafka
+async def test_on_kafka(rig: Production) -> None:
+    async with timed() as known:
+        (rig.cwd / "receivers.yaml").write_text(known.file())
+        rig.environ.update(HELD)
+        async with rig.relay("run", "--processes", "1") as running:
+            started = json.loads(await running.line_with('"started"'))
+            await asyncio.wait_for(check(started["api"], known), 90)
