@@ -107,6 +107,8 @@ class Delivery(HopWork):
     def off_time(self, now: float) -> Dead | Later | None:
         """Whether its time is over, or not there yet. `now`: Unix seconds."""
         timing = self.timing
+        if timing is None and self.age_s(now) < self.receiver.post.retry.max_age:
+            return None  # as usual
         if timing is not None and timing.deliver_at > now and not self.attempts:
             return Later(timing.deliver_at - now, "it is not due yet", Change.RELEASED)
         if self.rest_s(now) > 0:
