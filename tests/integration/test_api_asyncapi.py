@@ -11,7 +11,7 @@ from jsonschema import Draft202012Validator
 
 from relay.api.asyncapi import ENVELOPE, EVENT, HOP, LETTER, RESULT, HeaderSpec, asyncapi
 from relay.cli.config import config
-from relay.domain import hop, message
+from relay.domain import hop, message, timing
 from relay.domain.audit import AuditLine, encode_line
 from relay.domain.coordinate import Coordinate, Headers
 from relay.domain.dead_letter import OURS, DeadLetter, dead_letter_headers
@@ -52,9 +52,21 @@ FULL = Hop(
     keep='{"sha":"0a1"}',
     sealed=True,
     chain='{"step":1}',
+    timing=timing.Timing(1_800_000_000.0, 1_800_003_600.5),
 )
 EVERYTHING = Message(
-    "github", "m-1", ("ci", "cd"), "push", FULL.time, "text/plain", b"{}", FULL.traceparent, 10, FULL.headers, "a=1"
+    "github",
+    "m-1",
+    ("ci", "cd"),
+    "push",
+    FULL.time,
+    "text/plain",
+    b"{}",
+    FULL.traceparent,
+    10,
+    FULL.headers,
+    "a=1",
+    FULL.timing,
 )
 
 
@@ -123,7 +135,7 @@ def test_every_topic_is_there(whole: dict[str, Any]) -> None:
 
 def test_every_header_is_there_and_no_other() -> None:
     """A new one needs an entry in relay/api/asyncapi.py."""
-    assert names(EVENT) == {"ce_specversion", *message._READERS}
+    assert names(EVENT) == {"ce_specversion", *message._READERS, *timing.HEADERS}
     assert names(ENVELOPE) < names(EVENT)
     assert names(HOP) == set(hop._READERS)
     assert {name for name, _ in encode_hop(FULL)} - {"relay-header-x-team"} == names(HOP)
