@@ -23,6 +23,7 @@ from relay.config.own_address import Exposed, check_exposure, check_key, check_o
 from relay.config.receivers_file import ReceiversFile, parse_receivers_file
 from relay.config.settings import CONFIG_FILE, Settings, load_settings
 from relay.domain.errors import RelayError, UserError
+from relay.domain.identity import PROBE
 from relay.domain.signing import generate_secret
 from relay.embedded.directory import clear, holds_data, user_directory, usual_directory
 from relay.embedded.relay import EmbeddedRelay, free_port, kept_secret, with_entries
@@ -31,7 +32,6 @@ from relay.run.process import Relay
 from relay.sink import ReceivedPost, Sink
 from relay.telemetry.logging import configure
 
-PROBE = "relay-probe"
 DEMO = "demo"
 PROBE_S = 30.0
 STOP_S = 60.0

@@ -13,6 +13,8 @@ COPY_DIGITS: Final = 12
 _COPY: Final = ".copy-"
 OWN_SOURCE: Final = "relay"
 """The source of the relay's own events; no sender may use it."""
+PROBE: Final = "relay-probe"
+"""The receiver and the source of the message that `relay dev` sends at its start, to see it answered."""
 _RECEIVER_NAME = re.compile(r"[a-z0-9][a-z0-9-]{0,62}")
 _CONTROL = re.compile("[\x00-\x1f\x7f-\x9f]")
 

@@ -9,8 +9,10 @@ from urllib.parse import quote, urlencode
 from aiohttp import web
 
 from relay.client.http import path
+from relay.domain.identity import PROBE
 from relay.pages.page import Nav, Page, PageRoutes
 from relay.pages.round_trip import moment
+from relay.pages.start import SAMPLE, start_of
 from relay.pages.visit import Loaded, Visit, see
 from relay.schema.overview import AttentionView
 from relay.schema.statistics import CountsView
@@ -19,6 +21,9 @@ _SPAN: Final = "1h"
 _MINUTE_S: Final = 60
 _NARROWER: Final = "/ui/messages"
 """Where who may not see everything begins."""
+PARTS: Final = ("flow", "attention", "failures")
+STEPS: Final = ("sample", "receiver", "answer")
+"""The first steps."""
 STAGES: Final[Mapping[str, tuple[str, str]]] = {
     "from_sender": ("Coming in", "messages from senders"),
     "to_receiver": ("To receivers", "deliveries on their way"),
@@ -51,19 +56,21 @@ class Overview(Page):
         if found.problem is not None and found.problem.status == 403 and visit.has_page(_NARROWER):
             return see(_NARROWER)
         stats = await visit.load(visit.api.stats(by="minute", since=_SPAN))
-        return visit.show("overview.html", found=found, chart=chart_of(stats), **_words())
+        start = None if found.problem is not None else await start_of(visit)
+        return visit.show("overview.html", found=found, chart=chart_of(stats), start=start, **_words())
 
     async def now(self, visit: Visit) -> Mapping[str, str]:
-        """The part that changes all the time, and the part with buttons, which stays in place."""
-        found = Loaded(await visit.api.overview())
-        return {
-            part: visit.fragment(f"overview_{part}.html", found=found, **_words())
-            for part in ("flow", "attention", "failures")
-        }
+        """The parts, each by itself: those with buttons and fields stay in place while they do not change. The first
+        steps only for a page that shows them."""
+        found, parts, start = Loaded(await visit.api.overview()), PARTS, None
+        if visit.filters("start"):
+            start, parts = await start_of(visit), (*PARTS, *(f"start_{step}" for step in STEPS))
+        return {part: visit.fragment(f"overview_{part}.html", found=found, start=start, **_words()) for part in parts}
 
 
 def _words() -> dict[str, Any]:
-    return {"stages": STAGES, "kinds": WORDS, "page_of": page_of, "failed_page": failed_page}
+    pages = {"page_of": page_of, "failed_page": failed_page}
+    return {"stages": STAGES, "kinds": WORDS, "steps": STEPS, "probe": PROBE, "sample": SAMPLE, **pages}
 
 
 def page_of(item: AttentionView) -> str | None:

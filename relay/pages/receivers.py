@@ -9,6 +9,7 @@ from aiohttp import web
 from relay.client import ApiError
 from relay.client.http import path
 from relay.domain import urls
+from relay.domain.identity import PROBE
 from relay.pages import spark
 from relay.pages.page import Nav, Page, PageRoutes
 from relay.pages.receiver_form import COMMON, NEW_FIELDS, credentials_of, given_anew, settings_of, shown, wanted_of
@@ -53,7 +54,7 @@ class ReceiversPage(Page):
         """One call of the API, however many receivers there are."""
         chosen = cast(ReceiverFilters, visit.filters(*ReceiverFilters.__annotations__))
         page = visit.api.receivers.page(**chosen, traffic=True, limit=_PAGE, cursor=visit.cursor)
-        found = await visit.load_list(page)
+        found = (await visit.load_list(page)).without(lambda item: item["name"] == PROBE)
         return visit.show(
             "receivers.html", found=found, chosen=chosen, states=STATES, host_of=host_of, attempts=spark.attempts
         )

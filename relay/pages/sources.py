@@ -8,6 +8,7 @@ from aiohttp import web
 
 from relay.client import ApiError
 from relay.client.http import path
+from relay.domain.identity import PROBE
 from relay.pages.page import Nav, Page, PageRoutes
 from relay.pages.receiver_form import Field, credentials_of, given_anew, settings_text, shown, wanted_of
 from relay.pages.visit import Visit, problem
@@ -49,8 +50,8 @@ class SourcesPage(Page):
         routes.post("/sources/{source_id}/replay", self.replay)
 
     async def list(self, visit: Visit) -> web.StreamResponse:
-        found = await visit.load_list(visit.api.sources.page(limit=_PAGE, cursor=visit.cursor))
-        return visit.show("sources.html", found=found)
+        page = await visit.load_list(visit.api.sources.page(limit=_PAGE, cursor=visit.cursor))
+        return visit.show("sources.html", found=page.without(lambda item: item["source_id"] == PROBE))
 
     async def show(self, visit: Visit) -> web.StreamResponse:
         """Readers of a source see the health of its callback, and not its settings."""

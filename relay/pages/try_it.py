@@ -10,6 +10,7 @@ from aiohttp import web
 from relay import samples
 from relay.client import ApiError
 from relay.client.http import path
+from relay.domain.identity import PROBE
 from relay.pages.page import Nav, Page, PageRoutes
 from relay.pages.visit import Visit
 
@@ -28,8 +29,7 @@ class Trying(Page):
         routes.post("/try", self.send)
 
     async def form(self, visit: Visit) -> web.StreamResponse:
-        name = visit.filters("sample").get("sample", _USUAL)
-        sample = samples.load(name if name in samples.names() else _USUAL)
+        sample = _sample(visit.filters("sample"))
         values = {
             "sample": sample.name,
             "type": sample.event_type,
@@ -40,7 +40,11 @@ class Trying(Page):
         return await self._show(visit, values)
 
     async def send(self, visit: Visit) -> web.StreamResponse:
-        form = await visit.form()
+        """A form without a payload sends the sample that it names. `next`: the page that follows."""
+        form = dict(await visit.form())
+        if "payload" not in form:
+            sample = _sample(form)
+            form |= {"payload": _readable(sample.payload), "type": sample.event_type}
         source, message_id = form.get("source", "") or SOURCE, f"try-{secrets.token_hex(6)}"
         sent = await visit.result(
             visit.api.send(
@@ -52,21 +56,35 @@ class Trying(Page):
             )
         )
         if isinstance(sent, ApiError):
-            return await self._show(visit, {"sample": _USUAL, "type": "", "source": source, **form}, sent)
+            values = {"sample": _USUAL, "type": "", "receiver": "", **form, "source": source}
+            return await self._show(visit, values, sent)
+        if form.get("next"):
+            return visit.back(form["next"], "Sent.")
         return visit.back(path("/ui/messages/{}/{}", source, message_id), "Sent. Watch it go round.")
 
     async def _show(
         self, visit: Visit, values: Mapping[str, str], problem: ApiError | None = None
     ) -> web.StreamResponse:
-        receivers = await visit.load_list(visit.api.receivers.page(limit=_NAMED))
+        listed = await visit.load_list(visit.api.receivers.page(limit=_NAMED))
+        names = [item["name"] for item in listed.items]
+        if names == [PROBE] and problem is None:
+            values = {**values, "receiver": values["receiver"] or PROBE}
         return visit.show(
             "trying.html",
             status=200 if problem is None else problem.status,
             problem=problem,
             values=values,
             names=samples.names(),
-            receivers=[item["name"] for item in receivers.items],
+            receivers=[name for name in names if name != PROBE],
+            has_any=bool(names) or listed.problem is not None,
+            probe=PROBE,
         )
+
+
+def _sample(given: Mapping[str, str]) -> samples.Sample:
+    """The one that is named, or the usual one."""
+    name = given.get("sample", _USUAL)
+    return samples.load(name if name in samples.names() else _USUAL)
 
 
 def _readable(payload: bytes) -> str:

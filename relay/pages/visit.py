@@ -4,7 +4,7 @@ import base64
 import hashlib
 import hmac
 import json
-from collections.abc import Awaitable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, Generic, Literal, TypedDict, TypeVar
 from urllib.parse import parse_qsl
@@ -72,6 +72,13 @@ class LoadedList(Loaded[Listed[Item]]):
     @property
     def cursor(self) -> str | None:
         return None if self.value is None else self.value["cursor"]
+
+    def without(self, is_left_out: Callable[[Item], bool]) -> "LoadedList[Item]":
+        """The page without some of its items."""
+        if self.value is None:
+            return self
+        kept = [item for item in self.value["items"] if not is_left_out(item)]
+        return LoadedList({"items": kept, "cursor": self.value["cursor"]})
 
 
 def problem(status: int, kind: str, title: str, detail: str) -> ApiError:
