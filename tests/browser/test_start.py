@@ -20,7 +20,7 @@ def step(visitor: Visitor, number: int) -> Locator:
 async def done(visitor: Visitor, *numbers: int) -> None:
     """The steps with these numbers get their ticks, and the others have none."""
     for number in (1, 2, 3):
-        await expect(step(visitor, number).locator(".tick.done")).to_have_count(number in numbers)
+        await expect(step(visitor, number).locator(".tick.done")).to_have_count(int(number in numbers))
 
 
 @pytest.mark.parametrize("viewport", [WIDE, NARROW], ids=["desktop", "phone"])
@@ -64,9 +64,10 @@ async def test_steps_are_ticked_and_go_while_the_page_is_open(dev: DevRelay, vis
     try:
         await visitor.open("/ui/")
         await visitor.page.evaluate("window.loadedOnce = true")
+        await step(visitor, 2).get_by_label("Name").fill("half a na")
         await dev.send("shop", "m-1", to="relay-probe")
         await done(visitor, 1)
-        await step(visitor, 2).get_by_label("Name").fill("ty")
+        await expect(step(visitor, 2).get_by_label("Name")).to_have_value("half a na")
         await dev.receiver("ci", sink.url)
         await done(visitor, 1, 2)
         await dev.send("shop", "m-2", to="ci")
@@ -92,7 +93,7 @@ async def test_the_steps_are_for_operators(tmp_path: Path, visiting: Visiting) -
     async with DevRelay(tmp_path, key=KEY) as dev, visiting(dev.url) as visitor:
         visitor.allow("status of 403")
         link = await dev.call("POST", "/v1/portal-links", {"owner": "acme"})
-        key = await dev.call("POST", "/v1/keys", {"scopes": ["send:shop", "read:shop"]})
+        key = await dev.call("POST", "/v1/keys", {"scopes": ["ingest:shop", "read:shop"]})
         await visitor.page.goto(link["url"])
         await heading(visitor, "Receivers")
         await visitor.open("/ui/")
