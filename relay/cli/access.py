@@ -1,5 +1,6 @@
 """`relay keys`, `relay portal` and `relay audit`: the keys of the API, links into the portal, and who changed what."""
 
+import json
 from typing import Final
 
 import click
@@ -95,7 +96,7 @@ def _row(item: KeyView) -> tuple[str, ...]:
 
 @click.group()
 def portal() -> None:
-    """Create links to the portal of an owner."""
+    """Create links to the portal of an owner, and print its texts."""
 
 
 @portal.command()
@@ -107,6 +108,14 @@ def link(call: ApiOptions, owner: str, hours: float, receivers: tuple[str, ...])
     """Create a link to a page with the receivers of OWNER, which may be changed there."""
     made = call.run(lambda client: client.portal_link(owner, hours=hours, receivers=receivers or None))
     call.show(made, lambda link: _print_link(owner, link))
+
+
+@portal.command()
+def strings() -> None:
+    """Print the texts of the portal as JSON, to be replaced by RELAY_PORTAL_STRINGS."""
+    from relay.pages.portal_strings import texts  # here, because Jinja takes long to import
+
+    click.echo(json.dumps({text: text for text in texts()}, indent=2, ensure_ascii=False))
 
 
 def _print_link(owner: str, made: NewLink) -> None:

@@ -19,7 +19,7 @@ COMMANDS: Final = {
     "import": ("relay.cli.transfer", "Import the data of another relay."),
     "keys": ("relay.cli.access", "Create, list, rotate and revoke keys of the API."),
     "messages": ("relay.cli.messages", "List messages, and the status of each delivery."),
-    "portal": ("relay.cli.access", "Create links to the portal of an owner."),
+    "portal": ("relay.cli.access", "Create links to the portal of an owner, and print its texts."),
     "listen": ("relay.cli.listen", "Forward messages to a port of this machine, and show requests and responses."),
     "presets": ("relay.cli.presets", "List and show presets: entries for well-known systems."),
     "receivers": ("relay.cli.receivers", "Check, list and apply receivers."),

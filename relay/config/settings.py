@@ -153,6 +153,8 @@ class Settings(BaseSettings):
     """Colour of links in the portal, as `#0a6b66`; adapted to the contrast of WCAG 2 AA. None: that of the relay."""
     portal_theme: Literal["system", "light", "dark"] = "system"
     """Colours of the portal. `system`: the visitor chooses."""
+    portal_strings: Path | None = None
+    """JSON file with texts of the portal by the English ones that they replace. `relay portal strings` prints these."""
     secrets_key: Keys = ()
     """Keys, base64 of 32 bytes each, for secrets that are given over the API: the first encrypts, and each decrypts.
     None: `relay dev` creates and keeps one, and `relay run` accepts no such secrets."""

@@ -22,6 +22,8 @@ _TYPES: Final = 200
 """Event types that the form to register a receiver offers."""
 _CHOSEN: Final = "event_type"
 _ATTEMPTS: Final = 20
+_INNER: Final = frozenset({"partitions"})
+"""Settings that the portal does not show: about topics."""
 SPANS: Final = (("1h", "the last hour"), ("6h", "6 hours"), ("1d", "a day"), ("7d", "7 days"), ("30d", "30 days"))
 _CHANGED: Final = "It was changed meanwhile. Here is how it is now, with what you wrote; look at it, and save again."
 
@@ -123,6 +125,7 @@ class ReceiverDetailPage(Page):
             visit.load_list(receivers.attempts_page(name, failed=failed, limit=_ATTEMPTS, cursor=visit.cursor)),
             visit.load_list(receivers.page(prefix=name, limit=1, traffic=True)),
         )
+        settings = [row for row in settings_of(it) if not (visit.in_portal and row[0] in _INNER)]
         return visit.show(
             "receiver.html",
             it=it,
@@ -130,8 +133,8 @@ class ReceiverDetailPage(Page):
             attempts=attempts,
             failed=failed,
             traffic=next((each["traffic"] for each in traffic.items if each["name"] == name), None),
-            rows=[row for row in settings_of(it) if row[2] != "default"],
-            defaults=[row for row in settings_of(it) if row[2] == "default"],
+            rows=[row for row in settings if row[2] != "default"],
+            defaults=[row for row in settings if row[2] == "default"],
             spans=SPANS,
             spark=spark,
             host=host_of((it["settings"] or {}).get("post_endpoint")),

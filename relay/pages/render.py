@@ -3,7 +3,6 @@
 import json
 from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
-from pathlib import Path
 from typing import Any, Final
 from urllib.parse import quote
 
@@ -12,10 +11,10 @@ from markupsafe import Markup
 
 from relay.client.http import path
 from relay.domain.health import TONES as HEALTH_TONES
-from relay.domain.state import look_of, state_text
+from relay.domain.state import State, StateLook, look_of, state_text
+from relay.pages.template_texts import TEMPLATES, Replacing
 from relay.telemetry.redaction import escape_control
 
-TEMPLATES: Final = Path(__file__).parent / "templates"
 _STEPS: Final = ((86_400.0, "d"), (3_600.0, "h"), (60.0, "min"))
 _SIZES: Final = ("B", "KiB", "MiB", "GiB", "TiB")
 _SHORT_S: Final = 120.0
@@ -37,9 +36,22 @@ TONES: Final[Mapping[str, str]] = {
 
 
 class Renderer:
-    """Renders templates. `asset`: the address of a static file. `now`: Unix seconds."""
+    """Renders templates. `asset`: the address of a static file. `now`: Unix seconds. `strings`: texts by those that
+    they replace."""
 
-    def __init__(self, asset: Callable[[str], str], now: Callable[[], float]) -> None:
+    def __init__(
+        self, asset: Callable[[str], str], now: Callable[[], float], strings: Mapping[str, str] | None = None
+    ) -> None:
+        def replace(text: str) -> str:
+            return text if strings is None else strings.get(text, text)
+
+        def look(state: State) -> StateLook:
+            found = look_of(state)
+            return found._replace(word=replace(found.word), sentence=replace(found.sentence))
+
+        def words_of_state(state: State, **why: Any) -> str:
+            return state_text(state, **why).replace(look_of(state).word, look(state).word, 1)
+
         self.now = now
         self._environment = environment = Environment(
             loader=FileSystemLoader(TEMPLATES),
@@ -48,7 +60,9 @@ class Renderer:
             trim_blocks=True,
             lstrip_blocks=True,
             auto_reload=False,
+            extensions=[Replacing] if strings else [],
         )
+        environment.extend(replace=replace)
 
         def ago(value: str | float | None) -> Markup | str:
             moment = moment_of(value)
@@ -57,7 +71,7 @@ class Renderer:
         environment.globals.update(asset=asset, nothing=NOTHING, path=path)
         environment.filters.update({each.__name__: each for each in FILTERS})
         environment.filters.update(
-            ago=ago, ms=milliseconds, tojson_text=compact, state_look=look_of, state_text=state_text
+            ago=ago, ms=milliseconds, tojson_text=compact, state_look=look, state_text=words_of_state, replaced=replace
         )
 
     def render(self, template: str, values: Mapping[str, Any]) -> str:

@@ -4,7 +4,7 @@ import gzip
 import hashlib
 import hmac
 import json
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -87,12 +87,17 @@ _SAFE: Final = {
 
 
 def pages_of(
-    wanted: bool, now: Callable[[], float], shares: Shares, portal_origins: Sequence[str], brand: Brand = RELAY
+    wanted: bool,
+    now: Callable[[], float],
+    shares: Shares,
+    portal_origins: Sequence[str],
+    brand: Brand = RELAY,
+    strings: Mapping[str, str] | None = None,
 ) -> Callable[[Path], web.Application] | None:
     """The factory of a process's pages; None if it has none."""
     if not wanted:
         return None
-    return partial(create_pages, now=now, shares=shares, portal_origins=portal_origins, brand=brand)
+    return partial(create_pages, now=now, shares=shares, portal_origins=portal_origins, brand=brand, strings=strings)
 
 
 def create_pages(
@@ -101,11 +106,15 @@ def create_pages(
     shares: Shares,
     portal_origins: Sequence[str] = (),
     brand: Brand = RELAY,
+    strings: Mapping[str, str] | None = None,
 ) -> web.Application:
     """`socket`: where the API of this process listens. `now`: Unix seconds. `shares`: of live pages. `portal_origins`:
-    of pages that may show the portal in a frame. `brand`: the look of the portal."""
+    of pages that may show the portal in a frame. `brand`: the look of the portal; `strings`: its texts, by those that
+    they replace."""
     statics, streams = _Statics(brand), Streams(shares)
-    visitors = _Visitors(Renderer(statics.url, now), portal_origins, statics.build, brand)
+    renderer = Renderer(statics.url, now)
+    of_portal = Renderer(statics.url, now, strings) if strings else renderer
+    visitors = _Visitors(renderer, of_portal, portal_origins, statics.build, brand)
     app = web.Application(middlewares=[_with_headers])
     app.router.add_get("/static/{digest}/{name:.+}", statics.get)
     routes = _Routes(app.router, visitors, streams)
@@ -134,18 +143,22 @@ class _Visitors:
 
     api: AsyncRelay
 
-    def __init__(self, renderer: Renderer, portal_origins: Sequence[str], build: str, brand: Brand) -> None:
+    def __init__(
+        self, renderer: Renderer, of_portal: Renderer, portal_origins: Sequence[str], build: str, brand: Brand
+    ) -> None:
         self._build = build
         self._brand = brand
         self._portal_origins = portal_origins
         self._renderer = renderer
+        self._of_portal = of_portal
 
     def visit(self, request: web.Request) -> Visit:
         token, theme = token_of(request), request.cookies.get(THEME_COOKIE, "")
         known = visitor_of(request)
         visitor = known or new_visitor()
         in_portal = token is not None and kind_of(token) == "portal"
-        brand = self._brand if in_portal or request.path == PORTAL else RELAY
+        is_portal = in_portal or request.path == PORTAL
+        brand = self._brand if is_portal else RELAY
         navigation = [page.nav for page in PAGES if page.nav is not None]
         shared = {
             "nav": [nav for nav in navigation if nav.portal or not in_portal],
@@ -161,7 +174,7 @@ class _Visitors:
         return Visit(
             request,
             self.api.with_headers(_identity(token, address_of(request))),
-            self._renderer,
+            self._of_portal if is_portal else self._renderer,
             token or visitor,
             shared,
             signed_in=token is not None,

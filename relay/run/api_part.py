@@ -27,6 +27,7 @@ from relay.delivery.egress import USER_AGENT
 from relay.domain.signing import generate_secret
 from relay.history.port import History
 from relay.pages.brand import Brand
+from relay.pages.portal_strings import read_strings
 from relay.pages.web import pages_of
 from relay.replay.replay_service import ReplayService
 from relay.run.check_contexts import look_from_inside
@@ -125,6 +126,7 @@ class ApiPart:
                 shares_of_live_pages(self._telemetry.meter),
                 settings.portal_origins,
                 Brand(settings.portal_name, settings.portal_colour, settings.portal_theme, settings.portal_logo),
+                read_strings(settings.portal_strings),
             ),
             examine=partial(look_from_inside, context, self._history),
         )

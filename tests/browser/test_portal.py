@@ -1,5 +1,6 @@
 """The portal in a real browser: opened by a link, and in a frame of another site's page."""
 
+import json
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -148,6 +149,56 @@ async def test_the_portal_has_the_look_of_a_product(tmp_path: Path, visiting: Vi
         await press(visitor, "Leave")
         await visitor.open("/ui/login")
         await expect(page).to_have_title("Log in · Relay")
+
+
+async def test_the_portal_has_the_texts_of_a_product(tmp_path: Path, visiting: Visiting) -> None:
+    file = tmp_path / "strings.json"
+    file.write_text(json.dumps({"en": "de", "Receivers": "Empfänger", "Register a receiver": "<b>Neuer</b>"}))
+    async with DevRelay(tmp_path, {"RELAY_PORTAL_STRINGS": str(file)}, key=KEY) as dev, visiting(dev.url) as visitor:
+        page = visitor.page
+        await page.goto((await dev.call("POST", "/v1/portal-links", {"owner": "acme"}))["url"])
+        await heading(visitor, "Empfänger")
+        await expect(page).to_have_title("Empfänger · Relay")
+        await expect(page.locator("html")).to_have_attribute("lang", "de")
+        await expect(page.locator("nav a", has_text="Empfänger")).to_have_count(1)
+        await page.get_by_role("link", name="<b>Neuer</b>").click()
+        await heading(visitor, "<b>Neuer</b>")
+        await visitor.assert_accessible()
+        await page.context.clear_cookies()
+        await log_in(visitor, "/ui/receivers")
+        await heading(visitor, "Receivers")
+
+
+async def test_no_page_of_the_portal_shows_versions_topics_or_offsets(tmp_path: Path, visiting: Visiting) -> None:
+    """All pages that links lead to, from the first one on; of those that differ in their filters, two of each."""
+    async with relay_with_receivers(tmp_path) as dev, visiting(dev.url) as visitor:
+        visitor.allow("status of 40")
+        await dev.call("PUT", "/v1/event-types/push", {"description": "A push.", "versions": []})
+        await dev.call("POST", "/v1/receivers/gone/pause")
+        await dev.send("shop", "m-2", to="gone")
+        await dev.call("POST", "/v1/sources/shop/messages/m-2/deliveries/gone/discard")
+        lanes = (await dev.call("GET", "/v1/lanes?limit=1000"))["items"]
+        version = (await dev.call("GET", "/version"))["version"]
+        inner = {version, *(lane["topic"] for lane in lanes)}
+        await visitor.page.goto((await dev.call("POST", "/v1/portal-links", {"owner": "acme"}))["url"])
+        seen, ahead = set[str](), ["/ui/receivers"]
+        while ahead:
+            path = ahead.pop()
+            seen.add(path)
+            await visitor.open(path)
+            text = await visitor.page.locator("body").inner_text()
+            text += await visitor.page.locator("body").text_content() or ""
+            text = text.replace(f"relay/{version}", "")  # in the requests that the receiver got, as User-Agent
+            for word in (*inner, "RELAY_", "offset", "partition", "<macro"):
+                assert word.lower() not in text.lower(), f"{word} on {path}"
+            links = await visitor.page.locator("a[href^='/ui/']:not([download])").evaluate_all(
+                "all => all.map(each => each.getAttribute('href').split('#')[0])"
+            )
+            for link in sorted({*links} - {*seen, *ahead, "/ui/"}):
+                alike = [each for each in (*seen, *ahead) if each.split("?")[0] == link.split("?")[0]]
+                ahead += [link] if len(alike) < 2 else []
+        for expected in ("/ui/messages/shop/m-1", "/ui/receivers/ci/edit", "/ui/event-types/push", "/ui/replays"):
+            assert expected in seen
 
 
 async def test_a_frame_is_told_the_height_of_the_portal(tmp_path: Path, visiting: Visiting) -> None:
