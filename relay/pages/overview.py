@@ -60,8 +60,8 @@ class Overview(Page):
         return visit.show("overview.html", found=found, chart=chart_of(stats), start=start, **_words())
 
     async def now(self, visit: Visit) -> Mapping[str, str]:
-        """The parts, each by itself: those with buttons and fields stay in place while they do not change. The first
-        steps only for a page that shows them."""
+        """The parts as they are now, each replaced only if it has changed. The first steps are for a page that shows
+        them."""
         found, parts, start = Loaded(await visit.api.overview()), PARTS, None
         if visit.filters("start"):
             start, parts = await start_of(visit), (*PARTS, *(f"start_{step}" for step in STEPS))
