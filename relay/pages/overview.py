@@ -21,7 +21,7 @@ _SPAN: Final = "1h"
 _MINUTE_S: Final = 60
 _NARROWER: Final = "/ui/messages"
 """Where who may not see everything begins."""
-PARTS: Final = ("flow", "attention", "failures")
+PARTS: Final[tuple[str, ...]] = ("flow", "attention", "failures")
 STEPS: Final = ("sample", "receiver", "answer")
 """The first steps."""
 STAGES: Final[Mapping[str, tuple[str, str]]] = {

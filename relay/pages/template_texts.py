@@ -21,7 +21,7 @@ Replace = Callable[[str], str]
 class Replacing(Extension):
     """Replaces texts while a template is compiled, by `environment.replace`."""
 
-    def filter_stream(self, stream: TokenStream) -> Iterator[Token]:  # type: ignore[override]
+    def filter_stream(self, stream: TokenStream) -> Iterator[Token]:
         replace: Replace = self.environment.replace  # type: ignore[attr-defined]
         in_tag = False
         for token in stream:
