@@ -401,6 +401,10 @@ def test_the_api_may_be_called_as_its_service_is_called(tmp_path: Path) -> None:
 
 
 OF_ALL: Final = frozenset({"RELAY_REDIS_URL", "RELAY_KAFKA_SASL_PASSWORD", "RELAY_SENTRY_DSN", "SENTRY_DSN"})
+OF_RUNNING: Final = frozenset({
+    *("RELAY_METRICS_KEY", "RELAY_NOTICE_SLACK_URL", "RELAY_NOTICE_SMTP_URL", "RELAY_NOTICE_PAGERDUTY_KEY"),
+    "RELAY_NOTICE_OWNERS",
+})  # fmt: skip
 OF_SENDERS: Final = frozenset({"RELAY_SECRETS_KEY", "RELAY_EGRESS_PROXY", "CI_SECRET", "CD_TOKEN", "OF_THE_API"})
 
 
@@ -411,21 +415,38 @@ def test_each_role_has_the_secrets_that_it_needs_and_no_others(tmp_path: Path) -
     values = EVERYTHING | {"receivers": receivers, "receiverSecrets": ["OF_THE_API"]}
     found = {name: secrets_of(one) - OF_ALL for name, one in containers(rendered(values, tmp_path)).items()}
     own = {name: found[f"prod-{name}"] - {"OTEL_EXPORTER_OTLP_HEADERS"} for name in (*ROLES, "topics", "receiver-ci")}
-    api = {"RELAY_API_KEY", "RELAY_SESSION_SECRET", "RELAY_HISTORY_URL", "RELAY_ANSWER_SECRET", *OF_SENDERS}
-    sends = {"RELAY_METRICS_KEY", *OF_SENDERS}
-    assert own == {
-        "api": {"RELAY_METRICS_KEY", *api},
-        "from-sender": {"RELAY_METRICS_KEY"},
-        "to-receiver": {"RELAY_ANSWER_SECRET", *sends},
-        "from-receiver-async": sends,
-        "to-sender": sends,
-        "failed-messages": {"RELAY_METRICS_KEY"},
-        "history": {"RELAY_METRICS_KEY", "RELAY_HISTORY_URL"},
+    answers = {"RELAY_ANSWER_SECRET", "RELAY_ANSWER_JWK"}
+    api = {"RELAY_API_KEY", "RELAY_SESSION_SECRET", "RELAY_HISTORY_URL", *answers, *OF_SENDERS}
+    assert {name: some - OF_RUNNING for name, some in own.items()} == {
+        "api": api,
+        "from-sender": set(),
+        "to-receiver": {*answers, *OF_SENDERS},
+        "from-receiver-async": {"RELAY_ANSWER_JWK", *OF_SENDERS},
+        "to-sender": OF_SENDERS,
+        "failed-messages": set(),
+        "history": {"RELAY_HISTORY_URL"},
         "topics": set(),
-        "receiver-ci": {"RELAY_ANSWER_SECRET", *sends},
+        "receiver-ci": {*answers, *OF_SENDERS},
     }
+    assert {name: some & OF_RUNNING for name, some in own.items()} == dict.fromkeys(own, OF_RUNNING) | {"topics": set()}
     secret = {env_name(field) for field in SECRET_SETTINGS}
     assert secret <= OF_ALL | own["api"], "each secret setting belongs to some role"
+
+
+@needs_helm
+@pytest.mark.parametrize(
+    "rule", [".roles", 'has "api" .roles', "$reads", 'or (has "api" .roles) (has "to-receiver" .roles)', "$sends"]
+)
+def test_secrets_that_are_for_all_roles_are_found(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, rule: str) -> None:
+    planted = tmp_path / "chart"
+    shutil.copytree(CHART, planted)
+    helpers = planted / "templates" / "_helpers.tpl"
+    before, opening, secrets = helpers.read_text().partition('{{- define "relay.secrets"')
+    assert f"if {rule} " in secrets
+    helpers.write_text(before + opening + secrets.replace(f"if {rule} ", "if true ", 1))
+    monkeypatch.setattr(f"{__name__}.CHART", planted)
+    with pytest.raises(AssertionError):
+        test_each_role_has_the_secrets_that_it_needs_and_no_others(tmp_path)
 
 
 @needs_helm

@@ -91,12 +91,15 @@ receiver-{{ include "relay.short" (dict "text" $name "most" 40) }}:
 for topics). What receivers.yaml names is for those that send to receivers and callbacks. */}}
 {{- define "relay.secrets" -}}
 {{- $names := list "RELAY_REDIS_URL" "RELAY_KAFKA_SASL_PASSWORD" "RELAY_SENTRY_DSN" "SENTRY_DSN" "OTEL_EXPORTER_OTLP_HEADERS" -}}
-{{- if .roles }}{{ $names = append $names "RELAY_METRICS_KEY" }}{{ end -}}
+{{- if .roles }}{{ $names = append $names "RELAY_METRICS_KEY" -}}
+{{- /* any of them may be the one that sends notices */ -}}
+{{- $names = concat $names (list "RELAY_NOTICE_SLACK_URL" "RELAY_NOTICE_SMTP_URL" "RELAY_NOTICE_PAGERDUTY_KEY" "RELAY_NOTICE_OWNERS") }}{{ end -}}
 {{- if has "api" .roles }}{{ $names = concat $names (list "RELAY_API_KEY" "RELAY_SESSION_SECRET") }}{{ end -}}
 {{- $reads := or (has "api" .roles) (has "history" .roles) -}}
 {{- $own := .root.Values.postgresql.enabled -}}
 {{- if $reads }}{{ $names = append $names (ternary "POSTGRES_PASSWORD" "RELAY_HISTORY_URL" $own) }}{{ end -}}
 {{- if or (has "api" .roles) (has "to-receiver" .roles) }}{{ $names = append $names "RELAY_ANSWER_SECRET" }}{{ end -}}
+{{- if or (has "api" .roles) (has "to-receiver" .roles) (has "from-receiver-async" .roles) }}{{ $names = append $names "RELAY_ANSWER_JWK" }}{{ end -}}
 {{- $sends := false -}}
 {{- range list "api" "to-receiver" "from-receiver-async" "to-sender" }}{{ if has . $.roles }}{{ $sends = true }}{{ end }}{{ end -}}
 {{- if $sends -}}
