@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.integration.planted_defects import plant
 from tests.servers.forking import run
 from tests.servers.process import RelayProcess
 
@@ -73,6 +74,14 @@ async def test_an_event_for_a_receiver_that_does_not_run_says_so(dev: RelayProce
     assert code == 0, output
     assert "down waits: retry" in output
     assert "connection refused by 127.0.0.1:9" in output
+
+
+async def test_a_trigger_that_waits_for_nothing_is_found(
+    dev: RelayProcess, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plant(monkeypatch, "a trigger does not wait")
+    with pytest.raises(AssertionError):
+        await test_an_event_for_a_receiver_that_does_not_run_says_so(dev, tmp_path)
 
 
 async def test_mistakes_get_one_clear_line(dev: RelayProcess) -> None:

@@ -12,7 +12,9 @@ from standardwebhooks import Webhook
 from bench.kafka_parts import free_ports
 from relay import __version__
 from relay.sink import ReceivedPost
+from tests.integration.planted_defects import plant
 from tests.integration.production import CALLBACK_SECRET, SECRETS, SOURCES, Rig, Sent, messages
+from tests.servers.process import RelayProcess
 
 pytestmark = pytest.mark.kafka
 
@@ -38,13 +40,27 @@ def assert_in_order(arrivals: Sequence[ReceivedPost]) -> None:
         assert found == sorted(found), f"{source}: out of order"
 
 
+async def says_where_it_runs(running: RelayProcess, rig: Rig) -> None:
+    started = json.loads(await running.line_with('"started"'))
+    assert (started["version"], started["brokers"]) == (__version__, rig.environ["RELAY_KAFKA_BOOTSTRAP_SERVERS"])
+    assert started["pid"] == running.pid
+    assert any(started["api"].endswith(each) for each in started["listens"]), started
+
+
+@pytest.mark.parametrize("defect", ["no address in `started`", "no version in `started`"])
+async def test_a_start_that_does_not_say_where_it_runs_is_found(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch, defect: str
+) -> None:
+    plant(monkeypatch, defect)
+    async with rig.relay("run", "--processes", "1") as running:
+        with pytest.raises(AssertionError):
+            await says_where_it_runs(running, rig)
+
+
 async def test_a_thousand_messages_go_round_once_and_again_changes_nothing(rig: Rig) -> None:
     sent = messages(1000)
     async with rig.relay("run", "--processes", "1") as running:
-        started = json.loads(await running.line_with('"started"'))
-        assert (started["version"], started["brokers"]) == (__version__, rig.environ["RELAY_KAFKA_BOOTSTRAP_SERVERS"])
-        assert started["pid"] == running.pid
-        assert started["api"].endswith(started["listens"][0])
+        await says_where_it_runs(running, rig)
         await rig.produce(sent)
         everything = {message.message_id for message in sent}
         await rig.until(lambda: rig.answered() >= everything)

@@ -33,6 +33,7 @@ from relay.watch.verifier import Verifier
 from tests.fakes.log import MemoryLog
 from tests.integration.api_rig import Reply, document, problem, running_api
 from tests.integration.api_rig import Rig as ApiRig
+from tests.integration.planted_defects import plant
 from tests.integration.test_demo import relay
 from tests.servers.process import RelayProcess
 
@@ -293,6 +294,17 @@ async def test_a_handshake_under_way_is_joined_and_takes_no_longer_than_its_time
     for told in every:
         assert not told["proved"]
         assert "no answer within 0.5 s" in told["detail"]
+
+
+@pytest.fixture
+def not_joined(monkeypatch: pytest.MonkeyPatch) -> None:
+    plant(monkeypatch, "one handshake at a time")
+
+
+@pytest.mark.usefixtures("not_joined")
+async def test_a_handshake_that_is_not_joined_is_found(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(AssertionError, match="429"):
+        await test_a_handshake_under_way_is_joined_and_takes_no_longer_than_its_time(rig, monkeypatch)
 
 
 async def test_the_relay_tries_by_itself_until_the_receiver_answers(rig: Rig, sink: Sink) -> None:

@@ -9,6 +9,7 @@ from pathlib import Path
 import aiohttp
 import pytest
 
+from tests.integration.planted_defects import plant
 from tests.servers.process import RelayProcess
 
 SIZE_MB = 64
@@ -72,6 +73,14 @@ async def test_dev_waits_for_room_and_goes_on(small_disk: Path, tmp_path: Path) 
             assert sent.status == 200, await sent.text()
         async with session.get(f"{api}/v1/sources/github/messages/before") as kept:
             assert (await kept.json())["status"] == "response_delivered_to_sender"
+
+
+async def test_a_relay_that_ends_instead_is_found(
+    small_disk: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plant(monkeypatch, "a full disk is an end")
+    with pytest.raises((AssertionError, aiohttp.ClientError)):  # it ends while it is asked, or before
+        await test_dev_waits_for_room_and_goes_on(small_disk, tmp_path)
 
 
 async def test_a_start_on_a_full_disk_is_an_error_in_a_line(small_disk: Path, tmp_path: Path) -> None:

@@ -1,0 +1,95 @@
+"""Defects that users met, each planted again by name: as a module, the `relay` command with the one that its first
+argument names."""
+
+import pkgutil
+import re
+import sys
+from collections.abc import Mapping
+from functools import partial
+from typing import Any, Final
+
+import click
+import pytest
+from rich.text import Text
+
+from relay.cli.main import main
+from relay.domain.receiver import Receiver
+from relay.embedded.directory import user_directory
+from relay.sink import Mode, Sink
+from relay.watch.verifier import Verifier
+from tests.servers.fork_server import Job
+
+
+def _cut(self: object, line: Text, columns: int) -> list[Text]:
+    line.truncate(columns, overflow="ellipsis")
+    return [line]
+
+
+def _answering_sink(mode: Mode, **rest: Any) -> Sink:
+    return Sink("answer" if mode == "ok" else mode, **rest)
+
+
+async def _as_it_is(client: object, state: object, within_s: float) -> object:
+    return state
+
+
+async def _nothing_left_over(client: object) -> str:
+    return ""
+
+
+async def _refused_while_running(self: Verifier, receiver: Receiver) -> object:
+    return None if self._running else await _try_now(self, receiver)
+
+
+TAILED: Final = "relay.api.tail.event.TailedEvent"
+_try_now: Final = Verifier.try_now
+
+DEFECTS: Final[Mapping[str, tuple[str, object]]] = {
+    "a visitor is any text": ("relay.pages.session._TOKEN", re.compile("(?s).*")),
+    "one directory for all folders": ("relay.cli.dev.usual_directory", lambda environ, _file: user_directory(environ)),
+    "nothing is said of what is left over": ("relay.cli.dev._left_over", _nothing_left_over),
+    "fresh removes nothing": ("relay.cli.dev.clear", lambda _directory: None),
+    "fresh removes anything": ("relay.embedded.directory.holds_data", lambda _directory: True),
+    "fresh removes what is in use": ("relay.embedded.directory.is_taken", lambda _directory: False),
+    "the tail is in the order of reading": (f"{TAILED}.place", property(lambda _event: (0, 0))),
+    "the tail is in the order of time alone": (f"{TAILED}.place", property(lambda event: (event.at_ms, 0))),
+    "the demo is cut": ("relay.cli.events.Screen._folded", _cut),
+    "the demo is not folded": ("relay.cli.events.Screen._folded", lambda _self, line, _columns: [line]),
+    "the demo's sender answers a notice": ("relay.cli.demo.Sink", _answering_sink),
+    "a trigger does not wait": ("relay.cli.send._first_tried", _as_it_is),
+    "broken JSON is not seen": ("relay.api.intake.json_fault", lambda _message: None),
+    "a wrong key is none": ("relay.client.http.Http._hint", lambda _self: "; set RELAY_API_KEY to a key of the API"),
+    "TLS failed, and no more": ("relay.client.http.tls_failure", lambda reason: reason),
+    "no command is suggested": ("relay.cli.group.Lazy.resolve_command", click.Group.resolve_command),
+    "a wait has no reason": ("relay.api.waiting._queued", lambda _lane, _since, _now: None),
+    "no history by default": ("relay.cli.local_history.is_loopback", lambda _host: False),
+    "a history for several machines": ("relay.cli.local_history.is_loopback", lambda _host: True),
+    "one history for all installations": (
+        "relay.cli.local_history.installation_id",
+        lambda _servers, _prefix: "0" * 64,
+    ),
+    "a full disk is an end": ("relay.embedded.valkey.ValkeyServer.lacked_room", property(lambda _self: False)),
+    "no address in `started`": ("relay.run.process.Relay.addresses", property(lambda _self: [])),
+    "no version in `started`": ("relay.cli.run.__version__", ""),
+    "a log that hangs is well": ("relay.watch.readiness._reported_if_silent", lambda look, _report: look()),
+    "one handshake at a time": ("relay.watch.verifier.Verifier.try_now", _refused_while_running),
+}
+"""Each with what is replaced, and by what."""
+
+
+def plant(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    """In this process, and in those of the relay that it starts from now on."""
+    monkeypatch.setattr(*DEFECTS[name])
+    for module in ("forking", "process"):
+        monkeypatch.setattr(f"tests.servers.{module}.Job", partial(_job, name))
+
+
+def _job(name: str, _module: str, arguments: tuple[str, ...], *rest: Any) -> Job:
+    return Job("tests.integration.planted_defects", (name, *arguments), *rest)
+
+
+if __name__ == "__main__":
+    place, planted = DEFECTS[sys.argv.pop(1)]
+    owner, _, attribute = place.rpartition(".")
+    setattr(pkgutil.resolve_name(owner), attribute, planted)
+    main()
