@@ -18,6 +18,7 @@ from tests.faults.model.turns import YES, at_once, carry_on, hear, leave, told, 
 from tests.faults.model.world import Owner, Posted, World, sent
 
 FORMER: Final = "former"
+HOUR_S: Final = 3_600.0
 LOST: Final = NoResponse("disconnected", "the response was lost", sent=True)
 REJECTED: Final = Response(422, {}, b"")
 REFUSED: Final = NoResponse("refused", "nobody listens", sent=False)
@@ -110,6 +111,8 @@ def _faults(world: World) -> Iterator[Event]:
             yield Event("is rejected", (number,), False)
     if left.crashes:
         yield from _crashes(world)
+    if left.clocks and world.state.has_rows:
+        yield Event("the state's clock is set back", (), False)
     if left.flushes and world.state.has_rows:
         yield Event("flush", (), False)
     if left.resends:
@@ -259,6 +262,12 @@ def _flush(world: World) -> None:
         turn(world, owner)
 
 
+def _set_back(world: World) -> None:
+    world.state.advance(-HOUR_S)
+    for owner in world.owners.values():
+        turn(world, owner)
+
+
 def _time_passes(world: World, seconds: float) -> None:
     world.now += seconds
     for owner in world.owners.values():
@@ -282,6 +291,7 @@ _HAPPENS: Final[Mapping[str, Callable[..., None]]] = {
     "crash": _crash,
     "makes a call twice": lambda world, who, number, _: carry_on(world, _owner(world, who), number, times=2),
     "flush": _flush,
+    "the state's clock is set back": _set_back,
     "is sent again": lambda world, message: world.append(sent(world.cast, (message,))),
     "is to give its lane up": _given_up,
     "freezes": _freezes,
@@ -296,6 +306,7 @@ _SPENT: Final = {
     "crash": "crashes",
     "makes a call twice": "repeats",
     "flush": "flushes",
+    "the state's clock is set back": "clocks",
     "is sent again": "resends",
     "is to give its lane up": "moves",
     "freezes": "zombies",

@@ -3,6 +3,7 @@ those of the harness."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
+from itertools import islice
 from typing import Any
 from unittest.mock import patch
 
@@ -12,11 +13,14 @@ import workers.delivery
 import workers.from_sender
 from relay.engine import attempt
 from relay.engine.commands import CallQueue
+from relay.engine.effects import Effects
 from relay.engine.lane import Lane
 from relay.engine.order import Twins
 from relay.engine.phases import TRANSITIONS, Event, Phase
 from relay.engine.work import Seen
+from relay.log.port import Coordinate
 from relay.state.attempts import BeginAsk, Verdict
+from relay.state.replies import answered
 from relay.state.rows import MessageRow
 from tests.fakes.state_begin import Beginning
 from tests.fakes.state_memory import Memory
@@ -124,6 +128,31 @@ def stale_proof() -> Iterator[None]:
         yield
 
 
+@contextmanager
+def first_hop_is_enough() -> Iterator[None]:
+    """A message counts as handed on when the first of its receivers has it."""
+
+    async def append(self: Effects, lane: Lane[AnyWork], works: Sequence[AnyWork]) -> Sequence[Coordinate]:
+        if lane.worker.stage != "from_sender":
+            return await rightly(self, lane, works)
+        first = await self._log.append([work.out[0] for work in works])
+        await answered(self._state.enqueued([work.arrival for work in works]))
+        others = [record for work in works for record in work.out[1:]]
+        rest = iter(await self._log.append(others) if others else ())
+        return [at for work, it in zip(works, first, strict=True) for at in (it, *islice(rest, len(work.out) - 1))]
+
+    rightly = Effects._append
+    with patch.object(Effects, "_append", append):
+        yield
+
+
+@contextmanager
+def time_goes_back() -> Iterator[None]:
+    """Moments that the state keeps are compared with its clock as that is."""
+    with patch.object(Memory, "now", Memory.server_now):
+        yield
+
+
 FLAWS: Mapping[str, Callable[[], AbstractContextManager[None]]] = {
     **{
         name: PLANTED[name]
@@ -151,6 +180,8 @@ FLAWS: Mapping[str, Callable[[], AbstractContextManager[None]]] = {
             no_lease,
             no_suspicion,
             stale_proof,
+            first_hop_is_enough,
+            time_goes_back,
         )
     },
 }

@@ -197,12 +197,14 @@ _OUTSIDE: Final = Outside(REQUESTS, HERE, lambda: 0.5, "relay/model", turnstile=
 
 class Cast:
     """The workers, for one kind of receiver. `asked`: it has a status endpoint. `parks`: what has failed waits longer
-    than anything is held in memory."""
+    than anything is held in memory. `names`: each message is for all of them; only FromSender serves a second one here,
+    because a lane tells another nothing."""
 
-    def __init__(self, *, asked: bool = True, parks: bool = False) -> None:
+    def __init__(self, *, asked: bool = True, parks: bool = False, names: tuple[str, ...] = ("r",)) -> None:
+        self.names = names
         pause_s = PARKED_S if parks else HELD_S
         retry: dict[str, Any] = {"base": pause_s, "factor": 1.0, "cap": pause_s, "max_attempts": 1_000}
-        known = Known([receiver("r", "/answer", status=asked, failures=1_000, **retry)], [])
+        known = Known([receiver(name, "/answer", status=asked, failures=1_000, **retry) for name in names], [])
         letters = Letters(TOPICS, HERE)
         most = SETTINGS.max_payload_bytes
         self.workers: dict[Role, Worker[Any]] = {
@@ -220,4 +222,6 @@ LANES: Final[dict[Role, TopicPartition]] = {
     "to_sender": TopicPartition(TOPICS.to_sender, place_of(SOURCE.encode(), 0, 10)),
 }
 """What each of them reads here."""
-SPECS: Final = {spec.name: spec for spec in (*TOPICS.fixed(), *TOPICS.lane_specs("r", 1))}
+SECOND: Final = TopicPartition(TOPICS.to_receiver("q"), 0)
+"""The lane of a second receiver, which nobody reads."""
+SPECS: Final = {spec.name: spec for spec in (*TOPICS.fixed(), *TOPICS.lane_specs("r", 1), *TOPICS.lane_specs("q", 1))}

@@ -50,7 +50,10 @@ def sameness(world: World) -> int:
     seen = _Seen(world.now)
     parts: list[Any] = [world.faults, world.committed, world.owners, world.former, world.wire]
     parts += [world.seen, world.back, world.disordered]
-    parts += [(tag, tag.ready) for tag in world.state.tags]
+    known, seen.now = seen.all(parts), world.now + world.state.behind_s
+    tags = seen.all([(tag, tag.ready) for tag in world.state.tags])
+    seen.now = world.now
+    parts = [known, tags, round(world.state.behind_s, 3)]
     parts += [world.state.owners_before, [world.log(role) for role in LANES if role in world.owners], _written(world)]
     return hash(seen.all(parts))
 
@@ -61,7 +64,7 @@ def _written(world: World) -> Hashable:
     copies = tuple(record for at in parked for record in world.broker[at].table().values())
     if "to_receiver" in world.owners:
         return frozenset(world.log("to_sender")), copies
-    return world.log("to_receiver"), copies
+    return world.log("to_receiver"), world.beside, copies
 
 
 class _Seen:

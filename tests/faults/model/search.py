@@ -8,7 +8,7 @@ from relay.state.rows import MessageStage, Stage
 from tests.faults.model.events import Event, events, happen
 from tests.faults.model.here import HERE, Role
 from tests.faults.model.sameness import sameness
-from tests.faults.model.world import World, copied, forget_copies, restored
+from tests.faults.model.world import START, World, copied, forget_copies, restored
 
 
 @dataclass(slots=True)
@@ -25,7 +25,7 @@ class Found:
 
     @property
     def violations(self) -> set[str]:
-        """Of: lost, unmarked, stuck, copied, disordered, broken."""
+        """Of: lost, unmarked, stuck, copied, disordered, late, broken."""
         return set(self.first)
 
 
@@ -49,6 +49,10 @@ class _Place:
 
 MOST: Final = 500_000
 """Worlds, at most: who finds more has told two apart that are the same, or goes on for ever."""
+
+
+LATE_S: Final = 900.0
+"""Nothing here takes so long, whatever happens to it."""
 
 
 class _Search:
@@ -85,6 +89,8 @@ class _Search:
         found.copies = max(found.copies, world.copies)
         if world.copies:
             self._violated("copied", place)
+        if world.now - START > LATE_S:
+            self._violated("late", place)
         if world.disordered:
             self._violated("disordered", place)
         if world.is_at_rest:
@@ -151,4 +157,5 @@ def is_complete(world: World) -> bool:
     last = list(world.owners)[-1]
     if last == "to_sender":
         return all(world.back[number] for number in world.messages)
-    return world.messages <= set(world.log(_WRITES[last]))
+    logs = [world.log(_WRITES[last])] + [world.beside] * (len(world.cast.names) - 1)
+    return all(world.messages <= set(log) for log in logs)

@@ -9,7 +9,7 @@ from tests.faults.model.events import after
 from tests.faults.model.flaws import FLAWS
 from tests.faults.model.here import Cast
 from tests.faults.model.search import Found, search
-from tests.faults.model.test_model import ASKED, ONE, PARKED, in_removal
+from tests.faults.model.test_model import ASKED, ONE, PARKED, TWO_RECEIVERS, in_removal
 from tests.faults.model.world import MESSAGES, Faults, World, beginning
 
 
@@ -114,6 +114,18 @@ def test_a_removal_that_names_no_life_loses_the_next_one_to_who_wakes_up_late(fl
 
 def test_without_order_one_overtakes_another_that_was_refused() -> None:
     assert _delivered(Faults(refused=1), "no_order", messages=MESSAGES).violations == {"disordered"}
+
+
+def test_to_take_one_receiver_for_all_loses_the_message_of_the_other_at_one_crash() -> None:
+    flaw = "first_hop_is_enough"
+    for cast, faults in ((ASKED, Faults(crashes=1)), (TWO_RECEIVERS, Faults())):
+        assert _found(cast, faults, flaw, from_sender=ONE).violations == set()
+    assert "lost" in _found(TWO_RECEIVERS, Faults(crashes=1), flaw, from_sender=ONE).violations
+
+
+def test_a_state_whose_time_goes_back_makes_what_is_parked_wait_for_as_long() -> None:
+    assert _delivered(Faults(refused=1), "time_goes_back", cast=PARKED).violations == set()
+    assert "late" in _delivered(Faults(refused=1, clocks=1), "time_goes_back", cast=PARKED).violations
 
 
 def test_what_never_comes_to_an_end_is_seen() -> None:

@@ -21,6 +21,7 @@ from tests.faults.model.world import MESSAGES, Faults, World, beginning
 ASKED = Cast()
 UNASKED = Cast(asked=False)
 PARKED = Cast(parks=True)
+TWO_RECEIVERS = Cast(names=("r", "q"))
 ONE = (0,)
 DEEP = bool(os.environ.get("RELAY_MODEL_DEEP"))
 
@@ -91,6 +92,17 @@ def test_from_sender_hands_on_every_message(story: Story, told: Told) -> None:
 
 
 @_stories(
+    Story(Faults(crashes=1), 140),
+    Story(Faults(crashes=1, repeats=1), 450),
+    Story(Faults(crashes=1, resends=1), 150, ONE),
+    deep=(Story(Faults(crashes=1, resends=1), 2_000),),
+)
+def test_from_sender_hands_every_message_on_to_each_of_two_receivers(story: Story, told: Told) -> None:
+    found = _seen(search(beginning(TWO_RECEIVERS, story.faults, from_sender=story.messages)), story, told)
+    assert found.first == {}
+
+
+@_stories(
     Story(Faults(crashes=2), 1_300),
     Story(Faults(crashes=1, lost=1, dropped=1), 3_000),
     Story(Faults(crashes=1, flushes=1), 2_400),
@@ -101,7 +113,11 @@ def test_from_sender_hands_on_every_message(story: Story, told: Told) -> None:
     Story(Faults(moves=1), 1_100),
     Story(Faults(moves=1, crashes=1), 900, ONE),
     Story(Faults(moves=1, lost=1, dropped=1), 1_200, ONE),
+    Story(Faults(crashes=1, clocks=1), 130, ONE),
+    Story(Faults(lost=1, clocks=1), 240),
     deep=(
+        Story(Faults(crashes=1, clocks=1), 900),
+        Story(Faults(zombies=1, clocks=1), 450, ONE),
         Story(Faults(zombies=1, dropped=1, flushes=1), 5_500, ONE),
         Story(Faults(crashes=2, lost=1, dropped=1), 5_000),
         Story(Faults(crashes=2, flushes=1), 5_000),
@@ -137,7 +153,10 @@ def _repeated(longest: int) -> list[tuple[int, ...]]:
     Story(Faults(refused=1, crashes=1, repeats=1), 2_000, ONE),
     Story(Faults(refused=2, crashes=1), 1_800, ONE),
     Story(Faults(refused=1, moves=1), 1_500, ONE),
+    Story(Faults(refused=1, clocks=1), 300),
+    Story(Faults(refused=1, flushes=1, clocks=1), 700, ONE),
     deep=(
+        Story(Faults(refused=1, crashes=1, clocks=1), 2_500, ONE),
         Story(Faults(refused=1, crashes=1), 8_000),
         Story(Faults(refused=1, crashes=1, flushes=1), 7_500, ONE),
         Story(Faults(refused=1, zombies=1), 10_000, ONE),

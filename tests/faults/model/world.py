@@ -36,6 +36,7 @@ from tests.faults.model.here import (
     HOLD_S,
     LANES,
     OBSERVER,
+    SECOND,
     SOURCE,
     SPECS,
     TOPICS,
@@ -58,8 +59,9 @@ _MINE: Final = {tag_of(f"s:{SOURCE}"), tag_of("r:r")}
 
 class Faults(NamedTuple):
     """How many of each may still happen. `lost`: responses that never come, or come too late. `repeats`: calls to the
-    state or the log whose answer is lost, so that they are made twice. `moves`: lanes that are given up in order;
-    `zombies`: without their owner's knowledge. `rejected`: answers that end a life; each replay begins another."""
+    state or the log whose answer is lost, so that they are made twice. `clocks`: the state's clock is set back by an
+    hour. `moves`: lanes that are given up in order; `zombies`: without their owner's knowledge. `rejected`: answers
+    that end a life; each replay begins another."""
 
     crashes: int = 0
     lost: int = 0
@@ -72,6 +74,7 @@ class Faults(NamedTuple):
     zombies: int = 0
     rejected: int = 0
     replays: int = 0
+    clocks: int = 0
 
 
 class State(MemoryState):
@@ -81,6 +84,11 @@ class State(MemoryState):
         super().lose()
         empty = next(tag for number, tag in enumerate(self._tags) if number not in _MINE)
         self._tags = [tag if number in _MINE else empty for number, tag in enumerate(self._tags)]
+
+    @property
+    def behind_s(self) -> float:
+        """Its time, which looking at does not move, from that of the world."""
+        return max(self.server_now + self._ahead_s, self._last) - HERE.time()
 
     @property
     def tags(self) -> list[Any]:
@@ -205,6 +213,11 @@ class World:
         """The messages there."""
         return tuple(map(number_of, self.records(role)))
 
+    @property
+    def beside(self) -> tuple[int, ...]:
+        """The messages in the lane of the second receiver."""
+        return tuple(map(number_of, self.broker[SECOND].records))
+
     def append(self, records: list[NewRecord]) -> None:
         finished(client().append(records))
 
@@ -268,7 +281,7 @@ def beginning(cast: Cast, faults: Faults, **logs: tuple[int, ...]) -> World:
 
 def sent(cast: Cast, numbers: tuple[int, ...]) -> list[NewRecord]:
     """The records by which a sender hands in these messages."""
-    messages = [message(number, SOURCE, "r") for number in numbers]
+    messages = [message(number, SOURCE, *cast.names) for number in numbers]
     return [NewRecord(LANES["from_sender"].topic, SOURCE.encode(), m.payload, message_headers(m)) for m in messages]
 
 
