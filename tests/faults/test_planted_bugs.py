@@ -22,6 +22,13 @@ from tests.fakes.surroundings import REFUSED, most_in
 from tests.fakes.virtual_time import VirtualLoop, run_virtually
 from tests.fakes.world import Process, World, message, receiver
 from tests.faults.harness.planted import PLANTED
+from tests.faults.routes import (
+    a_key_that_is_used_for_another_source,
+    a_message_for_many_receivers,
+    a_process_that_lacks_a_secret,
+    a_source_that_names_a_receiver_of_another,
+    two_sources_with_a_callback_each,
+)
 from tests.faults.simulation.fates import CutOff
 from tests.faults.simulation.outside import Mishap, Wire
 from tests.faults.test_frozen_removals import calls_of_the_first_life, no_life_is_lost
@@ -357,6 +364,11 @@ CAUGHT_BY: dict[str, Experiment] = {
     "parked_without_bounds": receivers_that_refuse_more_than_may_be_parked,
     "patience_forgotten": a_message_that_fails_for_longer_than_its_receivers_patience,
     "offline_until_the_next_ping": a_restart_when_an_offline_receiver_is_back,
+    "wide_fan_out_cut": a_message_for_many_receivers,
+    "senders_not_asked": a_source_that_names_a_receiver_of_another,
+    "unusable_is_unknown": a_process_that_lacks_a_secret,
+    "keys_without_limits": a_key_that_is_used_for_another_source,
+    "callbacks_mixed_up": two_sources_with_a_callback_each,
 }
 
 

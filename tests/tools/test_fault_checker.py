@@ -346,6 +346,26 @@ def test_what_was_never_sent_is_a_phantom(lives_: list[Life]) -> None:
         assert verdict.first.messages == (key,)
 
 
+@few
+@given(lives, st.data())
+def test_a_result_at_another_callback_has_crossed(lives_: list[Life], data: st.DataObject) -> None:
+    records = records_of(lives_)
+    result = one_of(data, records, Returned)
+    assert isinstance(result, Returned)
+    records[records.index(result)] = replace(result, callback="callback-1")
+    assert damage(judged(records)) == {"crossed": 1}
+
+
+def test_what_its_source_may_not_send_to_a_receiver_ends_as_unknown_and_never_arrives() -> None:
+    key = Key("a", "m-0", "asked")
+    sent = Sent(0.0, *key[:2], 0, key.receiver, digest_of(b"x"), acked=True, allowed=False)
+    notice = Returned(1.0, "fail_m-0_x_0", *key, "failed", NOTHING)
+    assert judged([sent, Died("unknown_receiver", *key), notice]).ok
+    assert damage(judged([sent, Died("exhausted", *key), notice])) == {"unexpected_dead": 1}
+    arrived = Arrival(0.5, key.receiver, *key[:2], 1, 0, 0, sent.digest, 500, processed=False)
+    assert damage(judged([sent, arrived, Died("unknown_receiver", *key), notice])) == {"crossed": 1}
+
+
 def test_a_result_without_a_processed_arrival_is_a_phantom() -> None:
     records = records_of([Life("a", "asked", 0.0, (500,), dies=False)])
     arrival = next(record for record in records if isinstance(record, Arrival) and record.processed)

@@ -80,6 +80,13 @@ def test_what_an_operator_sees_at_a_failure_exists() -> None:
     assert seen <= {*EVENTS, *FAMILIES, *REASONS, *_fields(), "waiting_for", "work_event"}
 
 
+def test_what_proves_a_promise_exists() -> None:
+    named = set(re.findall(r"`((?:tests/[\w/]*)?\w+\.py)`", _of("guarantees.md")))
+    assert len(named) > 50
+    paths = [f"/{path.relative_to(ROOT)}" for path in ROOT.glob("tests/**/*.py")]
+    assert {name for name in named if not any(path.endswith(f"/{name}") for path in paths)} == set()
+
+
 @pytest.mark.parametrize("page", ["guarantees.md", "operating.md", "doctor.md"])
 def test_metrics_on_a_page_exist(page: str) -> None:
     assert set(re.findall(r"`(relay_[a-z_]+)", _of(page))) <= set(FAMILIES)

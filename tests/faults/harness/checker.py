@@ -27,9 +27,12 @@ _NOTHING_DIES: Final = Promise(asked=False, ordered=False, in_doubt_per_fault=0)
 _NOT_AN_END: Final = "id_conflict"
 """It refuses another payload under an id that is taken: the message that has the id still has to end."""
 
+_NOT_FOUND: Final = "unknown_receiver"
+"""The end at a receiver that the source may not name."""
+
 DAMAGE: Final = (
-    *("lost", "altered", "phantom", "doubled", "copies_over", "disordered", "contradicted", "unexpected_dead"),
-    *("results_over", "over_in_flight", "over_rate", "stuck"),
+    *("lost", "altered", "phantom", "crossed", "doubled", "copies_over", "disordered", "contradicted"),
+    *("unexpected_dead", "results_over", "over_in_flight", "over_rate", "stuck"),
 )
 """The fields of `Verdict` that count broken promises, the gravest first."""
 
@@ -54,6 +57,7 @@ class Verdict:
     `contradicted`: answered and failed in one life. `disordered`: behind a later message of its source. `altered`:
     with other bytes. `stuck`: uncommitted records, parked messages, and arrivals of unacknowledged messages that never
     ended. `phantom`: arrivals, results and deaths of what was never sent, and results of what never arrived.
+    `crossed`: arrivals at a receiver that the source may not name, and results at the callback of another source.
     `over_in_flight`, `over_rate`: how often more POSTs than promised were under way at a receiver, or came within its
     window. `unexpected_dead`: dead for a reason that the promise does not allow. `first`: the gravest damage, its first
     case.
@@ -71,6 +75,7 @@ class Verdict:
     altered: int
     stuck: int
     phantom: int
+    crossed: int
     unexpected_dead: int
     over_in_flight: int
     over_rate: int
@@ -95,6 +100,7 @@ def check(history: History, promises: Mapping[str, Promise]) -> Verdict:
         "lost": list(_lost(facts)),
         "altered": list(_altered(facts)),
         "phantom": list(_phantom(facts)),
+        "crossed": list(_crossed(facts)),
         "doubled": [copy.counterexample("doubled") for copy in copies if copy.asked],
         "copies_over": [copy.counterexample("copies_over") for copy in over],
         "disordered": list(_disordered(facts)),
@@ -150,6 +156,10 @@ class _Facts:
 
     def is_dead(self, key: Key) -> bool:
         return key in self.died or any(result.outcome == "failed" for result in self.returned.get(key, ()))
+
+    def is_foreign(self, key: Key) -> bool:
+        """Whether its source may not name its receiver."""
+        return key in self.sent and not self.sent[key][0].allowed
 
     def was_heard(self, arrival: Arrival) -> bool:
         """Whether the relay may be expected to know what became of this POST."""
@@ -207,6 +217,16 @@ def _phantom(facts: _Facts) -> Iterator[Counterexample]:
         if key in facts.sent and made_up and not any(each.processed for each in facts.arrivals.get(key, ())):
             result = made_up[0]
             yield Counterexample("phantom", (key,), f"{key}: {result.outcome}, but its receiver never processed it")
+
+
+def _crossed(facts: _Facts) -> Iterator[Counterexample]:
+    for key in facts.arrivals:
+        if facts.is_foreign(key):
+            yield Counterexample("crossed", (key,), f"{key}: arrived, but its source may not name that receiver")
+    for key, results in facts.returned.items():
+        for result in results:
+            if key in facts.sent and result.callback != facts.sent[key][0].callback:
+                yield Counterexample("crossed", (key,), f"{key}: its result came to {result.callback}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -320,6 +340,8 @@ def _result_twice(result: Returned) -> Counterexample:
 
 def _unexpected_dead(facts: _Facts) -> Iterator[Counterexample]:
     for died in facts.history.died:
+        if facts.is_foreign(died.key) and died.reason == _NOT_FOUND:
+            continue
         if died.reason not in facts.promises.get(died.receiver, _NOTHING_DIES).deaths:
             yield Counterexample("unexpected_dead", (died.key,), f"{died.key}: a dead letter, {died.reason}")
     for key, results in facts.returned.items():

@@ -24,7 +24,8 @@ class Key(NamedTuple):
 @dataclass(frozen=True, slots=True)
 class Sent:
     """One message for one receiver, as the load produced it. `number` grows per source; `digest`: of the payload;
-    `acked`: whether Kafka acknowledged it. A message that is sent again has a second record."""
+    `acked`: whether Kafka acknowledged it. `callback`: where its result belongs. `allowed`: whether its source may name
+    the receiver. A message that is sent again has a second record."""
 
     at: float
     source: str
@@ -33,6 +34,8 @@ class Sent:
     receiver: str
     digest: str
     acked: bool
+    callback: str = "callback"
+    allowed: bool = True
 
     @property
     def key(self) -> Key:
@@ -110,8 +113,8 @@ class Ping:
 
 @dataclass(frozen=True, slots=True)
 class Returned:
-    """A result that the sender's callback took. `result_id`: its `webhook-id`; `digest`: of its body; `status`: what it
-    gets as an answer, None for nothing."""
+    """A result that a sender's callback took. `result_id`: its `webhook-id`; `digest`: of its body; `status`: what it
+    gets as an answer, None for nothing. `callback`: which one took it."""
 
     at: float
     result_id: str
@@ -121,6 +124,7 @@ class Returned:
     outcome: str
     digest: str
     status: int | None = 200
+    callback: str = "callback"
 
     @property
     def key(self) -> Key:

@@ -6,13 +6,15 @@ import json
 import random
 import time
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from aiokafka import AIOKafkaProducer
 from aiokafka.errors import KafkaError
 
+from tests.faults.harness.doors import Doors
 from tests.faults.harness.history import Sent, digest_of
+from tests.faults.harness.receivers import CALLBACKS, tenant_of
 
 _REPEAT_AFTER_S = 0.2
 _GIVE_UP_S = 120.0
@@ -21,12 +23,15 @@ _TRANSACTION_S = 10.0
 _ABORTED = 0.3
 """Of the messages of a transactional source, so many are first sent with other bytes, which are aborted."""
 _LARGE_BYTES = (10_000, 1_000_000)
+_WIDEST = 8
 Headers = list[tuple[str, bytes]]
 
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """`rate`: messages a second, of all sources together. `two`: the share of messages for two receivers.
+    """`rate`: messages a second, of all sources together. `two`: the share of messages for two receivers, `wide`: for
+    three to eight. `crossing`: the share that also names a receiver of another tenant. `by_http`: so many sources send
+    over HTTP, where there are doors.
     `again`: the share of messages behind which an older id of the source is sent once more. `payload`: its bytes, but
     for a share of `large` ones, up to 1 MB. `transactional`: so many sources send each message in a transaction.
     """
@@ -35,28 +40,35 @@ class Plan:
     sources: int = 16
     rate: float = 60.0
     two: float = 0.2
+    wide: float = 0.03
+    crossing: float = 0.02
     again: float = 0.0
     payload: int = 300
     large: float = 0.005
     transactional: int = 1
+    by_http: int = 4
 
 
 @dataclass(slots=True)
 class _Source:
     """One source. It sends one message at a time, so that what it sent later also is behind on the log.
 
-    `transactional`: the id of its own producer, empty for none, and `producer`: that one, while it works.
+    `doors`: it sends over HTTP. `transactional`: the id of its own producer, empty for none, and `producer`: that one,
+    while it works.
     """
 
     name: str
     random: random.Random
+    tenant: int
+    doors: Doors | None = None
     transactional: str = ""
     producer: AIOKafkaProducer | None = None
     older: list[tuple[bytes, Headers, list[Sent]]] = field(default_factory=list)
 
 
 class Load:
-    """Sends while `run` runs. `label`: begins the ids of its messages. `numbers`: of each source, the last one used."""
+    """Sends while `run` runs. `label`: begins the ids of its messages. `numbers`: of each source, the last one used.
+    `tenants`: of the receivers that belong to one. `doors`: of the relay's processes, where these have any."""
 
     def __init__(
         self,
@@ -66,6 +78,8 @@ class Load:
         numbers: Counter[str],
         plan: Plan,
         seed: int,
+        tenants: Mapping[str, int],
+        doors: Doors | None,
         told: Callable[[Sent], None] = lambda sent: None,
     ) -> None:
         self._bootstrap = bootstrap
@@ -75,7 +89,12 @@ class Load:
         self._plan = plan
         self._told = told
         self._stop = asyncio.Event()
-        self._sources = [_Source(f"source-{n}", random.Random(f"{seed}-{label}-{n}")) for n in range(plan.sources)]
+        self._tenants = tenants
+        self._sources = [
+            _Source(f"source-{n}", random.Random(f"{seed}-{label}-{n}"), tenant_of(n)) for n in range(plan.sources)
+        ]
+        for source in self._sources[max(0, plan.sources - plan.by_http) :]:
+            source.doors = doors
         for source in self._sources[: plan.transactional]:
             source.transactional = f"{topic}-{label}-{source.name}"
         self.sent: list[Sent] = []
@@ -126,17 +145,33 @@ class Load:
         self._numbers[source.name] += 1
         number = self._numbers[source.name]
         message_id = f"{self._label}-{source.name}-{number}"
-        count = 2 if source.random.random() < self._plan.two and len(self._plan.receivers) > 1 else 1
-        receivers = source.random.sample(list(self._plan.receivers), count)
+        receivers, foreign = self._receivers(source)
+        foreign = foreign if source.doors is None else []  # there the whole message is refused
         size = source.random.randint(*_LARGE_BYTES) if source.random.random() < self._plan.large else self._plan.payload
         payload = _payload(source.name, number, size)
-        value, headers = record_of(source.name, message_id, receivers, payload, envelope=number % 2 == 0)
+        is_envelope = number % 2 == 0 and source.doors is None
+        value, headers = record_of(source.name, message_id, receivers + foreign, payload, envelope=is_envelope)
         at = time.time()
         acked = await self._acknowledged(producer, source, value, headers)
-        digest = digest_of(payload)
-        sent = [Sent(at, source.name, message_id, number, receiver, digest, acked) for receiver in receivers]
+        digest, callback = digest_of(payload), list(CALLBACKS)[source.tenant]
+        sent = [
+            Sent(at, source.name, message_id, number, receiver, digest, acked, callback, receiver not in foreign)
+            for receiver in receivers + foreign
+        ]
         self._note(sent)
         source.older.append((value, headers, sent))
+
+    def _receivers(self, source: _Source) -> tuple[list[str], list[str]]:
+        """For the next message: some that the source may name, and at times one that it may not."""
+        own = [name for name in self._plan.receivers if self._tenants.get(name, source.tenant) == source.tenant]
+        foreign = [name for name in self._plan.receivers if name not in own]
+        draw, count = source.random.random(), 1
+        if draw < self._plan.two:
+            count = 2
+        elif draw > 1 - self._plan.wide:
+            count = source.random.randint(3, _WIDEST)
+        crosses = bool(foreign) and source.random.random() < self._plan.crossing
+        return source.random.sample(own, min(count, len(own))), source.random.sample(foreign, int(crosses))
 
     async def _send_again(self, producer: AIOKafkaProducer, source: _Source) -> None:
         """An older message once more, as a sender does that has forgotten what it sent."""
@@ -155,7 +190,10 @@ class Load:
         give_up = time.monotonic() + _GIVE_UP_S
         while time.monotonic() < give_up:
             try:
-                if source.transactional:
+                if source.doors is not None:
+                    if not await source.doors.send(source.tenant, source.name, value, dict(headers)):
+                        raise TimeoutError
+                elif source.transactional:
                     await self._transact(source, value, headers)
                 else:
                     await producer.send_and_wait(self._topic, value, key=source.name.encode(), headers=headers)

@@ -1,12 +1,12 @@
-"""The world outside the relay, as a process of its own that never crashes: all receivers, and the sender's callback.
+"""The world outside the relay, as a process of its own that never crashes: all receivers, and the senders' callbacks.
 
 `python -m tests.faults.harness.outside --ledger FILE --receivers SPEC.json` prints `{"port": N}` as its first line.
 
 `POST /r/<name>` is a delivery, `GET /r/<name>/<message id or webhook id>` its status endpoint: 200 with the answer, 202
 while it is worked on, 404 for what never arrived. `GET /r/<name>/item/<message id>` and then `/build/<build>` are the
-two steps in which a CI is asked. `POST /callback` takes results. `PUT /control/<name>` changes how a
-receiver behaves, `callback` the callback. Each arrival is in the ledger before it is answered. Signatures are not
-looked at. Message ids are expected to be unique over all sources.
+two steps in which a CI is asked. `POST /callback` takes results, and so does each other name that begins like that.
+`PUT /control/<name>` changes how a receiver or callback behaves. Each arrival is in the ledger before it is answered.
+Signatures are not looked at. Message ids are expected to be unique over all sources.
 """
 
 import argparse
@@ -32,7 +32,8 @@ from tests.faults.harness.serving import Connection, Incoming, listen
 
 Mode = Literal["answer", "slow", "later", "builds", "hang", "fail", "lossy", "flaky"]
 CALLBACK: Final = "callback"
-"""How the callback is called in the spec and in `PUT /control/<name>`: no receiver may have this name."""
+"""How the callback is called in the spec and in `PUT /control/<name>`, where there may be more whose names begin like
+that: no receiver may have such a name."""
 
 _PING: Final = "relay.ping"
 _BEAT_S: Final = 0.005
@@ -197,10 +198,10 @@ class Outside:
     def handle(self, request: Incoming, connection: Connection) -> None:
         """A request, whatever it wants."""
         match (request.method, *request.path.strip("/").split("/")):
-            case ("POST", "r", name) if name in self._parties and name != CALLBACK:
+            case ("POST", "r", name) if name in self._parties and not name.startswith(CALLBACK):
                 self._deliver(name, request, connection)
-            case ("POST", "callback"):
-                self._take_back(request, connection)
+            case ("POST", name) if name in self._parties and name.startswith(CALLBACK):
+                self._take_back(name, request, connection)
             case ("GET", "r", name, *step, asked_for) if name in self._parties and step in ([], ["item"], ["build"]):
                 party = self._parties[name]
                 status, body = (party.item_of if step == ["item"] else party.status_of)(unquote(asked_for))
@@ -219,9 +220,7 @@ class Outside:
             self._ledger.write(Ping(time.time(), name, met.status))
             _react(met, b"", connection)
             return
-        party.begun()
-        connection.ended = party.ended
-        asyncio.get_running_loop().call_soon(self._note_peak, name)  # behind the ends that came together with it
+        self._begin(name, connection)
         arrival = _arrival(name, request, met, self._pulse.late_s())
         answer = answer_to(arrival.key, arrival.digest)
         self._ledger.write(arrival)
@@ -235,19 +234,27 @@ class Outside:
         item = msgspec.json.encode({"item": arrival.message_id}) if party.behaviour.mode == "builds" else b""
         _react(met, answer if met.status == 200 else item, connection, unheard)
 
+    def _begin(self, name: str, connection: Connection) -> None:
+        party = self._parties[name]
+        party.begun()
+        connection.ended = party.ended
+        asyncio.get_running_loop().call_soon(self._note_peak, name)  # behind the ends that came together with it
+
     def _note_peak(self, name: str) -> None:
         peak = self._parties[name].new_peak()
         if peak is not None:
             self._ledger.write(Peak(time.time(), name, peak))
 
-    def _take_back(self, request: Incoming, connection: Connection) -> None:
-        """A result that is not processed is none; a ping of the callback neither."""
+    def _take_back(self, name: str, request: Incoming, connection: Connection) -> None:
+        """A result that is not processed is none; a ping of a callback neither."""
         is_ping = unquote(request.headers.get("ce-type", "")) == _PING
-        met = self._parties[CALLBACK].meet(counts=not is_ping)
+        met = self._parties[name].meet(counts=not is_ping)
         if is_ping:
-            self._ledger.write(Ping(time.time(), CALLBACK, met.status))
-        elif met.processed:
-            self._ledger.write(_returned(request, met.status))
+            self._ledger.write(Ping(time.time(), name, met.status))
+        else:
+            self._begin(name, connection)
+            if met.processed:
+                self._ledger.write(_returned(name, request, met.status))
         _react(met, b"", connection)
 
     def _control(self, name: str, body: bytes) -> tuple[int, bytes]:
@@ -299,7 +306,7 @@ def _arrival(receiver: str, request: Incoming, met: Reaction, late_s: float) -> 
     )
 
 
-def _returned(request: Incoming, status: int | None) -> Returned:
+def _returned(callback: str, request: Incoming, status: int | None) -> Returned:
     headers = request.headers
     returned = Returned(
         at=time.time(),
@@ -310,6 +317,7 @@ def _returned(request: Incoming, status: int | None) -> Returned:
         outcome=headers.get("relay-outcome", ""),
         digest=digest_of(request.body),
         status=status,
+        callback=callback,
     )
     is_notice = returned.outcome == "failed" and _is_about(request.body, returned)
     return replace(returned, digest=NOTHING) if is_notice else returned

@@ -46,6 +46,7 @@ from tests.fakes.state_rows import Rows, StoredRow
 from tests.fakes.state_rows import mark as mark_row
 from tests.faults.harness.planted_bounds import PLANTED_IN_BOUNDS, changed_script
 from tests.faults.harness.planted_logs import PLANTED_IN_LOGS
+from tests.faults.harness.planted_routes import PLANTED_IN_ROUTES
 from workers.from_sender import Incoming, MessageTable
 from workers.tables import RowTable
 from workers.to_receiver import DeliveryTable
@@ -370,6 +371,7 @@ def _place(topic: str, stage: str, work: AnyWork) -> Coordinate:
 PLANTED: Mapping[str, Callable[[], AbstractContextManager[None]]] = {
     **PLANTED_IN_LOGS,
     **PLANTED_IN_BOUNDS,
+    **PLANTED_IN_ROUTES,
     **{
         bug.__name__: bug
         for bug in (

@@ -6,9 +6,9 @@ from typing import Final
 
 from tests.faults.harness.outside import Mode
 
-_SECRET: Final = "whsec_aGFybmVzcy1oYXJuZXNzLWhhcm5lc3MtaGFybmVzcw=="
+SECRET: Final = "whsec_aGFybmVzcy1oYXJuZXNzLWhhcm5lc3MtaGFybmVzcw=="
 QUICK: Final[Mapping[str, object]] = {
-    "secret": _SECRET,
+    "secret": SECRET,
     "timeout": 2,
     "retry": {"base": 0.5, "cap": 2, "max_attempts": 1000},
     "breaker": {"failures": 10, "window": 60, "open_for": 1},
@@ -17,11 +17,27 @@ QUICK: Final[Mapping[str, object]] = {
 }
 
 
+CALLBACKS: Final[Mapping[str, int]] = {"callback": 64, "callback-1": 16, "callback-2": 6}
+"""Of each tenant, with what it may have in flight. Sources belong to the tenants in turn."""
+MOST_SOURCES: Final = 32
+OF_SOME: Final = "HARNESS_SECRET"
+"""A variable that some processes lack."""
+
+
+def tenant_of(source: int) -> int:
+    return source % len(CALLBACKS)
+
+
+def sources_of(tenant: int) -> list[str]:
+    return [f"source-{number}" for number in range(MOST_SOURCES) if tenant_of(number) == tenant]
+
+
 @dataclass(frozen=True, slots=True)
 class ReceiverPlan:
     """A receiver: how it behaves (see outside.Behaviour), what it is promised (see history.Promise), and what
     receivers.yaml says of it besides the quick defaults. `item`: the expression that names its item, where the answer
-    is asked for in two steps; one of the response cannot be asked for when that got lost."""
+    is asked for in two steps; one of the response cannot be asked for when that got lost. `tenant`: whose sources alone
+    may name it; None: all may."""
 
     mode: Mode = "answer"
     seconds: float = 0.0
@@ -31,6 +47,7 @@ class ReceiverPlan:
     deaths: frozenset[str] = frozenset()
     generations: int = 1
     item: str = ""
+    tenant: int | None = None
     entry: Mapping[str, object] = field(default_factory=dict)
 
     @property
@@ -40,6 +57,8 @@ class ReceiverPlan:
     def entry_at(self, url: str) -> dict[str, object]:
         """In receivers.yaml."""
         entry = {**QUICK, **self.entry, "post_endpoint": url}
+        if self.tenant is not None:
+            entry |= {"owner": f"tenant-{self.tenant}", "senders": sources_of(self.tenant)}
         if self.item:
             entry["status_steps"] = [
                 {"url": f"{url}/item/${{{{ {self.item} }}}}", "until": "has(body.build)"},
@@ -62,7 +81,14 @@ MIX: Final[Mapping[str, ReceiverPlan]] = {
     "queue": ReceiverPlan("builds", seconds=0.5, item="response.body.item"),
     "few": ReceiverPlan("slow", seconds=0.1, entry={"partitions": 3, "max_in_flight": 2}),
     "paced": ReceiverPlan(seconds=0.02, status=False, entry={"partitions": 2, "rate_limit": 30, "window_size": 2}),
+    "own-1": ReceiverPlan(seconds=0.02, tenant=1),
+    "own-2": ReceiverPlan(seconds=0.02, tenant=2, entry={"lane": "shared", "max_in_flight": 4}),
 }
 """With and without a status endpoint, quick and slow, answering at once and later, in one step and in two, which begin
 with the message's id or the response, in lanes of their own and shared, with fewer places in flight than partitions,
-and with a rate that a backlog brings it to."""
+with a rate that a backlog brings it to, and two that belong to tenants."""
+OF_SOME_PROCESSES: Final[Mapping[str, ReceiverPlan]] = {
+    "signed": ReceiverPlan(seconds=0.02, entry={"secret": f"${{{OF_SOME}}}"}),
+    "shared-signed": ReceiverPlan(seconds=0.02, entry={"secret": f"${{{OF_SOME}}}", "lane": "shared"}),
+}
+"""Those that only processes with the variable can serve."""

@@ -21,27 +21,36 @@ from aiokafka.errors import KafkaError
 
 from bench.children import Child, own_environ
 from relay.domain.topics import Topics
+from tests.faults.harness.doors import API, Doors
 from tests.faults.harness.following import Follower
 from tests.faults.harness.history import Asked, Died, Fault, History, Key, Peak, Ping, Promise, Record, Returned, Sent
 from tests.faults.harness.ledger import Ledger
 from tests.faults.harness.load import Load, Plan
 from tests.faults.harness.member import Member
 from tests.faults.harness.proxy import Proxy
-from tests.faults.harness.receivers import MIX, QUICK, ReceiverPlan
+from tests.faults.harness.receivers import (
+    CALLBACKS,
+    MIX,
+    MOST_SOURCES,
+    OF_SOME,
+    QUICK,
+    SECRET,
+    ReceiverPlan,
+    tenant_of,
+)
 from tests.faults.harness.servers import Servers
 from tests.faults.harness.topics import TopicReader
 
 ROLES: Final = ("from-sender", "to-receiver", "from-receiver-async", "to-sender", "failed-messages")
 OUTSIDE: Final = "tests.faults.harness.outside"
 _LOOK_S: Final = 0.3
-_CALLBACK_IN_FLIGHT: Final = 64
 
 
 class Stack:
     """Up while the block runs, on `servers`. Used for many trials: each has messages of its own.
 
     `directory`: where logs and ledgers go. `settings`: further environment of the relay's processes. `wired`: the relay
-    reaches the outside through a proxy, `wire`.
+    reaches the outside through a proxy, `wire`. `has_doors`: its processes have the HTTP API, for some of the sources.
     """
 
     def __init__(
@@ -54,6 +63,7 @@ class Stack:
         settings: Mapping[str, str] | None = None,
         session_timeout_s: float = 2.0,
         wired: bool = False,
+        has_doors: bool = False,
     ) -> None:
         self.servers = servers
         self.directory = directory
@@ -66,6 +76,7 @@ class Stack:
         self.told: list[Record] = []
         """Of both ledgers, as far as they were read."""
         self.wire: Proxy | None = None
+        self.doors = Doors(seed) if has_doors else None
         self._wired = wired
         self._seed = seed
         self._prefix = f"f{secrets.token_hex(3)}-"
@@ -80,7 +91,11 @@ class Stack:
 
     @property
     def promises(self) -> dict[str, Promise]:
-        return {name: self._promise(name) for name in self.receivers}
+        callbacks = {
+            name: Promise(asked=False, ordered=False, in_doubt_per_fault=0, max_in_flight=most)
+            for name, most in CALLBACKS.items()
+        }
+        return callbacks | {name: self._promise(name) for name in self.receivers}
 
     def _promise(self, name: str) -> Promise:
         plan = self.receivers[name]
@@ -135,23 +150,33 @@ class Stack:
             raise RuntimeError(f"relay {' '.join(arguments)}: {output.decode(errors='replace')}")
         return output.decode(errors="replace")
 
-    def member(self, name: str, roles: Sequence[str] = ROLES, only: Sequence[str] = ()) -> Member:
-        """Another place for a process, not yet started. `only`: the receivers that it serves; none: all."""
+    def member(
+        self, name: str, roles: Sequence[str] = ROLES, only: Sequence[str] = (), *, lacks: bool = False
+    ) -> Member:
+        """Another place for a process, not yet started. `only`: the receivers that it serves; none: all. `lacks`: it
+        has not the variable of some receivers."""
+        environ = self._environ()
+        if self.doors is not None:
+            roles, environ = (*roles, API), environ | self.doors.environ()
         arguments = ["run", "--processes", "1", "--roles", ",".join(roles)]
         if only:
             arguments += ["--receivers-only", ",".join(only)]
-        member = Member(name, tuple(arguments), self.directory, self._environ(), self.fault)
+        if lacks:
+            del environ[OF_SOME]
+        member = Member(name, tuple(arguments), self.directory, environ, self.fault)
         self.members[name] = member
         self._keepers.append(asyncio.create_task(member.keep()))
         return member
 
-    async def start_members(self, count: int) -> None:
-        """So many that do everything, and each says that it has started."""
-        fresh = [self.member(f"relay-{number}") for number in range(1, count + 1)]
+    async def start_members(self, count: int, *, lacking: int = 0) -> None:
+        """So many that do everything, and each says that it has started. So many of them lack a variable."""
+        fresh = [self.member(f"relay-{number}", lacks=number <= lacking) for number in range(1, count + 1)]
         for member in fresh:
             await member.start()
         for member in fresh:
             await member.started()
+        if self.doors is not None:
+            await self.doors.make_keys()
 
     async def control(self, receiver: str, **knobs: object) -> None:
         """Change how a receiver behaves from now on."""
@@ -178,7 +203,8 @@ class Stack:
         self._trials += 1
         label = f"t{self._trials}"
         bootstrap, topic = self.servers.bootstrap, self.topics.from_sender
-        return Load(bootstrap, topic, label, self._numbers, plan, self._seed, self._told)
+        tenants = {name: one.tenant for name, one in self.receivers.items() if one.tenant is not None}
+        return Load(bootstrap, topic, label, self._numbers, plan, self._seed, tenants, self.doors, self._told)
 
     async def quiesce(self, within_s: float = 120.0) -> bool:
         """Every fault ends, every member runs; wait until each message is answered and nothing is left to do.
@@ -286,6 +312,7 @@ class Stack:
     async def _start_outside(self) -> None:
         knobs = ("mode", "seconds", "rate", "status", "chance")
         spec = {name: {knob: getattr(plan, knob) for knob in knobs} for name, plan in self.receivers.items()}
+        spec |= {name: {} for name in CALLBACKS}
         path = self.directory / "outside.json"
         path.write_text(json.dumps(spec))
         command = [sys.executable, "-m", OUTSIDE]
@@ -299,10 +326,16 @@ class Stack:
             self._reached_at = self.wire.port
 
     def _receivers_file(self) -> dict[str, object]:
-        callback = {key: value for key, value in QUICK.items() if key != "poll"}
-        callback |= {"url": f"http://127.0.0.1:{self.port}/callback", "max_in_flight": _CALLBACK_IN_FLIGHT}
+        quick = {key: value for key, value in QUICK.items() if key != "poll"}
+        callbacks = [
+            {"callback": quick | {"url": f"http://127.0.0.1:{self.port}/{name}", "max_in_flight": most}}
+            for name, most in CALLBACKS.items()
+        ]
         return {
-            "sources": {"*": {"callback": callback}},
+            "sources": {
+                "*": callbacks[0],
+                **{f"source-{number}": callbacks[tenant_of(number)] for number in range(MOST_SOURCES)},
+            },
             "receivers": {
                 name: plan.entry_at(f"http://127.0.0.1:{self._reached_at}/r/{name}")
                 for name, plan in self.receivers.items()
@@ -315,6 +348,7 @@ class Stack:
             **clean,
             "PYTHONPATH": self.python_path,
             "PYTHONUNBUFFERED": "1",
+            OF_SOME: SECRET,
             "RELAY_ALLOW_PRIVATE_NETWORKS": "127.0.0.0/8",
             "RELAY_KAFKA_BOOTSTRAP_SERVERS": self.servers.kafka_for_relay,
             "RELAY_KAFKA_SESSION_TIMEOUT": f"{self._session_timeout_s:g}",

@@ -129,6 +129,8 @@ class Trials:
         took = recoveries(history, only=only, slow_s=self._slow_s)
         findings.recoveries += took
         wrong = [*also(history)]
+        if self.stack.doors is not None:
+            wrong += await self.stack.doors.trespasses(sent)
         if not calm:
             wrong.append(f"not quiet after {quiet_s:g} s: {self.stack.left()}")
         self._tell(what, verdict, took, wrong)

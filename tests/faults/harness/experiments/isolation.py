@@ -35,7 +35,7 @@ async def isolation(context: Context, findings: Findings) -> None:
     async with Servers() as servers, Stack(servers, context.out, receivers, seed=context.seed) as stack:
         await stack.start_members(2)
         trials = Trials(stack, context, findings)
-        plan = Plan(list(receivers), sources=20, rate=80.0, two=0.0)
+        plan = Plan(list(receivers), sources=20, rate=80.0, two=0.0, wide=0.0)
         before = _memory(stack)
 
         async def well(load: Load) -> None:

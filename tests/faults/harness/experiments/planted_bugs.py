@@ -16,7 +16,7 @@ from typing import Final
 from tests.faults.harness.history import History
 from tests.faults.harness.killer import Killer
 from tests.faults.harness.load import Load, Plan
-from tests.faults.harness.receivers import ReceiverPlan
+from tests.faults.harness.receivers import MIX, OF_SOME_PROCESSES, ReceiverPlan
 from tests.faults.harness.servers import Servers
 from tests.faults.harness.stack import Stack
 from tests.faults.harness.trial import Context, Experiment, Findings, Trials
@@ -32,7 +32,8 @@ Strike = Callable[[Stack, Killer, int], Awaitable[None]]
 
 @dataclass(frozen=True, slots=True)
 class Hunt:
-    """How a bug is looked for. `again`: see load.Plan. `most_dead`: so many may die for a kill."""
+    """How a bug is looked for. `again`: see load.Plan. `most_dead`: so many may die for a kill. `lacking`: so many of
+    the members lack a variable."""
 
     strike: Strike
     receivers: Mapping[str, ReceiverPlan]
@@ -40,6 +41,8 @@ class Hunt:
     again: float = 0.0
     wired: bool = False
     members: int = 1
+    lacking: int = 0
+    has_doors: bool = False
     sources: int = 8
     rate: float = 40.0
     most_dead: int | None = None
@@ -69,9 +72,12 @@ async def hunt_down(servers: Servers, bug: str, hunt: Hunt, context: Context, mo
         settings=hunt.settings,
         session_timeout_s=_SESSION_S,
         wired=hunt.wired,
+        has_doors=hunt.has_doors,
     ) as stack:
         for number in range(1, hunt.members + 1):
-            await _start(stack, f"relay-{number}", bug)
+            await _start(stack, f"relay-{number}", bug, lacks=number <= hunt.lacking)
+        if stack.doors is not None:
+            await stack.doors.make_keys()
         killer = Killer(stack, context.seed)
         for trial in range(most):
             findings = Findings("E21", bug)
@@ -93,8 +99,8 @@ async def hunt_down(servers: Servers, bug: str, hunt: Hunt, context: Context, mo
         return ""
 
 
-async def _start(stack: Stack, name: str, bug: str) -> None:
-    member = stack.member(name)
+async def _start(stack: Stack, name: str, bug: str, *, lacks: bool) -> None:
+    member = stack.member(name, lacks=lacks)
     member.always = {"RELAY_BUG": bug} if bug else {}
     await member.start()
     await member.started()
@@ -252,6 +258,11 @@ HUNTS: Final[Mapping[str, Hunt]] = {
         {"paced": ReceiverPlan(seconds=0.02, entry={"ordering": "none", "rate_limit": 20, "window_size": 2})},
         rate=15.0,
     ),
+    "wide_fan_out_cut": Hunt(nothing, MIX),
+    "callbacks_mixed_up": Hunt(nothing, _ASKED),
+    "keys_without_limits": Hunt(nothing, _ASKED, has_doors=True),
+    "senders_not_asked": Hunt(nothing, {**_ASKED, "own-1": MIX["own-1"]}, rate=100.0),
+    "unusable_is_unknown": Hunt(nothing, OF_SOME_PROCESSES, members=2, lacking=1),
 }
 
 EXPERIMENTS: Final = (Experiment("E21", "planted bugs, each to be caught", planted_bugs),)

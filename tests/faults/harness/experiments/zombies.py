@@ -1,8 +1,9 @@
 """E4: a process is frozen (SIGSTOP) until others have taken over its partitions, and then goes on (SIGCONT).
 
 Two processes do everything. In rounds of five, one of them is frozen for 1 to 6 s beyond the session timeout under
-load; it wakes up with requests, timers and commits of partitions that are no longer its own. Passes: nothing lost, no
-copy at receivers that can be asked, order kept. The notes say how often a lane found itself fenced.
+load; it wakes up with requests, timers and commits of partitions that are no longer its own. One of the two lacks a
+variable that two receivers need. Passes: nothing lost, no copy at receivers that can be asked, order kept. The notes
+say how often a lane found itself fenced.
 """
 
 import asyncio
@@ -10,7 +11,7 @@ from typing import Final
 
 from tests.faults.harness.killer import Killer
 from tests.faults.harness.load import Load, Plan
-from tests.faults.harness.receivers import MIX
+from tests.faults.harness.receivers import MIX, OF_SOME_PROCESSES
 from tests.faults.harness.servers import Servers
 from tests.faults.harness.stack import Stack
 from tests.faults.harness.trial import Context, Experiment, Findings, Trials
@@ -22,11 +23,12 @@ SESSION_S: Final = 2.0
 
 async def zombies(context: Context, findings: Findings) -> None:
     wanted = context.times(ZOMBIES)
+    receivers = {**MIX, **OF_SOME_PROCESSES}
     async with (
         Servers() as servers,
-        Stack(servers, context.out, seed=context.seed, session_timeout_s=SESSION_S) as stack,
+        Stack(servers, context.out, receivers, seed=context.seed, session_timeout_s=SESSION_S, has_doors=True) as stack,
     ):
-        await stack.start_members(2)
+        await stack.start_members(2, lacking=1)
         killer = Killer(stack, context.seed)
         trials = Trials(stack, context, findings)
 
@@ -36,7 +38,7 @@ async def zombies(context: Context, findings: Findings) -> None:
                 await killer.freeze(killer.some(), SESSION_S + killer.soon(1.0, 6.0))
 
         for _ in range(-(-wanted // A_ROUND)):
-            await trials.run(Plan(list(MIX)), freeze, only="SIGSTOP")
+            await trials.run(Plan(list(receivers)), freeze, only="SIGSTOP")
         fenced = sum(path.read_text(errors="replace").count('"fenced"') for path in stack.directory.glob("relay-*.log"))
         findings.notes.append(f"lanes that found themselves fenced: {fenced}")
 

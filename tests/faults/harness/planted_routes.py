@@ -1,0 +1,91 @@
+"""Planted bugs about where messages and results go; see `planted`."""
+
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import replace
+from typing import Any
+from unittest.mock import patch
+
+import workers.from_sender
+from relay.domain.directory import Directory
+from relay.domain.receiver import Receiver, Source
+from relay.domain.scope import Scope
+from workers.from_sender import FromSender, Incoming
+from workers.to_sender import ToSender
+
+
+@contextmanager
+def wide_fan_out_cut() -> Iterator[None]:
+    """Of the receivers of a message only the first two are routed to."""
+
+    def names(self: FromSender, message: Any) -> Any:
+        return rightly(self, message)[:2]
+
+    rightly = FromSender._names
+    with patch.object(FromSender, "_names", names):
+        yield
+
+
+@contextmanager
+def senders_not_asked() -> Iterator[None]:
+    """Any source may name any receiver."""
+    with patch.object(workers.from_sender, "may_name", lambda receiver, source_id: True):
+        yield
+
+
+@contextmanager
+def unusable_is_unknown() -> Iterator[None]:
+    """A receiver whose settings this process cannot use is one that there is not."""
+
+    def receiver(self: FromSender, work: Incoming, name: str) -> Receiver | None:
+        found = rightly(self, work, name)
+        return None if found is None or found.unusable else found
+
+    rightly = FromSender._receiver
+    with patch.object(FromSender, "_receiver", receiver):
+        yield
+
+
+class _OneCallback:
+    """Knows one callback: that of the source that was asked for first."""
+
+    def __init__(self, directory: Directory) -> None:
+        self._directory = directory
+        self._first: Source | None = None
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._directory, name)
+
+    def source(self, source_id: str) -> Source:
+        found = self._directory.source(source_id)
+        self._first = self._first or found
+        return replace(found, callback=self._first.callback)
+
+
+@contextmanager
+def callbacks_mixed_up() -> Iterator[None]:
+    """Results go to the callback of whichever source had one first."""
+
+    def init(self: ToSender, directory: Directory, *rest: Any) -> None:
+        rightly(self, _OneCallback(directory), *rest)
+
+    rightly = ToSender.__init__
+    with patch.object(ToSender, "__init__", init):
+        yield
+
+
+@contextmanager
+def keys_without_limits() -> Iterator[None]:
+    """A key that may do something of one source may do it of all."""
+
+    def covers(self: Scope, kind: str, name: str) -> bool:
+        return self.kind in (kind, "admin")
+
+    with patch.object(Scope, "covers", covers):
+        yield
+
+
+PLANTED_IN_ROUTES: Mapping[str, Callable[[], AbstractContextManager[None]]] = {
+    bug.__name__: bug
+    for bug in (wide_fan_out_cut, senders_not_asked, unusable_is_unknown, callbacks_mixed_up, keys_without_limits)
+}
