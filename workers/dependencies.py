@@ -4,7 +4,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
 from math import inf
-from typing import Literal, Protocol
+from typing import Final, Literal, Protocol
 
 from msgspec import structs
 
@@ -12,16 +12,18 @@ from relay.clock import Clock
 from relay.delivery.port import Transport
 from relay.domain.attempt import AttemptKind
 from relay.domain.coordinate import Coordinate
+from relay.domain.erasure import Erasures, received_at
 from relay.domain.exchange import Exchange, Request
 from relay.domain.hop import Hop
-from relay.domain.identity import DeliveryId
+from relay.domain.identity import DeliveryId, MessageId
 from relay.domain.jwe import opened
 from relay.domain.message import Message
 from relay.domain.outcome import Outcome
+from relay.domain.reasons import DISCARDED
 from relay.domain.receiver import Receiver
 from relay.engine.request_limiter import RequestLimiter
 from relay.engine.work import Call, Dead, Decision, Done, Work
-from relay.log.port import NewRecord
+from relay.log.port import NewRecord, Record
 from workers.journal import Journal, RequestPurpose
 
 Via = Literal["response", "poll", "callback"]
@@ -91,6 +93,10 @@ class Meter:
         """A request to the API was refused: its caller has its share of it. `what`: as above, tail, page or replay."""
 
 
+ERASED: Final = Dead(DISCARDED, "erased on request, while it was unfinished")
+"""The end of a delivery whose payload was erased."""
+
+
 @dataclass(frozen=True, slots=True)
 class Outside:
     """`jitter`: uniform sample of [0, 1). `turnstile`: the process's request limiter, which sees every exchange.
@@ -111,7 +117,18 @@ class Outside:
     journal: Journal | None = None
     tracing: Tracing | None = None
     report: Callable[[NewRecord], None] = lambda _record: None
+    erasures: Erasures = field(default_factory=Erasures, kw_only=True)
+    """Erased payloads, which are not sent."""
     turnstile: RequestLimiter = field(kw_only=True)
+
+    def erased(self, record: Record, delivery: DeliveryId) -> Dead | None:
+        """The end of a delivery whose payload was erased before it has ended; None if it was not erased."""
+        if not self.erasures:
+            return None
+        name, *ids = delivery
+        if not self.erasures.has(MessageId(*ids), (name,), received_at(record.headers, record.timestamp_ms)):
+            return None
+        return ERASED
 
     def opened(self, content_type: str | None, body: bytes) -> tuple[str | None, bytes]:
         """An answer, decrypted if it is encrypted for the relay."""

@@ -40,7 +40,7 @@ from relay.state.attempts import CallKind
 from relay.state.port import Lane, State
 from relay.state.replies import answered
 from relay.state.rows import Arrival, Mark, MessageRow, MessageStage, Result, Stage, delivery_row
-from workers.dependencies import Outside
+from workers.dependencies import ERASED, Outside
 from workers.records import Letters, first_hop, lane_record
 from workers.tables import LookedUpFirst
 
@@ -180,7 +180,9 @@ class FromSender:
     def step(self, work: Incoming | Turn) -> Done | Dead | Later:
         if isinstance(work, Turn):
             return self._turned(work)
-        message = work.message
+        message, outside = work.message, self._outside
+        if outside.erasures and outside.erasures.has(message.id, (), work.record.timestamp_ms / 1000):
+            return ERASED
         if work.conflict:
             return Dead("id_conflict", "this id was used before with another payload, type or receivers")
         if message.timing is not None and (fault := timing_fault(message.timing, self._accepted_ms(work) / 1000)):

@@ -16,6 +16,7 @@ from functools import partial
 from typing import Final
 
 from relay.clock import Clock
+from relay.domain.erasure import Erasures
 from relay.domain.errors import HistoryMoved, InvalidRecord, LogUnavailable, OffsetMissing, PartitionLost, Unavailable
 from relay.domain.topics import Topics
 from relay.engine.runner import OpenConsumer
@@ -100,6 +101,7 @@ class HistoryWorker:
         at_once: int = 1_000,
         give_way: Callable[[float], float] = never_throttle,
         watcher: Watcher | None = None,
+        erasures: Erasures | None = None,
     ) -> None:
         self._consumer: Consumer = open_consumer(self._assigned, self._revoked)
         self._log = log
@@ -107,7 +109,8 @@ class HistoryWorker:
         self._groups = dict.fromkeys(topics_read(topics), topics.group("history"))
         self._clock = clock
         self._patience = patience
-        self._facts = FactReader(topics, keep)
+        self._erasures = Erasures() if erasures is None else erasures
+        self._facts = FactReader(topics, keep, self._erasures)
         self._retention_s = retention_s
         self._at_once = at_once
         self._give_way = give_way
@@ -281,6 +284,14 @@ class HistoryWorker:
                 self._begin_again()
             elif now - self._pruned_at >= PRUNE_EVERY_S:
                 self._watcher.pruned(await self._history.prune(self._clock.time() - self._retention_s))
+                await self._erase_again()
                 self._pruned_at = now
         except Unavailable as error:
             self._patience.tell("look after the history", error)
+
+    async def _erase_again(self) -> None:
+        """Erases what was read after its erasure was made: attempts, and messages whose receivers were not known."""
+        recently = self._clock.time() - 2 * PRUNE_EVERY_S
+        for erasure in self._erasures.all():
+            if erasure.receiver is not None or erasure.made_at > recently:
+                await self._history.erase(erasure)

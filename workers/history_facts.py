@@ -6,6 +6,7 @@ from typing import Final
 from relay.domain.attempt import Attempt, decode_attempt
 from relay.domain.coordinate import Coordinate
 from relay.domain.dead_letter import DeadLetter, identity_of, original_headers, parse_dead_letter
+from relay.domain.erasure import Erasures
 from relay.domain.errors import InvalidRecord
 from relay.domain.hop import Hop, decode_hop
 from relay.domain.identity import DeliveryId
@@ -27,11 +28,13 @@ Fact = ArrivalFact | EndingFact | tuple[Coordinate, Attempt]
 
 
 class FactReader:
-    """Reads records. `keep`: bytes of each body to keep, together with the headers; 0: neither."""
+    """Reads records. `keep`: bytes of each body to keep, together with the headers; 0: neither. `erasures`: payloads
+    that are not kept."""
 
-    def __init__(self, topics: Topics, keep: int) -> None:
+    def __init__(self, topics: Topics, keep: int, erasures: Erasures | None = None) -> None:
         self._topics = topics
         self._keep = keep
+        self._erasures = Erasures() if erasures is None else erasures
 
     def of(self, record: Record) -> Fact | None:
         """None if the record has no fact. Raises InvalidRecord for an unreadable record."""
@@ -48,16 +51,17 @@ class FactReader:
     def _arrival(self, record: Record) -> ArrivalFact | None:
         if not record.value and marker_in(record.headers) is not None:
             return None
-        message = parse_message(record.value, record.headers)
+        message, received = parse_message(record.value, record.headers), _moment(record.timestamp_ms)
+        keep = 0 if self._erasures.has(message.id, message.receivers or (), received) else self._keep
         return ArrivalFact(
             message.id,
             record.coordinate,
-            _moment(record.timestamp_ms),
+            received,
             message.event_type,
             message.content_type,
             len(message.payload),
-            _headers(message) if self._keep else {},
-            message.payload[: self._keep] if self._keep else None,
+            _headers(message) if keep else {},
+            message.payload[:keep] if keep else None,
             message.receivers or (),
         )
 

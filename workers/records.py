@@ -5,10 +5,11 @@ from typing import Final
 from msgspec import structs
 
 from relay.clock import Clock
-from relay.domain.dead_letter import DeadLetter, dead_letter_headers
+from relay.domain.dead_letter import DeadLetter, dead_letter_headers, identity_of, without_payload
+from relay.domain.erasure import Erasures, received_at
 from relay.domain.filters import FilterInput
 from relay.domain.hop import Hop, result_headers
-from relay.domain.identity import DeliveryId, Progress
+from relay.domain.identity import DeliveryId, MessageId, Progress
 from relay.domain.ordering import order_digest
 from relay.domain.receiver import Receiver, Source
 from relay.domain.result_delivery import Handover, handover, to_code
@@ -72,14 +73,16 @@ def lane_record(
 class Letters:
     """Writes dead letters to `failed_messages`."""
 
-    def __init__(self, topics: Topics, clock: Clock) -> None:
+    def __init__(self, topics: Topics, clock: Clock, erasures: Erasures | None = None) -> None:
         self._topics = topics
         self._clock = clock
+        self._erasures = Erasures() if erasures is None else erasures
 
     def bury(
         self, record: Record, dead: Dead, hop: Hop | None = None, *, attempts: int = 0, extra: Headers = ()
     ) -> NewRecord:
-        """The dead letter of `record`. `extra` headers replace those of the same name."""
+        """The dead letter of `record`. `extra` headers replace those of the same name. An erased payload is left
+        out."""
         letter = DeadLetter(
             reason=dead.reason,
             detail=dead.detail,
@@ -92,7 +95,16 @@ class Letters:
         )
         replaced = {name for name, _ in extra}
         headers = tuple(pair for pair in record.headers if pair[0] not in replaced) + extra
-        return NewRecord(self._topics.failed_messages, record.key, record.value, dead_letter_headers(headers, letter))
+        headers, value = dead_letter_headers(headers, letter), record.value
+        if value and self._erasures and record.topic != self._topics.to_sender and self._is_erased(record):
+            _, value, headers = without_payload(record.key, value, headers)
+        return NewRecord(self._topics.failed_messages, record.key, value, headers)
+
+    def _is_erased(self, record: Record) -> bool:
+        receiver, source_id, message_id = identity_of(record.value, record.headers)
+        moment = received_at(record.headers, record.timestamp_ms)
+        message = MessageId(source_id or "", message_id or "")
+        return self._erasures.has(message, () if receiver is None else (receiver,), moment)
 
 
 def has_arrived(record: Record | NewRecord) -> bool:

@@ -1,6 +1,6 @@
 """ToReceiver: POSTs each delivery to its receiver, and reads the response.
 
-1. Read the record. A removed receiver: dead letter (`unknown_receiver`).
+1. Read the record. A removed receiver: dead letter (`unknown_receiver`). An erased payload: dead letter (`discarded`).
 2. Wait if this process cannot use the receiver's settings, or if the message is not due. Too old: dead letter
    (`expired`). Ids that are not allowed in the status endpoint's path, or a message of which no request in the
    receiver's own form can be made: dead letter (`invalid`). Wait if the receiver is switched off or not yet verified,
@@ -139,6 +139,8 @@ class ToReceiver:
 
     def overdue(self, work: Delivery) -> Dead | Later | None:
         receiver = work.receiver
+        if self._outside.erasures and (end := self._outside.erased(work.record, work.delivery)) is not None:
+            return end
         if self._directory.receiver(receiver.name) is not receiver:  # it was removed, or has other settings now
             found = still_there(self._directory, work.hop)
             if isinstance(found, Dead):

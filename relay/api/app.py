@@ -21,6 +21,7 @@ from relay.api.connection import FIXED_HEADERS, MAX_HEADERS, MAX_LINE_BYTES, Api
 from relay.api.context import ApiContext as ApiContext
 from relay.api.copies import CopiesResource
 from relay.api.doctor import DoctorResource
+from relay.api.erasures import ErasuresResource
 from relay.api.event_types import EventTypesResource
 from relay.api.failed import FailedResource
 from relay.api.health import Health, require_start
@@ -39,6 +40,7 @@ from relay.api.pages import PagesResource
 from relay.api.payloads import PayloadsResource
 from relay.api.problems import middleware_of, problem_details
 from relay.api.quotas import Quotas, quota_headers
+from relay.api.receiver_export import ReceiverExportResource
 from relay.api.receiver_list import ReceiverListResource
 from relay.api.receivers import ReceiversResource
 from relay.api.reencryption import ReencryptionResource
@@ -130,6 +132,7 @@ def create_app(
         *_messages(context, reader, waiters, refusals, replay),
         *_operation(context, uses, callers),
         TailResource(context, tail, None if private else callers),
+        ReceiverExportResource(context, reader, None if private else callers),
         *_registration(context),
         Health(context),
         WellKnownResource(context),
@@ -186,6 +189,8 @@ def _actions(context: ApiContext, replay: ReplayResource | None) -> list[object]
         found += [ReplaysResource(context, context.replays), replay]
     if context.catalogue is not None:
         found.append(EventTypesResource(context, context.catalogue))
+    if context.erasures is not None:
+        found.append(ErasuresResource(context, context.erasures))
     if context.transport is not None:
         found.append(TrialResource(context, context.transport))
     if context.examine is not None:

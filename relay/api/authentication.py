@@ -13,7 +13,7 @@ from typing import Final, NamedTuple
 
 from aiohttp import web
 
-from relay.api.access import ADMIN, MONITOR, OPEN, Need, Tenant, TenantOf, check_access, route_of
+from relay.api.access import ADMIN, MONITOR, OPEN, Need, Tenant, TenantOf, access_of, check_access, route_of
 from relay.api.access import ANSWER_PATH as ANSWER_PATH
 from relay.api.access import INBOUND_ROUTE as INBOUND_ROUTE
 from relay.api.connection import address_of, network_of
@@ -151,6 +151,16 @@ class Callers:
         """Sets the caller of a request that was admitted without one."""
         request[_CALLER] = caller
         check_access(request, caller.access, OPEN, tenant_of)
+
+    def ended(self, request: web.Request) -> str | None:
+        """Why the caller's rights differ from those at the beginning of a long request; None if they do not."""
+        try:  # not counted as a guess: the caller had a valid key
+            access = self.judged(request, bearer_in(request), given=False).access
+        except Problem as problem:
+            return f"{problem.kind.title}: {problem.detail}"
+        except LogUnavailable as error:
+            return str(error)
+        return None if access == access_of(request) else "What the caller may do has changed; ask again."
 
     @property
     def _may_be_open(self) -> bool:

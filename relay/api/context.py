@@ -13,11 +13,13 @@ from relay.api.registrar import Registrar
 from relay.api.web_rules import WebRules
 from relay.clock import Clock
 from relay.config.settings import Origin
+from relay.control.erasures import ErasureService
 from relay.control.event_types import Catalogue
 from relay.control.keys import KeyService
 from relay.delivery.port import Transport
 from relay.domain.diagnosis import Diagnosis
 from relay.domain.directory import Directory
+from relay.domain.identity import MessageId
 from relay.domain.quota import Quota
 from relay.domain.receiver import Receiver
 from relay.domain.topics import Topics
@@ -71,6 +73,8 @@ class ApiContext:
     keys: KeyService | None = None
     catalogue: Catalogue | None = None
     """The event types, by which payloads are checked; None: this process has none."""
+    erasures: ErasureService | None = None
+    """Erases payloads; None: this process does not."""
     transport: Transport | None = None
     """The one of deliveries; None: nothing is sent from here."""
     user_agent: str = "relay"
@@ -100,6 +104,10 @@ class ApiContext:
     """Runs the checks of all dependencies of this process, or of one receiver; None if it cannot."""
     owner_receivers: int = 1_000
     """That an owner may have, of those who have keys of their own."""
+
+    def is_erased(self, message: MessageId, receivers: Iterable[str], received_at: float) -> bool:
+        """As `Erasures.has`."""
+        return self.erasures is not None and self.erasures.known.has(message, receivers, received_at)
 
     def has_receiver(self, name: str) -> bool:
         """Whether there is an entry of that name, which may be unusable here."""

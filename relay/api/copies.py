@@ -7,7 +7,7 @@ from aiohttp import web
 from relay.api.access import INGEST, READ, forbidden, may_read
 from relay.api.audit import has_changed
 from relay.api.context import ApiContext
-from relay.api.history.payload import message_at
+from relay.api.history.payload import check_not_erased, message_at
 from relay.api.history.visibility import Visibility
 from relay.api.incoming import as_incoming, is_structured
 from relay.api.messages import RATE, MessagesResource
@@ -102,6 +102,7 @@ class CopiesResource:
     async def _original(self, request: web.Request, identity: MessageId) -> Message:
         """The message with its payload. Raises a Problem if it is unknown, or its record is gone."""
         seen = await self._sight.of_message(request, identity)
+        check_not_erased(seen)
         if seen.known is not None:
             return seen.known.message
         found = None if seen.found is None else await message_at(self._context.log, identity, seen.found.arrival.at)

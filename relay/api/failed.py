@@ -30,7 +30,7 @@ from relay.domain.hop import NO_RECEIVER
 from relay.domain.reasons import reason_class
 from relay.domain.selection import Stage
 from relay.log.port import AT_ONCE, Coordinate, Record
-from relay.replay.letter import Letter, read_letter
+from relay.replay.letter import Letter, kept, read_letter
 from relay.replay.plan import is_open
 from relay.schema.dead_letters import LetterPage, LetterView, PayloadView, WholeLetter
 from relay.state.port import FailedEntry
@@ -150,6 +150,10 @@ class FailedResource:
             raise forbidden(LETTERS)  # the same if there is no such record
         if record is None:
             raise Problem(NOT_FOUND, f"failed_messages has no record at {at.partition}/{at.offset} (any more).")
+        if self._context.erasures is not None:
+            record = kept(
+                read_letter(record, self._context.topics), self._context.erasures.known, self._context.topics
+            ).record
         headers = [[name, value.decode(errors="replace")] for name, value in record.headers]
         whole: WholeLetter = {**letter_view(record), "headers": headers, "payload": _payload(record.value or b"")}
         return json_response(200, whole)

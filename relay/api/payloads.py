@@ -9,7 +9,7 @@ from aiohttp import web
 from relay.api.access import OPEN
 from relay.api.context import ApiContext
 from relay.api.history.payload import TRUNCATED, payload_response
-from relay.api.history.visibility import VisibleMessage
+from relay.api.history.visibility import VisibleMessage, received_at
 from relay.api.problems import NOT_FOUND, PAYLOAD_GONE, Problem
 from relay.api.route import Body, DocumentedResponse, Example, Parameter, route
 from relay.api.status import StatusReader
@@ -48,7 +48,7 @@ class PayloadsResource:
         """
         delivery, life = self._delivery(request.match_info["token"])
         identity = MessageId(delivery.source_id, delivery.message_id)
-        seen = await self._seen(identity)
+        seen = await self._seen(delivery)
         self._check_life(delivery, life, seen)
         response = await payload_response(self._context.log, identity, seen)
         response.headers["Cache-Control"] = "no-store"
@@ -63,10 +63,13 @@ class PayloadsResource:
         except TokenInvalid:
             raise Problem(NOT_FOUND, "There is no such payload URL.") from None
 
-    async def _seen(self, identity: MessageId) -> VisibleMessage:
+    async def _seen(self, delivery: DeliveryId) -> VisibleMessage:
+        name, *ids = delivery
+        identity = MessageId(*ids)
         known, history = await self._reader.find(identity), self._context.history
         found = None if known is not None or history is None else await history.message(identity)
-        return VisibleMessage(known, found, None)
+        erased = self._context.is_erased(identity, (name,), received_at(known, found))
+        return VisibleMessage(known, found, None, erased)
 
     def _check_life(self, delivery: DeliveryId, life: str, seen: VisibleMessage) -> None:
         """Raises a Problem unless the receiver's name still belongs to the one that got the URL."""

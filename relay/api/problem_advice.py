@@ -31,6 +31,7 @@ ADVICE: Final[dict[str, str]] = {
         " the place in the payload; `GET /v1/event-types/{type}` has the schemas. Mend the payload, or its type."
     ),
     "too-many-event-types": "Remove event types that are not used: `relay events delete TYPE`.",
+    "too-many-erasures": "An erasure is in force for 90 days. Erase a source or a receiver instead of single messages.",
     "too-many-keys": "Revoke keys that are not used: `relay keys list` shows them.",
     "key-expired": "A new secret would expire with the key: make a new key.",
     "bad-signature": (

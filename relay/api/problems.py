@@ -65,6 +65,7 @@ PAYLOAD_GONE: Final = ProblemKind("payload-gone", 410, "The payload is not kept 
 TOO_MANY_RECEIVERS: Final = ProblemKind("too-many-receivers", 409, "The owner has as many receivers as one may have")
 TOO_MANY_KEYS: Final = ProblemKind("too-many-keys", 409, "There are as many keys as there may be")
 TOO_MANY_EVENT_TYPES: Final = ProblemKind("too-many-event-types", 409, "The catalogue is full")
+TOO_MANY_ERASURES: Final = ProblemKind("too-many-erasures", 409, "There are as many erasures as there may be")
 KEY_EXPIRED: Final = ProblemKind("key-expired", 409, "The key has expired")
 CHANGED_MEANWHILE: Final = ProblemKind("changed-meanwhile", 412, "The receiver is another one by now")
 TOO_LARGE: Final = ProblemKind("too-large", 413, "The body is too large")

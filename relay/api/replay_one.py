@@ -250,6 +250,7 @@ _SKIPS: Final = {
     "discarded": "It was discarded already.",
     "delivered": "It was delivered after all.",
     "incomplete": "Its dead letter lacks a part of the record, which was too large for the log.",
+    "erased": "Its payload was erased on request.",
     "unknown_receiver": "There is no such receiver (any more).",
     "unknown_stage": "Its dead letter is of a topic that no step reads.",
     "invalid": "Its record cannot be read, or lacks what its source keeps for the callback.",

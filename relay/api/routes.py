@@ -8,6 +8,7 @@ from relay.api.audit import AuditResource
 from relay.api.batch import BatchResource
 from relay.api.copies import CopiesResource
 from relay.api.doctor import DoctorResource
+from relay.api.erasures import ErasuresResource
 from relay.api.event_types import EventTypesResource
 from relay.api.failed import FailedResource
 from relay.api.health import Health
@@ -19,6 +20,7 @@ from relay.api.messages import MessageResource, MessagesResource
 from relay.api.overview.resource import OverviewResource
 from relay.api.pages import PagesResource
 from relay.api.payloads import PayloadsResource
+from relay.api.receiver_export import ReceiverExportResource
 from relay.api.receiver_list import ReceiverListResource
 from relay.api.receivers import ReceiversResource
 from relay.api.reencryption import ReencryptionResource
@@ -45,6 +47,8 @@ RESOURCES: Final[tuple[type, ...]] = (
     AnswersResource,
     PayloadsResource,
     HistoryResource,
+    ReceiverExportResource,
+    ErasuresResource,
     FailedResource,
     ReplayResource,
     ReplaysResource,

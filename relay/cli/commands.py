@@ -10,6 +10,7 @@ COMMANDS: Final = {
     "demo": ("relay.cli.demo", "Send real payloads to three kinds of receiver, and print events as they happen."),
     "dev": ("relay.cli.dev", "Run everything in one process, embedded, with a demo receiver."),
     "doctor": ("relay.cli.doctor", "Check the relay and its dependencies, and say what to do."),
+    "erase": ("relay.cli.erase", "Erase the payloads of a source, a message or a receiver."),
     "events": ("relay.cli.event_types", "Apply, list and show the catalogue of event types."),
     "export": ("relay.cli.transfer", "Export the data of a stopped relay."),
     "failed": ("relay.cli.failed", "List, show, replay or discard dead letters."),

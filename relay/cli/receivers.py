@@ -8,6 +8,7 @@ import click
 from relay.cli.api import ApiOptions, api_command
 from relay.cli.config import notes_on, print_refused, refusals, verdict_on
 from relay.cli.options import FILE, config_option, output_option, settings_from
+from relay.cli.receiver_export import export
 from relay.cli.receivers_apply import apply, file_option
 from relay.cli.receivers_try import try_
 from relay.cli.registered import (
@@ -41,7 +42,7 @@ def receivers() -> None:
     """Check and apply receivers.yaml; register receivers; show their health; pause and resume them."""
 
 
-for _command in (apply, create, show, patch, rotate, test, try_, stats, verify, delete, pause, resume, health):
+for _command in (apply, create, show, patch, rotate, test, try_, stats, verify, delete, pause, resume, health, export):
     receivers.add_command(_command)
 
 

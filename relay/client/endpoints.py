@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping
 from typing import Literal
 
 from relay.client.call import M, Resource, every, route
+from relay.client.receiver_export import export
 from relay.schema.attempts import AttemptItem, AttemptPage
 from relay.schema.receivers import (
     EndpointView,
@@ -135,6 +136,7 @@ class Receivers(Resource[M]):
         """Each request that the relay made to a receiver, the newest first, from the history: one page."""
 
     attempts = every(attempts_page, AttemptItem)
+    export = export
 
 
 class Sources(Resource[M]):

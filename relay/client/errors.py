@@ -60,3 +60,8 @@ class DeliveryFailed(ApiError):
         self.attempts: int | None = document.get("attempts")
         self.last_status: int | None = document.get("last_status")
         self.dead_letter: str | None = document.get("dead_letter")
+
+
+def is_passing(error: ClientError) -> bool:
+    """Whether a stream that ended with it may be continued."""
+    return error.busy or (isinstance(error, RelayUnreachable) and error.lost)

@@ -26,6 +26,7 @@ USUAL_URL: Final = "http://127.0.0.1:8080"
 JSON: Final = "application/json"
 MERGE_PATCH: Final = "application/merge-patch+json"
 _EVENTS: Final = "text/event-stream"
+_LINES: Final = "application/x-ndjson"
 _NOTHING: Final[Mapping[str, str]] = MappingProxyType({})
 _BACKOFF: Final = wait_random_exponential(multiplier=0.2, max=5.0)
 _LONGEST_PAUSE_S: Final = 60.0
@@ -150,23 +151,37 @@ class Http:
 
     async def events(self, path: str, query: Query) -> AsyncIterator[ServerSentEvent]:
         """Server-sent events, until the API ends the stream. Raises as `request`."""
+        reader = EventReader()
+        async for data in self._stream(path, query, _EVENTS):
+            for event in reader.feed(data):
+                yield event
+
+    async def lines(self, path: str, query: Query) -> AsyncIterator[bytes]:
+        """Lines of JSON, until the API ends the stream. Raises as `request`."""
+        parts = list[bytes]()
+        async for data in self._stream(path, query, _LINES):
+            *ends, left = data.split(b"\n")
+            for end in ends:
+                yield b"".join((*parts, end))
+                parts = []
+            parts.append(left)
+
+    async def _stream(self, path: str, query: Query, media_type: str) -> AsyncIterator[bytes]:
         request = f"GET {path}"
         timeout = aiohttp.ClientTimeout(total=None, sock_connect=SILENT_S / 2, sock_read=SILENT_S)
         try:
             async with self._pool().get(
                 self._at(path),
                 params=parameters(query),
-                headers=self._headers | {"accept": _EVENTS},
+                headers=self._headers | {"accept": media_type},
                 timeout=timeout,
                 allow_redirects=False,
             ) as response:
-                if response.status != 200 or response.content_type != _EVENTS:
+                if response.status != 200 or response.content_type != media_type:
                     body = await response.read()
                     raise self._refused(Response(response.status, response.headers, body, self.url), request)
-                reader = EventReader()
                 async for data in response.content.iter_any():
-                    for event in reader.feed(data):
-                        yield event
+                    yield data
         except (aiohttp.ClientError, TimeoutError, ValueError) as error:
             raise self._unreachable(request, error) from error
 

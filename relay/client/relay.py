@@ -14,13 +14,15 @@ import msgspec
 
 from relay.client.call import Asyncio, Blocking, Iteration, Loop, M, Method, Resource, every, route
 from relay.client.endpoints import Receivers, Sources
-from relay.client.errors import ApiError, ClientError, RelayUnreachable, WaitTimeout
+from relay.client.errors import ApiError, ClientError, WaitTimeout, is_passing
 from relay.client.http import JSON, Http, Response, decoded, path
+from relay.client.receiver_export import RECONNECT_S
 from relay.client.resources import EventTypes, Failed, Incidents, Keys, Messages, Replays, Sessions
 from relay.client.sse import ServerSentEvent
 from relay.domain.forwarding import PREFIX
 from relay.schema.attempts import AttemptItem
 from relay.schema.doctor import DoctorView
+from relay.schema.erasures import ErasurePage, ErasureView, NewErasureView
 from relay.schema.messages import MessageView
 from relay.schema.operation import AuditPage, ReencryptionPage, SettingsView, Version
 from relay.schema.overview import LaneItem, LanePage, OverviewView
@@ -34,7 +36,6 @@ Payload = bytes | str | Mapping[str, Any] | list[Any]
 _IN_A_HEADER: Final = " !#$&'()*+,/:;=?@[]~-._"
 LONGEST_WAIT_S: Final = 20
 """For which one request waits: proxies end requests that take longer."""
-_RECONNECT_S: Final = 1.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -208,10 +209,10 @@ class RelayApi(Resource[M]):
                     begun = True
                     yield event
             except ClientError as error:
-                if reconnect is None or not begun or not _is_passing(error):
+                if reconnect is None or not begun or not is_passing(error):
                     raise
                 reconnect(error)
-                await asyncio.sleep(_RECONNECT_S)
+                await asyncio.sleep(RECONNECT_S)
             if reconnect is None:
                 return
 
@@ -265,6 +266,18 @@ class RelayApi(Resource[M]):
         cursor: str | None = None,
     ) -> AuditPage:
         """Changes made over the API, the newest first: one page."""
+
+    @route("POST", "/v1/erasures")
+    def erase(
+        self, *, source_id: str | None = None, message_id: str | None = None, receiver: str | None = None
+    ) -> NewErasureView:
+        """Erase the payloads of a source, a message or a receiver, of all messages received before."""
+
+    @route("GET", "/v1/erasures")
+    def erasures_page(self, *, limit: int | None = None, cursor: str | None = None) -> ErasurePage:
+        """The erasures in force, the newest first: one page."""
+
+    erasures = every(erasures_page, ErasureView)
 
     @route("GET", "/v1/doctor")
     def doctor(self, *, receiver: str | None = None) -> DoctorView:
@@ -341,10 +354,6 @@ class Relay(RelayApi[Blocking]):
         """Close the connections."""
         self._own_loop.run(self._http.close())
         self._own_loop.close()
-
-
-def _is_passing(error: ClientError) -> bool:
-    return error.busy or (isinstance(error, RelayUnreachable) and error.lost)
 
 
 def _message(source: str, id: str) -> str:

@@ -8,6 +8,7 @@ from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 
 from relay.config.encryption import KeyRing
+from relay.control.erasures import ErasureIndex
 from relay.control.event_types import EventTypeIndex
 from relay.control.keys import ApiKeys
 from relay.control.record_header import glance
@@ -68,6 +69,7 @@ class InForce:
         self.jobs = Jobs()
         self.keys = ApiKeys()
         self.event_types = EventTypeIndex()
+        self.erasures = ErasureIndex()
         self.sources = EffectiveSources()
         self._subscriptions: Subscriptions | None = None
         self.subscribers = Subscribers(lambda: self.subscriptions, self.shared.matching, self.receiver)
@@ -75,6 +77,7 @@ class InForce:
             **dict.fromkeys(JOBS, self.jobs.take),
             **dict.fromkeys(KEYS, self.keys.take),
             "event-type": self.event_types.take,
+            "erasure": self.erasures.take,
             "hold": self._take_hold,
             "verification": self._take_verification,
         }

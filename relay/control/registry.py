@@ -55,6 +55,7 @@ class Registry:
         self.keys = self._in_force.keys
         """API keys."""
         self.event_types = self._in_force.event_types
+        self.erasures = self._in_force.erasures
         self.problems = self._in_force.problems
 
     def receiver(self, name: str) -> Receiver | None:

@@ -19,6 +19,7 @@ Kind = Literal[
     "keys-closed",
     "session-end",
     "event-type",
+    "erasure",
 ]
 PREFIXES: Final[Mapping[Kind, str]] = {
     "receiver": "",  # the entry of a receiver; its name has no colon
@@ -36,6 +37,7 @@ PREFIXES: Final[Mapping[Kind, str]] = {
     "keys-closed": "keys:closed",  # without id; the first key was created, so that the API is closed
     "session-end": "session-end:",  # a session that was ended early: `session.py`
     "event-type": "event-type:",  # an event type of the catalogue, by its name: `event_type.py`
+    "erasure": "erasure:",  # payloads that were erased on request, by the id of the request: `erasure.py`
 }
 ENTRIES: Final[frozenset[Kind]] = frozenset({"receiver", "source"})
 ROUTES: Final[frozenset[Kind]] = frozenset({"route", "cut", "removed"})

@@ -11,6 +11,7 @@ import msgspec
 
 from relay.domain.coordinate import Coordinate, Headers, coordinate_text, parse_coordinate
 from relay.domain.errors import InvalidRecord
+from relay.domain.forwarding import PREFIX
 from relay.domain.identity import check_id, is_receiver_name
 from relay.domain.reasons import reason_class
 
@@ -251,6 +252,12 @@ def smaller_forms(key: bytes | None, value: bytes | None, headers: Headers) -> I
     if original:
         omitted.append(f"headers={len(original)}")
     yield Form(None, None, (*bare, *_omitted(omitted)))
+
+
+def without_payload(key: bytes | None, value: bytes, headers: Headers) -> Form:
+    """A dead letter without its value and the headers that its sender gave it."""
+    form = next(smaller_forms(key, value, headers))
+    return form._replace(headers=tuple(pair for pair in form.headers if not pair[0].startswith(PREFIX)))
 
 
 def _bounded(

@@ -12,6 +12,7 @@ from msgspec import Struct
 
 from relay.domain.attempt import Attempt, AttemptKind
 from relay.domain.coordinate import Coordinate
+from relay.domain.erasure import Erasure
 from relay.domain.identity import DeliveryId, MessageId
 from relay.domain.life import NO_LIFE, Life
 from relay.domain.progress import Status
@@ -258,6 +259,11 @@ class History(HistoryReader, Protocol):
     async def prune(self, before: float) -> int:
         """Drop all days (UTC) before that of `before` (Unix seconds), each as a whole. Returns the number of dropped
         messages."""
+        ...
+
+    async def erase(self, erasure: Erasure) -> int:
+        """Delete the payloads and headers of messages that it covers, and their attempts. Of the messages to a receiver
+        those that other receivers got, too, keep them. Repeatable. Returns the number of changed messages."""
         ...
 
     async def clear(self) -> None:

@@ -9,8 +9,10 @@ from typing import Any, Final
 
 import asyncpg
 
+from relay.domain.erasure import Erasure
 from relay.domain.errors import HistoryUnavailable
 from relay.domain.topics import DAY_S
+from relay.history.erasing import erasing
 from relay.history.folding import counts_of, deliveries_of, first_of
 from relay.history.port import FactBatch, Size
 from relay.history.postgres_tables import (
@@ -214,6 +216,18 @@ class PostgresHistory(Searching):
             async with self._connection() as writer:
                 if await _delete(writer, table, column, day) < PRUNED_AT_ONCE:
                     return
+
+    async def erase(self, erasure: Erasure) -> int:
+        messages = 0
+        for statement in erasing(DIALECT, erasure):
+            while True:
+                async with self._connection() as writer:
+                    done: str = await writer.execute(statement.text, *statement.values)
+                what, changed = done.split()[0], int(done.split()[-1])
+                messages += changed if what == "UPDATE" else 0
+                if not changed:
+                    break
+        return messages
 
     async def clear(self) -> None:
         async with self._connection() as writer:

@@ -10,9 +10,11 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
+from relay.domain.erasure import Erasure
 from relay.domain.errors import HistoryUnavailable
 from relay.domain.statistics import NUMBERS
 from relay.domain.topics import DAY_S
+from relay.history.erasing import erasing
 from relay.history.folding import counts_of, deliveries_of, first_of
 from relay.history.port import ArrivalFact, FactBatch, Size
 from relay.history.rows import (
@@ -171,6 +173,13 @@ class SqliteHistory(Searching):
                 messages += deleted if table == "messages" else 0
         return messages
 
+    async def erase(self, erasure: Erasure) -> int:
+        messages = 0
+        for statement in erasing(DIALECT, erasure):
+            while changed := await self._writing.run(partial(_execute, statement=statement)):
+                messages += changed if statement.text.startswith("UPDATE") else 0
+        return messages
+
     async def clear(self) -> None:
         await self._writing.run(_clear)
 
@@ -282,6 +291,11 @@ def _delete(database: sqlite3.Connection, table: str, column: str, before: float
     wanted = f"SELECT {name} FROM {table} WHERE {column} < ? LIMIT {PRUNED_AT_ONCE}"
     with _transaction(database):
         return database.execute(f"DELETE FROM {table} WHERE ({name}) IN ({wanted})", (before,)).rowcount
+
+
+def _execute(database: sqlite3.Connection, statement: Select) -> int:
+    with _transaction(database):
+        return database.execute(statement.text, statement.values).rowcount
 
 
 def _clear(database: sqlite3.Connection) -> None:

@@ -10,21 +10,23 @@ from msgspec import structs
 
 from relay.clock import Clock
 from relay.domain.directory import Directory, Moves
+from relay.domain.erasure import Erasures, received_at
 from relay.domain.errors import RecordTooLarge
 from relay.domain.hop import Hop
-from relay.domain.identity import DeliveryId
+from relay.domain.identity import DeliveryId, MessageId
 from relay.domain.replay_job import Action
 from relay.domain.topics import Topics
 from relay.engine.completion import ever_smaller
 from relay.engine.slices import slices, weight_of
 from relay.log.port import Coordinate, Log, NewRecord, Record
-from relay.replay.letter import Letter
+from relay.replay.letter import Letter, is_erased, kept
 from relay.replay.plan import HERE, Out, Planner, ReplayPlan
 from relay.state.port import FailedEntry, State
 from relay.state.replies import answered
 from relay.state.rows import Mark, Row, RowKey, delivery_row
 
 TOO_LARGE: Final = ReplayPlan(skip="too_large")
+ERASED: Final = ReplayPlan(skip="erased")
 
 
 class ReplayExecutor:
@@ -40,22 +42,28 @@ class ReplayExecutor:
         clock: Clock,
         *,
         max_payload_bytes: int,
+        erasures: Erasures | None = None,
     ) -> None:
         self._log = log
         self._state = state
+        self._topics = topics
         self._moves = moves
         self._clock = clock
         self.planner = Planner(topics, directory, max_payload_bytes=max_payload_bytes)
+        self._erasures = Erasures() if erasures is None else erasures
 
     async def plan(self, action: Action, letters: Sequence[Letter]) -> list[ReplayPlan]:
         """A plan for each letter. Of two letters of one life the first counts."""
         if action == "discard":
             rows = await self.rows([letter.delivery for letter in letters])
-            plans = [self.planner.discard(letter, rows, now=self._clock.time()) for letter in letters]
+            remaining = [kept(letter, self._erasures, self._topics) for letter in letters]
+            plans = [self.planner.discard(letter, rows, now=self._clock.time()) for letter in remaining]
         else:
             await self._moves.catch_up()
             rows = await self.rows([one for letter in letters for one in self.planner.deliveries(letter)])
-            plans = [self.planner.replay(letter, rows) for letter in letters]
+            plans = [
+                ERASED if is_erased(letter, self._erasures) else self.planner.replay(letter, rows) for letter in letters
+            ]
         return _each_life_once(plans)
 
     async def plan_delivered(
@@ -66,10 +74,16 @@ class ReplayExecutor:
         await self._moves.catch_up()
         rows = await self.rows([hop.delivery for _, hop in records])
         plans = [
-            self.planner.delivered(record, hop, last, rows[hop.delivery], over=record.offset < committed)
+            self.erased(hop.delivery, received_at(record.headers, record.timestamp_ms))
+            or self.planner.delivered(record, hop, last, rows[hop.delivery], over=record.offset < committed)
             for (record, hop), last in zip(records, newest, strict=True)
         ]
         return _each_life_once(plans)
+
+    def erased(self, delivery: DeliveryId, received: float) -> ReplayPlan | None:
+        """The plan for an erased payload. `received`: when the message was received (Unix seconds)."""
+        name, *ids = delivery
+        return ERASED if self._erasures.has(MessageId(*ids), (name,), received) else None
 
     async def rows(self, deliveries: Sequence[DeliveryId]) -> dict[DeliveryId, Row]:
         """The row of each."""

@@ -3,11 +3,20 @@
 from dataclasses import dataclass
 from typing import Final
 
+from msgspec import structs
+
 from relay.domain.coordinate import coordinate_text
-from relay.domain.dead_letter import DeadLetter, identity_of, original_headers, parse_dead_letter
+from relay.domain.dead_letter import (
+    DeadLetter,
+    identity_of,
+    original_headers,
+    parse_dead_letter,
+    without_payload,
+)
+from relay.domain.erasure import Erasures, received_at
 from relay.domain.errors import InvalidRecord
 from relay.domain.hop import NO_RECEIVER, Hop, decode_hop
-from relay.domain.identity import DeliveryId
+from relay.domain.identity import DeliveryId, MessageId
 from relay.domain.reasons import is_of_callback
 from relay.domain.selection import LetterFacts, Stage
 from relay.domain.topics import Topics
@@ -105,6 +114,24 @@ def read_letter(record: Record, topics: Topics) -> Letter:
     hop = None if stage in (None, "from_sender") else _hop(original_headers(record.headers))
     generation = hop.generation if hop is not None else generation_of(record)
     return Letter(record, dead, facts, stage, hop, generation)
+
+
+def is_erased(letter: Letter, erasures: Erasures) -> bool:
+    """Whether its payload was erased. The answers on the way back to a sender are not erased."""
+    receiver, source_id, message_id, *_ = letter.facts
+    if not erasures or letter.stage == "to_sender" or source_id is None or message_id is None:
+        return False
+    moment = received_at(letter.headers, letter.facts.failed_ms)
+    return erasures.has(MessageId(source_id, message_id), () if receiver is None else (receiver,), moment)
+
+
+def kept(letter: Letter, erasures: Erasures, topics: Topics) -> Letter:
+    """The letter without its payload, if that was erased."""
+    record = letter.record
+    if not record.value or not is_erased(letter, erasures):
+        return letter
+    _, value, headers = without_payload(record.key, record.value, record.headers)
+    return read_letter(structs.replace(record, value=value, headers=headers), topics)
 
 
 def stage_of(topic: str, topics: Topics) -> Stage | None:

@@ -12,6 +12,7 @@ from relay.clock import Clock
 from relay.control.replay_jobs import Jobs, ReplayJob
 from relay.domain.control_key import ControlKey
 from relay.domain.directory import Directory, Moves
+from relay.domain.erasure import Erasures
 from relay.domain.errors import NotYet
 from relay.domain.fair_share import OF_RESERVE, may_have_one_more
 from relay.domain.identity import DeliveryId
@@ -91,6 +92,7 @@ class ReplayService:
         reach: Callable[[int], Awaitable[None]],
         max_payload_bytes: int,
         dedup_window_s: float = 7 * DAY_S,
+        erasures: Erasures | None = None,
     ) -> None:
         self.jobs = jobs
         self._known_to = reach
@@ -101,7 +103,9 @@ class ReplayService:
         self._directory = directory
         self._clock = clock
         self._lanes = lanes
-        self.hands = ReplayExecutor(log, state, topics, directory, moves, clock, max_payload_bytes=max_payload_bytes)
+        self.hands = ReplayExecutor(
+            log, state, topics, directory, moves, clock, max_payload_bytes=max_payload_bytes, erasures=erasures
+        )
 
     # jobs
 
@@ -283,7 +287,9 @@ class ReplayService:
         self, message: Message, origin: Coordinate | None, accepted_ms: int, delivery: DeliveryId, row: Row
     ) -> ReplayPlan:
         """Send a delivery that did not fail again now, from its original message (its `origin` and acceptance time)."""
-        plan = self.hands.planner.once_more(message, origin, accepted_ms, delivery, row)
+        plan = self.hands.erased(delivery, accepted_ms / 1000) or self.hands.planner.once_more(
+            message, origin, accepted_ms, delivery, row
+        )
         (done,) = await self.hands.carry_out([plan])
         return done
 

@@ -20,6 +20,7 @@ from relay.config.plan import API, ProcessPlan
 from relay.config.references import usable_variables
 from relay.config.session_secrets import launch_secret, session_secrets
 from relay.config.settings import Settings, origins_of
+from relay.control.erasures import ErasureService
 from relay.control.event_types import Catalogue
 from relay.control.keys import KeyService
 from relay.control.patch import Rules
@@ -68,6 +69,7 @@ class ApiPart:
         topic = context.topics.receiver_config
         self._keys = KeyService(context.log, topic, registry.keys, registry.reach)
         self._catalogue = Catalogue(context.log, topic, registry.event_types, registry.reach)
+        self._erasures = ErasureService(context.log, topic, registry.erasures, registry.reach, history)
         self.desk = self._new_desk()
         """Plans replays and discards."""
 
@@ -85,6 +87,7 @@ class ApiPart:
             reach=registry.reach,
             max_payload_bytes=context.settings.max_payload_bytes,
             dedup_window_s=context.settings.dedup_window,
+            erasures=registry.erasures,
         )
 
     def api_context(self, siblings: Peers | None) -> ApiContext:
@@ -114,6 +117,7 @@ class ApiPart:
             replays=self.desk,
             keys=self._keys,
             catalogue=self._catalogue,
+            erasures=self._erasures,
             transport=self._delivery.transport,
             user_agent=USER_AGENT,
             tracing=self._telemetry.traces,

@@ -80,6 +80,7 @@ class DeliveryPart:
             payload_url=self._payload_url,
             answer_keys=answer_keys(self._context.settings),
             turnstile=self._turnstile,
+            erasures=self._context.registry.erasures,
         )
 
     def _answer_url(self, receiver: Receiver, hop: Hop) -> str | None:

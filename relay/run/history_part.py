@@ -83,6 +83,7 @@ class HistoryPart:
             at_once=AT_ONCE_ALONE if alone else AT_ONCE,
             give_way=CpuThrottle() if alone else never_throttle,
             watcher=self._watcher,
+            erasures=context.registry.erasures,
         )
 
     async def close(self) -> None:

@@ -119,7 +119,7 @@ class Lanes:
         )
         self.pump = Pump(effects, outside.clock, outside.turnstile)
         """Runs the lanes; the caller runs it."""
-        letters = Letters(topics, outside.clock)
+        letters = Letters(topics, outside.clock, outside.erasures)
         routing = FromSender if outside.tracing is None else TracedFromSender
         self._workers: dict[str, Worker[Any]] = {
             "from-sender": routing(

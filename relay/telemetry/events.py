@@ -76,6 +76,7 @@ EVENTS: Final[dict[str, str]] = {
     "receiver_config_more_refused": "Many entries cannot be used; only the first are logged.",
     "receiver_config_record_without_key": "A record on `receiver_config` has no key, and is ignored.",
     "verification_unreadable": "A record there about a verification cannot be read.",
+    "erasure_unreadable": "A record there about an erasure cannot be read; it is not in force in this process.",
     "event_type_unreadable": "A record there about an event type of the catalogue cannot be read.",
     "key_unreadable": "A record there about a key of the API cannot be read.",
     "replay_record_unreadable": "A record there about a replay cannot be read.",
@@ -105,6 +106,7 @@ EVENTS: Final[dict[str, str]] = {
     "history_gap": "The log deleted records before the history had read them.",
     "history_ahead": "The history is ahead of the log: topics were recreated.",
     "history_begun_anew": "The history was cleared, or restored from an older copy; it is being filled.",
+    "history_not_erased": "The history does not answer an erasure; it deletes the payloads within two hours.",
     "history_pruned": "Entries older than `RELAY_HISTORY_RETENTION` were deleted.",
     # processes
     "disk_full": "The disk of the data directory is full: the embedded server has exited, and waits for free space.",

@@ -7,6 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec import structs
 
+from relay.domain.erasure import Erasure
 from relay.domain.errors import HistoryMoved
 from relay.domain.identity import MessageId, webhook_id
 from relay.domain.life import Life
@@ -571,6 +572,43 @@ class HistoryContract:
         ]
         assert await history.prune(NOON + DAY_S) == 0
         assert await history.next_offsets() == {FROM: 3, TRIED: 3}
+
+    # erasures
+
+    @pytest.mark.parametrize(
+        ("what", "erased", "tried"),
+        [
+            ({"source_id": "shop", "message_id": "m-1"}, ["m-1"], ["m-4", "m-3", "m-2"]),
+            ({"source_id": "shop"}, ["m-1", "m-2", "m-3"], ["m-4"]),
+            ({"receiver": "ci"}, ["m-1"], ["m-4", "m-3", "m-2"]),
+            ({"receiver": "nobody"}, [], ["m-4", "m-3", "m-2", "m-1"]),
+        ],
+    )
+    async def test_an_erasure_deletes_the_payloads_it_covers(
+        self, history: History, what: dict[str, str], erased: list[str], tried: list[str]
+    ) -> None:
+        more: Any = {"headers": {"x-name": "ann"}, "body": b"secret"}
+        await put(
+            history,
+            arrival(1, receivers=("ci",), **more),
+            arrival(2, receivers=("ci", "cd"), **more),
+            arrival(3, **more),
+            arrival(4, source="other", receivers=("cd",), **more),
+            arrival(5, at=100, receivers=("ci",), **more),
+            attempt("m-1", offset=0, at=1),
+            attempt("m-2", offset=1, at=2, receiver="cd"),
+            attempt("m-3", offset=2, at=3, receiver="cd"),
+            attempt("m-4", offset=3, at=4, receiver="cd", source="other"),
+        )
+        for expected in (len(erased), 0):  # it may be repeated
+            assert await history.erase(Erasure("e", NOON + 50, **what)) == expected
+
+        page = await history.messages(MessageQuery(), limit=9)
+        without = [one.arrival for one in page.items if one.arrival.body is None]
+        assert sorted(one.message.message_id for one in without) == erased
+        assert all(not one.headers and one.size == 100 for one in without)
+        assert len(page.items) == 5
+        assert [one.attempt.message_id for one in (await history.attempts(AttemptQuery(), limit=9)).items] == tried
 
     async def test_moments_that_cannot_be_break_nothing(self, history: History) -> None:
         await put(

@@ -3,8 +3,11 @@
 from collections.abc import Iterable, Mapping
 from typing import TypeVar
 
+from msgspec import structs
+
 from relay.domain.attempt import Attempt, decode_attempt
 from relay.domain.coordinate import Coordinate
+from relay.domain.erasure import Erasure
 from relay.domain.errors import HistoryMoved, HistoryUnavailable
 from relay.domain.identity import MessageId, webhook_id
 from relay.domain.progress import CallbackStatus
@@ -126,6 +129,31 @@ class MemoryHistory:
         self._attempts = {at: one for at, one in self._attempts.items() if one.started_at >= day}
         self._counts = {key: numbers for key, numbers in self._counts.items() if key[1] >= day}
         return len(old)
+
+    async def erase(self, erasure: Erasure) -> int:
+        self._look()
+        found = [one for one in self._arrivals.values() if self._is_erased(erasure, one) and (one.body or one.headers)]
+        for one in found:
+            self._arrivals[one.message] = structs.replace(one, headers={}, body=None)
+        self._attempts = {
+            at: one
+            for at, one in self._attempts.items()
+            if not (
+                one.started_at <= erasure.made_at
+                and one.message_id
+                and erasure.source_id in (None, one.source_id)
+                and erasure.message_id in (None, one.message_id)
+                and erasure.receiver in (None, one.receiver)
+            )
+        }
+        return len(found)
+
+    def _is_erased(self, erasure: Erasure, one: ArrivalFact) -> bool:
+        if one.received_at > erasure.made_at:
+            return False
+        if erasure.receiver is not None:
+            return {key[2] for key in self._deliveries if key[:2] == one.message} == {erasure.receiver}
+        return erasure.source_id == one.message.source_id and erasure.message_id in (None, one.message.message_id)
 
     async def clear(self) -> None:
         self._look()

@@ -13,6 +13,7 @@ from relay.config.settings import Settings
 from relay.control.apply import Diff, apply_file
 from relay.control.registry import Registry
 from relay.domain.control_key import ControlKey
+from relay.domain.erasure import Erasure, Erasures, encode_erasure
 from relay.domain.errors import LogUnavailable
 from relay.domain.route import Route
 from relay.domain.topics import SHARED, TopicSpec
@@ -67,6 +68,12 @@ class MovingWorld(World):
         """As the process that looks after the moves would."""
         await self.append(self.topics.receiver_config, ControlKey("route", name).encode(), route.encode(), ())
 
+    async def erase(self, **what: str) -> None:
+        """As an administrator may over the API."""
+        erasure = Erasure("e1", self.clock.time(), **what)
+        key = ControlKey("erasure", erasure.id).encode()
+        await self.append(self.topics.receiver_config, key, encode_erasure(erasure), ())
+
     async def registry(self) -> Registry:
         """As the topic says now."""
         registry = Registry(self.topics, {})
@@ -113,6 +120,9 @@ class MovingProcess(Process):
 
     def _known(self) -> Registry:
         return self.registry
+
+    def _erasures(self) -> Erasures:
+        return self.registry.erasures
 
     def _changes(self) -> AsyncIterator[int]:
         return self.registry.changes()

@@ -14,6 +14,7 @@ from relay.config.settings import Settings
 from relay.delivery.port import Transport
 from relay.domain.answer_token import issue_for_payload
 from relay.domain.directory import NoMoves
+from relay.domain.erasure import Erasures
 from relay.domain.errors import OffsetMissing, RelayError, StateRecovering
 from relay.domain.identity import DeliveryId
 from relay.domain.message import Message, message_headers
@@ -359,6 +360,9 @@ class Process:
         """Who is known to it; a subclass may give each process a registry of its own."""
         return self._world.known
 
+    def _erasures(self) -> Erasures:
+        return Erasures()
+
     async def _topics_of_deliveries(self) -> dict[str, Collection[int]]:
         world = self._world
         found = [(lane_of(one), tag_of(f"r:{one.name}")) for one in world.known.receivers().values()]
@@ -435,6 +439,7 @@ class Process:
             report=self._attempts.report,
             payload_url=lambda hop: f"http://relay/{issue_for_payload(b'secret', hop.delivery, hop.life, 2**40)}",
             turnstile=RequestLimiter(self._clock, observer, world.seats),
+            erasures=self._erasures(),
         )
         lanes = Lanes(
             world.settings,

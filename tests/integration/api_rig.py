@@ -20,6 +20,7 @@ from relay.api.web_rules import WebRules
 from relay.clock import SystemClock
 from relay.config.encryption import KeyRing
 from relay.config.settings import load_settings, origins_of
+from relay.control.erasures import ErasureService
 from relay.control.event_types import Catalogue
 from relay.control.patch import Rules
 from relay.control.registry import Registry
@@ -35,7 +36,7 @@ from relay.domain.identity import MessageId
 from relay.domain.quota import Quota
 from relay.domain.receiver import Endpoint, EventSchemas, Inbound, Receiver, Source
 from relay.domain.topics import Topics
-from relay.history.port import HistoryReader
+from relay.history.port import History
 from relay.log.port import Record
 from relay.pages.web import pages_of
 from relay.replay.replay_service import ReplayService
@@ -285,7 +286,7 @@ async def running_api(
     pages: bool = False,
     session_secrets: Sequence[bytes] = (b"sessions are signed with this",),
     public_url: str | None = None,
-    history: HistoryReader | None = _NO_EVENTS,
+    history: History | None = _NO_EVENTS,
     keeps_bodies: bool = True,
     strict_json: bool = False,
 ) -> AsyncIterator[Rig]:
@@ -324,6 +325,7 @@ async def running_api(
         source_quota=source_quota,
         keys=keys,
         catalogue=Catalogue(log, topics.receiver_config, registry.event_types, registry.reach),
+        erasures=ErasureService(log, topics.receiver_config, registry.erasures, registry.reach, history),
         transport=transport,
         own_key=own_key,
         metrics_key=metrics_key,
@@ -353,6 +355,7 @@ async def running_api(
         lanes=lambda: directory.receivers,
         reach=reach,
         max_payload_bytes=PAYLOAD_CAP,
+        erasures=registry.erasures,
     )
     context = replace(context, replays=desk, keeps_bodies=keeps_bodies, settings=origins_of(load_settings({}, GIVEN)))
     server = ApiServer(context)

@@ -18,6 +18,7 @@ from tests.integration.api_world import KEY, KEY_ID, bury, world
 ADMIN = {"Authorization": f"Bearer {KEY}"}
 JSON = {"Content-Type": "application/json"}
 ROTATION = {"grace": "1h", "secret": "${DEPLOY_SECRET}"}
+ERASED = {"source_id": "shop", "message_id": "m-1"}
 RECEIVER = {"name": "new", "post_endpoint": "https://receiver.example/new", "signature": "none"}
 
 
@@ -65,6 +66,7 @@ async def test_each_change_is_told_with_who_what_whom_and_from_where() -> None:
             ("POST", "/v1/sessions", None, "session.created", "session:", {}),
             ("PUT", "/v1/event-types/push", {}, "type.declared", "push", {}),
             ("DELETE", "/v1/event-types/push", None, "type.removed", "push", {}),
+            ("POST", "/v1/erasures", ERASED, "payloads.erased", "shop", {"message_id": "m-1"}),
             ("DELETE", f"/v1/keys/{KEY_ID}", None, "key.revoked", KEY_ID, {"name": "an older one"}),
         ]
         # these need a session, an incident, or a payload in the history

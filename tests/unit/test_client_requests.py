@@ -102,7 +102,7 @@ async def test_something_else_that_answers_is_named(api: Api, relay: AsyncRelay)
 async def test_the_tail_connects_again_after_a_stream_that_ended_or_broke(
     api: Api, relay: AsyncRelay, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("relay.client.relay._RECONNECT_S", 0.0)
+    monkeypatch.setattr("relay.client.relay.RECONNECT_S", 0.0)
     stream = web.Response(text="event: listening\ndata: {}\n\n", content_type="text/event-stream")
     api.responses.append(stream)
     api.says(503)

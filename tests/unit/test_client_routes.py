@@ -37,7 +37,7 @@ NO_METHOD: Final = frozenset(
     )
 )
 """Routes that are no methods of the client."""
-BY_HAND: Final = frozenset({"sendMessage", "tail"})
+BY_HAND: Final = frozenset({"sendMessage", "tail", "exportReceiver"})
 """Written as code, and not declared."""
 
 

@@ -21,7 +21,7 @@ def test_every_kind_has_a_prefix_of_its_own() -> None:
     assert (
         PREFIXES.keys()
         == set(get_args(Kind))
-        == ENTRIES | ROUTES | JOBS | KEYS | {"hold", "verification", "event-type"}
+        == ENTRIES | ROUTES | JOBS | KEYS | {"hold", "verification", "event-type", "erasure"}
     )
     assert len(set(PREFIXES.values())) == len(PREFIXES)
 

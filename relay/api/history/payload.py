@@ -14,7 +14,7 @@ from relay.domain.identity import MessageId, webhook_id
 from relay.domain.message import Message, parse_message
 from relay.domain.requests import DEFAULT_CONTENT_TYPE
 from relay.history.port import ArrivalFact
-from relay.log.port import LogReader
+from relay.log.port import LogReader, Record
 
 TRUNCATED: Final = "relay-payload-truncated"
 """Header with the value `true` if only the beginning of the payload is kept."""
@@ -25,6 +25,7 @@ _UNKNOWN_TYPE: Final = "application/octet-stream"
 
 async def payload_response(log: LogReader, identity: MessageId, seen: VisibleMessage) -> web.Response:
     """The payload of a message that the caller may see. Raises a Problem if it is gone."""
+    check_not_erased(seen)
     if seen.known is not None:
         return _response(identity, seen.known.message)
     arrival = None if seen.found is None else seen.found.arrival
@@ -32,10 +33,21 @@ async def payload_response(log: LogReader, identity: MessageId, seen: VisibleMes
     return _kept(identity, arrival) if message is None else _response(identity, message)
 
 
+def check_not_erased(seen: VisibleMessage) -> None:
+    """Raises a Problem."""
+    if seen.erased:
+        raise Problem(PAYLOAD_GONE, "It was erased on request.")
+
+
 async def message_at(log: LogReader, identity: MessageId, at: Coordinate) -> Message | None:
     """The message on the log. None if its record is gone: a topic that was created again has another record there, or
     none."""
     [record] = await log.read([(at, None)])
+    return message_in(record, identity)
+
+
+def message_in(record: Record | None, identity: MessageId) -> Message | None:
+    """The message in the record that was read at its place; None as above."""
     try:
         message = None if record is None else parse_message(record.value, record.headers)
     except InvalidRecord:

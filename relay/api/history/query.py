@@ -95,10 +95,10 @@ def state_in(query: Query) -> StoredState | None:
     return _of(query, "state", _state)
 
 
-def cursor_in(query: Query) -> str | None:
-    text = _last(query, "cursor")
+def cursor_in(query: Query, name: str = "cursor") -> str | None:
+    text = _last(query, name)
     if text is not None and not 0 < len(text) <= _MOST_CURSOR:
-        raise no_cursor()
+        raise no_cursor(name)
     return text
 
 
@@ -107,9 +107,9 @@ def place_in(query: Query, name: str) -> tuple[int, int] | None:
     return _of(query, name, _place)
 
 
-def no_cursor() -> Exception:
+def no_cursor(name: str = "cursor") -> Exception:
     """The Problem of a cursor that this API has not returned."""
-    return invalid("cursor is none that this API has given", parameter="cursor")
+    return invalid(f"{name} is none that this API has given", parameter=name)
 
 
 def _times(query: Query, now: float) -> tuple[float | None, float | None]:

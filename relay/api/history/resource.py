@@ -100,16 +100,16 @@ _TYPE: Final = Annotated[str, Meta(min_length=1, max_length=MAX_TEXT_BYTES)]
 _Time = Annotated[str, Meta(examples=["1h", "2026-01-31T12:00:00Z"])]
 _Header = Annotated[str, Meta(pattern="^[^:]+:")]
 _Field = Annotated[str, Meta(pattern="^(/[^=]*)?=")]
-_Cursor = Annotated[str, Meta(min_length=1, max_length=500)]
+Cursor = Annotated[str, Meta(min_length=1, max_length=500)]
 _SOURCE: Final = Parameter("source", "query", SourceId, "Of this source.")
 _RECEIVER: Final = Parameter("receiver", "query", ReceiverName, "With a delivery to this receiver.")
-_SINCE: Final = Parameter("since", "query", _Time, "From then on: RFC 3339, or how long ago.")
-_UNTIL: Final = Parameter("until", "query", _Time, "Before then: RFC 3339, or how long ago.")
+SINCE: Final = Parameter("since", "query", _Time, "From then on: RFC 3339, or how long ago.")
+UNTIL: Final = Parameter("until", "query", _Time, "Before then: RFC 3339, or how long ago.")
 _Place = Annotated[str, Meta(pattern="^[0-9]{1,9}-[0-9]{1,18}$")]
 _BEHIND: Final = Parameter("behind", "query", _Place, "PARTITION-OFFSET of an attempt: only those recorded later.")
 _PAGE: Final = (
     LIMIT,
-    Parameter("cursor", "query", _Cursor, "Of the page before: what follows it."),
+    Parameter("cursor", "query", Cursor, "Of the page before: what follows it."),
 )
 _AT: Final = {"source_id": "github", "message_id": "sent-1"}
 _OF_MESSAGE: Final = "/v1/sources/{source_id}/messages/{message_id}"
@@ -141,8 +141,8 @@ class HistoryResource:
             Parameter("state", "query", StoredState, "With a delivery in this state."),
             Parameter("reason", "query", str, "With a delivery that failed for this."),
             Parameter("type", "query", _TYPE, "Exactly, or with `*` at its end."),
-            _SINCE,
-            _UNTIL,
+            SINCE,
+            UNTIL,
             Parameter("id", "query", SourceId, "How its id, or its webhook id, begins."),
             Parameter("header", "query", _Header, "`name:value`, of those it came with; where bodies are kept."),
             Parameter("payload", "query", _Field, "`/pointer=value`, in a JSON payload; where bodies are kept."),
@@ -330,8 +330,8 @@ class HistoryResource:
         noun=_HISTORY,
         parameters=(
             Parameter("by", "query", By, "Usually `hour`."),
-            _SINCE,
-            _UNTIL,
+            SINCE,
+            UNTIL,
             Parameter("receiver", "query", ReceiverName, "At this receiver."),
             _SOURCE,
             Parameter("sums", "query", bool, "Only the sums: without `series`."),

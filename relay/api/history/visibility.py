@@ -12,6 +12,7 @@ from relay.api.history.shapes import message_item, of_receiver
 from relay.api.messages import unseen
 from relay.api.problems import invalid
 from relay.api.status import KnownMessage, StatusReader
+from relay.domain.coordinate import Coordinate
 from relay.domain.identity import MessageId
 from relay.domain.life import Life
 from relay.history.port import HistoryReader, MessageFound, Visible
@@ -23,11 +24,13 @@ MOST_OWNED: Final = 10_000
 
 class VisibleMessage(NamedTuple):
     """A message that the caller may see, from state and log, and from the history. `receivers`: None if the caller may
-    see all of it; otherwise its deliveries to these, within the current lives of their names."""
+    see all of it; otherwise its deliveries to these, within the current lives of their names. `erased`: the payload,
+    for what the caller may see."""
 
     known: KnownMessage | None
     found: MessageFound | None
     receivers: list[str] | None
+    erased: bool = False
 
 
 class Visibility:
@@ -35,6 +38,7 @@ class Visibility:
 
     def __init__(self, context: ApiContext, reader: StatusReader, history: HistoryReader | None) -> None:
         self._registrar = context.registrar
+        self._is_erased = context.is_erased
         self._reader = reader
         self._history = history
 
@@ -86,16 +90,21 @@ class Visibility:
         known = await self._reader.find(identity)
         found = None if self._history is None else await self._history.message(identity)
         whole = may_read(request, identity.source_id)
-        own = [] if whole else self._names(request, known, found)
+        deliveries = self._deliveries(known, found)
+        own = sorted({name for name, life, at in deliveries if may_see_of(request, name, life, at)})
         if (known or found) is not None and (whole or own):
-            return VisibleMessage(known, found, None if whole else own)
+            names = {name for name, *_ in deliveries} if whole else own
+            erased = self._is_erased(identity, names, received_at(known, found))
+            return VisibleMessage(known, found, None if whole else own, erased)
         raise await unseen(self._reader, identity, whole=whole)
 
-    def _names(self, request: web.Request, known: KnownMessage | None, found: MessageFound | None) -> list[str]:
-        """The message's receivers whose deliveries the caller may see."""
+    def _deliveries(
+        self, known: KnownMessage | None, found: MessageFound | None
+    ) -> list[tuple[str, str, Coordinate | None]]:
+        """The message's receivers, with the life of each name and the message's place."""
         routed = [] if known is None else [(each.receiver, "", known.at) for each in self._reader.deliveries(known)]
         ended = [] if found is None else [(each.receiver, each.life, found.arrival.at) for each in found.deliveries]
-        return sorted({name for name, life, at in (*routed, *ended) if may_see_of(request, name, life, at)})
+        return [*routed, *ended]
 
     def _owned(self, owners: list[str], only: frozenset[str] | None) -> frozenset[str]:
         """Receivers of these owners; with `only`, those that are in it."""
@@ -108,6 +117,13 @@ class Visibility:
             detail = f"this is about more than {MOST_OWNED} receivers: name one with receiver"
             raise invalid(detail, parameter="receiver")
         return frozenset(found if only is None else found & only)
+
+
+def received_at(known: KnownMessage | None, found: MessageFound | None) -> float:
+    """When the message was received (Unix seconds)."""
+    if known is not None and known.received_ms is not None:
+        return known.received_ms / 1000
+    return 0.0 if found is None else found.arrival.received_at
 
 
 def seen_message(request: web.Request, found: ListedMessage) -> MessageItem | None:

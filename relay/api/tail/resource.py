@@ -9,16 +9,15 @@ from aiohttp import web
 from msgspec import Meta
 
 from relay.api.access import LETTERS, access_of, check_own, forbidden, may_read, may_see_of
-from relay.api.authentication import Callers, bearer_in
+from relay.api.authentication import Callers
 from relay.api.connection import ApiConnection
 from relay.api.context import ApiContext
-from relay.api.problems import Problem, invalid
+from relay.api.problems import invalid
 from relay.api.reading import flag_in, query_of
 from relay.api.route import Body, DocumentedResponse, Example, Parameter, route
 from relay.api.shares import caller_of
 from relay.api.tail.event import TailedEvent, encoded_event
 from relay.api.tail.tail import Tail, TailQueue
-from relay.domain.errors import LogUnavailable
 from relay.domain.hop import NO_RECEIVER
 from relay.domain.identity import MAX_ID_BYTES, is_receiver_name
 from relay.schema.tail import TailEvent
@@ -106,6 +105,7 @@ class TailResource:
             seen = _seen(request, event)
             return seen if seen is not None and wanted.takes(seen) else None
 
+        callers = self._callers
         with self._tail.listen(caller_of(request), shown) as place:
             response = web.StreamResponse(headers=_HEADERS)
             connection = request.protocol
@@ -113,7 +113,7 @@ class TailResource:
                 connection.when_lost = place.close
             try:
                 await response.prepare(request)
-                await self._write(response, place, lambda: self._ended(request))
+                await self._write(response, place, lambda: None if callers is None else callers.ended(request))
             except ConnectionError:
                 pass  # the client has hung up, or read nothing for too long
             finally:
@@ -137,18 +137,6 @@ class TailResource:
             if events or clock() >= min(alive, until):
                 await response.write(events or _ALIVE)
                 alive = clock() + ALIVE_S
-
-    def _ended(self, request: web.Request) -> str | None:
-        """Why the caller's rights differ from those at the beginning; None if they do not."""
-        if self._callers is None:
-            return None
-        try:  # not counted as a guess: the caller had a valid key
-            access = self._callers.judged(request, bearer_in(request), given=False).access
-        except Problem as problem:
-            return f"{problem.kind.title}: {problem.detail}"
-        except LogUnavailable as error:
-            return str(error)
-        return None if access == access_of(request) else "What the caller may do has changed; ask again."
 
 
 def _wanted(request: web.Request, query: Mapping[str, list[str]]) -> Wanted:

@@ -1,0 +1,121 @@
+"""Erasures: payloads that are deleted on request."""
+
+import secrets
+from typing import Final
+
+from aiohttp import web
+
+from relay.api.access import ADMIN, access_of
+from relay.api.audit import record_audit
+from relay.api.context import ApiContext
+from relay.api.paging import NewestFirstPages, Rank
+from relay.api.problems import TOO_MANY_ERASURES, Problem, invalid
+from relay.api.responses import json_response
+from relay.api.route import LIMIT, DocumentedResponse, Example, cursor_of, json_of, route
+from relay.control.erasures import ErasureService, TooManyErasures
+from relay.domain.erasure import Erasure
+from relay.domain.errors import InvalidRecord
+from relay.domain.identity import check_id, is_receiver_name
+from relay.domain.timestamps import rfc3339
+from relay.domain.topics import SHARED, Topics, TopicSpec
+from relay.schema.erasures import ErasurePage, ErasureRequest, ErasureView, NewErasureView, RemainsView
+
+_NOUN: Final = "erasures"
+PAGES: Final = NewestFirstPages("[0-9a-f]{16}")
+
+
+class ErasuresResource:
+    """`/v1/erasures`."""
+
+    def __init__(self, context: ApiContext, service: ErasureService) -> None:
+        self._clock = context.clock
+        self._topics = context.topics
+        self._service = service
+
+    @route(
+        "POST",
+        "/v1/erasures",
+        scope=ADMIN,
+        audit="payloads.erased",
+        id="erasePayloads",
+        noun=_NOUN,
+        body=json_of(ErasureRequest),
+        answers=(DocumentedResponse(201, "In force here, and everywhere within 2 s.", json_of(NewErasureView)),),
+        problems=(TOO_MANY_ERASURES,),
+        example=Example(201, body={"source_id": "github", "message_id": "sent-9"}),
+    )
+    async def erase(self, request: web.Request, body: ErasureRequest) -> web.Response:
+        """Erase the payloads of a source, a message or a receiver.
+
+        Of all messages that were received before. The history deletes them with the sender's headers, and the attempts.
+        They are not shown, exported, copied, replayed or sent any more: unfinished deliveries end as `discarded`, as
+        soon as they are next due. What other receivers got, too, is erased for the given receiver alone.
+        """
+        erasure = self._erasure(request, body)
+        whom = erasure.receiver or erasure.source_id
+        record_audit(request, whom, **{} if erasure.message_id is None else {"message_id": erasure.message_id})
+        try:
+            await self._service.erase(erasure)
+        except TooManyErasures as error:
+            raise Problem(TOO_MANY_ERASURES, str(error)) from error
+        view: NewErasureView = {
+            **_view(erasure),
+            "in_history": await self._service.erase_in_history(erasure),
+            "remains": remains(self._topics, erasure.made_at),
+        }
+        return json_response(201, view)
+
+    @route(
+        "GET",
+        "/v1/erasures",
+        scope=ADMIN,
+        id="listErasures",
+        noun=_NOUN,
+        parameters=(LIMIT, cursor_of(PAGES)),
+        answers=(DocumentedResponse(200, "The newest first.", json_of(ErasurePage)),),
+        example=Example(200, query={"limit": "10"}),
+    )
+    async def list(self, _request: web.Request, limit: int, cursor: Rank | None) -> web.Response:
+        """The erasures in force: those of the last 90 days."""
+        page, following = PAGES.page(limit, cursor, self._service.known.all(), lambda each: (each.made_at, each.id))
+        return json_response(200, ErasurePage(items=[_view(each) for each in page], cursor=following))
+
+    def _erasure(self, request: web.Request, body: ErasureRequest) -> Erasure:
+        """Raises a Problem."""
+        source_id, message_id, receiver = body.source_id, body.message_id, body.receiver
+        if receiver is not None and (source_id, message_id) != (None, None):
+            raise invalid("receiver and source_id exclude each other: make two erasures", pointer="/receiver")
+        if receiver is None and source_id is None:
+            why = "message_id is unique in a source only: give its source_id" if message_id else "nothing is named"
+            raise invalid(f"{why}; give source_id, source_id and message_id, or receiver", pointer="/source_id")
+        if receiver is not None and not is_receiver_name(receiver):
+            raise invalid(f"receiver is {receiver[:80]!r}, which is not a receiver name", pointer="/receiver")
+        for name, text in (("source_id", source_id), ("message_id", message_id)):
+            try:
+                check_id("-" if text is None else text, name)
+            except InvalidRecord as error:
+                raise invalid(error.detail, pointer=f"/{name}") from None
+        made_at, who = round(self._clock.time(), 3), access_of(request).who
+        return Erasure(secrets.token_hex(8), made_at, who, source_id, message_id, receiver)
+
+
+def remains(topics: Topics, made_at: float) -> list[RemainsView]:
+    """The topics that still have payloads; `*` stands for the lanes of all receivers."""
+    lanes = (TopicSpec(topics.to_receiver("*"), 1), TopicSpec(topics.pending("*"), 1))
+    without = {topics.receiver_config, topics.audit, topics.to_receiver(SHARED), topics.pending(SHARED)}
+    return [
+        {"topic": spec.name, "until": None if spec.retention_s is None else rfc3339(made_at + spec.retention_s)}
+        for spec in (*topics.fixed(), *lanes)
+        if spec.name not in without
+    ]
+
+
+def _view(erasure: Erasure) -> ErasureView:
+    return {
+        "id": erasure.id,
+        "made_at": rfc3339(erasure.made_at),
+        "by": erasure.by,
+        "source_id": erasure.source_id,
+        "message_id": erasure.message_id,
+        "receiver": erasure.receiver,
+    }

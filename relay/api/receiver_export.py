@@ -1,0 +1,251 @@
+"""`GET /v1/receivers/{name}/export`: what a receiver got or missed, as lines of JSON with payloads.
+
+It is written in parts of a limited size, each read when the client has taken the one before, so that neither the number
+of messages nor the size of payloads matters. Messages are found in the history, and payloads on the log.
+"""
+
+import base64
+from collections.abc import AsyncIterator, Iterator, Sequence
+from contextlib import suppress
+from typing import Final, NamedTuple
+
+import msgspec
+from aiohttp import web
+
+from relay.api.access import RECEIVER, is_admin, may_read, may_see_of
+from relay.api.authentication import Callers
+from relay.api.context import ApiContext
+from relay.api.history.live_overlay import ListedDelivery, ListedMessage, with_live
+from relay.api.history.payload import message_in
+from relay.api.history.query import AT_ONCE, cursor_in, message_query, no_cursor
+from relay.api.history.resource import SINCE, UNTIL, Cursor
+from relay.api.history.shapes import delivery_item, of_receiver
+from relay.api.history.visibility import Visibility
+from relay.api.problems import NO_HISTORY, NOT_FOUND, Problem
+from relay.api.reading import query_of
+from relay.api.route import NAME, Body, DocumentedResponse, Example, Parameter, route
+from relay.api.shares import Shares, caller_of
+from relay.api.status import StatusReader
+from relay.domain.errors import Unavailable
+from relay.domain.identity import webhook_id
+from relay.domain.timestamps import rfc3339
+from relay.history.cursor import AfterMessage, write_cursor
+from relay.history.port import ArrivalFact, HistoryPage, HistoryReader, MessageFound, MessageQuery, Visible
+from relay.schema.exports import ExportEnd, ExportLine, PayloadKept
+
+MOST_EXPORTS: Final = 16
+"""Exports at a time in a process."""
+BYTES_AT_ONCE: Final = 1024**2
+"""Bytes of payloads in memory; the last one may exceed it."""
+JUDGED_S: Final = 3.0
+"""Between two checks of the caller's rights."""
+NDJSON: Final = "application/x-ndjson"
+_HEADERS: Final = {"Content-Type": NDJSON, "X-Accel-Buffering": "no"}
+
+
+class _Payload(NamedTuple):
+    body: bytes | None
+    kept: PayloadKept
+
+
+class _Exported(NamedTuple):
+    """A message that the caller may see, and its delivery to the receiver."""
+
+    arrival: ArrivalFact
+    delivery: ListedDelivery
+    encrypted: bool
+    erased: bool
+
+
+class ReceiverExportResource:
+    """The route. `callers`: None on the private socket, where every request is allowed."""
+
+    def __init__(self, context: ApiContext, reader: StatusReader, callers: Callers | None) -> None:
+        self._context = context
+        self._reader = reader
+        self._callers = callers
+        self._sight = Visibility(context, reader, context.history)
+        self._places = Shares("export", "places for exports", MOST_EXPORTS, context.meter)
+
+    @route(
+        "GET",
+        "/v1/receivers/{name}/export",
+        scope=RECEIVER,
+        id="exportReceiver",
+        noun="history",
+        reads_itself=True,
+        parameters=(
+            NAME,
+            SINCE,
+            UNTIL,
+            Parameter("after", "query", Cursor, "The `cursor` of a line: continue after it."),
+        ),
+        answers=(
+            DocumentedResponse(200, "The newest first.", Body({NDJSON: str}, items={NDJSON: (ExportLine, ExportEnd)})),
+        ),
+        problems=(NO_HISTORY,),
+        example=Example(200, path={"name": "ci"}, query={"since": "1h"}),
+    )
+    async def export(self, request: web.Request) -> web.StreamResponse:
+        """Everything that a receiver got or missed, with payloads.
+
+        A line of JSON for each message with a delivery to this receiver, the newest first, whatever became of it. Each
+        line has a `cursor`: after a broken connection, repeat the request with the last one as `after`. The last line
+        has no message: it says how many there were, and whether that is all. Messages that arrive meanwhile are not
+        included.
+        """
+        query, history = query_of(request, "since", "until", "after"), self._context.history
+        if history is None:
+            raise Problem(NO_HISTORY, "This relay has no history: RELAY_HISTORY_URL says where there is one.")
+        name = request.match_info["name"]
+        visible = Visible() if is_admin(request) else self._sight.of_receivers(request, {name})
+        named = {**query, "receiver": [name]}
+        wanted = message_query(named, visible, self._context.clock.time())
+        after = cursor_in(query, "after")
+        if request.method == "HEAD":
+            return web.Response(headers=_HEADERS)
+        leave = self._places.take(caller_of(request))
+        try:
+            first = await _page(history, wanted, after)
+            if not first.items and after is None and not self._context.has_receiver(name):
+                raise Problem(NOT_FOUND, f"There is no receiver named {name[:80]!r}, and no message for one.")
+            return await self._write(request, history, wanted, first, after)
+        finally:
+            leave()
+
+    async def _write(
+        self,
+        request: web.Request,
+        history: HistoryReader,
+        wanted: MessageQuery,
+        page: HistoryPage[MessageFound],
+        after: str | None,
+    ) -> web.StreamResponse:
+        response = web.StreamResponse(headers=_HEADERS)
+        exported, why = 0, None
+        with suppress(ConnectionError):  # the client has closed the connection, or read nothing for too long
+            await response.prepare(request)
+            try:
+                async for lines, cursor in self._parts(request, history, wanted, page):
+                    await response.write(b"".join(lines))
+                    exported, after = exported + len(lines), cursor
+            except (Unavailable, Problem) as error:
+                why = str(error)
+            end: ExportEnd = {"exported": exported, "complete": why is None, "detail": why, "cursor": after}
+            await response.write(_line(end))
+            await response.write_eof()
+        return response
+
+    async def _parts(
+        self, request: web.Request, history: HistoryReader, wanted: MessageQuery, page: HistoryPage[MessageFound]
+    ) -> AsyncIterator[tuple[list[bytes], str]]:
+        """Lines of a part each, and the cursor behind them."""
+        judged = self._context.clock.monotonic() + JUDGED_S
+        while True:
+            listed = await with_live(self._reader, page.items, wanted, self._context.clock.time())
+            found = [one for each in listed for one in self._seen(request, each, wanted.receiver)]
+            for part in _parts_of(found):
+                if self._context.clock.monotonic() >= judged:
+                    self._check_rights(request)
+                    judged = self._context.clock.monotonic() + JUDGED_S
+                payloads = await self._payloads(history, part)
+                lines = [_export_line(one, payload) for one, payload in zip(part, payloads, strict=True)]
+                yield list(map(_line, lines)), lines[-1]["cursor"]
+            if page.cursor is None:
+                return
+            page = await _page(history, wanted, page.cursor)
+
+    def _check_rights(self, request: web.Request) -> None:
+        """Raises a Problem if the caller has lost its rights since it began."""
+        if self._callers is not None and (why := self._callers.ended(request)) is not None:
+            raise Problem(NOT_FOUND, why)
+
+    def _seen(self, request: web.Request, message: ListedMessage, name: str | None) -> Iterator[_Exported]:
+        arrival = message.arrival
+        at, reads = arrival.at, may_read(request, arrival.message.source_id)
+        erased = self._context.is_erased(arrival.message, [name or ""], arrival.received_at)
+        receiver = self._context.directory.receiver(name or "")
+        encrypted = not reads and receiver is not None and receiver.encrypt is not None
+        for each in message.deliveries:
+            if each.found.receiver == name and (reads or may_see_of(request, name, each.found.life, at)):
+                yield _Exported(arrival, each if reads else of_receiver(each), encrypted, erased)
+
+    async def _payloads(self, history: HistoryReader, part: Sequence[_Exported]) -> list[_Payload]:
+        """From the log; of those that are gone there, what the history keeps."""
+        places = [(one.arrival.at, None) for one in part if not (one.encrypted or one.erased)]
+        records = iter(await self._context.log.read(places) if places else ())
+        return [
+            _Payload(None, "encrypted")
+            if one.encrypted
+            else _Payload(None, "erased")
+            if one.erased
+            else _whole(message.payload)
+            if (message := message_in(next(records), one.arrival.message)) is not None
+            else await _kept(history, one.arrival)
+            for one in part
+        ]
+
+
+def _whole(body: bytes) -> _Payload:
+    return _Payload(body, "whole")
+
+
+async def _kept(history: HistoryReader, listed: ArrivalFact) -> _Payload:
+    found = await history.message(listed.message)  # a list has only a preview
+    arrival = listed if found is None else found.arrival
+    if arrival.body is None:
+        return _Payload(None, "gone")
+    return _Payload(arrival.body, "whole" if len(arrival.body) >= arrival.size else "truncated")
+
+
+async def _page(history: HistoryReader, wanted: MessageQuery, cursor: str | None) -> HistoryPage[MessageFound]:
+    try:
+        return await history.messages(wanted, limit=AT_ONCE, cursor=cursor)
+    except ValueError:
+        raise no_cursor("after") from None
+
+
+def _parts_of(found: Sequence[_Exported]) -> Iterator[list[_Exported]]:
+    """In parts whose payloads are read together."""
+    part, size = list[_Exported](), 0
+    for one in found:
+        part.append(one)
+        size += one.arrival.size
+        if size >= BYTES_AT_ONCE:
+            yield part
+            part, size = [], 0
+    if part:
+        yield part
+
+
+def _export_line(one: _Exported, payload: _Payload) -> ExportLine:
+    arrival, (source_id, message_id) = one.arrival, one.arrival.message
+    text, encoded = _text(payload.body)
+    return {
+        "source_id": source_id,
+        "message_id": message_id,
+        "webhook_id": webhook_id(source_id, message_id),
+        "type": arrival.event_type,
+        "received_at": rfc3339(arrival.received_at),
+        "content_type": arrival.content_type,
+        "size": arrival.size,
+        "delivery": delivery_item(one.delivery),
+        "payload": text,
+        "payload_base64": encoded,
+        "payload_kept": payload.kept,
+        "cursor": write_cursor(AfterMessage(arrival.received_at, source_id, message_id)),
+    }
+
+
+def _text(body: bytes | None) -> tuple[str | None, str | None]:
+    """Text, or else base64."""
+    if body is None:
+        return None, None
+    try:
+        return body.decode(), None
+    except UnicodeDecodeError:
+        return None, base64.b64encode(body).decode()
+
+
+def _line(line: ExportLine | ExportEnd) -> bytes:
+    return msgspec.json.encode(line) + b"\n"

@@ -1,0 +1,55 @@
+"""`relay receivers export`: writes what a receiver got or missed as lines of JSON."""
+
+import asyncio
+import json
+from pathlib import Path
+
+import click
+
+from relay.cli.api import api_base, api_client, error_of, key_in
+from relay.cli.options import api_option, config_option, settings_from
+from relay.client import ClientError
+from relay.domain.errors import RelayError
+from relay.telemetry.redaction import escape_in_json
+
+
+@click.command(name="export")
+@click.argument("name")
+@click.option("--since", help="Received from then on: RFC 3339, or how long ago, as 2h or 1d.")
+@click.option("--until", help="Received before then: RFC 3339, or how long ago.")
+@click.option("--after", help="Continue after the line with this cursor.")
+@api_option
+@config_option
+def export(
+    name: str, since: str | None, until: str | None, after: str | None, api: str | None, config_file: Path | None
+) -> None:
+    """Write everything that NAME got or missed, with payloads: a line of JSON for each message, the newest first.
+
+    \b
+    relay receivers export ci --since 1d > ci.ndjson
+    relay receivers export ci | jq 'select(.delivery.state == "failed").message_id'
+
+    A broken connection is made again. After another error, continue with --after and the cursor of the last line.
+    """
+    settings = settings_from(config_file)
+    url, key = api_base(settings, api), key_in(settings)
+    written, place = 0, after
+
+    async def write() -> None:
+        nonlocal written, place
+        async with api_client(url, key) as client:
+            items = client.receivers.export(name, since=since, until=until, after=after, reconnect=_reconnecting)
+            async for item in items:
+                click.echo(escape_in_json(json.dumps(item, ensure_ascii=False, separators=(",", ":"))))
+                written, place = written + 1, item["cursor"]
+
+    try:
+        asyncio.run(write())
+    except ClientError as error:
+        hint = f"; {written} lines are written: continue with --after {place}" if written else ""
+        raise RelayError(f"{error_of(error)}{hint}") from error
+    click.echo(f"{written} messages", err=True)
+
+
+def _reconnecting(error: ClientError) -> None:
+    click.echo(f"{error_of(error)}; continuing", err=True)

@@ -1,0 +1,80 @@
+"""The erasures that this process has read from `receiver_config`, and the requests for new ones."""
+
+import logging
+from collections.abc import Awaitable, Callable
+from typing import Final
+
+from relay.control.keys import append_and_reach
+from relay.domain.control_key import ControlKey
+from relay.domain.erasure import (
+    ERASURE_KEPT_S,
+    MOST_ERASURES,
+    Erasure,
+    Erasures,
+    decode_erasure,
+    encode_erasure,
+)
+from relay.domain.errors import HistoryUnavailable, InvalidRecord, RelayError
+from relay.history.port import History
+from relay.log.port import Log, NewRecord, Record
+
+_log: Final = logging.getLogger(__name__)
+
+
+class TooManyErasures(RelayError):
+    """As many erasures are in force as there may be."""
+
+
+class ErasureIndex(Erasures):
+    """Kept up to date from the topic."""
+
+    def take(self, key: ControlKey, record: Record) -> None:
+        """Take a record of the kind `erasure`."""
+        self.drop(key.id)
+        if record.value is None:
+            return
+        try:
+            self.add(decode_erasure(record.value))
+        except InvalidRecord as error:
+            _log.warning("erasure_unreadable", extra={"at": str(record.coordinate), "problem": error.detail})
+
+
+class ErasureService:
+    """`topic`: `receiver_config`. `reach`: waits until this process has read the topic up to an offset. `history`: None
+    if there is none."""
+
+    def __init__(
+        self,
+        log: Log,
+        topic: str,
+        known: ErasureIndex,
+        reach: Callable[[int], Awaitable[None]],
+        history: History | None,
+    ) -> None:
+        self.known = known
+        self._log = log
+        self._topic = topic
+        self._reach = reach
+        self._history = history
+
+    async def erase_in_history(self, erasure: Erasure) -> int | None:
+        """The number of messages whose payload was deleted there; None if the history does not answer, which then
+        deletes them within two hours."""
+        if self._history is None:
+            return 0
+        try:
+            return await self._history.erase(erasure)
+        except HistoryUnavailable as error:
+            _log.warning("history_not_erased", extra={"problem": str(error)})
+            return None
+
+    async def erase(self, erasure: Erasure) -> None:
+        """Put an erasure in force, and remove those whose time is over. Raises TooManyErasures, and the log's
+        errors."""
+        known = self.known.all()
+        over = [each for each in known if each.made_at < erasure.made_at - ERASURE_KEPT_S]
+        if len(known) - len(over) >= MOST_ERASURES:
+            raise TooManyErasures(f"{MOST_ERASURES} erasures are in force: erase whole sources, or wait")
+        values = [(each.id, None) for each in over] + [(erasure.id, encode_erasure(erasure))]
+        records = [NewRecord(self._topic, ControlKey("erasure", id).encode(), value) for id, value in values]
+        await append_and_reach(self._log, self._reach, records)

@@ -1,0 +1,101 @@
+"""Payloads are erased while their deliveries wait, in memory and parked: they are not sent, and no record of them is
+written any more, whatever happens to the process on the way."""
+
+import asyncio
+from typing import Any, Final
+
+import pytest
+
+from relay.domain.dead_letter import parse_dead_letter
+from relay.domain.hold import hold
+from tests.fakes.moving import MovingProcess, MovingWorld
+from tests.fakes.strikes import STRIKES, Fuse, Strikes
+from tests.fakes.virtual_time import run_virtually, virtually
+from tests.fakes.world import message
+from tests.faults.test_moves import until
+
+SLOW: Final = {"base": 60, "factor": 1, "cap": 60, "max_attempts": 1000}
+TARGETS: Final[dict[str, dict[str, str]]] = {
+    "message": {"source_id": "a", "message_id": "a-0"},
+    "source": {"source_id": "a"},
+    "receiver": {"receiver": "r"},
+}
+ERASED: Final = {"message": {"a-0"}, "source": {"a-0", "a-1", "a-2"}, "receiver": {"a-0", "a-1", "a-2"}}
+
+
+async def _story(fuse: Fuse, target: str) -> MovingWorld:
+    """One message is parked, one is behind it, and one was not read yet; then all, or the first alone, are erased. The
+    process that goes on then may die. One follows."""
+    world = MovingWorld()
+    await world.create()
+    await world.declare("r", retry=SLOW, status_endpoint="http://r/answer/{message_id}")
+    await world.declare("other")
+    world.outside.down = {"answer"}
+    first = MovingProcess(world)
+    await world.send(message(0, "a", "r"), message(1, "a", "r"))
+    await first.ended(20)
+    await first.stop()
+    assert len(world.parked_copies()) == 2
+    await world.send(message(2, "a", "r"))
+    await world.erase(**TARGETS[target])
+    world.outside.down.clear()
+    second = MovingProcess(world, fuse)
+    await second.ended(90)
+    await second.stop()
+    await asyncio.sleep(1)
+    await world.send(message(3, "a", "r"), message(0, "b", "other"))
+    third = MovingProcess(world)
+    await until(world.is_at_rest)
+    await third.stop()
+    return world
+
+
+def _judge(world: MovingWorld, target: str, place: str) -> None:
+    erased = ERASED[target]
+    sent = [f"a-{number}" for number in range(4) if f"a-{number}" not in erased]
+    assert world.outside.arrived("/answer", "a") == sent, place
+    results = {(id, "r"): {"failed"} if id in erased else {"answered"} for id in ("a-0", "a-1", "a-2", "a-3")}
+    assert world.outside.results() == results | {("b-0", "other"): {"answered"}}, place
+    assert world.outside.reasons() == dict.fromkeys(erased, "discarded"), place
+    letters = [
+        record for at in world.broker.partitions_of(world.topics.failed_messages) for record in _records(world, at)
+    ]
+    assert {parse_dead_letter(letter.headers).reason for letter in letters} == {"discarded"}, place
+    assert all(letter.value is None for letter in letters), place
+    assert not world.parked_copies(), place
+
+
+def _records(world: MovingWorld, at: Any) -> list[Any]:
+    return list(world.broker[at].records)
+
+
+@pytest.mark.parametrize("target", TARGETS)
+def test_what_waits_is_discarded_and_its_order_goes_on(target: str) -> None:
+    _judge(run_virtually(_story(Fuse(), target)), target, "no fault")
+
+
+@STRIKES
+@pytest.mark.parametrize("target", TARGETS)
+def test_a_crash_on_the_way_neither_sends_nor_keeps_it(target: str, strikes: Strikes) -> None:
+    counted = Fuse()
+    run_virtually(_story(counted, target))
+    for blow_at in strikes(counted):
+        _judge(run_virtually(_story(Fuse(blow_at), target)), target, f"call {blow_at}")
+
+
+@virtually
+async def test_it_ends_while_its_receiver_is_down_or_paused() -> None:
+    world = MovingWorld()
+    await world.create()
+    for name in ("r", "paused"):
+        await world.declare(name, f"/{name}", retry=SLOW)
+    world.outside.down = {"r", "paused"}
+    process = MovingProcess(world)
+    await world.send(*(message(number, "a", name) for number, name in enumerate(("r", "paused", "r", "paused"))))
+    await process.ended(400)
+    await world.state.hold("r:paused", hold("paused", world.clock.time(), "by hand"))
+    assert len(world.parked_copies()) == 4
+    await world.erase(source_id="a")
+    await until(world.is_at_rest)
+    await process.stop()
+    assert world.outside.reasons() == {f"a-{number}": "discarded" for number in range(4)}
