@@ -169,9 +169,10 @@ def route(
     """Declares the route that a method of a resource handles. The first line of the method's docstring is the summary,
     the rest the description.
 
-    A query parameter that is not declared is refused. A method gets the declared parameters that it names, decoded, and
-    as `body` the JSON of at most `most_bytes` bytes: an instance of the declared Struct; a dict for any other type, in
-    which no name occurs twice. With `reads_itself` it reads query and body on its own.
+    A query parameter that is not declared is refused. A method gets the declared parameters that it names, decoded, as
+    `query` the values of all parameters of the query as text, and as `body` the JSON of at most `most_bytes` bytes: an
+    instance of the declared Struct; a dict for any other type, in which no name occurs twice. With `reads_itself` it
+    reads query and body on its own.
     """
 
     def declare(method_of: Callable[..., Awaitable[web.StreamResponse]]) -> Handler:
@@ -205,7 +206,7 @@ def _decoding(
     most_bytes: int,
 ) -> Handler:
     named = list(signature(method).parameters)[2:]
-    if undeclared := set(named) - {each.name for each in parameters} - {"body"}:
+    if undeclared := set(named) - {each.name for each in parameters} - {"body", "query"}:
         raise ValueError(f"{method.__qualname__} takes {undeclared}, which its route does not declare")
     if "body" in named and body is None:
         raise ValueError(f"{method.__qualname__} takes a body, and its route declares none")
@@ -220,6 +221,8 @@ def _decoding(
         found = None if read is None else await read(request)
         if "body" in named:
             values["body"] = found
+        if "query" in named:
+            values["query"] = query
         return await method(resource, request, **values)
 
     return decoding
@@ -289,3 +292,10 @@ NAME: Final = Parameter("name", "path", ReceiverName, "The receiver's name.")
 LIMIT: Final = Parameter("limit", "query", Limit, "So many at most; usually 50.", read=limit_in)
 CURSOR: Final = Parameter("cursor", "query", str, "Of the page before: what follows it.", read=key_behind)
 """Of a list in the order of its keys; its value is the key behind which the page begins, empty for the first."""
+
+
+def optional_flag(name: str, description: str) -> Parameter:
+    """A flag that is None where the query lacks it."""
+    return Parameter(
+        name, "query", bool, description, read=lambda query: flag_in(query, name) if name in query else None
+    )

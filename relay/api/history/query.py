@@ -19,12 +19,6 @@ from relay.domain.state import STORED, StoredState
 from relay.domain.timestamps import parse_past
 from relay.history.port import By, HistoryPage, MessageQuery, Visible
 
-OF_MESSAGES: Final = (
-    *("source", "receiver", "owner", "status", "state", "reason", "type", "since", "until", "id", "header", "payload"),
-    *("limit", "cursor"),
-)
-OF_COUNTS: Final = ("by", "since", "until", "receiver", "source", "sums")
-
 _TIMES: Final = "RFC 3339 (2026-01-31T12:00:00Z), or how long ago (90m, 2h, 1d)"
 _TOKEN: Final = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]{1,256}")
 _PLACE: Final = re.compile("([0-9]{1,9})-([0-9]{1,18})")

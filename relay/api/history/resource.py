@@ -13,8 +13,6 @@ from relay.api.context import ApiContext
 from relay.api.history.live_overlay import answered_by, with_live
 from relay.api.history.payload import TRUNCATED, payload_response
 from relay.api.history.query import (
-    OF_COUNTS,
-    OF_MESSAGES,
     Query,
     counts_query,
     message_query,
@@ -28,7 +26,7 @@ from relay.api.history.query import (
 from relay.api.history.shapes import attempt_item, counts_view
 from relay.api.history.visibility import Visibility, seen_message
 from relay.api.problems import NO_HISTORY, NOT_FOUND, PAYLOAD_GONE, Problem, invalid
-from relay.api.reading import flag_in, message_in_path, query_of
+from relay.api.reading import message_in_path
 from relay.api.responses import json_response
 from relay.api.route import (
     LIMIT,
@@ -44,6 +42,7 @@ from relay.api.route import (
     ReceiverName,
     SourceId,
     json_of,
+    optional_flag,
     route,
 )
 from relay.api.shares import Shares, caller_of
@@ -111,6 +110,7 @@ _PAGE: Final = (
     LIMIT,
     Parameter("cursor", "query", Cursor, "Of the page before: what follows it."),
 )
+_FAILED: Final = optional_flag("failed", "Only those that did not end well; `false`: only the others.")
 _AT: Final = {"source_id": "github", "message_id": "sent-1"}
 _OF_MESSAGE: Final = "/v1/sources/{source_id}/messages/{message_id}"
 
@@ -152,7 +152,7 @@ class HistoryResource:
         problems=(NO_HISTORY,),
         example=Example(200, query={"source": "github", "since": "1h", "limit": "10"}),
     )
-    async def messages(self, request: web.Request) -> web.Response:
+    async def messages(self, request: web.Request, query: Query) -> web.Response:
         """Messages that came, and how far their deliveries are.
 
         All that is given has to be met; `receiver`, `status`, `state` and `reason` by one and the same delivery that
@@ -160,7 +160,7 @@ class HistoryResource:
         `retrying` or `awaiting_answer`. The list follows the topics: `behind_s` says how closely. Of what came more
         than `RELAY_HISTORY_RETENTION` ago nothing is listed.
         """
-        query, history = query_of(request, *OF_MESSAGES), self._history()
+        history = self._history()
         if not self._context.keeps_bodies:
             refuse_search_in_bodies(query)
         visible = self._sight.visible(request, receiver_in(query), owner_in(query))
@@ -196,12 +196,12 @@ class HistoryResource:
         problems=(NO_HISTORY,),
         example=Example(200, path=_AT),
     )
-    async def of_message(self, request: web.Request) -> web.Response:
+    async def of_message(self, request: web.Request, query: Query) -> web.Response:
         """Each HTTP exchange about a message.
 
         POSTs, status GETs and, for who may read the source, callbacks.
         """
-        query, history = query_of(request, "receiver", "behind", "limit", "cursor"), self._history()
+        history = self._history()
         identity, receiver, behind = message_in_path(request), receiver_in(query), place_in(query, "behind")
         if may_read(request, identity.source_id):
             page = await self._attempts(
@@ -230,13 +230,12 @@ class HistoryResource:
         problems=(NO_HISTORY,),
         example=Example(200, path={"partition": "0", "offset": "0"}),
     )
-    async def one(self, request: web.Request) -> web.Response:
+    async def one(self, request: web.Request, partition: int, offset: int) -> web.Response:
         """One HTTP exchange, with all of its headers that are kept."""
-        query_of(request)
-        at = int(request.match_info["partition"]), int(request.match_info["offset"])
+        at = partition, offset
         page = await self._history().attempts(AttemptQuery(self._sight.visible(request), at=at), limit=1)
         if not page.items:
-            raise Problem(NOT_FOUND, f"There is no attempt at {at[0]}/{at[1]} (any more) that you may see.")
+            raise Problem(NOT_FOUND, f"There is no attempt at {partition}/{offset} (any more) that you may see.")
         return json_response(200, attempt_item(page.items[0], whole=True))
 
     @_in_turn
@@ -248,17 +247,16 @@ class HistoryResource:
         noun=_HISTORY,
         parameters=(
             NAME,
-            Parameter("failed", "query", bool, "Only those that did not end well; `false`: only the others."),
+            _FAILED,
             *_PAGE,
         ),
         answers=(DocumentedResponse(200, "The newest first.", json_of(AttemptPage)),),
         problems=(NO_HISTORY,),
         example=Example(200, path={"name": "ci"}, query={"failed": "true", "limit": "10"}),
     )
-    async def of_receiver(self, request: web.Request) -> web.Response:
+    async def of_receiver(self, request: web.Request, name: str, failed: bool | None, query: Query) -> web.Response:
         """Each HTTP exchange with a receiver."""
-        query, history = query_of(request, "failed", "limit", "cursor"), self._history()
-        name, failed = request.match_info["name"], flag_in(query, "failed") if "failed" in query else None
+        history = self._history()
         visible = Visible() if is_admin(request) else self._sight.of_receivers(request, {name})
         wanted = AttemptQuery(visible, receiver=name, kinds=AT_RECEIVERS, failed=failed)
         page = await self._attempts(query, history, wanted)
@@ -275,17 +273,18 @@ class HistoryResource:
         noun=_HISTORY,
         parameters=(
             SOURCE_ID,
-            Parameter("failed", "query", bool, "Only those that did not end well; `false`: only the others."),
+            _FAILED,
             *_PAGE,
         ),
         answers=(DocumentedResponse(200, "The newest first.", json_of(AttemptPage)),),
         problems=(NO_HISTORY,),
         example=Example(200, path={"source_id": "calls"}, query={"failed": "true", "limit": "10"}),
     )
-    async def of_callback(self, request: web.Request) -> web.Response:
+    async def of_callback(
+        self, request: web.Request, source_id: str, failed: bool | None, query: Query
+    ) -> web.Response:
         """Each HTTP exchange with the callback of a source."""
-        query, history = query_of(request, "failed", "limit", "cursor"), self._history()
-        source_id, failed = request.match_info["source_id"], flag_in(query, "failed") if "failed" in query else None
+        history = self._history()
         # a `*` at the end of an id is read as a pattern: what it matches beside the source is dropped from the page
         wanted = AttemptQuery(Visible(sources=(source_id,)), kinds=AT_CALLBACKS, failed=failed)
         page = await self._attempts(query, history, wanted)
@@ -312,7 +311,6 @@ class HistoryResource:
 
         From the log; if it is gone there, the part that the history keeps. It works without a history, too.
         """
-        query_of(request)
         identity = message_in_path(request)
         seen = await self._sight.of_message(request, identity)
         if seen.receivers is not None and all(map(self._is_encrypted, seen.receivers)):
@@ -340,13 +338,13 @@ class HistoryResource:
         problems=(NO_HISTORY,),
         example=Example(200, query={"by": "minute", "since": "1h"}),
     )
-    async def counts(self, request: web.Request) -> web.Response:
+    async def counts(self, request: web.Request, sums: bool, query: Query) -> web.Response:
         """Attempts by receiver and source, over time.
 
         By `minute` of a day at most, usually the last hour; by `hour` of 31 days at most, usually the last 24 hours. At
         most 20,000 points.
         """
-        query, history = query_of(request, *OF_COUNTS), self._history()
+        history = self._history()
         wanted = counts_query(query, self._context.clock.time())
         receiver, source_id = receiver_in(query), source_in(query)
         visible = self._sight.visible(request, receiver)
@@ -362,7 +360,7 @@ class HistoryResource:
         if len(found) > MOST_COUNTS:
             detail = f"that is more than {MOST_COUNTS} points: ask for less time, for one receiver, or for one source"
             raise invalid(detail, parameter="since")
-        return json_response(200, counts_view(*wanted, found, with_series=not flag_in(query, "sums")))
+        return json_response(200, counts_view(*wanted, found, with_series=not sums))
 
     def _answered_by(self, wanted: MessageQuery) -> MessageQuery:
         """The query with the sources whose answered deliveries are in its state. Raises a Problem if they are too

@@ -10,10 +10,19 @@ from relay.api.context import ApiContext
 from relay.api.incidents import IncidentList
 from relay.api.overview.attention import attention_of, incidents_of_history, needs_attention
 from relay.api.overview.snapshot import FAILED_SPAN_S, FailedNow, Looker, OverviewSnapshot
-from relay.api.paging import cursor_behind, key_behind, limit_in
-from relay.api.reading import flag_in, query_of
+from relay.api.paging import cursor_behind
 from relay.api.responses import json_response
-from relay.api.route import DocumentedResponse, Example, Limit, Parameter, ReceiverName, json_of, route
+from relay.api.route import (
+    CURSOR,
+    LIMIT,
+    DocumentedResponse,
+    Example,
+    Parameter,
+    ReceiverName,
+    json_of,
+    optional_flag,
+    route,
+)
 from relay.api.view import rfc3339
 from relay.domain.errors import HistoryUnavailable
 from relay.domain.incident import NO_MARKS, rank
@@ -61,7 +70,6 @@ class OverviewResource:
         letters a part is read. `attention` has what needs attention, the most urgent first, with a call of this API
         that may help, if there is one.
         """
-        query_of(request)
         look = await self._looker.look()
         history = await self._history()
         since = rfc3339(look.now - FAILED_SPAN_S)
@@ -93,34 +101,38 @@ class OverviewResource:
         parameters=(
             Parameter("receiver", "query", list[ReceiverName], "Their own lanes."),
             Parameter("role", "query", list[Literal[*STAGES]], "What these workers read."),  # type: ignore[valid-type]
-            Parameter("served", "query", bool, "Only those that a process serves; `false`: only the others."),
-            Parameter("limit", "query", Limit, "So many at most."),
-            Parameter("cursor", "query", str, "Where to go on, from an answer."),
+            optional_flag("served", "Only those that a process serves; `false`: only the others."),
+            LIMIT,
+            CURSOR,
         ),
         answers=(DocumentedResponse(200, "The lanes.", json_of(LanePage)),),
         example=Example(200, query={"served": "false"}),
     )
-    async def lanes(self, request: web.Request) -> web.Response:
+    async def lanes(
+        self,
+        request: web.Request,
+        receiver: list[str],
+        role: list[str],
+        served: bool | None,
+        limit: int,
+        cursor: str,
+    ) -> web.Response:
         """Each partition: its committed offset, its lag, and the process that serves it.
 
         In the order of topic and partition, from the last snapshot, as for the overview.
         """
-        query = query_of(request, "limit", "cursor", "receiver", "role", "served")
-        limit, behind = limit_in(query), key_behind(query)
-        receivers, roles = query.get("receiver"), query.get("role")
-        served = flag_in(query, "served") if "served" in query else None
         look = await self._looker.look()
         chosen = sorted(
             (_key(lane), lane)
             for lane in look.lanes
-            if (receivers is None or lane.receiver in receivers)
-            and (roles is None or lane.role in roles)
+            if (not receiver or lane.receiver in receiver)
+            and (not role or lane.role in role)
             and (served is None or lane.served == served)
-            and _key(lane) > behind
+            and _key(lane) > cursor
         )
         some = chosen[:limit]
-        cursor = cursor_behind(some[-1][0]) if len(chosen) > len(some) else None
-        body: LanePage = {"items": [_lane(lane, look) for _, lane in some], "cursor": cursor}
+        further = cursor_behind(some[-1][0]) if len(chosen) > len(some) else None
+        body: LanePage = {"items": [_lane(lane, look) for _, lane in some], "cursor": further}
         return json_response(200, body)
 
     async def _history(self) -> HistoryNowView | None:

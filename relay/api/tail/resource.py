@@ -13,7 +13,7 @@ from relay.api.authentication import Callers
 from relay.api.connection import ApiConnection
 from relay.api.context import ApiContext
 from relay.api.problems import invalid
-from relay.api.reading import flag_in, query_of
+from relay.api.reading import flag_in
 from relay.api.route import Body, DocumentedResponse, Example, Parameter, route
 from relay.api.shares import caller_of
 from relay.api.tail.event import TailedEvent, encoded_event
@@ -85,7 +85,7 @@ class TailResource:
         answers=(DocumentedResponse(200, "The events.", Body({EVENT_STREAM: TailEvent})),),
         example=Example(200, query={"source": "github"}),
     )
-    async def listen(self, request: web.Request) -> web.StreamResponse:
+    async def listen(self, request: web.Request, query: Mapping[str, list[str]]) -> web.StreamResponse:
         """Events as they happen.
 
         Server-sent events with JSON as data. `message`: a message was received, with its receivers. `attempt`: a
@@ -97,7 +97,7 @@ class TailResource:
         between are lost. Keys of sources see all events of these; keys of receivers those about them, but no request
         to a sender.
         """
-        wanted = _wanted(request, query_of(request, "source", "receiver", "type", "failed"))
+        wanted = _wanted(request, query)
         if request.method == "HEAD":
             return web.Response(headers=_HEADERS)
 
