@@ -182,6 +182,7 @@ class _Compiled:
     def __init__(self, text: str, scope: VariableScope) -> None:
         if len(text) > MOST_CHARACTERS:
             raise ValueError(f"an expression has at most {MOST_CHARACTERS} characters; this one has {len(text)}")
+        text.encode()  # raises ValueError for lone surrogates, which YAML can escape
         try:
             self._program = environment(scope.variables).compile(text)
         except RuntimeError as error:

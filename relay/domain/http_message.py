@@ -122,7 +122,7 @@ def verify_message(
     named = {name.lower(): value for name, value in headers.items()}
     given = named.get("signature-input", ""), named.get("signature", "")
     digest = named.get("content-digest", "")
-    if max(map(len, given)) > _MOST_HEADER or not hmac.compare_digest(digest.encode(), content_digest(body).encode()):
+    if max(map(len, given)) > _MOST_HEADER or not hmac.compare_digest(_bytes(digest), content_digest(body).encode()):
         return False
     values = {found[0]: found[1] for found in _members(_VALUE, given[1])}
     for label, parameters, names, rest in _members(_INPUT, given[0]):
@@ -184,7 +184,11 @@ def _covered(method: str, url: str, fields: Pairs) -> Pairs:
 def _base(covered: Sequence[tuple[str, str]], parameters: str) -> bytes:
     """RFC 9421, 2.5."""
     lines = [f'"{name}": {value.strip()}' for name, value in (*covered, ("@signature-params", parameters))]
-    return "\n".join(lines).encode(errors="surrogatepass")
+    return _bytes("\n".join(lines))
+
+
+def _bytes(text: str) -> bytes:
+    return text.encode(errors="surrogatepass")  # undecodable bytes must fail the check, not raise
 
 
 def _coordinate(key: str) -> str:

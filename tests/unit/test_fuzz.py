@@ -1,6 +1,10 @@
 """Each parser and masker on random input: it returns something, or refuses as it says. Ten thousand inputs each, and a
 million in `make test-full`."""
 
+import base64
+import json
+import struct
+import zlib
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from random import Random
@@ -8,6 +12,7 @@ from typing import Any, Final
 
 import msgspec
 import pytest
+from jwcrypto.jwk import JWK
 
 from relay.api.batch import Defaults, read_event, read_events, read_lines
 from relay.api.problems import Problem
@@ -22,25 +27,41 @@ from relay.domain.dead_letter import (
     smaller_forms,
 )
 from relay.domain.errors import RelayError
+from relay.domain.event_schema import check_type_name
+from relay.domain.expression import STATUS, check_expression
+from relay.domain.forwarding import check_pattern
+from relay.domain.headers import check_token
 from relay.domain.hop import Hop, decode_hop, encode_hop
-from relay.domain.identity import DeliveryId
+from relay.domain.http_message import sign_message, verify_message
+from relay.domain.identity import DeliveryId, read_message_id
+from relay.domain.inbound import Inbound, verify
+from relay.domain.inbound_event import read_event as read_inbound
+from relay.domain.incident_notice import parse_quiet_hours
+from relay.domain.json_pointer import check_pointer
+from relay.domain.jwe import encrypt, opened, private_keys
 from relay.domain.message import Message, message_headers, parse_message
+from relay.domain.scope import parse_scope
+from relay.domain.signing import SigningPolicy, check_secret, check_verifier
 from relay.domain.status_chain import decode_chain
 from relay.domain.template import spans_of_expressions, without_expressions
-from relay.domain.timestamps import parse_moment
+from relay.domain.timestamps import parse_moment, parse_past
 from relay.domain.topics import Topics
+from relay.domain.trace import read_tracestate
 from relay.engine.parked_copy import unwrap_ours
 from relay.history.cursor import read_attempt_cursor, read_message_cursor
 from relay.history.text import clean
 from relay.log.kafka.record_batches import decode, offset_behind
 from relay.log.port import Record, TopicPartition
+from relay.pages.brand import parse as parse_colour
 from relay.replay.letter import read_letter
 from tests.fakes.raw_batches import ENCODERS, RawBatch, RawRecord
+from tests.unit.stored_samples import FORMATS, from_text, written
 from tests.unit.test_foreign_text import FUNCTIONS, PIECES
+from tests.unit.test_inbound import SCHEMES
 
 pytestmark = pytest.mark.thorough
 
-REFUSALS: Final = (ValueError, RelayError, Problem, msgspec.MsgspecError)
+REFUSALS: Final = (ValueError, RelayError, Problem, msgspec.MsgspecError, zlib.error, struct.error)
 WORDS: Final = (*PIECES, "1", "-1", "1.5e9", "null", "true", "[", "{}", "a,b", "answered", "1h", "6/1m", "\ud800")
 DELIVERY: Final = DeliveryId("ci", "é/%2F", "m-1")
 HOP: Final = Hop(DELIVERY, "push", content_type="application/json", attempt=2, generation=1, sequence=3, chain="{}")
@@ -53,6 +74,26 @@ BATCHES: Final = [
     RawBatch([RawRecord(b"k", b"v" * 9, [(b"n", b"1")])] * 3, base=7, codec=codec).encoded() for codec in ENCODERS
 ]
 DEFAULTS: Final = Defaults("app", ("ci",), None, None, 1_000, lambda: "new")
+
+
+AT_S: Final = 1_700_000_000
+EVENT_HEADERS: Final = ("x-github-event", "x-github-delivery", "content-type", "ce-id", "webhook-id", "svix-id")
+BODIES: Final = (ENVELOPE, b"payload=%7B%22action%22%3A1%7D", b'{"type": "x", "event_id": "e"}')
+EXPRESSION: Final = "response.status == 200 && has(body.build) ? body.build : steps[0].body.items.map(x, x.id)"
+HOOK: Final = "https://ci.example/h?x=1"
+KEY: Final = "whsec_" + base64.b64encode(bytes(range(32))).decode()
+FIELDS: Final = (("webhook-id", "m"), ("content-type", "application/json"))
+SIGNED: Final = dict(
+    (
+        *FIELDS,
+        *sign_message(
+            SigningPolicy(("http-message",), (KEY,)), method="POST", url=HOOK, fields=FIELDS, body=b"{}", created=AT_S
+        ),
+    )
+)
+PRIVATE: Final = json.dumps(JWK.generate(kty="EC", crv="P-256").export_private(as_dict=True))
+JWKS: Final = private_keys(PRIVATE)
+SEALED: Final = encrypt(JWK.from_json(PRIVATE).export_public(), b"an answer", "text/plain")
 
 
 def text(chance: Random) -> str:
@@ -118,13 +159,61 @@ def of_text(function: Callable[[str], object]) -> Callable[[Random], object]:
     return lambda chance: function(text(chance))
 
 
+def stored(name: str) -> Callable[[Random], object]:
+    """A form that is stored: what others may have written there."""
+    read, whole = FORMATS[name].read, [from_text(each) for each in written(name)]
+    assert read is not None
+
+    def target(chance: Random) -> object:
+        one = chance.choice(whole)
+        return read(changed(chance, one) if isinstance(one, bytes) else headers(chance, one))
+
+    return target
+
+
+def webhook(chance: Random) -> tuple[Inbound, dict[str, str], bytes]:
+    """One of others, signed or nearly so."""
+    policy, sign_as = chance.choice(SCHEMES)
+    body = chance.choice(BODIES)
+    given = sign_as(policy.secrets[0], body, AT_S)
+    given |= {name: text(chance) for name in chance.sample([*given, *EVENT_HEADERS], k=chance.randrange(3))}
+    return policy, given, chance.choice([body, changed(chance, body)])
+
+
+def inbound(chance: Random) -> None:
+    policy, given, body = webhook(chance)
+    verify(policy, given, body, AT_S)
+
+
+def inbound_event(chance: Random) -> None:
+    policy, given, body = webhook(chance)
+    if policy.kind != "cloudevents":
+        read_inbound(policy, given, body)
+
+
+def signed_message(chance: Random) -> None:
+    """A signature of RFC 9421, some of its fields changed."""
+    given = {name: chance.choice([value, changed_text(chance, value)]) for name, value in SIGNED.items()}
+    verify_message([KEY], method="POST", url=HOOK, headers=given, body=b"{}", now=AT_S)
+
+
+def changed_text(chance: Random, whole: str) -> str:
+    """As a header's value is read: bytes that are no text are surrogates."""
+    return changed(chance, whole.encode()).decode(errors="surrogateescape")
+
+
+def sealed(chance: Random) -> None:
+    opened(JWKS, "application/jose", changed(chance, SEALED))
+
+
 TARGETS: Final[dict[str, Callable[[Random], object]]] = {
     **{f"text {place}": of_text(function) for place, function in enumerate(FUNCTIONS)},
     **{
         function.__name__: of_text(function)
         for function in (
             *(parse_quota, parse_moment, decode_chain, without_expressions, clean),
-            *(read_message_cursor, read_attempt_cursor),
+            *(read_message_cursor, read_attempt_cursor, parse_scope, check_pointer, parse_quiet_hours, check_pattern),
+            *(check_type_name, check_token, check_secret, check_verifier, private_keys),
         )
     },
     "spans_of_expressions": lambda chance: list(spans_of_expressions(text(chance))),
@@ -141,8 +230,21 @@ TARGETS: Final[dict[str, Callable[[Random], object]]] = {
     "read_events": lambda chance: read_events(changed(chance, EVENT), DEFAULTS),
     "read_event": lambda chance: read_event(changed(chance, EVENT.strip(b"[]\n")), DEFAULTS),
     "record batches": batch,
+    "read_message_id": lambda chance: read_message_id(data(chance)),
+    "read_tracestate": lambda chance: read_tracestate(data(chance)),
+    "parse_past": lambda chance: parse_past(text(chance), 1e9),
+    "an expression": lambda chance: check_expression(changed_text(chance, EXPRESSION), STATUS, condition=True),
+    "a colour": lambda chance: parse_colour(text(chance)),
+    "inbound": inbound,
+    "an inbound event": inbound_event,
+    "a signed message": signed_message,
+    "a sealed answer": sealed,
+    **{f"stored {name}": stored(name) for name in FORMATS if FORMATS[name].read and name != "parked copy"},
 }
-NEVER_RAISE: Final = {"parse_dead_letter", "identity_of", "record batches", "without_expressions", "clean"}
+NEVER_RAISE: Final = {
+    *("parse_dead_letter", "identity_of", "record batches", "without_expressions", "clean"),
+    *("inbound", "a signed message", "a sealed answer"),
+}
 
 
 def fuzz(target: str, rounds: int) -> None:
