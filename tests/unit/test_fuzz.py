@@ -34,14 +34,15 @@ from relay.domain.headers import check_token
 from relay.domain.hop import Hop, decode_hop, encode_hop
 from relay.domain.http_message import sign_message, verify_message
 from relay.domain.identity import DeliveryId, read_message_id
-from relay.domain.inbound import Inbound, verify
+from relay.domain.inbound import verify
 from relay.domain.inbound_event import read_event as read_inbound
 from relay.domain.incident_notice import parse_quiet_hours
 from relay.domain.json_pointer import check_pointer
 from relay.domain.jwe import encrypt, opened, private_keys
 from relay.domain.message import Message, message_headers, parse_message
+from relay.domain.receiver import Inbound, SigningPolicy
 from relay.domain.scope import parse_scope
-from relay.domain.signing import SigningPolicy, check_secret, check_verifier
+from relay.domain.signing import check_secret, check_verifier
 from relay.domain.status_chain import decode_chain
 from relay.domain.template import spans_of_expressions, without_expressions
 from relay.domain.timestamps import parse_moment, parse_past

@@ -1,6 +1,6 @@
 """Planted bugs about where messages and results go; see `planted`."""
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import replace
 from typing import Any
@@ -8,8 +8,9 @@ from unittest.mock import patch
 
 import workers.from_sender
 from relay.domain.directory import Directory
-from relay.domain.receiver import Receiver, Source
+from relay.domain.receiver import Source
 from relay.domain.scope import Scope
+from relay.engine.work import Done, Later
 from workers.from_sender import FromSender, Incoming
 from workers.to_sender import ToSender
 
@@ -35,14 +36,18 @@ def senders_not_asked() -> Iterator[None]:
 
 @contextmanager
 def unusable_is_unknown() -> Iterator[None]:
-    """A receiver whose settings this process cannot use is one that there is not."""
+    """A receiver whose settings this process cannot use is one that there is not: its messages are dead letters."""
 
-    def receiver(self: FromSender, work: Incoming, name: str) -> Receiver | None:
-        found = rightly(self, work, name)
-        return None if found is None or found.unusable else found
+    def routed(self: FromSender, work: Incoming, names: Sequence[str]) -> Done | Later:
+        unusable = [name for name in names if (one := self._directory.receiver(name)) and one.unusable is not None]
+        known = rightly(self, work, [name for name in names if name not in unusable])
+        if not isinstance(known, Done):
+            return known
+        work.unknown += tuple(unusable)
+        return Done((*known.records, *(self._unknown(work, name) for name in unusable)))
 
-    rightly = FromSender._receiver
-    with patch.object(FromSender, "_receiver", receiver):
+    rightly = FromSender._routed
+    with patch.object(FromSender, "_routed", routed):
         yield
 
 

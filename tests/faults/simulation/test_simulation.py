@@ -15,32 +15,13 @@ from hypothesis.stateful import RULE_MARKER, run_state_machine_as_test
 from relay.engine.policy import BudgetShare
 from relay.engine.runner import Runner
 from relay.engine.slices import Slices
-from relay.engine.work import Done, Later
 from tests.faults.harness.planted import PLANTED
 from tests.faults.simulation.machine import CrowdedMachine, FullMachine, ParkedMachine, RelayMachine, WideMachine
-from workers.from_sender import FromSender, Incoming
 
 EXAMPLES = os.environ.get("RELAY_SIMULATION_EXAMPLES")
 STEPS = 25
 SHRINKING_S = 600
 """A story that fails is told again and again, ever shorter, which takes a while."""
-
-
-@pytest.mark.slow
-@pytest.mark.timeout(SHRINKING_S)
-def test_a_receiver_that_is_unknown_where_its_settings_cannot_be_used_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As it was: what named it became a dead letter there."""
-    routed_rightly = FromSender._routed
-
-    def routed(self: FromSender, work: Incoming, names: Sequence[str]) -> Done | Later:
-        unknown = tuple(name for name in names if (one := self._directory.receiver(name)) and one.unusable is not None)
-        known = routed_rightly(self, work, [name for name in names if name not in unknown])
-        assert isinstance(known, Done)
-        work.unknown = unknown
-        return Done((*known.records, *(self._unknown(work, name) for name in unknown)))
-
-    monkeypatch.setattr(FromSender, "_routed", routed)
-    _is_found("instead of", ["join", "learn"])
 
 
 @pytest.mark.slow
@@ -70,6 +51,7 @@ def test_an_append_that_forgets_what_was_acknowledged_is_found(monkeypatch: pyte
         ("commit_before_produce", "I2: ", None),
         ("non_monotone_stage", "I5: ", ["strike", "join", "thaw"]),
         ("dlq_not_acked", "I2: ", None),
+        ("unusable_is_unknown", "instead of", ["join", "learn"]),
         ("places_not_kept", "I9: .* were under way", ["join"]),
         ("missed_slots_made_up_for", "I9: .* began within", ["stand_still"]),
     ],
