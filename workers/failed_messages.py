@@ -6,8 +6,8 @@
    sender is unknown.
 4. Once that is acknowledged, index the dead letter for listing, and pass it on to the summaries of failures.
 
-A discarded dead letter is neither reported nor listed, as no action is left. One that another relay reported before it
-was moved here is only listed.
+A delivery that was ended on purpose (discarded, cancelled) is neither reported nor listed, as no action is left. One
+that another relay reported before it was moved here is only listed.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -21,7 +21,7 @@ from relay.domain.identity import DeliveryId
 from relay.domain.incident import incident_id
 from relay.domain.incident_kinds import kind_of_letter, party_of_letter
 from relay.domain.notice import MEDIA_TYPE, notice_body
-from relay.domain.reasons import DISCARDED, is_of_callback, reason_class
+from relay.domain.reasons import ON_PURPOSE, is_of_callback, reason_class
 from relay.domain.topics import Topics
 from relay.domain.trace import read_tracestate
 from relay.engine.work import Dead, Done, Outcome, Seen, Work
@@ -112,7 +112,7 @@ def incident_of(work: Failure) -> str:
 
 def is_listed(work: Failure) -> bool:
     """Whether it may need an operator's attention."""
-    return work.letter.reason != DISCARDED
+    return work.letter.reason not in ON_PURPOSE
 
 
 class FailedMessages:

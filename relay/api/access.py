@@ -68,6 +68,8 @@ INGEST: Final = Need(("ingest:<source>",), _ingest)
 READ: Final = Need(("read:<source>",), _read)
 RECEIVER: Final = Need(("receiver:<name>", "owner:<id>"), _receiver)
 DELIVERY: Final = Need(RECEIVER.scopes, _delivery)
+CANCELLER: Final = Need((*INGEST.scopes, *DELIVERY.scopes), lambda *asked: _ingest(*asked) or _delivery(*asked))
+"""The sender of a message, or its receiver."""
 MONITOR: Final = Need(("metrics",), lambda access, _request: access.may("metrics"))
 OWN: Final = Need(RECEIVER.scopes, lambda access, _request: access.has_some("receiver", "owner"))
 """Limited to the caller's own receivers by the handler."""

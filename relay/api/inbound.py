@@ -46,7 +46,7 @@ from relay.domain.inbound import Refusal, verify
 from relay.domain.inbound_event import Challenge, InboundEvent, read_event
 from relay.domain.message import Message
 from relay.domain.quota import Quota
-from relay.domain.reasons import DISCARDED
+from relay.domain.reasons import ON_PURPOSE
 from relay.domain.receiver import Inbound
 from relay.schema.messages import MessageView
 from relay.schema.webhooks import BatchTaken, DeliveryState, Probed, WebhookView
@@ -66,7 +66,7 @@ class Redelivery:
             return begun
         always = policy.redelivery == "always"
         for one in first.deliveries:
-            if always or (one.status == "failed" and one.reason != DISCARDED):  # a discarded one stays discarded
+            if always or (one.status == "failed" and one.reason not in ON_PURPOSE):  # what was ended stays so
                 delivery = DeliveryId(one.receiver, first.source_id, first.message_id)
                 generation = await _begun_again(self._replays, delivery, only_failed=not always)
                 if generation is not None:

@@ -60,6 +60,9 @@ ADVICE: Final[dict[str, str]] = {
         "It was replayed, discarded or delivered meanwhile, or cannot be sent any more; `detail` says which. Look"
         " at the message itself to see how it is."
     ),
+    "already-sent": (
+        "Only what was never sent can be cancelled. A discard ends what is still tried, or waits for its answer."
+    ),
     "too-many-jobs": "Wait for some of the jobs that are not over, or stop them: `GET /v1/replays` lists them.",
     "receiver-exists": "Take another name, or change the receiver that there is with a `PATCH`.",
     "source-exists": "Change the entry that there is with a `PATCH`.",

@@ -53,6 +53,7 @@ TOO_SLOW: Final = ProblemKind("request-timeout", 408, "The request body took too
 ID_CONFLICT: Final = ProblemKind("id-conflict", 409, "The message id is taken by another message")
 NOT_FAILED: Final = ProblemKind("not-failed", 409, "There is no dead letter of it")
 NOT_REPLAYABLE: Final = ProblemKind("not-replayable", 409, "It cannot be done with this one")
+ALREADY_SENT: Final = ProblemKind("already-sent", 409, "It was sent already, or is over")
 TOO_MANY_JOBS: Final = ProblemKind("too-many-jobs", 409, "Too many jobs are not over")
 RECEIVER_EXISTS: Final = ProblemKind("receiver-exists", 409, "There is such a receiver already")
 SOURCE_EXISTS: Final = ProblemKind("source-exists", 409, "The source has an entry already")

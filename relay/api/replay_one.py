@@ -1,14 +1,14 @@
-"""Replay and discard of one: a delivery, or a dead letter."""
+"""Replay, discard and cancel of one: a delivery, or a dead letter."""
 
 from typing import Final
 
 from aiohttp import web
 
-from relay.api.access import DELIVERY, OWN, check_own, forbidden, is_admin, may_read, may_see_of
+from relay.api.access import CANCELLER, DELIVERY, OWN, access_of, check_own, forbidden, is_admin, may_read, may_see_of
 from relay.api.audit import has_changed
 from relay.api.context import ApiContext
 from relay.api.failed import AT, DEAD_LETTERS, PLACE, is_of_theirs
-from relay.api.problems import NOT_FAILED, NOT_FOUND, NOT_REPLAYABLE, Problem, invalid
+from relay.api.problems import ALREADY_SENT, NOT_FAILED, NOT_FOUND, NOT_REPLAYABLE, Problem, invalid
 from relay.api.reading import message_in_path, message_location
 from relay.api.replays import REPLAYS
 from relay.api.responses import json_response
@@ -139,6 +139,35 @@ class ReplayResource:
         if letter is not None:
             return await self._do("discard", letter, delivery)
         return await self._discard_waiting(delivery, row)
+
+    @route(
+        "POST",
+        "/v1/sources/{source_id}/messages/{message_id}/deliveries/{receiver}/cancel",
+        scope=CANCELLER,
+        audit="delivery.cancelled",
+        id="cancelDelivery",
+        noun=REPLAYS,
+        parameters=(SOURCE_ID, MESSAGE_ID, RECEIVER_NAME),
+        body=_NOTHING,
+        answers=_DONE,
+        problems=(ALREADY_SENT,),
+        example=Example(202, path={"source_id": "github", "message_id": "sent-1", "receiver": "ci"}),
+    )
+    async def cancel_one(self, request: web.Request) -> web.Response:
+        """Cancel a delivery that was not sent yet.
+
+        After 202 it is never sent; its sender gets a notice with the reason `cancelled`.
+        """
+        delivery = _delivery(request)
+        if access_of(request).may("ingest", delivery.source_id):
+            row = (await self._service.hands.rows([delivery]))[delivery]
+        else:
+            row, _ = await self._visible(request, delivery)
+        if not row.park_intent:  # a parked one may be older than what is known of messages
+            await self._known(delivery)
+        if not await self._service.cancel(delivery, row):
+            raise Problem(ALREADY_SENT, "An attempt has begun, or it is over: look at the message.")
+        return json_response(202, _of_one("cancel", delivery, row.generation, None))
 
     async def again(self, delivery: DeliveryId, *, only_failed: bool) -> ReplayPlan:
         """Replay one, now, for the relay itself. Raises a Problem where it did not fail, or its dead letter

@@ -1,4 +1,4 @@
-"""Replay and discard of many: the jobs, whose records are on the log."""
+"""Replay, discard and cancel of many: the jobs, whose records are on the log."""
 
 from dataclasses import replace
 from math import isfinite
@@ -28,6 +28,7 @@ from relay.replay.replay_service import ExpiredRecords, ReplayPreview, ReplaySer
 from relay.schema.replays import (
     MOST_VALUES,
     RATES,
+    Cancels,
     Discards,
     JobPage,
     JobView,
@@ -218,7 +219,7 @@ _JOB_ANSWERS: Final = (
 
 
 class ReplaysResource:
-    """`POST /v1/replays` and `/v1/discards`, and the jobs that they begin."""
+    """`POST /v1/replays`, `/v1/discards` and `/v1/cancels`, and the jobs that they begin."""
 
     def __init__(self, context: ApiContext, service: ReplayService) -> None:
         self._context = context
@@ -261,6 +262,22 @@ class ReplaysResource:
         """Discard many."""
         return await self._begin(request, "discard", body, only_failed=True)
 
+    @route(
+        "POST",
+        "/v1/cancels",
+        scope=OWN,
+        audit="cancel.started",
+        id="beginCancel",
+        noun=REPLAYS,
+        body=json_of(Cancels, required=False),
+        answers=_JOB_ANSWERS,
+        problems=(TOO_MANY_JOBS,),
+        example=Example(200, body={"receiver": "ci", "source": "github", "dry_run": True}),
+    )
+    async def cancel(self, request: web.Request, body: Cancels) -> web.Response:
+        """Cancel many that were not sent yet."""
+        return await self._begin(request, "cancel", body.as_discards(), only_failed=False)
+
     async def _begin(self, request: web.Request, action: Action, asked: Discards, *, only_failed: bool) -> web.Response:
         selection = selection_of(asked, self._context.clock.time())
         check_own(request, selection.receivers)
@@ -294,7 +311,7 @@ class ReplaysResource:
         example=Example(200, query={"limit": "10"}),
     )
     async def list(self, request: web.Request, limit: int, cursor: Rank | None) -> web.Response:
-        """Jobs that replay or discard."""
+        """Jobs that replay, discard or cancel."""
         own = (job for job in self._service.jobs.all() if _sees(request, job))
         page, following = PAGES.page(limit, cursor, own, _rank)
         return json_response(200, JobPage(items=[self._view(job) for job in page], cursor=following))

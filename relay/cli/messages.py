@@ -7,6 +7,7 @@ from typing import Final
 import click
 
 from relay.cli.api import ApiOptions, api_command, newest, with_api
+from relay.cli.cancel import cancel
 from relay.cli.options import FILE_OR_STDIN, api_option, config_option, cursor_option, limit_option, output_option
 from relay.cli.send import pairs_of, payload_in
 from relay.cli.status import print_state
@@ -96,6 +97,9 @@ def messages(
         print_more(page["cursor"])
     if (page.get("behind_s") or 0.0) > BEHIND_S:
         click.echo(f"the history is {page['behind_s']:.0f} s behind: newer messages may be missing", err=True)
+
+
+messages.add_command(cancel)
 
 
 @messages.command()

@@ -25,10 +25,10 @@ from relay.domain.errors import RelayError, UserError
 from relay.domain.replay_job import OVER
 from relay.schema.replays import JobPage, JobView, OneView, PreviewView
 
-Action = Literal["replay", "discard"]
+Action = Literal["replay", "discard", "cancel"]
 
 LOOK_S: Final = 0.5
-_DONE: Final = {"replay": "replayed", "discard": "discarded"}
+_DONE: Final = {"replay": "replayed", "discard": "discarded", "cancel": "cancelled"}
 _COLUMNS: Final = ("JOB", "ACTION", "STATE", "MADE AT", "COUNTED", "SENT", "SKIPPED", "ETA")
 
 
@@ -74,7 +74,7 @@ carrying_out: Final = options(*_CARRYING_OUT)
 def split(given: Mapping[str, Any]) -> tuple[dict[str, object], How]:
     """The selection for the API, and the options of the command."""
     how: How = {"dry_run": given["dry_run"], "yes": given["yes"], "no_wait": given["no_wait"]}
-    lists = {name: list(given[name]) for name in ("receiver", "source", "reason", "status", "stage", "ids")}
+    lists = {name: list(given.get(name, ())) for name in ("receiver", "source", "reason", "status", "stage", "ids")}
     chosen: dict[str, object] = {**lists, **{name: given[name] for name in ("since", "until", "rate")}}
     return {name: value for name, value in chosen.items() if value not in (None, [])}, how
 
@@ -99,7 +99,7 @@ def replay(context: click.Context, call: ApiOptions, /, everything: bool, **give
 @cursor_option
 @api_command
 def list_(call: ApiOptions, limit: int, cursor: str | None) -> None:
-    """List jobs that replay or discard."""
+    """List jobs that replay, discard or cancel."""
     call.show(call.run(lambda client: client.replays.page(limit=limit, cursor=cursor)), _print_jobs)
 
 
@@ -194,12 +194,12 @@ def _act_on_places(call: ApiOptions, action: Action, places: list[tuple[int, int
         return done, refused
 
     done, refused = call.run(work)
-    call.show(done, _print_results)
+    call.show(done, print_results)
     if refused:
         raise RelayError("\n".join(refused))
 
 
-def _print_results(done: list[OneView]) -> None:
+def print_results(done: list[OneView]) -> None:
     for each in done:
         _print_result(each)
 
@@ -215,11 +215,13 @@ def begin(call: ApiOptions, action: Action, chosen: dict[str, object], how: How)
     """Count, confirm, begin, and follow it to its end."""
 
     async def preview(client: AsyncRelay) -> PreviewView:
-        count = client.replays.preview if action == "replay" else client.replays.preview_discard
+        jobs = client.replays
+        count = {"replay": jobs.preview, "discard": jobs.preview_discard, "cancel": jobs.preview_cancel}[action]
         return await count(**chosen)
 
     async def create(client: AsyncRelay) -> JobView:
-        return await (client.replays.create if action == "replay" else client.replays.discard)(**chosen)
+        jobs = client.replays
+        return await {"replay": jobs.create, "discard": jobs.discard, "cancel": jobs.cancel}[action](**chosen)
 
     counted = call.run(preview)
     is_over = how["dry_run"] or (not counted["to_send"] and counted["complete"])

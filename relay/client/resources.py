@@ -98,6 +98,10 @@ class Messages(Resource[M]):
     def discard(self, source: str, id: str, receiver: str) -> OneView:
         """End a delivery that failed for good, and notify its sender."""
 
+    @route("POST", _DELIVERY + "/cancel")
+    def cancel(self, source: str, id: str, receiver: str) -> OneView:
+        """Cancel a delivery that was not sent yet. Raises ApiError with status 409 if it was."""
+
 
 class Failed(Resource[M]):
     """Dead letters: `AsyncRelay.failed`. `receiver`: `-` for those of messages that never had one."""
@@ -160,7 +164,7 @@ class Incidents(Resource[M]):
 
 
 class Replays(Resource[M]):
-    """Jobs that replay or discard many dead letters: `AsyncRelay.replays`.
+    """Jobs that replay or discard many dead letters, or cancel many deliveries: `AsyncRelay.replays`.
 
     `selection`: `receiver`, `source`, `reason`, `status`, `stage`, `ids`, `since`, `until`, `rate` (a second),
     `only_failed`; as in the API's `POST /v1/replays`.
@@ -173,6 +177,14 @@ class Replays(Resource[M]):
     @route("POST", "/v1/discards")
     def discard(self, /, **selection: object) -> JobView:
         """End many for good, and notify their senders."""
+
+    @route("POST", "/v1/cancels")
+    def cancel(self, /, **selection: object) -> JobView:
+        """End many that were not sent yet. `selection`: without `reason`, `status`, `stage` and `only_failed`."""
+
+    @route("POST", "/v1/cancels", fixed={"dry_run": True}, safe=True)
+    def preview_cancel(self, /, **selection: object) -> PreviewView:
+        """What `cancel` would do."""
 
     @route("POST", "/v1/replays", fixed={"dry_run": True}, safe=True)
     def preview(self, /, **selection: object) -> PreviewView:

@@ -22,7 +22,9 @@ WAITS: Final[Mapping[WaitKind, Cause]] = {
     "retry": Cause(
         "Waiting to try again", "The relay retries automatically. Once the cause is fixed, there is nothing else to do."
     ),
-    "delayed": Cause("Not due yet", "Its sender asked for a later time. Until it is sent, it can be discarded."),
+    "delayed": Cause(
+        "Not due yet", "Its sender asked for a later time. Until then it can be cancelled (`relay messages cancel`)."
+    ),
     "rate": Cause("Rate limited", "The receiver's rate limit is used up; the message is sent in a later slot."),
     "paused": Cause(
         "The receiver is paused",
@@ -170,6 +172,7 @@ ENDINGS: Final[Mapping[str, str]] = {
         "a new id."
     ),
     "discarded": "An operator discarded this delivery. A replay undoes that.",
+    "cancelled": "This delivery was cancelled before it was sent. A replay undoes that.",
 }
 """What to do about a delivery that was given up, by its reason."""
 _TRIED_OUT: Final = frozenset({"exhausted", "expired", "callback_exhausted", "callback_rejected"})

@@ -27,6 +27,7 @@ TITLES: Final = {
     "poison": "The message could not be processed",
     "lost": "The log lost the message while it waited",
     "discarded": "The message was discarded",
+    "cancelled": "The message was cancelled before it was sent",
 }
 """Titles by reason."""
 _UNTITLED: Final = "The message could not be delivered"

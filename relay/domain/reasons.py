@@ -22,11 +22,14 @@ REASONS: Final[dict[str, ReasonClass]] = {
     "poison": "system",
     "lost": "system",
     "discarded": "system",
+    "cancelled": "sender",
 }
 """Reason -> class. Only `system` pages an operator. Source: design, section 9."""
 
 DISCARDED: Final = "discarded"
-"""An operator discarded the delivery; it needs no attention."""
+CANCELLED: Final = "cancelled"
+ON_PURPOSE: Final = frozenset({DISCARDED, CANCELLED})
+"""Reasons of deliveries that were ended on purpose, and need no attention."""
 
 REASON_CODES: Final[dict[str, int]] = {
     "invalid": 1,
@@ -46,6 +49,7 @@ REASON_CODES: Final[dict[str, int]] = {
     "poison": 15,
     "discarded": 16,
     "lost": 17,
+    "cancelled": 18,
 }
 """One-byte codes of reasons in finished rows. Rows live for days, so a code is never reused for another reason."""
 

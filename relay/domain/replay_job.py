@@ -1,4 +1,4 @@
-"""Replay jobs, which replay or discard many deliveries: their records on `receiver_config`.
+"""Replay jobs, which replay, discard or cancel many deliveries: their records on `receiver_config`.
 
 A job has three keys with one writer each, so that no process overwrites another's record: the order (the process that
 accepted the request), the progress (the process with the lease), and the request to stop. Its scope is fixed when it is
@@ -15,7 +15,7 @@ from typing import Any, Final, Literal, NamedTuple, get_args
 from relay.domain.errors import InvalidRecord
 from relay.domain.selection import Selection, as_fields, from_fields
 
-Action = Literal["replay", "discard"]
+Action = Literal["replay", "discard", "cancel"]
 JobState = Literal["waiting", "counting", "running", "done", "stopped", "failed"]
 OVER: Final = frozenset({"done", "stopped", "failed"})
 
@@ -34,7 +34,8 @@ class ReplayOrder:
     """The request. `rate`: deliveries per second at most; None for as fast as the lanes allow. `made_at`: Unix seconds.
 
     `letters`: spans of `failed_messages`. `lanes`: spans of `to_receiver_*`, if deliveries that did not fail are
-    replayed, too. `by`: the party on whose share of the jobs it counts; empty if an older release created it.
+    replayed, too; and of `parked_messages`, if they are cancelled. `by`: the party on whose share of the jobs it
+    counts; empty if an older release created it.
     """
 
     id: str

@@ -5,7 +5,7 @@ from dataclasses import dataclass, fields
 from typing import Any, Literal, NamedTuple
 
 from relay.domain.hop import NO_RECEIVER
-from relay.domain.reasons import DISCARDED
+from relay.domain.reasons import ON_PURPOSE
 from relay.domain.scope import Scope
 
 Stage = Literal["from_sender", "to_receiver", "pending", "to_sender"]
@@ -31,9 +31,9 @@ class Selection:
     """An empty or None field does not restrict. The receiver of messages that never had one is `-`. `since_ms`
     (inclusive), `until_ms` (exclusive): Unix ms.
 
-    Discarded deliveries are selected only if `reasons` names that reason. `lives`: of the names in `receivers`, as
-    `name=id`, without empty ones. `only_own`: requested with a key that may see only these receivers; then only
-    deliveries of these lives are selected, and results for a sender only if `reads` covers their source.
+    Deliveries that were ended on purpose are selected only if `reasons` names that reason. `lives`: of the names in
+    `receivers`, as `name=id`, without empty ones. `only_own`: requested with a key that may see only these receivers;
+    then only deliveries of these lives are selected, and results for a sender only if `reads` covers their source.
     """
 
     receivers: frozenset[str] = frozenset()
@@ -64,7 +64,7 @@ class Selection:
         return (
             self.takes_delivery(facts.receiver, facts.source_id, facts.message_id, facts.failed_ms, facts.life)
             and (not self.only_own or self._may_take(facts))
-            and (facts.reason in self.reasons if self.reasons else facts.reason != DISCARDED)
+            and (facts.reason in self.reasons if self.reasons else facts.reason not in ON_PURPOSE)
             and (not self.statuses or facts.last_status in self.statuses)
             and (not self.stages or facts.stage in self.stages)
         )

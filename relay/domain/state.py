@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping
 from typing import Final, Literal, NamedTuple, get_args
 
 from relay.domain.progress import CallbackStatus, Status, WaitKind
-from relay.domain.reasons import DISCARDED
+from relay.domain.reasons import ON_PURPOSE
 
 State = Literal[
     "blocked",
@@ -51,7 +51,7 @@ LOOKS: Final[Mapping[State, StateLook]] = {
     "returned": StateLook("Returned", "The sender has the result.", "good", "✓"),
     "delivered": StateLook("Delivered", "The receiver has it, and nothing is sent back.", "good", "→"),
     "failed": StateLook("Failed", "The relay gave up. A replay sends it again.", "bad", "✕"),
-    "discarded": StateLook("Discarded", "An operator ended it for good.", "plain", "–"),
+    "discarded": StateLook("Discarded", "It was discarded, or cancelled before it was sent.", "plain", "–"),
 }
 
 BLOCKS: Final[Mapping[WaitKind, str]] = {
@@ -80,7 +80,7 @@ def delivery_state(
     """The state of a delivery. `attempts`: those begun, also one in flight (`wait` is `answer` then). `wait`: None if
     it does not wait, or if that is not known. `callback`: as in `CallbackView`."""
     if status == "failed":
-        return "discarded" if reason == DISCARDED else "failed"
+        return "discarded" if reason in ON_PURPOSE else "failed"
     if callback == "failed":
         return "failed"
     if status == "response_delivered_to_sender" or callback == "delivered":

@@ -10,7 +10,7 @@ from typing import Final
 
 from relay.domain.attempt import AttemptKind
 from relay.domain.progress import Status
-from relay.domain.reasons import DISCARDED
+from relay.domain.reasons import ON_PURPOSE
 from relay.domain.state import StoredState
 from relay.domain.statistics import NUMBERS
 from relay.history.cursor import AfterAttempt, AfterMessage
@@ -250,6 +250,7 @@ def _progress(status: str) -> int:
     return PROGRESS.index(status) if status in PROGRESS else -1
 
 
+_ENDED: Final = ", ".join(f"'{reason}'" for reason in sorted(ON_PURPOSE))
 _OF_STATE: Final[Mapping[StoredState, tuple[Status, str]]] = {
     "queued": ("arrived", "d.attempts = 0"),
     "retrying": ("arrived", "d.attempts > 0"),
@@ -257,8 +258,8 @@ _OF_STATE: Final[Mapping[StoredState, tuple[Status, str]]] = {
     "returning": ("response_received_from_receiver", ""),
     "delivered": ("response_received_from_receiver", ""),
     "returned": ("response_delivered_to_sender", ""),
-    "failed": ("failed", f"(d.reason IS NULL OR d.reason <> '{DISCARDED}')"),
-    "discarded": ("failed", f"d.reason = '{DISCARDED}'"),
+    "failed": ("failed", f"(d.reason IS NULL OR d.reason NOT IN ({_ENDED}))"),
+    "discarded": ("failed", f"d.reason IN ({_ENDED})"),
 }
 """The status of deliveries in a state, and what else they have in common."""
 

@@ -9,7 +9,7 @@ from msgspec import structs
 
 from relay.domain.incident import MOST_RECEIVERS, Facts, Kind, Observation, Party
 from relay.domain.incident_kinds import kind_of_attempt, kind_of_letter, party_of_letter, result_words
-from relay.domain.reasons import DISCARDED
+from relay.domain.reasons import ON_PURPOSE
 from relay.domain.receiver import Endpoint
 from relay.domain.urls import host_of
 from relay.incidents.stuck import StuckLine
@@ -125,7 +125,7 @@ def groups_of(entries: Iterable[FailedEntry], now: float, *, more: Iterable[str]
     """The recent dead letters by party and reason. `more`: receivers that have further ones."""
     found: dict[tuple[Party, str], list[FailedEntry]] = {}
     for entry in entries:
-        if entry.reason != DISCARDED and entry.failed_at >= now - LETTERS_S:
+        if entry.reason not in ON_PURPOSE and entry.failed_at >= now - LETTERS_S:
             party = party_of_letter(entry.receiver, entry.source_id, entry.reason)
             found.setdefault((party, entry.reason), []).append(entry)
     truncated = frozenset(more)

@@ -19,6 +19,7 @@ from relay.domain.topics import Topics
 from relay.engine.completion import ever_smaller
 from relay.engine.slices import slices, weight_of
 from relay.log.port import Coordinate, Log, NewRecord, Record
+from relay.replay.cancel import cancel, obstacle
 from relay.replay.letter import Letter, is_erased, kept
 from relay.replay.plan import HERE, Out, Planner, ReplayPlan
 from relay.state.port import FailedEntry, State
@@ -85,6 +86,16 @@ class ReplayExecutor:
         name, *ids = delivery
         return ERASED if self._erasures.has(MessageId(*ids), (name,), received) else None
 
+    async def plan_cancels(self, hops: Sequence[Hop]) -> list[ReplayPlan]:
+        """Plans for deliveries that may not have been sent."""
+        rows = await self.rows([hop.delivery for hop in hops])
+        found = [(hop, obstacle(hop, rows[hop.delivery])) for hop in hops]
+        plans = [
+            ReplayPlan(cancels=(hop.delivery, hop.generation)) if skip is None else ReplayPlan(skip=skip)
+            for hop, skip in found
+        ]
+        return _each_life_once(plans)
+
     async def rows(self, deliveries: Sequence[DeliveryId]) -> dict[DeliveryId, Row]:
         """The row of each."""
         wanted = list(dict.fromkeys(deliveries))
@@ -111,7 +122,15 @@ class ReplayExecutor:
             await answered(self._state.mark(marks))
         if new:
             await self._state.remember(new)
-        return [plan for plan, _ in done]
+        return await self._cancelled([plan for plan, _ in done])
+
+    async def _cancelled(self, plans: Sequence[ReplayPlan]) -> list[ReplayPlan]:
+        """An attempt may have begun since it was planned."""
+        wanted = [plan.cancels for plan in plans if plan.cancels is not None]
+        if not wanted:
+            return list(plans)
+        done = dict(zip(wanted, await cancel(self._state, wanted), strict=True))
+        return [ReplayPlan(skip="sent") if plan.cancels and not done[plan.cancels] else plan for plan in plans]
 
     async def close(self, letters: Sequence[Letter], plans: Sequence[ReplayPlan]) -> None:
         """Removes from the index the letters that were carried out or turned out to be finished."""
@@ -159,7 +178,7 @@ def _each_life_once(plans: Sequence[ReplayPlan]) -> list[ReplayPlan]:
     seen: set[tuple[DeliveryId, int]] = set()
     found = []
     for plan in plans:
-        lives = {(out.delivery, out.generation) for out in plan.out}
+        lives = {(out.delivery, out.generation) for out in plan.out} | ({plan.cancels} if plan.cancels else set())
         found.append(ReplayPlan(skip="replayed") if lives & seen else plan)
         seen |= lives
     return found

@@ -17,7 +17,7 @@ from relay.domain.filters import FilterInput
 from relay.domain.hop import LIFE_HEADER, NO_RECEIVER, Hop, encode_hop
 from relay.domain.identity import DeliveryId, callback_id, webhook_id
 from relay.domain.message import Message, parse_message
-from relay.domain.reasons import DISCARDED, REASON_CODES
+from relay.domain.reasons import DISCARDED, ON_PURPOSE, REASON_CODES
 from relay.domain.receiver import Receiver
 from relay.domain.recipients import may_name, recipients
 from relay.domain.result_delivery import Handover, to_code
@@ -64,10 +64,15 @@ class Out:
 
 @dataclass(frozen=True, slots=True)
 class ReplayPlan:
-    """The plan for one letter or delivery: `out`, or none, and `skip` is the reason."""
+    """The plan for one letter or delivery: `out`, or the life that it `cancels`, or neither: `skip` is the reason."""
 
     out: tuple[Out, ...] = ()
     skip: str | None = None
+    cancels: tuple[DeliveryId, int] | None = None
+
+    @property
+    def acts(self) -> bool:
+        return bool(self.out) or self.cancels is not None
 
 
 Rows = Mapping[DeliveryId, Row]
@@ -275,7 +280,7 @@ class Planner:
         life = next_life(letter, row)
         if isinstance(life, str):
             return ReplayPlan(skip=life)
-        if letter.dead.reason == DISCARDED:
+        if letter.dead.reason in ON_PURPOSE:
             return ReplayPlan(skip="discarded")
         record = self._discarded(letter, life, now)
         if letter.stage == "to_sender" and letter.hop is not None:
@@ -316,7 +321,7 @@ def next_life(letter: Letter, row: Row) -> int | str:
 
 def is_open(letter: Letter, row: Row) -> bool:
     """Whether a dead letter is still open, by its delivery's row."""
-    return letter.dead.reason != DISCARDED and isinstance(next_life(letter, row), int)
+    return letter.dead.reason not in ON_PURPOSE and isinstance(next_life(letter, row), int)
 
 
 def _returned_mark(hop: Hop, life: int, row: Row) -> Mark:

@@ -13,7 +13,7 @@ from relay.control.replay_jobs import Jobs, ReplayJob
 from relay.domain.control_key import ControlKey
 from relay.domain.directory import Directory, Moves
 from relay.domain.erasure import Erasures
-from relay.domain.errors import NotYet
+from relay.domain.errors import NotYet, StateUnavailable
 from relay.domain.fair_share import OF_RESERVE, may_have_one_more
 from relay.domain.identity import DeliveryId
 from relay.domain.message import Message
@@ -23,6 +23,7 @@ from relay.domain.result_delivery import Handover, from_code
 from relay.domain.selection import Selection
 from relay.domain.topics import DAY_S, SHARED, Topics, lane_of
 from relay.log.port import Coordinate, Log, NewRecord, TopicPartition
+from relay.replay.cancel import cancel, unsent_spans
 from relay.replay.executor import ReplayExecutor
 from relay.replay.letter import Letter, read_letter
 from relay.replay.partition_merge import start_at
@@ -31,7 +32,7 @@ from relay.replay.scanner import ReplayScanner, ScanChunk
 from relay.state.attempts import Change, Settlement
 from relay.state.port import State
 from relay.state.replies import answered
-from relay.state.rows import Result, Row, Stage, callback_row, delivery_row
+from relay.state.rows import Result, Row, Stage, callback_row, delivery_row, tag_of
 
 MOST_OPEN: Final = 100
 """Most unfinished jobs."""
@@ -119,7 +120,11 @@ class ReplayService:
         by: str = "",
     ) -> tuple[ReplayOrder, ExpiredRecords]:
         """Fix the job's scope, as of now. `by`: its owner. Raises TooMany."""
-        spans = await self._spans(selection, only_failed=only_failed)
+        if action == "cancel":
+            unsent = await unsent_spans(self._log, self._topics, self._lanes_of(selection))
+            spans = Spans((), _few_enough(unsent), ExpiredRecords())
+        else:
+            spans = await self._spans(selection, only_failed=only_failed)
         order = ReplayOrder(
             secrets.token_hex(8), action, selection, round(self._clock.time(), 3), spans.letters, spans.lanes, rate, by
         )
@@ -178,7 +183,7 @@ class ReplayService:
         async for chunk in ReplayScanner(self._log, self._topics, order).chunks(size=AT_ONCE):
             plans = await self.plans(order.action, chunk)
             found.counted += len(plans)
-            found.to_send += sum(bool(plan.out) for plan in plans)
+            found.to_send += sum(plan.acts for plan in plans)
             found.skipped.update(plan.skip for plan in plans if plan.skip is not None)
             seen.update(_ids(chunk))
             for letter, plan in zip(chunk.letters, plans, strict=not chunk.group):
@@ -195,6 +200,8 @@ class ReplayService:
             return await self.hands.plan(action, chunk.letters) if chunk.letters else []
         if not chunk.records:
             return []
+        if action == "cancel":
+            return await self.hands.plan_cancels(chunk.hops)
         topic, partition = chunk.records[0].topic, chunk.records[0].partition
         committed = await self._committed(topic, partition)
         return await self.hands.plan_delivered(
@@ -215,9 +222,7 @@ class ReplayService:
         if not only_failed:
             own = {topics.to_receiver(lane): topics.group("to-receiver") for lane in self._lanes_of(selection)}
             lanes = await self._of_topics(own, selection, gone)
-        if len(lanes) > MOST_SPANS:
-            raise TooMany(f"there are {len(lanes)} partitions to read, and {MOST_SPANS} are allowed: name receivers")
-        return Spans(letters, lanes, gone)
+        return Spans(letters, _few_enough(lanes), gone)
 
     def _lanes_of(self, selection: Selection) -> list[str]:
         if not selection.receivers:
@@ -293,6 +298,12 @@ class ReplayService:
         (done,) = await self.hands.carry_out([plan])
         return done
 
+    async def cancel(self, delivery: DeliveryId, row: Row) -> bool:
+        """Cancel a delivery. False: an attempt has begun, or it is over. Raises StateUnavailable if that is unknown."""
+        if await self._state.gaps([tag_of(f"r:{delivery.receiver}")]):
+            raise StateUnavailable("the rows of finished messages were lost, and are being rebuilt from the log")
+        return (await cancel(self._state, [(delivery, row.generation)]))[0]
+
     async def discard_waiting(self, delivery: DeliveryId, row: Row) -> bool:
         """End an unfinished delivery. Its lane writes the dead letter when it reaches the record; an attempt in
         flight is not undone. False: it has just ended otherwise."""
@@ -307,6 +318,13 @@ class ReplayService:
         (now,) = await answered(self._state.settle([settlement]))
         stored = now.result if now is not None and now.generation == row.generation else None
         return stored is not None and stored.reason == DISCARDED
+
+
+def _few_enough(spans: tuple[OffsetSpan, ...]) -> tuple[OffsetSpan, ...]:
+    """Raises TooMany."""
+    if len(spans) > MOST_SPANS:
+        raise TooMany(f"there are {len(spans)} partitions to read, and {MOST_SPANS} are allowed: name receivers")
+    return spans
 
 
 def _ids(chunk: ScanChunk) -> Sequence[str]:

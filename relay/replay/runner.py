@@ -43,7 +43,7 @@ LOOK_AFTER: Final = 5_000
 KEPT: Final = 1_000
 KEPT_S: Final = 30 * 86_400.0
 """The newest finished jobs are kept for as long as dead letters are."""
-_SURE: Final = frozenset({"replayed", "discarded"})
+_SURE: Final = frozenset({"replayed", "discarded", "cancelled"})
 
 _RECORDS: Final[tuple[Kind, ...]] = ("replay-stop", "replay-progress", "replay")
 """Of a job, in the order in which they are removed."""
@@ -149,7 +149,7 @@ class ReplayRunner:
         order, before = under_way.job.order, under_way.progress
         await self._rows_are_known(chunk)
         plans = await self._desk.plans(order.action, chunk)
-        if any(plan.out for plan in plans):
+        if any(plan.acts for plan in plans):
             upto = _further(before.upto, chunk.positions) if before.group == chunk.group else chunk.positions
             positions = before.positions if before.group == chunk.group else ()
             await self._say(under_way, replace(before, group=chunk.group, positions=positions, upto=upto, detail=None))
@@ -164,7 +164,7 @@ class ReplayRunner:
         under_way.progress = now_there
         if self._clock.monotonic() - under_way.said_at > REPORT_S:
             await self._say(under_way, now_there)
-        return sum(bool(plan.out) for plan in plans)
+        return sum(plan.acts for plan in plans)
 
     async def _rows_are_known(self, chunk: ScanChunk) -> None:
         """Without the rows, letters that were already replayed would be sent again. Raises StateUnavailable."""
@@ -267,7 +267,7 @@ def _tally(chunk: ScanChunk, plans: Sequence[ReplayPlan], before: ReplayProgress
     upto = before.upto if before.group == chunk.group else ()
     for number, record, plan in zip(chunk.numbers, chunk.records, plans, strict=True):
         tried = bool(upto) and record.offset < upto[number]
-        if plan.out or (tried and plan.skip in _SURE):
+        if plan.acts or (tried and plan.skip in _SURE):
             sent += 1
         else:
             skipped[plan.skip or "nothing"] += 1

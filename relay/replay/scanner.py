@@ -10,6 +10,7 @@ from relay.domain.identity import DeliveryId
 from relay.domain.replay_job import ReplayOrder
 from relay.domain.topics import Topics
 from relay.log.port import LogReader, Record
+from relay.replay.cancel import is_copy_of_another_stage
 from relay.replay.letter import Letter, read_letter
 from relay.replay.partition_merge import merged
 
@@ -108,8 +109,10 @@ class ReplayScanner:
             hop = decode_hop(record.headers)
         except InvalidRecord:
             return None  # its outcome is a dead letter
-        takes = self._order.selection.takes_delivery(*hop.delivery, record.timestamp_ms, hop.life)
-        return hop if takes and record.value is not None else None
+        if record.value is None or is_copy_of_another_stage(record, self._topics, hop):
+            return None
+        moment_ms = hop.accepted_ms if self._order.action == "cancel" else record.timestamp_ms
+        return hop if self._order.selection.takes_delivery(*hop.delivery, moment_ms, hop.life) else None
 
     async def _lives(self, group: int) -> dict[DeliveryId, int]:
         """The last life in the partition of each delivery that has had more than its first."""

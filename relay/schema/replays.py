@@ -37,6 +37,22 @@ class Replays(Discards, forbid_unknown_fields=True):
     only_failed: bool = True
 
 
+class Cancels(msgspec.Struct, forbid_unknown_fields=True):
+    """Which deliveries are meant, of those that were not sent yet. `since`, `until`: when the log took the message."""
+
+    receiver: Texts = None
+    source: Texts = None
+    ids: Texts = None
+    since: str | float | None = None
+    until: str | float | None = None
+    rate: Annotated[float, _RATE] | None = None
+    dry_run: bool = False
+
+    def as_discards(self) -> Discards:
+        """The same selection."""
+        return Discards(**msgspec.structs.asdict(self))
+
+
 class One(msgspec.Struct, forbid_unknown_fields=True):
     """Of a replay of one delivery. `only_failed` false: also if it was delivered."""
 
@@ -63,8 +79,8 @@ class ReplayRequestView(TypedDict):
 
 
 class JobView(TypedDict):
-    """A job that replays or discards many. `counted`: deliveries selected, once known. `skipped_because`: how many
-    were not sent, by why. `eta`, `eta_s`: when it is expected to end, and in how many seconds, if known."""
+    """A job that replays, discards or cancels many. `counted`: deliveries selected, once known. `skipped_because`: how
+    many were not sent, by why. `eta`, `eta_s`: when it is expected to end, and in how many seconds, if known."""
 
     id: str
     action: Action

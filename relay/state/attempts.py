@@ -171,7 +171,8 @@ class Settlement(Struct, frozen=True, gc=False):
     `detail`: a description, stored only together with `reason`. `counted`: False reverts the count of the attempt
     (429). `healthy`: for the endpoint's breaker; None for neither. `up` (with token b""): the endpoint answered a GET,
     or called us; if it is offline, it is pinged at the next attempt, early once per `ping_every`. `pause_s`: seconds
-    for which the endpoint gets no requests; finite (for an indefinite hold see `State.hold`).
+    for which the endpoint gets no requests; finite (for an indefinite hold see `State.hold`). `unsent` (with token
+    b""): only if no attempt was ever begun; otherwise nothing changes.
     """
 
     row: RowKey
@@ -188,3 +189,4 @@ class Settlement(Struct, frozen=True, gc=False):
     up: bool = False
     pause_s: float = 0.0
     breaker: BreakerPolicy = BreakerPolicy()
+    unsent: bool = False

@@ -10,7 +10,19 @@ from msgspec import structs
 from relay.domain.errors import PartitionLost
 from relay.domain.identity import DeliveryId, MessageId
 from relay.domain.receiver import BreakerPolicy
-from relay.state.attempts import AmbiguousAttempt, BeginAsk, CallKind, Change, Go, Have, Limits, Settlement, Stale, Wait
+from relay.state.attempts import (
+    AmbiguousAttempt,
+    BeginAsk,
+    CallKind,
+    Change,
+    Go,
+    Have,
+    Limits,
+    LookedUp,
+    Settlement,
+    Stale,
+    Wait,
+)
 from relay.state.port import IntakeAsk, Lane, State
 from relay.state.replies import answered, of
 from relay.state.rows import (
@@ -209,6 +221,26 @@ class RowsContract:
             before = await settled(rig.state, key, change)
             assert isinstance(await begun(rig.state, key), Wait)
             assert await peeked(rig.state, key) == before
+
+    async def test_an_end_for_what_was_never_sent_is_stored_only_then(self, rig: Rig) -> None:
+        fresh, under_way, released, failed, again = map(row, range(1, 6))
+        for key in (under_way, released, failed):
+            await begun(rig.state, key)
+        await settled(rig.state, released, Change.RELEASED)
+        await settled(rig.state, failed, Change.RETRY, due_in_s=100)
+        end = Result("dead", reason="cancelled", detail="d")
+        rows = {
+            key: await settled(rig.state, key, Change.RESULT, b"", result=end, unsent=True)
+            for key in (fresh, under_way, released, failed, again)
+        }
+        stages = [rows[key].stage for key in (fresh, under_way, released, failed, again)]
+        assert stages == [Stage.RESULT, Stage.SENDING, Stage.RESULT, Stage.ENQUEUED, Stage.RESULT]
+        assert rows[fresh].result == end
+        assert await settled(rig.state, again, Change.RESULT, b"", result=end, unsent=True) == rows[again]
+        for key in (fresh, released, again):
+            verdict = await begun(rig.state, key, b"t2", unseen=key is fresh)
+            assert verdict == (LookedUp(rows[key]) if key is fresh else Have(rows[key])), "it is never sent"
+        assert (await settled(rig.state, under_way, Change.RESULT, result=ANSWER)).result == ANSWER
 
     async def test_an_attempt_of_another_settles_and_is_then_ambiguous(self, rig: Rig) -> None:
         await begun(rig.state, row())

@@ -192,7 +192,7 @@ def _apply(row: StoredRow, one: Settlement, now: float) -> bool:
     current = one.token != b"" and row.token == one.token
     target = _TARGETS.get(one.change)
     if target is not None:
-        if target <= row.stage:
+        if target <= row.stage or (one.unsent and (row.stage or row.attempts or row.polls)):
             return False
         row.stage, row.result = target, one.result
         row.last_status, row.reason, row.detail, row.due_at = (

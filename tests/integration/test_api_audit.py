@@ -38,6 +38,7 @@ async def test_each_change_is_told_with_who_what_whom_and_from_where() -> None:
         other = await bury(rig, "failed-3")
         letters = [f"/v1/failed/{at.partition}/{at.offset}" for at in (one, other)]
         delivery = "/v1/sources/github/messages/failed-1/deliveries/ci"
+        unsent = "/v1/sources/github/messages/sent-1/deliveries/ci"
         changes: list[tuple[str, str, Any, str, str, dict[str, Any]]] = [
             ("POST", "/v1/secrets/reencrypt", None, "secrets.reencrypted", "", {"rewritten": 1}),
             ("POST", "/v1/receivers", RECEIVER, "receiver.created", "new", {"fields": sorted(RECEIVER)}),
@@ -57,8 +58,10 @@ async def test_each_change_is_told_with_who_what_whom_and_from_where() -> None:
             ("POST", f"{letters[0]}/replay", None, "delivery.replayed", letters[0][11:], {}),
             ("POST", f"{letters[1]}/discard", None, "delivery.discarded", letters[1][11:], {}),
             ("POST", f"{delivery}/replay", None, "delivery.replayed", "github/failed-1/ci", {}),
+            ("POST", f"{unsent}/cancel", None, "delivery.cancelled", "github/sent-1/ci", {}),
             ("POST", "/v1/replays", {"receiver": "ci"}, "replay.started", "", {"receivers": ["ci"]}),
             ("POST", "/v1/discards", {}, "discard.started", "", {}),
+            ("POST", "/v1/cancels", {}, "cancel.started", "", {}),
             ("POST", "/v1/replays/{id}/stop", None, "replay.stopped", "", {}),
             ("POST", "/v1/keys", {"scopes": ["metrics"], "name": "n"}, "key.created", "", {"scopes": ["metrics"]}),
             ("POST", f"/v1/keys/{KEY_ID}/rotate", None, "key.rotated", KEY_ID, {"overlap_s": 86_400.0}),

@@ -126,6 +126,22 @@ async def test_one_that_is_under_way_can_be_discarded_and_not_replayed(rig: Rig)
     assert (view["status"], view["reason"]) == ("failed", "discarded")
 
 
+async def test_one_that_was_not_sent_is_cancelled(rig: Rig) -> None:
+    await rig.post("/v1/sources/github/messages?receiver=ci&delay=1h", b"{}", ce_id="m-9")
+    for _ in range(2):
+        reply = await post(rig, OF_ONE.format("m-9") + "/cancel")
+        assert (reply.status, document(reply)["action"], document(reply)["topic"]) == (202, "cancel", None)
+    view = document(await rig.get("/v1/sources/github/messages/m-9"))
+    assert (view["state"], view["deliveries"][0]["reason"]) == ("discarded", "cancelled")
+
+
+async def test_one_that_was_sent_is_not_cancelled(rig: Rig) -> None:
+    await rig.post("/v1/sources/github/messages?receiver=ci", b"{}", ce_id="m-9")
+    await rig.state.mark([Mark(delivery_row(DeliveryId("ci", "github", "m-9")), 0, Stage.DONE)])
+    problem(await post(rig, OF_ONE.format("m-9") + "/cancel"), 409, "already-sent")
+    problem(await post(rig, OF_ONE.format("nobody") + "/cancel"), 404, "not-found")
+
+
 @pytest.mark.parametrize(
     ("path", "status", "name"),
     [

@@ -72,6 +72,37 @@ class Sender:
             return found
 
 
+async def cancels(sender: Sender, known: Timed) -> None:
+    """One, and then many by a job; what was sent is refused."""
+    for message_id in ("c-1", "c-2", "c-3"):
+        await sender.send("good", message_id, delay="1h")
+    one = "/v1/sources/app/messages/{}/deliveries/good/cancel"
+    async with sender.client.post(one.format("c-1")) as response:
+        assert response.status == 202, await response.text()
+    async with sender.client.post(one.format("now")) as response:
+        assert response.status == 409, await response.text()
+    async with sender.client.post("/v1/cancels", json={"receiver": "good", "ids": ["c-2", "c-3"]}) as response:
+        assert response.status == 202, await response.text()
+        job = response.headers["Location"]
+    async with asyncio.timeout(30):
+        while True:
+            if await _all_cancelled(sender, job):
+                break
+            await asyncio.sleep(0.2)  # a job has no event to wait for
+    assert (await sender.delivery("c-2"))["reason"] == "cancelled"
+    assert (await _json(sender.client, job))["sent"] == 2
+
+
+async def _all_cancelled(sender: Sender, job: str) -> bool:
+    states = {(await sender.delivery(each))["state"] for each in ("c-1", "c-2", "c-3")}
+    return states == {"discarded"} and (await _json(sender.client, job))["state"] == "done"
+
+
+async def _json(client: ClientSession, path: str) -> Any:
+    async with client.get(path) as response:
+        return await response.json()
+
+
 async def check(api: str, known: Timed) -> None:
     async with ClientSession(api) as client:
         sender = Sender(client)
@@ -87,8 +118,9 @@ async def check(api: str, known: Timed) -> None:
         assert known.arrived("good") == ["now", "later"]
         assert asyncio.get_running_loop().time() - begun >= DELAY_S
         assert known.headers("good", "later")["relay-out-of-order"] == "true"
+        await cancels(sender, known)
         [notice] = [
-            each for each in await known.sinks["callback"].wait_for(3) if each.headers["relay-outcome"] == "failed"
+            each for each in await known.sinks["callback"].wait_for(6) if each.headers.get("relay-reason") == "expired"
         ]
         assert (notice.headers["relay-message-id"], notice.headers["relay-reason"]) == ("in-time", "expired")
         delivery = await sender.delivery("in-time")

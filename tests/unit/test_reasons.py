@@ -23,6 +23,7 @@ def test_the_code_of_a_reason_never_changes() -> None:
         "poison": 15,
         "discarded": 16,
         "lost": 17,
+        "cancelled": 18,
     }
 
 

@@ -8,7 +8,7 @@ from typing import Final, NamedTuple, TypeVar
 
 from relay.api.context import ApiContext
 from relay.domain.incident import IncidentLook
-from relay.domain.reasons import DISCARDED
+from relay.domain.reasons import ON_PURPOSE
 from relay.incidents.reader import IncidentReader
 from relay.log.port import TopicPartition
 from relay.state.lanes import STAGES, LaneNow, lanes_of, oldest, to_be_read
@@ -154,7 +154,7 @@ def counted(entries: Iterable[FailedEntry], since: float) -> list[FailedNow]:
     """Dead letters by receiver and reason, the largest number first."""
     found: dict[tuple[str, str], list[float]] = {}
     for entry in entries:
-        if entry.failed_at >= since and entry.reason != DISCARDED:
+        if entry.failed_at >= since and entry.reason not in ON_PURPOSE:
             found.setdefault((entry.receiver, entry.reason), []).append(entry.failed_at)
     groups = [FailedNow(*key, len(moments), max(moments)) for key, moments in found.items()]
     return sorted(groups, key=lambda group: (-group.letters, group.receiver, group.reason))

@@ -246,7 +246,7 @@ def pack_settlement(item: Settlement, policy_index: int) -> bytes:
     head = _SETTLE(
         item.generation,
         _CHANGES[item.change],
-        item.counted,
+        2 if item.unsent else item.counted,
         -1 if item.last_status is None else item.last_status,
         2 if item.up else -1 if item.healthy is None else item.healthy,
         ms(item.due_in_s) if item.due_in_s else 0,

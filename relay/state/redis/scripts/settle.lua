@@ -1,6 +1,7 @@
 --include _life _tables _usual _forms _room _in_flight
 -- Arguments: MessagePack of {policies {{owner, failures, window ms, open ms, offline after ms, ping every ms}, ...},
--- row digests, settlements}, the last two concatenated; a settlement: generation, change, counted, last status or -1,
+-- row digests, settlements}, the last two concatenated; a settlement: generation, change, counted (2: only if no attempt
+-- was ever begun), last status or -1,
 -- healthy (1, 0, -1: neither, 2: up otherwise), due ms, pause ms, index into policies, lengths of the token, the reason
 -- and the result, and these three ('' for none). Reply: 1 if the current attempt was settled as requested and there is no
 -- intent to park, else the row.
@@ -129,7 +130,7 @@ local function general()
       return row.s == AWAITING
     end
     if change > DOUBT then
-      if change <= row.s then
+      if change <= row.s or x.unsent and (row.s ~= NONE or row.a + row.p > 0) then
         return false
       end
       row.s, row.r = change, x.result
@@ -186,7 +187,7 @@ local function general()
       local reason, result = from + token_size, from + token_size + reason_size
       at = result + size
       rows[i] = settle(digest, generation, {
-        change = change, counted = counted == 1, status = status, healthy = healthy, due_ms = due_ms,
+        change = change, counted = counted ~= 0, unsent = counted == 2, status = status, healthy = healthy, due_ms = due_ms,
         pause_ms = pause_ms, policy = policies[index], token = string.sub(settlements, from, reason - 1),
         reason = string.sub(settlements, reason, result - 1), result = string.sub(settlements, result, at - 1),
       })
