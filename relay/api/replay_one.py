@@ -156,14 +156,14 @@ class ReplayResource:
     async def cancel_one(self, request: web.Request) -> web.Response:
         """Cancel a delivery that was not sent yet.
 
-        After 202 it is never sent; its sender gets a notice with the reason `cancelled`.
+        Its lane will not send it, and its sender gets a notice with the reason `cancelled`.
         """
         delivery = _delivery(request)
         if access_of(request).may("ingest", delivery.source_id):
             row = (await self._service.hands.rows([delivery]))[delivery]
         else:
             row, _ = await self._visible(request, delivery)
-        if not row.park_intent:  # a parked one may be older than what is known of messages
+        if not row.park_intent:  # of a parked one, the message may not be known any more
             await self._known(delivery)
         if not await self._service.cancel(delivery, row):
             raise Problem(ALREADY_SENT, "An attempt has begun, or it is over: look at the message.")

@@ -52,6 +52,7 @@ TAKERS: Mapping[Need, frozenset[str]] = {
     access.LETTERS: frozenset({"read:github", "read:other", "receiver:ci", "receiver:cd", *OWNERS}),
     access.RECEIVER: frozenset({"receiver:ci", "owner:alice"}),
     access.DELIVERY: frozenset({"receiver:ci", "owner:alice"}),
+    access.CANCELLER: frozenset({"ingest:github", "receiver:ci", "owner:alice"}),
     # about all receivers, as no body says otherwise, and about a letter and a job that there are not
     access.OWN: frozenset(),
     access.OWNED: frozenset({"owner:alice"}),
