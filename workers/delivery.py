@@ -7,12 +7,13 @@ from math import inf
 from msgspec import structs
 
 from relay.domain.attempt import AttemptKind
+from relay.domain.batch import about_bytes
 from relay.domain.directory import Directory
 from relay.domain.hop import Hop
 from relay.domain.identity import DeliveryId, digest12
 from relay.domain.ordering import is_by_value
 from relay.domain.outcome import Ambiguous, NotNow, NotProcessed, healthy
-from relay.domain.receiver import BreakerPolicy, Endpoint, Receiver, RetryPolicy, Source
+from relay.domain.receiver import BatchPolicy, BreakerPolicy, Endpoint, Receiver, RetryPolicy, Source
 from relay.domain.schedule import GiveUp, Jitter, RetryAgain, backoff, next_attempt
 from relay.domain.status_chain import can_be_asked_first
 from relay.engine.work import Dead, GateRules, Later, Work
@@ -25,6 +26,8 @@ RATE_SLACK = 0.05
 LEAST_RATE_SLACK_S = 0.02
 """Starts are paced slower than the limit, by this share of a window and at least by LEAST_RATE_SLACK_S. Some starts
 are late and some requests travel longer; the endpoint must still not see more than the limit."""
+BATCHES_A_WINDOW = 5
+"""Least batches in which the events of a rate limit are sent, where it counts events."""
 LATE_SHARE = 0.6
 """The share of the slack by which a start may be late; the rest is for travel time."""
 
@@ -97,6 +100,7 @@ class Delivery(HopWork):
         self.attempts = hop.attempt
         self.asked = 0
         """Status GETs made about the attempt in doubt."""
+        self.shares = not hop.ask_first
 
     def _leave_order(self, due: float) -> None:
         """Others of its order key do not wait for it, however long it is delayed. Its age counts from when it is
@@ -140,6 +144,10 @@ class Delivery(HopWork):
             return policy
         left_s = timing.deadline - self.hop.accepted_ms / 1000
         return policy if left_s >= policy.max_age else replace(policy, max_age=left_s)
+
+    @property
+    def post_bytes(self) -> int:
+        return about_bytes(self.hop, self.record.value or b"")
 
     @property
     def sequence(self) -> int | None:
@@ -199,7 +207,10 @@ def rules_of(receiver: Receiver) -> GateRules:
     post, partitions = receiver.post, receiver.partitions
     pace = post.rate_limit, post.window_size
     patience_s = inf if receiver.patience is None else receiver.patience
-    return _rules(*pace, post.settle_s, post.breaker, post.max_in_flight, partitions, asked, once, patience_s)
+    batch, each = receiver.batch, receiver.rate_limit_unit == "events"
+    return _rules(
+        *pace, post.settle_s, post.breaker, post.max_in_flight, partitions, asked, once, patience_s, batch, each
+    )
 
 
 @lru_cache(maxsize=4_096)
@@ -213,8 +224,12 @@ def _rules(
     asked: bool,
     once: bool,
     patience_s: float,
+    batch: BatchPolicy | None,
+    each: bool,
 ) -> GateRules:
     """Cached: most receivers have the same rules."""
+    if batch is not None and rate_limit and each:
+        rate_limit, batch = paced_batch(rate_limit, batch)
     interval_s, late_s = pace_of(rate_limit, window_s)
     limits = Limits(interval_s, settle_s, breaker, settle_s, in_flight)
     share = in_flight_per_lane(in_flight, partitions)
@@ -226,7 +241,16 @@ def _rules(
         ask_first=asked,
         at_most_once=once,
         patience_s=patience_s,
+        batch=batch,
+        paces_each=each,
     )
+
+
+def paced_batch(rate_limit: int, batch: BatchPolicy) -> tuple[int, BatchPolicy]:
+    """The pace, and the batches, with which no window has more than `rate_limit` events. Those of a batch arrive all at
+    once, so a window may have as many more than its pace as a batch has, less one: small batches keep the pace high."""
+    most = max(1, min(batch.max_events, rate_limit // BATCHES_A_WINDOW))
+    return rate_limit - most + 1, replace(batch, max_events=most)
 
 
 def in_flight_per_lane(most: int, partitions: int) -> int:

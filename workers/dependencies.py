@@ -141,12 +141,17 @@ class Outside:
     def post(
         self, work: Work, about: RequestPurpose, request: Request, decide: Callable[[Exchange], Decision]
     ) -> Call[Exchange]:
-        """As `call`. A request that starts in a slot of its endpoint's rate limit may wait for a connection only
-        within that slot."""
+        """As `call`, in time for a POST of `work`."""
         if work.rules is not None and work.rules.late_s < inf:
-            within_s = max(0.0, work.start_by - self.clock.monotonic())
-            request = structs.replace(request, start_within_s=within_s)
+            request = self.in_time(work, request)
         return self.call(about, request, decide)
+
+    def in_time(self, work: Work, request: Request) -> Request:
+        """A request that starts in a slot of its endpoint's rate limit may wait for a connection only within that
+        slot."""
+        if work.rules is None or work.rules.late_s == inf:
+            return request
+        return structs.replace(request, start_within_s=max(0.0, work.start_by - self.clock.monotonic()))
 
     def call(self, about: RequestPurpose, request: Request, decide: Callable[[Exchange], Decision]) -> Call[Exchange]:
         """Make `request`. `decide` says what its outcome means, unless the failure is on our side."""

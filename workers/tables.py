@@ -6,11 +6,13 @@ from itertools import starmap
 from typing import Generic
 
 from relay.clock import Clock
+from relay.domain.directory import Moves
 from relay.engine.work import Outcome, Seen, W, Work, fill_in, mark_of, row_of
 from relay.state.attempts import CallKind
 from relay.state.port import IntakeAsk, Lane, State
 from relay.state.replies import answered, of
 from relay.state.rows import Row, Stage
+from workers.delivery import Delivery
 
 
 class RowTable(Generic[W]):
@@ -51,6 +53,27 @@ class RowTable(Generic[W]):
 
     async def mark(self, works: Sequence[tuple[W, Outcome]]) -> None:
         await answered(self._state.mark(list(starmap(mark_of, works))))
+
+
+class DeliveryTable(RowTable[Delivery]):
+    """Rows of deliveries. If a record arrived by a move that is unknown here, the move is looked up first."""
+
+    def __init__(self, state: State, clock: Clock, kind: CallKind, finished_at: frozenset[Stage], moves: Moves) -> None:
+        super().__init__(state, clock, kind, finished_at)
+        self._moves = moves
+
+    def may_begin_unseen(self, work: Delivery) -> bool:
+        return self._kind is CallKind.POST and not (work.hop.move and _is_ahead(work))
+
+    async def intake(self, lane: Lane, works: Sequence[Delivery]) -> list[Seen]:
+        if any(map(_is_ahead, works)):
+            await self._moves.catch_up()
+        return await super().intake(lane, works)
+
+
+def _is_ahead(work: Delivery) -> bool:
+    """Whether it arrived by a move that is unknown here."""
+    return bool(work.hop.move > work.receiver.move and work.receiver.post.url)
 
 
 class LookedUpFirst:

@@ -7,20 +7,19 @@
    or if its former lane has not finished.
 3. An earlier attempt is in doubt, or a replay follows an earlier life: ask the receiver whether it has the message
    (`ambiguity.py`).
-4. POST (the engine has written the intent right before); an endpoint that is offline gets a ping instead.
+4. POST (the engine has written the intent right before); an endpoint that is offline gets a ping instead. A receiver of
+   batches gets several deliveries in one POST (`batches.py`).
 5. The response decides what follows, by its header `webhook-delivery`, the receiver's `outcomes`, its `codes`, or the
    usual table: an answer for `to_sender`, a wait on `pending_from_receiver_*`, another attempt later, or a dead letter.
    The engine stores the outcome before anything is appended.
 """
 
-from collections.abc import Sequence
 from functools import partial
 from math import inf
 from typing import assert_never
 
 from msgspec import structs
 
-from relay.clock import Clock
 from relay.domain.directory import Directory, Moves, NoMoves
 from relay.domain.errors import InvalidRecord
 from relay.domain.exchange import Exchange, Request, Response
@@ -57,12 +56,13 @@ from relay.domain.status_chain import ChainPosition, first_position
 from relay.domain.topics import SHARED, Topics, lane_of
 from relay.domain.urls import location_url
 from relay.domain.variables import delivery_variables, response_variables
-from relay.engine.work import FINISHED_AT, Call, Dead, Decision, Done, Later, Seen, Step
+from relay.engine.work import FINISHED_AT, Call, Dead, Decision, Done, Later, Step
 from relay.log.port import NewRecord, Record
 from relay.state.attempts import CallKind, Change
-from relay.state.port import Lane, State
+from relay.state.port import State
 from relay.state.rows import Result, Stage
 from workers.ambiguity import Doubt
+from workers.batches import Batches
 from workers.delivery import (
     NO_PAYLOAD_URL,
     Delivery,
@@ -77,33 +77,12 @@ from workers.dependencies import Outside
 from workers.payload_encryption import Encrypted, PayloadEncryption
 from workers.records import Letters, answered, progress_records
 from workers.requests import ping
-from workers.tables import RowTable
+from workers.tables import DeliveryTable
 
 NO_MOVES = NoMoves()
 
 MOVE_LOOK_S = 5.0
 LONGEST_MOVE_LOOK_S = 300.0
-
-
-class DeliveryTable(RowTable[Delivery]):
-    """Rows of deliveries. If a record arrived by a move that is unknown here, the move is looked up first."""
-
-    def __init__(self, state: State, clock: Clock, kind: CallKind, finished_at: frozenset[Stage], moves: Moves) -> None:
-        super().__init__(state, clock, kind, finished_at)
-        self._moves = moves
-
-    def may_begin_unseen(self, work: Delivery) -> bool:
-        return self._kind is CallKind.POST and not (work.hop.move and _is_ahead(work))
-
-    async def intake(self, lane: Lane, works: Sequence[Delivery]) -> list[Seen]:
-        if any(map(_is_ahead, works)):
-            await self._moves.catch_up()
-        return await super().intake(lane, works)
-
-
-def _is_ahead(work: Delivery) -> bool:
-    """Whether it arrived by a move that is unknown here."""
-    return bool(work.hop.move > work.receiver.move and work.receiver.post.url)
 
 
 class ToReceiver:
@@ -128,6 +107,7 @@ class ToReceiver:
         self._letters = letters
         self._outside = outside
         self._doubt = Doubt(outside)
+        self._batches = Batches(outside, self)
         self._encryption = PayloadEncryption(outside)
         self.table = DeliveryTable(state, outside.clock, self.kind, FINISHED_AT[self.kind], moves)
 
@@ -179,7 +159,7 @@ class ToReceiver:
             return self._doubt.before(work)
         if work.receiver.encrypt is not None:
             return self._encryption.post(work, partial(self._post, work))
-        return self._post(work)
+        return self._post(work) if work.receiver.batch is None else self._batches.post(work)
 
     def resume(self, work: Delivery, result: Result) -> Done | Dead:
         if result.outcome == "dead":
@@ -223,10 +203,18 @@ class ToReceiver:
 
     def _heard(self, work: Delivery, request: Request, begun: float, exchange: Exchange) -> Decision:
         outside, receiver = self._outside, work.receiver
-        now = outside.clock.time()
-        outcome, ruling = outcome_of(work, exchange, now)
+        outcome, ruling = self.outcome(work, exchange)
         outside.meter.posted(receiver.name, exchange, outcome, outside.clock.monotonic() - begun)
-        self._count(work, outcome, now)
+        return self.decide(work, outcome, request, exchange, ruling)
+
+    def outcome(self, work: Delivery, exchange: Exchange) -> tuple[Outcome, Ruling | None]:
+        return outcome_of(work, exchange, self._outside.clock.time())
+
+    def decide(
+        self, work: Delivery, outcome: Outcome, request: Request, exchange: Exchange, ruling: Ruling | None
+    ) -> Done | Later | Dead:
+        """What an outcome means for `work`, which is counted."""
+        self._count(work, outcome, self._outside.clock.time())
         decision = self._decide(work, outcome, request, exchange, ruling)
         if ruling is None:
             return decision
@@ -270,12 +258,13 @@ class ToReceiver:
             case Rejected(status):
                 return Dead("rejected", detail, status, health)
             case Ambiguous():
-                return self._ambiguous(work, outcome, detail)
+                return self.ambiguous(work, outcome, detail)
             case NotNow() | NotProcessed():
                 return self._retry(work, outcome, detail)
         assert_never(outcome)
 
-    def _ambiguous(self, work: Delivery, outcome: Ambiguous, detail: str) -> Later | Dead:
+    def ambiguous(self, work: Delivery, outcome: Ambiguous, detail: str) -> Later | Dead:
+        """It is unknown whether the receiver has it."""
         if can_be_asked(work.receiver):
             return self._ask_later(work, outcome, detail)
         if outcome.kind == UNCLEAR:  # the receiver has it: another POST would be a guess

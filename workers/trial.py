@@ -9,6 +9,7 @@ from typing import Final
 
 from msgspec import structs
 
+from relay.domain.batch import batch_id
 from relay.domain.dead_letter import DeadLetter, dead_letter_headers
 from relay.domain.exchange import Exchange, Request, Response
 from relay.domain.expression import Expression, ExpressionError, Variables
@@ -20,7 +21,7 @@ from relay.domain.message import Message
 from relay.domain.outcome import Accepted, Ambiguous, Answered, Delivered, Gone, Outcome, Rejected, usual_rule
 from relay.domain.receiver import Receiver, Source
 from relay.domain.request_form import errors_in
-from relay.domain.requests import callback_request, post_request, status_request
+from relay.domain.requests import batch_request, callback_request, post_request, status_request
 from relay.domain.result_delivery import Handover, handover
 from relay.domain.status import AnswerReady
 from relay.domain.status_chain import ChainReading, NoAnswer, StepFinished, next_position
@@ -35,6 +36,7 @@ from relay.domain.variables import (
 )
 from relay.log.port import Coordinate, NewRecord, Record
 from relay.state.rows import Result
+from workers.batches import event_of
 from workers.delivery import Delivery
 from workers.failed_messages import Failure, notice_record
 from workers.payload_encryption import Encrypted
@@ -132,6 +134,9 @@ class DeliveryTrial:
         work, receiver = self._work, self.receiver
         if (fault := unaskable_later(work, receiver)) is not None:
             self.trial.faults.append(_fault(fault))
+        if receiver.batch is not None:
+            events = [event_of(work, work.hop, None)]
+            return batch_request(receiver, batch_id(b""), events, now=self._now, user_agent=self._user_agent)
         try:
             return post_request(
                 receiver,

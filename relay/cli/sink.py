@@ -43,6 +43,7 @@ _GITHUB = "github"
 )
 @click.option("--callback", is_flag=True, help="POST the answer to the relay-answer-url as well.")
 @click.option("--handshakes/--no-handshakes", default=True, show_default=True, help="Whether it answers verifications.")
+@click.option("--verdicts", is_flag=True, help="Respond to a batch with a status for each message.")
 @click.option("--secret", help="Check signatures with this secret, or public key (whpk_).")
 @click.option("--jwk", type=click.File(), help="File with the private JWK, or JWK Set, that decrypts bodies.")
 @click.option("--fetch", is_flag=True, help="Fetch the payloads of thin events.")
@@ -64,6 +65,7 @@ def sink(
     answer_after: float,
     callback: bool,
     handshakes: bool,
+    verdicts: bool,
     secret: str | None,
     jwk: TextIO | None,
     fetch: bool,
@@ -109,6 +111,7 @@ def sink(
         answer_after_s=answer_after,
         callback=callback,
         handshakes=handshakes,
+        verdicts=verdicts,
     )
     asyncio.run(_serve(Sink(mode, secret=secret, jwk=keys, fetch=fetch, on_arrival=_print, **knobs), host, port))
 
@@ -160,6 +163,7 @@ def _print(arrival: ReceivedPost) -> None:
 def line(arrival: ReceivedPost) -> str:
     """One arrival, e.g. `<- push gh-1 attempt 1 200 verified`."""
     verdict = {True: " verified", False: " NOT verified", None: ""}[arrival.verified]
+    verdict += "" if arrival.batch is None else f" in {escape_control(arrival.batch)}"
     what = escape_control(arrival.event_type or "-")
     which = escape_control(arrival.message_id or arrival.webhook_id or "-")
     return f"<- {what} {which} attempt {arrival.attempt} {arrival.status or arrival.met}{verdict}"

@@ -58,6 +58,7 @@ def receiver_settings(name: str, entry: ReceiverEntry, secrets: tuple[str, ...])
         patience=patience_of(entry.ordering),
         filter=None if entry.filter is None else entry.filter.compiled(),
         encrypt=None if entry.encrypt is None else entry.encrypt.settings(),
+        batch=None if entry.batch is None else entry.batch.settings(),
         labels=tuple(sorted(entry.labels.items())),
         verified=entry.verification == "none",  # proofs are not part of the entry
     )

@@ -15,6 +15,7 @@ from pydantic import (
     field_validator,
 )
 
+from relay.config.batch_entry import BatchEntry, check_batch, check_rate_limit_unit
 from relay.config.durations import PositiveDuration
 from relay.config.endpoint_entry import EndpointEntry, check_https, check_signature_headers, secrets_in
 from relay.config.entry_types import (
@@ -271,6 +272,10 @@ class ReceiverEntry(FromPreset, EndpointEntry):
     respond_async: WholeSeconds | None = None
     """Time after which it is asked, by `Prefer: respond-async, wait=N`, to respond with a 202 and to answer later;
     default: it is not asked."""
+    batch: Annotated[BatchEntry | None, AfterValidator(check_batch)] = None
+    """Sends several messages in one POST; default: one in each."""
+    rate_limit_unit: Annotated[Literal["posts", "events"], AfterValidator(check_rate_limit_unit)] = "posts"
+    """What `rate_limit` counts: POSTs, or the messages in them."""
     verification: Verification = "none"
     """Handshake that its URL has to pass before anything is sent there."""
     enabled: bool = True

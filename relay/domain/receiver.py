@@ -148,6 +148,20 @@ class Encryption:
     url: str | None = None
 
 
+BatchFormat = Literal["cloudevents", "list"]
+
+
+@dataclass(frozen=True, slots=True)
+class BatchPolicy:
+    """Several messages in one POST: at most `max_events`, and about `max_bytes` of body. `linger`: seconds for which
+    one that is not full waits for more."""
+
+    max_events: int = 100
+    max_bytes: int = 1_048_576
+    linger: float = 0.2
+    format: BatchFormat = "cloudevents"
+
+
 @dataclass(frozen=True, slots=True)
 class CodeClasses:
     """Status codes that this receiver assigns to another class than the default table (`outcome.py`)."""
@@ -253,6 +267,10 @@ class Receiver:
     encrypt: Encryption | None = None
     respond_async: float | None = None
     """Whole seconds after which it is asked to respond with a 202; None: it is not asked."""
+    batch: BatchPolicy | None = None
+    """None: a POST for each message."""
+    rate_limit_unit: Literal["posts", "events"] = "posts"
+    """What `rate_limit` of the endpoint counts."""
     owner: str | None = None
     labels: tuple[tuple[str, str], ...] = ()
     verification: Verification = "none"

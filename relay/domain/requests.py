@@ -10,6 +10,7 @@ from urllib.parse import quote
 
 from msgspec import structs
 
+from relay.domain.batch import CONTENT_TYPES
 from relay.domain.egress import Egress, Tls
 from relay.domain.exchange import Request
 from relay.domain.expression import Variables
@@ -35,6 +36,8 @@ VERIFICATION_TYPE: Final = "relay.verification"
 ORIGIN_HEADER: Final = "webhook-request-origin"
 ANSWER_URL_HEADER: Final = "relay-answer-url"
 PAYLOAD_URL_HEADER: Final = "relay-payload-url"
+BATCH_HEADER: Final = "relay-batch"
+"""How many messages a POST has, if it is a batch."""
 
 # CloudEvents HTTP binding, 3.1.3.2: space, quote, percent and all beyond printable ASCII are percent-encoded
 _ATTRIBUTE_SAFE: Final = VISIBLE.replace('"', "").replace("%", "")
@@ -100,7 +103,7 @@ def post_request(
     if hop.time is not None:
         headers.append(("ce-time", attribute_value(hop.time)))
     if hop.accepted_ms:
-        headers.append(("relay-deadline", str(int(_deadline(hop, receiver)))))
+        headers.append(("relay-deadline", str(int(deadline_of(hop, receiver)))))
     if sequence is not None:
         headers.append(("relay-sequence", str(sequence)))
     if out_of_order:
@@ -108,7 +111,7 @@ def post_request(
     if answer_url is not None:
         headers.append((ANSWER_URL_HEADER, header_value(answer_url)))
     if receiver.respond_async is not None:
-        headers.append(("prefer", f"respond-async, wait={receiver.respond_async:.0f}"))  # RFC 7240
+        headers.append(_prefer(receiver.respond_async))
     if payload_url is not None:
         headers.append((PAYLOAD_URL_HEADER, header_value(payload_url)))
     headers += trace_headers(hop.traceparent, hop.tracestate)
@@ -123,11 +126,31 @@ def post_request(
     return _post(receiver.post, headers, body, user_agent)
 
 
-def _deadline(hop: Hop, receiver: Receiver) -> float:
+def deadline_of(hop: Hop, receiver: Receiver) -> float:
     """Unix seconds."""
     until = hop.accepted_ms / 1000 + receiver.post.retry.max_age
     own = 0.0 if hop.timing is None or hop.generation else hop.timing.deadline
     return min(until, own) if own else until
+
+
+def batch_request(
+    receiver: Receiver, identity: str, events: Sequence[bytes], *, now: float, user_agent: str
+) -> Request:
+    """The POST of a batch. `identity`: its id. `events`: the JSON of each message. Raises as `post_request` does."""
+    content_type = CONTENT_TYPES[receiver.batch.format if receiver.batch is not None else "list"]
+    body = b"[%b]" % b",".join(events)
+    headers = [
+        ("content-type", content_type),
+        *_signed(receiver.post, identity, now, body, content_type),
+        (BATCH_HEADER, str(len(events))),
+    ]
+    if receiver.respond_async is not None:
+        headers.append(_prefer(receiver.respond_async))
+    return _post(receiver.post, headers, body, user_agent)
+
+
+def _prefer(wait_s: float) -> tuple[str, str]:
+    return "prefer", f"respond-async, wait={wait_s:.0f}"  # RFC 7240
 
 
 def _event_of(hop: Hop, identity: str, payload_url: str | None) -> bytes:

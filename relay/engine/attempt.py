@@ -8,6 +8,7 @@ from math import inf
 from typing import Any, Final
 
 from relay.engine.admission import place
+from relay.engine.batch import has_seat, left_out
 from relay.engine.commands import Alone, CallQueue
 from relay.engine.completion import ask_worker, known, resume
 from relay.engine.lane import Lane
@@ -61,13 +62,15 @@ def taken(lane: Lane[W], work: W, _: None, now: float) -> None:
         end = lane.worker.overdue(work)
     except Exception as error:
         raise WorkerFault(work) from error
+    if work.batch is not None:
+        end = left_out(work.batch, work, end)
     if end is not None or work.rules is None:
         advance(work, Event.TAKEN, Phase.RUNNING)
         if end is not None:
             overdue(lane, work, end, now)
         else:
             run(lane, work)
-    elif lane.seats.take(work):
+    elif lane.seats.take(work) if work.batch is None else has_seat(work.batch, lane.seats, work):
         advance(work, Event.TAKEN, Phase.BEGINNING)
         lane.calls.put(CallQueue.BEGIN, work)
     else:
@@ -76,12 +79,19 @@ def taken(lane: Lane[W], work: W, _: None, now: float) -> None:
 
 
 def seated(lane: Lane[W], work: W, _: None, now: float) -> None:
-    """It has waited for its seat, perhaps too long."""
+    """It has waited for its seat, perhaps too long; and so have those that share its request."""
+    for each in (work,) if work.batch is None else tuple(work.batch.seating):
+        _seated(lane, each, now)
+
+
+def _seated(lane: Lane[W], work: W, now: float) -> None:
     lane.seating -= 1
     if lane.stopping:
         lane.seats.leave(work)
         return
     end = ask_worker(work, lane.worker.overdue, work)
+    if work.batch is not None:
+        end = left_out(work.batch, work, end)
     if end is not None:
         advance(work, Event.SEATED, Phase.RUNNING)
         overdue(lane, work, end, now)
@@ -102,7 +112,7 @@ def begin_asks(lane: Lane[W], works: Sequence[W], now: float) -> list[BeginAsk]:
     kind, policy, open_s = lane.worker.kind, lane.policy, now - lane.opened_at
     room = lane.bounds.parked_per_owner if policy.capped else None
     to_retry = room if policy.retries_need_room else None
-    asks = []
+    asks, before = [], None
     for work in works:
         rules, row = work.rules, work.row
         if rules is None or row is None:
@@ -125,8 +135,11 @@ def begin_asks(lane: Lane[W], works: Sequence[W], now: float) -> list[BeginAsk]:
                 queue=work.queue,
                 counted_s=open_s if rules.has_share else 0.0,
                 open_s=open_s,
+                rides=work.batch is not None and work.batch is before,
+                paced=rules.paces_each,
             )
         )
+        before = work.batch
     return asks
 
 

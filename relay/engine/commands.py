@@ -90,6 +90,7 @@ class _Queue(Generic[T]):
 
     limit: int
     weigh: Weigh | None
+    has_batches: bool = False
     waiting: deque[T] = field(default_factory=deque)
     in_flight: list[T] = field(default_factory=list)
     alone: int = 0
@@ -98,6 +99,8 @@ class _Queue(Generic[T]):
         count = min(1 if self.alone else self.limit, len(self.waiting))
         if self.weigh is not None and count > 1:
             count = self._in_a_slice(count, self.weigh)
+        if self.has_batches and 0 < count < len(self.waiting):
+            count = self._with_whole_batch(count)
         self.alone = max(0, self.alone - 1)
         if count == len(self.waiting):
             self.in_flight = list(self.waiting)
@@ -105,6 +108,13 @@ class _Queue(Generic[T]):
         else:
             self.in_flight = [self.waiting.popleft() for _ in range(count)]
         return self.in_flight
+
+    def _with_whole_batch(self, count: int) -> int:
+        """Works that share a request begin in one call."""
+        last = self.waiting[count - 1].batch
+        while last is not None and count < len(self.waiting) and self.waiting[count].batch is last:
+            count += 1
+        return count
 
     def _in_a_slice(self, most: int, weigh: Weigh) -> int:
         weights = list(map(weigh, islice(self.waiting, most)))
@@ -118,7 +128,7 @@ class Commands:
 
     def __init__(self) -> None:
         self._queues: dict[CallQueue, _Queue[Any]] = {
-            ask: _Queue(_LIMITS.get(ask, BATCH), _WEIGHTS.get(ask)) for ask in CallQueue
+            ask: _Queue(_LIMITS.get(ask, BATCH), _WEIGHTS.get(ask), ask is CallQueue.BEGIN) for ask in CallQueue
         }
         self.ready: set[CallQueue] = set()
         """Queues whose next call can be made."""

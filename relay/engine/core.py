@@ -16,6 +16,7 @@ from typing import Any, Final
 
 from relay.domain.errors import RecordTooLarge
 from relay.engine import admission, attempt, completion, intake, parking, settlement
+from relay.engine.batch import waits_first
 from relay.engine.commands import BATCH, STILL_COUNT, CallQueue, Command
 from relay.engine.lane import Lane
 from relay.engine.parked_index import Became, Stored
@@ -156,6 +157,10 @@ def _begun(lane: Lane[W], works: Sequence[W], verdicts: Sequence[Verdict], now: 
     """A bug that one of them triggers is raised after all verdicts are handled: an attempt that has begun, and that a
     broken lane does not release, would be in doubt."""
     lane.begin_s.append(now - lane.asked_at)
+    if lane.order.has_batches:
+        waits, works, verdicts = waits_first(works, verdicts)
+        for work, verdict in waits:
+            HANDLERS[work.phase][E.VERDICT](lane, work, verdict, now)
     waiting: list[tuple[W, Verdict]] = []
     bug: Exception | None = None
     for work, verdict in zip(works, verdicts, strict=True):
@@ -299,7 +304,7 @@ def _start(lane: Lane[W], now: float) -> None:
         works += lane.order.take_over(partial(admission.is_over, lane), SHARE - len(works))
     for work in works:
         HANDLERS[work.phase][E.TAKEN](lane, work, None, now)
-    lane.has_more = lane.has_more or len(works) == SHARE
+    lane.has_more = lane.has_more or len(works) >= SHARE
 
 
 # --- end --------------------------------------------------------------------------------------------------------

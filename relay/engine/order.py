@@ -1,14 +1,17 @@
-"""Order of a lane: which works may start now (order per key, caps per endpoint, waits), which records are of one
-delivery, and which offset to commit. Pure; times are monotonic seconds."""
+"""Order of a lane: which works may start now (order per key, caps per endpoint, waits), and which records are of one
+delivery. Pure; times are monotonic seconds."""
 
 import heapq
 from collections import Counter, deque
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from itertools import count, islice
+from math import inf
 from typing import Generic
 
-from relay.engine.work import W, WaitFor
+from relay.domain.receiver import BatchPolicy
+from relay.engine.batch import Filling, filled
+from relay.engine.work import Batch, W, WaitFor
 
 NO_TICKET = -1
 LOOK_S = 10.0
@@ -25,13 +28,18 @@ class Gate(Generic[W]):
     closed_for: WaitFor = "rate"
     looked_at: float = 0.0
     ready: deque[tuple[int, W]] = field(default_factory=deque)
+    filling: Filling | None = None
+    """The next batch, once it may go."""
+    lingers_until: float = inf
+    """When the next batch goes although it is not full."""
 
 
 class Order(Generic[W]):
     """Works wait here, and leave when they start; the head of an order key blocks the others of its key.
 
     A work is added once, taken, and then either held (it waits again, still at the head of its key) or finished. Each
-    wait has a ticket of its own: an entry whose ticket is not the work's is one that was withdrawn.
+    wait has a ticket of its own: an entry whose ticket is not the work's is one that was withdrawn. Only those that
+    share a request with the head of their key are taken with it; held ones of them wait behind it again.
     """
 
     def __init__(self) -> None:
@@ -47,6 +55,8 @@ class Order(Generic[W]):
         self._tickets = count()
         self.waiting = 0
         """Works that were added or held and not taken."""
+        self.has_batches = False
+        """Works were taken that share a request."""
 
     def add(self, work: W, now: float) -> None:
         """Put `work` behind all earlier ones of its order key."""
@@ -67,9 +77,11 @@ class Order(Generic[W]):
         while self.open and len(taken) < limit:
             for gate in list(self.open.values()):
                 work = self._next(gate, now)
-                if work is not None:
+                if gate.filling is not None:
+                    taken += self._take_batch(gate, gate.filling)
+                elif work is not None:
                     taken.append(work)
-                if len(taken) == limit:
+                if len(taken) >= limit:
                     break
         return taken
 
@@ -94,7 +106,8 @@ class Order(Generic[W]):
         work.due = due
         self._leave_gate(work)
         self.waiting += 1
-        self._wait(work, now, first=True)
+        if work.queue is None or self._keys[work.queue][0] is work:
+            self._wait(work, now, first=True)
 
     def close(self, key: str, until: float, why: WaitFor = "rate") -> None:
         """Nothing starts towards this endpoint before `until`."""
@@ -115,12 +128,12 @@ class Order(Generic[W]):
         """A taken work has ended: the next of its order key may start."""
         self._leave_gate(work)
         if work.queue is not None:
-            self._advance(work.queue, now)
+            self._advance(work.queue, work, now)
 
     def step_aside(self, work: W, now: float) -> None:
         """A head that is in flight leaves its order key, and stays in flight: the next of the key may start."""
         if work.queue is not None:
-            self._advance(work.queue, now)
+            self._advance(work.queue, work, now)
             work.queue = None
 
     def behind(self, work: W) -> int:
@@ -128,8 +141,8 @@ class Order(Generic[W]):
         return 0 if work.queue is None else len(self._keys.get(work.queue, (work,))) - 1
 
     def withdraw(self, work: W) -> list[W]:
-        """Take out the whole order key of a waiting head, in order; the head first. Nothing of it is in flight."""
-        line = [work] if work.queue is None else list(self._keys.pop(work.queue))
+        """Take out the order key of a waiting head, in order; the head first. Those that are in flight stay."""
+        line = [work] if work.queue is None else self._withdrawn(work.queue)
         work.ticket = NO_TICKET
         self.waiting -= len(line)
         return line
@@ -139,9 +152,16 @@ class Order(Generic[W]):
         self._leave_gate(work)
         if work.queue is None:
             return []
-        line = list(self._keys.pop(work.queue))[1:]
+        line = [each for each in self._withdrawn(work.queue) if each is not work]
         self.waiting -= len(line)
         return line
+
+    def _withdrawn(self, key: bytes) -> list[W]:
+        """All of an order key that are not in flight. The others are of the batch of its former head."""
+        line = self._keys.pop(key)
+        if any(work.taken for work in line):
+            self._keys[key] = deque(work for work in line if work.taken)
+        return [work for work in line if not work.taken]
 
     def withdraw_longest(self, enough: int) -> list[W]:
         """Take out works that wait behind heads in flight, and were not parked before, in order per key: the longest
@@ -153,8 +173,8 @@ class Order(Generic[W]):
             if len(out) >= enough:
                 break
             head, *followers = self._keys[key]
-            out += [work for work in followers if work.parked_at is None]
-            self._keys[key] = deque((head, *(work for work in followers if work.parked_at is not None)))
+            out += [work for work in followers if work.parked_at is None and not work.taken]
+            self._keys[key] = deque((head, *(work for work in followers if work.parked_at is not None or work.taken)))
         self.waiting -= len(out)
         return out
 
@@ -249,7 +269,11 @@ class Order(Generic[W]):
             ready.popleft()  # it was withdrawn
         if ready and gate.closed_until <= now:
             work = ready[0][1]
-            if work.rules is None or gate.in_flight < work.rules.max_in_flight:
+            rules = work.rules
+            if rules is None or (
+                gate.in_flight < rules.max_in_flight
+                and (rules.batch is None or self._has_batch(gate, rules.batch, now))
+            ):
                 ready.popleft()
                 if not ready:
                     del self.open[gate.key]
@@ -265,8 +289,35 @@ class Order(Generic[W]):
         gate.in_flight += 1
         self.waiting -= 1
 
+    def _has_batch(self, gate: Gate[W], policy: BatchPolicy, now: float) -> bool:
+        """Whether the next batch may go; otherwise `timed` has the time until which it waits for more."""
+        gate.filling = filled(policy, gate.ready, self._keys, now)
+        if gate.filling.may_go or now >= gate.lingers_until:
+            gate.lingers_until = inf
+        elif gate.lingers_until == inf:
+            gate.lingers_until = now + policy.linger
+            heapq.heappush(self.timed, (gate.lingers_until, next(self._tickets), gate))
+        if gate.lingers_until < inf:
+            gate.filling = None
+        return gate.filling is not None
+
+    def _take_batch(self, gate: Gate[W], filling: Filling) -> list[W]:
+        """Its first work was taken; the others go with it, and take no place of their own."""
+        gate.filling, self.has_batches = None, True
+        works = filling.works
+        batch = Batch(len(works))
+        for work in works:
+            work.batch, work.ticket, work.taken = batch, NO_TICKET, True
+        self.waiting -= len(works) - 1
+        return works
+
     def _leave_gate(self, work: W) -> None:
         work.taken = False
+        if (batch := work.batch) is not None:
+            work.batch = None
+            batch.in_flight -= 1
+            if batch.in_flight:
+                return
         gate = self._gates[work.gate]
         gate.in_flight -= 1
         if gate.ready:
@@ -279,13 +330,17 @@ class Order(Generic[W]):
         if not (gate.ready or gate.in_flight or gate.closed_until) and self._gates.get(gate.key) is gate:
             del self._gates[gate.key]
 
-    def _advance(self, key: bytes, now: float) -> None:
+    def _advance(self, key: bytes, work: W, now: float) -> None:
+        """`work` has left its order key."""
         line = self._keys[key]
+        if line[0] is not work:
+            line.remove(work)
+            return
         line.popleft()
-        if line:
-            self._wait(line[0], now)
-        else:
+        if not line:
             del self._keys[key]
+        elif not line[0].taken:
+            self._wait(line[0], now)
 
 
 def _cap(work: W) -> int:
@@ -326,36 +381,3 @@ class Twins(Generic[W]):
         if identity is None or identity not in self._here or self._here[identity][0] is not work:
             return []
         return self._here.pop(identity)[1]
-
-
-class Watermark:
-    """The offset to commit, given the finished records. Offsets are added in growing order; gaps are allowed."""
-
-    def __init__(self) -> None:
-        self.unfinished: dict[int, int] = {}
-        """Offsets with the sizes of their records, in the order of the offsets."""
-        self.seen_next: int | None = None
-        """The offset after the newest record."""
-
-    def add(self, offset: int, size: int = 0) -> None:
-        self.unfinished[offset] = size
-        self.seen_next = offset + 1
-
-    def done(self, offset: int) -> int:
-        """Returns its size. Raises KeyError if `offset` is not unfinished: a record is finished exactly once."""
-        return self.unfinished.pop(offset)
-
-    @property
-    def head(self) -> int | None:
-        """The lowest unfinished offset."""
-        return next(iter(self.unfinished), None)
-
-    @property
-    def next_offset(self) -> int | None:
-        """The offset to commit: every record before it is finished. None before the first record."""
-        return next(iter(self.unfinished), self.seen_next)
-
-    @property
-    def span(self) -> int:
-        """Offsets between the watermark and the newest record."""
-        return 0 if self.seen_next is None else self.seen_next - next(iter(self.unfinished), self.seen_next)

@@ -47,7 +47,11 @@ def add(lane: Lane[W], work: W, event: Event, now: float) -> None:
 
 def again(lane: Lane[W], work: W, event: Event, due: float, now: float) -> None:
     """Begin again at `due`, as nothing was learned about the work. It keeps its turn."""
-    if not lane.left:
+    if lane.left:
+        return
+    if work.batch is not None and work.queue in work.batch.parked:
+        leave_line(lane, work, event, park, now)
+    else:
         advance(work, event, Phase.WAITING)
         lane.order.hold(work, due, now)
 
@@ -66,7 +70,12 @@ def later(lane: Lane[W], work: W, event: Event, decision: Later, now: float) -> 
     if not work.out_of_order and patience_left_s(work, now) <= 0:
         work.out_of_order = True
         lane.order.step_aside(work, now)
-    if decision.park or is_to_be_parked(lane, decision.due_in_s) or (work.parked_at is not None and lane.policy.parks):
+    if (
+        decision.park
+        or is_to_be_parked(lane, decision.due_in_s)
+        or (work.parked_at is not None and lane.policy.parks)
+        or (work.batch is not None and work.queue in work.batch.parked)
+    ):
         leave_line(lane, work, event, park, now)
     else:
         advance(work, event, Phase.WAITING)
@@ -76,6 +85,8 @@ def later(lane: Lane[W], work: W, event: Event, decision: Later, now: float) -> 
 
 def leave_line(lane: Lane[W], work: W, event: Event, go: Go[W], now: float) -> None:
     """A head that was in flight waits elsewhere; the works behind it in its order key follow it, in order."""
+    if work.batch is not None and work.queue is not None:
+        work.batch.parked.add(work.queue)
     followers = lane.order.withdraw_followers(work)
     go(lane, work, event, now)
     for each in followers:

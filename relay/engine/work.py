@@ -1,7 +1,7 @@
 """The port to workers: they read records into works, and their step decides on each."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import KW_ONLY, dataclass
+from dataclasses import KW_ONLY, dataclass, field
 from enum import Enum
 from math import inf
 from typing import Any, Final, Generic, Literal, Protocol, TypeVar
@@ -11,6 +11,7 @@ from msgspec import Struct
 from relay.domain.identity import DeliveryId
 from relay.domain.outcome import Ruling
 from relay.domain.reasons import REASON_CODES
+from relay.domain.receiver import BatchPolicy
 from relay.engine.phases import Phase
 from relay.log.port import Coordinate, NewRecord, Record
 from relay.state.attempts import CallKind, Change, Limits
@@ -104,6 +105,10 @@ class GateRules:
     """The endpoint has no status endpoint, and an attempt in doubt must not be sent again."""
     patience_s: float = inf
     """After failing for so long, a head steps aside: others of its order key need not wait for it."""
+    batch: BatchPolicy | None = None
+    """Works share their requests; None: each has its own."""
+    paces_each: bool = False
+    """The works of a shared request take a slot of the rate each."""
 
 
 WaitFor = Literal[
@@ -127,6 +132,21 @@ WaitFor = Literal[
 `backlog`: room for its answer or its retry. `max_in_flight`: the end of another request to its endpoint.
 `own_shortage`: a resource of this process. `configuration`: this process cannot use its endpoint's settings.
 `seat`: the end of another request of the process. `turn`: nothing."""
+
+
+@dataclass(slots=True, eq=False)
+class Batch:
+    """Works that share a request (`relay/engine/batch.py`). `in_flight`: how many of them are; together they count as
+    one. `first`: the first that may begin, or that cannot. `seated`: whether they have a seat in the process; None
+    before one needs it. `seating`: those that wait for it. `stopped`: order keys of which nothing more goes along;
+    `parked`: of which one was parked, so that later ones must not be sent again before it."""
+
+    in_flight: int
+    first: "Work | None" = None
+    seated: bool | None = None
+    seating: "list[Work]" = field(default_factory=list)
+    stopped: set[bytes] = field(default_factory=set)
+    parked: set[bytes] = field(default_factory=set)
 
 
 @dataclass(slots=True, eq=False, repr=False)
@@ -187,6 +207,12 @@ class Work:
     """Its row was not looked up: the first begin does that, too."""
     taken: bool = False
     """It was taken from the lane's order, and is in flight."""
+    batch: Batch | None = None
+    """While it is taken: that with which it shares its request."""
+    batch_limit: int = 0
+    """Most works in its next batch; 0 for no limit of its own."""
+    shares: bool = True
+    """Whether it may share a request."""
     phase: Phase = Phase.READ
     end: Done | Dead | None = None
     """Its end, once that is known; known from the beginning if it has broken its lane too often."""
@@ -212,6 +238,11 @@ class Work:
     def delivery(self) -> DeliveryId | None:
         """Its delivery, for display; None if it is not about a single one."""
         return None
+
+    @property
+    def post_bytes(self) -> int:
+        """Bytes that it adds to a shared request."""
+        return len(self.record.value or b"")
 
 
 def is_awaited(work: Work, end: Done | Dead) -> bool:

@@ -20,6 +20,7 @@ from relay.domain.jwe import MEDIA_TYPE, decrypt, private_keys
 from relay.domain.requests import PAYLOAD_URL_HEADER
 from relay.domain.signing import verify_standard
 from relay.sink.arrival import CallbackSent, Poll, ReceivedPost, arrival_of
+from relay.sink.batch import WHOLE, arrivals_in, is_batch, listed, verdicts
 from relay.sink.behaviour import Behaviour, Knobs, Mode, SinkJob, is_processed, new_job, reaction
 from relay.sink.control import add_control
 from relay.sink.handshakes import consent, is_verification, signed_answer
@@ -139,8 +140,10 @@ class Sink:
             return self._handshaken(
                 "hmac", _json(400, b'{"error": "no nonce"}') if answer is None else _json(200, answer)
             )
-        self.posts += 1
         behaviour = self.behaviour
+        if is_batch(request.headers):
+            return await self._post_batch(request, body, behaviour)
+        self.posts += 1
         met = reaction(behaviour, nth=self.posts, chance=self._chance())
         arrival = arrival_of(request, body, met, _status(behaviour, met), self._verified(request, body))
         arrival = replace(arrival, payload=await self._payload(arrival))
@@ -151,6 +154,31 @@ class Sink:
             self._on_arrival(arrival)
         await self._pause(behaviour.delay_s)
         return await self._react(request, behaviour, arrival)
+
+    async def _post_batch(self, request: web.Request, body: bytes, behaviour: Behaviour) -> web.StreamResponse:
+        """One response for all messages, or with `verdicts` a list with a status of each."""
+        met = reaction(behaviour, nth=self.posts + 1, chance=0.0 if behaviour.verdicts else self._chance())
+        whole = arrival_of(request, body, met, _status(behaviour, met), self._verified(request, body))
+        try:
+            arrivals = arrivals_in(whole)
+        except (ValueError, KeyError, TypeError):
+            return _json(400, b'{"error": "no batch"}')
+        each = behaviour.verdicts and behaviour.mode not in WHOLE
+        if each:
+            arrivals = verdicts(behaviour, arrivals, before=self.posts, chance=self._chance)
+        self.posts += len(arrivals) if each else 1
+        for arrival in arrivals:
+            if is_processed(behaviour, arrival.met):
+                self._process(behaviour, arrival)
+            self._records.note(self.received, arrival)
+            if self._on_arrival is not None:
+                self._on_arrival(arrival)
+        await self._pause(behaviour.delay_s)
+        if not each:
+            return await self._react(request, behaviour, arrivals[0] if len(arrivals) == 1 else whole)
+        jobs = {key: self._jobs[key] for key in map(_job_key, arrivals) if key in self._jobs}
+        states = {key: job.document("pending" if job.polls_left else "success") for key, job in jobs.items()}
+        return _json(207, listed(arrivals, states))
 
     def _verified(self, request: web.Request, body: bytes) -> bool | None:
         if not self._secrets:
@@ -189,6 +217,8 @@ class Sink:
 
     async def _react(self, request: web.Request, behaviour: Behaviour, arrival: ReceivedPost) -> web.StreamResponse:
         match arrival.met:
+            case "answer" | "later" if _job_key(arrival) not in self._jobs:  # a batch
+                return _json(_status(behaviour, arrival.met) or 200, b'{"state": "received"}', _retry_after(behaviour))
             case "answer":
                 return await _answer(request, behaviour, self._jobs[_job_key(arrival)])
             case "ok":

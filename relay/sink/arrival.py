@@ -17,7 +17,8 @@ class ReceivedPost:
 
     `verified`: whether the signature was valid; None without a secret. `met`: the reaction to it. `status`: of the
     response; None for `hang` and `reset`. `headers` have lower-case names. `payload`: the body decrypted, or fetched
-    from `relay-payload-url`; None if the sink did neither.
+    from `relay-payload-url`; None if the sink did neither. `batch`: the id of the batch that it arrived in, of which
+    `headers` are.
     """
 
     webhook_id: str
@@ -34,6 +35,7 @@ class ReceivedPost:
     status: int | None
     t_monotonic: float
     payload: bytes | None = field(default=None, repr=False)
+    batch: str | None = None
 
 
 class Poll(NamedTuple):

@@ -28,6 +28,7 @@ class Knobs(TypedDict, total=False):
     answer_size: int
     truncate: bool
     handshakes: bool
+    verdicts: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +46,7 @@ class Behaviour:
     `process_before_fail`: messages count as processed, and the status endpoint knows them, even if the POST ended in
     `fail`, `hang` or `reset`. `answer_size`: pad answers to this many bytes. `truncate`: announce a longer answer than
     is sent, then close. `handshakes`: answer verification handshakes: echo a challenge, sign nonces (with a secret),
-    consent to an OPTIONS.
+    consent to an OPTIONS. `verdicts`: a batch gets a list with a status for each message, each of which fails as above.
     """
 
     mode: Mode = "answer"
@@ -62,6 +63,7 @@ class Behaviour:
     answer_size: int = 0
     truncate: bool = False
     handshakes: bool = True
+    verdicts: bool = False
 
 
 def reaction(behaviour: Behaviour, *, nth: int, chance: float) -> Mode:

@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 
-from relay.state.attempts import CallKind, Change, Go, Wait
+from relay.state.attempts import CallKind, Change, Go, Have, Wait
 from relay.state.port import Lane
 from relay.state.replies import answered, of
 from tests.contract.state_contract import ANSWER, LANE, LIMITS, Rig, ask, begun, outcome, row
@@ -53,6 +53,52 @@ class InFlightContract:
         assert await self.begin_some(rig, 1, 2, 3, limits=paced) == [GO, Go(1, 0.25), FULL]
         await self.settle_some(rig, 1)
         assert await self.begin_some(rig, 3, limits=paced) == [Go(1, 0.5)]
+
+    async def begin_together(self, rig: Rig, *numbers: int, **changes: object) -> list[object]:
+        asks = [
+            ask(row(number), b"t-%d" % number, **{"limits": TWO, "rides": number != numbers[0]} | changes)
+            for number in numbers
+        ]
+        return list(await answered(rig.state.begin(of(LANE, asks))))
+
+    async def test_deliveries_of_one_request_take_one_place(self, rig: Rig) -> None:
+        assert await self.begin_together(rig, 1, 2, 3) == [GO] * 3
+        assert await self.begin_together(rig, 4, 5, 6, unseen=True) == [GO] * 3
+        assert await self.begin_together(rig, 7, 8) == [FULL] * 2
+        await self.settle_some(rig, 2, 3)
+        assert await self.begin_together(rig, 7, 8) == [FULL] * 2
+        await self.settle_some(rig, 1)
+        assert await self.begin_together(rig, 7, 8) == [GO] * 2
+
+    async def test_the_place_is_of_the_first_that_has_begun(self, rig: Rig) -> None:
+        await begun(rig.state, row(1), b"t-1")
+        await self.settle_some(rig, 1)
+        first, *others = await self.begin_together(rig, 1, 2, 3)
+        assert isinstance(first, Have)
+        assert others == [GO] * 2
+        assert await self.begin_some(rig, 4, 5) == [GO, FULL]
+
+    async def test_a_request_takes_one_slot_of_the_rate_or_one_for_each(self, rig: Rig) -> None:
+        paced = replace(LIMITS, interval_s=0.25)
+        assert await self.begin_together(rig, 1, 2, 3, limits=paced) == [GO] * 3
+        assert await self.begin_together(rig, 4, 5, limits=paced, paced=True) == [Go(1, 0.25)] * 2
+        assert await self.begin_together(rig, 6, limits=paced) == [Go(1, 0.75)]
+        assert await self.begin_together(rig, 7, limits=replace(LIMITS, interval_s=9)) == [Go(1, 1.0)]
+        assert await self.begin_together(rig, 8, 9, limits=paced) == [Wait(9.0, "rate")] * 2
+
+    async def test_none_begins_if_one_before_it_of_its_order_key_has_not(self, rig: Rig) -> None:
+        await begun(rig.state, row(2), b"t-2")
+        await self.settle_some(rig, 2)
+        asks = [
+            ask(row(1), b"t-1", queue=b"a" * 12),
+            ask(row(2), b"t-2", queue=b"b" * 12, rides=True),
+            ask(row(3), b"t-3", queue=b"b" * 12, rides=True),
+            ask(row(4), b"t-4", queue=b"a" * 12, rides=True),
+        ]
+        first, had, behind, last = await answered(rig.state.begin(of(LANE, asks)))
+        assert (first, last) == (GO, GO)
+        assert isinstance(had, Have)
+        assert behind == Wait(0.0, "settling")
 
     async def test_a_lost_reply_takes_no_second_place(self, rig: Rig) -> None:
         assert await self.begin_some(rig, 1) == [GO]

@@ -36,6 +36,8 @@ class Beginning:
     parked: Callable[[str], Counts]
     undecided: set[bytes] = field(default_factory=set)
     """Order keys of what was asked for earlier in the call, and not begun."""
+    paid: list[float] = field(default_factory=list)
+    """The slot of the request that the next ask may share; empty before anything of it has begun."""
 
     def verdict(self, ask: BeginAsk) -> Verdict:
         verdict = self._verdict(ask)
@@ -44,6 +46,10 @@ class Beginning:
         return verdict
 
     def _verdict(self, ask: BeginAsk) -> Verdict:
+        if not ask.rides:
+            self.paid.clear()
+        elif ask.queue in self.undecided:
+            return Wait(0.0, "settling")
         row = self.rows.load(ask.row.digest, self.now)
         if ask.unseen and (found := self._looked_up(ask, row)) is not None:
             return LookedUp(found)
@@ -74,6 +80,7 @@ class Beginning:
         if row.stage >= Stage.ACCEPTED:
             return self._have(ask, row)
         if row.token == ask.token:
+            self.paid[:] = [row.slot]
             return Go(row.attempts, max(0.0, row.slot - self.now))
         if ask.token in row.settled:
             return Wait(0.0, "settling")
@@ -85,6 +92,10 @@ class Beginning:
         hindrance = endpoint.hindrance(self.now, ask.token, ask.limits, ask.open_s) or self._crowded(ask, row)
         if hindrance is not None:
             return hindrance
+        if self.paid:
+            if ask.paced:
+                endpoint.slot += ask.limits.interval_s
+            return self._begun(ask, row, self.paid[0])
         slot = max(self.now, endpoint.slot or self._first_slot(ask)) if ask.limits.interval_s > 0 else self.now
         if slot - self.now > AHEAD_S:
             return Wait(slot - self.now - AHEAD_S, "rate")
@@ -94,6 +105,10 @@ class Beginning:
         if not endpoint.take_place(self.now, self.lane, ask.token, ask.limits):
             return Wait(FULL_WAIT_S, "max_in_flight")
         _reserve(endpoint, slot, self.now, ask)
+        self.paid.append(slot)
+        return self._begun(ask, row, slot)
+
+    def _begun(self, ask: BeginAsk, row: StoredRow, slot: float) -> Go:
         if ask.room is not None:
             self.rows.room(ask.row.owner).add(ask.row.digest)
         return self._go(ask, row, slot)

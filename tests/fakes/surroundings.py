@@ -10,6 +10,7 @@ from urllib.parse import unquote, urlsplit
 from relay.delivery.port import Transport
 from relay.domain.exchange import Exchange, NoResponse, Request, Response
 from relay.domain.requests import PING_TYPE
+from tests.fakes.batches import answered_each, is_batch, messages_in
 
 REFUSED = NoResponse("refused", "nobody listens", sent=False)
 
@@ -30,6 +31,10 @@ class Surroundings(Transport):
     """Status GETs by message id, also those about messages that never arrived."""
     lose_response: frozenset[int] = frozenset()
     down: set[str] = field(default_factory=set)
+    one_for_all: set[str] = field(default_factory=set)
+    """Paths of receivers that have one response for all messages of a batch."""
+    batches: list[list[str]] = field(default_factory=list)
+    """Message ids of each batch that was sent, also of those that were refused."""
     unsent: dict[str, NoResponse] = field(default_factory=dict)
     """By path, or `*` for all: what keeps requests from being made, pings and GETs included."""
     troubles: dict[str, Sequence[Exchange | Exception]] = field(default_factory=dict)
@@ -84,9 +89,30 @@ class Surroundings(Transport):
             if path.split("/")[1] in self.down:
                 self.tried[dict(request.headers).get("ce-id", "")] += 1
                 return REFUSED
-            return self._get(path) if request.method == "GET" else await self._post(path, request)
+            if request.method == "GET":
+                return self._get(path)
+            if is_batch(request):
+                self.batches.append([dict(one.headers)["ce-id"] for one in messages_in(request)])
+                return await self._batch(path, request)
+            return await self._post(path, request)
         finally:
             self.under_way[path] -= 1
+
+    async def _batch(self, path: str, request: Request) -> Exchange:
+        """A batch with a message that is in trouble is refused as a whole where one response is for all."""
+        one_for_all = path in self.one_for_all
+        for one in messages_in(request):
+            message = dict(one.headers)["ce-id"]
+            trouble = next(iter(self.troubles.get(message, ())), None)
+            if one_for_all or (isinstance(trouble, NoResponse) and not trouble.sent):
+                refusal = self._refusal(path, message)
+                if refusal is not None:
+                    return refusal
+        if one_for_all:
+            for one in messages_in(request):
+                self.posts.append((path, dict(one.headers), one.body))
+            return Response(204, {}, b"")
+        return await answered_each(request, lambda one: self._post(path, one))
 
     def _get(self, path: str) -> Response:
         _, where, message = path.split("/", 2)

@@ -223,6 +223,8 @@ def pack_begin(ask: BeginAsk, limits_index: int) -> bytes:
         + 8 * (recorded is not None)
         + 16 * ask.unseen
         + 32 * (offset is not None)
+        + 64 * ask.rides
+        + 128 * ask.paced
     )
     packed = _BEGIN(flags, ask.generation, ask.attempts, limits_index, len(queue), len(ask.token)) + ask.token + queue
     for number in (resolved, recorded, offset):

@@ -3,11 +3,12 @@
 -- limit of deliveries that wait for an answer or -1, for a retry or -1, limit in flight or -1, how long (ms) the lane has
 -- counted its own, and has been open}, ...}, row digests, asks}, the last two concatenated; an ask: flags, generation,
 -- attempts, index into limits, lengths of the order key's digest (0: none) and of the token, the token, the digest, with
--- RESOLVED the doubt, with AT_MOST_ONCE when it was recorded (ms), with AT its offset. Reply: verdicts: the number of the
+-- RESOLVED the doubt, with AT_MOST_ONCE when it was recorded (ms), with AT its offset; RIDES: it shares the request of
+-- the ask before it, PACED: with a slot of its own. Reply: verdicts: the number of the
 -- attempt if it may start at once, or {code, number, number, row}.
 local ASK, NUMBER = '>BI8I8I2BI2', '>I8'
 local GO, WAIT, AMBIGUOUS, HAVE, STALE, PING, LOOKED_UP = 1, 2, 3, 4, 5, 6, 7
-local POLL, RESOLVED, ASK_FIRST, AT_MOST_ONCE, UNSEEN, AT = 1, 2, 4, 8, 16, 32
+local POLL, RESOLVED, ASK_FIRST, AT_MOST_ONCE, UNSEEN, AT, RIDES, PACED = 1, 2, 4, 8, 16, 32, 64, 128
 local IN_FLIGHT = 1000 -- more than any lane has in flight: with this much free and nothing waiting, no POSTs need be counted
 
 -- Whether rows of this tag may be missing.
@@ -36,7 +37,7 @@ local function usual(lane, limits, list, asks)
     return nil
   end
   local owner, _, _, probe_ms, _, room, room_to_retry, most, counted_ms = unpack(limits[1])
-  if most >= 0 and (unknown_in_flight(probe_ms, counted_ms) > 0 or #places / PLACE + #list / 12 > most) then
+  if most >= 0 and unknown_in_flight(probe_ms, counted_ms) > 0 then
     return nil
   end
   local counted = false
@@ -54,15 +55,20 @@ local function usual(lane, limits, list, asks)
   local verdicts, fields, names, at, unseen = {}, {}, {}, 1, false
   for i, digest in ipairs(digests) do
     local flags, generation, attempts, _, queue_size, token_size, from = struct.unpack(ASK, asks, at)
+    local riding = flags >= RIDES
+    flags = riding and flags - RIDES or flags
     if flags ~= 0 and flags ~= UNSEEN or generation > 65535 or attempts > 254 then
       return nil
     end
     unseen, at = unseen or flags == UNSEEN, from + token_size + queue_size
     verdicts[i] = attempts + 1
     local token = string.sub(asks, from, from + token_size - 1)
-    names[i] = name_of(token)
+    names[#names + 1] = not riding and name_of(token) or nil
     fields[2 * i - 1] = digest
     fields[2 * i] = struct.pack(FIRST_SENDING, SENDING, attempts + 1, generation, now, now_us - now * 1000) .. token
+  end
+  if most >= 0 and #places / PLACE + #names > most then
+    return nil
   end
   if unseen and (may_lack_rows() or call('EXISTS', P .. 'ref:' .. lane, P .. 'i') > 0) then
     return nil
@@ -224,6 +230,7 @@ local function general()
       return have(ask, row)
     end
     if row.k == token then
+      ask.request.slot = row.w
       return go(row.a, math.max(0, row.w - now_us))
     end
     if was_settled(row, token) then
@@ -234,21 +241,27 @@ local function general()
     if verdict then
       return verdict
     end
-    local slot, interval_us = now_us, ask.limits[2]
-    if interval_us > 0 then
+    local slot, interval_us, paid = now_us, ask.limits[2], ask.request.slot
+    if paid then
+      slot = paid
+    elseif interval_us > 0 then
       slot = math.max(now_us, e.n or first_slot_after_loss(interval_us))
       if slot - now_us > AHEAD_US then
         return { WAIT, math.ceil((slot - now_us - AHEAD_US) / 1000), RATE }
       end
     end
-    local left = take_place(ask, e)
+    local left = paid and 0 or take_place(ask, e)
     if left > 0 then
       return { WAIT, left, MAX_IN_FLIGHT }
     end
-    if interval_us > 0 then
+    if interval_us > 0 and not paid then
       e.n = slot + interval_us
       touch(owner)
+    elseif interval_us > 0 and has(ask.flags, PACED) then
+      e.n = e.n + interval_us
+      touch(owner)
     end
+    ask.request.slot = slot
     if e.o then
       take_probe(ask, e)
     end
@@ -297,6 +310,9 @@ local function general()
 
   local function verdict_of(ask, undecided)
     local row = load_row(ask.digest)
+    if has(ask.flags, RIDES) and undecided[ask.queue] then
+      return { WAIT, 0, SETTLING }
+    end
     local verdict = has(ask.flags, UNSEEN) and looked_up(ask, row, undecided)
     if verdict then
       return verdict
@@ -311,11 +327,13 @@ local function general()
   end
 
   return function(lane, limits, list, asks)
-    local verdicts, undecided, at = {}, {}, 1
+    local verdicts, undecided, request, at = {}, {}, {}, 1
     for i, digest in ipairs(want_rows(list)) do
       local ask
       ask, at = read_ask(asks, at)
       ask.lane, ask.digest, ask.limits = lane, digest, limits[ask.index]
+      request = has(ask.flags, RIDES) and request or {}
+      ask.request = request
       local verdict = verdict_of(ask, undecided)
       if ask.queue ~= '' and type(verdict) == 'table' and verdict[1] ~= GO then
         undecided[ask.queue] = true

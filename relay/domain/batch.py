@@ -1,0 +1,199 @@
+"""Batches of messages in one POST: its body, and what its response says about each message."""
+
+import re
+from base64 import b32encode, b64encode
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+from hashlib import sha256
+from typing import Any, Final
+
+import msgspec
+from msgspec import Struct
+
+from relay.domain.exchange import Response
+from relay.domain.hop import Hop
+from relay.domain.identity import webhook_id
+from relay.domain.receiver import BatchFormat
+
+CONTENT_TYPES: Final[Mapping[BatchFormat, str]] = {
+    "cloudevents": "application/cloudevents-batch+json",
+    "list": "application/json",
+}
+UNTYPED: Final = "relay.message"
+"""The type of a CloudEvent whose message has none: the format requires one."""
+ENVELOPE_BYTES: Final = 512
+"""About what an event adds to the body, beside its payload and ids."""
+_TIME: Final = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d{1,9})?(Z|[+-]\d\d:\d\d)", re.IGNORECASE)
+_encode: Final = msgspec.json.Encoder().encode
+_decode: Final = msgspec.json.Decoder().decode
+
+
+class BatchEvent(Struct, frozen=True):
+    """A message in a batch. `attempt`: 1-based. `sequence`: None if order does not matter. `deadline`: Unix seconds,
+    None if not known."""
+
+    hop: Hop
+    payload: bytes
+    attempt: int
+    sequence: int | None
+    out_of_order: bool
+    deadline: int | None
+    answer_url: str | None
+
+
+def batch_id(token: bytes) -> str:
+    """The `webhook-id` of a batch. `token`: of the attempt of its first message."""
+    return f"batch_{b32encode(sha256(b'batch' + token).digest()).decode().lower()[:26]}"
+
+
+def about_bytes(hop: Hop, payload: bytes) -> int:
+    """About how many bytes of body a message takes."""
+    size = len(payload) if _is_json(hop.content_type) else len(payload) * 4 // 3
+    return size + len(hop.delivery.source_id) + len(hop.delivery.message_id) + ENVELOPE_BYTES
+
+
+def encoded_event(event: BatchEvent, form: BatchFormat) -> bytes:
+    """The JSON of one message. A payload that is JSON stands in it as it is; any other one as base64."""
+    return _encode(_cloud_event(event) if form == "cloudevents" else _list_item(event))
+
+
+def _cloud_event(event: BatchEvent) -> dict[str, Any]:
+    hop, (_, source_id, message_id) = event.hop, event.hop.delivery
+    shown: dict[str, Any] = {
+        "specversion": "1.0",
+        "id": message_id,
+        "source": source_id,
+        "type": hop.event_type or UNTYPED,
+        "datacontenttype": hop.content_type or "application/json",
+        "webhookid": webhook_id(source_id, message_id),
+        "relayattempt": event.attempt,
+        "relaygeneration": hop.generation,
+    }
+    if hop.time is not None and _is_time(hop.time):
+        shown["time"] = hop.time
+    if event.sequence is not None:
+        shown["relaysequence"] = str(event.sequence)  # an integer of CloudEvents has 32 bits
+    if event.deadline is not None:
+        shown["relaydeadline"] = str(event.deadline)
+    if event.answer_url is not None:
+        shown["relayanswerurl"] = event.answer_url
+    if event.out_of_order:
+        shown["relayoutoforder"] = True
+    if hop.traceparent:
+        shown["traceparent"] = hop.traceparent
+    return {**shown, **_payload(event, "data", "data_base64")}
+
+
+def _list_item(event: BatchEvent) -> dict[str, Any]:
+    hop, (_, source_id, message_id) = event.hop, event.hop.delivery
+    shown = {
+        "sequence": event.sequence,
+        "type": hop.event_type,
+        "id": message_id,
+        "source": source_id,
+        "time": hop.time,
+        "content_type": hop.content_type or "application/json",
+        "webhook_id": webhook_id(source_id, message_id),
+        "attempt": event.attempt,
+        "generation": hop.generation,
+        "deadline": event.deadline,
+        "answer_url": event.answer_url,
+    }
+    if event.out_of_order:
+        shown["out_of_order"] = True
+    return {**shown, **_payload(event, "payload", "payload_base64")}
+
+
+def _payload(event: BatchEvent, plain: str, base64: str) -> dict[str, Any]:
+    if _is_json(event.hop.content_type) and _is_valid(event.payload):
+        return {plain: msgspec.Raw(event.payload)}
+    return {base64: b64encode(event.payload).decode()}
+
+
+def _is_json(content_type: str | None) -> bool:
+    media_type = (content_type or "application/json").partition(";")[0].strip().lower()
+    return media_type == "application/json" or media_type.endswith("+json")
+
+
+def _is_valid(payload: bytes) -> bool:
+    """Whether it can stand in a JSON document. The parser of the standard library has the last word on numbers, because
+    such a document has to be readable for every receiver."""
+    try:
+        _decode(payload)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        return False
+    return True
+
+
+def _is_time(text: str) -> bool:
+    if not _TIME.fullmatch(text):
+        return False
+    try:
+        datetime.fromisoformat(text.upper().replace("Z", "+00:00"))
+    except ValueError:
+        return False
+    return True
+
+
+# --- verdicts ---------------------------------------------------------------------------------------------------
+
+
+class BadVerdicts(ValueError):
+    """The response has a list that says nothing certain."""
+
+
+class _Verdict(Struct):
+    id: str
+    status: int
+    source: str | None = None
+    body: msgspec.Raw = msgspec.Raw(b"null")
+    retry_after: float | None = None
+
+
+_verdicts: Final = msgspec.json.Decoder(list[_Verdict]).decode
+
+
+def read_verdicts(response: Response, hops: Sequence[Hop]) -> list[Response | None] | None:
+    """The response to each message of a batch, None for one that the list does not have. None if the response is no
+    list: it is one for all. Raises BadVerdicts."""
+    body = response.body.lstrip()
+    if not body.startswith(b"["):
+        return None
+    if response.truncated:
+        raise BadVerdicts("the list was cut")
+    try:
+        listed = _verdicts(body)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise BadVerdicts(f"it is no list of id and status: {error}") from None
+    found: list[Response | None] = [None] * len(hops)
+    places = _places(hops)
+    for verdict in listed:
+        at = places.get((verdict.source, verdict.id))
+        if at is None:
+            raise BadVerdicts(f"it has the id {verdict.id!r}, which is not in the batch")
+        if found[at] is not None:
+            raise BadVerdicts(f"it has the id {verdict.id!r} twice")
+        if not 200 <= verdict.status <= 599:
+            raise BadVerdicts(f"{verdict.status} of {verdict.id!r} is not a status")
+        found[at] = _response(verdict)
+    if not listed:
+        raise BadVerdicts("the list is empty")
+    return found
+
+
+def _places(hops: Sequence[Hop]) -> dict[tuple[str | None, str], int]:
+    """The places of messages by source and id, and by id alone."""
+    places: dict[tuple[str | None, str], int] = {}
+    for at, hop in enumerate(hops):
+        _, source_id, message_id = hop.delivery
+        for named in (message_id, webhook_id(source_id, message_id)):
+            places[None, named] = places[source_id, named] = at
+    return places
+
+
+def _response(verdict: _Verdict) -> Response:
+    body = bytes(verdict.body)
+    headers = {} if verdict.retry_after is None else {"retry-after": f"{max(0.0, verdict.retry_after):.0f}"}
+    if body == b"null":
+        return Response(verdict.status, headers, b"")
+    return Response(verdict.status, {**headers, "content-type": "application/json"}, body)

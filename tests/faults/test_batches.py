@@ -1,0 +1,263 @@
+"""Batches: which messages share a POST, what its response means for each, and what a crash at any call leaves."""
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from relay.domain.exchange import NoResponse, Response
+from relay.domain.message import Message
+from relay.domain.receiver import BatchPolicy, Receiver
+from tests.fakes.strikes import Fuse
+from tests.fakes.surroundings import REFUSED, most_in
+from tests.fakes.virtual_time import run_virtually, virtually
+from tests.fakes.world import Process, World, message, receiver
+
+LOST = NoResponse("disconnected", "the response was lost", sent=True)
+SERVER_ERROR = Response(503, {}, b"")
+
+
+def batched(name: str = "r", path: str = "/answer", *, most: int = 10, linger: float = 0.2, **others: Any) -> Receiver:
+    unit = others.pop("unit", "posts")
+    form = others.pop("form", "cloudevents")
+    policy = BatchPolicy(most, 100_000, linger, form)
+    return replace(receiver(name, path, **others), batch=policy, rate_limit_unit=unit)
+
+
+def stream(source: str, count: int, start: int = 0) -> list[Message]:
+    return [message(number, source, "r") for number in range(start, count)]
+
+
+def in_order(source: str, count: int) -> list[str]:
+    return [f"{source}-{number}" for number in range(count)]
+
+
+async def sent(world: World, *messages: Message, seconds: float = 30.0) -> None:
+    await world.create()
+    await world.send(*messages)
+    process = Process(world)
+    await process.ended(seconds)
+    await process.stop()
+    assert not world.uncommitted()
+    assert world.parked_copies() == []
+
+
+@pytest.mark.parametrize("form", ["cloudevents", "list"])
+@virtually
+async def test_messages_of_one_source_share_a_post(form: str) -> None:
+    world = World([batched(form=form)])
+    await sent(world, *stream("a", 25))
+    assert [len(batch) for batch in world.outside.batches] == [10, 10, 5]
+    assert world.outside.arrived("/answer") == in_order("a", 25)
+    assert world.outside.results() == {(each, "r"): {"answered"} for each in in_order("a", 25)}
+
+
+@virtually
+async def test_a_batch_that_is_not_full_waits_for_more_and_no_longer() -> None:
+    world = World([batched(linger=5.0)])
+    await world.create()
+    process = Process(world)
+    await world.send(*stream("a", 3))
+    await process.ended(2.0)
+    await world.send(*stream("b", 3))
+    await process.ended(2.0)
+    assert world.outside.batches == []
+    await process.ended(2.0)
+    await process.stop()
+    assert [sorted(batch) for batch in world.outside.batches] == [in_order("a", 3) + in_order("b", 3)]
+
+
+@virtually
+async def test_the_next_messages_of_a_source_wait_for_those_in_flight() -> None:
+    world = World([batched(path="/slow", most=4)])
+    world.outside.slow_s = 1.0
+    await sent(world, *stream("a", 12), *stream("b", 2))
+    place = {each: n for n, batch in enumerate(world.outside.batches) for each in batch}
+    assert [place[each] for each in in_order("a", 12)] == sorted(place[each] for each in in_order("a", 12))
+    assert world.outside.arrived("/slow", "a") == in_order("a", 12)
+    assert world.outside.most["/slow"] <= 2, "one batch has messages of a, another one may have those of b"
+
+
+@pytest.mark.parametrize("trouble", [REFUSED, SERVER_ERROR, Response(500, {}, b""), LOST])
+@pytest.mark.parametrize("status", [False, True])
+@virtually
+async def test_order_is_kept_when_one_of_a_batch_is_sent_again(trouble: Any, status: bool) -> None:
+    world = World([batched(status=status)])
+    world.outside.troubles["a-4"] = [trouble] * 2
+    await sent(world, *stream("a", 20), *stream("b", 5), seconds=90)
+    arrived = Counter(world.outside.arrived("/answer"))
+    if status or trouble is not LOST:  # a receiver that cannot be asked gets again what may have arrived
+        assert set(arrived.values()) == {1}
+    firsts = list(dict.fromkeys(world.outside.arrived("/answer", "a")))
+    assert firsts == in_order("a", 20)
+    assert set(arrived) == {*in_order("a", 20), *in_order("b", 5)}
+
+
+@pytest.mark.parametrize("lane", ["dedicated", "shared"])
+@virtually
+async def test_order_is_kept_when_all_of_a_batch_are_parked(lane: str) -> None:
+    waits = {"base": 90.0, "factor": 1.0, "cap": 90.0, "failures": 100}
+    world = World([batched(lane=lane, **waits)])
+    await world.create()
+    world.outside.troubles["a-2"] = [Response(500, {}, b"")]
+    process = Process(world)
+    await world.send(*stream("a", 25))
+    await process.ended(30.0)
+    assert world.outside.arrived("/answer") == in_order("a", 2)
+    await world.send(*stream("a", 30, 25))
+    await process.ended(400.0)
+    await process.stop()
+    assert world.outside.arrived("/answer") == in_order("a", 30)
+    assert world.parked_copies() == []
+    assert not world.uncommitted()
+
+
+@virtually
+async def test_a_rejected_batch_is_halved_until_the_culprit_is_alone() -> None:
+    world = World([batched(most=16)])
+    world.outside.one_for_all.add("/answer")
+    world.outside.troubles["a-6"] = [Response(422, {}, b"")] * 9
+    await sent(world, *stream("a", 16))
+    assert world.outside.arrived("/answer") == [each for each in in_order("a", 16) if each != "a-6"]
+    assert world.outside.reasons() == {"a-6": "rejected"}
+    assert ["a-6"] in world.outside.batches
+    assert len(world.outside.batches) <= 10
+
+
+@virtually
+async def test_each_message_has_its_own_verdict() -> None:
+    world = World([batched(ordering="none", status=True)])
+    troubles = {"a-1": Response(422, {}, b""), "a-2": Response(503, {}, b"")}
+    world.outside.troubles |= {each: [trouble] for each, trouble in troubles.items()}
+    await world.create()
+    await world.send(*stream("a", 6))
+    process = Process(world)
+    await process.ended(0.5)
+    assert len(world.outside.batches) == 1
+    await process.ended(60.0)
+    await process.stop()
+    results = world.outside.results()
+    assert results.pop(("a-1", "r")) == {"failed"}
+    assert set(map(frozenset, results.values())) == {frozenset({"answered"})}
+    assert Counter(world.outside.tried)["a-2"] == 2
+
+
+@virtually
+async def test_a_batch_that_is_accepted_is_asked_about_message_by_message() -> None:
+    world = World([batched(path="/later", status=True)])
+    await sent(world, *stream("a", 5))
+    assert world.outside.arrived("/later") == in_order("a", 5)
+    assert set(world.outside.asked) == set(in_order("a", 5))
+    assert world.outside.results() == {(each, "r"): {"answered"} for each in in_order("a", 5)}
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b"[",
+        b"[]",
+        b'[{"id": "a-0", "status": 200}, {"id": "a-0", "status": 200}]',
+        b'[{"id": "nobody", "status": 200}]',
+        b'[{"id": "a-0"}]',
+        b'[{"id": "a-0", "status": 99}]',
+        b'["ok"]',
+        b"[" * 10_000,
+    ],
+)
+@virtually
+async def test_a_list_that_says_nothing_makes_the_batch_ambiguous(body: bytes) -> None:
+    world = World([batched(status=True)])
+    answer = world.outside._batch
+
+    async def nonsense(path: str, request: Any) -> Any:
+        await answer(path, request)
+        return Response(200, {}, body)
+
+    world.outside._batch = nonsense  # type: ignore[method-assign]
+    await sent(world, *stream("a", 5), seconds=120)
+    assert world.outside.arrived("/answer") == in_order("a", 5), "each was asked about, and none sent again"
+    assert set(world.outside.asked) == set(in_order("a", 5))
+    assert world.outside.results() == {(each, "r"): {"answered"} for each in in_order("a", 5)}
+
+
+@virtually
+async def test_a_batch_is_one_post_for_the_rate_and_for_what_may_be_in_flight() -> None:
+    world = World([batched(rate_limit=2, ordering="none", path="/slow", max_in_flight=1)])
+    world.outside.slow_s = 0.1
+    await sent(world, *stream("a", 60))
+    assert world.outside.most["/slow"] == 1
+    starts = world.outside.starts["/slow"]
+    assert len(starts) == len(world.outside.batches) < 12
+    assert most_in(starts, 1.0) <= 2
+
+
+@virtually
+async def test_a_rate_of_events_counts_each() -> None:
+    world = World([batched(rate_limit=20, unit="events", ordering="none")])
+    await sent(world, *stream("a", 100))
+    starts = [
+        start
+        for start, batch in zip(world.outside.starts["/answer"], world.outside.batches, strict=True)
+        for _ in batch
+    ]
+    assert max(map(len, world.outside.batches)) > 1
+    assert most_in(starts, 1.0) <= 20
+    assert starts[-1] - starts[0] < 8
+
+
+@virtually
+async def test_an_open_breaker_is_probed_with_one_message() -> None:
+    world = World([batched(failures=2)])
+    world.outside.down.add("answer")
+    await world.create()
+    process = Process(world)
+    await world.send(*stream("a", 30))
+    await process.ended(20.0)
+    world.outside.down.clear()
+    before = len(world.outside.batches)
+    await process.ended(120.0)
+    await process.stop()
+    assert len(world.outside.batches[before]) == 1
+    assert world.outside.arrived("/answer") == in_order("a", 30)
+
+
+async def _world(receivers: Sequence[Receiver]) -> World:
+    world = World(receivers)
+    world.outside.troubles["a-1"] = [Response(500, {}, b"")]
+    await world.create()
+    await world.send(*stream("a", 4), *stream("b", 2))
+    return world
+
+
+EXPECTED = {(each, "r"): {"answered"} for each in in_order("a", 4) + in_order("b", 2)}
+RECEIVERS = [batched(status=True)]
+
+
+def _calls() -> int:
+    async def story() -> int:
+        world, fuse = await _world(RECEIVERS), Fuse()
+        await world.run(fuse, 40)
+        assert world.outside.results() == EXPECTED
+        return fuse.calls
+
+    return run_virtually(story())
+
+
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("after", [False, True], ids=["call_fails", "reply_is_lost"])
+def test_no_crash_at_any_call_loses_doubles_or_reorders_a_message(after: bool) -> None:
+    async def story(blow_at: int) -> None:
+        world = await _world(RECEIVERS)
+        crashing = Fuse(blow_at, after=after)
+        await world.run(crashing, 40)
+        await world.run(Fuse(), 120, until=lambda: world.outside.results() == EXPECTED)
+        place = f"call {blow_at}, {crashing.names[-1]}"
+        assert world.outside.results() == EXPECTED, place
+        assert world.outside.arrived("/answer", "a") == in_order("a", 4), place
+        assert world.outside.arrived("/answer", "b") == in_order("b", 2), place
+        assert world.parked_copies() == [], place
+
+    for blow_at in range(1, _calls() + 1):
+        run_virtually(story(blow_at))
