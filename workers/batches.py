@@ -24,7 +24,7 @@ from relay.domain.receiver import BatchPolicy
 from relay.domain.requests import batch_request
 from relay.engine.work import Batch, Call, Dead, Decision, Done, Later
 from relay.state.attempts import Change
-from workers.delivery import Delivery
+from workers.delivery import Delivery, ruled
 from workers.dependencies import Outside
 
 Reply = Callable[["Share"], None]
@@ -37,7 +37,9 @@ NOT_IN_BATCH: Final = Later(0.0, "its batch was full", Change.RELEASED)
 class Deciding(Protocol):
     """What a response means for one delivery (`ToReceiver`)."""
 
-    def outcome(self, work: Delivery, exchange: Exchange) -> tuple[Outcome, Ruling | None]: ...
+    def outcome(self, work: Delivery, exchange: Exchange, now: float) -> tuple[Outcome, Ruling | None]: ...
+
+    def count(self, work: Delivery, outcome: Outcome, now: float) -> None: ...
 
     def decide(
         self, work: Delivery, outcome: Outcome, request: Request, exchange: Exchange, ruling: Ruling | None
@@ -135,7 +137,7 @@ class Batches:
         sent = Sent(request, exchange, outside.clock.monotonic() - begun, len(joined))
         sent.ours = outside.turnstile.heard(first.gate, request.url, exchange)
         if sent.ours is None:
-            outcome, _ = self._deciding.outcome(first, exchange)
+            outcome, _ = self._deciding.outcome(first, exchange, outside.clock.time())
             outside.meter.posted(first.receiver.name, exchange, outcome, sent.seconds)
             if isinstance(exchange, Response) and 200 <= exchange.status < 300:
                 try:
@@ -158,22 +160,26 @@ class Batches:
         return decision
 
     def _decide(self, work: Delivery, sent: Sent, at: int) -> Done | Later | Dead:
-        exchange, status = sent.exchange, sent.exchange.status if isinstance(sent.exchange, Response) else None
+        now, exchange = self._outside.clock.time(), sent.exchange
+        status = exchange.status if isinstance(exchange, Response) else None
         if sent.fault is not None:
             detail = f"its batch was sent, and the response cannot be read: {sent.fault}"
             return self._deciding.ambiguous(work, Ambiguous(None, status, UNREADABLE), detail)
         if sent.responses is None:
-            outcome, ruling = self._deciding.outcome(work, exchange)
+            outcome, ruling = self._deciding.outcome(work, exchange, now)
             if sent.count > 1 and _is_about_a_message(outcome):
                 return self._halved(work, sent, outcome)
             if isinstance(outcome, Accepted):
                 outcome = structs.replace(outcome, location=None)  # of the batch, not of one message
-            return self._deciding.decide(work, outcome, sent.request, exchange, ruling)
+            self._deciding.count(work, outcome, now)
+            decision = self._deciding.decide(work, outcome, sent.request, exchange, ruling)
+            return decision if ruling is None else ruled(decision, ruling)
         response = sent.responses[at]
         if response is None:
             detail = "its batch was sent, and the list in the response does not have it"
             return self._deciding.ambiguous(work, Ambiguous(None, status, UNREADABLE), detail)
-        outcome = classify(response, codes=work.receiver.post.codes, now=self._outside.clock.time())
+        outcome = classify(response, codes=work.receiver.post.codes, now=now)
+        self._deciding.count(work, outcome, now)
         return self._deciding.decide(work, outcome, sent.request, response, None)
 
     def _halved(self, work: Delivery, sent: Sent, outcome: Outcome) -> Later:

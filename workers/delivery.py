@@ -12,11 +12,11 @@ from relay.domain.directory import Directory
 from relay.domain.hop import Hop
 from relay.domain.identity import DeliveryId, digest12
 from relay.domain.ordering import is_by_value
-from relay.domain.outcome import Ambiguous, NotNow, NotProcessed, healthy
+from relay.domain.outcome import Ambiguous, NotNow, NotProcessed, Ruling, healthy
 from relay.domain.receiver import BatchPolicy, BreakerPolicy, Endpoint, Receiver, RetryPolicy, Source
 from relay.domain.schedule import GiveUp, Jitter, RetryAgain, backoff, next_attempt
 from relay.domain.status_chain import can_be_asked_first
-from relay.engine.work import Dead, GateRules, Later, Work
+from relay.engine.work import Dead, Done, GateRules, Later, Work
 from relay.log.port import Record
 from relay.state.attempts import Change, Limits
 from relay.state.rows import RowKey, delivery_row
@@ -48,6 +48,13 @@ NO_PAYLOAD_URL = Later(
     pause_s=OFF_S,
 )
 """Likewise, for a receiver of thin events."""
+
+
+def ruled(decision: Done | Later | Dead, ruling: Ruling) -> Done | Later | Dead:
+    """The decision, with the rule of the receiver that has decided."""
+    if ruling.disables and isinstance(decision, Done):
+        return structs.replace(decision, ruling=ruling, pause_s=inf)
+    return structs.replace(decision, ruling=ruling)
 
 
 def unusable_wait(settings: Receiver | Source) -> Later | None:

@@ -70,6 +70,7 @@ from workers.delivery import (
     decide_retry,
     not_sendable,
     receiver_or_stand_in,
+    ruled,
     still_there,
     unusable_wait,
 )
@@ -203,26 +204,17 @@ class ToReceiver:
 
     def _heard(self, work: Delivery, request: Request, begun: float, exchange: Exchange) -> Decision:
         outside, receiver = self._outside, work.receiver
-        outcome, ruling = self.outcome(work, exchange)
+        now = outside.clock.time()
+        outcome, ruling = outcome_of(work, exchange, now)
         outside.meter.posted(receiver.name, exchange, outcome, outside.clock.monotonic() - begun)
-        return self.decide(work, outcome, request, exchange, ruling)
+        self.count(work, outcome, now)
+        decision = self.decide(work, outcome, request, exchange, ruling)
+        return decision if ruling is None else ruled(decision, ruling)
 
-    def outcome(self, work: Delivery, exchange: Exchange) -> tuple[Outcome, Ruling | None]:
-        return outcome_of(work, exchange, self._outside.clock.time())
+    def outcome(self, work: Delivery, exchange: Exchange, now: float) -> tuple[Outcome, Ruling | None]:
+        return outcome_of(work, exchange, now)
 
-    def decide(
-        self, work: Delivery, outcome: Outcome, request: Request, exchange: Exchange, ruling: Ruling | None
-    ) -> Done | Later | Dead:
-        """What an outcome means for `work`, which is counted."""
-        self._count(work, outcome, self._outside.clock.time())
-        decision = self._decide(work, outcome, request, exchange, ruling)
-        if ruling is None:
-            return decision
-        if ruling.disables and isinstance(decision, Done):
-            return structs.replace(decision, ruling=ruling, pause_s=inf)
-        return structs.replace(decision, ruling=ruling)
-
-    def _count(self, work: Delivery, outcome: Outcome, now: float) -> None:
+    def count(self, work: Delivery, outcome: Outcome, now: float) -> None:
         meter, name, age_s = self._outside.meter, work.receiver.name, work.age_s(now)
         if isinstance(outcome, Answered | Delivered | Accepted):
             meter.delivered(name, age_s)
@@ -231,7 +223,7 @@ class ToReceiver:
 
     # what the response means
 
-    def _decide(
+    def decide(
         self, work: Delivery, outcome: Outcome, request: Request, exchange: Exchange, ruling: Ruling | None
     ) -> Done | Later | Dead:
         health = healthy(outcome)

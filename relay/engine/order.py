@@ -65,6 +65,8 @@ class Order(Generic[W]):
             line = self._keys.get(work.queue)
             if line is not None:
                 line.append(work)
+                if work.rules is not None and work.rules.batch is not None:
+                    self._may_be_full(work.gate)
                 return
             self._keys[work.queue] = deque((work,))
         self._wait(work, now)
@@ -288,6 +290,12 @@ class Order(Generic[W]):
         work.taken = True
         gate.in_flight += 1
         self.waiting -= 1
+
+    def _may_be_full(self, key: str) -> None:
+        """A work was added that may go with the batch that lingers."""
+        gate = self._gates.get(key)
+        if gate is not None and gate.lingers_until < inf:
+            self.open[key] = gate
 
     def _has_batch(self, gate: Gate[W], policy: BatchPolicy, now: float) -> bool:
         """Whether the next batch may go; otherwise `timed` has the time until which it waits for more."""

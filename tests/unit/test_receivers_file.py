@@ -18,6 +18,7 @@ from relay.config.references import usable_variables
 from relay.domain.errors import UserError
 from relay.domain.quota import Quota
 from relay.domain.receiver import (
+    BatchPolicy,
     BreakerPolicy,
     CodeClasses,
     Endpoint,
@@ -163,6 +164,18 @@ def test_the_example_of_the_project_can_be_used_as_it_is() -> None:
     assert list(sources) == ["*"]
 
 
+def test_a_batch_has_the_defaults_of_the_domain() -> None:
+    text = "receivers: {r: {post_endpoint: 'https://r.example/', rate_limit: 9, rate_limit_unit: events, batch: %s}}"
+    for written, policy in (
+        ("{}", BatchPolicy()),
+        ("{max_events: 100, max_bytes: 1MiB, linger: 200ms, format: cloudevents}", BatchPolicy()),
+        ("{max_events: 5, max_bytes: 4096, linger: 0, format: list}", BatchPolicy(5, 4096, 0.0, "list")),
+    ):
+        receivers, _ = parse_receivers_file(text % written).resolve({})
+        assert receivers["r"].batch == policy
+        assert receivers["r"].rate_limit_unit == "events"
+
+
 def test_what_the_example_has_in_comments_is_right_and_shows_the_defaults() -> None:
     text = EXAMPLE.read_text(encoding="utf-8")
     commented = re.search(r"(?ms)^  # circleci:.*", text)
@@ -180,6 +193,8 @@ def test_what_the_example_has_in_comments_is_right_and_shows_the_defaults() -> N
         "status_steps",
         "preset",
         "encrypt",
+        "batch",
+        "rate_limit_unit",
     }
     for name in written.model_fields_set - without_default:
         assert getattr(written, name) == ReceiverEntry.model_fields[name].default, name
@@ -326,6 +341,44 @@ RECEIVER_MISTAKES: list[tuple[dict[str, object], str]] = [
     (
         {"respond_async": 5, "headers": {"Prefer": "wait=1"}},
         "respond_async: contradicts headers, which set 'prefer'; leave one of the two out",
+    ),
+    ({"batch": {"max_events": 0}}, "batch.max_events: 0 is too small; at least 1"),
+    (
+        {"batch": {"max_bytes": "1 kilo"}},
+        "batch.max_bytes: '1 kilo' is not a size; give a number of bytes, or 64KiB, 1MiB",
+    ),
+    ({"batch": {"format": "xml"}}, "batch.format: 'xml' is not allowed; allowed: 'cloudevents' or 'list'"),
+    (
+        {"batch": {}, "payload": "thin"},
+        "batch: contradicts payload: 'thin' is the form of one message; leave one of the two out",
+    ),
+    (
+        {"batch": {}, "encrypt": {"jwk": EC_KEY}},
+        "batch: contradicts encrypt, which encrypts the body of one message; leave one of the two out",
+    ),
+    (
+        {"batch": {}, "request": {"text": "${{ payload.a }}"}},
+        "batch: contradicts request, whose form has one message; leave one of the two out",
+    ),
+    (
+        {"batch": {}, "outcomes": [{"when": "response.status == 201", "is": "accepted"}]},
+        "batch: contradicts outcomes, whose conditions are about one message; leave one of the two out",
+    ),
+    (
+        {"batch": {}, "forward_headers": ["x-team"]},
+        "batch: contradicts forward_headers, which are headers of one message; leave one of the two out",
+    ),
+    (
+        {"batch": {}, "status_endpoint": "https://ci.example/{response.id}"},
+        "batch: contradicts status_endpoint, which needs the response to one message; leave one of the two out",
+    ),
+    (
+        {"batch": {}, "rate_limit_unit": "events"},
+        "rate_limit_unit: is the unit of rate_limit, and there is none: give a rate_limit, or leave this out",
+    ),
+    (
+        {"rate_limit": 5, "rate_limit_unit": "events"},
+        "rate_limit_unit: makes a difference only with batch, and there is none: give a batch, or leave this out",
     ),
     ({"encrypt": {}}, "encrypt.jwks_url: give either jwk or jwks_url"),
     (
