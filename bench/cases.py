@@ -13,7 +13,8 @@ class Case:
     receivers answer with a body, sources have a callback, and a message has arrived when its result is back. `answer`:
     bytes of that body, 0: as few as say which message it was. `hold`:
     nothing is answered until one process of the relay has all requests in flight that it can have; there is a receiver
-    for each, as half of a process's room is kept for those that have nothing under way.
+    for each, as half of a process's room is kept for those that have nothing under way. `batch`: most messages in a
+    POST; 0: each has its own.
     """
 
     name: str
@@ -30,6 +31,7 @@ class Case:
     round_trip: bool = False
     answer: int = 0
     hold: bool = False
+    batch: int = 0
 
     @property
     def allowed(self) -> float | None:
@@ -66,6 +68,7 @@ CASES: Final = {
         replace(BASE, name="latency-1s", about="receivers take 1 s to answer", latency_s=1.0),
         replace(BASE, name="failing-10", about="every tenth answer is a 503 with Retry-After: 0", failing=0.1),
         replace(BASE, name="unordered", about="no order promised (ordering: none)", ordering="none"),
+        replace(BASE, name="batch", about="up to 100 messages in a POST", batch=100),
         replace(BASE, name="round-trip", about="the receiver's answer, back at the sender's callback", round_trip=True),
         _HELD,
         replace(_HELD, name="in-flight-8k", about=f"{_HELD.about}, 8 kB payloads", payload=8192),

@@ -23,6 +23,8 @@ _OK: Final = b"HTTP/1.1 200 OK\r\ncontent-length: 0\r\n\r\n"
 _OK_WITH_BODY: Final = b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: %d\r\n\r\n"
 _BUSY: Final = b"HTTP/1.1 503 Service Unavailable\r\nretry-after: %d\r\ncontent-length: 0\r\n\r\n"
 _BAD: Final = b"HTTP/1.1 400 Bad Request\r\ncontent-length: 0\r\nconnection: close\r\n\r\n"
+_LIST: Final = ord("[")
+_PAYLOAD: Final = b'{"t":'
 _LENGTH: Final = b"\r\ncontent-length:"
 _LENGTH_CAPITAL: Final = b"\r\nContent-Length:"
 
@@ -71,10 +73,22 @@ class Receiver(asyncio.Protocol):
             end = head + 4 + int(data[length_at + 17 : length_end])
             if len(data) < end:
                 break
-            self._take(data[at + 5 : at + 8], data[head + 4 : head + 4 + WIDTH])
+            if data[head + 4] == _LIST:
+                self._take_batch(data[head + 4 : end])
+            else:
+                self._take(data[at + 5 : at + 8], data[head + 4 : head + 4 + WIDTH])
             at = end
         self._rest = data[at:]
         return None
+
+    def _take_batch(self, body: bytes) -> None:
+        """Each payload stands in it as it was sent."""
+        now_ns, note, at = time.time_ns(), self._books.deliveries.note, body.find(_PAYLOAD)
+        while at >= 0:
+            stamp = body[at : at + WIDTH]
+            note(int(stamp[SERIAL]) - SERIAL_BASE, int(stamp[PAIR]) - PAIR_BASE, int(stamp[TIME]), now_ns)
+            at = body.find(_PAYLOAD, at + WIDTH)
+        self._write(_OK)
 
     def _take(self, path: bytes, stamp: bytes) -> None:
         books, behaviour = self._books, self._behaviour

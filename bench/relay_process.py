@@ -57,6 +57,8 @@ def receivers_file(case: Case, ports: Sequence[int]) -> dict[str, dict[str, obje
     endpoint = {"secret": f"${{{_SECRET}}}", "max_in_flight": case.max_in_flight}
     if case.hold:
         endpoint["timeout"] = _HELD_S
+    if case.batch:
+        endpoint["batch"] = {"max_events": case.batch, "linger": 0.05}
     retry = {"retry": {"base": 0.2, "cap": 1.0, "max_attempts": 1000}} if case.failing else {}
     receivers: dict[str, object] = {
         name: endpoint | retry | {"post_endpoint": url, "lane": case.lane, "ordering": case.ordering}

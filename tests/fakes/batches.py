@@ -5,12 +5,14 @@ import json
 from collections.abc import Awaitable, Callable
 from typing import Any
 
+import msgspec
 from msgspec import structs
 
 from relay.domain.exchange import Exchange, NoResponse, Request, Response
 from relay.domain.requests import BATCH_HEADER, attribute_value
 
 AFTER_A_FAILED_ONE = Response(425, {}, b"")
+_decode = msgspec.json.Decoder(list[dict[str, msgspec.Raw]]).decode
 FINAL = frozenset({400, 410, 413, 415, 422})
 
 
@@ -19,7 +21,11 @@ def is_batch(request: Request) -> bool:
 
 
 def messages_in(request: Request) -> list[Request]:
-    return [_message(request, event) for event in json.loads(request.body)]
+    events = json.loads(request.body)
+    for event, raw in zip(events, _decode(request.body), strict=True):
+        for name in event.keys() & {"data", "payload"}:
+            event[name] = raw[name]
+    return [_message(request, event) for event in events]
 
 
 def _message(request: Request, event: dict[str, Any]) -> Request:
@@ -44,7 +50,7 @@ def _payload(event: dict[str, Any]) -> bytes:
     for name in ("data_base64", "payload_base64"):
         if name in event:
             return base64.b64decode(event[name])
-    return json.dumps(event["data"] if "data" in event else event["payload"]).encode()
+    return bytes(event["data"] if "data" in event else event["payload"]).strip()
 
 
 async def answered_each(request: Request, post: Callable[[Request], Awaitable[Exchange]]) -> Exchange:

@@ -20,6 +20,7 @@ from tests.faults.simulation.story import Story
 from workers.delivery import can_be_asked
 
 GIVEN_UP = frozenset({"backlog_full", "callback_exhausted"})
+BATCHED = frozenset({"/batches", "/lists"})
 NOBODY = "-"
 """In place of the receiver, in a notice about a message that never got one."""
 
@@ -178,8 +179,10 @@ def _arrivals(world: World, wire: Wire, story: Story) -> Iterator[str]:
 
 
 def _bodies(path: str, message: str, story: Story) -> set[bytes]:
-    """What may arrive there. A CI is asked in a form of its own."""
+    """What may arrive there. A CI is asked in a form of its own; in a batch, blanks behind a payload are nobody's."""
     payloads = story.payloads(message)
+    if path in BATCHED:
+        return {payload.rstrip() for payload in payloads}
     branch = json.dumps({"branch": message}, separators=(",", ":"), ensure_ascii=False).encode()
     return {branch} if payloads and path == "/ci" else payloads
 

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 from relay.config.receivers_file import parse_receivers_file
 from relay.config.settings import Settings
 from relay.domain.expression import STATUS, Expression
-from relay.domain.receiver import Receiver, StatusStep
+from relay.domain.receiver import BatchPolicy, Receiver, StatusStep
 from relay.domain.template import template
 from tests.fakes.world import receiver
 from tests.faults.simulation.outside import PATIENCE_S
@@ -32,10 +32,17 @@ RECEIVERS: Sequence[Receiver] = (
     receiver("blind", "/blind", max_attempts=10_000, max_in_flight=1, **_WAITS),
     receiver("fail", "/fail", max_attempts=2, failures=10_000, rate_limit=3, window_size=2.0, partitions=3, **_WAITS),
     _of_a_preset(),
+    replace(
+        receiver("batches", "/batches", status=True, max_attempts=10_000, max_in_flight=2, rate_limit=4, **_WAITS),
+        batch=BatchPolicy(max_events=4, max_bytes=1_100_000, linger=0.5),
+    ),
+    replace(
+        receiver("lists", "/lists", status=True, ordering="receiver", max_attempts=10_000, failures=3, **_WAITS),
+        batch=BatchPolicy(max_events=3, linger=0.05, format="list"),
+    ),
 )
-"""Each has its name for its path. One can be asked, one answers later, one cannot be asked, one always fails, and one
-has a preset. What
-they may have in flight, and their rates, are less than what is sent to them at a time. No deadline is as short as the
+"""Each has its name for its path. One can be asked, one answers later, one cannot be asked, one always fails, one has a
+preset, and two get batches. What they may have in flight, and their rates, are less than what is sent to them at a time. No deadline is as short as the
 brokers' clocks are off: by these it is counted."""
 HELD = Settings(receivers_file="none", hold_max=5.0, memory_budget=2_000_000)
 """Every retry is parked, and a few large messages are all that fits in memory."""
