@@ -21,7 +21,7 @@ from relay.domain.hop import Hop
 from relay.domain.identity import webhook_id
 from relay.domain.outcome import Accepted, Ambiguous, Gone, NotProcessed, Outcome, Rejected, Ruling, classify, healthy
 from relay.domain.receiver import BatchPolicy
-from relay.domain.requests import batch_request
+from relay.domain.requests import batch_request, deadline_of
 from relay.engine.work import Batch, Call, Dead, Decision, Done, Later
 from relay.state.attempts import Change
 from workers.delivery import Delivery, ruled
@@ -213,7 +213,7 @@ class Batches:
 def event_of(work: Delivery, hop: Hop, answer_url: str | None) -> bytes:
     """A delivery as it stands in a batch. `hop`: with the trace context of its request."""
     receiver = work.receiver
-    deadline = int(hop.accepted_ms / 1000 + receiver.post.retry.max_age) if hop.accepted_ms else None
+    deadline = int(deadline_of(hop, receiver)) if hop.accepted_ms else None
     payload, form = work.record.value or b"", receiver.batch.format if receiver.batch is not None else "list"
     event = BatchEvent(hop, payload, work.attempts, work.sequence, work.out_of_order, deadline, answer_url)
     return encoded_event(event, form)
