@@ -111,8 +111,9 @@ class _Queue(Generic[T]):
 
     def _with_whole_batch(self, count: int) -> int:
         """Works that share a request begin in one call."""
-        last = self.waiting[count - 1].batch
-        while last is not None and count < len(self.waiting) and self.waiting[count].batch is last:
+        waiting: deque[Any] = self.waiting
+        last = waiting[count - 1].batch
+        while last is not None and count < len(waiting) and waiting[count].batch is last:
             count += 1
         return count
 

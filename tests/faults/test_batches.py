@@ -98,7 +98,7 @@ async def test_order_is_kept_when_one_of_a_batch_is_sent_again(trouble: Any, sta
 @pytest.mark.parametrize("lane", ["dedicated", "shared"])
 @virtually
 async def test_order_is_kept_when_all_of_a_batch_are_parked(lane: str) -> None:
-    waits = {"base": 90.0, "factor": 1.0, "cap": 90.0, "failures": 100}
+    waits: dict[str, Any] = {"base": 90.0, "factor": 1.0, "cap": 90.0, "failures": 100}
     world = World([batched(lane=lane, **waits)])
     await world.create()
     world.outside.troubles["a-2"] = [Response(500, {}, b"")]

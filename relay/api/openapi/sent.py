@@ -81,7 +81,9 @@ DELIVERY: Final = Sent(
     "attempt. Its payload is passed on byte for byte, with the headers of its own that `forward_headers` lets by.",
     (
         SentHeader("webhook-id", "`msg_` and 26 characters, made of source and message id: to recognise repeats."),
-        SentHeader("relay-batch", "`batch`: how many messages the POST has; `webhook-id` is the batch's.", always=False),
+        SentHeader(
+            "relay-batch", "`batch`: how many messages the POST has; `webhook-id` is the batch's.", always=False
+        ),
         *_SIGNED,
         SentHeader("ce-specversion", "1.0: CloudEvents, binary mode."),
         SentHeader("ce-id", "The message id, percent-encoded where CloudEvents has it so."),

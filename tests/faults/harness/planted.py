@@ -48,8 +48,7 @@ from tests.faults.harness.planted_bounds import PLANTED_IN_BOUNDS, changed_scrip
 from tests.faults.harness.planted_logs import PLANTED_IN_LOGS
 from tests.faults.harness.planted_routes import PLANTED_IN_ROUTES
 from workers.from_sender import Incoming, MessageTable
-from workers.tables import RowTable
-from workers.to_receiver import DeliveryTable
+from workers.tables import DeliveryTable, RowTable
 from workers.to_sender import Callback, CallbackTable
 
 AnyWork = Any

@@ -42,8 +42,8 @@ RECEIVERS: Sequence[Receiver] = (
     ),
 )
 """Each has its name for its path. One can be asked, one answers later, one cannot be asked, one always fails, one has a
-preset, and two get batches. What they may have in flight, and their rates, are less than what is sent to them at a time. No deadline is as short as the
-brokers' clocks are off: by these it is counted."""
+preset, and two get batches. What they may have in flight, and their rates, are less than what is sent to them at a
+time. No deadline is as short as the brokers' clocks are off: by these it is counted."""
 HELD = Settings(receivers_file="none", hold_max=5.0, memory_budget=2_000_000)
 """Every retry is parked, and a few large messages are all that fits in memory."""
 
