@@ -22,7 +22,7 @@ from relay.domain.identity import webhook_id
 from relay.domain.outcome import Accepted, Ambiguous, Gone, NotProcessed, Outcome, Rejected, Ruling, classify, healthy
 from relay.domain.receiver import BatchPolicy
 from relay.domain.requests import batch_request, deadline_of
-from relay.engine.work import Batch, Call, Dead, Decision, Done, Later
+from relay.engine.work import Call, Dead, Decision, Done, Later, SharedRequest
 from relay.state.attempts import Change
 from workers.delivery import Delivery, ruled
 from workers.dependencies import Outside
@@ -49,7 +49,7 @@ class Deciding(Protocol):
 
 
 @dataclass(slots=True)
-class Sent:
+class SentBatch:
     """A POST that has ended. `ours`: the decision on all, if this process caused its failure. `responses`: one for each
     delivery, if the response has a list of them; `fault`: why its list cannot be read. `waits`: until the next attempt,
     by order key and reason, so that what was sent together stays together."""
@@ -71,7 +71,7 @@ class Sent:
 class Share(NamedTuple):
     """The reply to one delivery. `sent` None: it was not in the POST; an exception: none could be made."""
 
-    sent: Sent | Exception | None
+    sent: SentBatch | Exception | None
     at: int = 0
 
 
@@ -81,7 +81,7 @@ class Batches:
     def __init__(self, outside: Outside, deciding: Deciding) -> None:
         self._outside = outside
         self._deciding = deciding
-        self._joined: dict[Batch | Delivery, list[tuple[Delivery, Reply]]] = {}
+        self._joined: dict[SharedRequest | Delivery, list[tuple[Delivery, Reply]]] = {}
 
     def post(self, work: Delivery) -> Call[Share]:
         return Call(partial(self._join, work), partial(self._decided, work))
@@ -94,7 +94,7 @@ class Batches:
             asyncio.get_running_loop().call_soon(self._send, batch)
         joined.append((work, replied))
 
-    def _send(self, batch: Batch | Delivery) -> None:
+    def _send(self, batch: SharedRequest | Delivery) -> None:
         joined = self._joined.pop(batch)
         try:
             request, count = self._request([work for work, _ in joined])
@@ -108,8 +108,8 @@ class Batches:
         self._outside.transport.send(self._outside.in_time(joined[0][0], request), heard)
 
     def _request(self, works: Sequence[Delivery]) -> tuple[Request, int]:
-        """The POST, and how many of the deliveries are in it: the first ones, as far as they fit, without an id
-        twice."""
+        """The POST, and how many of the deliveries are in it: the first ones, until one does not fit, or has the
+        id of another one."""
         receiver, policy = works[0].receiver, works[0].receiver.batch or BatchPolicy()
         events: list[bytes] = []
         names: set[str] = set()
@@ -134,7 +134,7 @@ class Batches:
         self, joined: Sequence[tuple[Delivery, Reply]], request: Request, begun: float, exchange: Exchange
     ) -> None:
         outside, first = self._outside, joined[0][0]
-        sent = Sent(request, exchange, outside.clock.monotonic() - begun, len(joined))
+        sent = SentBatch(request, exchange, outside.clock.monotonic() - begun, len(joined))
         sent.ours = outside.turnstile.heard(first.gate, request.url, exchange)
         if sent.ours is None:
             outcome, _ = self._deciding.outcome(first, exchange, outside.clock.time())
@@ -159,7 +159,7 @@ class Batches:
             self._outside.journal.tell(about, sent.request, sent.exchange_of(at), decision, sent.seconds)
         return decision
 
-    def _decide(self, work: Delivery, sent: Sent, at: int) -> Done | Later | Dead:
+    def _decide(self, work: Delivery, sent: SentBatch, at: int) -> Done | Later | Dead:
         now, exchange = self._outside.clock.time(), sent.exchange
         status = exchange.status if isinstance(exchange, Response) else None
         if sent.fault is not None:
@@ -182,7 +182,7 @@ class Batches:
         self._deciding.count(work, outcome, now)
         return self._deciding.decide(work, outcome, sent.request, response, None)
 
-    def _halved(self, work: Delivery, sent: Sent, outcome: Outcome) -> Later:
+    def _halved(self, work: Delivery, sent: SentBatch, outcome: Outcome) -> Later:
         work.batch_limit = (sent.count + 1) // 2
         said = failure_detail(sent.exchange, work.receiver.post, url=sent.request.url, method=sent.request.method)
         work.said = f"its batch of {sent.count} was rejected: {said}"
@@ -195,14 +195,14 @@ class Batches:
             detail=work.said,
         )
 
-    def _together(self, sent: Sent, work: Delivery, decision: Done | Later | Dead) -> Done | Later | Dead:
+    def _together(self, sent: SentBatch, work: Delivery, decision: Done | Later | Dead) -> Done | Later | Dead:
         """The next attempt at the same time as of the others, or of the first of its order key that failed so."""
         if not isinstance(decision, Later) or (sent.responses is not None and work.queue is None):
             return decision
         key = None if sent.responses is None else work.queue
         return structs.replace(decision, due_in_s=sent.waits.setdefault((key, decision.reason), decision.due_in_s))
 
-    def _about_endpoint(self, sent: Sent, at: int, decision: Done | Later | Dead) -> Done | Later | Dead:
+    def _about_endpoint(self, sent: SentBatch, at: int, decision: Done | Later | Dead) -> Done | Later | Dead:
         """What the response says about the endpoint is counted once. What a list says about a message says nothing
         about the endpoint."""
         if at:

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final
 
 from relay.domain.receiver import BatchPolicy
-from relay.engine.work import Batch, Dead, Done, Later
+from relay.engine.work import Dead, Done, Later, SharedRequest
 from relay.state.attempts import Change, Verdict, Wait
 
 End = Dead | Done | Later | None
@@ -71,7 +71,7 @@ def _may_share(work: Any) -> bool:
     return bool(work.shares and not work.suspect and work.rules is not None and work.rules.batch is not None)
 
 
-def left_out(batch: Batch, work: Any, end: End) -> End:
+def left_out(batch: SharedRequest, work: Any, end: End) -> End:
     """What becomes of a work of `batch` that is about to begin, if anything; `end`: by its worker. Those after it in
     its order key wait if it has to; and each goes alone if its settings have changed so."""
     rules = work.rules
@@ -83,7 +83,7 @@ def left_out(batch: Batch, work: Any, end: End) -> End:
     return end
 
 
-def has_seat(batch: Batch, seats: Any, work: Any) -> bool:
+def has_seat(batch: SharedRequest, seats: Any, work: Any) -> bool:
     """Whether a work of `batch` may begin. Its request needs one seat, which its first work takes or waits for."""
     if batch.seated is None:
         batch.seated = seats.take(work)

@@ -11,7 +11,7 @@ from typing import Generic
 
 from relay.domain.receiver import BatchPolicy
 from relay.engine.batch import Filling, filled
-from relay.engine.work import Batch, W, WaitFor
+from relay.engine.work import SharedRequest, W, WaitFor
 
 NO_TICKET = -1
 LOOK_S = 10.0
@@ -313,7 +313,7 @@ class Order(Generic[W]):
         """Its first work was taken; the others go with it, and take no place of their own."""
         gate.filling, self.has_batches = None, True
         works = filling.works
-        batch = Batch(len(works))
+        batch = SharedRequest(len(works))
         for work in works:
             work.batch, work.ticket, work.taken = batch, NO_TICKET, True
         self.waiting -= len(works) - 1

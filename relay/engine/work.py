@@ -135,7 +135,7 @@ WaitFor = Literal[
 
 
 @dataclass(slots=True, eq=False)
-class Batch:
+class SharedRequest:
     """Works that share a request (`relay/engine/batch.py`). `in_flight`: how many of them are; together they count as
     one. `first`: the first that may begin, or that cannot. `seated`: whether they have a seat in the process; None
     before one needs it. `seating`: those that wait for it. `stopped`: order keys of which nothing more goes along;
@@ -207,7 +207,7 @@ class Work:
     """Its row was not looked up: the first begin does that, too."""
     taken: bool = False
     """It was taken from the lane's order, and is in flight."""
-    batch: Batch | None = None
+    batch: SharedRequest | None = None
     """While it is taken: that with which it shares its request."""
     batch_limit: int = 0
     """Most works in its next batch; 0 for no limit of its own."""

@@ -78,12 +78,10 @@ DELIVERY: Final = Sent(
     "delivery",
     "A message, to one of its receivers",
     "POSTed to the receiver's `post_endpoint` until it is accepted, at least once: `webhook-id` is the same on every "
-    "attempt. Its payload is passed on byte for byte, with the headers of its own that `forward_headers` lets by.",
+    "attempt. Its payload is passed on byte for byte, with the headers of its own that `forward_headers` lets by. With "
+    "`batch` several are in one POST, whose `webhook-id` is the batch's (`batch_...`), with the header `relay-batch`.",
     (
         SentHeader("webhook-id", "`msg_` and 26 characters, made of source and message id: to recognise repeats."),
-        SentHeader(
-            "relay-batch", "`batch`: how many messages the POST has; `webhook-id` is the batch's.", always=False
-        ),
         *_SIGNED,
         SentHeader("ce-specversion", "1.0: CloudEvents, binary mode."),
         SentHeader("ce-id", "The message id, percent-encoded where CloudEvents has it so."),
