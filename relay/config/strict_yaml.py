@@ -25,6 +25,17 @@ class _Loader(yaml.SafeLoader):
     }
 
 
+def _text(loader: yaml.SafeLoader, node: yaml.ScalarNode) -> str:
+    r"""JSON writes an emoji as two escapes (`\ud83d\ude80`), of which YAML makes two characters that are no text."""
+    text = str(loader.construct_scalar(node))
+    try:
+        return text.encode("utf-16", "surrogatepass").decode("utf-16")
+    except UnicodeDecodeError:
+        why = "a \\u escape is half of a character"
+        raise yaml.constructor.ConstructorError(None, None, why, node.start_mark) from None
+
+
+_Loader.add_constructor("tag:yaml.org,2002:str", _text)
 _Loader.add_implicit_resolver(_BOOL, re.compile("(?:true|True|TRUE|false|False|FALSE)$"), list("tTfF"))
 
 

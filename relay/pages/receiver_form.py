@@ -41,12 +41,10 @@ COMMON: Final = (
     Field("payload", "Payload", hint="full; or thin, a URL in its place; or metadata, nothing of it."),
     Field("labels", "Labels", "labels", hint="As env=production, with commas."),
 )
-NEW_FIELDS: Final = (
-    *COMMON[:2],
-    Field("owner", "Owner", hint="Whose it is; their key, or a link into the portal, shows it."),
-    *COMMON[3:6],
-    COMMON[-1],
-)
+_OWNER: Final = Field("owner", "Owner", hint="Whose it is; their key, or a link into the portal, shows it.")
+_OF_NEW: Final = ("post_endpoint", "preset", "owner", "sources", "event_types", "rate_limit", "labels")
+_BY_NAME: Final = {field.name: field for field in (*COMMON, _OWNER)}
+NEW_FIELDS: Final = tuple(_BY_NAME[name] for name in _OF_NEW)
 
 _DURATIONS: Final = frozenset(
     {"window_size", "timeout", "answer_deadline", "window", "open_for", "after", "ping_every", "disable_after"}

@@ -16,6 +16,7 @@ from relay.client.http import Response, decoded
 from relay.client.open_words import open_words
 from relay.client.relay import RelayApi
 from relay.schema.messages import DeliveryView, MessageView, WaitView
+from tests.documents import ROOT
 
 NO_METHOD: Final = frozenset(
     (
@@ -119,3 +120,23 @@ def test_the_state_of_a_message_is_read_with_words_of_a_newer_relay() -> None:
     read = decoded(MessageView, Response(200, {}, body, "http://127.0.0.1"))
     assert isinstance(read, MessageView)
     assert msgspec.json.encode(read) == body
+
+
+def named_on_the_page() -> set[str]:
+    """The calls in the table of docs/python.md, as `messages.get`: those that follow a dotted one are of its group."""
+    found = set[str]()
+    for row in re.findall(r"^\| (`.+?) \|", (ROOT / "docs/python.md").read_text(), re.MULTILINE):
+        for part in row.split(";"):
+            group = ""
+            for name in re.findall(r"`([\w.]+)`", part):
+                group = name.rpartition(".")[0] or group
+                found.add(f"{group}.{name.rpartition('.')[2]}".removeprefix("."))
+    return found
+
+
+def test_the_page_of_the_sdk_names_each_call() -> None:
+    pages = re.compile("(_page|^page)$")
+    declared = {name.replace("RelayApi.", "") for name in CALLS if not pages.search(name.rpartition(".")[2])}
+    groups = {"EventTypes": "event_types"}
+    wanted = {re.sub(r"^\w+(?=\.)", lambda group: groups.get(group[0], group[0].lower()), name) for name in declared}
+    assert wanted <= named_on_the_page()

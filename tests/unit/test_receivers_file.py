@@ -15,6 +15,7 @@ from relay.config.entry_types import check_url
 from relay.config.receiver_entry import ReceiverEntry
 from relay.config.receivers_file import load_receivers_file, parse_receivers_file, raw_entry, receivers_schema, resolve
 from relay.config.references import usable_variables
+from relay.config.strict_yaml import parse_mapping
 from relay.domain.errors import UserError
 from relay.domain.quota import Quota
 from relay.domain.receiver import (
@@ -475,6 +476,12 @@ def test_a_mistake_in_a_receiver(fields: dict[str, object], message: str) -> Non
     with pytest.raises(UserError) as caught:
         parse_receivers_file(_entry(**fields))
     assert str(caught.value) == f"receivers.yaml: receivers.ci.{message}"
+
+
+def test_json_may_write_an_emoji_as_two_escapes() -> None:
+    assert parse_mapping(r'{"about": "\ud83d\ude80 go"}', "a.json") == {"about": "\U0001f680 go"}
+    with pytest.raises(UserError, match=r"a\.json: line 1, column 11: a \\u escape is half of a character"):
+        parse_mapping(r'{"about": "\ud83d go"}', "a.json")
 
 
 FILE_MISTAKES = [
