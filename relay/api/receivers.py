@@ -121,9 +121,9 @@ class ReceiversResource:
         example=Example(200, path={"name": "ci"}),
     )
     async def resume_receiver(self, request: web.Request, name: str) -> web.Response:
-        """Send to a receiver again.
+        """Resume a receiver.
 
-        Its breaker is closed, and its outage forgotten.
+        Its pause or outage ends, and its breaker is closed.
         """
         return await self._resume(request, self._receiver(name))
 
@@ -173,9 +173,9 @@ class ReceiversResource:
         example=Example(200, path={"source_id": "calls"}),
     )
     async def resume_callback(self, request: web.Request, source_id: str) -> web.Response:
-        """Send to a callback again.
+        """Resume a callback.
 
-        Its breaker is closed, and its outage forgotten.
+        Its pause or outage ends, and its breaker is closed.
         """
         return await self._resume(request, self._callback(source_id))
 

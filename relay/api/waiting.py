@@ -14,6 +14,7 @@ from relay.domain.progress import WaitKind
 from relay.domain.receiver import Endpoint, Receiver
 from relay.domain.route import is_in_shared
 from relay.domain.status_chain import step_of
+from relay.domain.text import counted
 from relay.domain.timing import resolved
 from relay.state.port import EndpointHealth
 from relay.state.read_model import UNSERVED_S, Openings, Watched
@@ -249,7 +250,10 @@ def _endpoint_hold(held: HeldEndpoint, since: float | None, now: float) -> Deliv
     if health.failing_for_s >= held.endpoint.breaker.offline.after:
         return DeliveryWait("offline", failing, until, f"down for {health.failing_for_s:.0f} s; only pings are sent")
     return DeliveryWait(
-        "breaker", failing, until, f"it failed {health.failures} times in a row; one attempt is let through next"
+        "breaker",
+        failing,
+        until,
+        f"it failed {counted(health.failures, 'time')} in a row; one attempt is let through next",
     )
 
 
@@ -301,7 +305,7 @@ def _of_answer(row: Row, around: Around, since: float | None, now: float) -> Del
         hold = _endpoint_hold(around.held, since, now)
         if hold is not None:
             return hold
-    asked = f"the receiver accepted it; it was asked for its answer {row.polls} times"
+    asked = f"the receiver accepted it; it was asked for its answer {counted(row.polls, 'time')}"
     if receiver.status_steps:
         asked += f"; now {row.reason or step_of(receiver, 0)}"
     return DeliveryWait("answer", since, until, asked)

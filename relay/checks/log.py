@@ -12,6 +12,7 @@ from relay.domain.diagnosis import Checked, error, fine, warning
 from relay.domain.durations import format_duration
 from relay.domain.errors import UserError
 from relay.domain.rights import API, Right, rights_of
+from relay.domain.text import counted
 from relay.domain.topics import Topics
 from relay.log.checks import RISK, backlog_findings
 from relay.log.port import Backlog, Log, TopicPartition, TopicState
@@ -156,13 +157,17 @@ def judge_lag(found: Sequence[UnreadLag], *, embedded: bool = False) -> list[Che
     total = sum(each.after for each in found)
     oldest_s = max((each.oldest_s or 0.0 for each in found), default=0.0)
     oldest = f"; the oldest has waited for {format_duration(round(oldest_s))}" if total and oldest_s >= 1 else ""
-    return judged or [fine("lag", f"{total} records are unread, of {len(found)} topics{oldest}")]
+    return judged or [fine("lag", f"{_are_unread(total)}, of {counted(len(found), 'topic')}{oldest}")]
+
+
+def _are_unread(count: int) -> str:
+    return f"{counted(count, 'record')} {'is' if count == 1 else 'are'} unread"
 
 
 def _judged(unread: UnreadLag, *, embedded: bool) -> Checked | None:
     if not unread.after or unread.oldest_s is None or unread.oldest_s < BEHIND_S:
         return None
-    waits = f"{unread.after} records are unread, the oldest for {format_duration(round(unread.oldest_s))}"
+    waits = f"{_are_unread(unread.after)}, the oldest for {format_duration(round(unread.oldest_s))}"
     role = unread.group.rpartition("relay.")[2]
     todo = "see `lanes`, and find slow receivers: relay receivers health NAME"
     todo = todo if embedded else f"{todo}; more processes: relay worker {role}"

@@ -25,6 +25,7 @@ from relay.config.settings import CONFIG_FILE, Settings, load_settings
 from relay.domain.errors import RelayError, UserError
 from relay.domain.identity import PROBE
 from relay.domain.signing import generate_secret
+from relay.domain.text import counted
 from relay.embedded.directory import clear, holds_data, user_directory, usual_directory
 from relay.embedded.relay import EmbeddedRelay, free_port, kept_secret, with_entries
 from relay.run.event_loop import run_loop, run_until_signalled
@@ -252,25 +253,13 @@ async def _left_over(client: AsyncRelay) -> str:
     unfinished = overview["parked"] + sum(stage["lag"] or 0 for stage in overview["stages"])
     letters = (await newest(client.failed.page, MOST_LETTERS, None))["items"]
     page = await client.receivers.page(declared_by="api")
-    names = [item["name"] for item in page["items"]]
+    made = len(page["items"])
     found = [
-        _counted(unfinished, "unfinished message"),
-        _counted(len(letters), "dead letter", at_least=len(letters) == MOST_LETTERS),
-        _counted(
-            len(names),
-            "receiver registered over the API",
-            "receivers registered over the API",
-            at_least=bool(page["cursor"]),
-        ),
+        (unfinished, counted(unfinished, "unfinished message")),
+        (len(letters), counted(len(letters), "dead letter", more=len(letters) == MOST_LETTERS)),
+        (made, f"{counted(made, 'receiver', more=bool(page['cursor']))} registered over the API"),
     ]
-    return ", ".join(filter(None, found))
-
-
-def _counted(count: int, one: str, many: str | None = None, *, at_least: bool = False) -> str:
-    """For example "2 dead letters", or "100+ dead letters"; empty for 0."""
-    if count == 0:
-        return ""
-    return f"{count}{'+' * at_least} {one if count == 1 else many or f'{one}s'}"
+    return ", ".join(text for count, text in found if count)
 
 
 def _file_note(path: Path) -> str:

@@ -14,6 +14,7 @@ from relay.cli.options import config_option, output_option, settings_from
 from relay.cli.table import print_json, print_table
 from relay.config.settings import Settings
 from relay.domain.errors import HistoryUnavailable, LogUnavailable, RelayError, UserError
+from relay.domain.text import counted
 from relay.domain.topics import Topics
 from relay.history.port import History
 from relay.log.port import Coordinate, Log, TopicPartition
@@ -42,7 +43,10 @@ def status(config_file: Path | None, output: str) -> None:
     topics = [(one["topic"], one["behind"], one["behind_s"], one["lost"]) for one in found["topics"]]
     print_table(("TOPIC", "BEHIND", "SECONDS", "LOST"), [tuple(map(_cell, row)) for row in topics])
     size = "" if found["bytes"] is None else f"; {found['bytes'] / 1e6:.1f} MB"
-    click.echo(f"{found['messages']} messages, {found['deliveries']} deliveries, {found['attempts']} attempts{size}")
+    click.echo(
+        f"{counted(found['messages'], 'message')}, {found['deliveries']} deliveries, "
+        f"{counted(found['attempts'], 'attempt')}{size}"
+    )
 
 
 @history.command()

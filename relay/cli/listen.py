@@ -24,6 +24,7 @@ from relay.config.entry_types import check_url
 from relay.config.own_address import is_loopback
 from relay.config.settings import Settings
 from relay.domain.errors import RelayError, UserError
+from relay.domain.text import counted
 from relay.run.event_loop import run_until_signalled
 from relay.schema.receivers import NewReceiverView
 from relay.schema.trials import TrialView
@@ -200,7 +201,7 @@ class Listening:
             click.echo(f"relay receivers delete {self._name} does it, or the next relay listen here", err=True)
             return
         left = max(len(self._unaccepted), removed["messages"]["parked"]["retries"])
-        click.echo(f"{self._name}: removed, after {self._listener.posts} POSTs")
+        click.echo(f"{self._name}: removed, after {counted(self._listener.posts, 'POST')}")
         if left:
             click.echo(f"Not accepted yet: {left}; these end as dead letters (unknown_receiver): relay failed list")
 

@@ -35,6 +35,7 @@ from relay.config.references import usable_variables
 from relay.config.settings import Settings
 from relay.domain.durations import format_duration
 from relay.domain.errors import UserError
+from relay.domain.text import counted
 
 
 @click.group()
@@ -161,8 +162,8 @@ def _rate(entry: EndpointEntry) -> str:
 def _retry(entry: EndpointEntry) -> str:
     policy = entry.retry_policy()
     if not policy.jitter:
-        return f"every {format_duration(policy.base)}, {policy.max_attempts} times"
-    return f"{format_duration(policy.base)} to {format_duration(policy.cap)}, {policy.max_attempts} times"
+        return f"every {format_duration(policy.base)}, {counted(policy.max_attempts, 'time')}"
+    return f"{format_duration(policy.base)} to {format_duration(policy.cap)}, {counted(policy.max_attempts, 'time')}"
 
 
 def _answer(entry: ReceiverEntry) -> str:

@@ -300,8 +300,7 @@ def pause(call: ApiOptions, name: str, callback: bool, reason: str) -> None:
 @_callback_option
 @api_command
 def resume(call: ApiOptions, name: str, callback: bool) -> None:
-    """Send to NAME again: after a manual pause, a 410, or an outage so long that it was disabled. A long outage is
-    forgotten at once."""
+    """Resume NAME: end its pause, a hold after a 410 or a long outage, or an open breaker."""
     if callback:
         call.show(call.run(lambda client: client.sources.resume(name)), _print_health)
     else:

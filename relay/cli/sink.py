@@ -11,6 +11,7 @@ from click.core import ParameterSource
 
 from relay.domain.jwe import private_keys
 from relay.domain.signing import check_verifier
+from relay.domain.text import counted
 from relay.sink import Mode, ReceivedPost, Sink
 from relay.sink.behaviour import MODES, Knobs
 from relay.sink.builds import RESULTS, Result
@@ -177,5 +178,5 @@ def summary(receiver: Sink | Emulator | GitHubEmulator) -> str:
     outcomes = Counter(str(arrival.status or arrival.met) for arrival in receiver.received)
     messages = len({(arrival.source_id, arrival.message_id) for arrival in receiver.received})
     parts = ", ".join(f"{count} x {outcome}" for outcome, count in sorted(outcomes.items()))
-    posts = f"{len(receiver.received)} POSTs of {messages} messages"
+    posts = f"{counted(len(receiver.received), 'POST')} of {counted(messages, 'message')}"
     return f"{posts}{f': {parts}' if parts else ''}; {len(receiver.polls)} status GETs"

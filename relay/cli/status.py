@@ -18,6 +18,7 @@ from relay.cli.table import print_json, print_table, print_text
 from relay.client import ApiError, AsyncRelay, ClientError
 from relay.domain import progress
 from relay.domain.errors import RelayError
+from relay.domain.text import counted
 from relay.pages.round_trip import Step, Trip, moment, trips_of
 from relay.schema.attempts import AttemptItem
 from relay.schema.messages import AnswerView, CallbackView, DeliveryView, MessageView, WaitView
@@ -204,9 +205,8 @@ def callback_text(callback: CallbackView | None) -> str:
         return "-"
     if callback.attempts is None:  # a key for the receiver sees no more
         return str(callback.status)
-    calls = f", {callback.attempts} calls" if callback.attempts != 1 else ", 1 call"
     last = f", last {callback.last_status}" if callback.last_status else ""
-    return f"{callback.status}{calls}{last}"
+    return f"{callback.status}, {counted(callback.attempts, 'call')}{last}"
 
 
 def answer_text(answer: AnswerView | None) -> str:

@@ -74,7 +74,7 @@ class Receivers(Resource[M]):
 
     @route("POST", _RECEIVER + "/resume", safe=True)
     def resume(self, name: str) -> ReceiverHealthView:
-        """Send to the receiver again; its breaker is closed."""
+        """Resume the receiver: end its pause or outage, and close its breaker."""
 
     @route("POST", _RECEIVER + "/test")
     def test(
@@ -198,4 +198,4 @@ class Sources(Resource[M]):
 
     @route("POST", _SOURCE + "/callback/resume", safe=True)
     def resume(self, source: str) -> EndpointView:
-        """Send to the callback again; its breaker is closed."""
+        """Resume the callback: end its pause or outage, and close its breaker."""

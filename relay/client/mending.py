@@ -49,12 +49,12 @@ async def apply_fix(api: RelayApi[Asyncio], incident: IncidentDetail, fix: Fix) 
     if incident["party"]["type"] == "source":
         changes = await _change_callback(api, name, fix) if incident["kind"] == "callback" else []
         await api.sources.resume(name)
-        return [*changes, "results are sent again"]
+        return [*changes, "resumed the callback"]
     if incident["party"]["type"] != "receiver":
         return []
     changes = await _change_receiver(api, name, fix)
     await api.receivers.resume(name)
-    return [*changes, "messages are sent again"]
+    return [*changes, f"resumed {name}"]
 
 
 async def _change_receiver(api: RelayApi[Asyncio], name: str, fix: Fix) -> list[str]:

@@ -9,6 +9,7 @@ from urllib.parse import quote
 from relay.domain.advice import ERRORS, status_words
 from relay.domain.incident import Incident, Kind, Party
 from relay.domain.reasons import is_of_callback, reason_class
+from relay.domain.text import counted
 
 Severity = Literal["error", "warning"]
 ActionKind = Literal[
@@ -153,11 +154,6 @@ def since_words(since: float, now: float) -> str:
     return f"since {day}{at.strftime('%H:%M')} UTC"
 
 
-def counted(count: int, one: str, more: bool = False) -> str:
-    """`1 message`, `187 messages`, `500 or more messages`."""
-    return f"{count:,}{' or more' if more else ''} {one}{'' if count == 1 and not more else 's'}"
-
-
 def summary(incident: Incident, now: float) -> str:
     """The incident in a sentence or two, with names and numbers. `now`: Unix seconds."""
     sentence = KINDS[incident.kind].sentence(incident, since_words(incident.opened_at, now))
@@ -259,8 +255,10 @@ def _head_of_line(one: Incident, since: str) -> str:
 
 def behind_words(one: Incident) -> str:
     """How many wait behind which message."""
-    behind = "1 message waits" if one.waiting == 1 else f"{one.waiting:,} messages wait"
-    return f"{behind} behind {one.facts.message_id!r} of source {one.facts.source_id!r}"
+    waits = "waits" if one.waiting == 1 else "wait"
+    return (
+        f"{counted(one.waiting, 'message')} {waits} behind {one.facts.message_id!r} of source {one.facts.source_id!r}"
+    )
 
 
 def _no_worker(one: Incident, since: str) -> str:
@@ -324,7 +322,7 @@ KINDS: Final[Mapping[Kind, KindRow]] = {
         "resume",
         "Resume",
     ),
-    "failing": KindRow("error", "It fails: {why}", _of_receiver("fails"), "resume", "Send again", 6.0),
+    "failing": KindRow("error", "It fails: {why}", _of_receiver("fails"), "resume", "Resume", 6.0),
     "head_of_line": KindRow("warning", "A message holds up others", _head_of_line, "discard", "Discard the message"),
     "rejected": KindRow("warning", "It rejects messages{status}", _of_receiver("rejects messages"), "replay", "Replay"),
     "no_answer": KindRow(

@@ -4,6 +4,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from relay.domain.errors import InvalidRecord, LogUnavailable
+from relay.domain.text import counted
 from relay.engine.work import W
 from relay.log.port import Coordinate, Flaw, NewRecord, Record
 from relay.state.rows import Due, Row, RowKey
@@ -128,7 +129,7 @@ def unwrap(parked: Record) -> ParkedCopy:
 
 def lost_copy(due: Due, key: bytes, row: Row) -> ParkedCopy:
     """A substitute for a copy that the log has lost: it becomes a dead letter with the facts from its row."""
-    known = f"{row.attempts} attempts, {row.polls} status requests, last status {row.last_status}"
+    known = f"{counted(row.attempts, 'attempt')}, {counted(row.polls, 'status request')}, last status {row.last_status}"
     if row.result is not None:
         known += f", outcome {row.result.outcome} with status {row.result.status}"
     place = f"{due.at.topic}/{due.at.partition}/{due.at.offset}"

@@ -10,6 +10,7 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
 from relay.client.http import path
+from relay.domain import text
 from relay.domain.health import TONES as HEALTH_TONES
 from relay.domain.state import State, StateLook, look_of, state_text
 from relay.pages.template_texts import TEMPLATES, Replacing
@@ -68,10 +69,21 @@ class Renderer:
             moment = moment_of(value)
             return NOTHING if moment is None else time_tag(moment, now())
 
+        def coming(value: str | float | None, passed: str = NOTHING) -> Markup | str:
+            """The time of a plan; `passed` once that has come."""
+            moment = moment_of(value)
+            return passed if moment is None or moment.timestamp() <= now() else time_tag(moment, now(), passed=passed)
+
         environment.globals.update(asset=asset, nothing=NOTHING, path=path)
         environment.filters.update({each.__name__: each for each in FILTERS})
         environment.filters.update(
-            ago=ago, ms=milliseconds, tojson_text=compact, state_look=look, state_text=words_of_state, replaced=replace
+            ago=ago,
+            coming=coming,
+            ms=milliseconds,
+            tojson_text=compact,
+            state_look=look,
+            state_text=words_of_state,
+            replaced=replace,
         )
 
     def render(self, template: str, values: Mapping[str, Any]) -> str:
@@ -91,11 +103,12 @@ def moment_of(value: str | float | None) -> datetime | None:
         return None
 
 
-def time_tag(moment: datetime, now: float) -> Markup:
-    """`12 s ago`, with the exact time to be pointed at. A script carries it on."""
+def time_tag(moment: datetime, now: float, *, passed: str = "") -> Markup:
+    """`12 s ago`, with the exact time to be pointed at. A script carries it on. `passed`: its text once the time has
+    come, in place of `1 s ago`."""
     exact = f"{moment.astimezone(UTC):%Y-%m-%d %H:%M:%S} UTC"
-    return Markup('<time datetime="{}" title="{}" data-ago>{}</time>').format(
-        moment.astimezone(UTC).isoformat(), exact, relative(moment.timestamp() - now)
+    return Markup('<time datetime="{}" title="{}" data-ago="{}">{}</time>').format(
+        moment.astimezone(UTC).isoformat(), exact, passed, relative(moment.timestamp() - now)
     )
 
 
@@ -173,6 +186,11 @@ def number(count: float | None) -> str:
     return NOTHING if count is None else f"{count:,.0f}".replace(",", "\u202f")
 
 
+def counted(count: int, one: str) -> str:
+    """`1 attempt`, with a thin space between thousands."""
+    return text.counted(count, one).replace(",", "\u202f")
+
+
 def rate(per_s: float | None) -> str:
     if per_s is None:
         return NOTHING
@@ -227,7 +245,7 @@ def compact(value: object) -> str:
 
 
 FILTERS: Final[tuple[Callable[..., str], ...]] = (
-    *(clock, exact, iso, day_clock, size, duration, number, rate, percent),
+    *(clock, exact, iso, day_clock, size, duration, number, counted, rate, percent),
     *(tone, words, visible, pretty, path_part),
 )
 """Filters of templates, by their names."""

@@ -8,18 +8,23 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 from itertools import groupby, pairwise
 from math import sqrt
-from typing import Final
+from typing import Final, NamedTuple
 
 from relay.domain.advice import status_words
+from relay.domain.text import counted
 from relay.pages.causes import attempt_cause, end_advice, ruling_words, wait_cause
 from relay.schema.attempts import AttemptItem
-from relay.schema.messages import AnswerView, CallbackView, DeliveryView, MessageView, WaitView
+from relay.schema.messages import AnswerView, CallbackView, DeliveryView, MessageView
 
 WIDTH: Final = 1_000.0
 """Of the drawing, in units of its own."""
 _NARROWEST: Final = 5.0
 _NOTICED_S: Final = 0.02
 """A gap that is shorter is no wait."""
+_UNFOLDED: Final = 8
+"""Attempts of a generation that are all shown; of more, the first and the last..."""
+_SHOWN: Final = 3
+"""... are."""
 _TONES: Final = {"done": "good", "retry": "warn", "doubt": "warn", "released": "plain", "dead": "bad"}
 _NAMES: Final = {
     "post": "Attempt",
@@ -41,7 +46,8 @@ class Bar:
 @dataclass(frozen=True, slots=True)
 class Step:
     """`kind`: `arrived`, `attempt`, `wait`, `answer`, `end` or `done`. `at`, `until`: Unix seconds; `at` None: not
-    known; `until` None: at one moment, or `ongoing`. `attempts`: the exchanges that it is about, oldest first."""
+    known; `until` None: at one moment, or `ongoing`. `attempts`: the exchanges that it is about, oldest first.
+    `next_at`: the earliest end of a wait; `is_due`: that time has passed."""
 
     kind: str
     title: str
@@ -52,7 +58,8 @@ class Step:
     detail: str = ""
     advice: str = ""
     attempts: tuple[AttemptItem, ...] = ()
-    wait: WaitView | None = None
+    next_at: float | None = None
+    is_due: bool = False
     bar: Bar | None = None
 
     @property
@@ -61,12 +68,29 @@ class Step:
         return None if self.at is None or self.until is None else max(0.0, self.until - self.at)
 
 
+class Fold(NamedTuple):
+    """Steps of a generation that are shown on demand: from `begin` to before `end`, with this number of attempts."""
+
+    begin: int
+    end: int
+    attempts: int
+
+
 @dataclass(frozen=True, slots=True)
 class GenerationSteps:
     """One generation of a delivery: the first, or a replay."""
 
     generation: int
     steps: tuple[Step, ...]
+
+    @property
+    def fold(self) -> Fold | None:
+        """The steps between the first attempt and the last `_SHOWN`, if there are many attempts."""
+        attempts = [place for place, step in enumerate(self.steps) if step.attempts]
+        if len(attempts) <= _UNFOLDED:
+            return None
+        begin, end = attempts[0] + 1, attempts[-_SHOWN]
+        return Fold(begin, end, sum(len(step.attempts) for step in self.steps[begin:end]))
 
 
 @dataclass(frozen=True, slots=True)
@@ -192,11 +216,11 @@ def _now(
     if answer is not None and not known and view.status not in ("arrived", "delivered_to_receiver"):
         yield Step("answer", f"Answered: {_answer_words(answer)}", "good", None)
     if wait is not None:
-        cause, since = wait_cause(wait, view.advice), moment(wait.since)
+        cause, since, next_at = wait_cause(wait, view.advice), moment(wait.since), moment(wait.until)
         at = last if last is not None and (since is None or since < last) else since
         yield Step("wait", cause.title, "warn" if wait.kind not in ("answer", "callback") else "live",
                    now if at is None else min(at, now), ongoing=True, detail=wait.detail, advice=cause.advice,
-                   wait=wait)  # fmt: skip
+                   next_at=next_at, is_due=next_at is not None and next_at <= now)  # fmt: skip
     if view.status == "failed":
         yield Step("end", f"Given up: {words(view.reason)}", "bad", last, detail=view.detail or "",
                    advice=end_advice(view))  # fmt: skip
@@ -216,7 +240,7 @@ def _summary(view: DeliveryView, last: float | None) -> Step:
     count, status = view.attempts, view.last_status
     met = "" if status is None else f"; the last one got {status_words(status)}"
     good = view.status not in ("arrived", "failed")
-    return Step("attempt", f"{count} attempt{'s' if count > 1 else ''}{met}", "good" if good else "warn", last,
+    return Step("attempt", f"{counted(count, 'attempt')}{met}", "good" if good else "warn", last,
                 detail="" if good or view.status == "failed" else view.detail or "")  # fmt: skip
 
 
@@ -296,13 +320,13 @@ def stations(view: DeliveryView, source_id: str) -> tuple[Station, ...]:
     """Where a delivery has been, and where it is."""
     status, wait, callback, tries = view.status, view.waiting_for, view.callback, view.attempts
     sent = Station(source_id, "sent it", "good")
-    tried = "not tried yet" if not tries else f"{tries} attempt{'' if tries == 1 else 's'}"
+    tried = counted(tries, "attempt") if tries else ""
     match status:
         case "arrived":
             held = "warn" if wait is not None and wait.kind != "answer" else "live"
             return (
                 sent,
-                Station(view.receiver, wait_cause(wait, None).title if wait else tried, held),
+                Station(view.receiver, wait_cause(wait, None).title if wait else tried or "not tried yet", held),
                 _NOT_YET,
                 _NOT_HOME,
             )
@@ -310,14 +334,19 @@ def stations(view: DeliveryView, source_id: str) -> tuple[Station, ...]:
             given_up = Station(view.receiver, f"given up: {words(view.reason)}", "bad")
             return sent, given_up, Station("Answer", "none", "bad"), _home(callback, "was told that it failed")
         case "delivered_to_receiver":
-            return sent, Station(view.receiver, f"accepted, {tried}", "good"), _AT_WORK, _NOT_HOME
+            return sent, Station(view.receiver, _joined("accepted", tried), "good"), _AT_WORK, _NOT_HOME
     answer = view.answer
     said = "none" if answer is None else _answer_words(answer).partition(",")[0]
-    there = Station(view.receiver, f"delivered, {tried}", "good")
+    there = Station(view.receiver, _joined("delivered", tried), "good")
     home = (
         _home(callback, "has the answer") if callback is not None or status == "response_delivered_to_sender" else _KEPT
     )
     return sent, there, Station("Answer", said, "good"), home
+
+
+def _joined(*words: str) -> str:
+    """Without the empty ones: a replay of a result alone has no attempt at the receiver."""
+    return ", ".join(filter(None, words))
 
 
 _NOT_YET: Final = Station("Answer", "not yet", "plain")
@@ -335,5 +364,5 @@ def _home(callback: CallbackView | None, when_there: str) -> Station:
         case "failed":
             return Station("Sender", "its callback refused", "bad")
         case "retrying" if callback.attempts is not None:
-            return Station("Sender", f"callback tried {callback.attempts} times", "warn")
+            return Station("Sender", f"callback tried {counted(callback.attempts, 'time')}", "warn")
     return Station("Sender", "on its way back", "live")

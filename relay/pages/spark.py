@@ -5,7 +5,7 @@ from typing import Final, Literal
 
 from markupsafe import Markup
 
-from relay.pages.render import clock, milliseconds, number
+from relay.pages.render import clock, counted, milliseconds, number
 from relay.schema.statistics import HourView
 
 Quantile = Literal["p50_ms", "p99_ms"]
@@ -25,7 +25,9 @@ def attempts(hours: Sequence[HourView], *, large: bool = False) -> Markup:
     most = max((hour["attempts"] for hour in hours), default=0)
     bars = [_bar(place, hour, most) for place, hour in enumerate(hours)]
     total, failed = sum(hour["attempts"] for hour in hours), sum(map(_failed, hours))
-    return _picture(bars, len(hours), f"{number(total)} attempts in 24 h, {number(failed)} of them failed", large=large)
+    return _picture(
+        bars, len(hours), f"{counted(total, 'attempt')} in 24 h, {number(failed)} of them failed", large=large
+    )
 
 
 def line(hours: Sequence[HourView], names: Sequence[Quantile], label: str) -> Markup:
@@ -38,7 +40,7 @@ def line(hours: Sequence[HourView], names: Sequence[Quantile], label: str) -> Ma
 
 
 def _bar(place: int, hour: HourView, most: int) -> Markup:
-    said = f"{number(hour['attempts'])} attempts, {number(_failed(hour))} failed"
+    said = f"{counted(hour['attempts'], 'attempt')}, {number(_failed(hour))} failed"
     if not hour["attempts"]:
         return _rect(place, _NONE, _HIGH - _NONE, "none") + _hour(place, hour, said)
     bad = _high(_failed(hour), most)

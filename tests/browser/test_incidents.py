@@ -133,9 +133,9 @@ async def test_an_open_breaker(dev: DevRelay, visiting: Visiting, size: Viewport
         await receiver.wait_for(2)
         receiver.become("answer")  # the receiver is mended
         clicks = Clicks(visitor)
-        await clicks.begin("Send again")
+        await clicks.begin("Resume")
         await expect(visitor.page.get_by_role("main")).to_contain_text("its circuit breaker is open")
-        await clicks.mend("Test and send again")
+        await clicks.mend("Test and resume")
         await clicks.all_back()
         await dev.until_status("shop", "m-1", "response_received_from_receiver")
 

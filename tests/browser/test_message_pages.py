@@ -58,7 +58,7 @@ async def test_they_can_be_read_without_a_script(visiting: Visiting) -> None:
         await visitor.open(PAGE)
         await expect(visitor.page.get_by_text("Attempt 1: 503 Service Unavailable")).to_be_visible()
         await expect(visitor.page.get_by_text("Back at the sender")).to_be_visible()
-        await expect(visitor.page.get_by_role("region", name="Payload")).to_contain_text('"full_name": "acme/web"')
+        await expect(visitor.page.get_by_role("group", name="Payload")).to_contain_text('"full_name": "acme/web"')
 
 
 # --- the list -------------------------------------------------------------------------------------------------------
@@ -209,7 +209,7 @@ async def test_a_payload_is_shown_in_three_ways(visiting: Visiting) -> None:
     async with scripted_pages(ScriptedApi(round_trip())) as api, visiting(api.url) as visitor:
         page = visitor.page
         await visitor.open(PAGE)
-        shown = page.get_by_role("region", name="Payload")
+        shown = page.get_by_role("group", name="Payload")
         await expect(shown).to_contain_text('"ref": "refs/heads/main",\n')
         await page.get_by_role("link", name="Hex").click()
         await expect(shown).to_contain_text("000000  7b 22 72 65 66 22 3a 20")
@@ -336,6 +336,7 @@ async def test_a_group_is_counted_first_and_then_replayed(visiting: Visiting) ->
         assert api.calls[-1].body == {"receiver": "audit", "reason": "rejected", "rate": 50.0}
         api.answers[f"/v1/replays/{job()['id']}"] = job(state="done", sent=3_990, ended_at=at(200))
         await expect(page.get_by_role("img", name="100 % done")).to_be_visible()
+        await expect(page.get_by_role("main")).to_contain_text(f"Ended{at(200)[:10]}")  # without a reload
 
 
 async def test_what_the_api_refuses_is_said(visiting: Visiting) -> None:

@@ -111,7 +111,7 @@ async def test_what_is_done_about_a_receiver_is_done_by_the_api(tmp_path: Path, 
         await expect(visitor.page.locator("main")).to_contain_text("<img src=x")
         await visitor.assert_accessible()
         await press(visitor, "Resume")
-        await expect(visitor.page.get_by_role("status")).to_contain_text("is sent to again")
+        await expect(visitor.page.get_by_role("status")).to_contain_text("is resumed")
         assert (await dev.call("GET", "/v1/receivers/ci"))["hold"] is None
 
         await press(visitor, "Rotate the secret")
@@ -229,7 +229,7 @@ async def test_the_callback_of_a_source_is_paused_and_resumed(tmp_path: Path, vi
         await expect(visitor.page.get_by_role("status")).to_contain_text("paused")
         assert (await dev.call("GET", "/v1/sources/shop/callback"))["paused"] is True
         await press(visitor, "Resume")
-        await expect(visitor.page.get_by_role("status")).to_contain_text("sent again")
+        await expect(visitor.page.get_by_role("status")).to_contain_text("is resumed")
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])

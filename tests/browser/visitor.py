@@ -13,6 +13,14 @@ NARROW: Final = ViewportSize(width=360, height=740)
 _LOCAL: Final = frozenset({"data", "blob", "about"})
 """Schemes of what asks nobody."""
 
+OVER: Final = """() => {
+    const over = (each) => each.getBoundingClientRect().right > innerWidth && !each.closest('.wide');
+    const all = [...document.querySelectorAll('main *')];
+    const last = all.filter((each) => over(each) && ![...each.children].some(over)).slice(0, 5);
+    const names = last.map((each) => `${each.tagName}.${each.className} in .${each.parentElement.className}`);
+    return [document.documentElement.scrollWidth, innerWidth, names.join(', ')];
+}"""
+"""Widths of the page and the window, and the innermost elements that stick out."""
 _WAIT_MS: Final = 20_000
 expect.set_options(timeout=_WAIT_MS)
 
@@ -51,8 +59,8 @@ class Visitor:
 
     async def assert_fits(self) -> None:
         """Nothing of the page sticks out at its side."""
-        wide, has = await self.page.evaluate("[document.documentElement.scrollWidth, innerWidth]")
-        assert wide <= has, f"the page is {wide} pixels wide, the window {has}"
+        wide, has, over = await self.page.evaluate(OVER)
+        assert wide <= has, f"the page is {wide} pixels wide, the window {has}: {over}"
 
     def _console(self, message: ConsoleMessage) -> None:
         if message.type == "error":

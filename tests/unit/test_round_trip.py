@@ -143,6 +143,14 @@ def test_what_has_no_time_is_not_drawn() -> None:
     ("values", "states"),
     [
         ({"status": "arrived", "attempts": 0}, ["sent it", "not tried yet", "not yet", "not yet"]),
+        (
+            {
+                "status": "response_received_from_receiver",
+                "attempts": 0,
+                "callback": {"status": "retrying", "attempts": 1},
+            },
+            ["sent it", "delivered", "none", "callback tried 1 time"],
+        ),  # a replay of the result alone
         ({"status": "delivered_to_receiver"}, ["sent it", "accepted, 1 attempt", "still to come", "not yet"]),
         (
             {"status": "failed", "reason": "gone"},
@@ -159,6 +167,27 @@ def test_four_stations_tell_it_at_one_glance(values: dict[str, Any], states: lis
     assert [
         station.state for station in stations(msgspec.convert(delivery(**values), DeliveryView), "github")
     ] == states
+
+
+@pytest.mark.parametrize(("until", "is_due"), [(at(99), True), (at(101), False), (None, False)])
+def test_a_time_that_has_passed_is_due(until: str | None, is_due: bool) -> None:
+    step = steps_of(delivery(status="arrived", waiting_for=wait("retry", until=until)))[-1]
+    assert (step.is_due, step.next_at) == (is_due, moment(until))
+
+
+@pytest.mark.parametrize(("count", "folded"), [(1, None), (8, None), (9, 5), (90, 86)])
+def test_of_many_attempts_the_first_and_the_last_are_shown(count: int, folded: int | None) -> None:
+    tried = [attempt(1.0 * n, 5, 503, attempt=n, outcome="retry") for n in range(1, count + 1)]
+    [trip] = trips(message(delivery(status="arrived", attempts=count)), tried)
+    life = trip.lives[0]
+    if folded is None:
+        assert life.fold is None
+        return
+    assert life.fold is not None
+    begin, end, attempts = life.fold
+    shown = [step.title.partition(":")[0] for step in (*life.steps[:begin], *life.steps[end:]) if step.attempts]
+    assert shown == ["Attempt 1", *(f"Attempt {n}" for n in range(count - 2, count + 1))]
+    assert attempts == folded
 
 
 def test_what_mends_a_wait_is_a_button() -> None:

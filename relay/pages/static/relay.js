@@ -27,7 +27,9 @@
   const tick = () => document.querySelectorAll("time[data-ago]").forEach((time) => {
     if (!timed.has(time)) timed.set(time, { at: performance.now(), from: since(time.textContent) });
     const { at, from } = timed.get(time);
-    if (from !== null && Math.abs(from) < 7200) time.textContent = told(from + (performance.now() - at) / 1000);
+    if (from === null || Math.abs(from) >= 7200) return;
+    const seconds = from + (performance.now() - at) / 1000;
+    time.textContent = time.dataset.ago && seconds >= 0 ? time.dataset.ago : told(seconds);
   });
   setInterval(tick, 1000);
 

@@ -1,0 +1,68 @@
+"""All pages with the longest names: they fit a phone, and axe-core finds nothing."""
+
+from pathlib import Path
+from typing import Final
+
+import pytest
+from playwright.async_api import ViewportSize
+
+from tests.browser.conftest import Visiting
+from tests.browser.dev_relay import DevRelay
+from tests.browser.visitor import WIDE
+from tests.servers.asking import until
+
+NAME: Final = "w" * 63
+RECEIVER: Final = f"/ui/receivers/{NAME}"
+PHONE: Final = ViewportSize(width=390, height=844)
+PAGES: Final = (
+    *("/ui/", "/ui/incidents", "/ui/incidents?state=resolved", "/ui/messages", "/ui/receivers", RECEIVER),
+    *(f"{RECEIVER}/{page}" for page in ("edit", "remove", "try")),
+    *("/ui/failed", f"/ui/failed?receiver={NAME}&reason=exhausted", "/ui/replays", "/ui/sources"),
+    *(f"/ui/sources/{NAME}{page}" for page in ("", "/edit")),
+    *(
+        "/ui/workers",
+        "/ui/workers?by=partition",
+        "/ui/keys",
+        "/ui/audit",
+        "/ui/event-types",
+        "/ui/doctor",
+        "/ui/system",
+    ),
+    *("/ui/try", "/ui/receivers/new"),
+    *(f"/ui/messages/{NAME}/{NAME}{page}" for page in ("", "/copy")),
+)
+OPEN: Final = "document.querySelectorAll('details').forEach((each) => { each.open = true; })"
+
+
+@pytest.mark.timeout(240)
+async def test_all_pages_fit_and_are_accessible_with_the_longest_names(tmp_path: Path, visiting: Visiting) -> None:
+    async with DevRelay(tmp_path) as dev, visiting(dev.url) as visitor:
+        await dev.receiver(NAME, "http://127.0.0.1:9/", retry={"max_attempts": 1})
+        await dev.source(NAME, callback={"url": "http://127.0.0.1:9/"})
+        await dev.send(NAME, NAME, to=NAME)
+        await dev.until_status(NAME, NAME, "failed")
+        await dev.call("POST", f"/v1/receivers/{NAME}/pause", {"reason": NAME})
+        job = await dev.call("POST", "/v1/replays", {"receiver": NAME})
+        incidents: list[str] = []
+
+        async def known() -> bool:
+            items = (await dev.call("GET", "/v1/incidents"))["items"]
+            incidents[:] = [one["id"] for one in items if one["kind"] == "paused"]
+            return bool(incidents)
+
+        await until(known)
+        pages = (*PAGES, f"/ui/replays/{job['id']}", f"/ui/incidents/{incidents[0]}")
+        flaws = []
+        visitor.allow("status of 404")
+        for size in (WIDE, PHONE):
+            await visitor.page.set_viewport_size(size)
+            for path in pages:
+                response = await visitor.open(path)
+                try:
+                    assert response.status == 200, response.status
+                    await visitor.page.evaluate(OPEN)
+                    await visitor.assert_fits()
+                    await visitor.assert_accessible()
+                except AssertionError as error:
+                    flaws.append(f"{size['width']} px, {path.replace(NAME, 'NAME')}: {error}")
+        assert flaws == [], "\n".join(flaws)
