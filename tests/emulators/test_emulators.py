@@ -328,4 +328,4 @@ async def test_the_command_runs_an_emulator_until_it_is_stopped(session: ClientS
         if process.returncode is None:
             process.kill()
             await process.wait()
-    assert rest.decode().splitlines()[-1] == "1 POSTs of 1 messages: 1 x 201; 0 status GETs"
+    assert rest.decode().splitlines()[-1] == "1 POST of 1 message: 1 x 201; 0 status GETs"

@@ -382,6 +382,6 @@ async def test_the_command_prints_a_line_per_arrival_and_a_summary(client: Clien
     assert rest.decode().splitlines() == [
         "<- push gh-1\\x1b[31m attempt 1 503 verified",
         "<- push gh-1\\x1b[31m attempt 2 200 verified",
-        "2 POSTs of 1 messages: 1 x 200, 1 x 503; 0 status GETs",
+        "2 POSTs of 1 message: 1 x 200, 1 x 503; 0 status GETs",
     ]
     assert process.returncode == 0
