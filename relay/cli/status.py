@@ -335,9 +335,10 @@ class _Writer:
 
 def _words(step: Step) -> Iterator[str]:
     """The title, and the details."""
-    until = step.wait.until if step.wait is not None else None
-    if step.ongoing and until:
-        yield f"{step.title}, until {_clock(moment(until) or 0.0)}"
+    if step.is_due:
+        yield f"{step.title}; it is due"
+    elif step.next_at is not None:
+        yield f"{step.title}, until {_clock(step.next_at)}"
     elif step.seconds is not None:
         yield f"{step.title} ({span(step.seconds)})"
     else:
@@ -347,7 +348,7 @@ def _words(step: Step) -> Iterator[str]:
         yield f"because {line[:_MOST]}" if step.kind == "wait" else line[:_MOST]
     for attempt in step.attempts[-1:]:
         if attempt["next_attempt_at"]:
-            yield f"the next one at {_clock(moment(attempt['next_attempt_at']) or 0.0)}"
+            yield f"the next one was set for {_clock(moment(attempt['next_attempt_at']) or 0.0)}"
 
 
 def span(seconds: float) -> str:

@@ -88,7 +88,7 @@ def test_each_step_has_its_time_and_how_long_after_the_arrival() -> None:
         "  12:00:00.000        +0 ms  Waited to be sent (100 ms)",
         "  12:00:00.100      +100 ms  Attempt 1: The connection was refused (12 ms)",
         "                               nobody listens",
-        "                               the next one at 12:00:02.000",
+        "                               the next one was set for 12:00:02.000",
         "  12:00:00.112      +112 ms  Waited to try again (1.9 s)",
         "  12:00:02.000       +2.0 s  Attempt 2: 401 Unauthorized (12 ms)",
         "  12:00:02.012       +2.0 s  Waiting to try again, until 12:01:00.000",
