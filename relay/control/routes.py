@@ -45,7 +45,7 @@ class LaneRoutes:
         """Take a key's tombstone, or the loss of its record; returns the name of its receiver. A route stays."""
         if key.kind == "cut":
             partition, _, name = key.id.partition(":")
-            self._cuts.pop((name, int(partition) if partition.isdigit() else -1), None)
+            self._cuts.pop((name, int(partition) if partition.isdecimal() else -1), None)
             return name
         if key.kind == "removed":
             self.removed.pop(key.id, None)

@@ -161,7 +161,7 @@ def decode_key(id: str, value: bytes) -> Key:
             None if expires_at is None else float(expires_at),
             (Secret(str(known["digest"]), made_at),),
         )
-    except (ValueError, KeyError, TypeError, RecursionError) as error:
+    except (ValueError, KeyError, TypeError, OverflowError, RecursionError) as error:
         raise InvalidRecord("invalid", "not a valid record of an API key") from error
 
 
@@ -189,5 +189,5 @@ def decode_secret(value: bytes) -> Secret:
     try:
         known = json.loads(value)
         return Secret(str(known["digest"]), float(known["made_at"]), float(known["others_until"]))
-    except (ValueError, KeyError, TypeError, RecursionError) as error:
+    except (ValueError, KeyError, TypeError, OverflowError, RecursionError) as error:
         raise InvalidRecord("invalid", "not a valid record of an API key's secret") from error

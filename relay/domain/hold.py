@@ -37,7 +37,7 @@ def decode_hold(value: bytes) -> Hold:
     try:
         known = json.loads(value)
         reason, since, detail = known["hold"], float(known["since"]), str(known.get("detail", ""))
-    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+    except (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError) as error:
         raise InvalidRecord("invalid", "a hold that is not JSON of hold and since") from error
     if reason not in get_args(HoldReason):
         reason = "paused"  # a newer version's reason: nothing may be sent in any case

@@ -125,7 +125,7 @@ def decode_order(value: bytes) -> ReplayOrder:
             known["rate"],
             str(known.get("by", "")),
         )
-    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+    except (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError) as error:
         raise InvalidRecord("invalid", "not a valid record of a replay job's order") from error
 
 
@@ -135,5 +135,5 @@ def decode_progress(value: bytes) -> ReplayProgress:
         known: dict[str, Any] = json.loads(value)
         known["positions"], known["upto"] = tuple(known["positions"]), tuple(known["upto"])
         return ReplayProgress(**{name: known[name] for name in ReplayProgress.__dataclass_fields__ if name in known})
-    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+    except (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError) as error:
         raise InvalidRecord("invalid", "not a valid record of a replay job's progress") from error

@@ -164,7 +164,7 @@ def decode_cut(value: bytes) -> Cut:
     try:
         name, version, partition, offset = json.loads(value)
         return Cut(str(name), int(version), int(partition), int(offset))
-    except (ValueError, TypeError, RecursionError) as error:
+    except (ValueError, TypeError, OverflowError, RecursionError) as error:
         raise InvalidRecord("invalid", "not a valid record of a cut") from error
 
 

@@ -69,7 +69,7 @@ def decode_result(value: bytes) -> HandshakeResult:
             allowed_rate=None if known.get("allowed_rate") is None else max(1, int(known["allowed_rate"])),
             origin=None if known.get("origin") is None else str(known["origin"]),
         )
-    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+    except (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError) as error:
         raise InvalidRecord("invalid", "not a valid record of a verification") from error
 
 

@@ -3,6 +3,7 @@ million in `make test-full`."""
 
 import base64
 import json
+import re
 import struct
 import zlib
 from collections.abc import Callable, Sequence
@@ -77,6 +78,8 @@ BATCHES: Final = [
 DEFAULTS: Final = Defaults("app", ("ci",), None, None, 1_000, lambda: "new")
 
 
+NUMBER: Final = re.compile(rb"[0-9][0-9.]*")
+NUMBERS: Final = (b"Infinity", b"-Infinity", b"NaN", b"1e999", b"9" * 400, b"-1", b"0.5", b"null", b"\xc2\xb2", b"[]")
 AT_S: Final = 1_700_000_000
 EVENT_HEADERS: Final = ("x-github-event", "x-github-delivery", "content-type", "ce-id", "webhook-id", "svix-id")
 BODIES: Final = (ENVELOPE, b"payload=%7B%22action%22%3A1%7D", b'{"type": "x", "event_id": "e"}')
@@ -111,6 +114,15 @@ def changed(chance: Random, whole: bytes) -> bytes:
         at, length = chance.randrange(len(whole) + 1), chance.choice([0, 0, 1, 4])
         whole = whole[:at] + chance.choice([b"", chance.randbytes(length), data(chance)]) + whole[at + length :]
     return whole
+
+
+def with_another_number(chance: Random, whole: bytes) -> bytes:
+    """One of its numbers is none that there should be."""
+    found = list(NUMBER.finditer(whole))
+    if not found:
+        return whole
+    one = chance.choice(found)
+    return whole[: one.start()] + chance.choice(NUMBERS) + whole[one.end() :]
 
 
 def headers(chance: Random, whole: Headers) -> Headers:
@@ -167,7 +179,9 @@ def stored(name: str) -> Callable[[Random], object]:
 
     def target(chance: Random) -> object:
         one = chance.choice(whole)
-        return read(changed(chance, one) if isinstance(one, bytes) else headers(chance, one))
+        if not isinstance(one, bytes):
+            return read(headers(chance, one))
+        return read(chance.choice([changed, with_another_number])(chance, one))
 
     return target
 

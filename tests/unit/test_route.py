@@ -2,6 +2,8 @@
 
 import pytest
 
+from relay.control.routes import LaneRoutes
+from relay.domain.control_key import ControlKey
 from relay.domain.receiver import LaneKind
 from relay.domain.route import Route, decode_route, next_move
 
@@ -35,3 +37,8 @@ def test_ranks_rise_with_each_step_and_a_new_life_counts_most() -> None:
     ]
     assert [step.rank for step in steps] == sorted({step.rank for step in steps})
     assert [decode_route(step.encode()) for step in steps] == steps
+
+
+def test_the_tombstone_of_a_cut_of_no_partition_is_overlooked() -> None:
+    for partition in ("", "-1", "x", "\u00b2"):
+        assert LaneRoutes().drop(ControlKey("cut", f"{partition}:ci")) == "ci"
