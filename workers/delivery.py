@@ -34,6 +34,7 @@ LATE_SHARE = 0.6
 MOST_OFFSETS = 10**12
 """More records than a partition ever has."""
 OFF_S = 5.0
+OFF_ALONE_S = 60.0
 SWITCHED_OFF = Later(OFF_S, "the receiver is switched off", Change.RELEASED, pause_s=OFF_S)
 """A pause that is renewed until the receiver is enabled: nothing is sent and no attempt is counted, but the message
 ages."""
@@ -63,6 +64,11 @@ def unusable_wait(settings: Receiver | Source) -> Later | None:
     if settings.unusable is None:
         return None
     return Later(OFF_S, f"its settings cannot be used here: {settings.unusable}", Change.RELEASED, pause_s=OFF_S)
+
+
+def alone(wait: Later) -> Later:
+    """A wait for the settings of one message, while others of its endpoint go on."""
+    return structs.replace(wait, due_in_s=OFF_ALONE_S, pause_s=0.0)
 
 
 class HopWork(Work):

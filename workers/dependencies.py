@@ -1,7 +1,7 @@
 """The dependencies of the steps: HTTP, time, randomness, meter, journal and tracing."""
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from math import inf
 from typing import Final, Literal, Protocol
@@ -13,11 +13,13 @@ from relay.delivery.port import Transport
 from relay.domain.attempt import AttemptKind
 from relay.domain.coordinate import Coordinate
 from relay.domain.erasure import Erasures, received_at
+from relay.domain.errors import UserError
 from relay.domain.exchange import Exchange, Request
 from relay.domain.hop import Hop
 from relay.domain.identity import DeliveryId, MessageId
 from relay.domain.jwe import opened
 from relay.domain.message import Message
+from relay.domain.origin_receiver import addressed, may_reach
 from relay.domain.outcome import Outcome
 from relay.domain.reasons import DISCARDED
 from relay.domain.receiver import Receiver
@@ -119,6 +121,8 @@ class Outside:
     report: Callable[[NewRecord], None] = lambda _record: None
     erasures: Erasures = field(default_factory=Erasures, kw_only=True)
     """Erased payloads, which are not sent."""
+    opened_secret: Callable[[DeliveryId, str], str] = field(default=lambda _delivery, _sealed: "", kw_only=True)
+    """The signing secret that a message brought for its own endpoint, decrypted. Raises UserError."""
     turnstile: RequestLimiter = field(kw_only=True)
 
     def erased(self, record: Record, delivery: DeliveryId) -> Dead | None:
@@ -129,6 +133,18 @@ class Outside:
         if not self.erasures.has(MessageId(*ids), (name,), received_at(record.headers, record.timestamp_ms)):
             return None
         return ERASED
+
+    def addressed(self, receiver: Receiver, hop: Hop) -> Receiver:
+        """The receiver with the message's own endpoint, if it has one."""
+        if hop.one_off is None:
+            return receiver
+        if not may_reach(receiver, hop.one_off):
+            return replace(receiver, unusable="the message has an endpoint of another origin")
+        try:
+            secret = None if hop.one_off.secret is None else self.opened_secret(hop.delivery, hop.one_off.secret)
+        except UserError as error:
+            return replace(receiver, unusable=f"the signing secret of the message: {error}")
+        return addressed(receiver, hop.one_off, secret)
 
     def opened(self, content_type: str | None, body: bytes) -> tuple[str | None, bytes]:
         """An answer, decrypted if it is encrypted for the relay."""

@@ -231,7 +231,7 @@ class FromSender:
         receiver = self._directory.receiver(name)
         if receiver is None or work.message.receivers is None:
             return receiver
-        if not may_name(receiver, work.message.source_id):
+        if not may_name(receiver, work.message):
             return None
         if receiver.owner is None:
             return receiver

@@ -56,6 +56,7 @@ def first_hop(
         life=receiver.life.id,
         keep=keep,
         timing=None if message.timing is None else resolved(message.timing, accepted_ms / 1000),
+        one_off=message.one_off,
     )
 
 
@@ -139,6 +140,7 @@ def answer_record(topics: Topics, hop: Hop, result: Result, attempts: int, *, ex
         headers=(),
         chain=None,
         timing=None,
+        one_off=None,
     )
     return NewRecord(topics.to_sender, hop.delivery.source_id.encode(), result.body, result_headers(answer) + extra)
 
@@ -167,6 +169,7 @@ def progress_records(
         headers=(),
         chain=None,
         timing=None,
+        one_off=None,
     )
     # a release that knows no progress takes it for an answer that needs no callback, and skips it
     headers = (*result_headers(report), NO_CALLBACK)

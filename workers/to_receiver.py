@@ -66,6 +66,7 @@ from workers.batches import Batches
 from workers.delivery import (
     NO_PAYLOAD_URL,
     Delivery,
+    alone,
     can_be_asked,
     decide_retry,
     not_sendable,
@@ -116,7 +117,7 @@ class ToReceiver:
         if record.value is None:
             raise InvalidRecord("invalid", "the record has no value")
         hop = decode_hop(record.headers)
-        return Delivery(record, hop, receiver_or_stand_in(self._directory, hop))
+        return Delivery(record, hop, self._outside.addressed(receiver_or_stand_in(self._directory, hop), hop))
 
     def overdue(self, work: Delivery) -> Dead | Later | None:
         receiver = work.receiver
@@ -126,10 +127,10 @@ class ToReceiver:
             found = still_there(self._directory, work.hop)
             if isinstance(found, Dead):
                 return found
-            receiver = found
+            receiver = self._outside.addressed(found, work.hop)
             work.follow(receiver)
         if receiver.unusable is not None and (wait := unusable_wait(receiver)) is not None:
-            return wait
+            return wait if work.hop.one_off is None else alone(wait)
         if (off_time := work.off_time(self._outside.clock.time())) is not None:
             return off_time
         if receiver.encrypt is not None and (wait := self._encryption.wait(work)) is not None:

@@ -15,12 +15,12 @@ from msgspec import Meta
 from relay.api.access import INGEST
 from relay.api.context import ApiContext
 from relay.api.incoming import (
+    given_fields,
     is_structured,
     one_type,
     own_headers,
     receiver_names,
     receivers_in,
-    timing_fields,
     timing_of,
     tracestate_in,
 )
@@ -334,7 +334,7 @@ def _defaults(request: web.Request, context: ApiContext) -> Defaults:
         max_payload_bytes=context.max_payload_bytes,
         new_id=context.new_id,
         headers=own_headers(request),
-        timing=timing_of(timing_fields(request, query)),
+        timing=timing_of(given_fields(request, query)),
     )
 
 

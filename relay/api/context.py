@@ -12,6 +12,7 @@ from relay.api.peers import Peers
 from relay.api.registrar import Registrar
 from relay.api.web_rules import WebRules
 from relay.clock import Clock
+from relay.config.encryption import NO_KEYS, KeyRing
 from relay.config.settings import Origin
 from relay.control.erasures import ErasureService
 from relay.control.event_types import Catalogue
@@ -102,6 +103,10 @@ class ApiContext:
     """Where others reach the API; without a slash at the end."""
     examine: Callable[[str | None], Awaitable[Diagnosis]] | None = None
     """Runs the checks of all dependencies of this process, or of one receiver; None if it cannot."""
+    adhoc_endpoints: Sequence[str] = ()
+    """Origins of endpoints that messages may bring along."""
+    ring: KeyRing = NO_KEYS
+    """Encrypts the secrets that messages bring along."""
     owner_receivers: int = 1_000
     """That an owner may have, of those who have keys of their own."""
 

@@ -1,19 +1,23 @@
 """The message that an HTTP request describes: CloudEvents attributes as `ce-` headers, the payload as the body."""
 
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Final
 
 from aiohttp import web
 
+from relay.api import one_off
+from relay.api.context import ApiContext
 from relay.api.intake import IncomingMessage
+from relay.api.one_off import check_alone, one_off_in
 from relay.api.problems import UNSUPPORTED, Problem, invalid
 from relay.api.reading import attributes, percent_decoded, plain_header, query_of
 from relay.api.waiters import WAIT
 from relay.domain.errors import InvalidRecord
 from relay.domain.forwarding import PREFIX, Pairs, read_headers
-from relay.domain.identity import check_id, is_receiver_name
+from relay.domain.identity import MessageId, check_id, is_receiver_name
 from relay.domain.message import MAX_RECEIVERS, Message, message_headers, parse_message
+from relay.domain.origin_receiver import receiver_name
 from relay.domain.timing import FIELDS, HEADERS, Timing, read_timing
 from relay.domain.trace import fit_tracestate
 
@@ -24,19 +28,23 @@ _CLOUDEVENTS: Final = "application/cloudevents"
 
 
 def read_message(
-    request: web.Request, source_id: str, payload: bytes, new_id: Callable[[], str], *, wait_s: int = 0
+    request: web.Request, source_id: str, payload: bytes, context: ApiContext, *, wait_s: int = 0
 ) -> IncomingMessage:
-    """The message that query and headers describe. `new_id` is for one without an id.
+    """The message that query and headers describe.
 
     It is encoded and decoded once, so that FromSender can read every message that is accepted here.
     """
-    query = query_of(request, "receiver", "type", WAIT, *FIELDS)
+    query = query_of(request, "receiver", "type", WAIT, *FIELDS, *one_off.FIELDS)
     _check_fixed_attributes(request, source_id)
     given_id = _message_id(request)
+    message_id, endpoint = given_id or context.new_id(), given_fields(request, query, one_off.HEADERS)
+    own = one_off_in(context, endpoint, MessageId(source_id, message_id)) if endpoint else None
+    if own is not None:
+        check_alone(query)
     message = Message(
         source_id=source_id,
-        message_id=given_id or new_id(),
-        receivers=receivers_in(query),
+        message_id=message_id,
+        receivers=receivers_in(query) if own is None else (receiver_name(own.url),),
         event_type=one_type((*attributes(request, "ce-type"), *query.get("type", ()))),
         time=next(iter(attributes(request, "ce-time")), None),
         content_type=content_type_of(request),
@@ -45,7 +53,8 @@ def read_message(
         tracestate=tracestate_in(request),
         wait_s=wait_s,
         headers=own_headers(request),
-        timing=timing_of(timing_fields(request, query)),
+        timing=timing_of(given_fields(request, query)),
+        one_off=own,
     )
     return as_incoming(message, fresh=given_id is None)
 
@@ -67,10 +76,13 @@ def own_headers(request: web.Request) -> Pairs:
         raise invalid(error.detail) from None
 
 
-def timing_fields(request: web.Request, query: Mapping[str, Sequence[str]]) -> dict[str, object]:
-    """The timing in the query and in headers, as fields of a message. Raises a Problem where they differ."""
+def given_fields(
+    request: web.Request, query: Mapping[str, Sequence[str]], headers: Mapping[str, str] = HEADERS
+) -> dict[str, object]:
+    """What the query and these headers say, as fields of a message; by default its timing. Raises a Problem where they
+    differ."""
     found: dict[str, object] = {}
-    for header, name in HEADERS.items():
+    for header, name in headers.items():
         given = {*query.get(name, ()), *request.headers.getall(header, ())}
         if len(given) > 1:
             raise invalid(f"{name} and header {header} contradict each other, or are repeated", parameter=name)

@@ -54,7 +54,11 @@ class Recipients:
     def problem(self, message: Message) -> Problem | None:
         """The problem with the receivers of `message`, if there is one."""
         names = message.receivers
-        key = message.event_type if names is None else names
+        key = (
+            message.event_type
+            if names is None
+            else (*names, *(() if message.one_off is None else (message.one_off.url,)))
+        )
         if key not in self._problems:
             find = self._subscribers_problem if names is None else self._names_problem
             self._problems[key] = find(message)
@@ -69,12 +73,12 @@ class Recipients:
         fault = unaskable(receiver.status_endpoint, DeliveryId(name, message.source_id, message.message_id))
         return None if fault is None else Problem(UNFIT_ID, f"{fault}. The message was not accepted.")
 
-    def _may_be_named(self, name: str, source_id: str) -> bool:
+    def _may_be_named(self, name: str, message: Message) -> bool:
         receiver = self._directory.receiver(name)
-        return self._directory.refusal(name) is not None if receiver is None else may_name(receiver, source_id)
+        return self._directory.refusal(name) is not None if receiver is None else may_name(receiver, message)
 
     def _names_problem(self, message: Message) -> Problem | None:
-        unknown = [name for name in message.receivers or () if not self._may_be_named(name, message.source_id)]
+        unknown = [name for name in message.receivers or () if not self._may_be_named(name, message)]
         if not unknown:
             return None
         errors = tuple({"detail": f"there is no receiver {name}", "parameter": "receiver"} for name in unknown)

@@ -8,15 +8,18 @@ from typing import Annotated, Any, Final, NamedTuple, assert_never
 from aiohttp import web
 from msgspec import Meta, structs
 
+from relay.api import one_off
 from relay.api.access import INGEST, MESSAGE, forbidden, may_read, may_see_of
 from relay.api.context import ApiContext
 from relay.api.incoming import read_message
 from relay.api.intake import AcceptedMessage, IncomingMessage, Intake, Repeated
 from relay.api.problems import (
+    ENDPOINT_NOT_ALLOWED,
     ID_CONFLICT,
     INVALID_JSON,
     INVALID_PAYLOAD,
     NO_RECEIVER,
+    NO_SECRETS_KEY,
     NOT_FOUND,
     OVER_QUOTA,
     RESERVED_SOURCE,
@@ -236,6 +239,7 @@ class MessagesResource:
             RECEIVERS,
             TYPE,
             *TIMING,
+            *one_off.PARAMETERS,
             WAIT_PARAMETER,
             PREFER_PARAMETER,
             Parameter("ce-id", "header", MessageIdText, "The message's id; without one it gets one."),
@@ -260,7 +264,16 @@ class MessagesResource:
             ),
             ANSWERED,
         ),
-        problems=(*_PROBLEMS, ID_CONFLICT, INVALID_JSON, INVALID_PAYLOAD, ANSWER_GONE, *FAILURES),
+        problems=(
+            *_PROBLEMS,
+            ENDPOINT_NOT_ALLOWED,
+            NO_SECRETS_KEY,
+            ID_CONFLICT,
+            INVALID_JSON,
+            INVALID_PAYLOAD,
+            ANSWER_GONE,
+            *FAILURES,
+        ),
         example=Example(
             202,
             path={"source_id": "github"},
@@ -295,7 +308,7 @@ class MessagesResource:
         context, source_id = self._context, source_in_path(request)
         payload = await read_body(request, context.max_payload_bytes)
         wait_s = 0 if asked is None else ceil(asked.seconds)
-        incoming = read_message(request, source_id, payload, context.new_id, wait_s=wait_s)
+        incoming = read_message(request, source_id, payload, context, wait_s=wait_s)
         if asked is not None and not asked.preferred and len(incoming.message.receivers or ()) > 1:
             raise invalid("wait is for a message to one receiver; this one names several", parameter=WAIT)
         await self._quotas.charge(request, source_id)

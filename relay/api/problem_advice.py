@@ -31,6 +31,10 @@ ADVICE: Final[dict[str, str]] = {
         " the place in the payload; `GET /v1/event-types/{type}` has the schemas. Mend the payload, or its type."
     ),
     "too-many-event-types": "Remove event types that are not used: `relay events delete TYPE`.",
+    "endpoint-not-allowed": (
+        "A message may bring its endpoint along only if an operator has allowed the endpoint's origin: "
+        "`RELAY_ADHOC_ENDPOINTS`. Otherwise register a receiver, and name it."
+    ),
     "too-many-erasures": "An erasure is in force for 90 days. Erase a source or a receiver instead of single messages.",
     "too-many-keys": "Revoke keys that are not used: `relay keys list` shows them.",
     "key-expired": "A new secret would expire with the key: make a new key.",

@@ -77,6 +77,7 @@ INVALID_SOURCE: Final = ProblemKind("invalid-source", 422, "The source is not va
 UNKNOWN_RECEIVER: Final = ProblemKind("unknown-receiver", 422, "There is no such receiver")
 INVALID_EVENT_TYPE: Final = ProblemKind("invalid-event-type", 422, "The event type is not valid")
 INVALID_PAYLOAD: Final = ProblemKind("invalid-payload", 422, "The payload is not valid by its event type")
+ENDPOINT_NOT_ALLOWED: Final = ProblemKind("endpoint-not-allowed", 422, "No message may be sent to this endpoint")
 UNFIT_ID: Final = ProblemKind("unfit-id", 422, "The id cannot be asked about")
 RESERVED_SOURCE: Final = ProblemKind("reserved-source", 422, "Nobody sends as this source")
 NO_RECEIVER: Final = ProblemKind("no-receiver", 422, "Nobody is to receive this message")

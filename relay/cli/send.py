@@ -75,8 +75,8 @@ class Outgoing:
     event_type: str | None = None
     content_type: str = "application/json"
     headers: tuple[tuple[str, str], ...] = ()
-    timing: Mapping[str, str] = field(default_factory=dict)
-    """Its fields of `relay.domain.timing`."""
+    fields: Mapping[str, str] = field(default_factory=dict, repr=False)
+    """Those of `relay.domain.timing`, `endpoint` and `signing_secret`, as the client takes them."""
 
 
 @click.command()
@@ -89,6 +89,10 @@ class Outgoing:
 @click.option("--deliver-at", help="When to send it: RFC 3339 or Unix seconds, at most 30 days ahead.")
 @click.option("--delay", help="How long to wait before it is sent, such as 10m.")
 @click.option("--deadline", help="When it is no use any more: RFC 3339, Unix seconds, or after how long.")
+@click.option("--endpoint", help="URL to send it to, in place of a receiver; if the relay allows its origin.")
+@click.option(
+    "--signing-secret-from", "secret_file", type=FILE_OR_STDIN, help="File with the secret that signs it there."
+)
 @click.option("--kafka", "on_kafka", is_flag=True, help="Produce it on from_sender, at RELAY_KAFKA_BOOTSTRAP_SERVERS.")
 @wait_option
 @api_option
@@ -108,6 +112,8 @@ def send(
     deliver_at: str | None,
     delay: str | None,
     deadline: str | None,
+    endpoint: str | None,
+    secret_file: str | None,
     wait_s: float | None,
     file: str,
 ) -> None:
@@ -120,8 +126,12 @@ def send(
     calls the API then.
     """
     id = message_id or secrets.token_hex(16)
-    timing = {"deliver_at": deliver_at, "delay": delay, "deadline": deadline}
-    said = {name: text for name, text in timing.items() if text is not None}
+    if on_kafka and (endpoint or secret_file):
+        raise UserError("--endpoint and --kafka: give one of them; only the API takes an endpoint")
+    secret = None if secret_file is None else payload_in(secret_file).decode(errors="replace").strip()
+    fields = {"deliver_at": deliver_at, "delay": delay, "deadline": deadline}
+    fields |= {"endpoint": endpoint, "signing_secret": secret}
+    said = {name: text for name, text in fields.items() if text is not None}
     outgoing = Outgoing(source, payload_in(file), id, receivers, event_type, content_type, pairs_of(headers), said)
     if on_kafka:
         at = asyncio.run(_produced(call.settings, outgoing))
@@ -176,7 +186,7 @@ async def sent(client: AsyncRelay, outgoing: Outgoing, wait_s: float | None) -> 
         type=outgoing.event_type,
         content_type=outgoing.content_type,
         headers=dict(outgoing.headers),
-        **outgoing.timing,
+        **outgoing.fields,
     )
     return AwaitedAnswer(state) if wait_s is None else await _answered(client, state, until, wait_s)
 
@@ -215,7 +225,7 @@ def record_of(outgoing: Outgoing, topic: str) -> NewRecord:
             content_type=outgoing.content_type,
             payload=outgoing.payload,
             headers=outgoing.headers,
-            timing=read_timing(outgoing.timing),
+            timing=read_timing(outgoing.fields),
         )
         headers = message_headers(message)
         parse_message(outgoing.payload, headers)

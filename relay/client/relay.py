@@ -100,6 +100,8 @@ class RelayApi(Resource[M]):
         deliver_at: Time | None = None,
         delay: Time | None = None,
         deadline: Time | None = None,
+        endpoint: str | None = None,
+        signing_secret: str | None = None,
     ) -> MessageView:
         """Send a message; return once the relay has stored it.
 
@@ -108,9 +110,12 @@ class RelayApi(Resource[M]):
         default `application/json`, for text `text/plain`. `headers`: sent to the receivers as `relay-header-NAME`.
         `deliver_at`, or `delay`: when it is to be sent, at most 30 days ahead. `deadline`: when it is no use any more.
         Times are RFC 3339 or Unix seconds; a delay, or such a deadline, is seconds, or a text such as `10m`.
+        `endpoint`: URL to send it to, in place of a receiver, if the relay allows its origin; signed with
+        `signing_secret`.
         """
         body, usual_type = _encoded(payload)
         ce_id = quote(id or secrets.token_hex(16), safe=_IN_A_HEADER, errors="surrogateescape")
+        secret = [] if signing_secret is None else [("relay-signing-secret", signing_secret)]
         response = await self._http.request(
             "POST",
             path("/v1/sources/{}/messages", source),
@@ -120,10 +125,11 @@ class RelayApi(Resource[M]):
                 "deliver_at": deliver_at,
                 "delay": delay,
                 "deadline": deadline,
+                "endpoint": endpoint,
             },
             body=body,
             content_type=content_type or usual_type,
-            headers=[("ce-id", ce_id), *((PREFIX + name, value) for name, value in (headers or {}).items())],
+            headers=[("ce-id", ce_id), *secret, *((PREFIX + name, value) for name, value in (headers or {}).items())],
             safe=True,
         )
         return decoded(MessageView, response)

@@ -93,6 +93,11 @@ class KeyRing:
 NO_KEYS: Final = KeyRing()
 
 
+def secret_place(source_id: str, message_id: str) -> Place:
+    """The place of the signing secret that a message brings for its own endpoint."""
+    return "messages", source_id, message_id, "signing_secret"
+
+
 def is_encrypted_name(name: str) -> bool:
     """Whether a reference's name is that of an encrypted secret."""
     return _NAME.fullmatch(name) is not None

@@ -168,6 +168,8 @@ class Settings(BaseSettings):
     """Private or loopback networks to which the relay may send, such as `10.0.0.0/8`."""
     allow_private_names: PrivateNames = ()
     """Host names that may resolve to private or loopback addresses; `*.internal`: all below `internal`."""
+    adhoc_endpoints: Origins = ()
+    """Origins of endpoints that messages may bring along, such as https://hooks.example; empty: none may."""
     allow_http: bool | None = None
     """Allow plain http endpoints. None: only in `allow_private_networks`, and to private addresses of those names."""
     dedup_window: PositiveDuration = 604_800.0

@@ -4,7 +4,7 @@
 writes the entries of a receivers file.
 """
 
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from heapq import nsmallest
 from math import inf
 
@@ -17,6 +17,7 @@ from relay.control.subscriptions import Subscriptions
 from relay.control.topic_follower import Following
 from relay.domain.control_key import control_key
 from relay.domain.life import NO_LIFE, Life
+from relay.domain.origin_receiver import receiver_of
 from relay.domain.receiver import LaneKind, Receiver, Source
 from relay.domain.route import Cut, Marker, Route, is_in_shared
 from relay.domain.topics import SHARED, Topics
@@ -31,7 +32,7 @@ class Registry:
     shared lane, `refusal` gives it on demand. `ready` is set once the topic has been read to its end. `resumed`: called
     with the owner of each ended hold, once per record, and of each entry that is usable again. `ring`: decrypts the
     secrets on the topic. `ping_every`: upper limit of the seconds between two pings. `moved`: called with the owner of
-    an endpoint whose URL has changed, or may have.
+    an endpoint whose URL has changed, or may have. `origins`: those for which receivers stand, without entries.
     """
 
     def __init__(
@@ -43,6 +44,7 @@ class Registry:
         ring: KeyRing = NO_KEYS,
         ping_every: float = inf,
         moved: Callable[[str], None] = lambda _owner: None,
+        origins: Sequence[str] = (),
     ) -> None:
         self._in_force = InForce(environ, resumed, ring, ping_every, moved)
         self._following = Following(topics.receiver_config, self._in_force)
@@ -56,10 +58,11 @@ class Registry:
         """API keys."""
         self.event_types = self._in_force.event_types
         self.erasures = self._in_force.erasures
+        self._of_origins = {each.name: each for each in map(receiver_of, origins)}
         self.problems = self._in_force.problems
 
     def receiver(self, name: str) -> Receiver | None:
-        return self._in_force.receivers.get(name) or self.shared.receiver(name)
+        return self._in_force.receivers.get(name) or self._of_origins.get(name) or self.shared.receiver(name)
 
     def refusal(self, name: str) -> str | None:
         """Why the receiver's newest entry cannot be used here; a former one may still be in effect."""

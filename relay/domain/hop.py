@@ -19,6 +19,7 @@ from relay.domain.identity import (
     read_message_id,
     read_source_id,
 )
+from relay.domain.one_off import ENDPOINT_HEADER, OneOff, decode_one_off, encode_one_off
 from relay.domain.timing import Timing, decode_timing, encode_timing
 from relay.domain.trace import read_tracestate
 
@@ -86,6 +87,8 @@ class Hop(Struct, frozen=True, gc=False):
     """The payload is encrypted for the receiver, and sent as it is."""
     timing: Timing | None = None
     """Of the message, with all times in Unix seconds."""
+    one_off: OneOff | None = None
+    """The message's own endpoint."""
 
     @property
     def progress(self) -> Progress | None:
@@ -153,6 +156,8 @@ def encode_hop(hop: Hop) -> Headers:
         headers.append(SEALED)
     if hop.timing is not None:
         headers.append((TIMING_HEADER, encode_timing(hop.timing)))
+    if hop.one_off is not None:
+        headers.append((ENDPOINT_HEADER, encode_one_off(hop.one_off)))
     if hop.headers:
         headers += as_record_headers(hop.headers)
     return tuple(headers)
@@ -305,5 +310,6 @@ _READERS: Final[dict[str, tuple[str, Callable[[bytes], object]]]] = {
     "relay-status-chain": ("chain", json_object),
     SEALED[0]: ("sealed", _is_true),
     TIMING_HEADER: ("timing", decode_timing),
+    ENDPOINT_HEADER: ("one_off", decode_one_off),
 }
 """Field and reader of each header."""

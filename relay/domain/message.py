@@ -14,6 +14,7 @@ from relay.domain.coordinate import Headers
 from relay.domain.errors import InvalidRecord
 from relay.domain.forwarding import PREFIX, Pairs, as_record_headers, in_record, read_headers
 from relay.domain.identity import OWN_SOURCE, MessageId, check_id, is_receiver_name, read_message_id, read_source_id
+from relay.domain.one_off import ENDPOINT_HEADER, OneOff, decode_one_off, encode_one_off
 from relay.domain.timing import HEADERS as TIMING_HEADERS
 from relay.domain.timing import Timing, fields_of, timing_headers, timing_in
 from relay.domain.trace import read_tracestate
@@ -55,6 +56,8 @@ class Message(Struct, frozen=True, gc=False):
     headers: Pairs = ()
     tracestate: str | None = None
     timing: Timing | None = None
+    one_off: OneOff | None = None
+    """Its own endpoint; then `receivers` has the one that stands for its origin."""
 
     @property
     def id(self) -> MessageId:
@@ -163,6 +166,8 @@ def message_digest(message: Message) -> bytes:
     if receivers is not None and len(receivers) > 1:
         receivers = tuple(sorted(receivers))
     head = _encode_json((message.event_type, receivers))
+    if message.one_off is not None:
+        head += _encode_json(message.one_off.url)
     # a JSON array is self-delimiting, so the boundary between head and payload is unambiguous
     return hashlib.sha256(head + message.payload).digest()[:6]
 
@@ -184,6 +189,7 @@ def message_headers(message: Message) -> Headers:
         *((name, text.encode()) for name, text in optional if text is not None),
         *((("relay-wait", b"%d" % message.wait_s),) if message.wait_s else ()),
         *(() if message.timing is None else timing_headers(message.timing)),
+        *(() if message.one_off is None else ((ENDPOINT_HEADER, encode_one_off(message.one_off)),)),
         *as_record_headers(message.headers),
     )
 
@@ -217,6 +223,8 @@ def _from_headers(value: bytes, named: Mapping[str, bytes]) -> Message:
     if others:
         fields["headers"] = _own_headers(named)
         fields["timing"] = timing_in(named)
+    if "one_off" in fields and len(fields["receivers"] or ()) != 1:
+        raise InvalidRecord("invalid", f"header {ENDPOINT_HEADER} goes with the one receiver of its origin")
     source_id, message_id = fields["source_id"], fields["message_id"]
     if not source_id or not message_id:
         check_id("", "header ce_id" if source_id else "header ce_source")
@@ -314,6 +322,13 @@ def _read_wait(value: bytes) -> int:
     return int(value) if value.isdigit() and len(value) <= _WAIT_DIGITS else 0
 
 
+def _read_one_off(value: bytes) -> OneOff:
+    try:
+        return decode_one_off(value)
+    except ValueError as error:
+        raise InvalidRecord("invalid", f"header {ENDPOINT_HEADER} {error}") from None
+
+
 def _reader_of_short(name: str) -> Callable[[bytes], str | None]:
     return lambda value: short_text(value.decode(), name)
 
@@ -333,5 +348,6 @@ _READERS: Final[dict[str, tuple[str, Callable[[bytes], object]]]] = {
     "traceparent": ("traceparent", _reader_of_short("traceparent")),
     "tracestate": ("tracestate", read_tracestate),
     "relay-wait": ("wait_s", _read_wait),
+    ENDPOINT_HEADER: ("one_off", _read_one_off),
 }
 """Field and reader of each header."""

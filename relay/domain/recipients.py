@@ -7,6 +7,7 @@ from relay.domain.errors import InvalidRecord
 from relay.domain.filters import FilterInput
 from relay.domain.identity import OWN_SOURCE
 from relay.domain.message import Message
+from relay.domain.origin_receiver import may_reach
 from relay.domain.own_events import hearers_of
 from relay.domain.receiver import Receiver
 
@@ -30,8 +31,11 @@ def recipients(directory: Directory, message: Message) -> tuple[str, ...]:
     return tuple(name for name in names if name not in filtered or _wants(directory, name, event))
 
 
-def may_name(receiver: Receiver, source_id: str) -> bool:
-    """Whether messages of a source may name the receiver; otherwise they are handled as if it did not exist."""
+def may_name(receiver: Receiver, message: Message) -> bool:
+    """Whether the message may name the receiver; otherwise it is handled as if the receiver did not exist."""
+    if receiver.is_origin or message.one_off is not None:
+        return may_reach(receiver, message.one_off)
+    source_id = message.source_id
     if receiver.senders is None and (receiver.owner is None or not receiver.sources):
         return True
     patterns = receiver.sources if receiver.senders is None else receiver.senders

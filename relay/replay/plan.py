@@ -200,7 +200,7 @@ class Planner:
             message = parse_message(letter.record.value, letter.headers)
         except InvalidRecord:
             return ReplayPlan(skip="invalid")
-        if message.receivers is not None and not may_name(receiver, message.source_id):
+        if message.receivers is not None and not may_name(receiver, message):
             return ReplayPlan(skip="unknown_receiver")
         return ReplayPlan((self._first(letter, message, receiver, life),))
 
@@ -210,7 +210,7 @@ class Planner:
         known = [
             receiver
             for _, receiver in found
-            if receiver is not None and (message.receivers is None or may_name(receiver, message.source_id))
+            if receiver is not None and (message.receivers is None or may_name(receiver, message))
         ]
         if not known:
             return ReplayPlan(skip="unknown_receiver")

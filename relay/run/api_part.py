@@ -118,6 +118,7 @@ class ApiPart:
             keys=self._keys,
             catalogue=self._catalogue,
             erasures=self._erasures,
+            ring=self._ring,
             transport=self._delivery.transport,
             user_agent=USER_AGENT,
             tracing=self._telemetry.traces,
@@ -168,6 +169,7 @@ def _as_set(given: ApiContext, settings: Settings) -> ApiContext:
         strict_json=settings.strict_json,
         may_be_open=may_be_open(settings),
         owner_receivers=settings.api_owner_receivers,
+        adhoc_endpoints=settings.adhoc_endpoints,
     )
 
 

@@ -6,8 +6,10 @@ from collections.abc import Awaitable, Callable, Iterator
 from typing import get_args
 
 from relay.config.answer_urls import AnswerUrls, answer_keys
+from relay.config.encryption import KeyRing, secret_place
 from relay.delivery.egress import USER_AGENT, requests_of, transport_of
 from relay.domain.hop import Hop
+from relay.domain.identity import DeliveryId
 from relay.domain.receiver import Receiver
 from relay.engine.request_limiter import RequestLimiter, attend
 from relay.engine.work import WaitFor
@@ -25,13 +27,14 @@ class DeliveryPart:
     """`answer_urls`: where receivers may POST their answers, and read payloads, as known so far."""
 
     def __init__(
-        self, context: ProcessContext, telemetry: TelemetryPart, answer_urls: Callable[[], AnswerUrls]
+        self, context: ProcessContext, telemetry: TelemetryPart, answer_urls: Callable[[], AnswerUrls], ring: KeyRing
     ) -> None:
         """Raises UserError."""
         settings = context.settings
         self._context = context
         self._observer = telemetry.observer
         self._answer_urls = answer_urls
+        self._ring = ring
         seats = requests_of(settings)
         self._turnstile = RequestLimiter(context.clock, telemetry.observer, seats)
         self.transport = transport_of(settings, seats)
@@ -81,6 +84,7 @@ class DeliveryPart:
             answer_keys=answer_keys(self._context.settings),
             turnstile=self._turnstile,
             erasures=self._context.registry.erasures,
+            opened_secret=self._opened_secret,
         )
 
     def _answer_url(self, receiver: Receiver, hop: Hop) -> str | None:
@@ -90,6 +94,9 @@ class DeliveryPart:
     def _payload_url(self, hop: Hop) -> str | None:
         expires = int(self._context.clock.time() + self._context.settings.payload_url_lifetime)
         return self._answer_urls().of_payload(hop.delivery, hop.life, expires)
+
+    def _opened_secret(self, delivery: DeliveryId, sealed: str) -> str:
+        return self._ring.opened(sealed, secret_place(delivery.source_id, delivery.message_id))
 
     def parts(self) -> Iterator[tuple[str, Awaitable[None]]]:
         """The services that the lanes need, each with its name; to be run until cancelled."""

@@ -87,7 +87,13 @@ class Relay:
         topics, owner = Topics(settings.topic_prefix), f"{socket.gethostname()}-{os.getpid()}-{secrets.token_hex(4)}"
         self._moved = MovedEndpoints(self._resumed)
         self.registry = registry = Registry(
-            topics, variables, self._resumed, ring=ring, ping_every=plan.ping_every, moved=self._moved.note
+            topics,
+            variables,
+            self._resumed,
+            ring=ring,
+            ping_every=plan.ping_every,
+            moved=self._moved.note,
+            origins=settings.adhoc_endpoints,
         )
         self._clock = SharedClock(clock, state)
         self._context = context = ProcessContext(settings, plan, log, state, topics, self._clock, registry, owner)
@@ -109,7 +115,7 @@ class Relay:
         self._recovery = self._new_recovery()
         self._member = member
         self._front = HttpServer(settings, plan, member)
-        self._delivery = DeliveryPart(context, self._telemetry, self._front.answer_urls)
+        self._delivery = DeliveryPart(context, self._telemetry, self._front.answer_urls, ring)
         self._notices = notices_of(context, self._delivery.transport, self.metrics)
         self._api = ApiPart(
             context,

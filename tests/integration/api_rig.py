@@ -33,6 +33,7 @@ from relay.domain.directory import NoMoves
 from relay.domain.errors import StateUnavailable
 from relay.domain.exchange import Exchange, Request, Response
 from relay.domain.identity import MessageId
+from relay.domain.origin_receiver import receiver_of
 from relay.domain.quota import Quota
 from relay.domain.receiver import Endpoint, EventSchemas, Inbound, Receiver, Source
 from relay.domain.topics import Topics
@@ -289,6 +290,8 @@ async def running_api(
     history: History | None = _NO_EVENTS,
     keeps_bodies: bool = True,
     strict_json: bool = False,
+    adhoc_endpoints: Sequence[str] = (),
+    secrets_keys: Sequence[bytes] = (NEW_KEY, OLD_KEY),
 ) -> AsyncIterator[Rig]:
     """An API on a free port, over an empty log and an empty, ready state."""
     broker, topics, state, clock, directory = MemoryBroker(), Topics("t-"), AwayState(), StandingClock(), Known()
@@ -299,7 +302,8 @@ async def running_api(
     trouble: dict[str, str | None] = {"log": None, "state": None}
     ids = (f"new-{n}" for n in count())
     variables = {"DEPLOY_SECRET": "s-4711"}
-    ring = KeyRing([NEW_KEY, OLD_KEY])
+    ring = KeyRing(secrets_keys)
+    directory.receivers |= {one.name: one for one in map(receiver_of, adhoc_endpoints)}
     registry, rules = Registry(topics, variables, ring=ring), Rules(variables, variables, ring)
     registrar = Registrar(log, state, topics, registry, SystemClock(), rules, lambda: "", owner="rig")
     following = asyncio.create_task(registry.follow(log))
@@ -334,6 +338,8 @@ async def running_api(
         history=history,
         may_be_open=may_be_open,
         strict_json=strict_json,
+        adhoc_endpoints=adhoc_endpoints,
+        ring=ring,
         pages=pages_of(pages, clock.time, shares_of_live_pages(meter or Meter()), ()),
         examine=examine,
     )

@@ -1,0 +1,87 @@
+"""Messages that bring their endpoint along, over real HTTP and on both engines: signed, answered, failed and replayed
+like any other."""
+
+import asyncio
+import base64
+import json
+import os
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from aiohttp import ClientSession
+
+from relay.sink import Sink
+from tests.integration.production import Rig as Production
+from tests.servers.process import RelayProcess
+
+SECRET = "whsec_Y2lyY2xlY2ktY2lyY2xlY2ktY2lyY2xlY2kh"
+
+
+@asynccontextmanager
+async def sinks() -> AsyncIterator[tuple[Sink, Sink]]:
+    """One accepts what is signed, and one rejects."""
+    good, bad = Sink("answer", secret=SECRET), Sink("fail", fail_status=422)
+    async with AsyncExitStack() as stack:
+        for sink in (good, bad):
+            await sink.start()
+            stack.push_async_callback(sink.stop)
+        yield good, bad
+
+
+def environ(*known: Sink) -> dict[str, str]:
+    key = base64.b64encode(os.urandom(32)).decode()
+    origins = ",".join(sink.url.removesuffix("/hooks") for sink in known)
+    return {"RELAY_ADHOC_ENDPOINTS": origins, "RELAY_SECRETS_KEY": key}
+
+
+async def check(api: str, good: Sink, bad: Sink) -> None:
+    async with ClientSession(api) as client:
+
+        async def send(message_id: str, endpoint: str, **query: str) -> tuple[int, Any]:
+            headers = {"ce-id": message_id, "relay-endpoint": endpoint, "relay-signing-secret": SECRET}
+            path = "/v1/sources/app/messages"
+            async with client.post(path, params=query, headers=headers, data=b'{"a": 1}') as response:
+                return response.status, await response.json()
+
+        status, answer = await send("m-1", good.url, wait="20")
+        assert status == 200, answer
+        [arrived] = good.received
+        assert (arrived.message_id, arrived.verified, arrived.body) == ("m-1", True, b'{"a": 1}')
+
+        status, failed = await send("m-2", bad.url, wait="20")
+        assert (status, failed["reason"]) == (502, "rejected"), failed
+        async with client.get("/v1/sources/app/messages/m-2") as response:
+            [delivery] = (await response.json())["deliveries"]
+        assert (delivery["state"], delivery["receiver"].startswith("adhoc-127-0-0-1-")) == ("failed", True)
+        async with client.get(failed["dead_letter"]) as response:
+            letter = await response.text()
+        assert SECRET not in letter
+        assert "${enc:" in letter
+        bad.become("ok")
+        async with client.post(f"{failed['dead_letter']}/replay") as response:
+            assert response.status == 202, await response.text()
+        assert [each.generation for each in await bad.wait_for(2)] == [0, 1]
+
+        status, refused = await send("m-3", "http://127.0.0.1:1/")
+        assert (status, refused["type"]) == (422, "/problems/endpoint-not-allowed")
+
+
+async def test_on_the_embedded_engine(tmp_path: Path) -> None:
+    async with sinks() as (good, bad):
+        options = ("dev", "--port", "0", "--ephemeral", "--no-demo")
+        async with RelayProcess(*options, cwd=tmp_path, environ=environ(good, bad)) as dev:
+            await dev.line_with("Ready")
+            await asyncio.wait_for(check(dev.value_of("API"), good, bad), 90)
+
+
+@pytest.mark.kafka
+async def test_on_kafka(rig: Production) -> None:
+    async with sinks() as (good, bad):
+        (rig.cwd / "receivers.yaml").write_text("receivers: {}\n")
+        rig.environ.update(environ(good, bad))
+        async with rig.relay("run", "--processes", "1") as running:
+            started = json.loads(await running.line_with('"started"'))
+            await asyncio.wait_for(check(started["api"], good, bad), 90)
