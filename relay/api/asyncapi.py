@@ -58,6 +58,9 @@ EVENT: Final = (
     HeaderSpec("traceparent", "W3C Trace Context; goes along to receiver and callback.", _SHORT),
     HeaderSpec("tracestate", f"Likewise. What is longer than {MOST_STATE} bytes, or not ASCII, is left out."),
     *TIMING,
+    HeaderSpec(
+        "relay-endpoint", "JSON of the endpoint that a message over HTTP brought along; only the relay sets it."
+    ),
     HeaderSpec("relay-wait", "Seconds for which a request waits for the answer: a hint.", {"pattern": "^[0-9]{1,9}$"}),
 )
 ENVELOPE: Final = (EVENT[8], *TIMING)
@@ -90,6 +93,7 @@ HOP: Final = (
     HeaderSpec("relay-order-key", "Digest of the value that it is in order by.", {"pattern": "^[0-9a-f]{24}$"}),
     HeaderSpec("relay-keep", "JSON of the values that the source keeps of the message for its callback."),
     HeaderSpec("relay-timing", "JSON of when the message is due, and until when: Unix seconds."),
+    HeaderSpec("relay-endpoint", "JSON of the message's own endpoint: its URL, and its encrypted secret."),
     HeaderSpec("relay-sealed", "The value is encrypted for its receiver.", _TRUE),
     HeaderSpec("relay-status-chain", "JSON of the status steps so far: the current one, and what later ones need."),
     HeaderSpec("relay-receiver-life", "Which registration of the receiver's name it is for."),

@@ -19,6 +19,7 @@ from relay.domain.hop import Hop, encode_hop, result_headers
 from relay.domain.identity import DeliveryId
 from relay.domain.message import Message, message_headers
 from relay.domain.notice import notice_body
+from relay.domain.one_off import OneOff
 from relay.domain.topics import Topics
 from tests.integration.api_rig import document, running_api
 
@@ -53,6 +54,7 @@ FULL = Hop(
     sealed=True,
     chain='{"step":1}',
     timing=timing.Timing(1_800_000_000.0, 1_800_003_600.5),
+    one_off=OneOff("https://hooks.example/a", "sealed"),
 )
 EVERYTHING = Message(
     "github",
