@@ -77,6 +77,7 @@ NO_CHECK: Final[Mapping[str, str]] = {
     "RelayProcessSilent": "about one process, while the doctor looks at the whole relay",
     "RelayBug": "about an event, which no later look can find",
     "RelayLogTruncated": "about an event, which no later look can find",
+    "RelayReceiverHot": "about what was sent in the last minute; the metric and the log name the receiver",
     "RelayHeadOfLine": "about one message; the overview and the log name it",
 }
 """Names on /readyz and alerts that belong to no check, and why."""

@@ -183,6 +183,15 @@ def _long_enough(value: SecretStr) -> SecretStr:
     return value
 
 
+def _hot_receivers(value: object) -> object:
+    if value is False:  # YAML's off
+        return "off"
+    mode = value.lower() if isinstance(value, str) else value
+    if mode == "move":
+        raise ValueError("this release moves no receiver on its own; write tell, and move one with lane: dedicated")
+    return mode
+
+
 def _origins(value: object) -> object:
     return tuple(_origin(str(item)) for item in items_of(value, "origins, as https://app.example"))
 
@@ -214,6 +223,7 @@ Secret = Annotated[SecretStr, AfterValidator(_not_empty)]
 Secrets = Annotated[tuple[Secret, ...], BeforeValidator(_secrets)]
 Keys = Annotated[tuple[Annotated[SecretStr, AfterValidator(_key)], ...], BeforeValidator(_secrets)]
 SessionSecrets = Annotated[tuple[Annotated[SecretStr, AfterValidator(_long_enough)], ...], BeforeValidator(_secrets)]
+HotReceiverMode = Annotated[Literal["tell", "off"], BeforeValidator(_hot_receivers)]
 Origins = Annotated[tuple[str, ...], BeforeValidator(_origins)]
 Port = Annotated[int, Field(ge=0, le=65_535)]
 ProductName = Annotated[str, Field(min_length=1, max_length=60, pattern=r"^[^\x00-\x1f\x7f]+$")]

@@ -29,6 +29,7 @@ from relay.config.setting_values import (
     HexColour,
     HistoryUrl,
     HostNames,
+    HotReceiverMode,
     Isolation,
     Keys,
     LogoFile,
@@ -172,6 +173,8 @@ class Settings(BaseSettings):
     """Origins of endpoints that messages may bring along, such as https://hooks.example; empty: none may."""
     allow_http: bool | None = None
     """Allow plain http endpoints. None: only in `allow_private_networks`, and to private addresses of those names."""
+    hot_receivers: HotReceiverMode = "off"
+    """`tell`: report receivers that take more than their share of the shared lane, in the log and as a metric."""
     dedup_window: PositiveDuration = 604_800.0
     """Time for which the id of a finished message is known, so that a duplicate has no effect."""
     strict_json: bool = False

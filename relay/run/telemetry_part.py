@@ -7,6 +7,7 @@ from functools import partial
 from relay import __version__
 from relay.control.registry import Registry
 from relay.domain.receiver import Endpoint
+from relay.domain.topics import SHARED
 from relay.engine.supervision import Patience
 from relay.run.composition import ProcessContext
 from relay.telemetry.metrics import Metrics
@@ -14,6 +15,7 @@ from relay.telemetry.observer import TelemetryObserver
 from relay.telemetry.sentry import SentryReporter
 from relay.watch.attempt_log import AttemptLog
 from relay.watch.event_loop import LoopWatch
+from relay.watch.hot_receivers import HotReceiverWatch
 from relay.watch.own_events import OwnEvents
 from relay.watch.statistics import MetricsMeter, StatisticsWriter, Tallies
 from relay.watch.traces import traces_of
@@ -36,7 +38,18 @@ class TelemetryPart:
         self.metrics = metrics = Metrics(__version__)
         tallies = Tallies(clock.time, partial(_endpoint_of, context.registry))
         self.meter = MetricsMeter(metrics, tallies)
-        self.statistics = StatisticsWriter(tallies, context.state, clock, writer=context.owner, took=metrics.weigh)
+        hot = (
+            HotReceiverWatch(metrics, partial(_is_shared, context.registry))
+            if settings.hot_receivers == "tell"
+            else None
+        )
+
+        def took(sent: Mapping[str, int]) -> None:
+            metrics.weigh(sent)
+            if hot is not None:
+                hot.add(sent)
+
+        self.statistics = StatisticsWriter(tallies, context.state, clock, writer=context.owner, took=took)
         self.sentry = SentryReporter()
         logs_all = settings.log_level == "debug"
         self.observer = TelemetryObserver(
@@ -75,6 +88,11 @@ class TelemetryPart:
         await asyncio.to_thread(self.sentry.close)
         if self.traces is not None:
             await asyncio.to_thread(self.traces.close)
+
+
+def _is_shared(registry: Registry, receiver: str) -> bool:
+    found = registry.receiver(receiver)
+    return found is not None and found.lane == SHARED
 
 
 def _endpoint_of(registry: Registry, receiver: str) -> Endpoint | None:

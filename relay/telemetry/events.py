@@ -76,6 +76,8 @@ EVENTS: Final[dict[str, str]] = {
     "receiver_config_more_refused": "Many entries cannot be used; only the first are logged.",
     "receiver_config_record_without_key": "A record on `receiver_config` has no key, and is ignored.",
     "verification_unreadable": "A record there about a verification cannot be read.",
+    "receiver_hot": "A receiver of the shared lane gets half of its POSTs or more; give it a lane of its own.",
+    "receiver_calm": "A hot receiver of the shared lane gets less than a quarter of its POSTs again.",
     "erasure_unreadable": "A record there about an erasure cannot be read; it is not in force in this process.",
     "event_type_unreadable": "A record there about an event type of the catalogue cannot be read.",
     "key_unreadable": "A record there about a key of the API cannot be read.",

@@ -169,6 +169,11 @@ class Metrics:
     )
     lanes_unserved = _gauge("Lanes that no worker has reported to serve for 10 s", "role", "receiver")
     requests_in_flight = _gauge("Requests in flight, and other work in progress", "role")
+    hot_receiver_share = _gauge(
+        "Share of the POSTs in the shared lane that a hot receiver has, in the last minute; absent for all others, and "
+        "with RELAY_HOT_RECEIVERS=off",
+        "receiver",
+    )
     waiting_records = _gauge(
         "Records in memory that wait, by reason: those of `waiting_for`, and backlog (no free place for an answer "
         "or a retry), max_in_flight, own_shortage, seat (the process's request limit), turn (for nothing). Records "
