@@ -17,6 +17,7 @@ from relay.domain.identity import webhook_id
 from relay.domain.receiver import Receiver
 from relay.domain.status import AnswerReady, AskLater, NeverSeen, StatusGone, StillRunning, status_url
 from relay.domain.status_chain import ChainPosition, ChainReading, NoAnswer, StepFinished, first_position
+from relay.domain.text import counted
 from relay.engine.work import Dead, Decision, Done, Later, Resend, Step
 from relay.state.attempts import Change
 from relay.state.rows import Result, Stage
@@ -120,5 +121,5 @@ def _url(receiver: Receiver, work: Delivery) -> ChainPosition | Dead:
 def _again(work: Delivery) -> Resend | Dead:
     if work.attempts >= work.receiver.post.retry.max_attempts:
         said = work.said or "it got no answer"
-        return Dead("exhausted", f"given up after {work.attempts} attempts; the last: {said}")
+        return Dead("exhausted", f"given up after {counted(work.attempts, 'attempt')}; the last: {said}")
     return Resend()

@@ -16,6 +16,7 @@ from relay.domain.outcome import Ambiguous, NotNow, NotProcessed, Ruling, health
 from relay.domain.receiver import BatchPolicy, BreakerPolicy, Endpoint, Receiver, RetryPolicy, Source
 from relay.domain.schedule import GiveUp, Jitter, RetryAgain, backoff, next_attempt
 from relay.domain.status_chain import can_be_asked_first
+from relay.domain.text import counted
 from relay.engine.work import Dead, Done, GateRules, Later, Work
 from relay.log.port import Record
 from relay.state.attempts import Change, Limits
@@ -133,7 +134,7 @@ class Delivery(HopWork):
         own = timing is not None and self.retry is not self.receiver.post.retry
         limit = "before its deadline" if own else "within max_age"
         said = f"; the last: {self.said}" if self.said else ""
-        return Dead("expired", f"not delivered {limit} after {self.attempts} attempts{said}")
+        return Dead("expired", f"not delivered {limit} after {counted(self.attempts, 'attempt')}{said}")
 
     def follow(self, receiver: Receiver) -> None:
         """Follow changed settings: a corrected endpoint takes effect at once."""
@@ -312,20 +313,20 @@ def decide_retry(
     as long as it asked, even if this delivery has less time left, or none.
     """
     is_pause, asked_s, health = isinstance(outcome, NotNow), outcome.retry_after_s or 0.0, healthy(outcome)
-    counted = outcome.counted if isinstance(outcome, NotNow) else True
-    tried = attempts if counted else min(attempts, policy.max_attempts) - 1
+    is_counted = outcome.counted if isinstance(outcome, NotNow) else True
+    tried = attempts if is_counted else min(attempts, policy.max_attempts) - 1
     match next_attempt(attempts=tried, age_s=age_s, policy=policy, retry_after_s=outcome.retry_after_s, jitter=jitter):
         case RetryAgain(delay_s):
             return Later(
                 delay_s,
                 "not now" if isinstance(outcome, NotNow) else outcome.kind,
-                counted=counted,
+                counted=is_counted,
                 last_status=outcome.status,
                 healthy=health,
                 pause_s=max(delay_s, asked_s) if is_pause else 0.0,
                 detail=detail,
             )
         case GiveUp(reason):
-            words = f"given up after {attempts} attempts; the last: {detail}"
+            words = f"given up after {counted(attempts, 'attempt')}; the last: {detail}"
             pause_s = max(backoff(tried, policy, jitter), asked_s) if is_pause else 0.0
             return Dead(reason, words, outcome.status, health, pause_s=pause_s)

@@ -66,6 +66,9 @@ class Meter:
     def posted(self, receiver: str, exchange: Exchange, outcome: Outcome, seconds: float) -> None:
         """One POST to a receiver ended, successfully or not; `outcome`: its meaning."""
 
+    def called_back(self, source_id: str, exchange: Exchange, outcome: Outcome, seconds: float) -> None:
+        """One POST to the callback of a source ended, successfully or not; `outcome`: its meaning."""
+
     def delivered(self, receiver: str, age_s: float) -> None:
         """The receiver has the message."""
 

@@ -42,6 +42,7 @@ from relay.domain.status_chain import (
     next_position,
     step_of,
 )
+from relay.domain.text import counted
 from relay.domain.topics import Topics
 from relay.engine.work import FINISHED_AT, Dead, Decision, Done, GateRules, Later, Step
 from relay.log.port import NewRecord, Record
@@ -217,7 +218,7 @@ class FromReceiverAsync:
         if work.forgotten:
             return Dead(FORGOT, "the receiver accepted the message, and then said that it never saw it", 404)
         nowhere = "" if work.status_url else f"; {work.not_asked}"
-        asked = f"; asked {work.polls} times" if work.polls else ""
+        asked = f"; asked {counted(work.polls, 'time')}" if work.polls else ""
         said = f"; the last: {work.said}" if work.said else ""
         return Dead("answer_timeout", f"no answer within {receiver.answer_deadline:g} s{nowhere}{asked}{said}")
 

@@ -42,6 +42,7 @@ from relay.domain.outcome import Outcome as PostOutcome
 from relay.domain.receiver import Endpoint, RetryPolicy, Source
 from relay.domain.requests import callback_request
 from relay.domain.result_delivery import Handover, handover, to_code
+from relay.domain.text import counted
 from relay.domain.topics import TopicSpec
 from relay.engine.work import Call, Dead, Decision, Done, GateRules, Later, Outcome, Resend, Seen, Step, row_of
 from relay.log.port import NewRecord, Record
@@ -205,7 +206,8 @@ class ToSender:
             return None
         said = f"; the last: {work.said}" if work.said else ""
         return Dead(
-            "callback_exhausted", f"the callback accepted nothing within max_age, in {work.attempts} attempts{said}"
+            "callback_exhausted",
+            f"the callback accepted nothing within max_age, in {counted(work.attempts, 'attempt')}{said}",
         )
 
     def step(self, work: Callback) -> Step:
@@ -245,10 +247,13 @@ class ToSender:
         except ExpressionError as error:
             return Dead("invalid", f"callback: {error}") if work.progress is None else Done(result=_DROPPED)
         about = work.purpose(_kind_of(work), callback, work.attempts, work.hop.attempt)
-        return outside.post(work, about, request, partial(self._heard, work, callback))
+        begun = outside.clock.monotonic()
+        return outside.post(work, about, request, partial(self._heard, work, callback, begun))
 
-    def _heard(self, work: Callback, callback: Endpoint, exchange: Exchange) -> Decision:
-        outcome = classify(exchange, codes=callback.codes, now=self._outside.clock.time())
+    def _heard(self, work: Callback, callback: Endpoint, begun: float, exchange: Exchange) -> Decision:
+        clock = self._outside.clock
+        outcome = classify(exchange, codes=callback.codes, now=clock.time())
+        self._outside.meter.called_back(work.hop.delivery.source_id, exchange, outcome, clock.monotonic() - begun)
         if work.progress is not None:
             return _after_progress(outcome, failure_detail(exchange, callback))
         return self._decide(work, callback, outcome, exchange)
@@ -295,7 +300,7 @@ def _repeated(work: Callback, callback: Endpoint) -> Resend | Dead:
     """An earlier call has no known outcome: call again, as the id is the same and the sender can recognise a repeat."""
     if work.attempts >= callback.retry.max_attempts:
         said = work.said or "it got no answer"
-        return Dead("callback_exhausted", f"given up after {work.attempts} attempts; the last: {said}")
+        return Dead("callback_exhausted", f"given up after {counted(work.attempts, 'attempt')}; the last: {said}")
     return Resend()
 
 

@@ -229,10 +229,13 @@ class ReceiversResource:
         state, now, owner = self._context.state, self._context.clock.time(), found.owner
         [health] = await state.endpoints([owner])
         [parked] = await answered(state.parked([owner]))
+        [statistics] = await state.statistics([owner])
         held = health.hold
+        now_sent = "refused" if found.endpoint is None else condition(health, found.endpoint, found.is_verified)
         body: EndpointView = {
             "name": owner[2:],
-            "condition": "refused" if found.endpoint is None else condition(health, found.endpoint, found.is_verified),
+            "condition": now_sent,
+            "health": health_view(statistics, health, now_sent),
             "refused": found.refused,
             "failing_since": rfc3339(now - health.failing_for_s) if health.failing_for_s else None,
             "disabled_since": rfc3339(held.since) if held and held.reason == "disabled" else None,
@@ -246,12 +249,9 @@ class ReceiversResource:
         }
         if found.declared is None:
             return json_response(200, body)
-        [statistics] = await state.statistics([owner])
-        measured = health_view(statistics, health, body["condition"])
         whole: ReceiverHealthView = {
             **body,
             **found.declared,
-            "health": measured,
             "verification": found.verification,
         }
         return json_response(200, whole, **({"ETag": f'"{whole["etag"]}"'} if whole["etag"] else {}))
@@ -275,7 +275,7 @@ def _hold_view(held: Hold) -> HoldView:
 def health_view(
     statistics: Statistics, endpoint: EndpointHealth, condition: Condition | Literal["refused"]
 ) -> HealthView:
-    """The health of a receiver in this condition."""
+    """The health of a receiver or a callback in this condition."""
     recent, last = recent_of(statistics.hours), statistics.last
     is_offline = condition in ("offline", "disabled")
     failure = None if last is None else last.failure or (str(last.status) if (last.status or 0) >= 400 else None)

@@ -1,4 +1,4 @@
-"""Health of a receiver, from its measured attempts and its circuit breaker. Pure.
+"""Health of a receiver or a callback, from its measured attempts and its circuit breaker. Pure.
 
 It is beside the condition, which says what a receiver is sent now: one that is sent everything may fail each time.
 """

@@ -70,11 +70,13 @@ class LaneView(TypedDict):
 
 class EndpointView(TypedDict):
     """The health of an endpoint. `name`: of the receiver, or the source whose callback it is. `condition`: what it is
-    sent now; `refused`: why its newest settings are not in effect. `paused_for_s`: null if until it is resumed.
-    `in_lane`: null for a callback, and if it is not known at once. Times are RFC 3339."""
+    sent now; `health`: by its newest attempts. `refused`: why its newest settings are not in effect.
+    `paused_for_s`: null if until it is resumed. `in_lane`: null for a callback, and if it is not known at once.
+    Times are RFC 3339."""
 
     name: str
     condition: Condition | Literal["refused"]
+    health: HealthView
     refused: str | None
     failing_since: str | None
     disabled_since: str | None
@@ -90,7 +92,6 @@ class EndpointView(TypedDict):
 class ReceiverHealthView(ReceiverView, EndpointView):
     """Who a receiver is, and how it is. `verification`: null where its settings are refused."""
 
-    health: HealthView
     verification: VerificationView | None
 
 

@@ -31,11 +31,14 @@ _LAST_S: Final = 2.0
 _NO_RECEIVER: Final = "-"
 """Label for unknown receivers: names that senders invent must not become series."""
 
+RECEIVER: Final = "r:"
+"""Prefix of the owner of a receiver's endpoint."""
+
 _log = get_logger("relay.engine")
 
 
 class _Counting:
-    """Counts of one receiver. The last attempt is kept in parts: no object is created per attempt."""
+    """Counts of one endpoint. The last attempt is kept in parts: no object is created per attempt."""
 
     __slots__ = ("at", "failure", "numbers", "responded_at", "response", "seconds", "status")
 
@@ -47,16 +50,16 @@ class _Counting:
         self.at = self.seconds = self.responded_at = 0.0
         self.response: Response | None = None
 
-    def tally(self, receiver: str, endpoint: Endpoint | None) -> Tally:
+    def tally(self, owner: str, endpoint: Endpoint | None) -> Tally:
         last = LastAttempt(self.at, self.status, self.failure, self.seconds)
         response = None
         if self.response is not None and endpoint is not None:
             response = kept_response(self.responded_at, self.response, endpoint)
-        return Tally(f"r:{receiver}", Counted(tuple(self.numbers)), last, response)
+        return Tally(owner, Counted(tuple(self.numbers)), last, response)
 
 
 class Tallies:
-    """Counts the POSTs to receivers in memory: a few additions for each. One per process.
+    """Counts the POSTs to receivers and callbacks in memory: a few additions for each. One per process.
 
     `time`: Unix seconds. `endpoint_of`: of a receiver, for the secrets that its responses may
     repeat; no response is kept without it."""
@@ -68,12 +71,13 @@ class Tallies:
         self._endpoint_of = endpoint_of
         self._counting: dict[str, _Counting] = {}
 
-    def count(self, receiver: str, exchange: Exchange, outcome: Outcome, seconds: float) -> None:
-        found = self._counting.get(receiver)
+    def count(self, owner: str, exchange: Exchange, outcome: Outcome, seconds: float) -> None:
+        """`owner`: of the endpoint, `r:` with a receiver's name or `s:` with a source id."""
+        found = self._counting.get(owner)
         if found is None:
             if len(self._counting) >= MOST:
                 return
-            found = self._counting[receiver] = _Counting()
+            found = self._counting[owner] = _Counting()
         count_in(found.numbers, exchange, outcome, seconds)
         found.at, found.seconds = self._time(), seconds
         if isinstance(exchange, Response):
@@ -86,7 +90,11 @@ class Tallies:
     def take(self) -> list[Tally]:
         """All counts since the last call."""
         taken, self._counting = self._counting, {}
-        return [counting.tally(receiver, self._endpoint_of(receiver)) for receiver, counting in taken.items()]
+        return [counting.tally(owner, self._endpoint(owner)) for owner, counting in taken.items()]
+
+    def _endpoint(self, owner: str) -> Endpoint | None:
+        """Of a receiver: only their last responses are kept."""
+        return self._endpoint_of(owner[2:]) if owner.startswith(RECEIVER) else None
 
 
 def _shortened(response: Response) -> Response:
@@ -128,7 +136,7 @@ class StatisticsWriter:
         """Writes all counts so far. Raises Unavailable; the rest is written first the next time."""
         if not self._unwritten:
             taken = self._tallies.take()
-            self._took({tally.owner[2:]: tally.counted.attempts for tally in taken})
+            self._took({one.owner[2:]: one.counted.attempts for one in taken if one.owner.startswith(RECEIVER)})
             self._unwritten = [taken[first : first + AT_ONCE] for first in range(0, len(taken), AT_ONCE)]
         while self._unwritten:
             await self._state.tally(self._writer, self._number, self._unwritten[0])
@@ -166,7 +174,10 @@ class MetricsMeter(Meter):
 
     def posted(self, receiver: str, exchange: Exchange, outcome: Outcome, seconds: float) -> None:
         self._metrics.delivery_duration_seconds.labels(receiver).observe(seconds)
-        self._tallies.count(receiver, exchange, outcome, seconds)
+        self._tallies.count(f"{RECEIVER}{receiver}", exchange, outcome, seconds)
+
+    def called_back(self, source_id: str, exchange: Exchange, outcome: Outcome, seconds: float) -> None:
+        self._tallies.count(f"s:{source_id}", exchange, outcome, seconds)
 
     def delivered(self, receiver: str, age_s: float) -> None:
         self._leg(receiver, "to_receiver", age_s)

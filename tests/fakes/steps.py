@@ -107,6 +107,9 @@ class CountingMeter(Meter):
     def posted(self, receiver: str, exchange: Exchange, outcome: Outcome, seconds: float) -> None:
         self.told.append(("posted", receiver, seconds))
 
+    def called_back(self, source_id: str, exchange: Exchange, outcome: Outcome, seconds: float) -> None:
+        self.told.append(("called back", source_id, seconds))
+
     def delivered(self, receiver: str, age_s: float) -> None:
         self.told.append(("delivered", receiver, age_s))
 

@@ -91,7 +91,7 @@ async def test_a_parked_copy_that_the_log_lost_becomes_a_dead_letter_with_what_i
     assert dict(letters[0].headers)["relay-receiver"] == b"r"
     assert first.omitted is not None, "there is nothing to replay"
     assert f"parked_messages/{lost.partition}/{lost.offset}" in first.detail
-    assert "1 attempts" in first.detail
+    assert "1 attempt," in first.detail
     assert world.told.dead_letters["lost"] == 2
 
 

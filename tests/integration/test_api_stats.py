@@ -29,10 +29,10 @@ async def rig() -> AsyncIterator[Rig]:
         yield running
 
 
-async def attempted(rig: Rig, *told: tuple[Exchange, float], teller: str = "one") -> None:
+async def attempted(rig: Rig, *told: tuple[Exchange, float], teller: str = "one", owner: str = "r:ci") -> None:
     tallies = Tallies(rig.clock.time, lambda name: rig.directory.receivers[name].post)
     for exchange, seconds in told:
-        tallies.count("ci", exchange, classify(exchange, codes=CodeClasses(), now=0), seconds)
+        tallies.count(owner, exchange, classify(exchange, codes=CodeClasses(), now=0), seconds)
     await StatisticsWriter(tallies, rig.state, rig.clock, writer=teller).write()
 
 
@@ -53,6 +53,15 @@ async def lived(rig: Rig) -> None:
 
 def outcomes(**counts: int) -> dict[str, int]:
     return dict.fromkeys(OUTCOMES, 0) | counts
+
+
+async def test_a_callback_that_always_fails_is_not_healthy(rig: Rig) -> None:
+    await attempted(rig, *[(REFUSED, 0.1)] * 3, owner="s:calls")
+    told: Any = document(await rig.get("/v1/sources/calls/callback"))
+    assert (told["condition"], told["health"]) == (
+        "up",
+        {"state": "down", "success_rate": 0.0, "attempts": 3, "last_error": "refused"},
+    )
 
 
 async def test_what_all_processes_have_counted_by_the_hour_and_over_all(rig: Rig) -> None:

@@ -3,6 +3,7 @@
 import asyncio
 import sys
 from math import inf
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -10,12 +11,13 @@ from hypothesis import strategies as st
 
 from relay.domain.errors import StateUnavailable
 from relay.domain.exchange import Exchange, NoResponse, Response
-from relay.domain.outcome import classify
+from relay.domain.outcome import Delivered, classify
 from relay.domain.receiver import CodeClasses
 from relay.domain.statistics import BOUNDS_S, NUMBERS, OUTCOMES, Counted, count_in, sum_of
 from relay.state.read_model import LastAttempt, Tally
+from relay.telemetry.metrics import Metrics
 from relay.watch import statistics as counting
-from relay.watch.statistics import AT_ONCE, StatisticsWriter, Tallies
+from relay.watch.statistics import AT_ONCE, MetricsMeter, StatisticsWriter, Tallies
 from tests.fakes.state import MemoryState
 from tests.fakes.steps import StandingClock
 
@@ -70,7 +72,7 @@ def test_a_quantile_is_the_end_of_the_bucket_that_the_true_one_is_in(seconds: li
 
 
 def count(tallies: Tallies, receiver: str, exchange: Exchange = FINE, seconds: float = 0.1) -> None:
-    tallies.count(receiver, exchange, classify(exchange, codes=CODES, now=0), seconds)
+    tallies.count(f"r:{receiver}", exchange, classify(exchange, codes=CODES, now=0), seconds)
 
 
 def test_what_was_counted_is_taken_once() -> None:
@@ -83,6 +85,22 @@ def test_what_was_counted_is_taken_once() -> None:
     both = attempts((response(204), 0.1), (NoResponse("refused", "", sent=False), 0.2))
     assert tallies.take() == [Tally("r:ci", both, last)]
     assert tallies.take() == []
+
+
+def test_attempts_at_a_callback_are_counted_for_its_source_and_are_no_traffic_of_a_receiver() -> None:
+    tallies = Tallies(lambda: 6.0, lambda _receiver: pytest.fail("a callback has no last response"))
+    meter = MetricsMeter(Metrics("1"), tallies)
+    meter.called_back("ci", FINE, Delivered(204), 0.1)
+    [tally] = tallies.take()
+    assert (tally.owner, tally.counted.attempts, tally.response) == ("s:ci", 1, None)
+
+
+async def test_receivers_alone_are_weighed_for_their_series() -> None:
+    tallies, weighed = Tallies(lambda: 6.0), list[Any]()
+    count(tallies, "ci")
+    tallies.count("s:shop", FINE, Delivered(204), 0.1)
+    await StatisticsWriter(tallies, MemoryState(), StandingClock(), writer="p", took=weighed.append).write()
+    assert weighed == [{"ci": 1}]
 
 
 def test_no_response_is_kept_for_its_body() -> None:

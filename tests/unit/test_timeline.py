@@ -80,7 +80,7 @@ def test_each_step_has_its_time_and_how_long_after_the_arrival() -> None:
         attempt("2.000", 401, attempt=2),
         attempt("0.100", None, reason="refused", next_attempt_at=NOON.format("2.000")),
     ]
-    assert timeline(message(waiting), tried, now=LATER, width=80) == [
+    assert timeline(message(waiting), tried, now=LATER - 7_980.0, width=80) == [
         "to ci, times in UTC:",
         "  2026-09-21",
         "  12:00:00.000        +0 ms  Arrived",

@@ -72,7 +72,7 @@ async def called(
 async def test_any_success_is_the_end(rig: Rig, status: int) -> None:
     rig.reply(status, b"whatever")
     assert await called(rig) == Done(result=Result("delivered", status), healthy=True)
-    assert rig.meter.told == [("returned", "ci", 60)]
+    assert rig.meter.told == [("called back", "github", 0.0), ("returned", "ci", 60)]
 
 
 async def test_the_sender_gets_the_answer_and_what_it_is_about(rig: Rig) -> None:
@@ -104,7 +104,7 @@ async def test_a_failure_notice_says_why(rig: Rig) -> None:
         "exhausted",
         "500",
     )
-    assert rig.meter.told == []  # nothing came round
+    assert [one[0] for one in rig.meter.told] == ["called back"]  # nothing came round
 
 
 async def test_a_notice_about_a_message_that_never_got_a_receiver(rig: Rig) -> None:
