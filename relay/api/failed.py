@@ -25,11 +25,10 @@ from relay.api.route import (
     route,
 )
 from relay.api.view import rfc3339
-from relay.domain.dead_letter import identity_of, parse_dead_letter
 from relay.domain.hop import NO_RECEIVER
 from relay.domain.reasons import reason_class
 from relay.domain.selection import Stage
-from relay.log.port import AT_ONCE, Coordinate, Record
+from relay.log.port import AT_ONCE, Coordinate
 from relay.replay.letter import Letter, kept, read_letter
 from relay.replay.plan import is_open
 from relay.schema.dead_letters import LetterPage, LetterView, PayloadView, WholeLetter
@@ -130,7 +129,7 @@ class FailedResource:
         peeked = await answered(self._context.state.peek(list(map(delivery_row, own)))) if own else []
         rows = dict(zip(own, peeked, strict=True))
         open_ones = [(rank, letter) for rank, letter in letters if is_open(letter, rows[letter.delivery])]
-        return [(rank, letter_view(letter.record)) for rank, letter in open_ones], size
+        return [(rank, letter_view(letter)) for rank, letter in open_ones], size
 
     @route(
         "GET",
@@ -146,16 +145,16 @@ class FailedResource:
         """One dead letter, with headers and payload."""
         at = Coordinate(self._context.topics.failed_messages, partition, offset)
         [record] = await self._context.log.read([(at, None)])
-        if not sees_letter(request, None if record is None else read_letter(record, self._context.topics)):
+        letter = None if record is None else read_letter(record, self._context.topics)
+        if not sees_letter(request, letter):
             raise forbidden(LETTERS)  # the same if there is no such record
-        if record is None:
+        if record is None or letter is None:
             raise Problem(NOT_FOUND, f"failed_messages has no record at {at.partition}/{at.offset} (any more).")
         if self._context.erasures is not None:
-            record = kept(
-                read_letter(record, self._context.topics), self._context.erasures.known, self._context.topics
-            ).record
+            letter = kept(letter, self._context.erasures.known, self._context.topics)
+        record = letter.record
         headers = [[name, value.decode(errors="replace")] for name, value in record.headers]
-        whole: WholeLetter = {**letter_view(record), "headers": headers, "payload": _payload(record.value or b"")}
+        whole: WholeLetter = {**letter_view(letter), "headers": headers, "payload": _payload(record.value or b"")}
         return json_response(200, whole)
 
     async def _receivers(self, request: web.Request, asked: Sequence[str]) -> Sequence[str]:
@@ -200,23 +199,22 @@ def is_of_theirs(request: web.Request, letter: Letter) -> bool:
     return may_see_of(request, receiver or NO_RECEIVER, letter.life, letter.dead.origin)
 
 
-def letter_view(record: Record) -> LetterView:
-    letter = parse_dead_letter(record.headers)
-    receiver, source_id, message_id = identity_of(record.value, record.headers)
+def letter_view(letter: Letter) -> LetterView:
+    dead, (receiver, source_id, message_id, *_), at = letter.dead, letter.facts, letter.record
     return {
         "receiver": receiver or NO_RECEIVER,
         "source_id": source_id,
         "message_id": message_id,
-        "reason": letter.reason,
-        "class": reason_class(letter.reason),
-        "detail": letter.detail,
-        "stage": letter.stage,
-        "attempts": letter.attempts,
-        "last_status": letter.last_status,
-        "failed_at": rfc3339(letter.first_failed_ms / 1000),
-        "partition": record.partition,
-        "offset": record.offset,
-        "replay": f"/v1/failed/{record.partition}/{record.offset}/replay",
+        "reason": dead.reason,
+        "class": reason_class(dead.reason),
+        "detail": dead.detail,
+        "stage": dead.stage,
+        "attempts": dead.attempts,
+        "last_status": dead.last_status,
+        "failed_at": rfc3339(dead.first_failed_ms / 1000),
+        "partition": at.partition,
+        "offset": at.offset,
+        "replay": f"/v1/failed/{at.partition}/{at.offset}/replay",
     }
 
 

@@ -143,8 +143,9 @@ class ReceiverListResource:
     ) -> tuple[list[ReceiverItem], str | None]:
         """Those behind the name `after`, and the name behind which others may follow; None: nothing does."""
         after, items, looked_at = max(after, _before(wanted.prefix)), list[ReceiverItem](), 0
+        step = min(limit, _STEP)  # as many as are enough if no filter drops one
         while len(items) < limit and looked_at < _LOOKED_AT:
-            names = self._names(after, _STEP, owners, only)
+            names = self._names(after, step, owners, only)
             for item in await self._items(names, wanted):
                 items.append(item)
                 if len(items) == limit:
@@ -153,8 +154,9 @@ class ReceiverListResource:
             else:
                 after = names[-1] if names else after
                 looked_at += len(names)
-                if len(names) < _STEP or not after.startswith(wanted.prefix):
+                if len(names) < step or not after.startswith(wanted.prefix):
                     return items, None
+                step = _STEP
         return items, after if self._names(after, 1, owners, only) else None
 
     def _names(self, after: str, most: int, owners: Sequence[str] | None, only: frozenset[str] | None) -> list[str]:

@@ -112,7 +112,7 @@ def hours_view(known: Mapping[int, Counted], now: float) -> list[HourView]:
     """The state has a clock of its own, which may be in the next hour already."""
     last = max(int(now // _HOUR_S), max(known, default=0))
     return [
-        {"hour": rfc3339(hour * _HOUR_S), **counted_view(known.get(hour, _NOTHING))}
+        {"hour": rfc3339(hour * _HOUR_S), **(counted_view(known[hour]) if hour in known else _IDLE)}
         for hour in range(last - HOURS + 1, last + 1)
     ]
 
@@ -125,6 +125,10 @@ def counted_view(counted: Counted) -> CountedView:
         "p50_ms": counted.quantile_ms(0.5),
         "p99_ms": counted.quantile_ms(0.99),
     }
+
+
+_IDLE: Final = counted_view(_NOTHING)
+"""Of most hours of most receivers: a list has thousands."""
 
 
 def last_view(last: LastAttempt) -> LastResponseView:

@@ -17,7 +17,7 @@ from relay.pages.visit import LoadedList, Visit, problem
 from relay.schema.dead_letters import LetterView
 
 HERE: Final = "/ui/failed"
-_A_PAGE: Final = 1000
+_A_PAGE: Final = 250
 """Dead letters that are read for one page, which leads to older ones."""
 _MOST_GROUPS: Final = 50
 _SHOWN: Final = 200

@@ -1,9 +1,11 @@
-"""Small charts of a day as SVG, made on the server, without a script. They show numbers only, no foreign text."""
+"""Small charts of a day as SVG, made on the server, without a script. They show numbers only: nothing is to be escaped,
+and a list has thousands of bars, so they are formatted as plain text.
+"""
 
 from collections.abc import Sequence
 from typing import Final, Literal
 
-from markupsafe import Markup
+from markupsafe import Markup, escape
 
 from relay.pages.render import clock, counted, milliseconds, number
 from relay.schema.statistics import HourView
@@ -39,14 +41,14 @@ def line(hours: Sequence[HourView], names: Sequence[Quantile], label: str) -> Ma
     return _picture([*lines, *dots], len(hours), label, large=True)
 
 
-def _bar(place: int, hour: HourView, most: int) -> Markup:
+def _bar(place: int, hour: HourView, most: int) -> str:
     said = f"{counted(hour['attempts'], 'attempt')}, {number(_failed(hour))} failed"
     if not hour["attempts"]:
         return _rect(place, _NONE, _HIGH - _NONE, "none") + _hour(place, hour, said)
     bad = _high(_failed(hour), most)
     whole = max(_high(hour["attempts"], most), bad)
-    good = _rect(place, whole - bad, _HIGH - whole + bad, "ok") if whole > bad else Markup("")
-    return good + (_rect(place, bad, _HIGH - whole, "no") if bad else Markup("")) + _hour(place, hour, said)
+    good = _rect(place, whole - bad, _HIGH - whole + bad, "ok") if whole > bad else ""
+    return good + (_rect(place, bad, _HIGH - whole, "no") if bad else "") + _hour(place, hour, said)
 
 
 def _failed(hour: HourView) -> int:
@@ -59,20 +61,17 @@ def _high(count: int, most: int) -> float:
     return max(_LEAST, count * (_HIGH - 1) / most) if count else 0.0
 
 
-def _rect(place: int, high: float, top: float, kind: str) -> Markup:
-    return Markup('<rect class="{}" x="{}" y="{:.1f}" width="{}" height="{:.1f}"/>').format(
-        kind, place * _STEP, top, _BAR, high
-    )
+def _rect(place: int, high: float, top: float, kind: str) -> str:
+    return f'<rect class="{kind}" x="{place * _STEP}" y="{top:.1f}" width="{_BAR}" height="{high:.1f}"/>'
 
 
-def _hour(place: int, hour: HourView, said: str) -> Markup:
+def _hour(place: int, hour: HourView, said: str) -> str:
     """The whole height of an hour, with a label in words."""
-    return Markup('<rect class="at" x="{}" y="0" width="{}" height="{}"><title>{} UTC: {}</title></rect>').format(
-        place * _STEP, _STEP, _HIGH, clock(hour["hour"])[:5], said
-    )
+    title = f"<title>{clock(hour['hour'])[:5]} UTC: {said}</title>"
+    return f'<rect class="at" x="{place * _STEP}" y="0" width="{_STEP}" height="{_HIGH}">{title}</rect>'
 
 
-def _path(values: Sequence[float | None], most: float, kind: str) -> Markup:
+def _path(values: Sequence[float | None], most: float, kind: str) -> str:
     steps, is_down = [], False
     for place, value in enumerate(values):
         if value is not None:
@@ -80,14 +79,14 @@ def _path(values: Sequence[float | None], most: float, kind: str) -> Markup:
             # as wide as its hour, so that a single one is seen as well
             steps.append(f"{'L' if is_down else 'M'}{x + 0.3:.1f} {y:.1f}L{x + _BAR:.1f} {y:.1f}")
         is_down = value is not None
-    return Markup('<path class="{}" d="{}"/>').format(kind, "".join(steps))
+    return f'<path class="{kind}" d="{"".join(steps)}"/>'
 
 
 def _said_of(hour: HourView, names: Sequence[Quantile]) -> str:
     return ", ".join(f"{name.removesuffix('_ms')} {milliseconds(hour[name])}" for name in names)
 
 
-def _picture(parts: Sequence[Markup], count: int, label: str, *, large: bool) -> Markup:
-    return Markup(
-        '<svg class="spark{}" viewBox="0 0 {} {}" preserveAspectRatio="none" role="img" aria-label="{}">{}</svg>'
-    ).format(" large" if large else "", max(1, count) * _STEP, _HIGH, label, Markup("").join(parts))
+def _picture(parts: Sequence[str], count: int, label: str, *, large: bool) -> Markup:
+    kind, box = f"spark{' large' if large else ''}", f"0 0 {max(1, count) * _STEP} {_HIGH}"
+    begin = f'<svg class="{kind}" viewBox="{box}" preserveAspectRatio="none" role="img" aria-label="{escape(label)}">'
+    return Markup(f"{begin}{''.join(parts)}</svg>")  # noqa: S704 - numbers, and an escaped label

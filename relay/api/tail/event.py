@@ -217,7 +217,8 @@ def _answer(record: Record) -> TailedEvent | None:
 
 
 def _letter(record: Record, topics: Topics) -> TailedEvent:
-    view, letter = letter_view(record), read_letter(record, topics)
+    letter = read_letter(record, topics)
+    view = letter_view(letter)
     about = (view["receiver"],) if view["receiver"] != NO_RECEIVER else ()
     source_id, event_type = view["source_id"], _type_of(record.headers)
     failed_at = view["failed_at"]
