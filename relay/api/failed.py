@@ -39,6 +39,8 @@ from relay.state.rows import delivery_row
 PAGES: Final = NewestFirstPages("[0-9]{1,9}-[0-9]{1,18}")
 MOST_LOOKED_AT: Final = 10_000
 """At most so many of the newest are read for a page of those that are open and visible to the caller."""
+_LEAST_OF_EACH: Final = 32
+"""Of each receiver at first; four times as many whenever these are not enough for the page."""
 MOST_BYTES: Final = 32 * 1024 * 1024
 """Of values that are read for a page, which ends early then."""
 
@@ -86,10 +88,11 @@ class FailedResource:
     ) -> web.Response:
         """Open dead letters."""
         receivers, at = await self._receivers(request, receiver), cursor
-        found, wanted, size = list[tuple[Rank, LetterView]](), limit, 0
+        found, size = list[tuple[Rank, LetterView]](), 0
+        each = max(_LEAST_OF_EACH, 2 * limit // max(1, len(receivers)))
         while True:
-            wanted = min(4 * wanted, MOST_LOOKED_AT)
-            entries, are_all = await self._newest(receivers, wanted)
+            each = min(each, MOST_LOOKED_AT)
+            entries, are_all = await self._newest(receivers, each)
             left = [
                 entry
                 for entry in entries
@@ -110,6 +113,7 @@ class FailedResource:
                     return _page(found, at)
             if are_all:
                 return _page(found, None)
+            each *= 4
 
     async def _open(
         self, request: web.Request, entries: Sequence[FailedEntry], stage: Stage | None
@@ -167,16 +171,17 @@ class FailedResource:
         names = await self._context.state.failed_receivers()
         return [name for name in names if reads or may_see(request, [name])]
 
-    async def _newest(self, receivers: Sequence[str], most: int) -> tuple[Sequence[FailedEntry], bool]:
-        """At most so many of the newest, by rank, and whether these are all that are looked at."""
+    async def _newest(self, receivers: Sequence[str], each: int) -> tuple[Sequence[FailedEntry], bool]:
+        """The newest, by rank, of at most so many of `each` receiver, and whether these are all that are looked at."""
         state = self._context.state
-        found = await asyncio.gather(*(state.failed(receiver, limit=most) for receiver in receivers))
-        entries = sorted((entry for each in found for entry in each), key=_rank, reverse=True)
-        if most == MOST_LOOKED_AT or not (len(entries) > most or any(len(each) == most for each in found)):
-            return entries[:most], True
+        found = await asyncio.gather(*(state.failed(receiver, limit=each) for receiver in receivers))
+        entries = sorted((entry for some in found for entry in some), key=_rank, reverse=True)
+        cut = [some[-1].failed_at for some in found if len(some) == each]
+        if not cut or each == MOST_LOOKED_AT:
+            return entries[:MOST_LOOKED_AT], True
         # entries as old as the last one that was read may have neighbours in rank that were not read
-        oldest = max((each[-1].failed_at for each in found if len(each) == most), default=0.0)
-        return [entry for entry in entries if entry.failed_at > oldest][:most], False
+        newest = [entry for entry in entries if entry.failed_at > max(cut)]
+        return newest[:MOST_LOOKED_AT], len(newest) >= MOST_LOOKED_AT
 
 
 def _sees(request: web.Request, receiver: str, source_id: str | None) -> bool:

@@ -53,6 +53,20 @@ async def test_each_letter_is_on_one_page_also_where_many_are_of_one_moment(limi
         assert sorted(name for page in own for name in page) == [f"ci-{number}" for number in range(9)]
 
 
+@pytest.mark.parametrize("limit", [7, 64, 200])
+async def test_each_letter_is_on_one_page_also_where_most_of_the_newest_are_of_one_receiver(limit: int) -> None:
+    """Of each receiver a few are read at first, and more where these are not enough."""
+    async with running_api() as rig:
+        await bury(rig, "ci", range(300, 500))
+        await bury(rig, "cd", range(0, 500, 2))
+        await bury(rig, "qa", [0.0] * 50)
+        found = [name for page in await pages(rig, limit) for name in page]
+        assert len(found) == len(set(found)) == 500
+        moments = {f"ci-{n}": 300 + n for n in range(200)} | {f"cd-{n}": 2 * n for n in range(250)}
+        times = [moments.get(name, 0) for name in found]
+        assert times == sorted(times, reverse=True)
+
+
 async def test_a_cursor_stays_good_whatever_comes_meanwhile() -> None:
     async with running_api() as rig:
         await bury(rig, "ci", [0, 1, 2, 3])
