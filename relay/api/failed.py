@@ -152,7 +152,7 @@ class FailedResource:
         letter = None if record is None else read_letter(record, self._context.topics)
         if not sees_letter(request, letter):
             raise forbidden(LETTERS)  # the same if there is no such record
-        if record is None or letter is None:
+        if letter is None:
             raise Problem(NOT_FOUND, f"failed_messages has no record at {at.partition}/{at.offset} (any more).")
         if self._context.erasures is not None:
             letter = kept(letter, self._context.erasures.known, self._context.topics)
