@@ -76,10 +76,13 @@ async def test_an_event_for_a_receiver_that_does_not_run_says_so(dev: RelayProce
     assert "connection refused by 127.0.0.1:9" in output
 
 
-async def test_a_trigger_that_waits_for_nothing_is_found(
-    dev: RelayProcess, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    plant(monkeypatch, "a trigger does not wait")
+@pytest.fixture(params=["a trigger does not wait", "a refusal names no address"])
+def defect(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    plant(monkeypatch, request.param)
+
+
+@pytest.mark.usefixtures("defect")
+async def test_a_trigger_that_does_not_say_so_is_found(dev: RelayProcess, tmp_path: Path) -> None:
     with pytest.raises(AssertionError):
         await test_an_event_for_a_receiver_that_does_not_run_says_so(dev, tmp_path)
 

@@ -9,7 +9,7 @@ from typing import Final
 
 import pytest
 
-from tests.integration.planted_defects import plant
+from tests.integration.planted_defects import DEFECTS, plant
 
 LEFT_OVER: Final = "integration.test_dev_directory:test_what_is_left_over_is_named_until_a_fresh_start"
 FRESH: Final = "unit.test_data_directory:test_fresh_"
@@ -68,6 +68,11 @@ def test_a_planted_defect_is_found(
     plant(monkeypatch, name)
     with pytest.raises((AssertionError, pytest.fail.Exception)):
         run(pkgutil.resolve_name(f"tests.{found_by}"), {**given, "tmp_path": tmp_path})
+
+
+def test_each_defect_replaces_what_there_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    for place, planted in DEFECTS.values():
+        monkeypatch.setattr(place, planted)
 
 
 def run(test: Callable[..., object], given: Mapping[str, object]) -> None:

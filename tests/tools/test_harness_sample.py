@@ -46,6 +46,7 @@ async def test_promises_are_kept(context: Context, name: str, scale: float) -> N
 
 
 @pytest.mark.slow
-async def test_a_planted_bug_is_caught(context: Context) -> None:
+@pytest.mark.parametrize("bug", ["mark_before_produce", "keys_without_limits"])
+async def test_a_planted_bug_is_caught(context: Context, bug: str) -> None:
     async with Servers() as servers:
-        assert await hunt_down(servers, "mark_before_produce", HUNTS["mark_before_produce"], context)
+        assert await hunt_down(servers, bug, HUNTS[bug], context)
