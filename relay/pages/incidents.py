@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
+from urllib.parse import urlencode
 
 from aiohttp import web
 
@@ -41,11 +42,14 @@ class IncidentsPage(Page):
         routes.live("/live/incidents/{id:[^/]+}", self.progress)
 
     async def all(self, visit: Visit) -> web.StreamResponse:
-        is_resolved = visit.filters("state").get("state") == "resolved"
+        query = visit.filters("state", "party")
+        is_resolved, party = query.get("state") == "resolved", query.get("party")
         states = RESOLVED if is_resolved else UNRESOLVED
-        page = visit.api.incidents.page(state=states, limit=_PAGE, cursor=visit.cursor)
+        parties = () if party is None else (party,)
+        page = visit.api.incidents.page(state=states, party=parties, limit=_PAGE, cursor=visit.cursor)
         found = await visit.load_list(page)
-        return visit.show("incidents.html", found=found, tabs=tabs(is_resolved), here=TABS[is_resolved][0])
+        here = TABS[is_resolved][0]
+        return visit.show("incidents.html", found=found, tabs=tabs(party), here=here, party=party)
 
     async def show(self, visit: Visit) -> web.StreamResponse:
         return await self._page(visit, await visit.api.incidents.get(visit.part("id")))
@@ -96,8 +100,13 @@ class IncidentsPage(Page):
         )
 
 
-def tabs(is_resolved: bool) -> list[tuple[str, str, int | None]]:
-    return [(label, f"{HERE}?state={state}" if state else HERE, None) for label, state in TABS]
+def tabs(party: str | None) -> list[tuple[str, str, int | None]]:
+    """The views of the list. `party`: of whose incidents alone."""
+    queries = [(label, {"state": state, "party": party or ""}) for label, state in TABS]
+    return [
+        (label, f"{HERE}?{urlencode({k: v for k, v in query.items() if v})}".rstrip("?"), None)
+        for label, query in queries
+    ]
 
 
 def page_of(incident: IncidentView) -> str:

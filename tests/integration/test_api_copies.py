@@ -1,12 +1,16 @@
 """Edited copies of messages over the API: what is the same, what is new, and who may make one."""
 
+import asyncio
 import base64
 import json
 from collections.abc import Mapping
 from typing import Any
 
 import pytest
+from click.testing import CliRunner
 
+from relay.cli.messages import messages
+from relay.client import ApiError
 from relay.domain.identity import MAX_ID_BYTES, copies_prefix
 from relay.domain.message import COPY_OF, Message, parse_message
 from tests.integration.api_rig import PAYLOAD_CAP, Reply, Rig, document, problem, running_api
@@ -64,6 +68,31 @@ async def test_what_a_copy_has_of_its_own_replaces_the_originals() -> None:
         assert dict(message.headers) == {"x-new": "1", COPY_OF: "m-1"}
         assert (await on_the_log(rig, await copy(rig, payload="é"))).payload == "é".encode()
         assert (await on_the_log(rig, await copy(rig, payload=""))).payload == b""
+
+
+@pytest.mark.parametrize(
+    ("options", "given", "payload"),
+    [((), None, b'{"n": 1}'), (("--payload", "-", "--receiver", "cd"), b'{"n": 2}', b'{"n": 2}')],
+)
+async def test_the_command_sends_a_copy(options: tuple[str, ...], given: bytes | None, payload: bytes) -> None:
+    async with running_api() as rig:
+        await send(rig)
+        words = ["resend", "github", "m-1", *options, "-o", "json", "--api", rig.url]
+        result = await asyncio.to_thread(CliRunner().invoke, messages, words, given)
+        assert result.exit_code == 0, result.output
+        _, _, printed = result.output.partition("{\n")  # behind the log of the API, which runs in this process
+        assert json.loads("{" + printed)["copy_of"] == "m-1"
+        sent = rig.records(rig.topics.from_sender)[-1]
+        message = parse_message(sent.value, sent.headers)
+        assert (message.payload, message.receivers) == (payload, ("cd",) if options else ("ci",))
+
+
+async def test_the_command_says_that_a_message_is_not_known() -> None:
+    async with running_api() as rig:
+        result = await asyncio.to_thread(
+            CliRunner().invoke, messages, ["resend", "github", "none", "--api", rig.url], standalone_mode=False
+        )
+        assert isinstance(result.exception, ApiError)
 
 
 async def test_a_copy_of_a_copy_refers_to_that_one() -> None:

@@ -30,11 +30,14 @@ def test_an_alert_says_what_it_is_and_what_to_do(name: str) -> None:
     assert rule["labels"]["severity"] in ("critical", "warning")
     checks = [check.name for check in CHECKS if name in check.alerts]
     about = {"summary", "description", "runbook"}
-    assert set(rule["annotations"]) == (about | {"checks"} if checks else about)
+    link = rule["annotations"].get("incidents", "/ui/incidents").partition("?")[0]
+    assert link == "/ui/incidents"
+    assert set(rule["annotations"]) - {"incidents"} == (about | {"checks"} if checks else about)
     assert rule["annotations"].get("checks", "") == ", ".join(checks)
     page = ROOT / rule["annotations"]["runbook"]
     assert page == BOOKS / f"{name}.md"
     text = page.read_text()
+    assert ("`/ui/incidents`" in text) == ("incidents" in rule["annotations"])
     assert text.startswith(f"# {name}\n\nSeverity: {rule['labels']['severity']}. {_checks_line(name, checks)}\n")
     assert re.findall(r"^## (.*)$", text, re.M) == ["What it means", "Where to look", "What to do"]
     assert f"| [{name}]({name}.md) | {rule['labels']['severity']} |" in (BOOKS / "README.md").read_text()
