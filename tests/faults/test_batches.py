@@ -1,5 +1,6 @@
 """Batches: which messages share a POST, what its response means for each, and what a crash at any call leaves."""
 
+import json
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
@@ -7,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from relay.config.settings import Settings
 from relay.domain.exchange import NoResponse, Response
 from relay.domain.message import Message
 from relay.domain.receiver import BatchPolicy, Receiver
@@ -112,6 +114,33 @@ async def test_order_is_kept_when_all_of_a_batch_are_parked(lane: str) -> None:
     assert world.outside.arrived("/answer") == in_order("a", 30)
     assert world.parked_copies() == []
     assert not world.uncommitted()
+
+
+@virtually
+async def test_one_that_is_parked_is_not_overtaken_by_later_ones_of_its_batch() -> None:
+    """Whatever its receiver says of these."""
+    world = World([batched(base=1.0, cap=1.0)], settings=Settings(receivers_file="none", hold_max=20.0))
+    verdicts = [{"id": "a-0", "status": 503, "retry_after": 60}, {"id": "a-1", "status": 500}]
+    answer, refused = world.outside._batch, iter([verdicts])
+
+    async def once(path: str, request: Any) -> Any:
+        if (listed := next(refused, None)) is None:
+            return await answer(path, request)
+        last = {"id": "a-2", "status": 425, "retry_after": 1}
+        return Response(207, {}, json.dumps([*listed, last]).encode())
+
+    world.outside._batch = once  # type: ignore[method-assign]
+    await world.create()
+    process = Process(world)
+    await world.send(*stream("a", 3))
+    await process.ended(10.0)
+    await world.send(*stream("a", 6, 3))
+    await process.ended(30.0)
+    assert world.outside.arrived("/answer") == []
+    await process.ended(120.0)
+    await process.stop()
+    assert world.outside.arrived("/answer") == in_order("a", 6)
+    assert world.parked_copies() == []
 
 
 @virtually

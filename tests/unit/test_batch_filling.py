@@ -7,11 +7,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from relay.domain.receiver import BatchPolicy, BreakerPolicy
+from relay.engine.batch import waits_first
 from relay.engine.order import Order
-from relay.engine.work import GateRules, Work
+from relay.engine.work import GateRules, SharedRequest, Work
 from relay.log.port import Record
-from relay.state.attempts import Limits
-from relay.state.rows import RowKey
+from relay.state.attempts import Limits, LookedUp, Verdict, Wait
+from relay.state.rows import Row, RowKey
 
 LIMITS = Limits(0.0, 25.0, BreakerPolicy(), 20.0)
 
@@ -54,6 +55,30 @@ def test_one_that_is_held_goes_again_before_all_later_ones() -> None:
     order.hold(works[3], 3.0, 0.0)
     assert order.take(4.0, 100) == []
     assert numbers(order.take(5.0, 100)) == [1, 3, 4, 5]
+
+
+def test_a_later_one_that_waits_for_longer_does_not_go_early() -> None:
+    order: Order[Work] = Order()
+    works = [work(n, b"a", rules()) for n in range(5)]
+    for each in works:
+        order.add(each, 0.0)
+    order.take(0.0, 100)
+    order.hold(works[0], 1.0, 0.0)
+    order.hold(works[1], 1.0, 0.0)
+    order.hold(works[2], 9.0, 0.0)
+    order.finish(works[3], 0.0)
+    assert numbers(order.take(1.0, 100)) == [0, 1]
+
+
+def test_works_that_wait_are_back_in_their_keys_before_others_of_the_call_go_on() -> None:
+    works = [work(n, b"a", rules()) for n in range(4)]
+    for each in works[:3]:
+        each.batch = SharedRequest(3)
+    verdicts: list[Verdict] = [LookedUp(Row()), Wait(0.0, "settling"), Wait(1.0, "rate"), Wait(1.0, "rate")]
+    waits, others, of_others = waits_first(works, verdicts)
+    assert [each.record.offset for each, _ in waits] == [2, 1], "the first one is put before the others last"
+    assert numbers(others) == [0, 3]
+    assert of_others == [verdicts[0], verdicts[3]]
 
 
 def test_a_batch_takes_one_place_in_flight_until_all_of_it_have_ended() -> None:
