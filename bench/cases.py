@@ -36,7 +36,8 @@ class Case:
     @property
     def allowed(self) -> float | None:
         """Deliveries a second that the caps allow by Little's law: in flight / latency. None without a latency."""
-        return self.receivers * self.max_in_flight / self.latency_s if self.latency_s else None
+        posts = self.receivers * self.max_in_flight / self.latency_s if self.latency_s else None
+        return posts and posts * (self.batch or 1)
 
     def with_receivers(self, count: int) -> "Case":
         """This case with so many receivers."""
@@ -68,7 +69,14 @@ CASES: Final = {
         replace(BASE, name="latency-1s", about="receivers take 1 s to answer", latency_s=1.0),
         replace(BASE, name="failing-10", about="every tenth answer is a 503 with Retry-After: 0", failing=0.1),
         replace(BASE, name="unordered", about="no order promised (ordering: none)", ordering="none"),
-        replace(BASE, name="batch", about="up to 100 messages in a POST", batch=100),
+        replace(
+            BASE,
+            name="batch",
+            about="one receiver that takes 50 ms to answer, and up to 100 messages in a POST",
+            receivers=1,
+            latency_s=0.05,
+            batch=100,
+        ),
         replace(BASE, name="round-trip", about="the receiver's answer, back at the sender's callback", round_trip=True),
         _HELD,
         replace(_HELD, name="in-flight-8k", about=f"{_HELD.about}, 8 kB payloads", payload=8192),

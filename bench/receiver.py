@@ -88,7 +88,10 @@ class Receiver(asyncio.Protocol):
             stamp = body[at : at + WIDTH]
             note(int(stamp[SERIAL]) - SERIAL_BASE, int(stamp[PAIR]) - PAIR_BASE, int(stamp[TIME]), now_ns)
             at = body.find(_PAYLOAD, at + WIDTH)
-        self._write(_OK)
+        if self._behaviour.latency_s:
+            self._later(self._behaviour.latency_s, self._answer, _OK)
+        else:
+            self._write(_OK)
 
     def _take(self, path: bytes, stamp: bytes) -> None:
         books, behaviour = self._books, self._behaviour

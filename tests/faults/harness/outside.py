@@ -25,7 +25,10 @@ from urllib.parse import unquote
 import msgspec
 import uvloop
 
+from relay.domain.exchange import Request
 from relay.domain.hop import NO_RECEIVER
+from relay.domain.requests import BATCH_HEADER
+from tests.fakes.batches import messages_in
 from tests.faults.harness.history import NOTHING, Arrival, Asked, Peak, Ping, Returned, Unheard, answer_to, digest_of
 from tests.faults.harness.ledger import Ledger
 from tests.faults.harness.serving import Connection, Incoming, listen
@@ -221,6 +224,9 @@ class Outside:
             _react(met, b"", connection)
             return
         self._begin(name, connection)
+        if BATCH_HEADER in headers:
+            self._deliver_batch(name, request, connection, met)
+            return
         arrival = _arrival(name, request, met, self._pulse.late_s())
         answer = answer_to(arrival.key, arrival.digest)
         self._ledger.write(arrival)
@@ -233,6 +239,26 @@ class Outside:
 
         item = msgspec.json.encode({"item": arrival.message_id}) if party.behaviour.mode == "builds" else b""
         _react(met, answer if met.status == 200 else item, connection, unheard)
+
+    def _deliver_batch(self, name: str, request: Incoming, connection: Connection, met: Reaction) -> None:
+        """All of a batch meet the same; what is answered is a list of all answers."""
+        party, late_s, listed, arrivals = self._parties[name], self._pulse.late_s(), [], []
+        for one in messages_in(Request("POST", request.path, tuple(request.headers.items()), request.body)):
+            headers = dict(one.headers)
+            arrival = _arrival(name, request._replace(headers=headers, body=one.body), met, late_s)
+            answer = answer_to(arrival.key, arrival.digest)
+            self._ledger.write(arrival)
+            if met.processed:
+                party.work((arrival.message_id, headers["webhook-id"]), answer)
+            listed.append({"id": arrival.message_id, "status": 200, "body": msgspec.Raw(answer)})
+            arrivals.append(arrival)
+
+        def unheard() -> None:
+            for each in arrivals:
+                post = (name, each.source, each.message_id, each.attempt, each.generation)
+                self._ledger.write(Unheard(time.time(), *post))
+
+        _react(met, msgspec.json.encode(listed) if met.status == 200 else b"", connection, unheard)
 
     def _begin(self, name: str, connection: Connection) -> None:
         party = self._parties[name]

@@ -81,12 +81,14 @@ MIX: Final[Mapping[str, ReceiverPlan]] = {
     "queue": ReceiverPlan("builds", seconds=0.5, item="response.body.item"),
     "few": ReceiverPlan("slow", seconds=0.1, entry={"partitions": 3, "max_in_flight": 2}),
     "paced": ReceiverPlan(seconds=0.02, status=False, entry={"partitions": 2, "rate_limit": 30, "window_size": 2}),
+    "batches": ReceiverPlan(seconds=0.02, entry={"batch": {"max_events": 8, "linger": 0.1}}),
+    "lists": ReceiverPlan("slow", seconds=0.3, entry={"batch": {"format": "list", "linger": 0.1}, "lane": "shared"}),
     "own-1": ReceiverPlan(seconds=0.02, tenant=1),
     "own-2": ReceiverPlan(seconds=0.02, tenant=2, entry={"lane": "shared", "max_in_flight": 4}),
 }
 """With and without a status endpoint, quick and slow, answering at once and later, in one step and in two, which begin
 with the message's id or the response, in lanes of their own and shared, with fewer places in flight than partitions,
-with a rate that a backlog brings it to, and two that belong to tenants."""
+with a rate that a backlog brings it to, two that get batches, and two that belong to tenants."""
 OF_SOME_PROCESSES: Final[Mapping[str, ReceiverPlan]] = {
     "signed": ReceiverPlan(seconds=0.02, entry={"secret": f"${{{OF_SOME}}}"}),
     "shared-signed": ReceiverPlan(seconds=0.02, entry={"secret": f"${{{OF_SOME}}}", "lane": "shared"}),
