@@ -9,7 +9,7 @@ from typing import Final
 
 from msgspec import structs
 
-from relay.domain.batch import batch_id
+from relay.domain.batch import BadVerdicts, batch_id, read_verdicts
 from relay.domain.dead_letter import DeadLetter, dead_letter_headers
 from relay.domain.exchange import Exchange, Request, Response
 from relay.domain.expression import Expression, ExpressionError, Variables
@@ -101,6 +101,13 @@ class DeliveryTrial:
 
     def respond(self, exchange: Exchange, statuses: Sequence[Response] = ()) -> None:
         """What follows this response to the POST, and then `statuses`, the responses to status GETs."""
+        if self.receiver.batch is not None and isinstance(exchange, Response):
+            try:
+                verdicts = read_verdicts(exchange, [self._work.hop])
+            except BadVerdicts as fault:
+                self.trial.notes.append(f"its batch is ambiguous: {fault}")
+                return
+            exchange = verdicts[0] if verdicts and verdicts[0] is not None else exchange
         outcome, ruling = outcome_of(self._work, exchange, self._now)
         self.trial.outcome = outcome
         if isinstance(exchange, Response):

@@ -21,8 +21,11 @@ from aiohttp import (
 )
 from yarl import URL
 
+from relay.domain.batch import CONTENT_TYPES, BatchEvent, encoded_event
 from relay.domain.errors import UserError
-from relay.domain.receiver import Endpoint, SigningPolicy
+from relay.domain.hop import Hop
+from relay.domain.identity import DeliveryId
+from relay.domain.receiver import BatchFormat, Endpoint, SigningPolicy
 from relay.domain.requests import ping_request
 from relay.domain.signing import sign
 from relay.sink import Behaviour, ReceivedPost, Sink
@@ -324,6 +327,33 @@ async def test_a_change_that_makes_no_sense_changes_nothing(
     assert said in (await response.json())["error"]
     assert (await client.patch(f"{base}/behaviour", data=b"{}", headers={"content-type": "text/plain"})).status == 415
     assert sink.behaviour == before
+
+
+@pytest.mark.parametrize("form", ["cloudevents", "list"])
+async def test_a_batch_is_taken_message_by_message(client: ClientSession, sink: Sink, form: BatchFormat) -> None:
+    events = [_event(f"m-{n}", source, form) for n, source in enumerate(["a", "b", "a"])]
+    headers = {"content-type": CONTENT_TYPES[form], "webhook-id": "batch_1", "relay-batch": "3"}
+    async with client.post(sink.url, data=b"[%b]" % b",".join(events), headers=headers) as response:
+        assert response.status == 200
+    assert [(one.source_id, one.message_id, one.batch) for one in sink.received] == [
+        ("a", "m-0", "batch_1"), ("b", "m-1", "batch_1"), ("a", "m-2", "batch_1"),
+    ]  # fmt: skip
+    assert {one.body for one in sink.received} == {b'{"n": 1}'}
+    assert sink.knows("m-2")
+    sink.become(verdicts=True, fail_first=1)
+    async with client.post(sink.url, data=b"[%b]" % b",".join(events), headers=headers) as response:
+        assert response.status == 207
+        verdicts = await response.json()
+    assert [each["status"] for each in verdicts] == [500, 200, 425], (
+        "the last one is behind the first one, which failed"
+    )
+    async with client.post(sink.url, data=b"{", headers=headers) as response:
+        assert response.status == 400
+
+
+def _event(message_id: str, source: str, form: BatchFormat) -> bytes:
+    hop = Hop(DeliveryId("r", source, message_id), event_type="push")
+    return encoded_event(BatchEvent(hop, b'{"n": 1}', 1, None, False, None, None), form)
 
 
 async def test_a_taken_port_is_the_users_mistake(sink: Sink) -> None:

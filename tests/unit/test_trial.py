@@ -179,3 +179,32 @@ def test_a_source_without_callback_says_so() -> None:
     found = begun(PLAIN)
     found.respond(Response(200, {}, b"done"))
     assert found.trial.notes == ["the source has no callback: it queries the API"]
+
+
+BATCH = """
+receivers: {ci: {post_endpoint: "https://ci.example/hooks", secret: "${KEY}", batch: {format: list}}}
+"""
+
+
+def test_the_request_to_a_receiver_of_batches_is_a_batch_of_one() -> None:
+    at = begun(BATCH)
+    assert at.trial.request is not None
+    (event,) = json.loads(at.trial.request.body)
+    assert (event["id"], event["payload"]) == ("m-1", PAYLOAD)
+    assert dict(at.trial.request.headers)["relay-batch"] == "1"
+
+
+@pytest.mark.parametrize(
+    ("body", "outcome"),
+    [
+        (b'[{"id": "m-1", "status": 202}]', Accepted(202, b"", None, None)),
+        (b'[{"id": "m-1", "status": 422}]', Rejected(422)),
+        (b"", Delivered(200)),
+        (b"[]", None),
+    ],
+)
+def test_a_response_with_a_list_means_what_it_says_of_the_message(body: bytes, outcome: object) -> None:
+    at = begun(BATCH)
+    at.respond(Response(200, {}, body))
+    assert at.trial.outcome == outcome
+    assert any("batch is ambiguous" in note for note in at.trial.notes) == (outcome is None)
