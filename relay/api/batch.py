@@ -6,6 +6,7 @@ never re-encoded."""
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Annotated, Final, TypeVar, assert_never
 
 import msgspec
@@ -26,6 +27,7 @@ from relay.api.incoming import (
 )
 from relay.api.intake import AcceptedMessage, Fate, IncomingMessage, Intake, Repeated
 from relay.api.messages import RATE, RECEIVERS, TIMING, TRACE, TYPE
+from relay.api.one_off import one_off_in
 from relay.api.problems import OVER_QUOTA, TOO_LARGE, UNSUPPORTED, Problem, document_of, invalid, problem_of
 from relay.api.quotas import Quotas
 from relay.api.reading import plain_header, query_of, read_body, source_in_path
@@ -33,8 +35,10 @@ from relay.api.responses import json_response
 from relay.api.route import SOURCE_ID, UNAUDITED, Body, DocumentedResponse, Example, json_of, route
 from relay.domain.errors import InvalidRecord
 from relay.domain.forwarding import Pairs, read_headers
-from relay.domain.identity import check_id
+from relay.domain.identity import MessageId, check_id
 from relay.domain.message import MAX_TEXT_BYTES, Message, message_headers, short_text
+from relay.domain.one_off import OneOff
+from relay.domain.origin_receiver import receiver_name
 from relay.domain.timing import FIELDS, Timing, fields_of, read_timing
 from relay.domain.trace import fit_tracestate
 from relay.schema.messages import BatchLine, BatchView, CloudEvent, ItemView
@@ -68,6 +72,7 @@ class Defaults:
     headers: Pairs = ()
     tracestate: str | None = None
     timing: Timing | None = None
+    one_off: Callable[[Mapping[str, object], MessageId], OneOff | None] = lambda _given, _message: None
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,6 +164,7 @@ class _Maker:
             payload=bytes(line.payload),
             headers=line.headers,
             timing=fields_of(line),
+            endpoint={"endpoint": line.endpoint, "signing_secret": line.signing_secret},
         )
 
     def from_event(self, event: CloudEvent) -> Item:
@@ -193,6 +199,7 @@ class _Maker:
         trace: tuple[str | None, str | None] = (None, None),
         headers: Mapping[str, str] | None = None,
         timing: Mapping[str, object] | None = None,
+        endpoint: Mapping[str, object] | None = None,
     ) -> Item:
         defaults = self._defaults
         traceparent, tracestate = trace if trace[0] else (defaults.traceparent, defaults.tracestate)
@@ -203,9 +210,15 @@ class _Maker:
                 raise Problem(TOO_LARGE, f"A payload may have at most {defaults.max_payload_bytes} bytes.")
             if content_type is not _JSON and content_type is not None and is_structured(content_type):
                 raise Problem(UNSUPPORTED, "The payload of an item cannot be a CloudEvent with attributes of its own.")
+            id = defaults.new_id() if message_id is None else check_id(message_id, "the message id")
+            own = None if endpoint is None else defaults.one_off(endpoint, MessageId(defaults.source_id, id))
+            if own is not None:
+                if receivers is not None:
+                    raise InvalidRecord("invalid", "receiver and endpoint exclude each other: give one of them")
+                receivers = (receiver_name(own.url),)
             message = Message(
                 source_id=defaults.source_id,
-                message_id=defaults.new_id() if message_id is None else check_id(message_id, "the message id"),
+                message_id=id,
                 receivers=defaults.receivers if receivers is None else self._receivers(receivers),
                 event_type=short_text(event_type, "type") or defaults.event_type,
                 time=short_text(time, "time"),
@@ -215,6 +228,7 @@ class _Maker:
                 tracestate=fit_tracestate(tracestate),
                 headers=read_headers(dict(defaults.headers) | dict(headers)) if headers else defaults.headers,
                 timing=(read_timing(timing) if timing else None) or defaults.timing,
+                one_off=own,
             )
         except (InvalidRecord, Problem) as error:
             return Refused(message_id, problem_of(error))
@@ -335,6 +349,7 @@ def _defaults(request: web.Request, context: ApiContext) -> Defaults:
         new_id=context.new_id,
         headers=own_headers(request),
         timing=timing_of(given_fields(request, query)),
+        one_off=partial(one_off_in, context),
     )
 
 

@@ -13,6 +13,8 @@ from relay.domain.topics import DAY_S
 
 ERASURE_KEPT_S: Final = 90 * DAY_S
 """An erasure is in force for so long, which is longer than topics keep payloads."""
+LATEST: Final = 4_102_444_800.0
+"""The year 2100."""
 MOST_ERASURES: Final = 20_000
 """In force; each process keeps them in memory."""
 
@@ -41,9 +43,12 @@ def encode_erasure(erasure: Erasure) -> bytes:
 def decode_erasure(value: bytes) -> Erasure:
     """The reverse of `encode_erasure`. Raises InvalidRecord."""
     try:
-        return msgspec.json.decode(value, type=Erasure)
-    except (msgspec.MsgspecError, RecursionError) as error:
+        found = msgspec.json.decode(value, type=Erasure)
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
         raise InvalidRecord("malformed", f"not an erasure: {error}") from error
+    if not 0 <= found.made_at <= LATEST:
+        raise InvalidRecord("malformed", "not an erasure: made_at is no time")
+    return found
 
 
 class Erasures:

@@ -29,7 +29,7 @@ def decode_one_off(value: bytes) -> OneOff:
     """The reverse of `encode_one_off`. Raises ValueError."""
     try:
         found = _decode(value)
-    except msgspec.DecodeError as error:
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise ValueError(f"is no endpoint: {error}") from None
     if joined_url(found.url, "") != found.url:
         raise ValueError("has a URL to which no request can be sent")

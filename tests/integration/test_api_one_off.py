@@ -85,6 +85,27 @@ async def test_what_contradicts_or_is_not_allowed_is_refused(
         assert rig.records(rig.topics.from_sender) == []
 
 
+async def test_an_item_of_a_batch_has_one_as_fields() -> None:
+    items = [
+        {"payload": 1, "message_id": "a", "endpoint": URL, "signing_secret": SECRET},
+        {"payload": 2, "endpoint": URL, "receiver": "ci"},
+        {"payload": 3, "endpoint": "https://other.example/"},
+        {"payload": 4, "signing_secret": SECRET},
+        {"payload": 5, "receiver": "ci"},
+    ]
+    async with running_api(adhoc_endpoints=[ORIGIN]) as rig:
+        body = "\n".join(map(json.dumps, items)).encode()
+        reply = await rig.post("/v1/sources/app/messages:batch?receiver=cd", body, content_type="application/x-ndjson")
+        assert [item["status"] for item in document(reply)["items"]] == [202, 400, 422, 400, 202]
+        records = rig.records(rig.topics.from_sender)
+        found = [parse_message(record.value, record.headers) for record in records]
+        assert [(each.receivers, each.one_off is None) for each in found] == [
+            ((receiver_name(ORIGIN),), False),
+            (("ci",), True),
+        ]
+        assert SECRET not in repr(records)
+
+
 async def test_it_is_off_by_default_and_secrets_need_a_key() -> None:
     async with running_api() as rig:
         refused = problem(await rig.post(PATH), 422, "endpoint-not-allowed")

@@ -52,8 +52,9 @@ def test_it_ends_when_its_record_is_gone() -> None:
 
 def test_its_record_can_be_read_again() -> None:
     assert decode_erasure(encode_erasure(OF_MESSAGE)) == OF_MESSAGE
-    with pytest.raises(InvalidRecord):
-        decode_erasure(b"[]")
+    for bad in (b"[]", b'{"id": "\xff", "made_at": 1}', b'{"id": "1", "made_at": 1e30}', b'{"id": "1"}'):
+        with pytest.raises(InvalidRecord):
+            decode_erasure(bad)
 
 
 def test_the_time_of_a_message_is_that_of_its_first_record() -> None:
