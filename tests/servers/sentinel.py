@@ -12,6 +12,8 @@ from tests.servers.asking import said, until
 from tests.servers.valkey import Fsync, ValkeyServer
 
 NAME: Final = "relay-state"
+_IN_SYNC_S: Final = 60.0
+"""More than the client's own timeout: on a busy machine a replica takes its time."""
 
 
 class _Sentinel(ValkeyServer):
@@ -64,7 +66,7 @@ class SentinelGroup:
 
     async def in_sync(self) -> None:
         """Returns when the replica has all that the master has acknowledged so far."""
-        async with Redis.from_url(self.servers[0].url) as master:
+        async with Redis.from_url(self.servers[0].url, socket_timeout=_IN_SYNC_S) as master:
             await master.set("in-sync", "")
             await master.wait(1, 0)
 

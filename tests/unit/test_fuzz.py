@@ -3,6 +3,7 @@ million in `make test-full`."""
 
 import base64
 import json
+import math
 import re
 import struct
 import zlib
@@ -41,12 +42,15 @@ from relay.domain.incident_notice import parse_quiet_hours
 from relay.domain.json_pointer import check_pointer
 from relay.domain.jwe import encrypt, opened, private_keys
 from relay.domain.message import Message, message_headers, parse_message
+from relay.domain.one_off import decode_one_off
 from relay.domain.receiver import Inbound, SigningPolicy
 from relay.domain.scope import parse_scope
 from relay.domain.signing import check_secret, check_verifier
 from relay.domain.status_chain import decode_chain
 from relay.domain.template import spans_of_expressions, without_expressions
 from relay.domain.timestamps import parse_moment, parse_past
+from relay.domain.timing import HEADERS as TIMES
+from relay.domain.timing import decode_timing, timing_in
 from relay.domain.topics import Topics
 from relay.domain.trace import read_tracestate
 from relay.engine.parked_copy import unwrap_ours
@@ -87,6 +91,8 @@ EXPRESSION: Final = "response.status == 200 && has(body.build) ? body.build : st
 HOOK: Final = "https://ci.example/h?x=1"
 KEY: Final = "whsec_" + base64.b64encode(bytes(range(32))).decode()
 FIELDS: Final = (("webhook-id", "m"), ("content-type", "application/json"))
+MOMENTS: Final = (1, -1, 10**400, math.inf, math.nan, True, None, [], "1h", "2026-11-26T00:00:00Z", "\ud800")
+ONE_OFF: Final = b'{"url":"https://h.example:8443/x?y=%C3%A4","secret":"enc:1:abc"}'
 SIGNED: Final = dict(
     (
         *FIELDS,
@@ -248,6 +254,11 @@ TARGETS: Final[dict[str, Callable[[Random], object]]] = {
     "read_message_id": lambda chance: read_message_id(data(chance)),
     "read_tracestate": lambda chance: read_tracestate(data(chance)),
     "parse_past": lambda chance: parse_past(text(chance), 1e9),
+    "timing": lambda chance: timing_in(
+        {name: data(chance) for name in TIMES}, {chance.choice([*TIMES.values()]): chance.choice(MOMENTS)}
+    ),
+    "decode_timing": lambda chance: decode_timing(with_another_number(chance, b'{"deliver_at":1.5,"deadline":9e8}')),
+    "decode_one_off": lambda chance: decode_one_off(changed(chance, ONE_OFF)),
     "an expression": lambda chance: check_expression(changed_text(chance, EXPRESSION), STATUS, condition=True),
     "a colour": lambda chance: parse_colour(text(chance)),
     "inbound": inbound,
