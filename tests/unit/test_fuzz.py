@@ -91,7 +91,19 @@ EXPRESSION: Final = "response.status == 200 && has(body.build) ? body.build : st
 HOOK: Final = "https://ci.example/h?x=1"
 KEY: Final = "whsec_" + base64.b64encode(bytes(range(32))).decode()
 FIELDS: Final = (("webhook-id", "m"), ("content-type", "application/json"))
-MOMENTS: Final = (1, -1, 10**400, math.inf, math.nan, True, None, [], "1h", "2026-11-26T00:00:00Z", "\ud800")
+MOMENTS: Final[tuple[object, ...]] = (
+    1,
+    -1,
+    10**400,
+    math.inf,
+    math.nan,
+    True,
+    None,
+    [],
+    "1h",
+    "2026-11-26T00:00:00Z",
+    "\ud800",
+)
 ONE_OFF: Final = b'{"url":"https://h.example:8443/x?y=%C3%A4","secret":"enc:1:abc"}'
 SIGNED: Final = dict(
     (
