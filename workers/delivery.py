@@ -17,6 +17,7 @@ from relay.domain.receiver import BatchPolicy, BreakerPolicy, Endpoint, Receiver
 from relay.domain.schedule import GiveUp, Jitter, RetryAgain, backoff, next_attempt
 from relay.domain.status_chain import can_be_asked_first
 from relay.domain.text import counted
+from relay.domain.timing import Timing
 from relay.engine.work import Dead, Done, GateRules, Later, Work
 from relay.log.port import Record
 from relay.state.attempts import Change, Limits
@@ -107,8 +108,8 @@ class Delivery(HopWork):
             self.hop = structs.replace(hop, accepted_ms=record.timestamp_ms)
         self.timing = None if hop.generation > 0 else hop.timing
         """None for a replay, which is sent when an operator wants it."""
-        if self.timing is not None and self.timing.deliver_at:
-            self._leave_order(self.timing.deliver_at)
+        if self.timing is not None and (self.timing.deliver_at or self.timing.window):
+            self._leave_order(self.timing)
         self.receiver = receiver
         self.rules = rules_of(receiver)
         self.attempts = hop.attempt
@@ -116,11 +117,12 @@ class Delivery(HopWork):
         """Status GETs made about the attempt in doubt."""
         self.shares = not hop.ask_first
 
-    def _leave_order(self, due: float) -> None:
+    def _leave_order(self, timing: Timing) -> None:
         """Others of its order key do not wait for it, however long it is delayed. Its age counts from when it is
         due."""
         self.queue, self.out_of_order = None, self.queue is not None
-        self.hop = structs.replace(self.hop, accepted_ms=max(self.hop.accepted_ms, int(due * 1000)))
+        due_ms = max(self.hop.accepted_ms, int(timing.deliver_at * 1000)) + int(timing.window * 1000)
+        self.hop = structs.replace(self.hop, accepted_ms=due_ms)
 
     def off_time(self, now: float) -> Dead | Later | None:
         """Whether its time is over, or not there yet. `now`: Unix seconds."""

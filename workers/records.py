@@ -13,7 +13,7 @@ from relay.domain.identity import DeliveryId, MessageId, Progress
 from relay.domain.ordering import order_digest
 from relay.domain.receiver import Receiver, Source
 from relay.domain.result_delivery import Handover, handover, to_code
-from relay.domain.timing import resolved
+from relay.domain.timing import Timing, resolved
 from relay.domain.topics import SHARED, Topics
 from relay.engine.work import Dead, Done
 from relay.log.port import Coordinate, Headers, NewRecord, Record
@@ -55,9 +55,18 @@ def first_hop(
         order=order_digest(receiver.ordering, event),
         life=receiver.life.id,
         keep=keep,
-        timing=None if message.timing is None else resolved(message.timing, accepted_ms / 1000),
+        timing=None if message.timing is None and receiver.coalesce is None else _timing(event, receiver, accepted_ms),
         one_off=message.one_off,
     )
+
+
+def _timing(event: FilterInput, receiver: Receiver, accepted_ms: int) -> Timing | None:
+    """The message's own; its receiver's window holds unless the message has a key of its own."""
+    timing, coalesce = resolved(event.message.timing or Timing(), accepted_ms / 1000), receiver.coalesce
+    value = None if coalesce is None or timing.key else order_digest(coalesce.key, event)
+    if coalesce is not None and value is not None:
+        return structs.replace(timing, key=value, window=coalesce.window)
+    return event.message.timing and timing
 
 
 def lane_record(

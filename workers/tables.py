@@ -13,6 +13,7 @@ from relay.state.port import IntakeAsk, Lane, State
 from relay.state.replies import answered, of
 from relay.state.rows import Row, Stage
 from workers.delivery import Delivery
+from workers.superseding import has_key, supersede
 
 
 class RowTable(Generic[W]):
@@ -63,12 +64,17 @@ class DeliveryTable(RowTable[Delivery]):
         self._moves = moves
 
     def may_begin_unseen(self, work: Delivery) -> bool:
+        if work.timing is not None and work.timing.key:
+            return False
         return self._kind is CallKind.POST and not (work.hop.move and _is_ahead(work))
 
     async def intake(self, lane: Lane, works: Sequence[Delivery]) -> list[Seen]:
         if any(map(_is_ahead, works)):
             await self._moves.catch_up()
-        return await super().intake(lane, works)
+        found = await super().intake(lane, works)
+        if any(map(has_key, works)):
+            await supersede(self._state, zip(works, found, strict=True), self._clock.monotonic())
+        return found
 
 
 def _is_ahead(work: Delivery) -> bool:

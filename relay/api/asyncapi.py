@@ -42,6 +42,8 @@ class HeaderSpec:
 TIMING: Final = (
     HeaderSpec("relay-deliver-at", "When to send it: RFC 3339 or Unix seconds, at most 30 days ahead."),
     HeaderSpec("relay-delay", "How long to wait before it is sent: seconds, or such as `10m`."),
+    HeaderSpec("relay-supersede", "A key: it replaces older messages of this source and key that were not sent."),
+    HeaderSpec("relay-coalesce", "JSON of a key and a window: of the messages within it only the newest is sent."),
     HeaderSpec("relay-deadline", "When it is no use any more: RFC 3339, Unix seconds, or after how long."),
 )
 EVENT: Final = (
@@ -92,7 +94,7 @@ HOP: Final = (
     HeaderSpec("relay-wait", "Seconds for which a request waits for the answer.", _NUMBER),
     HeaderSpec("relay-order-key", "Digest of the value that it is in order by.", {"pattern": "^[0-9a-f]{24}$"}),
     HeaderSpec("relay-keep", "JSON of the values that the source keeps of the message for its callback."),
-    HeaderSpec("relay-timing", "JSON of when the message is due, and until when: Unix seconds."),
+    HeaderSpec("relay-timing", "JSON of when the message is due, until when, and which others it replaces."),
     HeaderSpec("relay-endpoint", "JSON of the message's own endpoint: its URL, and its encrypted secret."),
     HeaderSpec("relay-sealed", "The value is encrypted for its receiver.", _TRUE),
     HeaderSpec("relay-status-chain", "JSON of the status steps so far: the current one, and what later ones need."),

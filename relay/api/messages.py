@@ -202,6 +202,19 @@ TIMING: Final = (
         "When it is no use any more: RFC 3339, Unix seconds or a duration; also as `relay-deadline`. Then it is a dead "
         "letter (`expired`).",
     ),
+    Parameter(
+        "supersede",
+        "query",
+        MessageIdText,
+        "A key: it replaces older messages of this source and key that were not sent. Also as `relay-supersede`.",
+    ),
+    Parameter(
+        "coalesce",
+        "query",
+        _TEXT,
+        'JSON such as `{"key": "a", "window": "10s"}`: of the messages with this key within the window only the newest '
+        "is sent. Also as `relay-coalesce`.",
+    ),
 )
 TRACE: Final = (
     Parameter("traceparent", "header", _TEXT, "Goes along to receiver and callback."),

@@ -11,7 +11,7 @@ import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import click
 
@@ -75,7 +75,7 @@ class Outgoing:
     event_type: str | None = None
     content_type: str = "application/json"
     headers: tuple[tuple[str, str], ...] = ()
-    fields: Mapping[str, str] = field(default_factory=dict, repr=False)
+    fields: Mapping[str, Any] = field(default_factory=dict, repr=False)
     """Those of `relay.domain.timing`, `endpoint` and `signing_secret`, as the client takes them."""
 
 
@@ -89,6 +89,7 @@ class Outgoing:
 @click.option("--deliver-at", help="When to send it: RFC 3339 or Unix seconds, at most 30 days ahead.")
 @click.option("--delay", help="How long to wait before it is sent, such as 10m.")
 @click.option("--deadline", help="When it is no use any more: RFC 3339, Unix seconds, or after how long.")
+@click.option("--supersede", metavar="KEY", help="Replace older messages of this key that were not sent.")
 @click.option("--endpoint", help="URL to send it to, in place of a receiver; if the relay allows its origin.")
 @click.option(
     "--signing-secret-from", "secret_file", type=FILE_OR_STDIN, help="File with the secret that signs it there."
@@ -112,6 +113,7 @@ def send(
     deliver_at: str | None,
     delay: str | None,
     deadline: str | None,
+    supersede: str | None,
     endpoint: str | None,
     secret_file: str | None,
     wait_s: float | None,
@@ -129,7 +131,7 @@ def send(
     if on_kafka and (endpoint or secret_file):
         raise UserError("--endpoint and --kafka: give one of them; only the API takes an endpoint")
     secret = None if secret_file is None else payload_in(secret_file).decode(errors="replace").strip()
-    fields = {"deliver_at": deliver_at, "delay": delay, "deadline": deadline}
+    fields = {"deliver_at": deliver_at, "delay": delay, "deadline": deadline, "supersede": supersede}
     fields |= {"endpoint": endpoint, "signing_secret": secret}
     said = {name: text for name, text in fields.items() if text is not None}
     outgoing = Outgoing(source, payload_in(file), id, receivers, event_type, content_type, pairs_of(headers), said)

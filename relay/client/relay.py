@@ -3,6 +3,7 @@
 # mypy: disable-error-code="empty-body"
 
 import asyncio
+import json
 import secrets
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping
 from dataclasses import dataclass, field
@@ -102,6 +103,8 @@ class RelayApi(Resource[M]):
         deadline: Time | None = None,
         endpoint: str | None = None,
         signing_secret: str | None = None,
+        supersede: str | None = None,
+        coalesce: Mapping[str, Time] | None = None,
     ) -> MessageView:
         """Send a message; return once the relay has stored it.
 
@@ -109,7 +112,9 @@ class RelayApi(Resource[M]):
         message with the id of an earlier one is not delivered again (`duplicate`), so a repeat is safe. `content_type`:
         default `application/json`, for text `text/plain`. `headers`: sent to the receivers as `relay-header-NAME`.
         `deliver_at`, or `delay`: when it is to be sent, at most 30 days ahead. `deadline`: when it is no use any more.
-        Times are RFC 3339 or Unix seconds; a delay, or such a deadline, is seconds, or a text such as `10m`.
+        `supersede`: a key; it replaces older messages of the source with this key that were not sent. `coalesce`: a
+        `key` and a `window`; of the messages with this key within the window only the newest is sent. Times are RFC
+        3339 or Unix seconds; a delay, or such a deadline, is seconds, or a text such as `10m`.
         `endpoint`: URL to send it to, in place of a receiver, if the relay allows its origin; signed with
         `signing_secret`.
         """
@@ -126,6 +131,8 @@ class RelayApi(Resource[M]):
                 "delay": delay,
                 "deadline": deadline,
                 "endpoint": endpoint,
+                "supersede": supersede,
+                "coalesce": None if coalesce is None else json.dumps(coalesce),
             },
             body=body,
             content_type=content_type or usual_type,

@@ -16,6 +16,7 @@ from relay.config.source_entry import CallbackEntry, InboundEntry, SourceEntry
 from relay.domain.expression import CALLBACK, REQUEST, ROUTING, Expression
 from relay.domain.receiver import (
     BreakerPolicy,
+    Coalescing,
     CodeClasses,
     Endpoint,
     FormerSecret,
@@ -56,6 +57,7 @@ def receiver_settings(name: str, entry: ReceiverEntry, secrets: tuple[str, ...])
         poll=PollPolicy(**entry.poll.model_dump()),
         ordering=order_by(entry.ordering),
         patience=patience_of(entry.ordering),
+        coalesce=None if entry.coalesce is None else Coalescing(entry.coalesce.key, entry.coalesce.window),
         filter=None if entry.filter is None else entry.filter.compiled(),
         encrypt=None if entry.encrypt is None else entry.encrypt.settings(),
         batch=None if entry.batch is None else entry.batch.settings(),

@@ -322,6 +322,21 @@ class OrderingEntry(Entry):
         return patience
 
 
+def _value_of(value: object) -> str:
+    if (by := _order_by(value)) in KINDS:
+        raise ValueError("expected a JSON pointer such as /repository/full_name, or header:NAME")
+    return by
+
+
+class CoalesceEntry(Entry):
+    """Which messages take the place of each other, and for how long each waits for newer ones."""
+
+    key: Annotated[str, PlainValidator(_value_of), WithJsonSchema({"type": "string", "maxLength": _MOST_CHARACTERS})]
+    """A JSON pointer into the payload, or `header:NAME`: messages of a source with the same value there."""
+    window: PositiveDuration
+    """Of the messages that arrive within it only the newest is sent, at its end. The first one opens it."""
+
+
 OrderingValue = Annotated[
     Annotated[Literal["source", "receiver", "none"], Tag("(word)")] | Annotated[OrderingEntry, Tag("(mapping)")],
     Discriminator(lambda value: "(mapping)" if isinstance(value, dict | OrderingEntry) else "(word)"),

@@ -38,7 +38,7 @@ from relay.config.expression_entry import (
     check_request,
     check_steps,
 )
-from relay.config.filter_entry import BoundedFilter, FilterEntry, OrderingValue, order_by
+from relay.config.filter_entry import BoundedFilter, CoalesceEntry, FilterEntry, OrderingValue, order_by
 from relay.config.presets import FromPreset
 from relay.config.references import has_reference, texts_in
 from relay.domain.ed25519 import is_private_key
@@ -246,9 +246,10 @@ class ReceiverEntry(FromPreset, EndpointEntry):
     ordering: OrderingValue = "source"
     """Which messages are kept in order: those of a source, all of the receiver (one at a time), or none; as a mapping
     also those of a source with the same value in payload or header."""
+    coalesce: CoalesceEntry | None = None
+    """Of the messages with one `key` that arrive within a `window` only the newest is sent."""
     lane: Literal["dedicated", "shared"] = "dedicated"
-    """Whether the receiver has topics of its own or shares them with others. A change moves the receiver, and is
-    complete once the old lane is finished."""
+    """Whether it has topics of its own or shares them with others. A change is complete once the old lane is done."""
     partitions: Count = 1
     """Number of partitions of its own topics, which can grow but not shrink."""
     codes: CodesEntry = CodesEntry()

@@ -30,7 +30,7 @@ _SENT_WITH: Final = SECRET_FIELDS | {
 """Fields of a receiver that only a process that sends to it needs."""
 _LANE: Final = frozenset({"lane", "partitions", "ordering", "enabled", "owner", "senders"})
 _SUBSCRIPTION: Final = frozenset({"sources", "event_types", "filter"})
-_ROUTED_BY: Final = _LANE | _SUBSCRIPTION | {"forward_headers"}
+_ROUTED_BY: Final = _LANE | _SUBSCRIPTION | {"forward_headers", "coalesce"}
 
 
 def receiver_of(name: str, value: bytes, environ: Mapping[str, str], ring: KeyRing) -> Receiver:

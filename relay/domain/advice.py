@@ -172,6 +172,7 @@ ENDINGS: Final[Mapping[str, str]] = {
         "a new id."
     ),
     "discarded": "An operator discarded this delivery. A replay undoes that.",
+    "replaced": "A newer message of the same key took its place before it was sent. A replay sends it all the same.",
     "cancelled": "This delivery was cancelled before it was sent. A replay undoes that.",
 }
 """What to do about a delivery that was given up, by its reason."""

@@ -74,6 +74,8 @@ class Envelope(Struct):
     deliver_at: str | float | None = None
     delay: str | float | None = None
     deadline: str | float | None = None
+    supersede: str | None = None
+    coalesce: dict[str, str | float] | None = None
 
 
 _decode_envelope = msgspec.json.Decoder(Envelope).decode

@@ -28,6 +28,7 @@ TITLES: Final = {
     "lost": "The log lost the message while it waited",
     "discarded": "The message was discarded",
     "cancelled": "The message was cancelled before it was sent",
+    "replaced": "A newer message took the place of the message before it was sent",
 }
 """Titles by reason."""
 _UNTITLED: Final = "The message could not be delivered"

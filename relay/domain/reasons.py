@@ -23,12 +23,14 @@ REASONS: Final[dict[str, ReasonClass]] = {
     "lost": "system",
     "discarded": "system",
     "cancelled": "sender",
+    "replaced": "sender",
 }
 """Reason -> class. Only `system` pages an operator. Source: design, section 9."""
 
 DISCARDED: Final = "discarded"
 CANCELLED: Final = "cancelled"
-ON_PURPOSE: Final = frozenset({DISCARDED, CANCELLED})
+REPLACED: Final = "replaced"
+ON_PURPOSE: Final = frozenset({DISCARDED, CANCELLED, REPLACED})
 """Reasons of deliveries that were ended on purpose, and need no attention."""
 
 REASON_CODES: Final[dict[str, int]] = {
@@ -50,6 +52,7 @@ REASON_CODES: Final[dict[str, int]] = {
     "discarded": 16,
     "lost": 17,
     "cancelled": 18,
+    "replaced": 19,
 }
 """One-byte codes of reasons in finished rows. Rows live for days, so a code is never reused for another reason."""
 

@@ -223,6 +223,15 @@ class Endpoint:
 
 
 @dataclass(frozen=True, slots=True)
+class Coalescing:
+    """Of the messages with the same value at `key` (as in `ordering`) within `window` seconds only the newest is
+    sent."""
+
+    key: str
+    window: float
+
+
+@dataclass(frozen=True, slots=True)
 class Receiver:
     """A receiver and its settings in effect.
 
@@ -252,6 +261,7 @@ class Receiver:
     patience: float | None = None
     """Seconds after which a failing message no longer blocks others of its order key; None if it blocks until it
     ends."""
+    coalesce: Coalescing | None = None
     lane: LaneKind = "dedicated"
     partitions: int = 1
     sources: tuple[str, ...] = ()

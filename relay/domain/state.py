@@ -51,7 +51,7 @@ LOOKS: Final[Mapping[State, StateLook]] = {
     "returned": StateLook("Returned", "The sender has the result.", "good", "✓"),
     "delivered": StateLook("Delivered", "The receiver has it, and nothing is sent back.", "good", "→"),
     "failed": StateLook("Failed", "The relay gave up. A replay sends it again.", "bad", "✕"),
-    "discarded": StateLook("Discarded", "It was discarded, or cancelled before it was sent.", "plain", "–"),
+    "discarded": StateLook("Discarded", "It was discarded, or cancelled or replaced before it was sent.", "plain", "–"),
 }
 
 BLOCKS: Final[Mapping[WaitKind, str]] = {

@@ -12,9 +12,10 @@ from msgspec import Struct, structs
 
 from relay.domain.durations import parse_duration
 from relay.domain.errors import InvalidRecord
+from relay.domain.identity import check_id
 from relay.domain.timestamps import parse_moment
 
-FIELDS: Final = ("deliver_at", "delay", "deadline")
+FIELDS: Final = ("deliver_at", "delay", "deadline", "supersede", "coalesce")
 """Names of a message's fields, in an envelope and in a query."""
 HEADERS: Final = {f"relay-{name.replace('_', '-')}": name for name in FIELDS}
 """Headers of a record and of a request -> field."""
@@ -25,10 +26,21 @@ _SLACK_S: Final = 60.0
 
 
 class Timing(Struct, frozen=True, gc=False, omit_defaults=True):
-    """`deliver_at`: not sent before; 0: at once. `deadline`: not sent after; 0: none but the receiver's `max_age`."""
+    """`deliver_at`: not sent before; 0: at once. `deadline`: not sent after; 0: none but the receiver's `max_age`.
+    `key`: it replaces older messages with this key that were not sent; empty: none. `window`: seconds for which a
+    message waits for newer ones of its key; 0: it does not wait."""
 
     deliver_at: float = 0.0
     deadline: float = 0.0
+    key: str = ""
+    window: float = 0.0
+
+
+class Coalesce(Struct, forbid_unknown_fields=True):
+    """The field `coalesce` of a message."""
+
+    key: str
+    window: str | float
 
 
 _decode = msgspec.json.Decoder(Timing).decode
@@ -40,15 +52,14 @@ def read_timing(given: Mapping[str, object]) -> Timing | None:
     said = {name: value for name in FIELDS if (value := given.get(name)) is not None}
     if not said:
         return None
-    if "delay" in said and "deliver_at" in said:
-        raise InvalidRecord("invalid", "delay and deliver_at exclude each other")
-    if "delay" in said:
-        due = _read("delay", said["delay"])
-        if due > MOST_DELAY_S:
-            raise InvalidRecord("invalid", "delay is longer than 30 days")
-    else:
-        due = _read("deliver_at", said.get("deliver_at", 0.0))
-    return Timing(due, _read("deadline", said.get("deadline", 0.0)))
+    for one, other in (("delay", "deliver_at"), ("supersede", "coalesce")):
+        if one in said and other in said:
+            raise InvalidRecord("invalid", f"{one} and {other} exclude each other")
+    due = _short("delay", said["delay"]) if "delay" in said else _moment("deliver_at", said.get("deliver_at", 0.0))
+    key, window = _key("supersede", said.get("supersede")), 0.0
+    if "coalesce" in said:
+        key, window = _coalesced(said["coalesce"])
+    return Timing(due, _moment("deadline", said.get("deadline", 0.0)), key, window)
 
 
 def fields_of(envelope: object) -> dict[str, object]:
@@ -56,14 +67,39 @@ def fields_of(envelope: object) -> dict[str, object]:
     return {name: getattr(envelope, name) for name in FIELDS}
 
 
-def _read(name: str, value: object) -> float:
+def _moment(name: str, value: object) -> float:
     """A moment; or a duration, which counts from acceptance."""
     try:
-        if isinstance(value, str) and (name == "delay" or "-" not in value):
-            return parse_duration(value)
-        return parse_moment(value)
+        return parse_duration(value) if isinstance(value, str) and "-" not in value else parse_moment(value)
     except ValueError as error:
         raise InvalidRecord("invalid", f"{name}: {error}") from None
+
+
+def _short(name: str, value: object) -> float:
+    try:
+        seconds = parse_duration(value)
+    except ValueError as error:
+        raise InvalidRecord("invalid", f"{name}: {error}") from None
+    if seconds > MOST_DELAY_S:
+        raise InvalidRecord("invalid", f"{name} is longer than 30 days")
+    return seconds
+
+
+def _key(name: str, value: object) -> str:
+    if value is None:
+        return ""
+    if not isinstance(value, str):
+        raise InvalidRecord("invalid", f"{name} is not a text")
+    return check_id(value, name)
+
+
+def _coalesced(value: object) -> tuple[str, float]:
+    try:
+        given = msgspec.json.decode(value) if isinstance(value, str) else value
+        found = msgspec.convert(given, Coalesce)
+    except (msgspec.MsgspecError, UnicodeError, RecursionError):
+        raise InvalidRecord("invalid", 'coalesce is not an object such as {"key": "a", "window": "10s"}') from None
+    return _key("coalesce: key", found.key), _short("coalesce: window", found.window)
 
 
 def timing_in(named: Mapping[str, bytes], said: Mapping[str, object] | None = None) -> Timing | None:
@@ -77,8 +113,11 @@ def timing_in(named: Mapping[str, bytes], said: Mapping[str, object] | None = No
 
 def timing_headers(timing: Timing) -> tuple[tuple[str, bytes], ...]:
     """The headers that `timing_in` reads back."""
-    said = (("relay-deliver-at", timing.deliver_at), ("relay-deadline", timing.deadline))
-    return tuple((name, repr(value).encode()) for name, value in said if value)
+    said = [("relay-deliver-at", timing.deliver_at), ("relay-deadline", timing.deadline)]
+    headers = tuple((name, repr(value).encode()) for name, value in said if value)
+    if timing.window:
+        return (*headers, ("relay-coalesce", msgspec.json.encode(Coalesce(timing.key, timing.window))))
+    return (*headers, ("relay-supersede", timing.key.encode())) if timing.key else headers
 
 
 def resolved(timing: Timing, accepted: float) -> Timing:

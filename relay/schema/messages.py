@@ -169,6 +169,8 @@ class BatchLine(msgspec.Struct):
     deliver_at: str | float | None = None
     delay: str | float | None = None
     deadline: str | float | None = None
+    supersede: str | None = None
+    coalesce: dict[str, str | float] | None = None
     endpoint: str | None = None
     signing_secret: str | None = None
 

@@ -41,7 +41,19 @@ from relay.state.read_model import (
     Watched,
 )
 from relay.state.replies import Refusal
-from relay.state.rows import Arrival, Due, DueAsk, Mark, MessageRow, Parked, ParkedLife, Row, RowKey
+from relay.state.rows import (
+    Arrival,
+    Due,
+    DueAsk,
+    Mark,
+    MessageRow,
+    Parked,
+    ParkedLife,
+    Row,
+    RowKey,
+    Superseded,
+    Superseding,
+)
 
 
 class Lane(NamedTuple):
@@ -226,6 +238,10 @@ class State(Protocol):
         ...
 
     async def parked(self, owners: Sequence[str]) -> list[Counts | Refusal]: ...
+
+    async def supersede(self, messages: Sequence[Superseding]) -> list[Superseded]:
+        """Note each message as the newest of its key, unless a newer one is known. A repeat gets the same reply."""
+        ...
 
     # messages, rows, counts
     async def messages(self, ids: Sequence[MessageId]) -> list[MessageRow | None]: ...

@@ -75,6 +75,31 @@ class Arrival(Struct, frozen=True, gc=False):
     stage: MessageStage = MessageStage.ARRIVED
 
 
+class Superseding(Struct, frozen=True, gc=False):
+    """A message that takes the place of older ones of its `key` (digest) which were not sent. `partition`, `offset`: on
+    `from_sender`; in another partition the later `recorded_ms` (Unix ms) is newer. `keep_s`: how long an older one may
+    still come. `window_s`: it waits for newer ones until its window closes, which the first one opened; 0: it does
+    not."""
+
+    key: bytes
+    row: RowKey
+    partition: int
+    offset: int
+    recorded_ms: int
+    message_id: str
+    keep_s: float
+    window_s: float = 0.0
+
+
+class Superseded(NamedTuple):
+    """`by`: id of a newer message, which takes its place; None: it is the newest one. `replaced`: digests of the last
+    rows whose place it, or one before it, has taken. `wait_s`: until its window closes."""
+
+    by: str | None = None
+    replaced: tuple[bytes, ...] = ()
+    wait_s: float = 0.0
+
+
 class MessageRow(Struct, frozen=True, gc=False):
     """The row of a message; `partition`, `offset`: its first arrival on `from_sender`."""
 

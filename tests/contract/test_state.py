@@ -32,6 +32,7 @@ from tests.contract.state_quotas_contract import QuotasContract
 from tests.contract.state_remains_contract import RemainsContract
 from tests.contract.state_room_contract import RoomContract
 from tests.contract.state_statistics_contract import StatisticsContract
+from tests.contract.state_superseding_contract import SupersedingContract
 from tests.contract.state_unseen_contract import UnseenContract
 from tests.contract.turned_clock import TurnedClock, age_keys
 from tests.fakes.state import MemoryState
@@ -62,6 +63,7 @@ class StateContract(
     StatisticsContract,
     IncidentsContract,
     KeyUseContract,
+    SupersedingContract,
 ):
     pass
 

@@ -11,9 +11,19 @@ from relay.log.port import Coordinate, TopicPartition
 from relay.state.port import Counts, FailedEntry, Gap, HintTopic, Lane
 from relay.state.read_model import LastResponse, Sign, Statistics
 from relay.state.replies import Fenced, Refusal
-from relay.state.rows import TAGS, MessageRow, tag_of
+from relay.state.rows import TAGS, MessageRow, Superseding, tag_of
 from tests.fakes.state_parking import LaneIndex
 from tests.fakes.state_rows import Rows
+
+
+@dataclass(slots=True)
+class Newest:
+    """The newest message of a key. `replaced`: the last rows before it; `until`: how long it is kept."""
+
+    message: Superseding
+    replaced: tuple[bytes, ...]
+    closes: float
+    until: float
 
 
 @dataclass(slots=True)
@@ -29,6 +39,7 @@ class Tag:
     messages: dict[MessageId, tuple[MessageRow, float]] = field(default_factory=dict)
     lanes: dict[tuple[str, int], LaneIndex] = field(default_factory=dict)
     failed: dict[str, dict[Coordinate, FailedEntry]] = field(default_factory=dict)
+    newest: dict[bytes, "Newest"] = field(default_factory=dict)
 
     def lane(self, lane: Lane) -> LaneIndex:
         index = self.lanes.get((lane.topic, lane.partition))

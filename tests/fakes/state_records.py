@@ -21,10 +21,12 @@ from relay.state.rows import (
     Row,
     RowKey,
     Stage,
+    Superseded,
+    Superseding,
     tag_of,
 )
 from tests.fakes.state_begin import Beginning
-from tests.fakes.state_memory import Memory, Tag
+from tests.fakes.state_memory import Memory, Newest, Tag
 from tests.fakes.state_rows import finished_until, mark, settle
 
 
@@ -124,6 +126,29 @@ class Records(Memory):
         mark(self._of(one.row.owner).rows, one, self.now)
         if one.awaited:
             self._hint("ends", one.row.digest)
+
+    async def supersede(self, messages: Sequence[Superseding]) -> list[Superseded]:
+        self._reach_owners(one.row.owner for one in messages)
+        return [self._supersede(self._of(one.row.owner), one) for one in messages]
+
+    def _supersede(self, tag: Tag, one: Superseding) -> Superseded:
+        known = tag.newest.get(one.key)
+        if known is None or known.until <= self.now:
+            known = Newest(one, (), self.now + one.window_s if one.window_s else 0.0, 0.0)
+        elif known.message.row != one.row:
+            former = known.message
+            is_later = former.offset > one.offset
+            if former.partition != one.partition:
+                is_later = former.recorded_ms > one.recorded_ms
+            if is_later:
+                return Superseded(former.message_id)
+            is_open = not one.window_s or known.closes > self.now
+            closes = (known.closes if is_open else self.now + one.window_s) if one.window_s else 0.0
+            replaced = (*known.replaced, *((former.row.digest,) if is_open else ()))[-3:]
+            known = Newest(one, replaced, closes, known.until)
+        known.until = max(known.until, self.now + one.keep_s)
+        tag.newest[one.key] = known
+        return Superseded(None, known.replaced, max(0.0, known.closes - self.now))
 
     async def forget(self, rows: Sequence[RowKey]) -> list[Refusal | None]:
         return [self._done(row.owner, partial(self._forget, row)) for row in rows]

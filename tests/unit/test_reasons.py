@@ -24,6 +24,7 @@ def test_the_code_of_a_reason_never_changes() -> None:
         "discarded": 16,
         "lost": 17,
         "cancelled": 18,
+        "replaced": 19,
     }
 
 

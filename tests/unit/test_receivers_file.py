@@ -21,6 +21,7 @@ from relay.domain.quota import Quota
 from relay.domain.receiver import (
     BatchPolicy,
     BreakerPolicy,
+    Coalescing,
     CodeClasses,
     Endpoint,
     Inbound,
@@ -58,6 +59,7 @@ receivers:
     window_size: 500ms
     max_in_flight: 8
     ordering: none
+    coalesce: {key: /ref, window: 10s}
     partitions: 3
     retry: {base: 1, factor: 3, cap: 2h, max_attempts: 4, max_age: 1d}
     timeout: 7
@@ -106,6 +108,7 @@ def test_every_field_reaches_the_receiver() -> None:
         answer_deadline=1800,
         on_ambiguous="dead_letter",
         ordering="none",
+        coalesce=Coalescing("/ref", 10),
         lane="dedicated",
         partitions=3,
         sources=("github",),
@@ -186,7 +189,7 @@ def test_what_the_example_has_in_comments_is_right_and_shows_the_defaults() -> N
     without_default = {
         "post_endpoint", "secret", "bearer_token", "headers", "rate_limit", "retry", "status_endpoint", "status",
         "senders", "sources", "event_types", "filter", "owner", "labels", "tls", "proxy", "request", "outcomes",
-        "respond_async",
+        "respond_async", "coalesce",
     }  # fmt: skip
     assert written.model_fields_set == set(ReceiverEntry.model_fields) - {
         "oauth2",
@@ -260,6 +263,11 @@ RECEIVER_MISTAKES: list[tuple[dict[str, object], str]] = [
     (
         {"ordering": {"by": "fifo"}},
         "ordering.by: expected source, receiver, none, a JSON pointer such as /repository/full_name, or header:NAME",
+    ),
+    ({"coalesce": {"key": "/a"}}, "coalesce.window: required, but missing"),
+    (
+        {"coalesce": {"key": "source", "window": 5}},
+        "coalesce.key: expected a JSON pointer such as /repository/full_name, or header:NAME",
     ),
     (
         {"ordering": {"by": "/a~b"}},

@@ -6,16 +6,18 @@ import pytest
 from msgspec import structs
 
 from relay.domain.errors import InvalidRecord
+from relay.domain.filters import FilterInput
 from relay.domain.hop import Hop, decode_hop, encode_hop
 from relay.domain.identity import DeliveryId
 from relay.domain.message import Message, message_digest, message_headers, parse_message, sender_headers
-from relay.domain.receiver import Endpoint, Receiver, RetryPolicy
+from relay.domain.receiver import Coalescing, Endpoint, Receiver, RetryPolicy
 from relay.domain.requests import post_request
 from relay.domain.timing import Timing, read_timing, resolved, timing_fault
 from relay.engine.work import Dead, Later
 from relay.state.attempts import Change
 from tests.fakes.steps import NOW, hop_record
 from workers.delivery import Delivery
+from workers.records import first_hop
 
 DAY_S = 86_400.0
 POLICY = RetryPolicy(base=10, factor=2, cap=1000, max_attempts=4, max_age=3600)
@@ -43,6 +45,9 @@ def delivery(timing: Timing | None, *, receiver: Receiver = CI, generation: int 
         ({"deadline": "30s"}, Timing(deadline=30.0)),
         ({"delay": "1h", "deadline": "2026-11-23T12:00:00+01:00"}, Timing(3600.0, 1_795_431_600.0)),
         ({"delay": 0}, Timing()),
+        ({"supersede": "doc-1"}, Timing(key="doc-1")),
+        ({"coalesce": {"key": "doc-1", "window": "10s"}}, Timing(key="doc-1", window=10.0)),
+        ({"coalesce": '{"key": "doc-1", "window": 10}', "deadline": "1h"}, Timing(0.0, 3600.0, "doc-1", 10.0)),
     ],
 )
 def test_a_sender_gives_times_in_the_usual_forms(given: dict[str, object], timing: Timing | None) -> None:
@@ -62,6 +67,15 @@ def test_a_sender_gives_times_in_the_usual_forms(given: dict[str, object], timin
         ({"deadline": float("inf")}, "deadline"),
         ({"deadline": "2026-13-99T00:00:00Z"}, "deadline"),
         ({"delay": "1m", "deliver_at": "2026-11-23T12:00:00Z"}, "delay and deliver_at"),
+        ({"supersede": ""}, "supersede"),
+        ({"supersede": 7}, "supersede"),
+        ({"supersede": "a" * 300}, "supersede"),
+        ({"coalesce": "doc-1"}, "coalesce"),
+        ({"coalesce": {"key": "doc-1"}}, "coalesce"),
+        ({"coalesce": {"key": "doc-1", "window": "31d"}}, "coalesce: window"),
+        ({"coalesce": {"key": "\n", "window": 5}}, "coalesce: key"),
+        ({"coalesce": {"key": "a", "window": 5, "more": 1}}, "coalesce"),
+        ({"coalesce": {"key": "a", "window": 5}, "supersede": "a"}, "supersede and coalesce"),
     ],
 )
 def test_a_mistake_names_its_field(given: dict[str, object], field: str) -> None:
@@ -87,7 +101,9 @@ def test_too_far_ahead_or_contradicting_times_are_invalid(timing: Timing, fault:
     assert found is None if fault is None else found is not None and found.startswith(fault)
 
 
-@pytest.mark.parametrize("timing", [Timing(600.0, 1_795_435_200.0), Timing(NOW + 0.25), Timing(deadline=30.0)])
+@pytest.mark.parametrize(
+    "timing", [Timing(600.0, 1_795_435_200.0), Timing(NOW + 0.25), Timing(key="é"), Timing(5.0, 0.0, "k", 1.5)]
+)
 def test_records_carry_it_in_both_forms(timing: Timing) -> None:
     message = Message("github", "m-1", ("ci",), payload=b"{}", timing=timing)
     headers = message_headers(message)
@@ -115,6 +131,24 @@ def test_it_does_not_tell_two_messages_apart() -> None:
 def test_a_hop_with_another_timing_is_invalid(value: bytes) -> None:
     with pytest.raises(InvalidRecord, match="relay-timing"):
         decode_hop((*encode_hop(Hop(ID)), ("relay-timing", value)))
+
+
+def test_a_receiver_coalesces_by_a_value_of_the_message() -> None:
+    receiver = replace(CI, coalesce=Coalescing("/ref", 10.0))
+
+    def timing(payload: bytes, own: Timing | None = None) -> Timing | None:
+        message = Message("github", "m-1", ("ci",), payload=payload, timing=own)
+        return first_hop(FilterInput(message), receiver, None, int(NOW * 1000), move=0).timing
+
+    main, again, other = (timing(b'{"ref": "%b", "n": %d}' % (ref, n)) for n, ref in enumerate([b"a", b"a", b"b"]))
+    assert main == again != other
+    assert main is not None
+    assert main.window == 10.0
+    assert timing(b'{"n": 1}') is None, "it has no value there"
+    assert timing(b"no JSON") is None
+    assert timing(b'{"ref": "a"}', Timing(key="own")) == Timing(key="own"), "it has a key of its own"
+    delayed = timing(b'{"ref": "a"}', Timing(60.0))
+    assert delayed == structs.replace(main, deliver_at=NOW + 60)
 
 
 # what it means for a delivery

@@ -42,6 +42,8 @@ from relay.state.rows import (
     Row,
     RowKey,
     Stage,
+    Superseded,
+    Superseding,
 )
 
 _NO_ROW: Final = Row()
@@ -270,6 +272,22 @@ def pack_mark(mark: Mark, owner_index: int) -> bytes:
 
 
 _NOWHERE: Final = (-1, 0)
+
+
+# --- superseding ------------------------------------------------------------------------------------------------
+
+decode_superseded: Final = msgspec.msgpack.Decoder(list[list[tuple[str, msgspec.Raw, int]] | bool]).decode
+
+
+def encode_superseding(item: Superseding) -> tuple[object, ...]:
+    place = item.partition, item.offset, item.recorded_ms
+    return raw(item.key), raw(item.row.digest), *place, item.message_id, ms(item.keep_s), ms(item.window_s)
+
+
+def superseded_of(reply: tuple[str, msgspec.Raw, int]) -> Superseded:
+    by, packed, wait_ms = reply
+    rows = text_bytes(packed)
+    return Superseded(by or None, tuple(rows[n : n + 12] for n in range(0, len(rows), 12)), wait_ms / 1000)
 
 
 # --- messages ---------------------------------------------------------------------------------------------------

@@ -15,7 +15,19 @@ from relay.state.redis.record_wire import lane_key, raw, tag_of
 from relay.state.redis.servers import servers_of
 from relay.state.redis.shared import Part
 from relay.state.replies import REFUSALS, Refusal
-from relay.state.rows import Arrival, Due, DueAsk, Mark, MessageRow, Parked, ParkedLife, Row, RowKey
+from relay.state.rows import (
+    Arrival,
+    Due,
+    DueAsk,
+    Mark,
+    MessageRow,
+    Parked,
+    ParkedLife,
+    Row,
+    RowKey,
+    Superseded,
+    Superseding,
+)
 
 T = TypeVar("T")
 A = TypeVar("A")
@@ -166,6 +178,11 @@ class Records:
         batch = TagBatch(rows, [tag_of(row.owner) for row in rows])
         parts = [(tag, b"".join(row.digest for row in part)) for tag, part in batch.parts()]
         return batch.done(await self._calls.try_run("forget", parts, numbers))
+
+    async def supersede(self, messages: Sequence[Superseding]) -> list[Superseded]:
+        batch = of_rows(messages)
+        parts = [(tag, encode(list(map(wire.encode_superseding, part)))) for tag, part in batch.parts()]
+        return batch.join(await self._calls.run("supersede", parts, wire.decode_superseded), wire.superseded_of)
 
     async def intend_to_park(self, rows: Sequence[tuple[Lane, RowKey]]) -> list[Refusal | None]:
         batch = _of_lanes(rows, _tag_of_row)

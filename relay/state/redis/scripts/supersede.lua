@@ -1,0 +1,37 @@
+--include _life
+-- The newest message of each key: {row digest, partition, offset, recorded (ms), message id, digests of the last rows that
+-- were replaced, when its window closes (ms, 0: none), until when the entry is kept (ms)}.
+-- Arguments: MessagePack of {{digest of the key, row digest, partition, offset, recorded (ms), message id, how long it is
+-- to be known (ms), window (ms)}, ...}. Reply: for each {id of the newer one or '', digests of the rows that are replaced, ms
+-- until its window closes}.
+local KEPT = 3 * 12 -- a process may have died before it ended them
+
+local function is_newer(entry, x)
+  if entry[2] == x[3] then
+    return entry[3] > x[4]
+  end
+  return entry[4] > x[5]
+end
+
+return serve_ready(function(arguments)
+  local replies = {}
+  for i, x in ipairs(cmsgpack.unpack(arguments)) do
+    local key, window = P .. 'nw:' .. x[1], x[8]
+    local packed = call('GET', key)
+    local entry = packed and cmsgpack.unpack(packed)
+    if entry and entry[1] ~= x[2] and is_newer(entry, x) then
+      replies[i] = { entry[5], '', 0 }
+    else
+      if not entry or entry[1] ~= x[2] then
+        local open = entry and (window == 0 or entry[7] > now)
+        local closes = window > 0 and (open and entry[7] or now + window) or 0
+        local replaced = entry and string.sub(entry[6] .. (open and entry[1] or ''), -KEPT) or ''
+        entry = { x[2], x[3], x[4], x[5], x[6], replaced, closes, entry and entry[8] or 0 }
+      end
+      entry[8] = math.max(entry[8], now + x[7])
+      call('SET', key, cmsgpack.pack(entry), 'PX', entry[8] - now)
+      replies[i] = { '', entry[6], math.max(0, entry[7] - now) }
+    end
+  end
+  return replies
+end)

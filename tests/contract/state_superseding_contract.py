@@ -1,0 +1,51 @@
+"""What every state has to do: know the newest message of each key, and which ones it has taken the place of."""
+
+from relay.state.rows import Superseded, Superseding
+from tests.contract.state_contract import Rig, row
+
+KEEP_S = 100.0
+KEY, OTHER = b"k" * 12, b"o" * 12
+
+
+def one(number: int, *, key: bytes = KEY, partition: int = 0, at_ms: int = 0, window_s: float = 0.0) -> Superseding:
+    place = partition, number, at_ms or number
+    return Superseding(key, row(number), *place, f"m-{number}", KEEP_S, window_s)
+
+
+def newest(*numbers: int, wait_s: float = 0.0) -> Superseded:
+    """It has taken the place of these."""
+    return Superseded(None, tuple(row(number).digest for number in numbers), wait_s)
+
+
+class SupersedingContract:
+    async def test_the_newest_of_a_key_takes_the_place_of_the_one_before_it(self, rig: Rig) -> None:
+        assert await rig.state.supersede([one(1), one(2), one(3, key=OTHER)]) == [newest(), newest(1), newest()]
+        assert await rig.state.supersede([one(4)]) == [newest(1, 2)]
+        assert await rig.state.supersede([one(4)]) == [newest(1, 2)], "a repeat"
+        assert await rig.state.supersede([one(5), one(6)]) == [newest(1, 2, 4), newest(2, 4, 5)], "the last ones"
+
+    async def test_an_older_one_that_comes_late_is_replaced(self, rig: Rig) -> None:
+        assert await rig.state.supersede([one(2), one(1)]) == [newest(), Superseded("m-2")]
+        assert await rig.state.supersede([one(2)]) == [newest()]
+
+    async def test_between_partitions_the_time_counts(self, rig: Rig) -> None:
+        await rig.state.supersede([one(5, at_ms=1000)])
+        earlier, later = one(9, partition=1, at_ms=999), one(1, partition=1, at_ms=1001)
+        assert await rig.state.supersede([earlier, later]) == [Superseded("m-5"), newest(5)]
+
+    async def test_it_is_known_for_as_long_as_an_older_one_may_come(self, rig: Rig) -> None:
+        await rig.state.supersede([one(2)])
+        await rig.elapse(KEEP_S - 1)
+        assert await rig.state.supersede([one(1)]) == [Superseded("m-2")]
+        await rig.elapse(2)
+        assert await rig.state.supersede([one(1)]) == [newest()]
+
+    async def test_a_window_is_opened_by_the_first_and_has_one_newest(self, rig: Rig) -> None:
+        assert await rig.state.supersede([one(1, window_s=10)]) == [newest(wait_s=10)]
+        await rig.elapse(4)
+        assert await rig.state.supersede([one(2, window_s=10)]) == [newest(1, wait_s=6)]
+        await rig.elapse(6)
+        assert await rig.state.supersede([one(2, window_s=10)]) == [newest(1)], "its window has closed"
+        assert await rig.state.supersede([one(3, window_s=10)]) == [newest(1, wait_s=10)], "2 stays as it is"
+        await rig.elapse(1)
+        assert await rig.state.supersede([one(4, window_s=10)]) == [newest(1, 3, wait_s=9)]
