@@ -34,6 +34,7 @@ class Timed:
             for name, sink in self.sinks.items()
             if name != "callback"
         }
+        entries["good"]["coalesce"] = {"key": "/doc", "window": "2s"}
         callback = {"url": self.sinks["callback"].url}
         return json.dumps({"sources": {"app": {"callback": callback}}, "receivers": entries})
 
@@ -59,9 +60,9 @@ async def timed() -> AsyncIterator[Timed]:
 class Sender:
     client: ClientSession
 
-    async def send(self, receiver: str, message_id: str, **timing: str) -> Any:
-        query, headers = {"receiver": receiver, **timing}, {"ce-id": message_id}
-        async with self.client.post("/v1/sources/app/messages", params=query, headers=headers, data=b"{}") as response:
+    async def send(self, receiver: str, message_id: str, body: bytes = b"{}", **timing: str) -> Any:
+        query, headers = {"receiver": receiver, **timing}, {"ce-id": message_id, "content-type": "application/json"}
+        async with self.client.post("/v1/sources/app/messages", params=query, headers=headers, data=body) as response:
             assert response.status == 202, await response.text()
             return await response.json()
 
@@ -93,6 +94,22 @@ async def cancels(sender: Sender, known: Timed) -> None:
     assert (await _json(sender.client, job))["sent"] == 2
 
 
+async def replacements(sender: Sender, known: Timed) -> None:
+    """Of each key only the newest is sent, and the others say by which one they were replaced."""
+    for number in range(3):
+        await sender.send("good", f"s-{number}", supersede="doc", delay="3s")
+        await sender.send("good", f"w-{number}", b'{"doc": "a"}')
+    async with asyncio.timeout(30):
+        while True:
+            replaced = [await sender.delivery(each) for each in ("s-0", "s-1", "w-0", "w-1")]
+            if {each["reason"] for each in replaced} == {"replaced"} and {"s-2", "w-2"} <= set(known.arrived("good")):
+                break
+            await asyncio.sleep(0.2)  # a row has no event to wait for
+    assert {each["state"] for each in replaced} == {"discarded"}
+    assert "'s-1'" in replaced[0]["detail"] or "'s-2'" in replaced[0]["detail"]
+    assert not {"s-0", "s-1", "w-0", "w-1"} & set(known.arrived("good"))
+
+
 async def _all_cancelled(sender: Sender, job: str) -> bool:
     states = {(await sender.delivery(each))["state"] for each in ("c-1", "c-2", "c-3")}
     return states == {"discarded"} and (await _json(sender.client, job))["state"] == "done"
@@ -119,8 +136,9 @@ async def check(api: str, known: Timed) -> None:
         assert asyncio.get_running_loop().time() - begun >= DELAY_S
         assert known.headers("good", "later")["relay-out-of-order"] == "true"
         await cancels(sender, known)
+        await replacements(sender, known)
         [notice] = [
-            each for each in await known.sinks["callback"].wait_for(6) if each.headers.get("relay-reason") == "expired"
+            each for each in await known.sinks["callback"].wait_for(12) if each.headers.get("relay-reason") == "expired"
         ]
         assert (notice.headers["relay-message-id"], notice.headers["relay-reason"]) == ("in-time", "expired")
         delivery = await sender.delivery("in-time")
