@@ -5,7 +5,9 @@ dead letter when it reaches the record, which is at once if that is parked.
 """
 
 from collections.abc import Sequence
+from typing import Final
 
+from relay.clock import Clock
 from relay.domain.hop import Hop
 from relay.domain.identity import DeliveryId
 from relay.domain.reasons import CANCELLED, REASON_CODES
@@ -18,8 +20,10 @@ from relay.state.port import State
 from relay.state.replies import answered
 from relay.state.rows import Result, Row, Stage, delivery_row
 
-DETAIL = "cancelled before it was sent"
-_STAGE = "to_receiver"
+DETAIL: Final = "cancelled before it was sent"
+_STAGE: Final = "to_receiver"
+_ROUTED_S: Final = 5.0
+_LOOK_S: Final = 0.1
 
 
 async def cancel(state: State, deliveries: Sequence[tuple[DeliveryId, int]]) -> list[bool]:
@@ -55,21 +59,26 @@ def obstacle(hop: Hop, row: Row) -> str | None:
     return "sent" if hop.attempt or row.attempts or row.stage is not Stage.NONE else None
 
 
-async def unsent_spans(log: Log, topics: Topics, lanes: Sequence[str]) -> tuple[OffsetSpan, ...]:
-    """Where records of deliveries may be that were not sent: parked ones, and those that a lane has not finished.
-    `lanes`: in which to look."""
-    groups = {topics.parked_messages: topics.group(_GROUP)}
-    groups |= {topics.to_receiver(lane): topics.group(_GROUP) for lane in lanes}
-    found = []
-    for each in await log.backlogs(groups):
-        is_lane = each.partition.topic != topics.parked_messages
-        start = max(each.first, each.committed or 0) if is_lane else each.first
-        if each.end > start:
-            found.append(OffsetSpan(*each.partition, start, each.end))
-    return tuple(found)
+async def unsent_spans(log: Log, topics: Topics, lanes: Sequence[str], clock: Clock) -> tuple[OffsetSpan, ...]:
+    """Where records of deliveries may be that were not sent: those that a lane has not finished, and parked ones.
+    `lanes`: in which to look. Waits a moment for messages that are on their way to the lanes."""
+    await _routed(log, topics, clock)
+    group = topics.group("to-receiver")
+    unread = await log.backlogs({topics.to_receiver(lane): group for lane in lanes})
+    parked = await log.backlogs({topics.parked_messages: group})  # afterwards: what is parked meanwhile is in both
+    found = [OffsetSpan(*each.partition, max(each.first, each.committed or 0), each.end) for each in unread]
+    found += [OffsetSpan(*each.partition, each.first, each.end) for each in parked]
+    return tuple(span for span in found if span.end > span.start)
 
 
-_GROUP = "to-receiver"
+async def _routed(log: Log, topics: Topics, clock: Clock) -> None:
+    groups = {topics.from_sender: topics.fixed_groups()[topics.from_sender]}
+    ends = {each.partition: each.end for each in await log.backlogs(groups)}
+    until = clock.monotonic() + _ROUTED_S
+    while clock.monotonic() < until:
+        if all((each.committed or 0) >= ends.get(each.partition, 0) for each in await log.backlogs(groups)):
+            return
+        await clock.sleep(_LOOK_S)
 
 
 def is_copy_of_another_stage(record: Record, topics: Topics, hop: Hop) -> bool:

@@ -121,7 +121,7 @@ class ReplayService:
     ) -> tuple[ReplayOrder, ExpiredRecords]:
         """Fix the job's scope, as of now. `by`: its owner. Raises TooMany."""
         if action == "cancel":
-            unsent = await unsent_spans(self._log, self._topics, self._lanes_of(selection))
+            unsent = await unsent_spans(self._log, self._topics, self._lanes_of(selection), self._clock)
             spans = Spans((), _few_enough(unsent), ExpiredRecords())
         else:
             spans = await self._spans(selection, only_failed=only_failed)

@@ -16,6 +16,8 @@ from relay.sink import Sink
 from tests.integration.production import Rig as Production
 from tests.servers.process import RelayProcess
 
+pytestmark = pytest.mark.timeout(300)
+
 DELAY_S = 4.0
 HELD = {"RELAY_HOLD_MAX": "500ms"}
 """What waits longer is parked."""
@@ -85,7 +87,7 @@ async def cancels(sender: Sender, known: Timed) -> None:
     async with sender.client.post("/v1/cancels", json={"receiver": "good", "ids": ["c-2", "c-3"]}) as response:
         assert response.status == 202, await response.text()
         job = response.headers["Location"]
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(70):
         while True:
             if await _all_cancelled(sender, job):
                 break
@@ -99,7 +101,7 @@ async def replacements(sender: Sender, known: Timed) -> None:
     for number in range(3):
         await sender.send("good", f"s-{number}", supersede="doc", delay="3s")
         await sender.send("good", f"w-{number}", b'{"doc": "a"}')
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(70):
         while True:
             replaced = [await sender.delivery(each) for each in ("s-0", "s-1", "w-0", "w-1")]
             if {each["reason"] for each in replaced} == {"replaced"} and {"s-2", "w-2"} <= set(known.arrived("good")):
@@ -151,7 +153,7 @@ async def test_on_the_embedded_engine(tmp_path: Path) -> None:
         (tmp_path / "receivers.yaml").write_text(known.file())
         async with RelayProcess("dev", "--port", "0", "--ephemeral", cwd=tmp_path, environ=HELD) as dev:
             await dev.line_with("Ready")
-            await asyncio.wait_for(check(dev.value_of("API"), known), 90)
+            await asyncio.wait_for(check(dev.value_of("API"), known), 200)
 
 
 @pytest.mark.kafka
@@ -161,4 +163,4 @@ async def test_on_kafka(rig: Production) -> None:
         rig.environ.update(HELD)
         async with rig.relay("run", "--processes", "1") as running:
             started = json.loads(await running.line_with('"started"'))
-            await asyncio.wait_for(check(started["api"], known), 90)
+            await asyncio.wait_for(check(started["api"], known), 200)
