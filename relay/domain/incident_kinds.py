@@ -288,7 +288,7 @@ KINDS: Final[Mapping[Kind, KindRow]] = {
         "configure",
         "See the settings",
     ),
-    "callback": KindRow("error", "The callback fails: {why}", _callback, "callback", "Mend the callback"),
+    "callback": KindRow("error", "The callback fails: {why}", _callback, "callback", "Change the callback"),
     "credentials": KindRow(
         "error",
         "The receiver rejected our credentials{status}",
@@ -312,9 +312,11 @@ KINDS: Final[Mapping[Kind, KindRow]] = {
         "Change the URL",
     ),
     "wrong_url": KindRow(
-        "error", "There is nothing at its URL{status}", _of_receiver("has nothing at its URL"), "url", "Change the URL"
+        "error", "Nothing is found at its URL{status}", _of_receiver("has nothing at its URL"), "url", "Change the URL"
     ),
-    "gone": KindRow("error", "It said that it is gone (410)", _of_receiver("says that it is gone"), "resume", "Resume"),
+    "gone": KindRow(
+        "error", "The receiver is gone (410)", _of_receiver("responded that it is gone"), "resume", "Resume"
+    ),
     "disabled": KindRow(
         "error",
         "It was switched off after a long outage",

@@ -65,3 +65,11 @@ def is_of_callback(reason: str | None) -> bool:
 def reason_class(reason: str) -> ReasonClass:
     """The class of `reason`. An unknown reason, of a newer release, counts as `system`, so that an operator sees it."""
     return REASONS.get(reason, "system")
+
+
+_WORDS: Final = {"exhausted": "retries exhausted", "callback_exhausted": "callback retries exhausted"}
+
+
+def reason_words(reason: str) -> str:
+    """The reason as people read it."""
+    return _WORDS.get(reason, reason.replace("_", " "))

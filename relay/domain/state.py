@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping
 from typing import Final, Literal, NamedTuple, get_args
 
 from relay.domain.progress import CallbackStatus, Status, WaitKind
-from relay.domain.reasons import ON_PURPOSE
+from relay.domain.reasons import ON_PURPOSE, reason_words
 
 State = Literal[
     "blocked",
@@ -113,5 +113,5 @@ def state_text(state: State, *, wait: WaitKind | None = None, reason: str | None
     if state == "blocked" and wait is not None and wait in BLOCKS:
         return f"{word}: {BLOCKS[wait]}"
     if state == "failed" and reason:
-        return f"{word}: {reason.replace('_', ' ')}"
+        return f"{word}: {reason_words(reason)}"
     return word

@@ -72,7 +72,7 @@ class FailedPage(Page):
         if rate := form.get("rate", "").strip():
             wanted["rate"] = _number(rate)
         job = await (replays.create if action == "replay" else replays.discard)(**wanted)
-        return visit.back(path("/ui/replays/{}", job["id"]), "It has begun.", "plain")
+        return visit.back(path("/ui/replays/{}", job["id"]), "Started.", "plain")
 
 
 def chosen(form: Mapping[str, str]) -> dict[str, object]:
@@ -84,7 +84,7 @@ def _number(text: str) -> float:
     try:
         return float(text)
     except ValueError:
-        raise problem(422, "invalid-request", "The rate is no number", f"{text[:40]!r}: give one, as 50.") from None
+        raise problem(422, "invalid-request", "The rate is not a number", f"{text[:40]!r}: give one, as 50.") from None
 
 
 def _matches(letter: LetterView, query: Mapping[str, str]) -> bool:

@@ -154,7 +154,7 @@ async def _job(visit: Visit, id: str) -> JobView | None:
 
 def _done(fixed: list[str]) -> str:
     words = ", ".join(fixed)
-    return f"{words[:1].upper()}{words[1:]}." if words else "It has begun."
+    return f"{words[:1].upper()}{words[1:]}." if words else "Started."
 
 
 def share(job: JobView) -> float | None:

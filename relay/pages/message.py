@@ -147,9 +147,9 @@ def mends(message: MessageView, trip: Trip) -> Sequence[Mend]:
             if (first := wait.message) is UNSET:
                 return [settings]
             front = path("/ui/messages/{}/{}", first["source_id"], first["message_id"])
-            return [Mend("See the message in front", "", front), settings]
+            return [Mend("See the message ahead", "", front), settings]
         case "no_worker":
-            return [Mend("See who works", "", "/ui/workers?served=false"), settings]
+            return [Mend("See the workers", "", "/ui/workers?served=false"), settings]
         case "callback":
             return [Mend(f"Source {message.source_id}", "", path("/ui/messages?source={}", message.source_id))]
     return [settings]

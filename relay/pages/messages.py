@@ -161,7 +161,7 @@ class Messages(Page):
         picked = [one for text in texts for one in _picked(text)]
         back = posted.get("back", HERE)
         if not picked:
-            return visit.back(back, "Choose some messages first.", "bad")
+            return visit.back(back, "Select some messages first.", "bad")
         if len(picked) > _MOST_PICKED:
             return visit.back(
                 back, f"At most {_MOST_PICKED} deliveries at once. The page Failed replays any number.", "bad"

@@ -27,21 +27,27 @@ class Field:
 
 
 COMMON: Final = (
-    Field("post_endpoint", "URL", hint="Where messages are POSTed.", required=True),
-    Field("preset", "Preset", hint="For a well-known system, as circleci; see docs/ci.md. Settings here override it."),
+    Field("post_endpoint", "URL", hint="Messages are POSTed to it.", required=True),
     Field(
-        "status_endpoint", "URL to ask for the answer", hint="After a 202, as https://ci.example/jobs/{response.id}."
+        "preset",
+        "Preset",
+        hint="Of a known system, such as circleci (docs/ci.md). Fields here override it.",
     ),
-    Field("sources", "Sources", "list", hint="It subscribes to these, with commas; a trailing * stands for anything."),
-    Field("event_types", "Types of events", "list", hint="And to these of them; * is all."),
-    Field("rate_limit", "Requests at most", "number", hint="In each window. Empty: any number."),
-    Field("window_size", "Window", "duration", hint="As 1s or 1m."),
-    Field("max_in_flight", "At a time", "number", hint="Requests under way at most."),
-    Field("timeout", "Timeout", "duration", hint="Of one request, as 15s."),
-    Field("payload", "Payload", hint="full; or thin, a URL in its place; or metadata, nothing of it."),
-    Field("labels", "Labels", "labels", hint="As env=production, with commas."),
+    Field(
+        "status_endpoint",
+        "Status URL",
+        hint="For the answer after a 202: https://ci.example/jobs/{response.id}.",
+    ),
+    Field("sources", "Sources", "list", hint="Comma-separated; a trailing * matches any ending."),
+    Field("event_types", "Event types", "list", hint="Comma-separated; * matches all."),
+    Field("rate_limit", "Rate limit (requests per window; empty = unlimited)", "number"),
+    Field("window_size", "Window", "duration", hint="Of the rate limit, for example 1s or 1m."),
+    Field("max_in_flight", "Concurrent requests", "number", hint="At most. Empty: unlimited."),
+    Field("timeout", "Timeout", "duration", hint="Of one request, for example 15s."),
+    Field("payload", "Payload", hint="full, thin (a URL in its place) or metadata (without the payload)."),
+    Field("labels", "Labels", "labels", hint="Comma-separated, such as env=production."),
 )
-_OWNER: Final = Field("owner", "Owner", hint="Whose it is; their key, or a link into the portal, shows it.")
+_OWNER: Final = Field("owner", "Owner", hint="Its owner sees it with a key of theirs, or in the portal.")
 _OF_NEW: Final = ("post_endpoint", "preset", "owner", "sources", "event_types", "rate_limit", "labels")
 _BY_NAME: Final = {field.name: field for field in (*COMMON, _OWNER)}
 NEW_FIELDS: Final = tuple(_BY_NAME[name] for name in _OF_NEW)

@@ -25,7 +25,7 @@ _ATTEMPTS: Final = 20
 _INNER: Final = frozenset({"partitions"})
 """Settings that the portal does not show: about topics."""
 SPANS: Final = (("1h", "the last hour"), ("6h", "6 hours"), ("1d", "a day"), ("7d", "7 days"), ("30d", "30 days"))
-_CHANGED: Final = "It was changed meanwhile. Here is how it is now, with what you wrote; look at it, and save again."
+_CHANGED: Final = "It was changed meanwhile. These are its current settings with your text: check them, and save again."
 
 
 def host_of(url: str | None) -> str:
@@ -155,8 +155,8 @@ class ReceiverDetailPage(Page):
         name = visit.part("name")
         tried = await visit.api.receivers.verify(name)
         if tried["proved"]:
-            return visit.back(_page(name), "It has proved that it wants messages.")
-        return visit.back(_page(name), f"It proved nothing: {tried['detail']}", "bad")
+            return visit.back(_page(name), "Verified.")
+        return visit.back(_page(name), f"Not verified: {tried['detail']}", "bad")
 
     async def rotate(self, visit: Visit) -> web.StreamResponse:
         """The new secret is shown in this response only."""
@@ -175,7 +175,7 @@ class ReceiverDetailPage(Page):
             job = await visit.result(visit.api.replays.create(**wanted))
             if isinstance(job, ApiError):
                 return visit.refused(_page(name), job)
-            return visit.back(path("/ui/replays/{}", job["id"]), "The replay has begun.")
+            return visit.back(path("/ui/replays/{}", job["id"]), "The replay has started.")
         found = await visit.result(visit.api.replays.preview(**wanted))
         if isinstance(found, ApiError):
             return visit.refused(_page(name), found)

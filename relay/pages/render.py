@@ -12,6 +12,7 @@ from markupsafe import Markup
 from relay.client.http import path
 from relay.domain import text
 from relay.domain.health import TONES as HEALTH_TONES
+from relay.domain.reasons import reason_words
 from relay.domain.state import State, StateLook, look_of, state_text
 from relay.pages.template_texts import TEMPLATES, Replacing
 from relay.telemetry.redaction import escape_control
@@ -216,7 +217,7 @@ def tone(state: object) -> str:
 
 def words(state: object) -> str:
     """`half_open` as people write it."""
-    return str(state).replace("_", " ")
+    return reason_words(str(state))
 
 
 def choices(values: Sequence[str]) -> list[tuple[str, str]]:

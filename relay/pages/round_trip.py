@@ -11,6 +11,7 @@ from math import sqrt
 from typing import Final, NamedTuple
 
 from relay.domain.advice import status_words
+from relay.domain.reasons import reason_words
 from relay.domain.text import counted
 from relay.pages.causes import attempt_cause, end_advice, ruling_words, wait_cause
 from relay.schema.attempts import AttemptItem
@@ -187,7 +188,7 @@ def _gap(before: AttemptItem | None, since: float, until: float) -> Step:
     if before is None:
         return Step("wait", "Waited to be sent", "plain", since, until)
     if _accepted(before):
-        return Step("wait", "The receiver was at work", "live", since, until)
+        return Step("wait", "The receiver was processing it", "live", since, until)
     if before["outcome"] in ("retry", "doubt"):
         return Step("wait", "Waited to try again", "warn", since, until)
     return Step("wait", "On its way to the sender", "plain", since, until)
@@ -225,13 +226,13 @@ def _now(
         yield Step("end", f"Given up: {words(view.reason)}", "bad", last, detail=view.detail or "",
                    advice=end_advice(view))  # fmt: skip
     if callback is not None and callback.status == "failed":
-        yield Step("end", "The result did not come back to the sender", "bad", last, detail=callback.detail or "",
+        yield Step("end", "The result could not be returned to the sender", "bad", last, detail=callback.detail or "",
                    advice=end_advice(view))  # fmt: skip
     elif callback is not None and callback.status == "delivered":
-        told = "The sender was told that it failed" if view.status == "failed" else "Back at the sender"
+        told = "The sender was notified of the failure" if view.status == "failed" else "Back at the sender"
         yield Step("done", told, "good", last)
     elif callback is None and wait is None and view.status in ("done", "response_received_from_receiver"):
-        wanted = "kept for the sender, who has no callback" if view.status != "done" else "no answer is wanted"
+        wanted = "kept for the sender, which has no callback" if view.status != "done" else "no answer is wanted"
         yield Step("done", "Done", "good", last, detail=wanted)
 
 
@@ -292,7 +293,7 @@ def moment(text: str | None) -> float | None:
 
 
 def words(code: str | None) -> str:
-    return (code or "").replace("_", " ")
+    return reason_words(code or "")
 
 
 def took(trips: Iterable[Trip], received: float | None) -> float | None:
@@ -332,7 +333,7 @@ def stations(view: DeliveryView, source_id: str) -> tuple[Station, ...]:
             )
         case "failed":
             given_up = Station(view.receiver, f"given up: {words(view.reason)}", "bad")
-            return sent, given_up, Station("Answer", "none", "bad"), _home(callback, "was told that it failed")
+            return sent, given_up, Station("Answer", "none", "bad"), _home(callback, "was notified of the failure")
         case "delivered_to_receiver":
             return sent, Station(view.receiver, _joined("accepted", tried), "good"), _AT_WORK, _NOT_HOME
     answer = view.answer
@@ -352,17 +353,17 @@ def _joined(*words: str) -> str:
 _NOT_YET: Final = Station("Answer", "not yet", "plain")
 _AT_WORK: Final = Station("Answer", "still to come", "live")
 _NOT_HOME: Final = Station("Sender", "not yet", "plain")
-_KEPT: Final = Station("Sender", "may fetch it", "good")
+_KEPT: Final = Station("Sender", "can fetch it", "good")
 
 
 def _home(callback: CallbackView | None, when_there: str) -> Station:
     if callback is None:
-        return Station("Sender", when_there if when_there.startswith("has") else "no callback is called", "plain")
+        return Station("Sender", when_there if when_there.startswith("has") else "no callback", "plain")
     match callback.status:
         case "delivered":
             return Station("Sender", when_there, "good")
         case "failed":
-            return Station("Sender", "its callback refused", "bad")
+            return Station("Sender", "its callback refused it", "bad")
         case "retrying" if callback.attempts is not None:
             return Station("Sender", f"callback tried {counted(callback.attempts, 'time')}", "warn")
     return Station("Sender", "on its way back", "live")

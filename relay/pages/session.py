@@ -34,7 +34,7 @@ FIRST: Final = "/ui/receivers"
 """The first page."""
 _PORTAL_KIND: Final = "rp_"
 """Begins the tokens of portal links."""
-_CUT: Final = "It is not whole: copy all of it."
+_CUT: Final = "It is incomplete: copy all of it."
 _COOKIES_SENT: Final = frozenset({"none", "same-origin", "same-site"})
 """Values of Sec-Fetch-Site with which a browser sends cookies that are `SameSite=Strict`."""
 _AGAIN: Final = "again"
@@ -42,7 +42,7 @@ _AGAIN: Final = "again"
 _NOT_ACCEPTED: Final = frozenset({HTTPStatus.UNAUTHORIZED, HTTPStatus.TOO_MANY_REQUESTS})
 _TOKEN: Final = re.compile(r"[A-Za-z0-9_-]{1,4096}")
 _THEME_S: Final = 365 * 86_400
-_NOT_ENDED: Final = "This browser has forgotten your session, but it has not ended: it is good until its time is over."
+_NOT_ENDED: Final = "This browser has deleted your session. The relay could not end it: it is valid until it expires."
 
 
 def token_of(request: web.Request) -> str | None:

@@ -17,20 +17,20 @@ from relay.schema.sources import SourceView
 _PAGE: Final = 50
 _SHOWN: Final = 20
 """Attempts and dead letters on the page of a source."""
-_CHANGED: Final = "It was changed meanwhile. These are its present settings with your text: check them, and save again."
+_CHANGED: Final = "It was changed meanwhile. These are its current settings with your text: check them, and save again."
 _URL: Final = "callback.url"
 FIELDS: Final = (
-    Field(_URL, "Callback URL", hint="Results are POSTed to it. Empty: none, the sender queries the API."),
-    Field("callback.timeout", "Timeout", "duration", hint="Of one request, as 15s."),
-    Field("callback.rate_limit", "Rate limit", "number", hint="Requests in each window. Empty: unlimited."),
-    Field("callback.max_in_flight", "At a time", "number", hint="Requests in flight at most."),
+    Field(_URL, "Callback URL", hint="Results are POSTed to it. Empty: none; the sender queries the API."),
+    Field("callback.timeout", "Timeout", "duration", hint="Of one request, for example 15s."),
+    Field("callback.rate_limit", "Rate limit (requests per window; empty = unlimited)", "number"),
+    Field("callback.max_in_flight", "Concurrent requests", "number", hint="At most. Empty: unlimited."),
     Field("quota", "Quota", hint="Messages over HTTP, as 6000/1m. Empty: RELAY_SOURCE_QUOTA."),
 )
 ANSWERS: Final = (("all", "All"), ("non_empty", "Those with a body"), ("none", "None"))
 FAILURES: Final = (("true", "Reported to the sender"), ("false", "Not reported"))
 SECRETS: Final = (
-    Field("callback.secret", "Signing secret", hint="Of the callback. Empty: it stays as it is."),
-    Field("inbound.secret", "Webhook secret", hint="Authenticates webhooks that come in. Empty: it stays as it is."),
+    Field("callback.secret", "Signing secret", hint="Of the callback. Empty: unchanged."),
+    Field("inbound.secret", "Webhook secret", hint="Authenticates incoming webhooks. Empty: unchanged."),
 )
 
 
@@ -112,7 +112,7 @@ class SourcesPage(Page):
             job = await visit.result(visit.api.replays.create(**wanted))
             if isinstance(job, ApiError):
                 return visit.refused(_page(source_id), job)
-            return visit.back(path("/ui/replays/{}", job["id"]), "The replay has begun.")
+            return visit.back(path("/ui/replays/{}", job["id"]), "The replay has started.")
         found = await visit.result(visit.api.replays.preview(**wanted))
         if isinstance(found, ApiError):
             return visit.refused(_page(source_id), found)

@@ -60,7 +60,7 @@ class Trying(Page):
             return await self._show(visit, values, sent)
         if form.get("next"):
             return visit.back(form["next"], "Sent.")
-        return visit.back(path("/ui/messages/{}/{}", source, message_id), "Sent. Watch it go round.")
+        return visit.back(path("/ui/messages/{}/{}", source, message_id), "Sent.")
 
     async def _show(
         self, visit: Visit, values: Mapping[str, str], problem: ApiError | None = None

@@ -93,7 +93,7 @@ async def result_of(call: Awaitable[T]) -> T | ApiError:
     except ApiError as refused:
         return refused
     except ClientError:
-        return problem(503, "unavailable", "The API does not answer", "It may be starting, or ending. Try again.")
+        return problem(503, "unavailable", "The API does not answer", "It may be starting or stopping. Try again.")
 
 
 @dataclass(slots=True)

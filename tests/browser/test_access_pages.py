@@ -53,7 +53,7 @@ async def test_a_source_is_changed_rotated_and_its_results_replayed(
         ):
             page, own = visitor.page, f"/ui/sources/{LONG}"
             await log_in(visitor, own)
-            await expect(page.get_by_role("heading", name="Results that were given up")).to_be_visible()
+            await expect(page.get_by_role("heading", name="Dead letters of results")).to_be_visible()
             attempts = page.get_by_role("region", name="Attempts at the callback")
             await expect(attempts).to_contain_text("422")
             await visitor.assert_accessible()
@@ -68,7 +68,7 @@ async def test_a_source_is_changed_rotated_and_its_results_replayed(
 
             await page.get_by_label("Keep the old secret valid for").fill("1h")
             await press(visitor, "Rotate the secret")
-            await expect(page.get_by_text("It is shown this once.")).to_be_visible()
+            await expect(page.get_by_text("It is shown only once.")).to_be_visible()
             await visitor.assert_accessible()
             await page.get_by_role("link", name="I have it").click()
 

@@ -42,5 +42,5 @@ async def test_a_name_of_a_receiver_is_text_whatever_is_in_it(dev: DevRelay, vis
 async def test_without_scripts_the_page_is_read_behind_a_link(dev: DevRelay, visiting: Visiting) -> None:
     async with visiting(dev.url, java_script_enabled=False) as visitor:
         await visitor.open("/ui/doctor")
-        await visitor.page.get_by_role("link", name="Open what is found").click()
-        await expect(visitor.page.get_by_role("heading", name="What is right")).to_be_visible(timeout=30_000)
+        await visitor.page.get_by_role("link", name="Open the results").click()
+        await expect(visitor.page.get_by_role("heading", name="Passed")).to_be_visible(timeout=30_000)

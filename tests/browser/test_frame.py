@@ -58,14 +58,14 @@ async def test_who_is_paused_is_told_at_once_and_resumed_with_a_button(dev: DevR
     page = visitor.page
     await dev.receiver("ci", "https://127.0.0.1:9/hooks")
     await visitor.open("/ui/")
-    await expect(page.get_by_text("Nothing needs you.")).to_be_visible()
+    await expect(page.get_by_text("Nothing needs attention.")).to_be_visible()
     await dev.call("POST", "/v1/receivers/ci/pause")
     needs = page.get_by_role("region", name="Needs attention")
     needed = needs.get_by_role("listitem").filter(has=page.get_by_role("link", name="ci", exact=True))
     await expect(needed).to_contain_text("paused until an operator resumes it")
     await needed.get_by_role("button", name="Resume").click()
     await expect(page.get_by_role("status")).to_contain_text("Resume: ci")
-    await expect(page.get_by_text("Nothing needs you.")).to_be_visible()
+    await expect(page.get_by_text("Nothing needs attention.")).to_be_visible()
 
 
 async def test_a_message_that_is_tried_reaches_its_receiver(dev: DevRelay, visitor: Visitor) -> None:

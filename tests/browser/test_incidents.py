@@ -48,12 +48,12 @@ class Clicks:
         """From the overview to the page of the only incident with this action."""
         needs = await self.overview()
         await self.on(needs.get_by_role("link", name=re.compile(f"^{label}")))
-        await expect(self.page.get_by_role("heading", name="Mend it")).to_be_visible()
+        await expect(self.page.get_by_role("heading", name="Fix it")).to_be_visible()
         await self.visitor.assert_accessible()
         await self.visitor.assert_fits()
 
     async def mend(self, button: str) -> None:
-        await self.on(self.page.get_by_role("form", name="Mend it").get_by_role("button", name=re.compile(button)))
+        await self.on(self.page.get_by_role("form", name="Fix it").get_by_role("button", name=re.compile(button)))
 
     async def all_back(self) -> None:
         await expect(self.page.get_by_text("All back.")).to_be_visible(timeout=40_000)
@@ -89,7 +89,7 @@ async def test_a_wrong_secret(dev: DevRelay, visiting: Visiting, size: ViewportS
         clicks = Clicks(visitor)
         await clicks.begin("Change the secret")
         await expect(visitor.page.get_by_role("main")).to_contain_text("The receiver rejected our credentials (401)")
-        await expect(visitor.page.get_by_role("region", name="The last exchange")).to_contain_text("401")
+        await expect(visitor.page.get_by_role("region", name="Last exchange")).to_contain_text("401")
         await visitor.page.get_by_label("Signing secret").fill(receiver.secret)
         await clicks.mend("Save, test, replay 2")
         await clicks.all_back()
@@ -176,7 +176,7 @@ async def test_a_broken_callback_is_one_incident_of_its_source(
         await until(look)
         assert await unresolved(dev) == [("callback", "source", "billing")]
         clicks = Clicks(visitor)
-        await clicks.begin("Mend the callback")
+        await clicks.begin("Change the callback")
         main = visitor.page.get_by_role("main")
         await expect(main).to_contain_text("6 results wait. Six receivers are not to blame.")
         callback.become("answer")  # it was mended elsewhere

@@ -244,7 +244,7 @@ async def test_an_action_in_the_drawer_leads_back_to_it(visiting: Visiting) -> N
         await visitor.open("/ui/messages?status=failed")
         await page.get_by_role("link", name="build-4711").click()
         await page.get_by_role("dialog", name="Message").get_by_role("button", name="Replay").click()
-        await expect(page.get_by_role("status")).to_contain_text("on its way again")
+        await expect(page.get_by_role("status")).to_contain_text("Replay started")
         await expect(
             page.get_by_role("dialog", name="Message").get_by_role("heading", name="build-4711")
         ).to_be_visible()
@@ -326,7 +326,7 @@ async def test_several_matches_are_listed_and_none_is_said(visiting: Visiting) -
         await visitor.assert_accessible()
         api.answers["/v1/messages"] = page_of()
         await visitor.open(f"/ui/find?q={'W' * 250}")
-        await expect(page.get_by_role("main")).to_contain_text("Nothing has this id or name")
+        await expect(page.get_by_role("main")).to_contain_text("No match")
         await visitor.assert_fits()
         await visitor.assert_accessible()
 

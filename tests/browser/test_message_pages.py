@@ -97,7 +97,7 @@ async def test_a_message_is_opened_by_its_ids_without_a_history(visiting: Visiti
         await visitor.page.get_by_label("Message id").fill("m ü?#%")
         await visitor.page.get_by_role("button", name="Open").click()
         await expect(visitor.page.get_by_role("heading", name="m ü?#%")).to_be_visible()
-        await expect(visitor.page.get_by_text("Single attempts are not known without a history")).to_be_visible()
+        await expect(visitor.page.get_by_text("Attempts are listed only with a history")).to_be_visible()
 
 
 async def test_chosen_ones_are_counted_first_and_then_replayed(visiting: Visiting) -> None:
@@ -118,7 +118,7 @@ async def test_chosen_ones_are_counted_first_and_then_replayed(visiting: Visitin
             await visitor.open("/ui/messages?source=github")
             await page.get_by_label("Choose build-4711").check()
             await expect(page.get_by_text("1 chosen")).to_be_visible()
-            await page.get_by_role("button", name="Replay chosen").click()
+            await page.get_by_role("button", name="Replay selected").click()
             await expect(page.get_by_role("heading", name="Replay 1 failed delivery?")).to_be_visible()
             assert (answer is replayed) is (api.calls == [])
             await page.get_by_role("button", name="Replay").click()
@@ -176,7 +176,7 @@ async def test_a_wait_has_its_reason_and_the_button_that_ends_it(visiting: Visit
         await expect(page.get_by_role("status")).to_contain_text("Resume ci: done.")
         assert api.calls == [Call("POST", "/v1/receivers/ci/resume", None)]
         await page.get_by_label("Delivery to audit").get_by_role("button", name="Replay").click()
-        await expect(page.get_by_role("status")).to_contain_text("on its way again")
+        await expect(page.get_by_role("status")).to_contain_text("Replay started")
         assert api.calls[-1].path == f"{AT}/deliveries/audit/replay"
 
 
@@ -229,7 +229,7 @@ async def test_one_that_only_the_history_knows_is_shown(visiting: Visiting) -> N
     told = {name: value for name, value in failing().items() if name != AT}
     async with scripted_pages(ScriptedApi(told)) as api, visiting(api.url) as visitor:
         await visitor.open(PAGE)
-        await expect(visitor.page.get_by_text("Only the history knows this message any more.")).to_be_visible()
+        await expect(visitor.page.get_by_text("This message is known from the history only.")).to_be_visible()
         await expect(visitor.page.get_by_role("button", name="Replay")).to_have_count(0)
 
 
@@ -329,7 +329,7 @@ async def test_a_group_is_counted_first_and_then_replayed(visiting: Visiting) ->
         await expect(page.get_by_role("heading", name="Replay 11 messages?")).to_be_visible()
         await expect(page.get_by_text("1 left out: replayed before")).to_be_visible()
         assert api.calls == [Call("POST", "/v1/replays", {"receiver": "audit", "reason": "rejected", "dry_run": True})]
-        await page.get_by_label("At most so many a second").fill("50")
+        await page.get_by_label("Messages per second").fill("50")
         api.posts["/v1/replays"] = job()
         await page.get_by_role("button", name="Replay 11").click()
         await expect(page.get_by_role("heading", name=f"Replay {job()['id']}")).to_be_visible()

@@ -133,7 +133,7 @@ async def test_settings_are_changed_and_an_overtaken_form_undoes_nothing(tmp_pat
         visitor.allow("status of 412")
         visitor.allow("status of 422")
         await log_in(visitor, "/ui/receivers/ci/edit")
-        await visitor.page.get_by_label("Requests at most").fill("7")
+        await visitor.page.get_by_label("Rate limit").fill("7")
         await dev.call("PATCH", "/v1/receivers/ci", {"timeout": 3})
         await press(visitor, "Save")
         await expect(visitor.page.get_by_role("alert")).to_contain_text("changed meanwhile")
@@ -145,11 +145,11 @@ async def test_settings_are_changed_and_an_overtaken_form_undoes_nothing(tmp_pat
         assert (known["rate_limit"], known["timeout"]) == (7, 3)
 
         await visitor.open("/ui/receivers/ci/edit")
-        await visitor.page.get_by_label("Requests at most").fill("many")
+        await visitor.page.get_by_label("Rate limit").fill("many")
         await press(visitor, "Save")
         await expect(visitor.page.get_by_role("alert")).to_contain_text("'many' is not a whole number")
-        await expect(visitor.page.get_by_label("Requests at most")).to_have_value("many")
-        await visitor.page.get_by_label("Requests at most").fill("5")
+        await expect(visitor.page.get_by_label("Rate limit")).to_have_value("many")
+        await visitor.page.get_by_label("Rate limit").fill("5")
         await visitor.page.get_by_label("URL", exact=False).first.fill("ftp://nowhere")
         await press(visitor, "Save")
         await expect(visitor.page.get_by_role("alert")).to_contain_text("not valid")
@@ -209,7 +209,7 @@ async def test_a_receiver_is_tried_before_anything_is_sent(tmp_path: Path, visit
 async def test_a_replay_says_first_how_many_it_would_be(tmp_path: Path, visiting: Visiting) -> None:
     async with relay_with_receivers(tmp_path) as dev, visiting(dev.url) as visitor:
         await log_in(visitor, "/ui/receivers/ci")
-        await visitor.page.get_by_label("Also what was delivered").check()
+        await visitor.page.get_by_label("Also delivered messages").check()
         await press(visitor, "Preview")
         await heading(visitor, "Send 1 again to ci?")
         await visitor.assert_accessible()

@@ -49,7 +49,7 @@ async def test_a_broken_callback_is_one_incident_with_its_source() -> None:
         assert one["opened_at"] == "2023-11-14T22:12:20.000Z"
         assert one["action"] == {
             "kind": "callback",
-            "label": "Mend the callback",
+            "label": "Change the callback",
             "href": f"/ui/incidents/{one['id']}",
         }
         whole = document(await rig.get(f"/v1/incidents/{one['id']}"))

@@ -353,7 +353,7 @@ class LookedThrough(MemoryHistory):
 
 async def test_who_logs_out_is_told_where_the_session_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
     async with running_api(pages=True, api_key="the key of the setting") as rig:
-        for most, told in ((400, ""), (0, "has not ended")):
+        for most, told in ((400, ""), (0, "could not end it")):
             monkeypatch.setattr("relay.control.keys.MOST_ENDED_OF_ONE", most)
             body, as_json = b'{"key": "the key of the setting"}', {"content-type": "application/json"}
             token = json.loads((await rig.request("POST", "/v1/sessions", body, as_json)).body)["token"]

@@ -39,7 +39,7 @@ def test_texts_are_replaced_and_names_are_not(source: str, expected: str) -> Non
 
 def test_the_known_texts_are_those_of_the_portal() -> None:
     known = texts()
-    assert {"Receivers", "Register a receiver", "Find anything", "Delivered", "Where messages are POSTed.", "en"} <= {
+    assert {"Receivers", "Register a receiver", "Find anything", "Delivered", "Messages are POSTed to it.", "en"} <= {
         *known
     }
     assert not {"Needs attention", "POST", "bad"} & {*known}

@@ -43,9 +43,9 @@ def test_the_whole_way_is_told_in_order() -> None:
         "Attempt 2: No response in time",
         "Waited to try again",
         "Attempt 3: 202 Accepted",
-        "The receiver was at work",
+        "The receiver was processing it",
         "Status checks 1 to 2: 202 Accepted",
-        "The receiver was at work",
+        "The receiver was processing it",
         "Status check 3: 200 OK",
         "Answered: 200 OK, application/json",
         "On its way to the sender",
@@ -67,7 +67,7 @@ def test_a_rule_may_say_that_the_answer_follows() -> None:
     [posted] = [step for step in steps if step.title.startswith("Attempt 1")]
     assert titles(steps)[steps.index(posted) :][:3] == [
         "Attempt 1: 201 Created",
-        "The receiver was at work",
+        "The receiver was processing it",
         "Status check 1: 200 OK",
     ]
     assert (posted.tone, posted.detail) == ("live", f"accepted by {rule}")
@@ -118,7 +118,7 @@ def test_without_a_history_attempts_are_counted() -> None:
     assert titles(steps) == [
         "Arrived",
         "20 attempts; the last one got 503 Service Unavailable",
-        "Given up: exhausted",
+        "Given up: retries exhausted",
     ]
     assert "replay" in steps[-1].advice
 
@@ -154,11 +154,11 @@ def test_what_has_no_time_is_not_drawn() -> None:
         ({"status": "delivered_to_receiver"}, ["sent it", "accepted, 1 attempt", "still to come", "not yet"]),
         (
             {"status": "failed", "reason": "gone"},
-            ["sent it", "given up: gone", "none", "no callback is called"],
+            ["sent it", "given up: gone", "none", "no callback"],
         ),
         (
             {"status": "response_received_from_receiver", "callback": {"status": "failed", "attempts": 3}},
-            ["sent it", "delivered, 1 attempt", "none", "its callback refused"],
+            ["sent it", "delivered, 1 attempt", "none", "its callback refused it"],
         ),
         ({"status": "response_delivered_to_sender"}, ["sent it", "delivered, 1 attempt", "none", "has the answer"]),
     ],
