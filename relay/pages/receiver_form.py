@@ -12,7 +12,9 @@ from relay.pages.render import duration
 from relay.pages.visit import problem
 from relay.schema.receivers import ReceiverView
 
-Kind = Literal["text", "number", "duration", "list", "labels"]
+Kind = Literal["text", "number", "duration", "list", "labels", "expressions"]
+_BETWEEN: Final[Mapping[str, str]] = {"labels": ",", "expressions": ";"}
+"""Separators of `name=value` by the kind: an expression may have a comma."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,7 +102,7 @@ def shown(value: object, kind: Kind) -> str:
         case list():
             return ", ".join(map(str, value))
         case dict():
-            return ", ".join(f"{name}={each}" for name, each in value.items())
+            return f"{_BETWEEN.get(kind, ',')} ".join(f"{name}={each}" for name, each in value.items())
     return str(value)
 
 
@@ -119,7 +121,7 @@ def wanted_of(form: Mapping[str, str], present: Mapping[str, object], fields: Se
 def _value(text: str, field: Field, before: object) -> object:
     removed = dict.fromkeys(before) if isinstance(before, dict) else {}  # a merge patch removes null values
     if not text:
-        return removed if field.kind == "labels" else None
+        return removed if field.kind in _BETWEEN else None
     match field.kind:
         case "number":
             if not (text.isascii() and text.isdigit()):
@@ -128,8 +130,8 @@ def _value(text: str, field: Field, before: object) -> object:
             return int(text)
         case "list":
             return [part.strip() for part in text.split(",") if part.strip()]
-        case "labels":
-            parts = [part.partition("=") for part in text.split(",") if part.strip()]
+        case "labels" | "expressions":
+            parts = [part.partition("=") for part in text.split(_BETWEEN[field.kind]) if part.strip()]
             return removed | {name.strip(): value.strip() for name, _, value in parts}
     return text
 

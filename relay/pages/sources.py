@@ -24,6 +24,10 @@ FIELDS: Final = (
     Field("callback.timeout", "Timeout", "duration", hint="Of one request, for example 15s."),
     Field("callback.rate_limit", "Rate limit (requests per window; empty = unlimited)", "number"),
     Field("callback.max_in_flight", "Concurrent requests", "number", hint="At most. Empty: unlimited."),
+    Field(
+        "callback.progress", "Progress", "list", hint="Reported before the result: accepted, running. Empty: neither."
+    ),
+    Field("keep", "Kept values", "expressions", hint="For the callback: sha=payload.after; url=payload.statuses_url"),
     Field("quota", "Quota", hint="Messages over HTTP, as 6000/1m. Empty: RELAY_SOURCE_QUOTA."),
 )
 ANSWERS: Final = (("all", "All"), ("non_empty", "Those with a body"), ("none", "None"))

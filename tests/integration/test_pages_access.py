@@ -42,6 +42,14 @@ def view(**settings: object) -> SourceView:
     return {"source_id": "shop", "declared_by": "api", "etag": "e", "refused": None, "settings": known}
 
 
+def test_kept_values_are_expressions_which_may_have_commas_and_equals_signs() -> None:
+    before = view(keep={"sha": "payload.after", "first": "f(payload.a, 1) == 2"})
+    same = {"keep": "sha=payload.after; first=f(payload.a, 1) == 2"}
+    assert patch_of(same, before) == {}
+    assert patch_of({"keep": "first=f(payload.a, 2)"}, before) == {"keep": {"sha": None, "first": "f(payload.a, 2)"}}
+    assert patch_of({"keep": ""}, before) == {"keep": {"sha": None, "first": None}}
+
+
 def test_only_what_a_form_changed_is_in_the_patch_of_a_source() -> None:
     before = view(callback={"url": "https://a.example/", "timeout": 15.0})
     same = {"callback.url": "https://a.example/", "callback.timeout": "15s", "answers": "all", "failures": "true"}
@@ -49,6 +57,9 @@ def test_only_what_a_form_changed_is_in_the_patch_of_a_source() -> None:
     assert patch_of({**same, "callback.timeout": "3s"}, before) == {"callback": {"timeout": "3s"}}
     assert patch_of({**same, "answers": "none", "failures": "false"}, before) == {"answers": "none", "failures": False}
     assert patch_of({**same, "callback.secret": "s"}, before) == {"callback": {"secret": "s"}}
+    assert patch_of({**same, "callback.progress": "accepted, running"}, before) == {
+        "callback": {"progress": ["accepted", "running"]}
+    }
     assert patch_of({**same, "callback.url": ""}, before) == {"callback": None}
     anew = {**same, "callback.url": "https://b.example/", "anew:/callback/secret": "s"}
     assert patch_of(anew, before) == {"callback": {"url": "https://b.example/", "secret": "s"}}
