@@ -271,6 +271,8 @@ def take_up(lane: Lane[W], now: float) -> None:
     lane.has_more, lane.wake_at = False, inf
     if lane.stopping:
         return
+    if lane.order.stranded:
+        parking.follow(lane, now)
     if lane.arrived or lane.understood:
         _read(lane, now)
     order, calls = lane.order, lane.calls

@@ -3,7 +3,7 @@ delivery. Pure; times are monotonic seconds."""
 
 import heapq
 from collections import Counter, deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from itertools import count, islice
 from math import inf
@@ -55,6 +55,10 @@ class Order(Generic[W]):
         self._tickets = count()
         self.waiting = 0
         """Works that were added or held and not taken."""
+        self.stranded: list[W] = []
+        """Works whose order key has left for elsewhere, so that they have to follow it."""
+        self._parting: set[bytes] = set()
+        """Order keys of which works have left for elsewhere while others of their batch are in flight."""
         self.has_batches = False
         """Works were taken that share a request."""
 
@@ -138,37 +142,50 @@ class Order(Generic[W]):
             self._advance(work.queue, work, now)
             work.queue = None
 
+    def is_before_batch(self, work: W) -> bool:
+        """Whether later works of its order key are in flight."""
+        line = self._keys.get(work.queue) if work.queue is not None else None
+        return line is not None and line[0].taken and line[0].record.offset > work.record.offset
+
     def behind(self, work: W) -> int:
         """How many works in memory wait behind a head."""
         return 0 if work.queue is None else len(self._keys.get(work.queue, (work,))) - 1
 
     def withdraw(self, work: W) -> list[W]:
-        """Take out the order key of a waiting head, in order; the head first. Those that are in flight stay."""
-        line = [work] if work.queue is None else self._withdrawn(work.queue)
+        """Take out the whole order key of a waiting head, in order; the head first. Nothing if some of its batch are in
+        flight, which come right behind it."""
+        if work.queue is not None and any(each.taken for each in self._keys[work.queue]):
+            return []
         work.ticket = NO_TICKET
-        self.waiting -= len(line)
-        return line
+        if work.queue is not None:
+            return self._taken_out(work.queue)
+        self.waiting -= 1
+        return [work]
 
     def withdraw_followers(self, work: W) -> list[W]:
-        """As `withdraw`, for a head that is in flight: it stays out; the others of its key are returned in order."""
+        """As `withdraw`, for a head that is in flight: it stays out; the others of its key are returned in order. They
+        are `stranded` later if some of its batch are in flight, which come before them."""
         self._leave_gate(work)
         if work.queue is None:
             return []
-        line = [each for each in self._withdrawn(work.queue) if each is not work]
+        line = self._keys[work.queue]
+        line.remove(work)
+        if any(each.taken for each in line):
+            self._parting.add(work.queue)
+            return []
+        return self._taken_out(work.queue)
+
+    def _taken_out(self, key: bytes) -> list[W]:
+        self._parting.discard(key)
+        line = list(self._keys.pop(key))
         self.waiting -= len(line)
         return line
-
-    def _withdrawn(self, key: bytes) -> list[W]:
-        """All of an order key that are not in flight. The others are of the batch of its former head."""
-        line = self._keys.pop(key)
-        if any(work.taken for work in line):
-            self._keys[key] = deque(work for work in line if work.taken)
-        return [work for work in line if not work.taken]
 
     def withdraw_longest(self, enough: int) -> list[W]:
         """Take out works that wait behind heads in flight, and were not parked before, in order per key: the longest
         lines first, until there are `enough` works or more."""
-        keys = [key for key, line in self._keys.items() if len(line) > 1 and line[0].taken]
+        lines = self._keys.items()
+        keys = [key for key, line in lines if len(line) > 1 and line[0].taken and key not in self._parting]
         keys.sort(key=lambda key: len(self._keys[key]), reverse=True)
         out: list[W] = []
         for key in keys:
@@ -341,51 +358,20 @@ class Order(Generic[W]):
     def _advance(self, key: bytes, work: W, now: float) -> None:
         """`work` has left its order key."""
         line = self._keys[key]
-        if line[0] is not work:
+        was_head = line[0] is work
+        if was_head:
+            line.popleft()
+        else:
             line.remove(work)
-            return
-        line.popleft()
         if not line:
             del self._keys[key]
-        elif not line[0].taken:
+            self._parting.discard(key)
+        elif self._parting and key in self._parting:
+            if not any(each.taken for each in line):
+                self.stranded += self._taken_out(key)
+        elif was_head and not line[0].taken:
             self._wait(line[0], now)
 
 
 def _cap(work: W) -> int:
     return work.rules.max_in_flight if work.rules is not None else 1_000_000
-
-
-Identity = tuple[bytes, int]
-
-
-class Twins(Generic[W]):
-    """Works in this lane's memory, by delivery and generation. Two of one delivery never run at once: later ones wait,
-    and end with the first. Works without a row have no twins."""
-
-    def __init__(self) -> None:
-        self._here: dict[Identity, tuple[W, list[W]]] = {}
-
-    def __iter__(self) -> Iterator[W]:
-        """The works that later ones of their delivery would wait for."""
-        return (work for work, _ in self._here.values())
-
-    def has(self, work: W) -> bool:
-        """Whether a record of the same delivery is in memory."""
-        return work.row is not None and (work.row.digest, work.generation) in self._here
-
-    def join(self, work: W) -> bool:
-        """Whether `work` has to wait for an earlier record of the same delivery; it ends when that one leaves."""
-        if work.row is None:
-            return False
-        here = self._here.setdefault((work.row.digest, work.generation), (work, []))
-        if here[0] is work:
-            return False
-        here[1].append(work)
-        return True
-
-    def leave(self, work: W) -> list[W]:
-        """`work` has ended, or is certainly parked. Returns the works that waited for it, which end, too."""
-        identity = None if work.row is None else (work.row.digest, work.generation)
-        if identity is None or identity not in self._here or self._here[identity][0] is not work:
-            return []
-        return self._here.pop(identity)[1]

@@ -93,6 +93,13 @@ def leave_line(lane: Lane[W], work: W, event: Event, go: Go[W], now: float) -> N
         go(lane, each, Event.WITHDRAWN, now)
 
 
+def follow(lane: Lane[W], now: float) -> None:
+    """Works whose order key has left while others of its last batch were in flight."""
+    stranded, lane.order.stranded = lane.order.stranded, []
+    for work in stranded:
+        queue_up(lane, work, Event.WITHDRAWN, now)
+
+
 def is_to_be_parked(lane: Lane[Any], wait_s: float) -> bool:
     return lane.policy.waiting(wait_s, down=lane.standing.down) is Fate.PARK
 
@@ -183,7 +190,8 @@ def _no_room(lane: Lane[W], work: W, result: NotParked, now: float) -> None:
         publish(lane, work, Event.NOT_PARKED, NO_ROOM if lane.policy.capped else NO_ROOM_FOR_RESULT, now)
         return
     lane.parked_keys.refused(now)
-    if lane.parked_keys.has_parked(work.queue) or lane.parked_keys.has_behind(work.queue):
+    keys = lane.parked_keys
+    if keys.has_parked(work.queue) or keys.has_behind(work.queue) or lane.order.is_before_batch(work):
         wait_behind(lane, work, Event.NOT_PARKED, now)
     else:
         add(lane, work, Event.NOT_PARKED, now)

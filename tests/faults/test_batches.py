@@ -143,6 +143,25 @@ async def test_one_that_is_parked_is_not_overtaken_by_later_ones_of_its_batch() 
     assert world.parked_copies() == []
 
 
+@pytest.mark.parametrize("lane", ["dedicated", "shared"])
+@virtually
+async def test_order_is_kept_when_only_some_of_a_batch_find_room_to_be_parked(lane: str) -> None:
+    waits: dict[str, Any] = {"base": 8.0, "factor": 1.0, "cap": 8.0, "failures": 100, "max_attempts": 100}
+    settings = Settings(receivers_file="none", hold_max=5.0, parked_per_receiver=3)
+    world = World([batched(most=6, lane=lane, **waits)], settings=settings)
+    world.outside.one_for_all.add("/answer")
+    world.outside.troubles["a-0"] = [SERVER_ERROR] * 3
+    await world.create()
+    process = Process(world)
+    await world.send(*stream("a", 14))
+    await process.ended(200.0)
+    await process.stop()
+    arrived = world.outside.arrived("/answer")
+    assert arrived == [each for each in in_order("a", 14) if each in arrived], "what got no room may die, in its order"
+    assert len(arrived) >= 3
+    assert world.parked_copies() == []
+
+
 @virtually
 async def test_a_rejected_batch_is_halved_until_the_culprit_is_alone() -> None:
     world = World([batched(most=16)])
