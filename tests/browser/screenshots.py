@@ -6,13 +6,13 @@ All of them, or those that are named. They are made anew whenever a page looks d
 import asyncio
 import os
 import sys
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from itertools import count
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Final
+from typing import Final, Literal
 
 from playwright.async_api import Browser, ViewportSize
 
@@ -35,11 +35,12 @@ _SHOWN: Final = "pr-4711"
 
 @dataclass(frozen=True, slots=True)
 class Picture:
-    """`after`: what has to be seen on the page before it is taken."""
+    """`after`: what has to be seen on the page before it is taken. `of`: the relay that has the page."""
 
     path: str
     after: str = "main h1"
     dark: bool = False
+    of: Literal["demo", "empty", "product", "portal"] = "demo"
 
 
 PICTURES: Final = {
@@ -52,29 +53,42 @@ PICTURES: Final = {
     "failed": Picture("/ui/failed"),
     "workers": Picture("/ui/workers"),
     "try": Picture("/ui/try"),
+    "start": Picture("/ui/", ".start .tick", of="empty"),
+    "keys": Picture("/ui/keys", of="product"),
+    "audit": Picture("/ui/audit", of="product"),
+    "portal": Picture("/ui/receivers", of="portal"),
 }
 
 
 async def main(names: list[str]) -> None:
     chosen = {name: PICTURES[name] for name in names or PICTURES}
     IMAGES.mkdir(exist_ok=True)
-    async with demo() as relay, running_chromium() as browser:
+    async with running_chromium() as browser, AsyncExitStack() as stack:
+        relays: dict[Callable[[], object], DevRelay] = {}
         for name, picture in chosen.items():
+            if (start := _RELAYS[picture.of]) not in relays:
+                relays[start] = await stack.enter_async_context(start())
             file = IMAGES / f"{name}.png"
-            status = await take(browser, relay.url, picture, file)
+            status = await take(browser, relays[start], picture, file)
             print(f"{file.name}: {status}, {file.stat().st_size} bytes")  # noqa: T201
             if status != 200 or file.stat().st_size > MOST_BYTES:
                 file.unlink()
                 print(f"{file.name}: not kept")  # noqa: T201
 
 
-async def take(browser: Browser, url: str, picture: Picture, file: Path) -> int:
+async def take(browser: Browser, relay: DevRelay, picture: Picture, file: Path) -> int:
     """The status of the page."""
     context = await browser.new_context(
         viewport=_SIZE, color_scheme="dark" if picture.dark else "light", reduced_motion="reduce"
     )
     page = await context.new_page()
-    response = await page.goto(url + picture.path)
+    if picture.of == "portal":
+        await page.goto((await relay.call("POST", "/v1/portal-links", {"owner": _OWNER}))["url"])
+    elif picture.of == "product":
+        await page.goto(f"{relay.url}/ui/login")
+        await page.get_by_label("Key").fill(_KEY)
+        await page.get_by_role("button", name="Log in").click()
+    response = await page.goto(relay.url + picture.path)
     await page.locator(picture.after).first.wait_for()
     await page.wait_for_timeout(2_500)  # what is live has its first rates by then
     await page.screenshot(path=file)
@@ -102,6 +116,40 @@ async def demo() -> AsyncIterator[DevRelay]:
         yield relay
 
 
+@asynccontextmanager
+async def empty() -> AsyncIterator[DevRelay]:
+    """A relay that has only its own receiver."""
+    with TemporaryDirectory() as directory:
+        async with DevRelay(Path(directory)) as relay:
+            yield relay
+
+
+@asynccontextmanager
+async def product() -> AsyncIterator[DevRelay]:
+    """A relay with keys, as a part of a product, whose customer has receivers."""
+    async with AsyncExitStack() as stack:
+        directory = stack.enter_context(TemporaryDirectory())
+        relay = await stack.enter_async_context(DevRelay(Path(directory), _LOOK, key=_KEY))
+        sinks = {name: await _sink(stack, mode) for name, mode in _MODES.items()}
+        for name, sink in sinks.items():
+            await relay.receiver(name, sink.url, owner=_OWNER, retry={"base": 1, "max_attempts": 1})
+            await relay.call("POST", "/v1/keys", {"scopes": [f"receiver:{name}"], "name": f"{_OWNER}'s {name}"})
+        await relay.call("POST", "/v1/receivers/deploy/pause", {"reason": "the cluster is being moved"})
+        for number in range(12):
+            await relay.send("billing", f"invoice-{number}", b'{"amount": 120}', to="legacy" if number < 2 else "ci")
+        names = ("ci", "legacy")
+
+        async def counted() -> bool:
+            return all([(await relay.call("GET", f"/v1/receivers/{name}/stats"))["attempts"] > 0 for name in names])
+
+        await until(counted)
+        yield relay
+
+
+_KEY: Final = "the key of an administrator"
+_OWNER: Final = "acme"
+_LOOK: Final = {"RELAY_PORTAL_NAME": "Orchard Cloud", "RELAY_PORTAL_COLOUR": "#6b2fb3"}
+_RELAYS: Final = {"demo": demo, "empty": empty, "product": product, "portal": product}
 _MODES: Final[dict[str, Mode]] = {"ci": "answer", "deploy": "later", "legacy": "fail"}
 
 
