@@ -17,11 +17,9 @@ from relay.pages.visit import LoadedList, Visit, problem
 from relay.schema.dead_letters import LetterView
 
 HERE: Final = "/ui/failed"
-_A_PAGE: Final = 250
+_A_PAGE: Final = 200
 """Dead letters that are read for one page, which leads to older ones."""
 _MOST_GROUPS: Final = 50
-_SHOWN: Final = 200
-"""Letters in a list; the groups count all that were read."""
 _CHOOSING: Final = ("receiver", "reason", "source", "since", "until")
 HOURS: Final = 24
 """Hours of which a group shows the counts."""
@@ -47,7 +45,7 @@ class FailedPage(Page):
         return visit.show(
             "failed.html",
             found=found,
-            letters=letters[:_SHOWN],
+            letters=letters,
             count=len(letters),
             is_all=is_all,
             groups=groups[:_MOST_GROUPS],
