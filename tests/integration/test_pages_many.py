@@ -9,6 +9,7 @@ from relay.control.records import EntryRecord
 from relay.log.port import NewRecord
 from tests.integration.api_rig import Rig, running_api
 from tests.integration.test_api_failed import bury
+from tests.servers.asking import until
 
 MOST_BYTES = 30_000
 MANY = 10_000
@@ -53,8 +54,13 @@ async def test_of_10_000_receivers_a_page_reads_a_part(monkeypatch: pytest.Monke
     async with running_api(pages=True) as rig:
         names = [f"{n:05}-{'n' * 57}" for n in range(MANY)]
         await rig.log.append([_declared(rig, name) for name in names])
-        await rig.keys.make("admin", now=rig.clock.time())  # and all before it is read
         cookie = await session(rig)
+
+        async def is_known() -> bool:
+            async with rig.client.get(f"{rig.url}/ui/receivers/{names[-1]}", headers=cookie) as response:
+                return response.status == 200
+
+        await until(is_known)
         calls = counting(monkeypatch, rig.state, "endpoints", len)
         async with rig.client.get(f"{rig.url}/ui/receivers", headers=cookie) as response:
             text, size = await response.text(), int(response.headers["Content-Length"])
