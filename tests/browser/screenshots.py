@@ -6,15 +6,16 @@ All of them, or those that are named. They are made anew whenever a page looks d
 import asyncio
 import os
 import sys
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
+from functools import partial
 from itertools import count
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Final, Literal
 
-from playwright.async_api import Browser, ViewportSize
+from playwright.async_api import Browser, Page, ViewportSize
 
 from relay import samples
 from relay.sink import Mode, Sink
@@ -69,31 +70,42 @@ async def main(names: list[str]) -> None:
             if (start := _RELAYS[picture.of]) not in relays:
                 relays[start] = await stack.enter_async_context(start())
             file = IMAGES / f"{name}.png"
-            status = await take(browser, relays[start], picture, file)
+            relay = relays[start]
+            status = await take(browser, relay.url, picture, file, enter=partial(_enter, relay, picture))
             print(f"{file.name}: {status}, {file.stat().st_size} bytes")  # noqa: T201
             if status != 200 or file.stat().st_size > MOST_BYTES:
                 file.unlink()
                 print(f"{file.name}: not kept")  # noqa: T201
 
 
-async def take(browser: Browser, relay: DevRelay, picture: Picture, file: Path) -> int:
-    """The status of the page."""
+async def _stay(_page: Page) -> None:
+    """For pages that need no log-in."""
+
+
+async def take(
+    browser: Browser, url: str, picture: Picture, file: Path, *, enter: Callable[[Page], Awaitable[None]] = _stay
+) -> int:
+    """The status of the page. `enter`: logs in."""
     context = await browser.new_context(
         viewport=_SIZE, color_scheme="dark" if picture.dark else "light", reduced_motion="reduce"
     )
     page = await context.new_page()
+    await enter(page)
+    response = await page.goto(url + picture.path)
+    await page.locator(picture.after).first.wait_for()
+    await page.wait_for_timeout(2_500)  # what is live has its first rates by then
+    await page.screenshot(path=file)
+    await context.close()
+    return 0 if response is None else response.status
+
+
+async def _enter(relay: DevRelay, picture: Picture, page: Page) -> None:
     if picture.of == "portal":
         await page.goto((await relay.call("POST", "/v1/portal-links", {"owner": _OWNER}))["url"])
     elif picture.of == "product":
         await page.goto(f"{relay.url}/ui/login")
         await page.get_by_label("Key").fill(_KEY)
         await page.get_by_role("button", name="Log in").click()
-    response = await page.goto(relay.url + picture.path)
-    await page.locator(picture.after).first.wait_for()
-    await page.wait_for_timeout(2_500)  # what is live has its first rates by then
-    await page.screenshot(path=file)
-    await context.close()
-    return 0 if response is None else response.status
 
 
 @asynccontextmanager
