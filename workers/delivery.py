@@ -115,7 +115,7 @@ class Delivery(HopWork):
         self.attempts = hop.attempt
         self.asked = 0
         """Status GETs made about the attempt in doubt."""
-        self.shares = not hop.ask_first
+        self.shares = not hop.ask_first and hop.one_off is None
 
     def _leave_order(self, timing: Timing) -> None:
         """Others of its order key do not wait for it, however long it is delayed. Its age counts from when it is

@@ -10,12 +10,17 @@ import pytest
 
 from relay.config.settings import Settings
 from relay.domain.exchange import NoResponse, Response
+from relay.domain.hop import Hop
+from relay.domain.identity import DeliveryId
 from relay.domain.message import Message
+from relay.domain.one_off import OneOff
 from relay.domain.receiver import BatchPolicy, Receiver
+from relay.log.port import Record
 from tests.fakes.strikes import Fuse
 from tests.fakes.surroundings import REFUSED, most_in
 from tests.fakes.virtual_time import run_virtually, virtually
 from tests.fakes.world import Process, World, message, receiver
+from workers.delivery import Delivery
 
 LOST = NoResponse("disconnected", "the response was lost", sent=True)
 SERVER_ERROR = Response(503, {}, b"")
@@ -269,6 +274,13 @@ async def test_an_open_breaker_is_probed_with_one_message() -> None:
     await process.stop()
     assert len(world.outside.batches[before]) == 1
     assert world.outside.arrived("/answer") == in_order("a", 30)
+
+
+@pytest.mark.parametrize("hop", [{"ask_first": True}, {"one_off": OneOff("http://r/other")}, {}])
+def test_a_message_with_an_endpoint_of_its_own_or_that_is_asked_about_first_shares_no_post(hop: Any) -> None:
+    record = Record("t", 0, 1, None, b"{}", (), 0)
+    work = Delivery(record, Hop(DeliveryId("r", "a", "a-1"), **hop), batched())
+    assert work.shares == (not hop)
 
 
 async def _world(receivers: Sequence[Receiver]) -> World:
