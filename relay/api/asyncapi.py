@@ -82,7 +82,7 @@ HOP: Final = (
     HeaderSpec("relay-sequence", "Grows along the order key; falls only on a replay.", _NUMBER),
     HeaderSpec("relay-origin", "Where the message first was: topic/partition/offset.", _COORDINATE),
     HeaderSpec("relay-accepted-at", "When it was there: Unix milliseconds.", _NUMBER),
-    HeaderSpec("relay-outcome", "What came of the delivery.", {"enum": list(get_args(Outcome))}),
+    HeaderSpec("relay-outcome", "The outcome of the delivery.", {"enum": list(get_args(Outcome))}),
     HeaderSpec("relay-answer-status", "The status that the receiver answered with.", _NUMBER),
     HeaderSpec("relay-answer-truncated", "The answer was larger than is kept.", _TRUE),
     HeaderSpec("relay-reason", "Why it failed for good.", {"enum": list(REASONS)}),
@@ -240,7 +240,7 @@ _MESSAGES: Final[Mapping[str, _Message]] = {
     ),
     "attempt": _Message(
         "Attempt",
-        "One request on a message's way, and what came of it; secrets are masked. Some may be missing.",
+        "One request for a message, with its outcome; secrets are masked. Some may be missing.",
         (),
         Attempt,
         _BY_MESSAGE,

@@ -125,7 +125,7 @@ class KeysResource:
         noun=_NOUN,
         body=json_of(WantedKey),
         most_bytes=MOST_BYTES,
-        answers=(DocumentedResponse(201, "It is in force; `key` is told only now.", json_of(NewKey)),),
+        answers=(DocumentedResponse(201, "It is in effect; `key` is returned only once.", json_of(NewKey)),),
         problems=(TOO_MANY_KEYS, NOT_FOUND),
         example=Example(
             201, body={"name": "ci server", "scopes": ["ingest:github", "read:github"], "expires_in": "90d"}
@@ -203,7 +203,9 @@ class KeysResource:
         parameters=(_ID,),
         body=json_of(Rotation, required=False),
         most_bytes=MOST_BYTES,
-        answers=(DocumentedResponse(200, "The new secret is in force; `key` is told only now.", json_of(NewKey)),),
+        answers=(
+            DocumentedResponse(200, "The new secret is in effect; `key` is returned only once.", json_of(NewKey)),
+        ),
         problems=(KEY_EXPIRED, TOO_MANY_KEYS),
         example=Example(200, path=_KEY, body={"overlap": "1d"}),
     )

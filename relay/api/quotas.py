@@ -78,7 +78,9 @@ class Quotas:
 
     def _never(self, request: web.Request, held: _AppliedQuota, messages: int) -> Problem:
         self._note(request, held, messages)
-        detail = f"{messages} messages at once are more than the quota of this {held.of} ever lets in: send fewer."
+        detail = (
+            f"{messages} messages at once are more than the quota of this {held.of} admits in a window: send fewer."
+        )
         return Problem(TOO_LARGE, detail, headers={"RateLimit-Policy": _policy(held)})
 
     def _refused(self, request: web.Request, held: _AppliedQuota, balance: Balance, messages: int) -> Problem:

@@ -133,7 +133,7 @@ async def _take(room: BodyReservation, size: int, patience_s: float) -> None:
         async with asyncio.timeout(patience_s):
             await room.take(size)
     except TimeoutError:
-        detail = "There is no memory for this body: too many others are under way; repeat the request."
+        detail = "There is no memory for this body: too many others are in progress; repeat the request."
         raise Problem(UNAVAILABLE, detail, headers={"Retry-After": str(RETRY_AFTER_S)}) from None
 
 

@@ -210,7 +210,7 @@ class ReplayResource:
     async def _not_failed(self, delivery: DeliveryId, row: Row, *, only_failed: bool) -> ReplayPlan:
         known = await self._known(delivery)
         if row.stage not in (Stage.PUBLISHED, Stage.DONE):
-            raise Problem(NOT_FAILED, "It is still under way, and has not failed.")
+            raise Problem(NOT_FAILED, "It is still in progress, and has not failed.")
         if only_failed:
             raise Problem(NOT_FAILED, 'It was delivered. To have it sent once more, say {"only_failed": false}.')
         return await self._service.send_again(known.message, known.at, known.received_ms or 0, delivery, row)
@@ -285,6 +285,6 @@ _SKIPS: Final = {
     "invalid": "Its record cannot be read, or lacks what its source keeps for the callback.",
     "id_conflict": "Another message has its id: send it again with an id of its own.",
     "too_large": "It is larger than is allowed now.",
-    "under_way": "It is still under way.",
+    "under_way": "It is still in progress.",
     "failed": "It has failed: its dead letter is what can be replayed.",
 }

@@ -106,7 +106,7 @@ class TrialResource:
         parameters=(NAME,),
         body=json_of(SampleMessage, required=False),
         most_bytes=MOST_BYTES,
-        answers=(DocumentedResponse(200, "What was sent, and what came of it.", json_of(TrialView)),),
+        answers=(DocumentedResponse(200, "The request and its outcome.", json_of(TrialView)),),
         problems=(INVALID, INVALID_RECEIVER, UNVERIFIED),
         example=Example(200, path={"name": "ci"}),
     )
@@ -123,7 +123,7 @@ class TrialResource:
         sent = self._ping(receiver) if begun is None else _request_of(begun)
         wait_s = self._turns.take(receiver.name, clock.monotonic())
         if wait_s > 0:
-            detail = "A test of this receiver is under way or just over."
+            detail = "A test of this receiver is in progress, or has just ended."
             raise Problem(TOO_MANY, detail, headers={"Retry-After": str(ceil(wait_s))})
         try:
             async with self._shares.turn(caller_of(request)):

@@ -38,7 +38,7 @@ class VerificationResource:
         id="verifyReceiver",
         noun="receivers",
         parameters=(NAME,),
-        answers=(DocumentedResponse(200, "What came of it.", json_of(TriedView)),),
+        answers=(DocumentedResponse(200, "The outcome.", json_of(TriedView)),),
         example=Example(200, path={"name": "ci"}),
     )
     async def verify(self, request: web.Request, name: str) -> web.Response:
@@ -63,14 +63,14 @@ class VerificationResource:
     async def _tried(self, receiver: Receiver) -> HandshakeResult:
         verify = self._context.verify
         if verify is None or self._under_way >= AT_A_TIME:
-            raise _busy("As many handshakes are under way as may be at a time.")
+            raise _busy("Too many handshakes are in progress.")
         self._under_way += 1
         try:
             result = await verify(receiver)
         finally:
             self._under_way -= 1
         if result is None:
-            raise _busy(f"A handshake with {receiver.name} is under way.")
+            raise _busy(f"A handshake with {receiver.name} is in progress.")
         return result
 
 

@@ -213,7 +213,7 @@ def _under_way(seen: Watched, post: Endpoint, now: float) -> DeliveryWait | None
     until = begun + post.timeout
     if now >= until:
         return None
-    return DeliveryWait("answer", begun, until, f"attempt {number} is under way")
+    return DeliveryWait("answer", begun, until, f"attempt {number} is in progress")
 
 
 def _own(seen: Watched, endpoint: Endpoint, now: float) -> DeliveryWait | None:

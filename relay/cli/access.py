@@ -125,7 +125,7 @@ def _print_link(owner: str, made: NewLink) -> None:
 
 
 @click.command()
-@click.option("--limit", type=click.IntRange(1, 1000), default=50, show_default=True, help="At most so many.")
+@click.option("--limit", type=click.IntRange(1, 1000), default=50, show_default=True, help="Maximum number of entries.")
 @cursor_option
 @api_command
 def audit(call: ApiOptions, limit: int, cursor: str | None) -> None:

@@ -37,7 +37,11 @@ output_option = click.option(
     "-o", "--output", type=click.Choice(["table", "json"]), default="table", show_default=True, help="Form of output."
 )
 limit_option = click.option(
-    "--limit", type=click.IntRange(1, 1000), default=50, show_default=True, help="At most so many, newest first."
+    "--limit",
+    type=click.IntRange(1, 1000),
+    default=50,
+    show_default=True,
+    help="Maximum number of entries, newest first.",
 )
 cursor_option = click.option("--cursor", help="Continue after the previous page's cursor.")
 

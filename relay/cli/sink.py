@@ -33,7 +33,7 @@ _GITHUB = "github"
 @click.option("--mode", default="answer", show_default=True, type=click.Choice(MODES), help="What a POST gets.")
 @click.option("--delay", default=0.0, type=click.FloatRange(0), help="Seconds before each response.")
 @click.option("--fail-rate", default=0.0, type=click.FloatRange(0, 1), help="Share of POSTs that fail.")
-@click.option("--fail-first", type=click.IntRange(0), help="Only the first so many POSTs fail.")
+@click.option("--fail-first", type=click.IntRange(0), help="Only this number of POSTs fail.")
 @click.option("--status", default=500, show_default=True, type=click.IntRange(200, 599), help="Status of a failure.")
 @click.option("--retry-after", type=click.IntRange(0), help="Retry-After of failures and 202s, in seconds.")
 @click.option(

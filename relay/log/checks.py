@@ -136,14 +136,14 @@ def _of_partitions(expected: Expected, state: TopicState) -> Iterator[tuple[str,
         return
     if expected.all_read:
         yield (
-            f"it has {there} partitions, and has to have {wanted}: others are read by nobody; "
+            f"it has {there} partitions, and has to have {wanted}: others are not read; "
             f"make it anew with {wanted} while the relay stands still and it is empty",
             Grade.REFUSE,
         )
     else:
         yield (
             f"it has {there} partitions, expected {wanted}: good if it always had; "
-            f"after a change, messages that were under way may come out of order",
+            f"after a change, messages in progress may arrive out of order",
             Grade.WARN,
         )
 

@@ -453,7 +453,7 @@ async def settle(rig: Rig, receiver: str, change: Change, result: Result) -> Non
 async def test_nobody_sends_as_the_relay(rig: Rig, path: str, content_type: str) -> None:
     body = b'{"payload":1,"receiver":"ci"}'
     response = await rig.post(f"/v1/sources/relay/{path}", body, content_type=content_type)
-    assert problem(response, 422, "reserved-source")["title"] == "Nobody sends as this source"
+    assert problem(response, 422, "reserved-source")["title"] == "The source is reserved"
     assert rig.records(rig.topics.from_sender) == []
 
 

@@ -119,7 +119,7 @@ def test_a_retry_says_until_when_and_what_happened() -> None:
 
 def test_a_post_under_way_waits_for_its_answer() -> None:
     wait = waits(UNDER_WAY)
-    assert wait == DeliveryWait("answer", NOW - 4, NOW + 11, "attempt 2 is under way")
+    assert wait == DeliveryWait("answer", NOW - 4, NOW + 11, "attempt 2 is in progress")
     assert next_attempt(UNDER_WAY.row, wait, NOW) is None
 
 

@@ -72,7 +72,7 @@ def test_nothing_is_said_about_a_topic_that_is_right(topic: str) -> None:
         ("receiver_config", {"mixed_cleanup": True, "cleanup": "delete"}, Grade.REFUSE, "deleted for its age"),
         ("to_sender", {"retention_bytes": 10**9}, Grade.REFUSE, "set retention.bytes=-1"),
         ("to_receiver_shared", {"retention_s": DAY_S}, Grade.WARN, "set retention.ms=604800000"),
-        ("parked_messages", {"partitions": 11}, Grade.REFUSE, "read by nobody"),
+        ("parked_messages", {"partitions": 11}, Grade.REFUSE, "not read"),
         ("receiver_config", {"partitions": 2}, Grade.REFUSE, "has to have 1"),
         ("from_sender", {"partitions": 64}, Grade.WARN, "64 partitions, expected 10"),
         ("failed_messages", {"max_message_bytes": PAYLOAD}, Grade.REFUSE, "blocks its partition"),
