@@ -355,5 +355,5 @@ async def test_a_job_can_be_stopped(visiting: Visiting) -> None:
         await visitor.open("/ui/replays")
         await page.get_by_role("button", name="Stop").click()
         await page.get_by_role("dialog").get_by_role("button", name="Stop").click()
-        await expect(page.get_by_role("status")).to_contain_text("It stops.")
+        await expect(page.get_by_role("status")).to_contain_text("Stopping.")
         assert [call.path for call in api.calls] == [f"/v1/replays/{job()['id']}/stop"]
