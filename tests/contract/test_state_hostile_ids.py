@@ -32,6 +32,7 @@ from relay.state.rows import (
     Result,
     RowKey,
     Stage,
+    Superseding,
     delivery_row,
     tag_of,
 )
@@ -194,6 +195,13 @@ def calls() -> Iterator[Call]:
     yield call("remember", [Mark(row, 0, Stage.DONE) for row in ROWS])
     yield call("mark", [Mark(row, 1, Stage.DONE, (300, 2**40), 9) for row in ROWS])
     yield call("begin", of(LANE._replace(epoch=6), [BeginAsk(row, 2, TOKEN, LIMITS) for row in ROWS]))
+    keys = b"\0" * 12, b"\xff" * 12
+    newest = [
+        Superseding(keys[n % 2], row, 0, n, 1_000 + n, one.message_id, 3_600.0)
+        for n, (row, one) in enumerate(zip(ROWS, IDS, strict=False))
+    ]
+    yield call("supersede", newest)
+    yield call("supersede", newest[::-1])
     yield call("forget", ROWS)
     yield call("peek", ROWS)
     hold = Hold("paused", CLOCK.now, "}:{" * 100)

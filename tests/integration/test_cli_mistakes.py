@@ -29,6 +29,8 @@ NO_REPORT = {
     "dev",
     "export",
     "listen",
+    "portal strings",
+    "receivers export",
     "run",
     "sink",
     "worker",

@@ -339,7 +339,7 @@ async def test_progress_is_sent_in_the_form_of_the_callback(rig: Rig) -> None:
     headers = dict(rig.http.requests[0].headers)
     assert (headers["relay-outcome"], headers["relay-receiver"]) == ("accepted", "ci")
     assert [attempt.kind for attempt in rig.journal.attempts] == ["progress"]
-    assert rig.meter.told == []
+    assert rig.meter.told == [("called back", "github", 0.0)]
 
 
 @pytest.mark.parametrize(
