@@ -16,7 +16,7 @@ from relay.domain.erasure import Erasures, received_at
 from relay.domain.errors import UserError
 from relay.domain.exchange import Exchange, Request
 from relay.domain.hop import Hop
-from relay.domain.identity import DeliveryId, MessageId
+from relay.domain.identity import DeliveryId
 from relay.domain.jwe import opened
 from relay.domain.message import Message
 from relay.domain.origin_receiver import addressed, may_reach
@@ -130,12 +130,8 @@ class Outside:
 
     def erased(self, record: Record, delivery: DeliveryId) -> Dead | None:
         """The end of a delivery whose payload was erased before it has ended; None if it was not erased."""
-        if not self.erasures:
-            return None
-        name, *ids = delivery
-        if not self.erasures.has(MessageId(*ids), (name,), received_at(record.headers, record.timestamp_ms)):
-            return None
-        return ERASED
+        received = received_at(record.headers, record.timestamp_ms)
+        return ERASED if self.erasures.has_delivery(*delivery, received) else None
 
     def addressed(self, receiver: Receiver, hop: Hop) -> Receiver:
         """The receiver with the message's own endpoint, if it has one."""

@@ -9,7 +9,7 @@ from relay.domain.dead_letter import DeadLetter, dead_letter_headers, identity_o
 from relay.domain.erasure import Erasures, received_at
 from relay.domain.filters import FilterInput
 from relay.domain.hop import Hop, result_headers
-from relay.domain.identity import DeliveryId, MessageId, Progress
+from relay.domain.identity import DeliveryId, Progress
 from relay.domain.ordering import order_digest
 from relay.domain.receiver import Receiver, Source
 from relay.domain.result_delivery import Handover, handover, to_code
@@ -113,8 +113,7 @@ class Letters:
     def _is_erased(self, record: Record) -> bool:
         receiver, source_id, message_id = identity_of(record.value, record.headers)
         moment = received_at(record.headers, record.timestamp_ms)
-        message = MessageId(source_id or "", message_id or "")
-        return self._erasures.has(message, () if receiver is None else (receiver,), moment)
+        return self._erasures.has_delivery(receiver, source_id or "", message_id or "", moment)
 
 
 def has_arrived(record: Record | NewRecord) -> bool:

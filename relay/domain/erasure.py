@@ -90,6 +90,10 @@ class Erasures:
         names = list(receivers)
         return bool(names) and all(self._covers((None, None, name), received_at) for name in names)
 
+    def has_delivery(self, receiver: str | None, source_id: str, message_id: str, received_at: float) -> bool:
+        """As `has`, for a delivery; without a receiver, for the source."""
+        return self.has(MessageId(source_id, message_id), () if receiver is None else (receiver,), received_at)
+
     def _covers(self, target: tuple[str | None, str | None, str | None], received_at: float) -> bool:
         return any(received_at <= made_at for made_at in self._until.get(target, {}).values())
 

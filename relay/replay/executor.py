@@ -13,7 +13,7 @@ from relay.domain.directory import Directory, Moves
 from relay.domain.erasure import Erasures, received_at
 from relay.domain.errors import RecordTooLarge
 from relay.domain.hop import Hop
-from relay.domain.identity import DeliveryId, MessageId
+from relay.domain.identity import DeliveryId
 from relay.domain.replay_job import Action
 from relay.domain.topics import Topics
 from relay.engine.completion import ever_smaller
@@ -83,8 +83,7 @@ class ReplayExecutor:
 
     def erased(self, delivery: DeliveryId, received: float) -> ReplayPlan | None:
         """The plan for an erased payload. `received`: when the message was received (Unix seconds)."""
-        name, *ids = delivery
-        return ERASED if self._erasures.has(MessageId(*ids), (name,), received) else None
+        return ERASED if self._erasures.has_delivery(*delivery, received) else None
 
     async def plan_cancels(self, hops: Sequence[Hop]) -> list[ReplayPlan]:
         """Plans for deliveries that may not have been sent."""

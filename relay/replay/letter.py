@@ -16,7 +16,7 @@ from relay.domain.dead_letter import (
 from relay.domain.erasure import Erasures, received_at
 from relay.domain.errors import InvalidRecord
 from relay.domain.hop import NO_RECEIVER, Hop, decode_hop
-from relay.domain.identity import DeliveryId, MessageId
+from relay.domain.identity import DeliveryId
 from relay.domain.reasons import is_of_callback
 from relay.domain.selection import LetterFacts, Stage
 from relay.domain.topics import Topics
@@ -122,7 +122,7 @@ def is_erased(letter: Letter, erasures: Erasures) -> bool:
     if not erasures or letter.stage == "to_sender" or source_id is None or message_id is None:
         return False
     moment = received_at(letter.headers, letter.facts.failed_ms)
-    return erasures.has(MessageId(source_id, message_id), () if receiver is None else (receiver,), moment)
+    return erasures.has_delivery(receiver, source_id, message_id, moment)
 
 
 def kept(letter: Letter, erasures: Erasures, topics: Topics) -> Letter:
