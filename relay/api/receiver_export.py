@@ -17,12 +17,11 @@ from relay.api.authentication import Callers
 from relay.api.context import ApiContext
 from relay.api.history.live_overlay import ListedDelivery, ListedMessage, with_live
 from relay.api.history.payload import message_in
-from relay.api.history.query import AT_ONCE, cursor_in, message_query, no_cursor
-from relay.api.history.resource import SINCE, UNTIL, Cursor
+from relay.api.history.query import AT_ONCE, Query, cursor_in, message_query, no_cursor
+from relay.api.history.resource import SINCE, UNTIL, Cursor, history_of
 from relay.api.history.shapes import delivery_item, of_receiver
 from relay.api.history.visibility import Visibility
 from relay.api.problems import NO_HISTORY, NOT_FOUND, Problem
-from relay.api.reading import query_of
 from relay.api.route import NAME, Body, DocumentedResponse, Example, Parameter, route
 from relay.api.shares import Shares, caller_of
 from relay.api.status import StatusReader
@@ -73,7 +72,6 @@ class ReceiverExportResource:
         scope=RECEIVER,
         id="exportReceiver",
         noun="history",
-        reads_itself=True,
         parameters=(
             NAME,
             SINCE,
@@ -86,7 +84,7 @@ class ReceiverExportResource:
         problems=(NO_HISTORY,),
         example=Example(200, path={"name": "ci"}, query={"since": "1h"}),
     )
-    async def export(self, request: web.Request) -> web.StreamResponse:
+    async def export(self, request: web.Request, name: str, query: Query) -> web.StreamResponse:
         """Everything that a receiver got or missed, with payloads.
 
         A line of JSON for each message with a delivery to this receiver, the newest first, whatever became of it. Each
@@ -94,10 +92,7 @@ class ReceiverExportResource:
         has no message: it says how many there were, and whether that is all. Messages that arrive meanwhile are not
         included.
         """
-        query, history = query_of(request, "since", "until", "after"), self._context.history
-        if history is None:
-            raise Problem(NO_HISTORY, "This relay has no history: RELAY_HISTORY_URL says where there is one.")
-        name = request.match_info["name"]
+        history = history_of(self._context)
         visible = Visible() if is_admin(request) else self._sight.of_receivers(request, {name})
         named = {**query, "receiver": [name]}
         wanted = message_query(named, visible, self._context.clock.time())

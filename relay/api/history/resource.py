@@ -80,6 +80,13 @@ MOST_SOURCES: Final = 1_000
 """Sources that the search for a state names, at most."""
 
 
+def history_of(context: ApiContext) -> HistoryReader:
+    """Raises a Problem if there is none."""
+    if context.history is None:
+        raise Problem(NO_HISTORY, _NONE)
+    return context.history
+
+
 Handler = Callable[["HistoryResource", web.Request], Awaitable[web.StreamResponse]]
 
 
@@ -160,7 +167,7 @@ class HistoryResource:
         `retrying` or `awaiting_answer`. The list follows the topics: `behind_s` says how closely. Of what came more
         than `RELAY_HISTORY_RETENTION` ago nothing is listed.
         """
-        history = self._history()
+        history = history_of(self._context)
         if not self._context.keeps_bodies:
             refuse_search_in_bodies(query)
         visible = self._sight.visible(request, receiver_in(query), owner_in(query))
@@ -201,7 +208,7 @@ class HistoryResource:
 
         POSTs, status GETs and, for who may read the source, callbacks.
         """
-        history = self._history()
+        history = history_of(self._context)
         identity, receiver, behind = message_in_path(request), receiver_in(query), place_in(query, "behind")
         if may_read(request, identity.source_id):
             page = await self._attempts(
@@ -233,7 +240,7 @@ class HistoryResource:
     async def one(self, request: web.Request, partition: int, offset: int) -> web.Response:
         """One HTTP exchange, with all of its headers that are kept."""
         at = partition, offset
-        page = await self._history().attempts(AttemptQuery(self._sight.visible(request), at=at), limit=1)
+        page = await history_of(self._context).attempts(AttemptQuery(self._sight.visible(request), at=at), limit=1)
         if not page.items:
             raise Problem(NOT_FOUND, f"There is no attempt at {partition}/{offset} (any more) that you may see.")
         return json_response(200, attempt_item(page.items[0], whole=True))
@@ -256,7 +263,7 @@ class HistoryResource:
     )
     async def of_receiver(self, request: web.Request, name: str, failed: bool | None, query: Query) -> web.Response:
         """Each HTTP exchange with a receiver."""
-        history = self._history()
+        history = history_of(self._context)
         visible = Visible() if is_admin(request) else self._sight.of_receivers(request, {name})
         wanted = AttemptQuery(visible, receiver=name, kinds=AT_RECEIVERS, failed=failed)
         page = await self._attempts(query, history, wanted)
@@ -284,7 +291,7 @@ class HistoryResource:
         self, request: web.Request, source_id: str, failed: bool | None, query: Query
     ) -> web.Response:
         """Each HTTP exchange with the callback of a source."""
-        history = self._history()
+        history = history_of(self._context)
         # a `*` at the end of an id is read as a pattern: what it matches beside the source is dropped from the page
         wanted = AttemptQuery(Visible(sources=(source_id,)), kinds=AT_CALLBACKS, failed=failed)
         page = await self._attempts(query, history, wanted)
@@ -344,7 +351,7 @@ class HistoryResource:
         By `minute` of a day at most, usually the last hour; by `hour` of 31 days at most, usually the last 24 hours. At
         most 20,000 points.
         """
-        history = self._history()
+        history = history_of(self._context)
         wanted = counts_query(query, self._context.clock.time())
         receiver, source_id = receiver_in(query), source_in(query)
         visible = self._sight.visible(request, receiver)
@@ -377,11 +384,6 @@ class HistoryResource:
     def _is_encrypted(self, name: str) -> bool:
         receiver = self._context.directory.receiver(name)
         return receiver is not None and receiver.encrypt is not None
-
-    def _history(self) -> HistoryReader:
-        if self._context.history is None:
-            raise Problem(NO_HISTORY, _NONE)
-        return self._context.history
 
     async def _attempts(self, query: Query, history: HistoryReader, wanted: AttemptQuery) -> AttemptPage:
 
