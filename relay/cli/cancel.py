@@ -6,9 +6,9 @@ import click
 
 from relay.cli.api import ApiOptions
 from relay.cli.options import options
-from relay.cli.replay import begin, carrying_out, print_results, split
+from relay.cli.replay import begin, carry_out, carrying_out, split
 from relay.client import ApiError, AsyncRelay
-from relay.domain.errors import RelayError, UserError
+from relay.domain.errors import UserError
 from relay.schema.replays import OneView
 
 _choosing = options(
@@ -50,7 +50,4 @@ def cancel(call: ApiOptions, message: tuple[str, ...], **given: Any) -> None:
                 refused.append(f"{name}: {error.detail}")
         return done, refused
 
-    done, refused = call.run(work)
-    call.show(done, print_results)
-    if refused:
-        raise RelayError("\n".join(refused))
+    carry_out(call, work)

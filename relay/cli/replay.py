@@ -2,7 +2,7 @@
 `relay failed replay` and `relay failed discard`: select, count, confirm, follow."""
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, Final, Literal, TypedDict
 
 import click
@@ -193,13 +193,18 @@ def _act_on_places(call: ApiOptions, action: Action, places: list[tuple[int, int
                 refused.append(f"{partition}/{offset}: {error_of(error)}")
         return done, refused
 
+    carry_out(call, work)
+
+
+def carry_out(call: ApiOptions, work: Callable[[AsyncRelay], Awaitable[tuple[list[OneView], list[str]]]]) -> None:
+    """Show what was done. Raises RelayError with what was refused."""
     done, refused = call.run(work)
-    call.show(done, print_results)
+    call.show(done, _print_results)
     if refused:
         raise RelayError("\n".join(refused))
 
 
-def print_results(done: list[OneView]) -> None:
+def _print_results(done: list[OneView]) -> None:
     for each in done:
         _print_result(each)
 
