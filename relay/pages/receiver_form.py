@@ -28,6 +28,7 @@ class Field:
     required: bool = False
 
 
+CHANGED: Final = "It was changed meanwhile. These are its current settings with your text: check them, and save again."
 COMMON: Final = (
     Field("post_endpoint", "URL", hint="Messages are POSTed to it.", required=True),
     Field(

@@ -12,7 +12,16 @@ from relay.domain import urls
 from relay.domain.identity import PROBE
 from relay.pages import spark
 from relay.pages.page import Nav, Page, PageRoutes
-from relay.pages.receiver_form import COMMON, NEW_FIELDS, credentials_of, given_anew, settings_of, shown, wanted_of
+from relay.pages.receiver_form import (
+    CHANGED,
+    COMMON,
+    NEW_FIELDS,
+    credentials_of,
+    given_anew,
+    settings_of,
+    shown,
+    wanted_of,
+)
 from relay.pages.visit import Visit, problem
 from relay.schema.receivers import NewReceiverView, ReceiverHealthView
 
@@ -25,7 +34,6 @@ _ATTEMPTS: Final = 20
 _INNER: Final = frozenset({"partitions"})
 """Settings that the portal does not show: about topics."""
 SPANS: Final = (("1h", "the last hour"), ("6h", "6 hours"), ("1d", "a day"), ("7d", "7 days"), ("30d", "30 days"))
-_CHANGED: Final = "It was changed meanwhile. These are its current settings with your text: check them, and save again."
 
 
 def host_of(url: str | None) -> str:
@@ -192,7 +200,7 @@ class ReceiverDetailPage(Page):
         name, form = visit.part("name"), await visit.form()
         it = await visit.api.receivers.get(name)
         if it["etag"] != form.get("etag"):
-            return self._form(visit, it, form, problem(412, "changed-meanwhile", "Changed meanwhile", _CHANGED))
+            return self._form(visit, it, form, problem(412, "changed-meanwhile", "Changed meanwhile", CHANGED))
 
         async def update() -> dict[str, object]:
             patch = wanted_of(form, it["settings"] or {}, COMMON) | given_anew(form)

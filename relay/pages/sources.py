@@ -10,14 +10,13 @@ from relay.client import ApiError
 from relay.client.http import path
 from relay.domain.identity import PROBE
 from relay.pages.page import Nav, Page, PageRoutes
-from relay.pages.receiver_form import Field, credentials_of, given_anew, settings_text, shown, wanted_of
+from relay.pages.receiver_form import CHANGED, Field, credentials_of, given_anew, settings_text, shown, wanted_of
 from relay.pages.visit import Visit, problem
 from relay.schema.sources import SourceView
 
 _PAGE: Final = 50
 _SHOWN: Final = 20
 """Attempts and dead letters on the page of a source."""
-_CHANGED: Final = "It was changed meanwhile. These are its current settings with your text: check them, and save again."
 _URL: Final = "callback.url"
 FIELDS: Final = (
     Field(_URL, "Callback URL", hint="Results are POSTed to it. Empty: none; the sender queries the API."),
@@ -132,7 +131,7 @@ class SourcesPage(Page):
         source_id, form = visit.part("source_id"), await visit.form()
         it = await visit.api.sources.get(source_id)
         if it["etag"] != form.get("etag"):
-            return _form(visit, it, form, problem(412, "changed-meanwhile", "Changed meanwhile", _CHANGED))
+            return _form(visit, it, form, problem(412, "changed-meanwhile", "Changed meanwhile", CHANGED))
 
         async def update() -> Mapping[str, object]:
             patch = patch_of(form, it)
