@@ -116,8 +116,7 @@ def _is_json(content_type: str | None) -> bool:
 
 
 def _is_valid(payload: bytes) -> bool:
-    """Whether it can stand in a JSON document. The parser of the standard library has the last word on numbers, because
-    such a document has to be readable for every receiver."""
+    """Whether it can stand in a JSON document."""
     try:
         _decode(payload)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):

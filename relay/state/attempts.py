@@ -58,9 +58,9 @@ class BeginAsk(Struct, frozen=True, gc=False):
     began later than `probe_s` before a loss of memory, no attempt is begun until `probe_s` after the loss, because
     forgotten POSTs may still be in flight. `open_s`: how long the owner has had the lane. An offline endpoint that
     failed last before that is pinged at once, because a process that has just started, or taken over the lane, does not
-    the endpoint's health. `rides`: it shares the request of the ask before it. If an ask of this request has begun, it
-    takes no slot and no place of its own, unless with `paced` a slot; and it waits if one before it of its order key
-    has not begun.
+    know the endpoint's health. `rides`: it shares the request of the ask before it. If an ask of this request has
+    begun, it takes no slot and no place of its own, unless with `paced` a slot; and it waits if one before it of its
+    order key has not begun.
     """
 
     row: RowKey
