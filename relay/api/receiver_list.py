@@ -11,7 +11,7 @@ from relay.api.context import ApiContext
 from relay.api.entries import entry_of
 from relay.api.paging import cursor_behind
 from relay.api.problems import invalid
-from relay.api.receivers import condition, health_view
+from relay.api.receivers import condition, health_view, waited_s
 from relay.api.registrar import Registrar, Written
 from relay.api.responses import json_response
 from relay.api.route import CURSOR, LIMIT, DocumentedResponse, Example, Parameter, Query, json_of, route
@@ -25,7 +25,13 @@ _LOOKED_AT: Final = 2_000
 none, and say where to go on."""
 _STEP: Final = 200
 _PREFIX: Final = re.compile("[a-z0-9-]{0,63}")
-_UNKNOWN: Final[HealthView] = {"state": "unknown", "success_rate": None, "attempts": 0, "last_error": None}
+_UNKNOWN: Final[HealthView] = {
+    "state": "unknown",
+    "success_rate": None,
+    "attempts": 0,
+    "last_error": None,
+    "oldest_waiting_s": None,
+}
 State = Condition | Literal["refused"]
 _STATES: Final = ("refused", *get_args(Condition))
 
@@ -128,8 +134,9 @@ class ReceiverListResource:
         owners_of = [f"r:{item['name']}" for item in items]
         statistics = await self._context.state.statistics(owners_of) if items else []
         endpoints = await self._context.state.endpoints(owners_of) if items else []
-        for item, counts, endpoint in zip(items, statistics, endpoints, strict=True):
-            item["health"] = health_view(counts, endpoint, item["condition"])
+        waiting, now = await self._context.state.waiting() if items else {}, self._context.clock.time()
+        for item, owner, counts, endpoint in zip(items, owners_of, statistics, endpoints, strict=True):
+            item["health"] = health_view(counts, endpoint, item["condition"], waited_s(waiting, owner, now))
         if traffic:
             receivers = {each["name"]: self._registry.receiver(each["name"]) for each in items}
             found = await traffic_of(self._context, receivers, statistics)

@@ -1,6 +1,7 @@
 """The health of receivers and callbacks, with pause and resume; resume also ends a hold after a 410."""
 
 import asyncio
+from collections.abc import Mapping
 from math import isinf
 from typing import Final, Literal, NamedTuple
 
@@ -220,22 +221,20 @@ class ReceiversResource:
         }
 
     def _callback(self, source_id: str) -> FoundEndpoint:
-        callback = self._context.directory.source(source_id).callback
-        if callback is None:
-            raise Problem(NOT_FOUND, f"The source {source_id[:80]!r} has no callback.")
-        return FoundEndpoint(f"s:{source_id}", callback)
+        return FoundEndpoint(f"s:{source_id}", callback_of(self._context, source_id))
 
     async def _health(self, found: FoundEndpoint) -> web.Response:
         state, now, owner = self._context.state, self._context.clock.time(), found.owner
         [health] = await state.endpoints([owner])
         [parked] = await answered(state.parked([owner]))
         [statistics] = await state.statistics([owner])
+        oldest_s = waited_s(await state.waiting(), owner, now)
         held = health.hold
         now_sent = "refused" if found.endpoint is None else condition(health, found.endpoint, found.is_verified)
         body: EndpointView = {
             "name": owner[2:],
             "condition": now_sent,
-            "health": health_view(statistics, health, now_sent),
+            "health": health_view(statistics, health, now_sent, oldest_s),
             "refused": found.refused,
             "failing_since": rfc3339(now - health.failing_for_s) if health.failing_for_s else None,
             "disabled_since": rfc3339(held.since) if held and held.reason == "disabled" else None,
@@ -268,23 +267,40 @@ class ReceiversResource:
         return {"lane": "shared" if found.lane == SHARED else "dedicated", "unfinished": count}
 
 
+def callback_of(context: ApiContext, source_id: str) -> Endpoint:
+    """Raises a Problem if there is none."""
+    callback = context.directory.source(source_id).callback
+    if callback is None:
+        raise Problem(NOT_FOUND, f"The source {source_id[:80]!r} has no callback.")
+    return callback
+
+
 def _hold_view(held: Hold) -> HoldView:
     return {"reason": held.reason, "since": rfc3339(held.since), "detail": held.detail or None}
 
 
 def health_view(
-    statistics: Statistics, endpoint: EndpointHealth, condition: Condition | Literal["refused"]
+    statistics: Statistics,
+    endpoint: EndpointHealth,
+    condition: Condition | Literal["refused"],
+    oldest_s: float | None,
 ) -> HealthView:
-    """The health of a receiver or a callback in this condition."""
+    """The health of a receiver or a callback in this condition. `oldest_s`: how long its oldest message has waited."""
     recent, last = recent_of(statistics.hours), statistics.last
     is_offline = condition in ("offline", "disabled")
     failure = None if last is None else last.failure or (str(last.status) if (last.status or 0) >= 400 else None)
     return {
-        "state": health_of(Measured(recent, endpoint.breaker, endpoint.failures, is_offline)),
+        "state": health_of(Measured(recent, endpoint.breaker, endpoint.failures, is_offline, oldest_s)),
         "success_rate": recent.success_rate,
         "attempts": recent.attempts,
         "last_error": failure,
+        "oldest_waiting_s": None if oldest_s is None else round(oldest_s, 1),
     }
+
+
+def waited_s(waiting: Mapping[str, float], owner: str, now: float) -> float | None:
+    """How long the oldest message of an owner has waited. `waiting`: from the state."""
+    return max(0.0, now - waiting[owner]) if owner in waiting else None
 
 
 def condition(health: EndpointHealth, endpoint: Endpoint, verified: bool = True) -> Condition:

@@ -12,7 +12,7 @@ from relay.api.access import RECEIVER
 from relay.api.backlog import in_lanes
 from relay.api.context import ApiContext
 from relay.api.problems import NOT_FOUND, Problem, no_receiver
-from relay.api.receivers import LANE_LOOK_S, condition, health_view
+from relay.api.receivers import LANE_LOOK_S, condition, health_view, waited_s
 from relay.api.responses import json_response
 from relay.api.route import NAME, DocumentedResponse, Example, json_of, route
 from relay.api.view import rfc3339
@@ -63,10 +63,11 @@ class StatsResource:
         [endpoint] = await self._context.state.endpoints([f"r:{name}"])
         receiver = self._context.directory.receiver(name)
         usable = receiver is not None and receiver.unusable is None
+        oldest_s = waited_s(await self._context.state.waiting(), f"r:{name}", self._context.clock.time())
         now_is = condition(endpoint, receiver.post, receiver.verified) if receiver and usable else "refused"
         view: StatsView = {
             "name": name,
-            "health": health_view(found, endpoint, now_is),
+            "health": health_view(found, endpoint, now_is, oldest_s),
             **counted_view(sum_of(found.hours.values())),
             "last_response": None if found.last is None else last_view(found.last),
             "buckets_ms": _BUCKETS_MS,

@@ -1,4 +1,5 @@
-"""`POST /v1/receivers/{name}/test`: sends one signed `relay.ping`, or a given payload, now, and returns the response.
+"""`POST /v1/receivers/{name}/test` and `/v1/sources/{source_id}/callback/test`: sends one signed `relay.ping`, or to a
+receiver a given payload, now, and returns the response.
 
 It is sent as every delivery is, and is none: it does not count for breaker, rate or statistics. The exchange is shown
 with its secrets masked, and cut."""
@@ -6,16 +7,17 @@ with its secrets masked, and cut."""
 import secrets
 from contextlib import suppress
 from math import ceil
-from typing import Final
+from typing import Final, Literal
 
 from aiohttp import web
 from msgspec import structs
 
-from relay.api.access import RECEIVER
+from relay.api.access import ADMIN, RECEIVER
 from relay.api.context import ApiContext
 from relay.api.problems import INVALID, INVALID_RECEIVER, TOO_MANY, UNVERIFIED, Problem, invalid
+from relay.api.receivers import callback_of
 from relay.api.responses import json_response
-from relay.api.route import NAME, DocumentedResponse, Example, json_of, route
+from relay.api.route import NAME, SOURCE_ID, DocumentedResponse, Example, json_of, route
 from relay.api.shares import Shares, caller_of
 from relay.api.trial import MOST_BYTES, message_of, request_view, trial_of, try_view, usable_receiver
 from relay.delivery.port import Transport
@@ -58,14 +60,14 @@ def failure_view(exchange: Exchange, endpoint: Endpoint, request: Request) -> Fa
 MOST_AT_ONCE: Final = 8
 """Tests in progress in one process, over all callers."""
 LEAST_BETWEEN_S: Final = 1.0
-"""From the end of a test of a receiver to the begin of the next one."""
+"""From the end of a test of an endpoint to the begin of the next one."""
 LONGEST_S: Final = 60.0
 """A request that is waited for ends, whatever the receiver's own timeout is."""
 _log = get_logger("relay.api")
 
 
 class Turns:
-    """Who may be tested now: pure."""
+    """Which endpoints may be tested now, by their owners: pure."""
 
     def __init__(self) -> None:
         self._under_way: set[str] = set()
@@ -88,7 +90,7 @@ class Turns:
 
 
 class TrialResource:
-    """The route; see the module's first lines. `transport`: the one of deliveries."""
+    """The two routes; see the module's first lines. `transport`: the one of deliveries."""
 
     def __init__(self, context: ApiContext, transport: Transport) -> None:
         self._context = context
@@ -118,24 +120,41 @@ class TrialResource:
         the receiver may start something for it; `trial` has the meaning of the response, as in `POST .../try`. A
         receiver whose settings have a `request` has to be given one.
         """
-        receiver, clock = self._receiver(name), self._context.clock
+        receiver = self._receiver(name)
         begun = None if body == SampleMessage() else self._begun(request, receiver, body)
-        sent = self._ping(receiver) if begun is None else _request_of(begun)
-        wait_s = self._turns.take(receiver.name, clock.monotonic())
-        if wait_s > 0:
-            detail = "A test of this receiver is in progress, or has just ended."
-            raise Problem(TOO_MANY, detail, headers={"Retry-After": str(ceil(wait_s))})
-        try:
-            async with self._shares.turn(caller_of(request)):
-                view = await self._exchanged(receiver, sent, begun)
-        finally:
-            self._turns.end(receiver.name, clock.monotonic())
-        response, failure = view["response"], view["failure"]
-        if response is not None and 200 <= response["status"] < 300:
-            with suppress(Unavailable):
-                await self._context.state.probe_soon([f"r:{receiver.name}"])
-        status, kind = response and response["status"], failure and failure["kind"]
-        _log.info("receiver_tested", receiver=receiver.name, status=status, failure=kind)
+        sent = self._ping(receiver.post, "receiver", receiver.name) if begun is None else _request_of(begun)
+        view, exchange = await self._tested(request, f"r:{receiver.name}", receiver.post, sent)
+        if begun is not None:
+            begun.respond(exchange)
+            view["trial"] = try_view(begun)
+        status, failure = _result(view)
+        _log.info("receiver_tested", receiver=receiver.name, status=status, failure=failure)
+        return json_response(200, view)
+
+    @route(
+        "POST",
+        "/v1/sources/{source_id}/callback/test",
+        scope=ADMIN,
+        audit="callback.tested",
+        id="testCallback",
+        noun="callbacks",
+        parameters=(SOURCE_ID,),
+        answers=(DocumentedResponse(200, "The request and its outcome.", json_of(TrialView)),),
+        problems=(INVALID,),
+        example=Example(200, path={"source_id": "calls"}),
+    )
+    async def test_callback(self, request: web.Request, source_id: str) -> web.Response:
+        """Send a callback one signed ping, and return its response.
+
+        A `relay.ping`, sent as results are, also to one that is paused or offline; it counts for nothing. One at a
+        time, and one a second; else 429. A callback whose settings have a `request` is sent none: a ping cannot fill it
+        in.
+        """
+        endpoint = callback_of(self._context, source_id)
+        ping = self._ping(endpoint, "source", source_id)
+        view, _ = await self._tested(request, f"s:{source_id}", endpoint, ping)
+        status, failure = _result(view)
+        _log.info("callback_tested", source=source_id, status=status, failure=failure)
         return json_response(200, view)
 
     def _receiver(self, name: str) -> Receiver:
@@ -146,31 +165,50 @@ class TrialResource:
             )
         return usable_receiver(self._context, name)
 
-    def _ping(self, receiver: Receiver) -> Request:
-        if receiver.post.request is not None:
-            raise invalid("The receiver's settings have a `request`, which no ping can fill in: give a `payload`.")
-        now, user_agent, body = self._context.clock.wall(), self._context.user_agent, trial_body(receiver.name)
-        return ping_request(receiver.post, secrets.token_hex(16), now=now, user_agent=user_agent, body=body)
+    def _ping(self, endpoint: Endpoint, of: Literal["receiver", "source"], name: str) -> Request:
+        if endpoint.request is not None:
+            instead = "give a `payload`" if of == "receiver" else "replay a result"
+            raise invalid(f"The settings have a `request`, which no ping can fill in: {instead}.")
+        now, user_agent, body = self._context.clock.wall(), self._context.user_agent, trial_body(of, name)
+        return ping_request(endpoint, secrets.token_hex(16), now=now, user_agent=user_agent, body=body)
 
     def _begun(self, request: web.Request, receiver: Receiver, wanted: SampleMessage) -> DeliveryTrial:
         return trial_of(self._context, request, receiver, message_of(receiver, wanted, self._context.new_id()))
 
-    async def _exchanged(self, receiver: Receiver, request: Request, begun: DeliveryTrial | None) -> TrialView:
-        clock, post = self._context.clock, receiver.post
-        start = clock.monotonic()
-        exchange = await self._transport.exchange(structs.replace(request, timeout_s=min(request.timeout_s, LONGEST_S)))
-        took_s = clock.monotonic() - start
+    async def _tested(
+        self, request: web.Request, owner: str, endpoint: Endpoint, sent: Request
+    ) -> tuple[TrialView, Exchange]:
+        """A success lets its breaker probe soon. Raises a Problem if it may not be tested now."""
+        clock = self._context.clock
+        wait_s = self._turns.take(owner, clock.monotonic())
+        if wait_s > 0:
+            detail = "A test of it is in progress, or has just ended."
+            raise Problem(TOO_MANY, detail, headers={"Retry-After": str(ceil(wait_s))})
+        try:
+            async with self._shares.turn(caller_of(request)):
+                start = clock.monotonic()
+                timeout_s = min(sent.timeout_s, LONGEST_S)
+                exchange = await self._transport.exchange(structs.replace(sent, timeout_s=timeout_s))
+                took_s = clock.monotonic() - start
+        finally:
+            self._turns.end(owner, clock.monotonic())
+        if isinstance(exchange, Response) and 200 <= exchange.status < 300:
+            with suppress(Unavailable):
+                await self._context.state.probe_soon([owner])
         view: TrialView = {
-            "name": receiver.name,
-            "request": request_view(request, post),
-            "response": response_view(exchange, post),
-            "failure": failure_view(exchange, post, request),
+            "name": owner[2:],
+            "request": request_view(sent, endpoint),
+            "response": response_view(exchange, endpoint),
+            "failure": failure_view(exchange, endpoint, sent),
             "duration_ms": round(took_s * 1000, 1),
         }
-        if begun is not None:
-            begun.respond(exchange)
-            view["trial"] = try_view(begun)
-        return view
+        return view, exchange
+
+
+def _result(view: TrialView) -> tuple[int | None, str | None]:
+    """Status, or the kind of failure."""
+    response, failure = view["response"], view["failure"]
+    return response and response["status"], failure and failure["kind"]
 
 
 def _request_of(begun: DeliveryTrial) -> Request:

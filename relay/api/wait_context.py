@@ -29,7 +29,7 @@ from relay.domain.ordering import order_digest
 from relay.domain.receiver import Endpoint, Receiver, Source
 from relay.domain.topics import SHARED, Topics, lane_of
 from relay.engine.parked_copy import parked_key
-from relay.incidents.stuck import named
+from relay.incidents.stuck import names_of, original_of
 from relay.log.partitioner import partition_of
 from relay.log.port import Coordinate, LogReader, TopicPartition, read_each
 from relay.state.port import State
@@ -243,7 +243,7 @@ class WaitContext:
             if head is not None
         }
         wanted = [(head.at, parked_key(_STAGE, RowKey(owner, head.row))) for owner, _, head in heads.values()]
-        names = await read_each(self._log, wanted, named)
+        names = map(names_of, await read_each(self._log, wanted, original_of))
         return {
             delivery: LineHead(key, head.row, *name)
             for (delivery, (_, key, head)), name in zip(heads.items(), names, strict=True)

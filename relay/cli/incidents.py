@@ -11,7 +11,7 @@ from relay.cli.entries import text_in
 from relay.cli.options import confirm, cursor_option, limit_option
 from relay.cli.table import print_json, print_more, print_table, shortened
 from relay.client import ApiError, AsyncRelay
-from relay.client.mending import Fix, Tested, apply_fix, close_if_over, replay_letters, test_receiver
+from relay.client.mending import Fix, Tested, apply_fix, close_if_over, replay_letters, test_endpoint
 from relay.domain.errors import RelayError
 from relay.domain.replay_job import OVER
 from relay.schema.incidents import IncidentDetail, IncidentPage, IncidentView
@@ -108,7 +108,7 @@ def fix(
     replays: bool,
     yes: bool,
 ) -> None:
-    """Mend INCIDENT: carry out its fix, test the receiver, and replay what failed.
+    """Mend INCIDENT: carry out its fix, test the receiver or callback, and replay what failed.
 
     \b
     relay incidents fix ci --set-secret - < secret.txt
@@ -137,7 +137,7 @@ async def _mend(client: AsyncRelay, one: IncidentDetail, wanted: Fix, *, tests: 
 
 async def _tested(client: AsyncRelay, one: IncidentDetail) -> Tested | None:
     try:
-        tested = await test_receiver(client, one)
+        tested = await test_endpoint(client, one)
     except ApiError as error:
         _say(f"test: not possible: {error.detail}")
         return None

@@ -1,7 +1,8 @@
 """`relay messages` and `relay attempts`: messages with the status of each delivery, and each HTTP exchange."""
 
+import asyncio
 import base64
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Mapping, Sequence
 from typing import Final
 
 import click
@@ -12,11 +13,12 @@ from relay.cli.options import FILE_OR_STDIN, api_option, config_option, cursor_o
 from relay.cli.send import pairs_of, payload_in
 from relay.cli.status import print_state
 from relay.cli.table import print_json, print_more, print_table, shortened
-from relay.client import AsyncRelay
+from relay.client import ApiError, AsyncRelay
 from relay.domain.errors import UserError
 from relay.domain.progress import ON_RECORD
 from relay.domain.reasons import REASONS
 from relay.domain.state import STORED
+from relay.pages.compare import DiffPart, of_attempts, of_messages
 from relay.schema.attempts import AttemptItem, AttemptPage
 from relay.schema.messages import DeliveryItem, MessageItem
 
@@ -25,6 +27,7 @@ BEHIND_S: Final = 10.0
 _COLUMNS: Final = ("RECEIVED", "SOURCE", "MESSAGE", "TYPE", "STATE", "SIZE", "DELIVERIES")
 _OF_MESSAGE: Final = ("STARTED", "KIND", "RECEIVER", "ATTEMPT", "RESULT", "MS", "OUTCOME", "NEXT", "DETAIL")
 _AT_RECEIVER: Final = ("STARTED", "KIND", "SOURCE", "MESSAGE", "ATTEMPT", "RESULT", "MS", "OUTCOME", "NEXT", "DETAIL")
+_COLOURS: Final[Mapping[str, str]] = {"good": "green", "bad": "red", "soft": "cyan"}
 _USAGE: Final = (
     "give a SOURCE and a MESSAGE_ID, with --receiver or without; or --receiver alone, with --failed or without"
 )
@@ -145,6 +148,52 @@ def resend(
     print_state(view, call.output)
 
 
+@messages.command()
+@click.argument("source")
+@click.argument("message_id")
+@click.argument("other_id")
+@api_command
+def diff(call: ApiOptions, source: str, message_id: str, other_id: str) -> None:
+    """Show the lines in which OTHER_ID, a message of SOURCE, differs from MESSAGE_ID: type, receivers and payload.
+
+    Exit code 1 if there is a difference. `relay attempts ... --diff` compares attempts.
+    """
+
+    async def body(client: AsyncRelay, id: str) -> bytes | None:
+        try:
+            return (await client.messages.payload(source, id)).body
+        except ApiError as error:
+            if error.kind == "payload-gone":
+                return None
+            raise
+
+    async def work(client: AsyncRelay) -> list[DiffPart]:
+        ids = (message_id, other_id)
+        before, after, *payloads = await asyncio.gather(
+            *(client.messages.get(source, id) for id in ids), *(body(client, id) for id in ids)
+        )
+        return of_messages(before, after, (payloads[0], payloads[1]))
+
+    _print_diff(call, call.run(work))
+
+
+def _print_diff(call: ApiOptions, parts: Sequence[DiffPart]) -> None:
+    """The parts that differ; the exit code is that of `diff`."""
+    if call.is_json:
+        lines = {
+            part.title.lower(): None if part.lines is None else [each.text for each in part.lines] for part in parts
+        }
+        print_json(lines)
+    else:
+        for part in parts:
+            says = "too large to be compared" if part.lines is None else "" if part.lines else "no difference"
+            click.secho(f"{part.title}{says and ': '}{says}", bold=True)
+            for line in part.lines or ():
+                click.secho(line.text, fg=_COLOURS.get(line.tone))
+    if any(part.lines != [] for part in parts):
+        click.get_current_context().exit(1)
+
+
 def _text(original: bytes, given: bytes | None) -> str:
     """The text to edit: the given payload, or that of the original. Raises UserError if it is no text."""
     try:
@@ -188,6 +237,7 @@ def _delivery(each: DeliveryItem) -> str:
 @click.argument("message_id", required=False)
 @click.option("--receiver", help="To this receiver; alone: for all its messages.")
 @click.option("--failed", is_flag=True, help="With --receiver alone: only failures.")
+@click.option("--diff", "compared", nargs=2, type=int, metavar="N M", help="Compare attempts N and M of the message.")
 @limit_option
 @cursor_option
 @api_command
@@ -197,6 +247,7 @@ def attempts(
     message_id: str | None,
     receiver: str | None,
     failed: bool,
+    compared: tuple[int, int] | None,
     limit: int,
     cursor: str | None,
 ) -> None:
@@ -206,7 +257,7 @@ def attempts(
     """
     of_message = source_id is not None and message_id is not None
     at_receiver = source_id is None and receiver is not None
-    if not (at_receiver or (of_message and not failed)):
+    if not (at_receiver or (of_message and not failed)) or (compared and not of_message):
         raise UserError(_USAGE)
 
     async def page(client: AsyncRelay, limit: int, cursor: str | None) -> AttemptPage:
@@ -220,11 +271,25 @@ def attempts(
         return newest(lambda limit, cursor: page(client, limit, cursor), limit, cursor)
 
     found = call.run(work)
+    if compared:
+        before, after = (_numbered(found["items"], number) for number in compared)
+        _print_diff(call, of_attempts(before, after))
+        return
     if call.is_json:
         print_json(found["items"])
         return
     print_table(_OF_MESSAGE if of_message else _AT_RECEIVER, [_attempt(each, of_message) for each in found["items"]])
     print_more(found["cursor"])
+
+
+def _numbered(items: Sequence[AttemptItem], number: int) -> AttemptItem:
+    """The newest POST with this number. Raises UserError unless it is at one receiver."""
+    found = [each for each in items if each["kind"] == "post" and each["attempt"] == number]
+    if not found:
+        raise UserError(f"there is no attempt {number} among the newest {len(items)}: --limit shows more")
+    if len({each["receiver"] for each in found}) > 1:
+        raise UserError(f"several receivers have an attempt {number}: give one with --receiver")
+    return found[0]
 
 
 def _attempt(each: AttemptItem, of_message: bool) -> tuple[str, ...]:

@@ -91,7 +91,7 @@ def _print(known: ReceiverHealthView) -> None:
         ("declared by", known["declared_by"]),
         ("owner", known["owner"]),
         ("labels", labels),
-        ("condition", known["condition"]),
+        ("condition", _condition(known["condition"])),
         ("health", health_text(known["health"])),
         ("verification", _verified(known["verification"]) if known["verification"] else None),
         ("etag", known["etag"]),
@@ -108,14 +108,20 @@ def list_registered(call: ApiOptions, owner: str | None, labels: tuple[str, ...]
 def _item(item: ReceiverItem) -> tuple[str, ...]:
     labels = ",".join(f"{name}={value}" for name, value in item["labels"].items())
     cells = (item["declared_by"], item["owner"], labels, item["lane"], item["post_endpoint"])
-    return (item["name"], item["condition"], health_text(item["health"]), *(each or "-" for each in cells))
+    return (item["name"], _condition(item["condition"]), health_text(item["health"]), *(each or "-" for each in cells))
+
+
+def _condition(condition: str) -> str:
+    """That it is sent everything is no news, and `up` beside a bad health would mislead."""
+    return "-" if condition == "up" else condition
 
 
 def health_text(health: HealthView) -> str:
-    """`failing 40.0% (503)`: the state, with the share of attempts that succeeded, and the last error."""
-    rate, error = health["success_rate"], health["last_error"]
+    """`failing 40.0% (503), oldest waits 310 s`: state, share of attempts that succeeded, last error, and how long the
+    oldest message has waited."""
+    rate, error, oldest_s = health["success_rate"], health["last_error"], health["oldest_waiting_s"]
     parts = (health["state"], None if rate is None else f"{rate:.1%}", None if error is None else f"({error})")
-    return " ".join(filter(None, parts))
+    return " ".join(filter(None, parts)) + ("" if oldest_s is None else f", oldest waits {oldest_s:.0f} s")
 
 
 def _changed(known: ReceiverView) -> str:
@@ -154,11 +160,15 @@ delete = deleting(
 
 @click.command()
 @click.argument("name")
+@_callback_option
 @api_command
-def test(call: ApiOptions, name: str) -> None:
+def test(call: ApiOptions, name: str, callback: bool) -> None:
     """Send NAME one signed relay.ping, even if it is paused, and show request and response. Exit code 1 unless it
     responds with a 2xx."""
-    known = call.run(lambda client: client.receivers.test(name), timeout_s=TEST_TIMEOUT_S)
+    if callback:
+        known = call.run(lambda client: client.sources.test(name), timeout_s=TEST_TIMEOUT_S)
+    else:
+        known = call.run(lambda client: client.receivers.test(name), timeout_s=TEST_TIMEOUT_S)
     call.show(known, print_exchange)
     response = known["response"]
     if response is None or not 200 <= response["status"] < 300:

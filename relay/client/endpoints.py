@@ -192,6 +192,10 @@ class Sources(Resource[M]):
 
     attempts = every(attempts_page, AttemptItem)
 
+    @route("POST", _SOURCE + "/callback/test")
+    def test(self, source: str) -> TrialView:
+        """Send the callback one signed ping; returns the request and the response."""
+
     @route("POST", _SOURCE + "/callback/pause", safe=True)
     def pause(self, source: str, reason: str = "") -> EndpointView:
         """Send the callback nothing until it is resumed; results wait."""

@@ -11,8 +11,8 @@ from relay.schema.incidents import IncidentDetail
 from relay.schema.replays import JobView
 from relay.schema.trials import TrialView
 
-TESTED: Final = frozenset({"secret", "url", "resume"})
-"""Kinds of actions after which a ping shows whether the receiver accepts requests again."""
+TESTED: Final = frozenset({"secret", "url", "resume", "callback"})
+"""Kinds of actions after which a ping shows whether the receiver, or the callback, accepts requests again."""
 
 
 class Fix(NamedTuple):
@@ -77,11 +77,13 @@ async def _change_callback(api: RelayApi[Asyncio], source: str, fix: Fix) -> lis
     return [f"changed the callback's {field}" for field in patch]
 
 
-async def test_receiver(api: RelayApi[Asyncio], incident: IncidentDetail) -> Tested | None:
-    """Sends the receiver a signed ping. None if a ping proves nothing about the incident. Raises ApiError."""
-    if incident["party"]["type"] != "receiver" or incident["action"]["kind"] not in TESTED:
+async def test_endpoint(api: RelayApi[Asyncio], incident: IncidentDetail) -> Tested | None:
+    """Sends the receiver, or the callback, a signed ping. None if a ping proves nothing about the incident. Raises
+    ApiError."""
+    party, name = incident["party"]["type"], incident["party"]["name"]
+    if party == "relay" or incident["action"]["kind"] not in TESTED:
         return None
-    return judged(await api.receivers.test(incident["party"]["name"]))
+    return judged(await (api.sources if party == "source" else api.receivers).test(name))
 
 
 def judged(trial: TrialView) -> Tested:

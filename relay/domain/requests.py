@@ -8,6 +8,7 @@ from functools import lru_cache
 from typing import Final, Literal
 from urllib.parse import quote
 
+import msgspec
 from msgspec import structs
 
 from relay.domain.batch import CONTENT_TYPES
@@ -165,9 +166,9 @@ def own_request(form: RequestForm, endpoint: Endpoint, variables: Variables) -> 
     return fill_request(form, variables, url=endpoint.url, origins=(endpoint.url, *endpoint.allow_origins))
 
 
-def trial_body(receiver: str) -> bytes:
-    """The body of a test ping, sent on an operator's request."""
-    return b'{"type":"relay.ping","test":true,"receiver":"%b"}' % receiver.encode()
+def trial_body(of: Literal["receiver", "source"], name: str) -> bytes:
+    """The body of a test ping, sent on an operator's request. `name`: of the receiver, or the callback's source."""
+    return msgspec.json.encode({"type": PING_TYPE, "test": True, of: name})
 
 
 def ping_request(endpoint: Endpoint, ping_id: str, *, now: float, user_agent: str, body: bytes = PING_BODY) -> Request:

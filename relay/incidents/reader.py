@@ -3,7 +3,7 @@
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Final, NamedTuple
 
 from relay.clock import Clock
@@ -16,7 +16,7 @@ from relay.domain.incident_kinds import PATIENCE_S
 from relay.domain.receiver import Endpoint
 from relay.domain.topics import Topics
 from relay.incidents.observations import EndpointSeen, LetterGroup, Rows, failure_of, groups_of, observations
-from relay.incidents.stuck import stuck_lines
+from relay.incidents.stuck import ParkedLines, parked_lines, stuck_lines
 from relay.log.port import Coordinate, Log, Record, read_each
 from relay.state.lanes import LaneNow
 from relay.state.port import Counts, EndpointHealth, FailedEntry, State
@@ -38,6 +38,10 @@ MOST_REFUSED: Final = 100
 _AT_ONCE: Final = 500
 """Endpoints in one call: some milliseconds of the server."""
 _RECEIVERS_AT_ONCE: Final = 200
+MOST_WAITING: Final = 1_000
+"""Endpoints whose oldest message is published, those with the oldest."""
+LONG_S: Final = 5.0
+"""Messages that wait for less are not looked at: most are sent at once."""
 OLD_S: Final = 3_600.0
 """Age of an unread record from which its topic's retention is read."""
 
@@ -52,6 +56,16 @@ class FailedEntries:
     entries: Sequence[FailedEntry]
     truncated: frozenset[str]
     more: bool
+
+
+@dataclass(frozen=True, slots=True)
+class RowsLook:
+    """The result of a look. `endpoints`: those that may not be well. `waiting`: endpoint's owner -> since when its
+    oldest message or result waits, in Unix seconds, of those that were read."""
+
+    causes: IncidentLook
+    endpoints: Sequence[EndpointSeen] = ()
+    waiting: Mapping[str, float] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,21 +100,23 @@ class IncidentReader:
             truncated |= {name for name, entries in zip(batch, each, strict=True) if len(entries) == limit}
         return FailedEntries(found, frozenset(truncated), len(names) > len(some))
 
-    async def look(self, lanes: Sequence[LaneNow], failed: FailedEntries) -> IncidentLook:
+    async def look(self, lanes: Sequence[LaneNow], failed: FailedEntries) -> RowsLook:
         """Raises the errors of log and state."""
         now = self.clock.time()
         groups = groups_of(failed.entries, now, more=failed.truncated)
         sources = [group.party.name for group in groups if group.party.type == "source"]
-        letters, endpoints, stuck, retention_s = await asyncio.gather(
+        letters, endpoints, parked, retention_s = await asyncio.gather(
             self._letters(groups),
             self._endpoints(lanes, sources),
-            stuck_lines(self.log, self.state, lanes),
+            parked_lines(self.log, self.state, lanes),
             self._retention(lanes),
         )
+        stuck = await stuck_lines(self.state, lanes, parked.heads)
         refused, warnings = self._refused(), _wrong(self.warnings())
         away = _wrong(self.ready())
         rows = Rows(now, lanes, endpoints, letters, stuck, refused, away, warnings, retention_s)
-        return IncidentLook(now, observations(rows), patience_s=PATIENCE_S)
+        causes = IncidentLook(now, observations(rows), patience_s=PATIENCE_S)
+        return RowsLook(causes, endpoints, _waiting(lanes, parked, now))
 
     # dead letters
 
@@ -201,6 +217,14 @@ def _newest_of(record: Record | None) -> NewestLetter | None:
         return None
     letter = parse_dead_letter(record.headers)
     return NewestLetter(letter.detail, letter.last_status, life_of(record), letter.origin)
+
+
+def _waiting(lanes: Sequence[LaneNow], parked: ParkedLines, now: float) -> dict[str, float]:
+    found = dict[str, float]()
+    for one in (*parked.waiting, *(lane.oldest for lane in lanes if lane.oldest is not None)):
+        if one.since <= now - LONG_S:
+            found[one.owner] = min(one.since, found.get(one.owner, one.since))
+    return dict(sorted(found.items(), key=lambda item: item[1])[:MOST_WAITING])
 
 
 def _may_matter(health: EndpointHealth, last: LastAttempt | None, verified: bool) -> bool:

@@ -1,14 +1,17 @@
-"""Messages that hold up others of their line: heads of order keys that fail again and again."""
+"""Messages that hold up others of their line: heads of order keys that fail again and again. And how long the oldest
+parked message of an endpoint has waited."""
 
 import asyncio
 from collections.abc import Sequence
 from typing import Final, NamedTuple
 
+from msgspec import structs
+
 from relay.domain.errors import InvalidRecord, LogUnavailable
 from relay.domain.hop import decode_hop
 from relay.engine.parked_copy import parked_key, unwrap
 from relay.log.port import LogReader, Record, read_each
-from relay.state.lanes import LaneNow
+from relay.state.lanes import LaneNow, Waiting, waits_of
 from relay.state.port import State
 from relay.state.read_model import LineHead, Watched
 from relay.state.rows import RowKey, Stage
@@ -20,6 +23,8 @@ FAILED: Final = 2
 LONG_S: Final = 60.0
 """... the next attempt is that far off, which makes it stuck after the first failure."""
 _STAGE: Final = "to_receiver"
+_SENT: Final = (_STAGE, "to_sender")
+"""Stages whose parked records wait for an endpoint, and not for its answer."""
 _TO_BE_SENT: Final = frozenset({Stage.ENQUEUED, Stage.SENDING})
 
 
@@ -34,11 +39,19 @@ class StuckLine(NamedTuple):
     detail: str
 
 
-async def stuck_lines(log: LogReader, state: State, lanes: Sequence[LaneNow]) -> list[StuckLine]:
-    """Lines whose head fails again and again; of very many, a part is read. Raises the errors of the two ports."""
+class ParkedLines(NamedTuple):
+    """The first parked messages of order keys. `heads`: those that others of `to_receiver` are parked behind.
+    `waiting`: what each is parked for."""
+
+    heads: Sequence[LineHead] = ()
+    waiting: Sequence[Waiting] = ()
+
+
+async def stuck_lines(state: State, lanes: Sequence[LaneNow], parked: Sequence[LineHead]) -> list[StuckLine]:
+    """Lines whose head fails again and again; of very many, a part is read. Raises the errors of the state."""
     served = [lane for lane in lanes if lane.stage == _STAGE and lane.served and lane.sign is not None]
     found = [head for lane in served if lane.sign is not None for head in lane.sign.heads if head.owner][:MOST_LINES]
-    found += await _parked_heads(log, state, served)
+    found += parked
     rows = [RowKey(head.owner, head.row) for head in found]
     seen = await state.watch(rows) if rows else []
     reasons = ((head, why_stuck(one)) for head, one in zip(found, seen, strict=True))
@@ -62,31 +75,50 @@ def why_stuck(head: Watched) -> str | None:
     return f"attempt {over} did not succeed{said}"
 
 
-async def _parked_heads(log: LogReader, state: State, lanes: Sequence[LaneNow]) -> list[LineHead]:
-    asked = [(lane.key, list(lane.sign.parked)) for lane in lanes if lane.sign is not None and lane.sign.parked][
-        :MOST_LINES
-    ]
-    each = await asyncio.gather(*(state.parked_heads(key, lines) for key, lines in asked))
-    found = [
-        (line, head)
-        for (_, lines), heads in zip(asked, each, strict=True)
-        for line, head in zip(lines, heads, strict=True)
-        if head is not None and head.behind > 0
+async def parked_lines(log: LogReader, state: State, lanes: Sequence[LaneNow]) -> ParkedLines:
+    """Of very many lines, those with the most behind them are read. Raises the errors of the two ports."""
+    wanted = [
+        (lane, list(lane.sign.parked))
+        for lane in lanes
+        if lane.stage in _SENT and lane.served and lane.sign is not None and lane.sign.parked
     ][:MOST_LINES]
-    wanted = [(head.at, parked_key(_STAGE, RowKey(line.owner, head.row))) for line, head in found]
-    names = await read_each(log, wanted, named)
-    return [
-        LineHead(line.queue, head.row, *name)._replace(owner=line.owner, behind=head.behind)
-        for (line, head), name in zip(found, names, strict=True)
+    each = await asyncio.gather(*(state.parked_heads(lane.key, lines) for lane, lines in wanted))
+    found = [
+        (lane.stage, line, head)
+        for (lane, lines), heads in zip(wanted, each, strict=True)
+        for line, head in zip(lines, heads, strict=True)
+        if head is not None
     ]
+    some = sorted(found, key=lambda one: one[2].behind, reverse=True)[:MOST_LINES]
+    places = [(head.at, parked_key(stage, RowKey(line.owner, head.row))) for stage, line, head in some]
+    copies = await read_each(log, places, original_of)
+    heads = [
+        LineHead(line.queue, head.row, *names_of(original), owner=line.owner, behind=head.behind)
+        for (stage, line, head), original in zip(some, copies, strict=True)
+        if stage == _STAGE and head.behind > 0
+    ]
+    waits = [
+        waits_of(original).get(stage)
+        for (stage, _, _), original in zip(some, copies, strict=True)
+        if original is not None
+    ]
+    return ParkedLines(heads, [one for one in waits if one is not None])
 
 
-def named(copy: Record | None) -> tuple[str, str]:
-    """Source and message of a parked copy; empty if it has just gone."""
+def original_of(copy: Record | None) -> Record | None:
+    """The record of a parked copy, without its value; None if it has just gone."""
     try:
-        if copy is not None:
-            delivery = decode_hop(unwrap(copy).record.headers).delivery
-            return delivery.source_id, delivery.message_id
+        return None if copy is None else structs.replace(unwrap(copy).record, value=None)
     except (InvalidRecord, LogUnavailable):  # LogUnavailable: a newer release's
+        return None
+
+
+def names_of(original: Record | None) -> tuple[str, str]:
+    """Source and message of a parked record; empty if it has just gone."""
+    try:
+        if original is not None:
+            delivery = decode_hop(original.headers).delivery
+            return delivery.source_id, delivery.message_id
+    except InvalidRecord:
         pass
     return "", ""

@@ -60,9 +60,11 @@ class IncidentWatch:
 
     async def _look(self) -> IncidentLook:
         try:
-            return await self._reader.look(await self._lanes(), await self._reader.failed())
+            found = await self._reader.look(await self._lanes(), await self._reader.failed())
         except LogUnavailable:
             return self._reader.away()
+        await self._state.keep_waiting(found.waiting)
+        return found.causes
 
     def idle(self) -> None:
         """Another process looks; or the state is away, which the process that looked last still reports."""

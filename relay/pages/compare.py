@@ -1,13 +1,13 @@
-"""Differences of two messages, or of two attempts, line by line. Pure."""
+"""Differences of two messages, or of two attempts, line by line: for pages and the command line. Pure."""
 
 import difflib
 from collections.abc import Mapping, Sequence
 from typing import Final, NamedTuple
 
 from relay.pages.payload_view import body_text, readable, shown
-from relay.pages.render import visible
 from relay.schema.attempts import AttemptItem
 from relay.schema.messages import MessageView
+from relay.telemetry.redaction import escape_control
 
 MOST_LINES: Final = 2_000
 """Lines of a text that is compared: the time grows with their square in the worst case."""
@@ -45,7 +45,7 @@ def of_messages(before: MessageView, after: MessageView, payloads: tuple[bytes |
 
 def _facts(view: MessageView) -> str:
     receivers = ", ".join(each.receiver for each in view.deliveries)
-    return "\n".join((f"type: {visible(view.type or '')}", f"receivers: {receivers}"))
+    return "\n".join((f"type: {escape_control(view.type or '')}", f"receivers: {receivers}"))
 
 
 def of_attempts(before: AttemptItem, after: AttemptItem) -> list[DiffPart]:
@@ -69,4 +69,4 @@ def _response(attempt: AttemptItem) -> str:
 
 
 def _lines(headers: Mapping[str, str]) -> list[str]:
-    return [visible(f"{name}: {value}") for name, value in sorted(headers.items())]
+    return [escape_control(f"{name}: {value}") for name, value in sorted(headers.items())]

@@ -8,7 +8,7 @@ from aiohttp import web
 
 from relay.client import ApiError
 from relay.client.http import path
-from relay.client.mending import Fix, Tested, apply_fix, replay_letters, test_receiver
+from relay.client.mending import Fix, Tested, apply_fix, replay_letters, test_endpoint
 from relay.domain.incident import State
 from relay.domain.replay_job import OVER
 from relay.pages.page import Nav, Page, PageRoutes
@@ -65,7 +65,7 @@ class IncidentsPage(Page):
         if isinstance(fixed, ApiError):
             return await self._page(visit, incident, form=form, problem=fixed)
         if not form.get("anyway"):
-            tested = await visit.result(test_receiver(visit.api, incident))
+            tested = await visit.result(test_endpoint(visit.api, incident))
             if isinstance(tested, Tested) and not tested.passed:
                 return await self._page(visit, incident, form=form, tested=tested, fixed=fixed)
         job = await visit.result(replay_letters(visit.api, incident))

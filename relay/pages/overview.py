@@ -14,14 +14,14 @@ from relay.pages.page import Nav, Page, PageRoutes
 from relay.pages.round_trip import moment
 from relay.pages.start import SAMPLE, start_of
 from relay.pages.visit import Loaded, Visit, see
-from relay.schema.overview import AttentionView
+from relay.schema.overview import AttentionView, NotWellView
 from relay.schema.statistics import CountsView
 
 _SPAN: Final = "1h"
 _MINUTE_S: Final = 60
 _NARROWER: Final = "/ui/messages"
 """Where who may not see everything begins."""
-PARTS: Final[tuple[str, ...]] = ("flow", "attention", "failures")
+PARTS: Final[tuple[str, ...]] = ("flow", "attention", "health", "failures")
 STEPS: Final = ("sample", "receiver", "answer")
 """The first steps."""
 STAGES: Final[Mapping[str, tuple[str, str]]] = {
@@ -69,7 +69,7 @@ class Overview(Page):
 
 
 def _words() -> dict[str, Any]:
-    pages = {"page_of": page_of, "failed_page": failed_page}
+    pages = {"page_of": page_of, "failed_page": failed_page, "endpoint_page": endpoint_page}
     return {"stages": STAGES, "kinds": WORDS, "steps": STEPS, "probe": PROBE, "sample": SAMPLE, **pages}
 
 
@@ -85,6 +85,10 @@ def page_of(item: AttentionView) -> str | None:
     if subject.endswith("/callback"):
         return path("/ui/sources/{}", subject.removesuffix("/callback"))
     return f"/ui/receivers/{quote(subject, safe='')}"
+
+
+def endpoint_page(one: NotWellView) -> str:
+    return path("/ui/receivers/{}" if one["type"] == "receiver" else "/ui/sources/{}", one["name"])
 
 
 def failed_page(receiver: str, reason: str | None) -> str:

@@ -153,7 +153,10 @@ class ReceiverDetailPage(Page):
     async def test(self, visit: Visit) -> web.StreamResponse:
         """Send a ping, and show its response on a page of its own."""
         name = visit.part("name")
-        return visit.show("receiver_test.html", name=name, tried=await visit.api.receivers.test(name))
+        tried = await visit.api.receivers.test(name)
+        return visit.show(
+            "receiver_test.html", name=name, tried=tried, parties="Receivers", all="/ui/receivers", own=_page(name)
+        )
 
     async def pause(self, visit: Visit) -> web.StreamResponse:
         name, why = visit.part("name"), (await visit.form()).get("reason", "").strip()

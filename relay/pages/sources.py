@@ -14,6 +14,7 @@ from relay.pages.receiver_form import CHANGED, Field, credentials_of, given_anew
 from relay.pages.visit import Visit, problem
 from relay.schema.sources import SourceView
 
+HERE: Final = "/ui/sources"
 _PAGE: Final = 50
 _SHOWN: Final = 20
 """Attempts and dead letters on the page of a source."""
@@ -40,7 +41,7 @@ SECRETS: Final = (
 class SourcesPage(Page):
     """`/ui/sources`, and `/ui/sources/{id}`."""
 
-    nav = Nav("Sources", "/ui/sources")
+    nav = Nav("Sources", HERE)
 
     def add_routes(self, routes: PageRoutes) -> None:
         routes.get("/sources", self.list)
@@ -48,6 +49,7 @@ class SourcesPage(Page):
         routes.get("/sources/{source_id}/attempts", self.attempts)
         routes.get("/sources/{source_id}/edit", self.edit)
         routes.post("/sources/{source_id}/edit", self.change)
+        routes.post("/sources/{source_id}/test", self.test)
         routes.post("/sources/{source_id}/pause", self.pause)
         routes.post("/sources/{source_id}/rotate", self.rotate)
         routes.post("/sources/{source_id}/replay", self.replay)
@@ -87,6 +89,14 @@ class SourcesPage(Page):
         found = await visit.load_list(page)
         template = "source_attempts_part.html" if visit.is_partial else "source_attempts.html"
         return visit.show(template, source_id=source_id, attempts=found, failed=failed)
+
+    async def test(self, visit: Visit) -> web.StreamResponse:
+        """Send its callback a ping, and show the response on a page of its own."""
+        source_id = visit.part("source_id")
+        tried = await visit.api.sources.test(source_id)
+        return visit.show(
+            "receiver_test.html", name=source_id, tried=tried, parties="Sources", all=HERE, own=_page(source_id)
+        )
 
     async def pause(self, visit: Visit) -> web.StreamResponse:
         source_id, why = visit.part("source_id"), (await visit.form()).get("reason", "").strip()

@@ -4,6 +4,7 @@ from typing import Literal, TypedDict
 
 from relay.domain.progress import StageName
 from relay.schema.messages import MessageRef
+from relay.schema.statistics import HealthView
 
 AlertKind = Literal[
     "part_away",
@@ -94,6 +95,14 @@ class AttentionView(TypedDict):
     page: str
 
 
+class NotWellView(TypedDict):
+    """An endpoint that is not well: of a receiver, or a source's callback."""
+
+    type: Literal["receiver", "source"]
+    name: str
+    health: HealthView
+
+
 class HistoryNowView(TypedDict):
     """`behind_s`: how far the history is behind the log; null: not known."""
 
@@ -101,7 +110,8 @@ class HistoryNowView(TypedDict):
 
 
 class OverviewView(TypedDict):
-    """As of `at`. `rates`: null at the first look. `attention`: the most urgent first. `history`: null without."""
+    """As of `at`. `rates`: null at the first look. `attention`: the most urgent first. `not_well`: at most 20
+    endpoints that are not well, the worst first; of very many a part is looked at. `history`: null without."""
 
     at: str | None
     stages: list[StageView]
@@ -109,6 +119,7 @@ class OverviewView(TypedDict):
     rates: RatesView | None
     failures: FailuresView
     attention: list[AttentionView]
+    not_well: list[NotWellView]
     history: HistoryNowView | None
 
 

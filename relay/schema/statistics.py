@@ -45,12 +45,14 @@ class LastResponseDetail(ResponseView):
 class HealthView(TypedDict):
     """How the newest attempts went. `success_rate`: share of the `attempts` that succeeded: those of as many of the
     newest hours as have 20; null without any. `last_error`: the status, or the kind of failure, of the last attempt if
-    it has failed."""
+    it has failed. `oldest_waiting_s`: how long the oldest message, or result, that is not finished has waited for it,
+    some seconds late; null if none waits for long, or it is not known."""
 
     state: Health
     success_rate: float | None
     attempts: int
     last_error: str | None
+    oldest_waiting_s: float | None
 
 
 class StatsView(CountedView):

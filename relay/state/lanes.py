@@ -2,13 +2,15 @@
 it."""
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Final
+from dataclasses import dataclass, replace
+from typing import Final, NamedTuple
 
 from relay.domain.coordinate import Coordinate
+from relay.domain.errors import InvalidRecord
+from relay.domain.hop import decode_hop
 from relay.domain.progress import StageName
 from relay.domain.topics import SHARED, Topics
-from relay.log.port import Backlog, LogReader, TopicPartition, read_each
+from relay.log.port import Backlog, LogReader, Record, TopicPartition, read_each
 from relay.state.read_model import UNSERVED_S, Served
 
 OLDEST_LOOKED_AT: Final = 200
@@ -24,11 +26,18 @@ STAGES: Final[Mapping[str, StageName]] = {
 """Role -> stage whose topics it reads, in the order of processing."""
 
 
+class Waiting(NamedTuple):
+    """The endpoint that a record waits for (`r:<receiver>` or `s:<source_id>`), and since when, in Unix seconds."""
+
+    owner: str
+    since: float
+
+
 @dataclass(frozen=True, slots=True)
 class LaneNow:
     """A partition that a group reads. `seen_s`: seconds since the last heartbeat of its worker; None if there was none
-    for a week. `oldest_s`: age of the first unread record; None if there is none, or it was not read. `sign`: the
-    content of the last heartbeat."""
+    for a week. `oldest_s`: age of the first unread record, `oldest`: the endpoint that it waits for; None if there is
+    none, or it was not read. `sign`: the content of the last heartbeat."""
 
     backlog: Backlog
     role: str
@@ -36,6 +45,7 @@ class LaneNow:
     seen_s: float | None
     oldest_s: float | None = None
     sign: Served | None = None
+    oldest: Waiting | None = None
 
     @property
     def stage(self) -> StageName:
@@ -94,10 +104,36 @@ def to_be_read(lanes: Iterable[LaneNow]) -> list[LaneNow]:
     return sorted(behind, key=lambda lane: lane.lag, reverse=True)[:OLDEST_LOOKED_AT]
 
 
-async def oldest(log: LogReader, lanes: Sequence[LaneNow], now: float) -> dict[TopicPartition, float]:
-    """Age in seconds of each lane's first unread record. Raises LogUnavailable."""
-    wanted = [(Coordinate(*lane.key, lane.backlog.committed or lane.backlog.first), None) for lane in lanes]
-    appended = await read_each(log, wanted, lambda record: None if record is None else record.timestamp_ms)
-    return {
-        lane.key: max(now - at_ms / 1000, 0.0) for lane, at_ms in zip(lanes, appended, strict=True) if at_ms is not None
-    }
+async def with_oldest(log: LogReader, lanes: Sequence[LaneNow], now: float) -> list[LaneNow]:
+    """The lanes, with the first unread record of those with the largest lag. `now`: Unix seconds. Raises
+    LogUnavailable."""
+    read = to_be_read(lanes)
+    wanted = [(Coordinate(*lane.key, lane.backlog.committed or lane.backlog.first), None) for lane in read]
+    found = dict(zip([lane.key for lane in read], await read_each(log, wanted, _first), strict=True))
+    return [lane if (first := found.get(lane.key)) is None else _with_first(lane, first, now) for lane in lanes]
+
+
+class _First(NamedTuple):
+    at: float
+    waits: Mapping[StageName, Waiting]
+
+
+def _first(record: Record | None) -> _First | None:
+    return None if record is None else _First(record.timestamp_ms / 1000, waits_of(record))
+
+
+def _with_first(lane: LaneNow, first: _First, now: float) -> LaneNow:
+    return replace(lane, oldest_s=max(now - first.at, 0.0), oldest=first.waits.get(lane.stage))
+
+
+def waits_of(record: Record) -> Mapping[StageName, Waiting]:
+    """What a record of a delivery waits for in these stages, since it was appended or is due; empty for others."""
+    try:
+        hop = decode_hop(record.headers)
+    except InvalidRecord:
+        return {}
+    since = record.timestamp_ms / 1000
+    if hop.timing is not None and hop.generation == 0:
+        since = max(since, hop.timing.deliver_at) + hop.timing.window
+    receiver, source_id, _ = hop.delivery
+    return {"to_receiver": Waiting(f"r:{receiver}", since), "to_sender": Waiting(f"s:{source_id}", since)}

@@ -431,6 +431,15 @@ class State(Protocol):
         occurrence."""
         ...
 
+    async def keep_waiting(self, since: Mapping[str, float]) -> None:
+        """Store since when the oldest message of each owner waits, in Unix seconds, in place of what was stored. Kept
+        for a minute. Only one process calls it."""
+        ...
+
+    async def waiting(self) -> dict[str, float]:
+        """As the last `keep_waiting` of the last minute; empty without one."""
+        ...
+
     # read-only queries
     async def watch(self, rows: Sequence[RowKey]) -> list[Watched]:
         """As `peek`, with more details."""

@@ -12,6 +12,7 @@ EVENTS: Final[dict[str, str]] = {
     "endpoint_back": "It answers again; waiting messages follow.",
     "endpoint_disabled": "It was down for `offline.disable_after`, and is paused until an operator resumes it.",
     "endpoint_gone": "It returned 410, and is paused until an operator resumes it.",
+    "callback_tested": "A test request was sent to the callback of a source.",
     "receiver_tested": "A test request was sent to a receiver.",
     "receiver_verification": "A receiver's URL was verified; `said` is the result.",
     "verification_waits": "A verification cannot be made or stored yet; it is retried.",

@@ -7,7 +7,7 @@ would notice these.
 from collections import Counter, defaultdict
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
 from relay.checks.topics import log_findings
@@ -20,7 +20,7 @@ from relay.history.lag import Behind
 from relay.history.port import HistoryReader
 from relay.log.checks import RISK, backlog_findings
 from relay.log.port import Backlog, Log, TopicPartition
-from relay.state.lanes import LaneNow, lanes_of, oldest, to_be_read
+from relay.state.lanes import LaneNow, lanes_of, with_oldest
 from relay.state.port import State
 from relay.telemetry.logging import get_logger
 from relay.telemetry.metrics import Metrics
@@ -101,8 +101,7 @@ class LagWatch:
         backlogs = await self.log.backlogs(self.topics.groups(self.lanes()))
         signs = await self.state.signs([backlog.partition for backlog in backlogs])
         lanes = lanes_of(self.topics, backlogs, signs)
-        ages = await oldest(self.log, to_be_read(lanes), self.clock.time())
-        return [replace(lane, oldest_s=ages.get(lane.key)) for lane in lanes]
+        return await with_oldest(self.log, lanes, self.clock.time())
 
     def _show(self, lanes: Sequence[LaneNow]) -> None:
         metrics, named = self.metrics, worst(lanes)

@@ -180,11 +180,42 @@ async def test_a_broken_callback_is_one_incident_of_its_source(
         main = visitor.page.get_by_role("main")
         await expect(main).to_contain_text("6 results wait. Six receivers are not to blame.")
         callback.become("answer")  # it was mended elsewhere
-        await clicks.mend("Save, replay 6")
+        await clicks.mend("Save, test, replay 6")
         await clicks.all_back()
         for name in names:
             await dev.until_status("billing", f"to-{name}", "response_delivered_to_sender")
         assert len(receiver.received) == len(names)
+
+
+async def test_a_callback_that_still_refuses_gets_nothing_again(dev: DevRelay, visiting: Visiting) -> None:
+    async with sink() as receiver, sink() as callback, visiting(dev.url) as visitor:
+        callback.become("reject")
+        await dev.receiver("ci", receiver.url)
+        await dev.source("billing", callback={"url": callback.url})
+        await dev.send("billing", "m-1", to="ci")
+        await until_failed(dev, "ci")
+        clicks = Clicks(visitor)
+        await clicks.begin("Change the callback")
+        await clicks.mend("Save, test, replay 1")
+        alert = visitor.page.get_by_role("alert")
+        await expect(alert).to_contain_text("The test got 422, so nothing was replayed.")
+        await visitor.assert_accessible()
+        assert not (await dev.call("GET", "/v1/replays"))["items"]
+        callback.become("answer")
+        await clicks.mend("Replay anyway")
+        await clicks.all_back()
+        await dev.until_status("billing", "m-1", "response_delivered_to_sender")
+
+
+async def test_a_callback_is_tested_on_the_page_of_its_source(dev: DevRelay, visiting: Visiting) -> None:
+    async with sink() as callback, visiting(dev.url) as visitor:
+        await dev.source("a/b", callback={"url": callback.url})
+        await visitor.open("/ui/sources/a%2Fb")
+        await visitor.page.get_by_role("button", name="Send a test").click()
+        await expect(visitor.page.get_by_role("heading", level=1)).to_contain_text("Test of a/b 200")
+        await visitor.assert_accessible()
+        await visitor.page.get_by_role("link", name="a/b", exact=True).click()
+        await expect(visitor.page.get_by_role("heading", level=1)).to_contain_text("a/b")
 
 
 @SIZES

@@ -59,6 +59,15 @@ class IncidentsContract:
         await rig.state.keep_incidents(many)
         assert len((await rig.state.incidents()).incidents) == MOST
 
+    async def test_what_waits_is_replaced_and_forgotten_after_a_minute(self, rig: Rig) -> None:
+        assert await rig.state.waiting() == {}
+        await rig.state.keep_waiting({"r:ci": NOW, "s:a/b\u0000é": NOW + 0.125})
+        assert await rig.state.waiting() == {"r:ci": NOW, "s:a/b\u0000é": NOW + 0.125}
+        await rig.state.keep_waiting({f"r:ci-{number}": NOW for number in range(1_000)})
+        assert len(await rig.state.waiting()) == 1_000
+        await rig.state.keep_waiting({})
+        assert await rig.state.waiting() == {}
+
     async def test_the_latest_attempts_of_many_are_read_at_once(self, rig: Rig) -> None:
         await rig.state.tally("one", 1, [tally(1), tally(1, owner="r:cd", last=LATER)])
         found = await rig.state.last_attempts(["r:cd", "r:nobody", "r:ci"])

@@ -241,6 +241,8 @@ def calls() -> Iterator[Call]:
     for owner in owners[:100]:
         yield call("mark_incident", owner, "acknowledge", PersonMark(CLOCK.now, SOURCE, CLOCK.now))
     yield call("incidents")
+    yield call("keep_waiting", dict.fromkeys(owners, 1.5))
+    yield call("waiting")
     yield call("keep_incidents", [], owners)
     yield call("index_failed", failed)
     yield call("failed", "ci", limit=20)

@@ -114,6 +114,7 @@ class Memory:
         self._charged: dict[tuple[str, int], tuple[int, float]] = {}
         self._incidents: dict[str, Incident] = {}
         self._marks: dict[str, Marks] = {}
+        self._waiting: tuple[dict[str, float], float] = ({}, 0.0)
 
     @property
     def server_now(self) -> float:

@@ -1,6 +1,6 @@
 """What the state's fake keeps of attempts, for people."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from relay.domain.incident import Incident, Marks, PersonMark, Verb
 from relay.domain.statistics import HOURS, sum_of
@@ -66,6 +66,13 @@ class StatisticsKept(Memory):
         name = "acknowledged" if verb == "acknowledge" else "resolved"
         self._marks[id] = known._replace(**{name: mark})
         return mark
+
+    async def keep_waiting(self, since: Mapping[str, float]) -> None:
+        self._waiting = dict(since), self.now + 60.0
+
+    async def waiting(self) -> dict[str, float]:
+        since, until = self._waiting
+        return dict(since) if self.now < until else {}
 
     async def statistics(self, owners: Sequence[str]) -> list[Statistics]:
         return [self._shown(owner) for owner in owners]

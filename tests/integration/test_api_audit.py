@@ -56,6 +56,7 @@ async def test_each_change_is_told_with_who_what_whom_and_from_where(monkeypatch
             ("DELETE", "/v1/sources/shop", None, "source.removed", "shop", {}),
             ("POST", "/v1/sources/calls/callback/pause", None, "callback.paused", "calls", {}),
             ("POST", "/v1/sources/calls/callback/resume", None, "callback.resumed", "calls", {}),
+            ("POST", "/v1/sources/calls/callback/test", None, "callback.tested", "calls", {}),
             ("POST", f"{letters[0]}/replay", None, "delivery.replayed", letters[0][11:], {}),
             ("POST", f"{letters[1]}/discard", None, "delivery.discarded", letters[1][11:], {}),
             ("POST", f"{delivery}/replay", None, "delivery.replayed", "github/failed-1/ci", {}),

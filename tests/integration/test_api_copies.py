@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 import pytest
-from click.testing import CliRunner
+from click.testing import CliRunner, Result
 
 from relay.cli.messages import messages
 from relay.client import ApiError
@@ -85,6 +85,25 @@ async def test_the_command_sends_a_copy(options: tuple[str, ...], given: bytes |
         sent = rig.records(rig.topics.from_sender)[-1]
         message = parse_message(sent.value, sent.headers)
         assert (message.payload, message.receivers) == (payload, ("cd",) if options else ("ci",))
+
+
+async def test_the_command_shows_how_two_messages_differ() -> None:
+    async with running_api() as rig:
+        await send(rig)
+        other = document(await copy(rig, payload='{"n": "\x1b[2J"}', type="pull"))["message_id"]
+
+        async def diff(*words: str) -> Result:
+            return await asyncio.to_thread(CliRunner().invoke, messages, ["diff", "github", *words, "--api", rig.url])
+
+        found = await diff("m-1", other)
+        assert found.exit_code == 1, found.output
+        for line in ("Message", "-type: push", "+type: pull", "Payload", '-  "n": 1', '+{"n": "\\x1b[2J"}'):
+            assert line in found.output.splitlines()
+        same = await diff("m-1", "m-1")
+        assert (same.exit_code, same.output.count("no difference")) == (0, 2)
+        printed = (await diff("m-1", other, "-o", "json")).output
+        lines = json.loads("{" + printed.partition("{\n")[2])
+        assert "+type: pull" in lines["message"]
 
 
 async def test_the_command_says_that_a_message_is_not_known() -> None:

@@ -5,9 +5,12 @@ from typing import Any
 
 from relay.domain.coordinate import Coordinate
 from relay.domain.hold import hold
+from relay.domain.hop import Hop, encode_hop
+from relay.domain.identity import DeliveryId
+from relay.domain.statistics import NUMBERS, OUTCOMES, Counted
 from relay.log.port import NewRecord
 from relay.state.port import FailedEntry
-from relay.state.read_model import UNSERVED_S, Sign
+from relay.state.read_model import UNSERVED_S, LastAttempt, Sign, Tally
 from tests.integration.api_rig import NOW, Rig, document, problem, running_api
 
 
@@ -76,6 +79,28 @@ async def test_dead_letters_of_the_hour_are_counted_and_can_be_replayed() -> Non
         action = item["action"]
         reply = await rig.post(action["path"], json.dumps(action["body"]).encode(), content_type="application/json")
         assert reply.status == 202, reply
+
+
+async def test_the_endpoints_that_are_not_well_come_worst_first() -> None:
+    async with running_api() as rig:
+        await serve_all(rig)
+        assert (await overview(rig))["not_well"] == []
+        rig.broker.now_ms = lambda: int((NOW - 90) * 1000)
+        for topic, receiver in ((rig.topics.to_receiver("shared"), "ci"), (rig.topics.to_sender, "cd")):
+            hop = Hop(DeliveryId(receiver, "github", "m-1"))
+            await rig.log.append([NewRecord(topic, receiver.encode(), b"{}", encode_hop(hop))])
+        numbers = [0] * NUMBERS
+        numbers[OUTCOMES.index("not_processed")] = 4
+        down = Counted(tuple(numbers))
+        last = LastAttempt(NOW, None, "refused", 0.1)
+        await rig.state.tally("one", 1, [Tally("s:github", down, last)])
+        rig.clock.now += 1
+        found = (await overview(rig))["not_well"]
+        assert [(one["type"], one["name"], one["health"]["state"]) for one in found] == [
+            ("source", "github", "down"),
+            ("receiver", "ci", "degraded"),
+        ]
+        assert [one["health"]["oldest_waiting_s"] for one in found] == [91, 91]
 
 
 async def test_parts_that_are_away_and_warnings_are_told() -> None:

@@ -60,8 +60,17 @@ async def test_a_callback_that_always_fails_is_not_healthy(rig: Rig) -> None:
     told: Any = document(await rig.get("/v1/sources/calls/callback"))
     assert (told["condition"], told["health"]) == (
         "up",
-        {"state": "down", "success_rate": 0.0, "attempts": 3, "last_error": "refused"},
+        {"state": "down", "success_rate": 0.0, "attempts": 3, "last_error": "refused", "oldest_waiting_s": None},
     )
+
+
+async def test_a_receiver_whose_oldest_message_waits_is_not_healthy(rig: Rig) -> None:
+    await attempted(rig, *[(Response(200, {}, b""), 0.1)] * 3)
+    await rig.state.keep_waiting({"r:ci": rig.clock.now - 90})
+    expected = {"state": "degraded", "success_rate": 1.0, "attempts": 3, "last_error": None, "oldest_waiting_s": 90.0}
+    for path in ("/v1/receivers/ci", PATH):
+        told: Any = document(await rig.get(path))
+        assert told["health"] == expected
 
 
 async def test_what_all_processes_have_counted_by_the_hour_and_over_all(rig: Rig) -> None:

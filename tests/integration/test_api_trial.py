@@ -18,7 +18,7 @@ from relay.delivery.guard import AddressGuard
 from relay.delivery.lean_transport import LeanTransport
 from relay.domain.exchange import NoResponse, Response
 from relay.domain.hold import Hold
-from relay.domain.receiver import Endpoint, Receiver, SigningPolicy
+from relay.domain.receiver import Endpoint, Receiver, SigningPolicy, Source
 from relay.domain.signing import verify_standard
 from relay.sink import Sink
 from relay.state.attempts import Change
@@ -134,6 +134,33 @@ async def test_one_at_a_time_and_one_a_second(rig: Rig) -> None:
     assert (await rig.request("POST", "/v1/receivers/cd/test")).status == 200
     rig.clock.now += LEAST_BETWEEN_S
     assert (await rig.request("POST", PATH)).status == 200
+
+
+async def test_a_callback_gets_one_signed_ping(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
+    name, test = 'a/"b', "/v1/sources/a%2F%22b/callback/test"
+    callbacks = {
+        name: replace(CI, url="https://sender.example/results"),
+        "own": own_request("{json: {state: '${{ delivery.outcome }}'}}").post,
+    }
+    source_of = rig.directory.source
+
+    def own(source_id: str) -> Source:
+        return replace(source_of(source_id), callback=callbacks.get(source_id))
+
+    monkeypatch.setattr(rig.directory, "source", own)
+    rig.transport.reply = Response(422, {}, f"no {TOKEN}".encode())
+    told = document(await rig.request("POST", test))
+    [sent] = rig.transport.requests
+    assert verify_standard([SECRET], dict(sent.headers), sent.body, NOW)
+    assert json.loads(sent.body) == {"type": "relay.ping", "test": True, "source": name}
+    assert (told["name"], told["response"]["status"], told["failure"]) == (name, 422, None)
+    assert told["request"]["url"] == "https://sender.example/results"
+    assert TOKEN not in json.dumps(told)
+    assert (await rig.request("POST", test)).status == 429
+    assert (await rig.request("POST", PATH)).status == 200
+    problem(await rig.request("POST", "/v1/sources/none/callback/test"), 404, "not-found")
+    found = problem(await rig.request("POST", "/v1/sources/own/callback/test"), 400, "invalid-request")
+    assert "no ping can fill in: replay a result" in found["detail"]
 
 
 def test_a_receiver_is_tested_once_at_a_time_and_those_that_are_over_are_forgotten() -> None:

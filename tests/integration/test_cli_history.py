@@ -136,6 +136,22 @@ async def test_a_messages_attempts_are_listed() -> None:
         assert [item["response"]["status"] for item in found] == [422]
 
 
+async def test_two_attempts_are_compared() -> None:
+    async with world() as at:
+        found = await called(at.rig, attempts, "other", "m-3", "--diff", "1", "2")
+        assert found.exit_code == 1
+        rows = found.stdout.splitlines()
+        assert [row for row in rows if row.startswith("Re")] == ["Request: no difference", "Response"]
+        assert "-503" in rows
+        assert "+no response: no answer in 15 s" in rows
+        same = await called(at.rig, attempts, "other", "m-3", "--diff", "1", "1")
+        assert (same.exit_code, same.stdout.count("no difference")) == (0, 2)
+        none = await called(at.rig, attempts, "other", "m-3", "--diff", "1", "7")
+        assert "there is no attempt 7" in str(none.exception)
+        several = await called(at.rig, attempts, "github", "m-1", "--diff", "1", "1")
+        assert "give one with --receiver" in str(several.exception)
+
+
 async def test_a_receivers_attempts_are_listed() -> None:
     async with world() as at:
         rows = lines(await called(at.rig, attempts, "--receiver", "ci"))[1:]
@@ -152,7 +168,14 @@ async def test_a_receivers_attempts_are_listed() -> None:
 
 @pytest.mark.parametrize(
     "words",
-    [[], ["github"], ["github", "--receiver", "ci"], ["github", "m-1", "--failed"], ["--failed"]],
+    [
+        [],
+        ["github"],
+        ["github", "--receiver", "ci"],
+        ["github", "m-1", "--failed"],
+        ["--failed"],
+        ["--receiver", "ci", "--diff", "1", "2"],
+    ],
 )
 async def test_what_attempts_are_meant_has_to_be_said(words: list[str]) -> None:
     async with world() as at:

@@ -4,7 +4,7 @@ from itertools import product
 
 import pytest
 
-from relay.domain.health import HEALTHS, RECENT, TONES, Health, Measured, health_of, recent_of
+from relay.domain.health import HEALTHS, LATE_S, RECENT, TONES, Health, Measured, health_of, recent_of, severity
 from relay.domain.statistics import NUMBERS, OUTCOMES, Counted
 
 BREAKERS = ("closed", "open", "half_open")
@@ -31,6 +31,11 @@ def counted(good: int, bad: int) -> Counted:
         (Measured(counted(0, 0)), "idle"),
         (Measured(counted(0, 0), failures=2), "degraded"),
         (Measured(None), "unknown"),
+        (Measured(counted(20, 0), oldest_s=LATE_S), "healthy"),
+        (Measured(counted(20, 0), oldest_s=LATE_S + 1), "degraded"),
+        (Measured(counted(0, 0), oldest_s=LATE_S + 1), "degraded"),
+        (Measured(None, oldest_s=LATE_S + 1), "degraded"),
+        (Measured(counted(0, 3), oldest_s=LATE_S + 1), "down"),
     ],
 )
 def test_the_health_of_a_receiver(measured: Measured, health: Health) -> None:
@@ -51,6 +56,19 @@ def test_nothing_green_stands_beside_0_percent_an_open_breaker_or_a_failure() ->
         assert recent.success_rate >= 0.95
         assert (breaker, failures, offline) == ("closed", 0, False)
     assert seen == set(HEALTHS) == set(TONES)
+
+
+def test_the_worst_come_first_then_those_that_succeed_least_and_wait_longest() -> None:
+    worst: list[tuple[Health, float | None, float | None]] = [
+        ("down", 0.0, 5.0),
+        ("down", 0.0, None),
+        ("failing", 0.2, None),
+        ("failing", 0.4, 900.0),
+        ("degraded", 0.9, None),
+        ("degraded", 1.0, 90.0),
+        ("healthy", 1.0, None),
+    ]
+    assert sorted([*worst[3:], *worst[:3]], key=lambda one: severity(*one)) == worst
 
 
 def test_the_newest_hours_count_until_they_have_enough_attempts() -> None:

@@ -11,7 +11,7 @@ from relay.cli.top import MOST_ATTENTION, TopSnapshot, busiest, page
 
 def receiver(name: str, attempts: int, **other: Any) -> Any:
     last = {"at": None, "status": 200, "failure": None, "duration_ms": 3.0}
-    health = {"state": "healthy", "success_rate": 1.0, "attempts": 20, "last_error": None}
+    health = {"state": "healthy", "success_rate": 1.0, "attempts": 20, "last_error": None, "oldest_waiting_s": None}
     numbers = {"health": health, "success_rate": 0.991, "p50_ms": 5.0, "p99_ms": 250.0}
     return {"name": name, "attempts": attempts, **numbers, "last_response": last} | other
 

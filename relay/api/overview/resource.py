@@ -9,7 +9,7 @@ from relay.api.access import ADMIN
 from relay.api.context import ApiContext
 from relay.api.incidents import IncidentList
 from relay.api.overview.attention import attention_of, incidents_of_history, needs_attention
-from relay.api.overview.snapshot import FAILED_SPAN_S, FailedNow, Looker, OverviewSnapshot
+from relay.api.overview.snapshot import FAILED_SPAN_S, EndpointNow, FailedNow, Looker, OverviewSnapshot
 from relay.api.paging import cursor_behind
 from relay.api.responses import json_response
 from relay.api.route import (
@@ -32,6 +32,7 @@ from relay.schema.overview import (
     HistoryNowView,
     LaneItem,
     LanePage,
+    NotWellView,
     OverviewView,
     RatesView,
     ReasonCountView,
@@ -40,6 +41,7 @@ from relay.schema.overview import (
 from relay.state.lanes import STAGES, LaneNow
 
 MOST_ATTENTION: Final = 100
+MOST_SHOWN_NOT_WELL: Final = 20
 _ROUND: Final = 3
 _NOUN: Final = "overview"
 
@@ -88,6 +90,7 @@ class OverviewResource:
                 "by": [_failure(one) for one in look.failed],
             },
             "attention": [attention_of(one, look.now) for one in sorted(alive, key=rank)[:MOST_ATTENTION]],
+            "not_well": [_not_well(one) for one in look.not_well[:MOST_SHOWN_NOT_WELL]],
             "history": history,
         }
         return json_response(200, body)
@@ -181,6 +184,14 @@ def _rates(look: OverviewSnapshot) -> RatesView | None:
 
 def _failure(one: FailedNow) -> ReasonCountView:
     return {"receiver": one.receiver, "reason": one.reason, "count": one.letters, "newest": rfc3339(one.newest)}
+
+
+def _not_well(one: EndpointNow) -> NotWellView:
+    return {
+        "type": "source" if one.party.type == "source" else "receiver",
+        "name": one.party.name,
+        "health": one.health,
+    }
 
 
 def _lane(lane: LaneNow, look: OverviewSnapshot) -> LaneItem:

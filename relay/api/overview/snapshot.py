@@ -3,16 +3,22 @@
 import asyncio
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Final, NamedTuple, TypeVar
 
 from relay.api.context import ApiContext
-from relay.domain.incident import IncidentLook
+from relay.api.receivers import condition, health_view, waited_s
+from relay.domain.health import NOT_WELL, severity
+from relay.domain.incident import IncidentLook, Party
 from relay.domain.reasons import ON_PURPOSE
-from relay.incidents.reader import IncidentReader
+from relay.incidents.observations import EndpointSeen
+from relay.incidents.reader import IncidentReader, RowsLook
 from relay.log.port import TopicPartition
-from relay.state.lanes import STAGES, LaneNow, lanes_of, oldest, to_be_read
-from relay.state.port import Counts, FailedEntry
+from relay.schema.receivers import Condition
+from relay.schema.statistics import HealthView
+from relay.state.lanes import STAGES, LaneNow, lanes_of, with_oldest
+from relay.state.port import Counts, EndpointHealth, FailedEntry
+from relay.state.read_model import Statistics
 
 K = TypeVar("K")
 
@@ -23,6 +29,9 @@ RATE_SPAN_S: Final = 5.0
 """Rates are over at least so long, once there are snapshots that far apart."""
 MOST_PARKED_OF: Final = 2_000
 """Receivers whose parked records are counted, at most."""
+_WELL: Final = EndpointHealth("closed", 0.0, 0)
+MOST_NOT_WELL: Final = 200
+"""Endpoints whose statistics are read, at most, to judge their health."""
 FAILED_SPAN_S: Final = 3_600.0
 
 
@@ -33,6 +42,13 @@ class FailedNow(NamedTuple):
     reason: str
     letters: int
     newest: float
+
+
+class EndpointNow(NamedTuple):
+    """The health of an endpoint that is not well. `party`: the receiver, or the source whose callback it is."""
+
+    party: Party
+    health: HealthView
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,6 +85,8 @@ class OverviewSnapshot:
     failed_more: bool
     causes: IncidentLook
     rates: Rates | None = field(default=None)
+    not_well: Sequence["EndpointNow"] = ()
+    """The worst first."""
 
 
 def passed(lanes: Sequence[LaneNow], at: float) -> Passed:
@@ -110,6 +128,8 @@ class Looker:
         self._last: OverviewSnapshot | None = None
         self._good_until = 0.0
         self._before: list[Passed] = []
+        self._failed: dict[str, None] = {}
+        """Owners of endpoints that may not be well, those of the last snapshot first."""
 
     async def look(self) -> OverviewSnapshot:
         """A fresh snapshot. Raises the errors of the two ports."""
@@ -127,15 +147,26 @@ class Looker:
         backlogs = await context.log.backlogs(context.topics.groups(context.lanes()))
         signs = await context.state.signs([backlog.partition for backlog in backlogs])
         lanes = lanes_of(context.topics, backlogs, signs)
-        ages, parked, failed = await asyncio.gather(
-            oldest(context.log, to_be_read(lanes), now), context.state.parked_total(), self.reader.failed()
+        lanes, parked, failed = await asyncio.gather(
+            with_oldest(context.log, lanes, now), context.state.parked_total(), self.reader.failed()
         )
-        lanes = [replace(lane, oldest_s=ages.get(lane.key)) for lane in lanes]
         parked_of = await self._parked_of({lane.receiver for lane in lanes if lane.receiver is not None})
-        causes = await self.reader.look(lanes, failed)
+        found = await self.reader.look(lanes, failed)
+        worst = await self._not_well(found, now)
         more = failed.more or bool(failed.truncated)
         letters = counted(failed.entries, now - FAILED_SPAN_S)
-        return OverviewSnapshot(now, lanes, parked, parked_of, letters, more, causes, self._rates(lanes))
+        return OverviewSnapshot(now, lanes, parked, parked_of, letters, more, found.causes, self._rates(lanes), worst)
+
+    async def _not_well(self, found: RowsLook, now: float) -> list[EndpointNow]:
+        """Also those that failed in earlier snapshots: of an endpoint that fails now and then, the last attempt may
+        have succeeded."""
+        seen = {one.owner: one for one in found.endpoints}
+        worst = sorted(seen.values(), key=lambda one: (-one.health.failing_for_s, -one.health.failures, one.owner))
+        newest = {one.owner: None for one in worst[:MOST_NOT_WELL]} | dict.fromkeys(found.waiting)
+        self._failed = dict.fromkeys(list({**newest, **self._failed})[:MOST_NOT_WELL])
+        owners = list(self._failed)
+        statistics = await self._context.state.statistics(owners) if owners else []
+        return not_well(dict(zip(owners, statistics, strict=True)), seen, found.waiting, now)
 
     def _rates(self, lanes: Sequence[LaneNow]) -> Rates | None:
         now = passed(lanes, self._context.clock.monotonic())
@@ -148,6 +179,25 @@ class Looker:
         names = sorted(receivers)[:MOST_PARKED_OF]
         found = await self._context.state.parked([f"r:{name}" for name in names]) if names else []
         return {name: count for name, count in zip(names, found, strict=True) if isinstance(count, Counts)}
+
+
+def not_well(
+    statistics: Mapping[str, Statistics], seen: Mapping[str, EndpointSeen], waiting: Mapping[str, float], now: float
+) -> list[EndpointNow]:
+    """Those that are not well, the worst first, by owner. An endpoint that was not `seen` has no failure at present."""
+    found = list[EndpointNow]()
+    for owner, counts in statistics.items():
+        one = seen.get(owner)
+        health = _WELL if one is None else one.health
+        is_now: Condition = "up" if one is None else condition(one.health, one.endpoint)
+        party = Party("source" if owner.startswith("s:") else "receiver", owner[2:])
+        found.append(EndpointNow(party, health_view(counts, health, is_now, waited_s(waiting, owner, now))))
+    return sorted((one for one in found if one.health["state"] in NOT_WELL), key=_severity)
+
+
+def _severity(one: EndpointNow) -> tuple[object, ...]:
+    health = one.health
+    return *severity(health["state"], health["success_rate"], health["oldest_waiting_s"]), one.party
 
 
 def counted(entries: Iterable[FailedEntry], since: float) -> list[FailedNow]:

@@ -234,6 +234,13 @@ class RedisState(Records):
         arguments = encode((list(map(wire.encode_incident, kept)), list(dropped)))
         await self._calls.run("keep_incidents", [(_TAG_OF_INCIDENTS, arguments)], numbers)
 
+    async def keep_waiting(self, since: Mapping[str, float]) -> None:
+        await self._calls.run("keep_waiting", [(_TAG_OF_INCIDENTS, encode(raw(encode(since))))], numbers)
+
+    async def waiting(self) -> dict[str, float]:
+        [found] = await self._calls.run("waiting", [(_TAG_OF_INCIDENTS, b"")], wire.decode_raws)
+        return wire.waiting(found)
+
     async def mark_incident(self, id: str, verb: Verb, mark: PersonMark) -> PersonMark:
         part = _TAG_OF_INCIDENTS, encode(wire.encode_mark(id, verb, mark))
         [[found]] = await self._calls.run("mark_incident", [part], wire.decode_raws)

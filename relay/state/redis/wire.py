@@ -244,6 +244,13 @@ def mark_of(found: msgspec.Raw) -> PersonMark:
     return _decode_mark(text_bytes(found))
 
 
+_decode_waiting: Final = msgspec.msgpack.Decoder(dict[str, float]).decode
+
+
+def waiting(found: Sequence[msgspec.Raw]) -> dict[str, float]:
+    return _decode_waiting(text_bytes(found[0])) if found else {}
+
+
 def stored_incidents(found: Sequence[msgspec.Raw]) -> StoredIncidents:
     """From the fields and values of the hash. A newer release may have stored kinds that are unknown here."""
     incidents, marks = dict[str, Incident](), dict[str, Marks]()

@@ -76,8 +76,12 @@ async def test_a_callback_that_refuses(tmp_path: Path) -> None:
         await dev.source("shop", callback={"url": callback.url})
         await terminal.send("m-1")
         await terminal.until("incidents", "list", says="1 result waits. The receiver ci is not to blame.")
+        said = await terminal.run("incidents", "fix", "shop", "--yes")
+        assert "the test got 422, so nothing was replayed" in said
         callback.become("answer")  # it was mended elsewhere
-        assert "All back." in await terminal.run("incidents", "fix", "shop", "--yes")
+        said = await terminal.run("incidents", "fix", "shop", "--yes")
+        assert "test: 200" in said
+        assert "replay: 1 sent again All back." in said
         await terminal.until("status", "shop", "m-1", says="response_delivered_to_sender")
         assert len(receiver.received) == 1
 

@@ -1,0 +1,112 @@
+"""How long the oldest message has waited for an endpoint: read from lanes and from parked lines, and published."""
+
+from dataclasses import replace
+
+import pytest
+
+from relay.control.registry import Registry
+from relay.domain.hop import Hop, encode_hop
+from relay.domain.identity import DeliveryId
+from relay.domain.timing import Timing
+from relay.domain.topics import Topics
+from relay.engine.parked_copy import wrap
+from relay.engine.work import Work
+from relay.incidents.reader import IncidentReader
+from relay.incidents.watch import IncidentWatch
+from relay.log.port import Backlog, NewRecord, Record, TopicPartition
+from relay.state.lanes import LaneNow, Waiting, waits_of, with_oldest
+from relay.state.port import Lane
+from relay.state.read_model import ParkedLine, Served
+from relay.state.rows import Parked, RowKey, delivery_row
+from relay.telemetry.metrics import Metrics
+from tests.fakes.log import MemoryBroker, MemoryLog
+from tests.fakes.state import MemoryState
+from tests.integration.api_rig import NOW, StandingClock
+
+QUEUE = b"github------"
+PARKED = "t-parked_messages"
+
+
+def record(
+    receiver: str = "ci", *, waited_s: float = 90.0, timing: Timing | None = None, generation: int = 0
+) -> Record:
+    hop = Hop(DeliveryId(receiver, "a/b", "m-1"), timing=timing, generation=generation)
+    return Record("t-to_receiver_ci", 0, 4, b"k", b"{}", encode_hop(hop), int((NOW - waited_s) * 1000))
+
+
+@pytest.mark.parametrize(
+    ("timing", "generation", "since"),
+    [
+        (None, 0, NOW - 90),
+        (Timing(deadline=NOW + 60), 0, NOW - 90),
+        (Timing(deliver_at=NOW - 30), 0, NOW - 30),
+        (Timing(deliver_at=NOW - 30, key="k", window=20), 0, NOW - 10),
+        (Timing(deliver_at=NOW + 500), 0, NOW + 500),
+        (Timing(deliver_at=NOW + 500), 1, NOW - 90),
+    ],
+)
+def test_a_message_waits_since_it_is_in_its_lane_and_due(timing: Timing | None, generation: int, since: float) -> None:
+    assert waits_of(record(timing=timing, generation=generation)) == {
+        "to_receiver": Waiting("r:ci", since),
+        "to_sender": Waiting("s:a/b", since),
+    }
+
+
+def test_a_record_of_no_delivery_waits_for_nothing() -> None:
+    assert waits_of(Record("t-to_receiver_ci", 0, 4, b"k", b"{}", (("x", b"\xff"),), 0)) == {}
+
+
+class Rig:
+    """A watch over lanes that the test sets."""
+
+    def __init__(self) -> None:
+        self.broker, self.topics, self.clock = MemoryBroker(now_ms=self._now_ms), Topics("t-"), StandingClock()
+        self.log, self.state = MemoryLog(self.broker), MemoryState(clock=lambda: self.clock.now)
+        self.lanes: list[LaneNow] = []
+        self.reader = IncidentReader(
+            self.log, self.state, self.topics, Registry(self.topics, {}), self.clock, dict, dict
+        )
+
+    def _now_ms(self) -> int:
+        return int(self.clock.now * 1000)
+
+    async def start(self) -> "Rig":
+        await self.log.start()
+        await self.log.create([*self.topics.fixed(), *self.topics.lane_specs("ci", 1)], {})
+        return self
+
+    async def _lanes(self) -> list[LaneNow]:
+        return await with_oldest(self.log, self.lanes, self.clock.time())
+
+    async def lane(self, role: str, topic: str, *lines: ParkedLine) -> LaneNow:
+        """With one record, which has just been appended."""
+        [at] = await self.log.append([NewRecord(topic, b"k", b"{}", record(waited_s=0.0).headers)])
+        backlog = Backlog("t-relay." + role, TopicPartition(topic, at.partition), 0, 1, 0)
+        return LaneNow(backlog, role, None, 1.0, sign=Served(1.0, (), parked=lines))
+
+    async def look(self) -> dict[str, float]:
+        await IncidentWatch(self.reader, self.state, self._lanes, self.clock, Metrics("0"), ()).look()
+        return await self.state.waiting()
+
+    async def park(self, stage: str, topic: str, owner: str, waited: Record) -> None:
+        row = RowKey(owner, delivery_row(DeliveryId("ci", "a/b", "m-1")).digest)
+        work = Work(waited, row, 0, QUEUE, owner)
+        new = wrap(PARKED, stage, work, row, due_ms=0, poll=False)
+        [at] = await self.log.append([new])
+        await self.state.park([(Lane(topic, 0, 1), Parked(row, 0, at, 60.0, QUEUE, 4))])
+
+
+async def test_the_first_unread_record_of_a_lane_and_the_first_parked_one_of_a_line_count() -> None:
+    rig = await Rig().start()
+    own, results = "t-to_receiver_ci", rig.topics.to_sender
+    rig.lanes = [
+        await rig.lane("to-receiver", own, ParkedLine("r:cd", QUEUE)),
+        await rig.lane("to-sender", results, ParkedLine("s:other", QUEUE)),
+        await rig.lane("from-receiver-async", rig.topics.pending("ci")),
+    ]
+    await rig.park("to_receiver", own, "r:cd", record("cd", waited_s=500.0))
+    assert await rig.look() == {"r:cd": NOW - 500}
+    rig.clock.now += 70
+    assert await rig.look() == {"r:cd": NOW - 500, "r:ci": NOW, "s:a/b": NOW}
+    rig.lanes = [replace(lane, backlog=lane.backlog._replace(committed=1), sign=None) for lane in rig.lanes]
+    assert await rig.look() == {}
