@@ -8,7 +8,7 @@ from collections.abc import Iterable, Sequence
 from typing import Final
 
 from relay.domain.identity import digest12
-from relay.domain.reasons import REPLACED
+from relay.domain.reasons import REPLACED, replaced_detail
 from relay.engine.work import Dead, Seen, row_of
 from relay.state.attempts import Change, Settlement
 from relay.state.port import State
@@ -76,7 +76,7 @@ def _superseding(key: bytes, work: Delivery) -> Superseding:
 
 
 def _replaced_by(message_id: str) -> Dead:
-    return Dead(REPLACED, f"replaced by the newer message {message_id!r} of its key")
+    return Dead(REPLACED, replaced_detail(message_id))
 
 
 def _ends(owner: str, rows: Sequence[bytes], message_id: str) -> list[Settlement]:

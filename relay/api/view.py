@@ -18,7 +18,7 @@ from relay.domain.errors import InvalidRecord
 from relay.domain.hop import decode_hop
 from relay.domain.identity import DeliveryId, MessageId, webhook_id
 from relay.domain.progress import CallbackStatus, Status, least_advanced
-from relay.domain.reasons import REASON_CODES
+from relay.domain.reasons import REASON_CODES, replaced_by
 from relay.domain.receiver import Source
 from relay.domain.result_delivery import Handover, from_code, handover
 from relay.domain.state import State, delivery_state, message_state
@@ -117,7 +117,7 @@ def delivery_view(found: FoundDelivery, source: Source, now: float) -> DeliveryV
     last_status = row.last_status
     unwanted = _has_answer(row) and _handover(found, source) is Handover.UNWANTED
     status, reason, callback = "done" if unwanted else status_of(row), reason_of(row), _callback(found, source)
-    waiting_for = None if wait is None else wait_view(wait)
+    waiting_for, detail = None if wait is None else wait_view(wait), _detail(found)
     return DeliveryView(
         receiver=found.delivery.receiver,
         status=status,
@@ -128,10 +128,11 @@ def delivery_view(found: FoundDelivery, source: Source, now: float) -> DeliveryV
         waiting_for=waiting_for,
         last_status=answer.status if last_status is None and answer is not None else last_status,
         reason=reason,
-        detail=_detail(found),
+        detail=detail,
         advice=_advice(found) or None,
         answer=answer,
         callback=callback,
+        replaced_by=replaced_by(reason, detail) or UNSET,
     )
 
 

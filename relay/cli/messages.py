@@ -228,7 +228,8 @@ def _delivery(each: DeliveryItem) -> str:
     wait, next_at = each["waiting_for"], each["next_attempt_at"]
     blocked_by = wait.kind if wait is not None and each["state"] == "blocked" else None
     next_one = f"next at {next_at}" if next_at is not None else None
-    why = ", ".join(filter(None, (blocked_by, each["reason"], last, next_one)))
+    newer = f"by {each['replaced_by']}" if "replaced_by" in each else None
+    why = ", ".join(filter(None, (blocked_by, each["reason"], newer, last, next_one)))
     return f"{each['receiver']} {each['state']}" + (f" ({why})" if why else "")
 
 

@@ -248,6 +248,8 @@ def _said(delivery: DeliveryView) -> list[tuple[str, str]]:
     """Details that do not fit into a cell."""
     waiting_for, callback = delivery.waiting_for, delivery.callback
     said = [("detail", delivery.detail), ("what to do", delivery.advice)]
+    if delivery.replaced_by:
+        said.append(("replaced by", delivery.replaced_by))
     if waiting_for:
         said.append((f"waits for {waiting_for.kind} since {waiting_for.since or '?'}", waiting_for.detail))
     if callback:

@@ -1,11 +1,12 @@
 """Failure notices, which a sender gets instead of an answer, as problem details (RFC 9457)."""
 
-from typing import Final, TypedDict
+from typing import Final, NotRequired, TypedDict
 
 import msgspec
 
 from relay.domain.hop import NO_RECEIVER
 from relay.domain.identity import DeliveryId, webhook_id
+from relay.domain.reasons import replaced_by
 
 MEDIA_TYPE: Final = "application/problem+json"
 
@@ -35,7 +36,8 @@ _UNTITLED: Final = "The message could not be delivered"
 
 
 class Notice(TypedDict):
-    """A failure notice. `receiver`: null if the message never had one. `attempts`: the number of POSTs."""
+    """A failure notice. `receiver`: null if the message never had one. `attempts`: the number of POSTs. `replaced_by`:
+    the id of the newer message that took its place, only if it was replaced."""
 
     type: str
     title: str
@@ -48,6 +50,7 @@ class Notice(TypedDict):
     webhook_id: str
     receiver: str | None
     generation: int
+    replaced_by: NotRequired[str]
 
 
 def notice_body(
@@ -68,6 +71,8 @@ def notice_body(
         "receiver": None if delivery.receiver == NO_RECEIVER else delivery.receiver,
         "generation": generation,
     }
+    if (newer := replaced_by(reason, detail)) is not None:
+        notice["replaced_by"] = newer
     return msgspec.json.encode(notice)
 
 

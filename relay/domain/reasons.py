@@ -1,5 +1,7 @@
 """Reasons of dead letters: a closed list, with the party that has to act on each, and its code in a row."""
 
+import json
+import re
 from typing import Final, Literal
 
 ReasonClass = Literal["sender", "receiver", "system"]
@@ -55,6 +57,20 @@ REASON_CODES: Final[dict[str, int]] = {
     "replaced": 19,
 }
 """One-byte codes of reasons in finished rows. Rows live for days, so a code is never reused for another reason."""
+
+
+_REPLACED: Final = re.compile(r'replaced by the newer message (".*") of its key')
+
+
+def replaced_detail(message_id: str) -> str:
+    """The detail of a delivery that was replaced; `replaced_by` reads the id from it."""
+    return f"replaced by the newer message {json.dumps(message_id, ensure_ascii=False)} of its key"
+
+
+def replaced_by(reason: str | None, detail: str | None) -> str | None:
+    """The id of the newer message that took its place; None if it was not replaced."""
+    found = _REPLACED.fullmatch(detail or "") if reason == REPLACED else None
+    return None if found is None else str(json.loads(found[1]))
 
 
 def is_of_callback(reason: str | None) -> bool:

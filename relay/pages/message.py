@@ -136,6 +136,8 @@ def mends(message: MessageView, trip: Trip) -> Sequence[Mend]:
     wait, receiver = trip.view.waiting_for, path("/ui/receivers/{}", trip.receiver)
     at = path("/v1/receivers/{}", trip.receiver)
     settings = Mend(f"Settings of {trip.receiver}", "", receiver)
+    if (newer := trip.view.replaced_by) is not UNSET:
+        return [Mend("See the newer message", "", path("/ui/messages/{}/{}", message.source_id, newer)), settings]
     if wait is None:
         return [settings]
     match wait.kind:
@@ -202,6 +204,7 @@ def _as_message(item: MessageItem) -> MessageView:
             advice=None,
             answer=None,
             callback=None,
+            replaced_by=each.get("replaced_by", UNSET),
         )
         for each in item["deliveries"]
     )

@@ -1,7 +1,7 @@
 """Messages and their deliveries, as the API takes and shows them."""
 
 from dataclasses import dataclass
-from typing import Annotated, Final, Literal, TypedDict
+from typing import Annotated, Final, Literal, NotRequired, TypedDict
 
 import msgspec
 from msgspec import UNSET, UnsetType
@@ -57,7 +57,8 @@ class WaitView:
 class DeliveryView:
     """One delivery. `state`: how it is, in the words of the pages; `status`: how far it is. `waiting_for`: None if it
     is over, or was not determined. `detail`: the last failure, in words. `advice`: what to do if it waits or failed, or
-    its callback did. `callback`: None if there is none. `next_attempt_at`: RFC 3339."""
+    its callback did. `callback`: None if there is none. `next_attempt_at`: RFC 3339. `replaced_by`, only if it was
+    replaced: the id of the newer message, of the same source."""
 
     receiver: str
     status: Status
@@ -72,6 +73,7 @@ class DeliveryView:
     advice: str | None
     answer: AnswerView | None
     callback: CallbackView | None
+    replaced_by: str | UnsetType = UNSET
 
 
 @dataclass(frozen=True, slots=True)
@@ -194,7 +196,8 @@ class CloudEvent(msgspec.Struct):
 
 class DeliveryItem(TypedDict):
     """A delivery in its newest generation. `receiver`: `-` if it never had one. `waiting_for`: null if it is over, or
-    was not determined; a list does not determine its order. Times are RFC 3339."""
+    was not determined; a list does not determine its order. `replaced_by`: as for a single message. Times are RFC
+    3339."""
 
     receiver: str
     status: Status
@@ -207,6 +210,7 @@ class DeliveryItem(TypedDict):
     next_attempt_at: str | None
     waiting_for: WaitView | None
     updated_at: str | None
+    replaced_by: NotRequired[str]
 
 
 class MessageItem(TypedDict):

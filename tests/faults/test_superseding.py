@@ -66,8 +66,8 @@ async def test_of_those_that_wait_only_the_newest_of_a_key_is_sent(lane: str) ->
     assert world.outside.arrived("/answer", "a") == ids([2, 3, 5]), "in order, and each once"
     assert world.outside.arrived("/answer", "b") == ["b-1"], "another source's"
     assert replaced(world) == {
-        "a-1": "replaced by the newer message 'a-4' of its key",
-        "a-4": "replaced by the newer message 'a-5' of its key",
+        "a-1": 'replaced by the newer message "a-4" of its key',
+        "a-4": 'replaced by the newer message "a-5" of its key',
     }
     assert world.outside.reasons() == {"a-1": "replaced", "a-4": "replaced"}
     assert await world.state.failed("r", limit=10) == [], "nobody has to look at it"

@@ -1,6 +1,8 @@
 """Reasons of dead letters: who has to act, and how a row remembers them."""
 
-from relay.domain.reasons import REASON_CODES, REASONS
+import pytest
+
+from relay.domain.reasons import REASON_CODES, REASONS, replaced_by, replaced_detail
 
 
 def test_the_code_of_a_reason_never_changes() -> None:
@@ -32,3 +34,14 @@ def test_every_reason_has_a_class_and_a_code_of_one_byte() -> None:
     assert REASON_CODES.keys() == REASONS.keys()
     assert len(set(REASON_CODES.values())) == len(REASON_CODES)
     assert all(0 < code < 256 for code in REASON_CODES.values())
+
+
+@pytest.mark.parametrize("newer", ["a-1", 'é ,;"#\u202e', "\\' of its key", "../%2F?", "x" * 256])
+def test_a_replaced_one_names_the_newer(newer: str) -> None:
+    assert replaced_by("replaced", replaced_detail(newer)) == newer
+    assert replaced_by("discarded", replaced_detail(newer)) is None, "others may quote it"
+
+
+@pytest.mark.parametrize("detail", [None, "", "replaced by the newer message", 'replaced by the newer message "" of'])
+def test_a_detail_without_an_id_names_none(detail: str | None) -> None:
+    assert replaced_by("replaced", detail) is None

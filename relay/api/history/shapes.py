@@ -12,7 +12,7 @@ from relay.api.view import wait_view
 from relay.domain.hop import NO_RECEIVER
 from relay.domain.identity import webhook_id
 from relay.domain.progress import least_advanced
-from relay.domain.reasons import is_of_callback
+from relay.domain.reasons import is_of_callback, replaced_by
 from relay.domain.state import message_state
 from relay.domain.statistics import OUTCOMES, Counted, sum_of
 from relay.domain.timestamps import rfc3339
@@ -67,7 +67,7 @@ def of_receiver(listed: ListedDelivery) -> ListedDelivery:
 
 def delivery_item(listed: ListedDelivery) -> DeliveryItem:
     found, next_at, wait = listed.found, listed.next_attempt_at, listed.wait
-    return {
+    item: DeliveryItem = {
         "receiver": found.receiver or NO_RECEIVER,
         "status": found.status,
         "state": listed.state,
@@ -80,6 +80,9 @@ def delivery_item(listed: ListedDelivery) -> DeliveryItem:
         "waiting_for": None if wait is None else wait_view(wait),
         "updated_at": rfc3339(found.updated_at),
     }
+    if (newer := replaced_by(found.reason, found.detail)) is not None:
+        item["replaced_by"] = newer
+    return item
 
 
 def attempt_item(found: AttemptFound, *, whole: bool = False) -> AttemptItem:
