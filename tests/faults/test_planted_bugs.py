@@ -21,6 +21,7 @@ from tests.fakes.strikes import Frost, Fuse
 from tests.fakes.surroundings import REFUSED, most_in
 from tests.fakes.virtual_time import VirtualLoop, run_virtually
 from tests.fakes.world import Process, World, message, receiver
+from tests.faults import times
 from tests.faults.harness.planted import PLANTED
 from tests.faults.routes import (
     a_key_that_is_used_for_another_source,
@@ -369,6 +370,10 @@ CAUGHT_BY: dict[str, Experiment] = {
     "unusable_is_unknown": a_process_that_lacks_a_secret,
     "keys_without_limits": a_key_that_is_used_for_another_source,
     "callbacks_mixed_up": two_sources_with_a_callback_each,
+    "sent_before_due": times.a_message_that_is_not_due,
+    "deadline_forgotten": times.a_receiver_that_is_down_until_after_a_deadline,
+    "replaced_though_sent": times.a_newer_message_while_an_older_one_is_sent,
+    "older_ones_kept": times.messages_of_a_key_that_wait_together,
 }
 
 

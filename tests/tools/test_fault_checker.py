@@ -10,6 +10,7 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
+from relay.domain.timing import Timing
 from tests.faults.harness.checker import DAMAGE, Verdict, check, total
 from tests.faults.harness.history import (
     NOTHING,
@@ -544,3 +545,42 @@ def test_a_line_that_does_not_fit_on_the_disk_is_an_error(tmp_path: Path, monkey
         monkeypatch.setattr(os, "write", lambda file, line: len(line) - 1)
         with pytest.raises(OSError, match="is the disk full"):
             ledger.write(EVERY_KIND[0])
+
+
+def _timed(timing: Timing, arrived_at: float, *, generation: int = 0) -> Verdict:
+    key, digest = Key("a", "m", "asked"), digest_of(b"x")
+    sent = Sent(0.0, *key[:2], 1, key.receiver, digest, acked=True, timing=timing)
+    arrival = Arrival(arrived_at, key.receiver, *key[:2], 1, generation, 1, digest, 200)
+    return judged([sent, arrival, *ending_of(key, digest, arrived_at + 1, dies=False)])
+
+
+@pytest.mark.parametrize(("at", "wrong"), [(9.0, 1), (9.9, 0), (30.0, 0), (81.0, 1)])
+def test_an_arrival_before_its_time_or_long_after_its_deadline_is_untimely(at: float, wrong: int) -> None:
+    assert damage(_timed(Timing(10.0, 50.0), at)) == ({"untimely": 1} if wrong else {})
+
+
+def _replaced(older: Timing, newer: Timing, *, by: str = "m-2", sent: bool = False, fault: str = "kill -9") -> Verdict:
+    """Of two messages the first was replaced."""
+    told: list[Record] = [Fault(0.0, fault)]
+    for number, timing in enumerate((older, newer), start=1):
+        key, digest = Key("a", f"m-{number}", "asked"), digest_of(b"%d" % number)
+        told.append(Sent(float(number), *key[:2], number, key.receiver, digest, acked=True, timing=timing))
+        if number == 2 or sent:
+            told.append(Arrival(number + 2.0, key.receiver, *key[:2], 1, 0, number, digest, 200))
+        if number == 2:
+            told += ending_of(key, digest, 6.0, dies=False)
+        else:
+            told += [Died("replaced", *key, by), Returned(5.0, "fail_m_x_0", *key, "failed", NOTHING)]
+    return judged(told)
+
+
+def test_only_a_newer_one_of_the_same_key_replaces_what_was_not_sent() -> None:
+    key, window = Timing(key="k"), Timing(key="k", window=1.0)
+    assert _replaced(key, key).ok
+    assert _replaced(window, window).ok
+    assert damage(_replaced(key, window)) == {"misreplaced": 1}
+    assert damage(_replaced(key, Timing(key="l"))) == {"misreplaced": 1}
+    assert damage(_replaced(key, key, by="m-1")) == {"misreplaced": 1}
+    assert damage(_replaced(key, key, sent=True)) == {"misreplaced": 1}
+    assert _replaced(key, key, sent=True, fault="FLUSHALL").ok, "Redis has forgotten that it was sent"
+    assert damage(_replaced(Timing(5.0), key)) == {"unexpected_dead": 1, "misreplaced": 1}

@@ -33,7 +33,7 @@ from tests.faults.harness.history import (
     digest_of,
 )
 from tests.faults.harness.ledger import read
-from tests.faults.harness.outside import Behaviour, Pace, reaction
+from tests.faults.harness.party import Behaviour, Pace, reaction
 
 BODY: Final = b'{"ref": "refs/heads/main"}'
 SOURCE: Final = "git/hub"

@@ -6,8 +6,8 @@ from typing import Final
 
 import pytest
 
-from tests.faults.harness.checker import DAMAGE, Counterexample, Verdict, total
-from tests.faults.harness.history import Key
+from tests.faults.harness.checker import DAMAGE, Verdict, total
+from tests.faults.harness.history import Counterexample, Key
 from tests.faults.harness.report import RECOVERY_MAX, Outcome, as_json, markdown
 
 CLEAN: Final = replace(total([]), messages=1200, copies=7, doubled_results=3)

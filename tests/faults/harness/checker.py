@@ -13,6 +13,7 @@ from typing import Final
 from tests.faults.harness.history import (
     NOTHING,
     Arrival,
+    Counterexample,
     Died,
     History,
     Key,
@@ -22,6 +23,7 @@ from tests.faults.harness.history import (
     answer_to,
     digest_of,
 )
+from tests.faults.harness.timed import has_own_time, may_die_of, untimely, wrongly_replaced
 
 _NOTHING_DIES: Final = Promise(asked=False, ordered=False, in_doubt_per_fault=0)
 _NOT_AN_END: Final = "id_conflict"
@@ -32,19 +34,9 @@ _NOT_FOUND: Final = "unknown_receiver"
 
 DAMAGE: Final = (
     *("lost", "altered", "phantom", "crossed", "doubled", "copies_over", "disordered", "contradicted"),
-    *("unexpected_dead", "results_over", "over_in_flight", "over_rate", "stuck"),
+    *("unexpected_dead", "untimely", "misreplaced", "results_over", "over_in_flight", "over_rate", "stuck"),
 )
 """The fields of `Verdict` that count broken promises, the gravest first."""
-
-
-@dataclass(frozen=True, slots=True)
-class Counterexample:
-    """One piece of damage. `kind`: the field of `Verdict` that counts it. `messages`: those concerned, none where the
-    run as a whole is stuck. `says`: it in words."""
-
-    kind: str
-    messages: tuple[Key, ...]
-    says: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,8 +51,9 @@ class Verdict:
     ended. `phantom`: arrivals, results and deaths of what was never sent, and results of what never arrived.
     `crossed`: arrivals at a receiver that the source may not name, and results at the callback of another source.
     `over_in_flight`, `over_rate`: how often more POSTs than promised were under way at a receiver, or came within its
-    window. `unexpected_dead`: dead for a reason that the promise does not allow. `first`: the gravest damage, its first
-    case.
+    window. `unexpected_dead`: dead for a reason that neither the promise nor the message allows. `untimely`: before a
+    message was due, or after its deadline. `misreplaced`: by one that is not newer, or though it was sent. `first`: the
+    gravest damage, its first case.
     """
 
     messages: int
@@ -77,6 +70,8 @@ class Verdict:
     phantom: int
     crossed: int
     unexpected_dead: int
+    untimely: int
+    misreplaced: int
     over_in_flight: int
     over_rate: int
     first: Counterexample | None
@@ -106,6 +101,8 @@ def check(history: History, promises: Mapping[str, Promise]) -> Verdict:
         "disordered": list(_disordered(facts)),
         "contradicted": list(_contradicted(facts)),
         "unexpected_dead": list(_unexpected_dead(facts)),
+        "untimely": list(untimely(history, facts.sent)),
+        "misreplaced": list(wrongly_replaced(history, facts.sent)),
         "results_over": [_result_twice(result) for result, excused in results if not excused and not facts.harms],
         "over_in_flight": list(_over_in_flight(facts)),
         "over_rate": list(_over_rate(facts)),
@@ -304,7 +301,7 @@ def _first_processed(facts: _Facts) -> Iterator[Arrival]:
         if not arrival.processed or key in seen or key not in facts.sent:
             continue
         seen.add(key)
-        sure = all(sent.acked for sent in facts.sent[key])
+        sure = all(sent.acked for sent in facts.sent[key]) and not has_own_time(facts.sent[key])
         if sure and facts.promises[key.receiver].ordered and not facts.is_dead(key):
             yield arrival
 
@@ -342,7 +339,8 @@ def _unexpected_dead(facts: _Facts) -> Iterator[Counterexample]:
     for died in facts.history.died:
         if facts.is_foreign(died.key) and died.reason == _NOT_FOUND:
             continue
-        if died.reason not in facts.promises.get(died.receiver, _NOTHING_DIES).deaths:
+        allowed = facts.promises.get(died.receiver, _NOTHING_DIES).deaths | may_die_of(facts.sent.get(died.key, ()))
+        if died.reason not in allowed:
             yield Counterexample("unexpected_dead", (died.key,), f"{died.key}: a dead letter, {died.reason}")
     for key, results in facts.returned.items():
         allowed = facts.promises.get(key.receiver, _NOTHING_DIES).deaths

@@ -11,6 +11,7 @@ from typing import Any, Final
 import aiohttp
 
 from bench.kafka_parts import free_ports
+from relay.domain.timing import HEADERS
 from tests.faults.harness.history import Sent
 from tests.faults.harness.receivers import CALLBACKS, sources_of
 
@@ -26,7 +27,7 @@ class Doors:
     """The APIs of all processes: any of them takes a message, and each may be down."""
 
     def __init__(self, seed: int) -> None:
-        self.admin = secrets.token_hex(16)
+        self.admin, self._answer_secret = secrets.token_hex(16), secrets.token_hex(32)
         self._random = random.Random(seed)
         self._urls: list[str] = []
         self._keys: list[str] = []
@@ -36,7 +37,8 @@ class Doors:
         """Of one more process, with a door of its own."""
         [port] = free_ports(1)
         self._urls.append(f"http://127.0.0.1:{port}")
-        return {"RELAY_API_PORT": str(port), "RELAY_API_KEY": self.admin}
+        own = {"RELAY_PUBLIC_URL": self._urls[-1], "RELAY_ANSWER_SECRET": self._answer_secret}
+        return {"RELAY_API_PORT": str(port), "RELAY_API_KEY": self.admin, **own}
 
     async def make_keys(self) -> None:
         """For each tenant. A process has started."""
@@ -51,6 +53,7 @@ class Doors:
         AssertionError if one says that it never will."""
         about = {name: value.decode() for name, value in record.items()}
         headers = {"ce-id": about["ce_id"], "ce-type": about["ce_type"], "content-type": about["content-type"]}
+        headers |= {name: value for name, value in about.items() if name in HEADERS}
         query = [("receiver", name) for name in about["ce_receiver"].split(",")]
         key, path = self._keys[tenant], f"/v1/sources/{source}/messages"
         status, said = await self._ask(key, "POST", path, params=query, data=payload, headers=headers)

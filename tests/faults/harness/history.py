@@ -9,6 +9,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple, TypeVar
 
+from relay.domain.timing import Timing
+
 
 class Key(NamedTuple):
     """One message for one receiver."""
@@ -25,7 +27,8 @@ class Key(NamedTuple):
 class Sent:
     """One message for one receiver, as the load produced it. `number` grows per source; `digest`: of the payload;
     `acked`: whether Kafka acknowledged it. `callback`: where its result belongs. `allowed`: whether its source may name
-    the receiver. A message that is sent again has a second record."""
+    the receiver. `timing`: its own times, in Unix seconds, and its key. A message that is sent again has a second
+    record."""
 
     at: float
     source: str
@@ -36,6 +39,7 @@ class Sent:
     acked: bool
     callback: str = "callback"
     allowed: bool = True
+    timing: Timing | None = None
 
     @property
     def key(self) -> Key:
@@ -133,12 +137,14 @@ class Returned:
 
 @dataclass(frozen=True, slots=True)
 class Died:
-    """A dead letter. Empty ids: the record had none that could be read; an empty `receiver`: it was not routed yet."""
+    """A dead letter. Empty ids: the record had none that could be read; an empty `receiver`: it was not routed yet.
+    `replaced_by`: id of the newer message, if that took its place."""
 
     reason: str
     source: str
     message_id: str
     receiver: str
+    replaced_by: str = ""
 
     @property
     def key(self) -> Key:
@@ -155,6 +161,16 @@ class Fault:
 
 
 Record = Sent | Arrival | Peak | Unheard | Asked | Ping | Returned | Died | Fault
+
+
+@dataclass(frozen=True, slots=True)
+class Counterexample:
+    """One piece of damage. `kind`: the field of `Verdict` that counts it. `messages`: those concerned, none where the
+    run as a whole is stuck. `says`: it in words."""
+
+    kind: str
+    messages: tuple[Key, ...]
+    says: str
 
 
 @dataclass(frozen=True, slots=True)

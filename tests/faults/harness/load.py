@@ -12,6 +12,7 @@ from dataclasses import dataclass, field, replace
 from aiokafka import AIOKafkaProducer
 from aiokafka.errors import KafkaError
 
+from relay.domain.timing import Timing, timing_headers
 from tests.faults.harness.doors import Doors
 from tests.faults.harness.history import Sent, digest_of
 from tests.faults.harness.receivers import CALLBACKS, tenant_of
@@ -34,6 +35,7 @@ class Plan:
     over HTTP, where there are doors.
     `again`: the share of messages behind which an older id of the source is sent once more. `payload`: its bytes, but
     for a share of `large` ones, up to 1 MB. `transactional`: so many sources send each message in a transaction.
+    `timed`: the share of messages with a time, a deadline or a key of their own.
     """
 
     receivers: Sequence[str]
@@ -47,6 +49,7 @@ class Plan:
     large: float = 0.005
     transactional: int = 1
     by_http: int = 4
+    timed: float = 0.15
 
 
 @dataclass(slots=True)
@@ -152,11 +155,13 @@ class Load:
         is_envelope = number % 2 == 0 and source.doors is None
         value, headers = record_of(source.name, message_id, receivers + foreign, payload, envelope=is_envelope)
         at = time.time()
+        timing = timing_at(at, source.random) if source.random.random() < self._plan.timed else None
+        headers += () if timing is None else timing_headers(timing)
         acked = await self._acknowledged(producer, source, value, headers)
         digest, callback = digest_of(payload), list(CALLBACKS)[source.tenant]
         sent = [
-            Sent(at, source.name, message_id, number, receiver, digest, acked, callback, receiver not in foreign)
-            for receiver in receivers + foreign
+            Sent(at, source.name, message_id, number, each, digest, acked, callback, each not in foreign, timing)
+            for each in receivers + foreign
         ]
         self._note(sent)
         source.older.append((value, headers, sent))
@@ -253,6 +258,22 @@ def record_of(
     headers = {"ce_specversion": "1.0", "ce_id": message_id, "ce_source": source, "ce_receiver": ",".join(receivers)}
     headers |= {"ce_type": "push", "content-type": "application/json"}
     return payload, [(name, value.encode()) for name, value in headers.items()]
+
+
+def timing_at(now: float, random_: random.Random) -> Timing:
+    """For a message that is sent now (Unix seconds)."""
+    delay = now + random_.uniform(0.5, 4.0)
+    key, window = f"k{random_.randrange(3)}", random_.uniform(0.5, 2.0)
+    return random_.choice(
+        [
+            Timing(delay),
+            Timing(deadline=now + random_.uniform(2.0, 20.0)),
+            Timing(delay, delay + random_.uniform(2.0, 20.0)),
+            Timing(key=key),
+            Timing(delay, key=key),
+            Timing(key=key, window=window),
+        ]
+    )
 
 
 def _payload(source: str, number: int, size: int) -> bytes:

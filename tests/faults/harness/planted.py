@@ -47,6 +47,7 @@ from tests.fakes.state_rows import mark as mark_row
 from tests.faults.harness.planted_bounds import PLANTED_IN_BOUNDS, changed_script
 from tests.faults.harness.planted_logs import PLANTED_IN_LOGS
 from tests.faults.harness.planted_routes import PLANTED_IN_ROUTES
+from tests.faults.harness.planted_times import PLANTED_IN_TIMES
 from workers.from_sender import Incoming, MessageTable
 from workers.tables import DeliveryTable, RowTable
 from workers.to_sender import Callback, CallbackTable
@@ -371,6 +372,7 @@ PLANTED: Mapping[str, Callable[[], AbstractContextManager[None]]] = {
     **PLANTED_IN_LOGS,
     **PLANTED_IN_BOUNDS,
     **PLANTED_IN_ROUTES,
+    **PLANTED_IN_TIMES,
     **{
         bug.__name__: bug
         for bug in (

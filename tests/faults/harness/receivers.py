@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
-from tests.faults.harness.outside import Mode
+from tests.faults.harness.party import Mode
 
 SECRET: Final = "whsec_aGFybmVzcy1oYXJuZXNzLWhhcm5lc3MtaGFybmVzcw=="
 QUICK: Final[Mapping[str, object]] = {
@@ -89,6 +89,11 @@ MIX: Final[Mapping[str, ReceiverPlan]] = {
 """With and without a status endpoint, quick and slow, answering at once and later, in one step and in two, which begin
 with the message's id or the response, in lanes of their own and shared, with fewer places in flight than partitions,
 with a rate that a backlog brings it to, two that get batches, and two that belong to tenants."""
+WITH_DOORS: Final[Mapping[str, ReceiverPlan]] = {
+    "thin": ReceiverPlan(seconds=0.02, entry={"payload": "thin"}),
+    "shared-thin": ReceiverPlan("slow", seconds=0.1, entry={"payload": "thin", "lane": "shared"}),
+}
+"""Those that read each payload from the relay's API."""
 OF_SOME_PROCESSES: Final[Mapping[str, ReceiverPlan]] = {
     "signed": ReceiverPlan(seconds=0.02, entry={"secret": f"${{{OF_SOME}}}"}),
     "shared-signed": ReceiverPlan(seconds=0.02, entry={"secret": f"${{{OF_SOME}}}", "lane": "shared"}),

@@ -12,7 +12,7 @@ def recoveries(history: History, *, only: str = "", slow_s: float = inf) -> list
 
     It ends when the last message that was sent before the fault has its first result at the sender: so it holds the
     settling of requests in doubt, and whatever faults came before that end. A message that never got one does not
-    count here; it is lost or dead.
+    count here; it is lost or dead. One with a time of its own does not count either.
     """
     answered: dict[Key, float] = {}
     for result in history.returned:
@@ -20,7 +20,7 @@ def recoveries(history: History, *, only: str = "", slow_s: float = inf) -> list
     spans = []
     for sent in history.sent:
         end = answered.get(Key(sent.source, sent.message_id, sent.receiver))
-        if end is not None:
+        if end is not None and sent.timing is None:
             spans.append((sent.at, end))
     found = []
     for fault in history.faults:

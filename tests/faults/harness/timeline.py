@@ -5,8 +5,7 @@ from itertools import chain
 from typing import Final, NamedTuple
 
 from relay.domain.identity import webhook_id
-from tests.faults.harness.checker import Counterexample
-from tests.faults.harness.history import Arrival, Asked, Fault, History, Key, Returned, Sent, Unheard
+from tests.faults.harness.history import Arrival, Asked, Counterexample, Fault, History, Key, Returned, Sent, Unheard
 
 _BEFORE_S: Final = 10.0
 _AFTER_S: Final = 30.0

@@ -13,6 +13,7 @@ from aiokafka.structs import ConsumerRecord, OffsetAndMetadata, TopicPartition
 
 from relay.domain.coordinate import Headers
 from relay.domain.dead_letter import identity_of, parse_dead_letter
+from relay.domain.reasons import replaced_by
 from relay.domain.topics import Topics
 from relay.engine.parked_copy import LIFE_KEY
 from tests.faults.harness.history import Died
@@ -106,8 +107,9 @@ class TopicReader:
     def _take(self, topic: str, key: bytes | None, value: bytes | None, headers: Headers) -> None:
         if topic == self._topics.failed_messages:
             receiver, source, message_id = identity_of(value, headers)
-            reason = parse_dead_letter(headers).reason
-            self.died.append(Died(reason, source or "", message_id or "", receiver or ""))
+            dead = parse_dead_letter(headers)
+            newer = replaced_by(dead.reason, dead.detail) or ""
+            self.died.append(Died(dead.reason, source or "", message_id or "", receiver or "", newer))
         elif value is None:
             self._parked.pop(key, None)
         else:

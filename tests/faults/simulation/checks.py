@@ -17,6 +17,7 @@ from tests.fakes.surroundings import most_in
 from tests.fakes.world import Process, World
 from tests.faults.simulation.outside import Wire
 from tests.faults.simulation.story import Story
+from tests.faults.simulation.timed import ended_early, wrong_letters, wrong_times, wrong_windows
 from workers.delivery import can_be_asked
 
 GIVEN_UP = frozenset({"backlog_full", "callback_exhausted"})
@@ -34,6 +35,9 @@ def wrongs_now(world: World, wire: Wire, story: Story) -> list[str]:
         *_caps(world, wire),
         *_letters(world, story),
         *_results(world, wire),
+        *wrong_times(wire, story),
+        *wrong_letters(world, wire, story),
+        *wrong_windows(wire, story),
     ]
 
 
@@ -244,11 +248,12 @@ def _results(world: World, wire: Wire) -> Iterator[str]:
 
 def wrongs_at_rest(world: World, wire: Wire, story: Story, faultless: Mapping[tuple[str, str], set[str]]) -> list[str]:
     """`faultless`: the ends that the same messages came to when nothing went wrong."""
-    ends, given_up = wire.results(), _given_up(world)
+    ends, given_up, early = wire.results(), _given_up(world), ended_early(world)
     wrong = [
         f"{message} for {receiver} ended as {ends.get((message, receiver))} instead of {end}"
         for (message, receiver), end in faultless.items()
         if ends.get((message, receiver)) != end
+        and not ((message, receiver) in early and ends.get((message, receiver), {""}) <= end | {"failed"})
         and not (receiver == NOBODY and story.losses)
         and (message, receiver) not in given_up
     ]

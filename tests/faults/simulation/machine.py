@@ -8,7 +8,6 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from relay.domain.exchange import Response
-from relay.domain.timing import Timing
 from tests.fakes.surroundings import REFUSED
 from tests.fakes.virtual_time import VirtualLoop
 from tests.faults.simulation.outside import Mishap
@@ -77,9 +76,28 @@ class RelayMachine(RuleBasedStateMachine):
     def produce(self, source: str, receivers: list[str], count: int, size: int) -> None:
         self.do(self.scene.produce(source, receivers, count, size))
 
-    @rule(source=sources, receivers=names, count=st.integers(1, 3), delay=st.sampled_from([0.5, 4.0, 30.0, 600.0]))
-    def produce_delayed(self, source: str, receivers: list[str], count: int, delay: float) -> None:
-        self.do(self.scene.produce(source, receivers, count, timing=Timing(delay)))
+    @rule(
+        source=sources,
+        receivers=names,
+        count=st.integers(1, 3),
+        delay=st.sampled_from([0.0, 0.5, 4.0, 30.0, 600.0]),
+        rest=st.sampled_from([0.0, 0.0, 2.0, 20.0, 90.0]),
+    )
+    def produce_timed(self, source: str, receivers: list[str], count: int, delay: float, rest: float) -> None:
+        self.do(self.scene.produce_timed(source, receivers, count, delay=delay, rest=rest))
+
+    @rule(
+        source=sources,
+        receivers=names,
+        count=st.integers(1, 3),
+        key=st.sampled_from(["k", "l"]),
+        delay=st.sampled_from([0.0, 0.0, 6.0, 40.0]),
+        window=st.sampled_from([0.0, 0.0, 6.0, 40.0]),
+    )
+    def produce_keyed(
+        self, source: str, receivers: list[str], count: int, key: str, delay: float, window: float
+    ) -> None:
+        self.do(self.scene.produce_keyed(source, receivers, count, key, delay=delay, window=window))
 
     @precondition(lambda self: self.firsts)
     @rule(nth=nths)
@@ -138,6 +156,7 @@ class RelayMachine(RuleBasedStateMachine):
     @rule(off_s=st.sampled_from([-HOUR_S, 0.0, HOUR_S]))
     def turn_the_brokers_clock(self, off_s: float) -> None:
         self.scene.world.brokers_off_s = off_s
+        self.scene.story.brokers_turned = True
 
     # processes
 

@@ -12,6 +12,7 @@ from msgspec import structs
 
 from relay.domain.exchange import Exchange, NoResponse, Request, Response
 from tests.fakes.surroundings import Surroundings
+from tests.fakes.virtual_time import LoopClock
 
 LOST = NoResponse("disconnected", "lost on the way", sent=True)
 PIPELINE = {"state": "created", "project_slug": "gh/a/b", "number": 1}
@@ -41,6 +42,8 @@ class Wire(Surroundings):
     mishaps: dict[str, deque[Mishap]] = field(default_factory=lambda: defaultdict(deque))
     busy_s: float = 0.0
     paced: frozenset[str] = frozenset()
+    begun: list[tuple[float, str, str]] = field(default_factory=list)
+    """Of each POST in a first life: when it was sent (Unix seconds), path and message id."""
 
     async def _post(self, path: str, request: Request) -> Exchange:
         """A receiver decodes what says which message it is."""
@@ -51,8 +54,11 @@ class Wire(Surroundings):
         return response
 
     async def _met(self, path: str, request: Request) -> Exchange:
+        headers = dict(request.headers)
+        message = headers.get("ce-id", "")
+        if path != "/callback" and headers.get("relay-generation") == "0":
+            self.begun.append((LoopClock().time(), path, message))
         await asyncio.sleep(self.busy_s if path != "/callback" else 0.0)
-        message = dict(request.headers).get("ce-id", "")
         waiting = self.mishaps[message] if path != "/callback" else None
         if not waiting:
             return await super()._post(path, request)

@@ -28,6 +28,7 @@ from tests.faults.simulation.lacking import Configured
 from tests.faults.simulation.outside import Mishap, Wire
 from tests.faults.simulation.setups import CALM, Setup
 from tests.faults.simulation.story import Delivery, Sending, Story
+from tests.faults.simulation.timed import untimed
 from tests.faults.simulation.watched_log import Troubles, WatchedLog
 from tests.faults.simulation.watched_state import WatchedState
 
@@ -84,6 +85,22 @@ class Scene:
         """`size`: bytes of each payload, at least."""
         for _ in range(count):
             await self._send(Sending(structs.replace(self._new(source, receivers, size), timing=timing)))
+
+    async def produce_timed(
+        self, source: str, receivers: Sequence[str], count: int, *, delay: float, rest: float = 0.0
+    ) -> None:
+        """Due in `delay` seconds; none begins `rest` seconds after that, unless it is 0."""
+        due = self.world.clock.time() + delay
+        await self.produce(source, receivers, count, timing=Timing(due, due + rest if rest else 0.0))
+
+    async def produce_keyed(
+        self, source: str, receivers: Sequence[str], count: int, key: str, *, delay: float, window: float
+    ) -> None:
+        """Of one key, at once."""
+        due = self.world.clock.time() + delay if delay else 0.0
+        await self.produce(source, receivers, count, timing=Timing(due, key=key, window=window))
+        if delay or window:
+            self.story.together.append([each.message.message_id for each in self.story.sendings[-count:]])
 
     def _new(self, source: str, receivers: Sequence[str], size: int = 0) -> Message:
         """`ref`: for who asks in a form of its own."""
@@ -274,6 +291,7 @@ class Scene:
 
     def stand_still(self, seconds: float) -> None:
         """Of the machine: nothing gets any time."""
+        self.story.interrupted = True
         cast(VirtualLoop, asyncio.get_running_loop()).stand_still(seconds)
 
     # the relay's own infrastructure
@@ -291,6 +309,7 @@ class Scene:
         self.state.lose()
 
     async def away(self, *, state: bool, log: bool, seconds: float) -> None:
+        self.story.interrupted = True
         self.world.state_available, self.world.broker.available = not state, not log
         await self.run(seconds)
         self.world.state_available = self.world.broker.available = True
@@ -331,7 +350,7 @@ class Scene:
         """What the same messages come to, sent to a relay that nothing befalls."""
         calm = await Scene.opened(self.setup)
         for sending in self.story.sendings:
-            await calm._send(sending)
+            await calm._send(sending._replace(message=untimed(sending.message)))
         await calm._rest()
         await calm.close()
         return calm.wire.results()

@@ -21,12 +21,16 @@ class Sending(NamedTuple):
 @dataclass
 class Story:
     """`faults`: those that may leave an attempt in doubt. `losses`: of the state's memory. `is_bounded`: what gets no
-    room among what is parked may die."""
+    room among what is parked may die. `brokers_turned`: their clocks were wrong at times. `interrupted`: nothing went
+    on for a while. `together`: ids of messages of one key that were sent at once, to wait together."""
 
     sendings: list[Sending] = field(default_factory=list)
     faults: int = 0
     losses: int = 0
     is_bounded: bool = False
+    brokers_turned: bool = False
+    interrupted: bool = False
+    together: list[list[str]] = field(default_factory=list)
     resent: Counter[str] = field(default_factory=Counter)
     """By message id, how often it was sent again after a loss, with the same payload or another."""
     unheard: Counter[str] = field(default_factory=Counter)

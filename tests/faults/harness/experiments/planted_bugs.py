@@ -5,7 +5,8 @@ where the bug hurts. A bug is caught when the checker, or the wait for quiet, fi
 Passes: every bug is caught, and the same faults without the bug do no damage. Others are left to the experiments in
 memory: what `non_monotone_stage` does shows in a row alone; where `no_fence` lets a former owner go on, the rows'
 attempt tokens still stop it, but for a moment that cannot be aimed at from outside; the two of `no_life_in_` need a
-process that is frozen at one call until a replay has failed; and a log that lost its end is what E22 is about.
+process that is frozen at one call until a replay has failed; a deadline that is forgotten, or an older message of a
+key that is sent, too, shows where the moment is known; and a log that lost its end is what E22 is about.
 """
 
 import asyncio
@@ -32,13 +33,14 @@ Strike = Callable[[Stack, Killer, int], Awaitable[None]]
 
 @dataclass(frozen=True, slots=True)
 class Hunt:
-    """How a bug is looked for. `again`: see load.Plan. `most_dead`: so many may die for a kill. `lacking`: so many of
-    the members lack a variable."""
+    """How a bug is looked for. `again`, `timed`: see load.Plan. `most_dead`: so many may die for a kill. `lacking`: so
+    many of the members lack a variable."""
 
     strike: Strike
     receivers: Mapping[str, ReceiverPlan]
     settings: Mapping[str, str] = field(default_factory=dict)
     again: float = 0.0
+    timed: float = 0.0
     wired: bool = False
     members: int = 1
     lacking: int = 0
@@ -86,7 +88,7 @@ async def hunt_down(servers: Servers, bug: str, hunt: Hunt, context: Context, mo
                 await asyncio.sleep(1.0)
                 await hunt.strike(stack, killer, trial)
 
-            plan = Plan(list(hunt.receivers), hunt.sources, hunt.rate, again=hunt.again)
+            plan = Plan(list(hunt.receivers), hunt.sources, hunt.rate, again=hunt.again, timed=hunt.timed)
             trials = Trials(stack, quiet, findings)
             verdict = await trials.run(
                 plan, strike, quiet_s=QUIET_S, also=lambda history: _too_many_dead(hunt, history)
@@ -262,6 +264,8 @@ HUNTS: Final[Mapping[str, Hunt]] = {
     "callbacks_mixed_up": Hunt(nothing, _ASKED),
     "keys_without_limits": Hunt(nothing, _ASKED, has_doors=True),
     "senders_not_asked": Hunt(nothing, {**_ASKED, "own-1": MIX["own-1"]}, rate=100.0),
+    "sent_before_due": Hunt(nothing, _ASKED, timed=0.5),
+    "replaced_though_sent": Hunt(nothing, {"slow": ReceiverPlan("slow", seconds=0.5)}, timed=0.5),
     "unusable_is_unknown": Hunt(nothing, OF_SOME_PROCESSES, members=2, lacking=1),
 }
 

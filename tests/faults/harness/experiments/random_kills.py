@@ -15,7 +15,7 @@ from typing import Final
 
 from tests.faults.harness.killer import Killer
 from tests.faults.harness.load import Load, Plan
-from tests.faults.harness.receivers import MIX, OF_SOME_PROCESSES, ReceiverPlan
+from tests.faults.harness.receivers import MIX, OF_SOME_PROCESSES, WITH_DOORS, ReceiverPlan
 from tests.faults.harness.servers import Servers
 from tests.faults.harness.stack import Stack
 from tests.faults.harness.trial import Context, Experiment, Findings, Trials
@@ -38,7 +38,7 @@ async def random_kills(context: Context, findings: Findings) -> None:
 
 async def _rounds(context: Context, findings: Findings, servers: Servers, count: int, *, parking: bool) -> None:
     settings = {"RELAY_HOLD_MAX": "3"} if parking else {}
-    receivers = {**MIX, **OF_SOME_PROCESSES, **({"lossy": LOSSY} if parking else {})}
+    receivers = {**MIX, **WITH_DOORS, **OF_SOME_PROCESSES, **({"lossy": LOSSY} if parking else {})}
     directory = context.out / ("parking" if parking else "holding")
     kills = min(A_ROUND, context.times(KILLS))
     async with Stack(servers, directory, receivers, seed=context.seed, settings=settings, has_doors=True) as stack:

@@ -11,7 +11,7 @@ from typing import Final
 
 from tests.faults.harness.killer import Killer
 from tests.faults.harness.load import Load, Plan
-from tests.faults.harness.receivers import MIX, OF_SOME_PROCESSES
+from tests.faults.harness.receivers import MIX, OF_SOME_PROCESSES, WITH_DOORS
 from tests.faults.harness.servers import Servers
 from tests.faults.harness.stack import Stack
 from tests.faults.harness.trial import Context, Experiment, Findings, Trials
@@ -23,7 +23,7 @@ SESSION_S: Final = 2.0
 
 async def zombies(context: Context, findings: Findings) -> None:
     wanted = context.times(ZOMBIES)
-    receivers = {**MIX, **OF_SOME_PROCESSES}
+    receivers = {**MIX, **WITH_DOORS, **OF_SOME_PROCESSES}
     async with (
         Servers() as servers,
         Stack(servers, context.out, receivers, seed=context.seed, session_timeout_s=SESSION_S, has_doors=True) as stack,

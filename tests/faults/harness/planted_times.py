@@ -1,0 +1,61 @@
+"""Planted bugs about messages with times and keys of their own; see `planted`."""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager
+from typing import Any
+from unittest.mock import patch
+
+from msgspec import structs
+
+import workers.superseding
+import workers.tables
+from relay.engine.work import Dead, Later
+from relay.state.attempts import Settlement
+from workers.delivery import Delivery
+
+
+@contextmanager
+def sent_before_due() -> Iterator[None]:
+    """A message is sent at once, whatever its `deliver_at`."""
+
+    def off_time(self: Delivery, now: float) -> Dead | Later | None:
+        return rightly(self, max(now, 0.0 if self.timing is None else self.timing.deliver_at))
+
+    rightly = Delivery.off_time
+    with patch.object(Delivery, "off_time", off_time):
+        yield
+
+
+@contextmanager
+def deadline_forgotten() -> Iterator[None]:
+    """A message is tried for as long as its receiver's settings say, whatever its deadline."""
+    with patch.object(Delivery, "retry", property(lambda self: self.receiver.post.retry)):
+        yield
+
+
+@contextmanager
+def replaced_though_sent() -> Iterator[None]:
+    """A newer message of a key replaces older ones whose attempt has begun, too."""
+
+    def ends(owner: str, rows: Sequence[bytes], message_id: str) -> list[Settlement]:
+        return [structs.replace(one, unsent=False) for one in rightly(owner, rows, message_id)]
+
+    rightly = workers.superseding._ends
+    with patch.object(workers.superseding, "_ends", ends):
+        yield
+
+
+@contextmanager
+def older_ones_kept() -> Iterator[None]:
+    """Nothing is replaced."""
+
+    async def supersede(*_: Any) -> None:
+        return
+
+    with patch.object(workers.tables, "supersede", supersede):
+        yield
+
+
+PLANTED_IN_TIMES: Mapping[str, Callable[[], AbstractContextManager[None]]] = {
+    bug.__name__: bug for bug in (sent_before_due, deadline_forgotten, replaced_though_sent, older_ones_kept)
+}

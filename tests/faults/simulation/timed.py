@@ -1,0 +1,110 @@
+"""What has to hold of messages with times and keys of their own. Each check says what is wrong, or nothing.
+
+None is sent before it is due, and no attempt begins after its deadline. Of those with the same key, one that was not
+sent may end as replaced by a newer one, which it names; the newest never does.
+"""
+
+from collections import defaultdict
+from collections.abc import Iterator
+
+from msgspec import structs
+
+from relay.domain.dead_letter import identity_of, parse_dead_letter
+from relay.domain.message import Message
+from relay.domain.reasons import REPLACED, replaced_by
+from relay.domain.timing import Timing
+from relay.log.port import Record
+from tests.fakes.world import World
+from tests.faults.simulation.outside import Wire
+from tests.faults.simulation.story import Delivery, Story
+
+LATE_S = 16.0
+"""An attempt may wait for its slot of a rate, and the machine may stand still right before its POST."""
+_EXPIRED = "expired"
+
+
+def wrong_times(wire: Wire, story: Story) -> Iterator[str]:
+    firsts = story.firsts
+    for at, path, message in wire.begun:
+        one = firsts.get(message)
+        timing = None if one is None else one.timing
+        if timing is None:
+            continue
+        if at < timing.deliver_at:
+            yield f"time: {message} was sent to {path} {timing.deliver_at - at:g} s before it was due"
+        if timing.deadline and at > timing.deadline + LATE_S:
+            yield f"time: {message} was sent to {path} {at - timing.deadline:g} s after its deadline"
+
+
+def wrong_letters(world: World, wire: Wire, story: Story) -> Iterator[str]:
+    """Of the dead letters of what was replaced or has expired."""
+    firsts, arrived = story.firsts, _arrived(wire)
+    for (message, receiver), letter in _letters(world):
+        one, dead = firsts[message], parse_dead_letter(letter.headers)
+        timing = one.timing or Timing()
+        if dead.reason == _EXPIRED:
+            if not timing.deadline:
+                yield f"time: {message} for {receiver} has expired, and has no deadline"
+            elif dead.first_failed_ms < timing.deadline * 1000 and not story.brokers_turned:
+                yield f"time: {message} for {receiver} has expired before its deadline"
+            continue
+        newer = replaced_by(dead.reason, dead.detail)
+        if not _is_newer(firsts.get(newer or ""), one, receiver, resent=bool(story.losses)):
+            yield f"key: {message} for {receiver} was replaced by {newer}, which is no newer one of its key"
+        if (message, receiver) in arrived and not story.losses:
+            yield f"key: {message} was sent to {receiver}, and replaced by {newer}"
+
+
+def wrong_windows(wire: Wire, story: Story) -> Iterator[str]:
+    """Where nothing was in the way: of those that were sent together, and had to wait together, one arrived at most."""
+    if story.faults or story.interrupted:
+        return
+    arrived = _arrived(wire)
+    for together in story.together:
+        by_receiver: dict[str, list[str]] = defaultdict(list)
+        for message in together:
+            for receiver in story.firsts[message].receivers or ():
+                if (message, receiver) in arrived:
+                    by_receiver[receiver].append(message)
+        for receiver, messages in by_receiver.items():
+            if len(messages) > 1:
+                yield f"key: {messages} of one key were all sent to {receiver}"
+
+
+def ended_early(world: World) -> set[Delivery]:
+    """What was replaced, or has expired: so it depends on the moment how it ends."""
+    return {delivery for delivery, _ in _letters(world)}
+
+
+def untimed(one: Message) -> Message:
+    """The message as it ends if nothing is in its way."""
+    return one if one.timing is None else structs.replace(one, timing=Timing(one.timing.deliver_at))
+
+
+def _is_newer(newer: Message | None, older: Message, receiver: str, *, resent: bool) -> bool:
+    """`resent`: an id that was sent again may count as newer than it is."""
+    if newer is None or newer.timing is None or older.timing is None or receiver not in (newer.receivers or ()):
+        return False
+    same = newer.source_id == older.source_id and newer.timing.key == older.timing.key != ""
+    same = same and bool(newer.timing.window) == bool(older.timing.window)
+    return same and (resent or _number(newer) > _number(older))
+
+
+def _number(one: Message) -> int:
+    return int(one.message_id.rpartition("-")[2])
+
+
+def _arrived(wire: Wire) -> set[Delivery]:
+    """In their first lives."""
+    return {
+        (headers["ce-id"], path.removeprefix("/"))
+        for path, headers, _ in wire.deliveries()
+        if headers["relay-generation"] == "0"
+    }
+
+
+def _letters(world: World) -> Iterator[tuple[Delivery, Record]]:
+    for letter in world.broker.records(world.topics.failed_messages):
+        if parse_dead_letter(letter.headers).reason in (REPLACED, _EXPIRED):
+            receiver, _, message = identity_of(letter.value, letter.headers)
+            yield (message or "", receiver or ""), letter
