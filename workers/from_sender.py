@@ -35,7 +35,7 @@ from relay.domain.timing import timing_fault
 from relay.domain.topics import DAY_S, Topics
 from relay.domain.variables import kept_of
 from relay.engine.work import Dead, Done, Later, Outcome, Seen, Work
-from relay.log.port import Headers, NewRecord, Record
+from relay.log.port import Coordinate, Headers, NewRecord, Record
 from relay.state.attempts import CallKind
 from relay.state.port import Lane, State
 from relay.state.replies import answered
@@ -54,13 +54,15 @@ _KEPT_MS: Final = 7 * DAY_S * 1000
 class Incoming(Work):
     """A message on its way to its receivers."""
 
-    __slots__ = ("arrival", "conflict", "keep", "message", "unknown")
+    __slots__ = ("arrival", "conflict", "keep", "message", "origin", "unknown")
 
     def __init__(self, record: Record, message: Message) -> None:
         super().__init__(record, None, 0, None, "from_sender")
         self.message = message
         self.arrival = Arrival(message.id, message_digest(message), record.partition, record.offset)
         self.conflict = False
+        self.origin = record.coordinate
+        """Its first record, if it was sent more than once."""
         self.unknown: tuple[str, ...] = ()
         """Receivers it names that do not exist."""
         self.keep: str | None = None
@@ -117,6 +119,7 @@ def _seen(work: Incoming, row: MessageRow | None) -> Seen:
     if row.digest != work.arrival.digest and not ours:
         work.conflict = True
         return Seen.READY
+    work.origin = Coordinate(work.record.topic, row.partition, row.offset)
     return Seen.FINISHED if row.stage is MessageStage.ENQUEUED else Seen.READY
 
 
@@ -261,7 +264,7 @@ class FromSender:
         cut = self._moves.cut(receiver.name, receiver.move, record.partition) if receiver.moving else None
         lane, move = lane_at(receiver, cut, record.offset)
         accepted_ms = self._accepted_ms(work)
-        hop = first_hop(event, receiver, record.coordinate, accepted_ms, move=move, wait_s=wait_s, keep=work.keep)
+        hop = first_hop(event, receiver, work.origin, accepted_ms, move=move, wait_s=wait_s, keep=work.keep)
         topic = self._topics.to_receiver(lane)
         return lane_record(topic, lane, receiver, message.source_id, message.payload, encode_hop(hop))
 

@@ -27,26 +27,34 @@ def has_key(work: Delivery) -> bool:
 async def supersede(state: State, works: Iterable[tuple[Delivery, Seen]], now: float) -> None:
     """For works of a lane that were just looked up, in their order. `now`: monotonic seconds.
 
-    One that a newer one replaces gets its end, and one that waits for newer ones its due time. Can be repeated.
+    One that a newer one replaces gets its end, and one that waits for newer ones its due time. Several records of one
+    delivery, whose message was sent again, count as one. Can be repeated.
     """
-    newest: dict[bytes, Delivery] = {}
+    newest: dict[bytes, list[Delivery]] = {}
     for work, seen in works:
         if not _registers(work, seen):
             continue
-        key = key_of(work)
-        if (older := newest.get(key)) is not None:
-            older.end = _replaced_by(work.hop.delivery.message_id)
-        newest[key] = work
+        same = newest.setdefault(key_of(work), [])
+        if same and row_of(same[0]) != row_of(work):
+            if _is_older(work, same[0]):
+                work.end = _replaced_by(same[0].hop.delivery.message_id)
+                continue
+            for older in same:
+                older.end = _replaced_by(work.hop.delivery.message_id)
+            same.clear()
+        same.append(work)
     if not newest:
         return
-    found = await state.supersede([_superseding(key, work) for key, work in newest.items()])
+    found = await state.supersede([_superseding(key, same[0]) for key, same in newest.items()])
     ends: list[Settlement] = []
-    for work, result in zip(newest.values(), found, strict=True):
-        if result.by is not None:
-            work.end = _replaced_by(result.by)
-        else:
-            work.due = max(work.due, now + result.wait_s) if result.wait_s else work.due
-            ends += _ends(row_of(work).owner, result.replaced, work.hop.delivery.message_id)
+    for same, result in zip(newest.values(), found, strict=True):
+        for work in same:
+            if result.by is not None:
+                work.end = _replaced_by(result.by)
+            elif result.wait_s:
+                work.due = max(work.due, now + result.wait_s)
+        if result.by is None:
+            ends += _ends(row_of(same[0]).owner, result.replaced, same[0].hop.delivery.message_id)
     if ends:
         await answered(state.settle(ends))
 
@@ -63,6 +71,12 @@ def _registers(work: Delivery, seen: Seen) -> bool:
     """A parked one was registered before, and one that was tried stays as it is."""
     is_new = seen in (Seen.READY, Seen.BEHIND) and work.parked_at is None and not work.attempts and work.end is None
     return is_new and has_key(work) and work.hop.origin is not None
+
+
+def _is_older(work: Delivery, other: Delivery) -> bool:
+    """Whether its message came first, although its record is behind: it was sent again."""
+    here, there = work.hop.origin, other.hop.origin
+    return here is not None and there is not None and here[:2] == there[:2] and here.offset < there.offset
 
 
 def _superseding(key: bytes, work: Delivery) -> Superseding:

@@ -129,6 +129,22 @@ async def test_an_older_one_that_is_read_late_is_replaced_by_what_was_sent() -> 
     assert await world.is_at_rest()
 
 
+@LANES
+@pytest.mark.parametrize("window", [0.0, 20.0], ids=["supersede", "coalesce"])
+@virtually
+async def test_one_that_is_sent_twice_does_not_replace_itself(lane: str, window: float) -> None:
+    """Both records are on their way before the first is known to be."""
+    world = await world_of(lane=lane)
+    await world.send(*(keyed(number, window=window) for number in (1, 1, 2, 2, 1)))
+    process, begun = Process(world), world.clock.monotonic()
+    await process.ended(60)
+    await process.stop()
+    assert world.outside.arrived("/answer") == ["a-2"]
+    assert world.outside.starts["/answer"][0] >= begun + window
+    assert set(replaced(world)) == {"a-1"}
+    assert await world.is_at_rest()
+
+
 def _crash_story(window: float, delay: float) -> Any:
     """Older ones are parked and in memory when a newer one comes, and the process dies."""
 
