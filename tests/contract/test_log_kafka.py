@@ -36,7 +36,7 @@ from tests.servers.kafka import Broker, KafkaBroker, own_broker
 
 __all__ = ["own_broker"]
 
-pytestmark = pytest.mark.kafka
+pytestmark = [pytest.mark.kafka, pytest.mark.timeout(300)]  # brokers start, some twice
 
 
 PATIENCE_MS: Final = 60_000
@@ -149,7 +149,6 @@ async def until_appended(log: KafkaLog, records: list[NewRecord], failed: asynci
             failed.set()
 
 
-@pytest.mark.timeout(300)  # the broker starts twice
 async def test_what_a_broker_acknowledges_is_there_and_in_order_though_it_dies_meanwhile(
     own_broker: KafkaBroker,
 ) -> None:
@@ -195,9 +194,13 @@ async def test_what_a_broker_acknowledges_is_there_and_in_order_though_it_dies_m
 async def test_appends_end_while_the_broker_is_away_and_succeed_in_order_afterwards(
     own_broker: KafkaBroker, failure: str
 ) -> None:
-    async with opened(own_broker.bootstrap) as log, asyncio.timeout(PATIENCE_S):
-        topic = await topic_for(log)
-        await log.append(keyed(topic, 1))
+    async with (
+        opened(own_broker.bootstrap, request_timeout_ms=PATIENCE_MS) as patient,
+        opened(own_broker.bootstrap) as log,
+    ):
+        topic = await topic_for(patient)
+        ignored = asyncio.Event()
+        await until_appended(log, keyed(topic, 1), ignored)
         getattr(own_broker, failure)()
         calls = [asyncio.ensure_future(log.append(keyed(topic, 3))) for _ in range(5)]
         outcomes = await asyncio.gather(*calls, return_exceptions=True)
@@ -207,10 +210,9 @@ async def test_appends_end_while_the_broker_is_away_and_succeed_in_order_afterwa
             own_broker.thaw()
         else:
             await asyncio.to_thread(own_broker.start)
-        ignored = asyncio.Event()
         at = [await until_appended(log, [NewRecord(topic, b"k", b"%d" % n)], ignored) for n in range(5)]
         assert at == sorted(at)
-        read = await log.read([(each, None) for [each] in at])
+        read = await patient.read([(each, None) for [each] in at])
         assert [record and record.value for record in read] == [b"%d" % n for n in range(5)]
 
 
@@ -330,7 +332,8 @@ async def test_batches_that_were_damaged_on_disk_are_skipped_and_say_so(own_brok
         lambda batch: RawBatch(batch.records, attributes=6, base=batch.base).encoded(),
         lambda batch: batch.encoded(b"\x01" + b"\0" * (len(batch.body) - 1)),
     ]
-    async with opened(own_broker.bootstrap, request_timeout_ms=15_000) as log, asyncio.timeout(2 * PATIENCE_S):
+    # a request that is given up and repeated would append a batch twice
+    async with opened(own_broker.bootstrap, request_timeout_ms=PATIENCE_MS) as log:
         group = unique("group")
         topics = [await topic_for(log, group) for _ in damage]
         for topic, damaged in zip(topics, damage, strict=True):
