@@ -36,7 +36,7 @@ from relay.api.route import SOURCE_ID, UNAUDITED, Body, DocumentedResponse, Exam
 from relay.domain.errors import InvalidRecord
 from relay.domain.forwarding import Pairs, read_headers
 from relay.domain.identity import MessageId, check_id
-from relay.domain.message import MAX_TEXT_BYTES, Message, message_headers, short_text
+from relay.domain.message import MAX_TEXT_BYTES, Message, is_json, message_headers, short_text
 from relay.domain.one_off import OneOff
 from relay.domain.origin_receiver import receiver_name
 from relay.domain.timing import FIELDS, Timing, fields_of, read_timing
@@ -249,14 +249,9 @@ def _data(event: CloudEvent) -> bytes:
     if isinstance(event.data, msgspec.UnsetType):
         return b""
     data = bytes(event.data)
-    if data.startswith(b'"') and event.datacontenttype and not _is_json(event.datacontenttype):
+    if data.startswith(b'"') and event.datacontenttype and not is_json(event.datacontenttype):
         return _decode_text(data).encode()
     return data
-
-
-def _is_json(content_type: str) -> bool:
-    subtype = content_type.partition(";")[0].strip().lower().rpartition("/")[2]
-    return subtype == "json" or subtype.endswith("+json")
 
 
 MAX_BATCH_BYTES: Final = 16 * 1024**2

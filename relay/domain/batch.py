@@ -1,7 +1,7 @@
 """Batches of messages in one POST: its body, and what its response says about each message."""
 
 import re
-from base64 import b32encode, b64encode
+from base64 import b64encode
 from collections.abc import Mapping, Sequence
 from datetime import datetime
 from hashlib import sha256
@@ -12,7 +12,8 @@ from msgspec import Struct
 
 from relay.domain.exchange import Response
 from relay.domain.hop import Hop
-from relay.domain.identity import webhook_id
+from relay.domain.identity import base32, webhook_id
+from relay.domain.message import is_json
 from relay.domain.receiver import BatchFormat
 
 CONTENT_TYPES: Final[Mapping[BatchFormat, str]] = {
@@ -43,12 +44,12 @@ class BatchEvent(Struct, frozen=True):
 
 def batch_id(token: bytes) -> str:
     """The `webhook-id` of a batch. `token`: of the attempt of its first message."""
-    return f"batch_{b32encode(sha256(b'batch' + token).digest()).decode().lower()[:26]}"
+    return f"batch_{base32(sha256(b'batch' + token).digest())[:26]}"
 
 
 def about_bytes(hop: Hop, payload: bytes) -> int:
     """About how many bytes of body a message takes."""
-    size = len(payload) if _is_json(hop.content_type) else len(payload) * 4 // 3
+    size = len(payload) if _holds_json(hop) else len(payload) * 4 // 3
     return size + len(hop.delivery.source_id) + len(hop.delivery.message_id) + ENVELOPE_BYTES
 
 
@@ -105,14 +106,13 @@ def _list_item(event: BatchEvent) -> dict[str, Any]:
 
 
 def _payload(event: BatchEvent, plain: str, base64: str) -> dict[str, Any]:
-    if _is_json(event.hop.content_type) and _is_valid(event.payload):
+    if _holds_json(event.hop) and _is_valid(event.payload):
         return {plain: msgspec.Raw(event.payload)}
     return {base64: b64encode(event.payload).decode()}
 
 
-def _is_json(content_type: str | None) -> bool:
-    media_type = (content_type or "application/json").partition(";")[0].strip().lower()
-    return media_type == "application/json" or media_type.endswith("+json")
+def _holds_json(hop: Hop) -> bool:
+    return not hop.content_type or is_json(hop.content_type)
 
 
 def _is_valid(payload: bytes) -> bool:

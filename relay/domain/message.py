@@ -1,7 +1,6 @@
 """Messages: parses and writes both wire forms on `from_sender`, the JSON envelope and CloudEvents headers."""
 
 import hashlib
-import re
 from collections.abc import Callable, Iterable, Mapping
 from functools import lru_cache
 from typing import Any, Final
@@ -81,7 +80,6 @@ class Envelope(Struct):
 _decode_envelope = msgspec.json.Decoder(Envelope).decode
 _encode_json = msgspec.json.Encoder().encode
 _any_json = msgspec.json.Decoder(msgspec.Raw)
-_JSON_TYPE: Final = re.compile(r"(?:application|text)/(?:json|[^/+;]+\+json)", re.IGNORECASE)
 
 
 def parse_message(value: bytes | None, headers: Headers) -> Message:
@@ -137,12 +135,18 @@ def copied(
     )
 
 
+def is_json(content_type: str) -> bool:
+    """Whether bodies of this type are JSON: its subtype is `json`, or has the suffix `+json`."""
+    subtype = content_type.partition(";")[0].strip().lower().rpartition("/")[2]
+    return subtype == "json" or subtype.endswith("+json")
+
+
 def json_fault(message: Message) -> str | None:
     """Why a payload with a JSON content type is not valid JSON; None if it is valid, or has another content type.
 
     The payload is forwarded in any case. One that is nested too deeply to be checked counts as valid.
     """
-    if message.content_type is None or not _JSON_TYPE.fullmatch(message.content_type.partition(";")[0].strip()):
+    if message.content_type is None or not is_json(message.content_type):
         return None
     try:
         _any_json.decode(message.payload)

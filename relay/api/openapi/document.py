@@ -11,7 +11,7 @@ from aiohttp import web
 from relay import __version__
 from relay.api.access import MONITOR, OPEN, Need
 from relay.api.landing import MONITORING, is_for_people
-from relay.api.openapi.schemas import Schemas, is_json
+from relay.api.openapi.schemas import Schemas
 from relay.api.openapi.sent import Sent
 from relay.api.origin_check import is_of_api
 from relay.api.problems import (
@@ -32,6 +32,7 @@ from relay.api.problems import (
     ProblemKind,
 )
 from relay.api.route import READING, Body, Example, Parameter, Route
+from relay.domain.message import is_json
 from relay.schema.problems import ProblemView
 
 VERSION: Final = "3.1.1"

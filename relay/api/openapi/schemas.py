@@ -63,8 +63,3 @@ def _tidy(schema: Schema) -> Schema:
     if text.startswith(f"{schema.get('title')}("):
         return {name: value for name, value in schema.items() if name != "description"}
     return schema | {"description": _CODE.sub(" ", text).strip()}
-
-
-def is_json(media_type: str) -> bool:
-    """Whether bodies of this type are JSON, which a schema can say something about."""
-    return media_type == "application/json" or media_type.endswith("+json")
