@@ -11,7 +11,6 @@ which earlier secrets stay valid. `keys:closed` records that a key once existed:
 API to everybody.
 """
 
-import base64
 import hashlib
 import hmac
 import json
@@ -21,6 +20,7 @@ from typing import Any, Final, NamedTuple
 
 from relay.domain.control_key import ControlKey
 from relay.domain.errors import InvalidRecord
+from relay.domain.identity import base32
 from relay.domain.scope import Access, Scope, in_text, parse_scope
 from relay.domain.session import proof_of_digest
 
@@ -104,8 +104,8 @@ class Fresh(NamedTuple):
 
 def fresh_key(random: Callable[[int], bytes], id: str | None = None) -> Fresh:
     """A new key, or a new secret of key `id`. `random` returns the given number of random bytes."""
-    known = id or _written(random(_ID_BYTES))
-    text = f"{MARK}_{known}_{_written(random(_SECRET_BYTES))}"
+    known = id or base32(random(_ID_BYTES))
+    text = f"{MARK}_{known}_{base32(random(_SECRET_BYTES))}"
     return Fresh(known, text, digest_of(text))
 
 
@@ -118,11 +118,6 @@ def id_of(text: str) -> str | None:
 
 def digest_of(text: str) -> str:
     return hashlib.sha256(text.encode(errors="surrogateescape")).hexdigest()
-
-
-def _written(raw: bytes) -> str:
-    """`raw` in letters and digits only, so that a double click selects all of it."""
-    return base64.b32encode(raw).decode().rstrip("=").lower()
 
 
 # the records

@@ -2,6 +2,7 @@
 
 import hashlib
 import re
+from base64 import b32encode
 from functools import lru_cache
 from typing import Final, Literal, NamedTuple
 
@@ -73,6 +74,11 @@ def read_source_id(value: bytes) -> str:
 def is_receiver_name(name: str) -> bool:
     """Whether `name` is valid for a receiver: it becomes part of topic and group names."""
     return _RECEIVER_NAME.fullmatch(name) is not None
+
+
+def base32(raw: bytes) -> str:
+    """`raw` in lower-case letters and digits only, without padding: a double click selects all of it."""
+    return b32encode(raw).decode().rstrip("=").lower()
 
 
 _BASE32: Final = "abcdefghijklmnopqrstuvwxyz234567"

@@ -5,7 +5,6 @@ of the state it is opened again by the next observation. Its id names the cause 
 to it stays valid when it is reopened. An occurrence is named by `opened_at`.
 """
 
-import base64
 import hashlib
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -13,6 +12,8 @@ from typing import Final, Literal, NamedTuple
 
 from msgspec import Struct
 from msgspec.structs import replace
+
+from relay.domain.identity import base32
 
 PartyType = Literal["receiver", "source", "relay"]
 State = Literal["open", "acknowledged", "resolved"]
@@ -170,7 +171,7 @@ NO_MARKS: Final = Marks()
 def incident_id(party: Party, kind: Kind, scope: str = "") -> str:
     """The id of this cause, the same in every process and after a loss of the state."""
     digest = hashlib.sha256("\0".join((party.type, party.name, kind, scope)).encode(errors="replace")).digest()
-    return "inc_" + base64.b32encode(digest[:_ID_BYTES]).decode().lower()
+    return "inc_" + base32(digest[:_ID_BYTES])
 
 
 def state_of(incident: Incident, marks: Marks = NO_MARKS) -> State:
