@@ -157,9 +157,7 @@ class Outside:
         self, work: Work, about: RequestPurpose, request: Request, decide: Callable[[Exchange], Decision]
     ) -> Call[Exchange]:
         """As `call`, in time for a POST of `work`."""
-        if work.rules is not None and work.rules.late_s < inf:
-            request = self.in_time(work, request)
-        return self.call(about, request, decide)
+        return self.call(about, self.in_time(work, request), decide)
 
     def in_time(self, work: Work, request: Request) -> Request:
         """A request that starts in a slot of its endpoint's rate limit may wait for a connection only within that
