@@ -32,7 +32,6 @@ _READ: Final = {
     "mdurl": "MIT",
     "propcache": "Apache-2.0",
     "protobuf": "BSD-3-Clause",
-    "python-dotenv": "BSD-3-Clause",
     "pyyaml": "MIT",
     "requests": "Apache-2.0",
     "rich": "MIT",

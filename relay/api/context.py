@@ -13,7 +13,7 @@ from relay.api.registrar import Registrar
 from relay.api.web_rules import WebRules
 from relay.clock import Clock
 from relay.config.encryption import NO_KEYS, KeyRing
-from relay.config.settings import Origin
+from relay.config.setting_layers import Origin
 from relay.control.erasures import ErasureService
 from relay.control.event_types import Catalogue
 from relay.control.keys import KeyService

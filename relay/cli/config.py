@@ -16,7 +16,8 @@ from relay.config.problems import raise_all
 from relay.config.receiver_entry import ReceiverEntry
 from relay.config.receivers_file import ReceiversFile, load_receivers_file, receivers_schema
 from relay.config.references import usable_variables
-from relay.config.settings import CONFIG_FILE, Settings, sources_of
+from relay.config.setting_layers import CONFIG_FILE, sources_of
+from relay.config.settings import Settings
 from relay.domain.topics import Topics
 
 

@@ -21,7 +21,7 @@ from relay.cli.tail import report_all
 from relay.client import AsyncRelay, ClientError
 from relay.client.sse import ServerSentEvent
 from relay.config.receivers_file import ReceiversFile, parse_receivers_file
-from relay.config.settings import load_settings
+from relay.config.setting_layers import load_settings
 from relay.domain.errors import RelayError
 from relay.domain.signing import generate_secret
 from relay.embedded.relay import EmbeddedRelay

@@ -21,7 +21,8 @@ from relay.client import AsyncRelay, ClientError
 from relay.client.sse import ServerSentEvent
 from relay.config.own_address import Exposed, check_exposure, check_key, check_own_key, is_loopback
 from relay.config.receivers_file import ReceiversFile, parse_receivers_file
-from relay.config.settings import CONFIG_FILE, Settings, load_settings
+from relay.config.setting_layers import CONFIG_FILE, load_settings
+from relay.config.settings import Settings
 from relay.domain.errors import RelayError, UserError
 from relay.domain.identity import PROBE
 from relay.domain.signing import generate_secret

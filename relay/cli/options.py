@@ -59,7 +59,7 @@ def options(*some: Callable[[F], F]) -> Callable[[F], F]:
 
 def settings_from(config_file: Path | None) -> "Settings":
     """The settings of this process. Raises UserError."""
-    from relay.config.settings import CONFIG_FILE, load_settings  # some commands have options, and need no settings
+    from relay.config.setting_layers import CONFIG_FILE, load_settings  # some commands need none
 
     return load_settings({CONFIG_FILE: config_file}, os.environ)
 

@@ -19,7 +19,8 @@ from relay.config.own_address import may_be_open, own_names, own_url
 from relay.config.plan import API, ProcessPlan
 from relay.config.references import usable_variables
 from relay.config.session_secrets import launch_secret, session_secrets
-from relay.config.settings import Settings, origins_of
+from relay.config.setting_layers import origins_of
+from relay.config.settings import Settings
 from relay.control.erasures import ErasureService
 from relay.control.event_types import Catalogue
 from relay.control.keys import KeyService

@@ -19,7 +19,7 @@ from relay.api.shares import shares_of_live_pages
 from relay.api.web_rules import WebRules
 from relay.clock import SystemClock
 from relay.config.encryption import KeyRing
-from relay.config.settings import load_settings, origins_of
+from relay.config.setting_layers import load_settings, origins_of
 from relay.control.erasures import ErasureService
 from relay.control.event_types import Catalogue
 from relay.control.patch import Rules

@@ -11,7 +11,8 @@ from typing import Any
 from relay.checks.runner import PROBES, examine
 from relay.clock import SystemClock
 from relay.config.plan import ROLES
-from relay.config.settings import Settings, load_settings
+from relay.config.setting_layers import load_settings
+from relay.config.settings import Settings
 from relay.domain.diagnosis import Checked, Diagnosis
 from relay.domain.topics import Topics
 from relay.run.check_contexts import case_of_settings

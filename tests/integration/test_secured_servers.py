@@ -20,7 +20,8 @@ from bench.kafka_parts import Unsuitable, free_ports, new_cluster_id
 from relay.cli.rights import rights
 from relay.clock import SystemClock
 from relay.config.plan import ROLES, ProcessPlan
-from relay.config.settings import Settings, load_settings
+from relay.config.setting_layers import load_settings
+from relay.config.settings import Settings
 from relay.domain.errors import UserError
 from relay.domain.rights import OPERATOR, RESULTS, SENDER, rights_of
 from relay.domain.topics import Topics

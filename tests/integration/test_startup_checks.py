@@ -13,7 +13,7 @@ from aiokafka.admin.config_resource import ConfigResource, ConfigResourceType
 
 from relay.clock import SystemClock
 from relay.config.plan import ProcessPlan
-from relay.config.settings import load_settings
+from relay.config.setting_layers import load_settings
 from relay.domain.topics import Topics
 from relay.log.kafka.consumer import KafkaConsumer
 from relay.log.kafka.log import KafkaLog

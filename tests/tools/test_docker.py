@@ -24,7 +24,8 @@ from relay.api.web_rules import WebRules
 from relay.cli.group import relay
 from relay.config.own_address import check_exposure, check_key, is_loopback, own_names
 from relay.config.receivers_file import load_receivers_file
-from relay.config.settings import Settings, env_name, load_settings
+from relay.config.setting_layers import env_name, load_settings
+from relay.config.settings import Settings
 
 ROOT = Path(__file__).parents[2]
 DOCKER = ROOT / "docker"

@@ -5,7 +5,8 @@ from pathlib import Path
 import pytest
 
 from relay.config.answer_urls import AnsweringReceiver, AnswerUrls, answer_secrets, findings
-from relay.config.settings import Settings, load_settings
+from relay.config.setting_layers import load_settings
+from relay.config.settings import Settings
 from relay.domain.answer_token import read
 from relay.domain.errors import UserError
 from relay.domain.identity import DeliveryId

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 import pytest
 from structlog.testing import capture_logs
 
-from relay.config.settings import load_settings
+from relay.config.setting_layers import load_settings
 from relay.domain.errors import UserError
 from relay.domain.hot_receivers import LEAST, WINDOW, HotReceivers
 from relay.telemetry.metrics import Metrics

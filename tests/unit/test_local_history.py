@@ -6,7 +6,8 @@ from urllib.parse import urlsplit
 import pytest
 
 from relay.cli.local_history import with_local_history
-from relay.config.settings import Settings, load_settings
+from relay.config.setting_layers import load_settings
+from relay.config.settings import Settings
 
 
 def url_of(settings: Settings) -> str | None:

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from relay.config.setting_layers import load_settings
 from relay.config.setting_values import LOGO_SUFFIXES
-from relay.config.settings import load_settings
 from relay.domain.errors import UserError
 from relay.pages import brand
 from relay.pages.brand import LOGO_TYPES, Brand, contrast, parse

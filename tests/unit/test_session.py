@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from relay.config.session_secrets import keep_launch_secret, launch_secret, session_secrets
-from relay.config.settings import load_settings
+from relay.config.setting_layers import load_settings
 from relay.control.keys import MOST_ENDED, TooManyEnded, TooManyEndedOfOne, read_keys
 from relay.domain.answer_token import issue as issue_answer
 from relay.domain.errors import InvalidRecord, UserError

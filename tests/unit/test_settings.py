@@ -6,8 +6,9 @@ from pathlib import Path
 import pytest
 from pydantic import SecretStr, ValidationError
 
+from relay.config.setting_layers import load_settings, sources_of
 from relay.config.setting_text import SECRET_SETTINGS
-from relay.config.settings import Settings, load_settings, sources_of
+from relay.config.settings import Settings
 from relay.domain.errors import UserError
 from relay.domain.quota import Quota
 

@@ -6,8 +6,9 @@ from itertools import pairwise
 from typing import Final, get_args
 
 from relay.cli.reference.markdown import code, codes, table, titled
+from relay.config.setting_layers import env_name
 from relay.config.setting_text import ALSO_FROM, SECRET_SETTINGS, shown_value
-from relay.config.settings import Settings, env_name
+from relay.config.settings import Settings
 
 ABOUT: Final = """\
 Each setting is an environment variable, a line of the YAML file that `--config` or `RELAY_CONFIG_FILE` names (there

@@ -8,7 +8,7 @@ from aiokafka.admin import AIOKafkaAdminClient
 from aiokafka.errors import NoError, for_code
 from aiokafka.protocol.admin import DeleteGroupsRequest
 
-from relay.config.settings import load_settings
+from relay.config.setting_layers import load_settings
 from relay.domain.topics import Topics
 from tests.integration.production import SECRETS, Rig, messages
 from tests.integration.test_production import assert_in_order

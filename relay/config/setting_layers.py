@@ -1,0 +1,135 @@
+"""Layers that settings are loaded from: flags, environment, secret files, a YAML file; and the origin of each value."""
+
+from collections import ChainMap
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Final, NamedTuple
+
+from pydantic import ValidationError
+
+from relay.config.problems import explain, raise_all, unknown
+from relay.config.setting_text import ALSO_FROM, SECRET_SETTINGS, SET_BY_COMMAND, shown_value
+from relay.config.settings import Settings
+from relay.config.strict_yaml import read_mapping
+
+ENV_PREFIX: Final = "RELAY_"
+CONFIG_FILE: Final = "config_file"
+"""Among the overrides: the YAML file to read settings from. In the environment: RELAY_CONFIG_FILE."""
+
+
+class Given(NamedTuple):
+    """A value from a layer. `where`, for display: `--api-port`, `RELAY_API_PORT`, `relay.yaml: api_port`."""
+
+    value: object
+    where: str
+
+
+class Origin(NamedTuple):
+    """A setting in effect. `value`: as text, secrets masked. `source`: where it came from, or `default`."""
+
+    name: str
+    value: str
+    source: str
+
+
+def load_settings(overrides: Mapping[str, object], environ: Mapping[str, str]) -> Settings:
+    """flags (`overrides`: field -> value, None if not given) > environment > `*_FILE` secrets > YAML file > defaults.
+
+    Raises UserError with one line per mistake: the place, the mistake, and allowed values.
+    """
+    given = _given(overrides, environ)
+    settings = _validated(given)
+    settings.remember({name: one.where for name, one in given.items()})
+    return settings
+
+
+def sources_of(overrides: Mapping[str, object], environ: Mapping[str, str]) -> list[Origin]:
+    """Every setting, its value and its origin. Raises UserError as `load_settings` does."""
+    return origins_of(load_settings(overrides, environ))
+
+
+def origins_of(settings: Settings) -> list[Origin]:
+    """Every setting in effect, and its origin if `load_settings` has read it."""
+    given = settings.model_fields_set
+    return [
+        Origin(
+            name, shown_value(name, value), (settings.origin_of(name) or SET_BY_COMMAND) if name in given else "default"
+        )
+        for name, value in settings
+    ]
+
+
+def _validated(given: Mapping[str, Given]) -> Settings:
+    try:
+        return Settings.model_validate({name: one.value for name, one in given.items()})
+    except ValidationError as error:
+        found = explain(error, Settings, hidden=SECRET_SETTINGS)
+    raise_all(
+        f"{given[name].where if (name := str(place[0])) in given else env_name(name)}: {text}" for place, text in found
+    )
+    raise AssertionError("a validation error without errors")
+
+
+def _given(overrides: Mapping[str, object], environ: Mapping[str, str]) -> dict[str, Given]:
+    mistakes = list(_unknown_variables(environ))
+    flags = {
+        name: Given(value, "--" + name.replace("_", "-"))
+        for name, value in overrides.items()
+        if value is not None and name != CONFIG_FILE
+    }
+    config_file = overrides.get(CONFIG_FILE) or environ.get(env_name(CONFIG_FILE))
+    layers: ChainMap[str, Given] = ChainMap(
+        flags,
+        _from_environment(environ),
+        _from_secret_files(environ, mistakes),
+        _from_yaml(Path(str(config_file)), mistakes) if config_file else {},
+    )
+    raise_all(mistakes)
+    return dict(layers)
+
+
+def env_name(field: str) -> str:
+    """`RELAY_API_PORT` for `api_port`."""
+    return ENV_PREFIX + field.upper()
+
+
+def _variables() -> dict[str, str]:
+    """Variable -> field. The names with our prefix are last, so that they take precedence."""
+    return {**ALSO_FROM, **{env_name(field): field for field in Settings.model_fields}}
+
+
+def _unknown_variables(environ: Mapping[str, str]) -> Iterator[str]:
+    known = [*_variables(), env_name(CONFIG_FILE)]
+    allowed = {*known, *(f"{name}_FILE" for name in known)}
+    for name in sorted(environ):
+        if name.startswith(ENV_PREFIX) and not name.startswith(f"{ENV_PREFIX}TEST_") and name not in allowed:
+            yield f"{name}: {unknown('environment variable', name, known)}"
+
+
+def _from_environment(environ: Mapping[str, str]) -> dict[str, Given]:
+    # empty counts as not set, as `NAME: ${NAME:-}` in a compose file intends
+    return {field: Given(environ[name], name) for name, field in _variables().items() if environ.get(name)}
+
+
+def _from_secret_files(environ: Mapping[str, str], mistakes: list[str]) -> dict[str, Given]:
+    found = {}
+    for name, field in _variables().items():
+        path = environ.get(f"{name}_FILE")
+        if not path:
+            continue
+        try:
+            found[field] = Given(Path(path).read_text(encoding="utf-8").rstrip("\r\n"), f"{name}_FILE")
+        except (OSError, UnicodeDecodeError) as error:
+            mistakes.append(f"{name}_FILE: {path} cannot be read: {getattr(error, 'strerror', 'it is not UTF-8 text')}")
+    return found
+
+
+def _from_yaml(path: Path, mistakes: list[str]) -> dict[str, Given]:
+    found = {}
+    for key, value in read_mapping(path).items():
+        name = str(key)
+        if name in Settings.model_fields:
+            found[name] = Given(value, f"{path}: {name}")
+        else:
+            mistakes.append(f"{path}: {name}: {unknown('setting', name, list(Settings.model_fields))}")
+    return found
