@@ -145,7 +145,6 @@ async def answering(response: web.Response) -> AsyncIterator[str]:
 HTML = {"content-type": "text/html"}
 JSON = {"content-type": "application/json"}
 COMMANDS_TO_IT = [
-    STATUS,
     ("failed", "list"),
     ("failed", "show", "1/2"),
     ("receivers", "health", "ci"),
@@ -154,23 +153,25 @@ COMMANDS_TO_IT = [
 ]
 
 
-@pytest.mark.parametrize("arguments", COMMANDS_TO_IT)
+NO_RELAYS = {
+    "html": web.Response(text="<h1>Hello</h1>", headers=HTML),
+    "html-404": web.Response(status=404, text="<h1>Not here</h1>", headers=HTML),
+    "redirect": web.Response(status=302, text="", headers=HTML | {"location": "https://login.example/"}),
+    "list": web.Response(body=b"[]", headers=JSON),
+    "other-json": web.Response(body=b'{"hello": "world"}', headers=JSON),
+    "other-error": web.Response(status=500, body=b'{"error": "x"}', headers=JSON),
+    "no-utf8": web.Response(body=b"\xff\xfe", headers=JSON),
+    "empty": web.Response(body=b"", headers=JSON),
+}
+
+
 @pytest.mark.parametrize(
-    "response",
-    [
-        web.Response(text="<h1>Hello</h1>", headers=HTML),
-        web.Response(status=404, text="<h1>Not here</h1>", headers=HTML),
-        web.Response(status=302, text="", headers=HTML | {"location": "https://login.example/"}),
-        web.Response(body=b"[]", headers=JSON),
-        web.Response(body=b'{"hello": "world"}', headers=JSON),
-        web.Response(status=500, body=b'{"error": "x"}', headers=JSON),
-        web.Response(body=b"\xff\xfe", headers=JSON),
-        web.Response(body=b"", headers=JSON),
-    ],
-    ids=["html", "html-404", "redirect", "list", "other-json", "other-error", "no-utf8", "empty"],
+    ("arguments", "name"),
+    [*((STATUS, name) for name in NO_RELAYS), *((command, "other-json") for command in COMMANDS_TO_IT)],
 )
-async def test_what_is_no_relay_is_said(arguments: tuple[str, ...], response: web.Response) -> None:
-    async with answering(response) as url:
+async def test_what_is_no_relay_is_said(arguments: tuple[str, ...], name: str) -> None:
+    """Each response to one command, and one response to each: all commands have the same client."""
+    async with answering(NO_RELAYS[name]) as url:
         done = await asyncio.to_thread(called, *arguments, "--api", url)
     refused(done, 1, url, "is not a relay", "RELAY_API_URL")
 
