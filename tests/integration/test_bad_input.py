@@ -101,7 +101,7 @@ async def test_what_clients_of_another_make_can_write_costs_its_own_offset_only(
         )
         text = "\n".join(running.lines)
         assert "Traceback" not in text
-        assert '"waiting"' not in text
+        assert '"event": "waiting"' not in text
 
 
 async def _headers(api: str, letter: dict[str, object]) -> dict[str, str]:
