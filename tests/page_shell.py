@@ -13,7 +13,7 @@ import pytest
 
 from tests.documents import Fence
 
-TIMEOUT_S: Final = 60.0
+TIMEOUT_S: Final = 100.0
 END: Final = "--- end of a fence ---"
 ENVIRON: Final = {"GITHUB_WEBHOOK_SECRET": "It's a Secret to Everybody", "CI_SECRET": "whsec_" + "A" * 32}
 BEFORE: Final = r"""

@@ -3,6 +3,7 @@
 import json
 from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
+from hashlib import sha256
 from typing import Any, Final
 from urllib.parse import quote
 
@@ -245,8 +246,13 @@ def compact(value: object) -> str:
     return json.dumps(value, separators=(",", ":"))
 
 
+def fingerprint(text: str) -> str:
+    """A short id, the same for the same text."""
+    return sha256(text.encode(errors="surrogateescape")).hexdigest()[:12]
+
+
 FILTERS: Final[tuple[Callable[..., str], ...]] = (
     *(clock, exact, iso, day_clock, size, duration, number, counted, rate, percent),
-    *(tone, words, visible, pretty, path_part),
+    *(tone, words, visible, pretty, path_part, fingerprint),
 )
 """Filters of templates, by their names."""

@@ -165,6 +165,24 @@ async def test_what_was_opened_stays_so_while_the_page_goes_on(visiting: Visitin
         await expect(page.get_by_role("heading", name="Request")).to_be_visible()
 
 
+async def test_a_button_keeps_the_focus_while_the_page_goes_on_and_does_not_become_another(visiting: Visiting) -> None:
+    told = failing()
+    async with scripted_pages(ScriptedApi(told)) as api, visiting(api.url) as visitor:
+        page = visitor.page
+        await visitor.open(PAGE)
+        discard = page.get_by_label("Delivery to audit").get_by_role("button", name="Discard")
+        await discard.focus()
+        done = delivery("ci", "response_received_from_receiver", answer=None)
+        api.answers[AT] = message(done, delivery("audit", **REJECTED))
+        await expect(page.get_by_label("Delivery to ci").get_by_text("Done", exact=True)).to_be_visible()
+        await expect(discard).to_be_focused()
+        pressed = await discard.element_handle()
+        assert pressed is not None
+        api.answers[AT] = message(done, delivery("audit", "response_received_from_receiver", answer=None))
+        await expect(page.get_by_label("Delivery to audit").get_by_text("Done", exact=True)).to_be_visible()
+        assert not await pressed.evaluate("button => button.isConnected")
+
+
 async def test_a_wait_has_its_reason_and_the_button_that_ends_it(visiting: Visiting) -> None:
     async with scripted_pages(ScriptedApi(failing())) as api, visiting(api.url) as visitor:
         page = visitor.page

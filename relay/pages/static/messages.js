@@ -162,13 +162,7 @@
   });
   document.addEventListener("click", (event) => { if (event.target.closest?.("[data-help]")) KEYS["?"](); });
 
-  // opened parts of a live part, by their ids
-  const opened = new Map();
-  document.addEventListener("toggle", (event) => {
-    if (event.target.matches?.("[data-live] details[id]")) opened.set(event.target.id, event.target.open);
-  }, true);
   document.addEventListener("htmx:afterSwap", (event) => {
-    all("details[id]", event.target).forEach((part) => { if (opened.has(part.id)) part.open = opened.get(part.id); });
     offer(document);
     showTimes(event.target);
   });

@@ -118,6 +118,26 @@
     new ResizeObserver(() => plot.setSize(size())).observe(figure);
   };
 
+  // what a live part changes keeps its focus and its place: only what differs is touched. A form has an id made of what
+  // it does, so that a button never becomes another one under the pointer
+  const toggled = new WeakSet();
+  document.addEventListener("click", (event) => {
+    const summary = event.target.closest?.("summary");
+    if (summary) toggled.add(summary.parentElement);
+  });
+  Object.assign(window.Idiomorph?.defaults.callbacks ?? {}, {
+    beforeNodeMorphed: (was, fresh) => {
+      if (was.dataset?.drawn) {
+        if (was.dataset.chart === fresh.dataset?.chart) return false;
+        delete was.dataset.drawn;
+        was.replaceChildren();
+      }
+      timed.delete(was);
+      return true;
+    },
+    beforeAttributeUpdated: (name, part) => !(name === "open" && toggled.has(part)) && !(name === "hidden" && part.matches(".copy")),
+  });
+
   // live parts: a browser has six connections to a host, and those of tabs that nobody sees would use them up
   const source = (part) => part["htmx-internal-data"]?.sseEventSource;
   const connect = (part) => {
