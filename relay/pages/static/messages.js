@@ -5,7 +5,6 @@
   const all = (selector, root = document) => [...root.querySelectorAll(selector)];
   const stored = (name, usual) => { try { return JSON.parse(localStorage.getItem(name)) ?? usual; } catch { return usual; } };
   const store = (name, value) => { try { localStorage.setItem(name, JSON.stringify(value)); } catch { /* a frame may have none */ } };
-  const offer = (root) => all("button.copies[hidden]", root).forEach((button) => { button.hidden = !navigator.clipboard; });
 
   // times: written in UTC by the server, shown in local time or UTC
   const two = (number) => String(number).padStart(2, "0");
@@ -162,10 +161,7 @@
   });
   document.addEventListener("click", (event) => { if (event.target.closest?.("[data-help]")) KEYS["?"](); });
 
-  document.addEventListener("htmx:afterSwap", (event) => {
-    offer(document);
-    showTimes(event.target);
-  });
+  document.addEventListener("htmx:afterSwap", (event) => showTimes(event.target));
 
   // a selection or a hand on the list holds it; what came meanwhile is counted
   const tail = () => find("[data-tail]");
@@ -210,7 +206,6 @@
     if (event.target.matches("[data-all], input[name=pick]")) count();
   });
   document.addEventListener("DOMContentLoaded", () => {
-    offer(document);
     showTimes(document);
     all("[data-help]").forEach((button) => { button.hidden = false; });
     showSaved();

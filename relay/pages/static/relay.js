@@ -1,4 +1,4 @@
-// What the pages need beside htmx: times that go on, buttons that copy, questions before what cannot be undone, charts.
+// What the pages need beside htmx: times that go on, buttons that copy, questions before what cannot be undone, live parts.
 // Everything is found by its data- attributes, also in parts that come later. Without it, pages can still be read.
 (() => {
   "use strict";
@@ -34,7 +34,7 @@
   setInterval(tick, 1000);
 
   // copying
-  const offerCopies = (root) => each(root, ".copy[hidden]", (button) => { button.hidden = !navigator.clipboard; });
+  const offerCopies = (root) => each(root, "[data-copy][hidden]", (button) => { button.hidden = !navigator.clipboard; });
   document.addEventListener("click", async (event) => {
     const button = event.target.closest?.("[data-copy]");
     if (!button) return;
@@ -87,37 +87,6 @@
     field.select();
   });
 
-  // charts
-  const colour = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
-  const resolved = (name) => {
-    const probe = document.createElement("i");
-    probe.style.color = `var(${name})`;
-    document.body.append(probe);
-    const value = getComputedStyle(probe).color;
-    probe.remove();
-    return value || colour(name);
-  };
-  const draw = (figure) => {
-    if (!window.uPlot || figure.dataset.drawn) return;
-    figure.dataset.drawn = "1";
-    const { at, series } = JSON.parse(figure.dataset.chart), unit = figure.dataset.unit;
-    const axis = { stroke: resolved("--soft"), grid: { stroke: resolved("--line"), width: 1 }, ticks: { show: false } };
-    const lines = series.map(({ label, tone }) => ({
-      label, stroke: resolved(`--${tone}`), width: 2, points: { show: at.length < 3 },
-      value: (_, value) => (value == null ? "–" : `${value.toLocaleString()} ${unit}`),
-    }));
-    const size = () => ({ width: figure.clientWidth - 26, height: 210 });
-    const utc = (moment) => new Date(moment * 1000).toISOString(); // as all other times on the pages
-    const time = { label: "UTC", value: (_, moment) => (moment == null ? "–" : utc(moment).slice(0, 16).replace("T", " ")) };
-    const times = { ...axis, values: (_, moments) => moments.map((moment) => utc(moment).slice(11, 16)) };
-    const plot = new uPlot({
-      ...size(), series: [time, ...lines], axes: [times, { ...axis, size: 54 }],
-      tzDate: (moment) => uPlot.tzDate(new Date(moment * 1000), "Etc/UTC"),
-      scales: { y: { range: (_, low, high) => [Math.min(0, low), Math.max(1, high * 1.1)] } },
-    }, [at, ...series.map(({ values }) => values)], figure);
-    new ResizeObserver(() => plot.setSize(size())).observe(figure);
-  };
-
   // what a live part changes keeps its focus and its place: only what differs is touched. A form has an id made of what
   // it does, so that a button never becomes another one under the pointer
   const toggled = new WeakSet();
@@ -135,7 +104,7 @@
       timed.delete(was);
       return true;
     },
-    beforeAttributeUpdated: (name, part) => !(name === "open" && toggled.has(part)) && !(name === "hidden" && part.matches(".copy")),
+    beforeAttributeUpdated: (name, part) => !(name === "open" && toggled.has(part)) && !(name === "hidden" && part.matches("[data-copy]")),
   });
 
   // live parts: a browser has six connections to a host, and those of tabs that nobody sees would use them up
@@ -147,7 +116,7 @@
     source(part)?.close();
     part.replaceWith(fresh);
     htmx.process(fresh);
-    settle(fresh);
+    htmx.trigger(fresh, "htmx:load");
   };
   document.addEventListener("visibilitychange", () => document.querySelectorAll("[data-live]").forEach((part) => {
     if (document.hidden) {
@@ -202,7 +171,7 @@
     targets.filter((origin) => !above || origin === above).forEach((origin) => window.parent.postMessage(message, origin));
   }).observe(document.documentElement);
 
-  const settle = (root) => { offerCopies(root); each(root, "[data-chart]", draw); tick(); };
+  const settle = (root) => { offerCopies(root); tick(); };
   document.addEventListener("DOMContentLoaded", () => {
     settle(document.body);
     if (document.querySelector("[data-watch]")) beats = setTimeout(beat, PULSE_MS);
