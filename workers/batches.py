@@ -215,7 +215,7 @@ def event_of(work: Delivery, hop: Hop, answer_url: str | None) -> bytes:
     receiver = work.receiver
     deadline = int(deadline_of(hop, receiver)) if hop.accepted_ms else None
     payload, form = work.record.value or b"", receiver.batch.format if receiver.batch is not None else "list"
-    event = BatchEvent(hop, payload, work.attempts, work.sequence, work.out_of_order, deadline, answer_url)
+    event = BatchEvent(hop, payload, work.attempts, work.sequence, work.out_of_order, deadline, answer_url, work.gaps)
     return encoded_event(event, form)
 
 

@@ -113,6 +113,7 @@ class Delivery(HopWork):
         self.receiver = receiver
         self.rules = rules_of(receiver)
         self.attempts = hop.attempt
+        self._count_in()
         self.asked = 0
         """Status GETs made about the attempt in doubt."""
         self.shares = not hop.ask_first and hop.one_off is None
@@ -143,6 +144,16 @@ class Delivery(HopWork):
         if receiver is not self.receiver:
             self.receiver = receiver
             self.rules = rules_of(receiver)
+            self._count_in()
+
+    def _count_in(self) -> None:
+        """Deliveries to a receiver that gets one at a time are numbered, unless they have left its order before their
+        first attempt."""
+        left = self.timing is not None and bool(self.timing.deliver_at or self.timing.window)
+        is_numbered = self.receiver.ordering == "receiver" and not left and self.hop.one_off is None
+        self.first_number = self._place + 1 if is_numbered else 0
+        if is_numbered and self.number is None:
+            self.number = self.hop.sequence
 
     def age_s(self, now: float) -> float:
         """Seconds since acceptance. `now`: Unix seconds."""
@@ -167,12 +178,16 @@ class Delivery(HopWork):
 
     @property
     def sequence(self) -> int | None:
-        """A number that grows along the order key, also across moves: the offset in the lane's topic, or the number
-        from the delivery's first life."""
+        """A number that grows along the order key, also across moves: the number from the delivery's first life, or
+        that among the deliveries of its receiver, or else the offset in the lane's topic."""
+        if self.receiver.ordering == "receiver":
+            return self.number
         if self.queue is None and not self.out_of_order:
             return None
-        if self.hop.sequence is not None:
-            return self.hop.sequence
+        return self._place if self.hop.sequence is None else self.hop.sequence
+
+    @property
+    def _place(self) -> int:
         return self.hop.move * MOST_OFFSETS + self.record.offset
 
 

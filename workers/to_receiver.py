@@ -27,6 +27,7 @@ from relay.domain.expression import ExpressionError, Variables
 from relay.domain.failure import failure_detail
 from relay.domain.hop import decode_hop, encode_hop
 from relay.domain.identity import webhook_id
+from relay.domain.numbering import Numbering, encode_numbering, numbering_key
 from relay.domain.outcome import (
     CONTROL_HEADER,
     UNCLEAR,
@@ -164,12 +165,23 @@ class ToReceiver:
         return self._post(work) if work.receiver.batch is None else self._batches.post(work)
 
     def resume(self, work: Delivery, result: Result) -> Done | Dead:
+        end = self._resumed(work, result)
+        numbering = work.numbering
+        return end if numbering is None else structs.replace(end, beside=(self._numbers(work, numbering),))
+
+    def _resumed(self, work: Delivery, result: Result) -> Done | Dead:
         if result.outcome == "dead":
             return Dead(result.reason or "poison", result.detail or "", result.status)
         if result.outcome == "accepted":
             return Done(self._accepted_records(work, result), Stage.AWAITING, result=result)
         source = self._directory.source(work.hop.delivery.source_id)
-        return answered(self._topics, source, work.hop, result, work.attempts)
+        hop = work.hop if work.number is None else structs.replace(work.hop, sequence=work.sequence)
+        return answered(self._topics, source, hop, result, work.attempts)
+
+    def _numbers(self, work: Delivery, numbering: Numbering) -> NewRecord:
+        """The receiver's numbers, which the state may lose: also that its deliveries up to this one have their end."""
+        key = numbering_key(work.receiver.name, numbering)
+        return NewRecord(self._topics.parked_messages, key, encode_numbering(numbering))
 
     def bury(self, record: Record, work: Delivery | None, dead: Dead) -> NewRecord:
         if work is None:
@@ -191,6 +203,7 @@ class ToReceiver:
                 attempt=work.attempts,
                 sequence=work.sequence,
                 out_of_order=work.out_of_order,
+                gaps=work.gaps,
                 now=outside.clock.wall(),
                 answer_url=outside.answer_url(receiver, work.hop),
                 payload_url=outside.payload_url(work.hop) if receiver.payload == "thin" else None,

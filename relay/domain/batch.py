@@ -14,6 +14,7 @@ from relay.domain.exchange import Response
 from relay.domain.hop import Hop
 from relay.domain.identity import base32, webhook_id
 from relay.domain.message import is_json
+from relay.domain.numbering import NumberGap, gap_text
 from relay.domain.receiver import BatchFormat
 
 CONTENT_TYPES: Final[Mapping[BatchFormat, str]] = {
@@ -40,6 +41,7 @@ class BatchEvent(Struct, frozen=True):
     out_of_order: bool
     deadline: int | None
     answer_url: str | None
+    gaps: tuple[NumberGap, ...] = ()
 
 
 def batch_id(token: bytes) -> str:
@@ -80,6 +82,8 @@ def _cloud_event(event: BatchEvent) -> dict[str, Any]:
         shown["relayanswerurl"] = event.answer_url
     if event.out_of_order:
         shown["relayoutoforder"] = True
+    if event.gaps:
+        shown["relaygap"] = gap_text(event.gaps)
     if hop.traceparent:
         shown["traceparent"] = hop.traceparent
     return {**shown, **_payload(event, "data", "data_base64")}
@@ -87,7 +91,7 @@ def _cloud_event(event: BatchEvent) -> dict[str, Any]:
 
 def _list_item(event: BatchEvent) -> dict[str, Any]:
     hop, (_, source_id, message_id) = event.hop, event.hop.delivery
-    shown = {
+    shown: dict[str, Any] = {
         "sequence": event.sequence,
         "type": hop.event_type,
         "id": message_id,
@@ -102,6 +106,8 @@ def _list_item(event: BatchEvent) -> dict[str, Any]:
     }
     if event.out_of_order:
         shown["out_of_order"] = True
+    if event.gaps:
+        shown["gaps"] = [gap._asdict() for gap in event.gaps]
     return {**shown, **_payload(event, "payload", "payload_base64")}
 
 

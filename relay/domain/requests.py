@@ -21,6 +21,7 @@ from relay.domain.hop import Hop
 from relay.domain.http_message import HEADERS, sign_message
 from relay.domain.identity import callback_id, webhook_id
 from relay.domain.jwe import MEDIA_TYPE as ENCRYPTED
+from relay.domain.numbering import NumberGap, gap_text
 from relay.domain.receiver import Endpoint, Receiver
 from relay.domain.request_form import FilledRequest, RequestForm, fill_request
 from relay.domain.signing import sign
@@ -66,6 +67,7 @@ def post_request(
     attempt: int,
     sequence: int | None,
     out_of_order: bool = False,
+    gaps: tuple[NumberGap, ...] = (),
     now: float,
     answer_url: str | None,
     payload_url: str | None = None,
@@ -73,8 +75,9 @@ def post_request(
     user_agent: str,
 ) -> Request:
     """The POST of a delivery. `attempt`: 1-based. `sequence`: None if order does not matter. `now`: Unix seconds.
-    `out_of_order`: later messages of its order key may have arrived before it. `payload_url`: for a receiver that gets
-    one in place of the payload. `encrypt`: from (body, content type) to the body in their place.
+    `out_of_order`: later messages of its order key may have arrived before it. `gaps`: numbers before it that the
+    receiver does not get. `payload_url`: for a receiver that gets one in place of the payload. `encrypt`: from (body,
+    content type) to the body in their place.
 
     Raises ValueError if a secret of the receiver cannot sign; ExpressionError if its own form of requests
     cannot be filled in.
@@ -109,6 +112,8 @@ def post_request(
         headers.append(("relay-sequence", str(sequence)))
     if out_of_order:
         headers.append(("relay-out-of-order", "true"))
+    if gaps:
+        headers.append(("relay-gap", gap_text(gaps)))
     if answer_url is not None:
         headers.append((ANSWER_URL_HEADER, header_value(answer_url)))
     if receiver.respond_async is not None:

@@ -138,6 +138,7 @@ def begin_asks(lane: Lane[W], works: Sequence[W], now: float) -> list[BeginAsk]:
                 open_s=open_s,
                 rides=work.batch is not None and work.batch is before,
                 paced=rules.paces_each,
+                number=work.number_ask,
             )
         )
         before = work.batch
@@ -147,7 +148,9 @@ def begin_asks(lane: Lane[W], works: Sequence[W], now: float) -> list[BeginAsk]:
 def verdict(lane: Lane[W], work: W, verdict: Verdict, now: float) -> None:
     """The state decided on the begin of `work`."""
     match verdict:
-        case Go(attempt, start_in_s):
+        case Go(attempt, start_in_s, number, gaps):
+            if number is not None:
+                work.number, work.gaps = number, gaps
             go(lane, work, attempt, start_in_s, now)
         case Wait():
             _must_wait(lane, work, verdict, now)

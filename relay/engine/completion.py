@@ -53,7 +53,8 @@ def publish(lane: Lane[W], work: W, event: Event, end: Done | Dead, now: float) 
         lane.order.finish(work, now)
     advance(work, event, Phase.APPENDING)
     work.end = end
-    append(lane, work, (_letter(lane, work, end),) if isinstance(end, Dead) else end.records)
+    records = (_letter(lane, work, end),) if isinstance(end, Dead) else end.records
+    append(lane, work, records + end.beside)
 
 
 def _letter(lane: Lane[W], work: W, dead: Dead) -> NewRecord:
@@ -109,8 +110,8 @@ def _shrink(lane: Lane[W], work: W, error: RecordTooLarge) -> None:
     if smaller is not None:
         work.out = smaller
     elif isinstance(work.end, Done):
-        work.end = Dead("too_large", str(error))
-        work.out, work.forms, work.places = (_letter(lane, work, work.end),), None, None
+        work.end = Dead("too_large", str(error), beside=work.end.beside)
+        work.out, work.forms, work.places = (_letter(lane, work, work.end), *work.end.beside), None, None
     else:  # no message is the cause, and an operator can fix it: the last form is repeated until then
         work.last_form = True
 

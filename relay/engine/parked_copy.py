@@ -26,7 +26,8 @@ class ParkedCopy:
     that a recovery pass needs to restore its reference.
 
     `at`, `key`: of the parked record itself. `attempts`: POSTs begun when it was parked. `due_ms`: Unix milliseconds.
-    `failing_for_s`: from its first failure until it is due. `out_of_order`: it has stepped aside.
+    `failing_for_s`: from its first failure until it is due. `out_of_order`: it has stepped aside. `number`: of its
+    delivery, if it has one.
     """
 
     at: Coordinate
@@ -40,6 +41,7 @@ class ParkedCopy:
     poll: bool
     failing_for_s: float = 0.0
     out_of_order: bool = False
+    number: int | None = None
 
     @property
     def is_second(self) -> bool:
@@ -77,6 +79,8 @@ def wrap(topic: str, stage: str, work: W, row: RowKey, *, due_ms: int, poll: boo
         own["failing-for"] = f"{max(0.0, work.due - work.failing_since):.3f}"
     if work.out_of_order:
         own["out-of-order"] = "1"
+    if work.number is not None:
+        own["number"] = str(work.number)
     headers = tuple((_PREFIX + name, value.encode()) for name, value in own.items())
     return NewRecord(
         topic, parked_key(stage, row), record.value if record.value is not None else b"", record.headers + headers
@@ -122,6 +126,7 @@ def unwrap(parked: Record) -> ParkedCopy:
             own["poll"] == "1",
             float(own.get("failing-for", 0)),
             own.get("out-of-order") == "1",
+            int(own["number"]) if "number" in own else None,
         )
     except (KeyError, ValueError) as error:
         raise InvalidRecord("invalid", f"parked record at {parked.coordinate} is not one of ours: {error}") from error

@@ -16,6 +16,7 @@ from relay.domain.batches import batches
 from relay.domain.control_key import ControlKey, decode_key
 from relay.domain.errors import InvalidRecord, LogUnavailable, RelayError
 from relay.domain.hold import Hold, decode_hold, encode_hold, hold
+from relay.domain.numbering import Numbering, after_loss, decode_numbering
 from relay.domain.topics import TopicSpec
 from relay.engine.observer import Observer, Recovered, StateMemory
 from relay.engine.parked_copy import LIFE_KEY, unwrap_ours
@@ -81,6 +82,7 @@ class _Kept:
     parked_ms: int
     reference: Parked
     is_second: bool
+    number: int | None
 
     def due_in_s(self, now: float) -> float:
         """At most the time that it was parked for, even if a clock was set back since."""
@@ -168,7 +170,7 @@ class Recovery:
         """The result that `check` would have now. Changes nothing, except that a loss is noticed."""
         begun, tags = self._clock.monotonic(), await self._lost()
         forgotten = self._state.forgotten()
-        copies, was_alive = await self._read_parked()
+        copies, _, was_alive = await self._read_parked()
         found: list[tuple[_Kept, Restored]] = []
         for lane, batch in _in_lane_order(copies):
             found += zip(batch, await self._would_be(lane, batch, tags), strict=True)
@@ -185,8 +187,9 @@ class Recovery:
         if tags:
             self._observer.recovery_begun(tags, forgotten)
         await self._hold_again(frozenset(range(TAGS)) if everything else tags)
-        copies, was_alive = await self._read_parked()
+        copies, numbers, was_alive = await self._read_parked()
         found = await self._restore([copy for copy in copies if everything or tag_of(copy.owner) in tags])
+        await self._number_again(copies, numbers, frozenset(range(TAGS)) if everything else tags)
         memory = _memory(tags, forgotten, was_alive=was_alive)
         if not was_alive:
             await self._log.append([NewRecord(self._parked.name, LIFE_KEY, b"ready")])
@@ -232,9 +235,25 @@ class Recovery:
     async def _hold_again(self, tags: frozenset[int]) -> None:
         await self._holding.restore(tags, self._clock.time())
 
-    async def _read_parked(self) -> tuple[list[_Kept], bool]:
-        """All parked copies, and whether the state was ever ready before."""
+    async def _number_again(
+        self, copies: Sequence[_Kept], numbers: Mapping[str, Numbering], tags: Collection[int]
+    ) -> None:
+        parked: dict[str, set[int]] = {owner: set() for owner in numbers}
+        for copy in copies:
+            if copy.number is not None and not copy.reference.generation:  # a later life has the number of the first
+                parked.setdefault(copy.owner, set()).add(copy.number)
+        restored = {
+            owner: after_loss(numbers.get(owner, Numbering()), kept)
+            for owner, kept in parked.items()
+            if tag_of(owner) in tags
+        }
+        for part in batches(list(restored.items()), BATCH):
+            await self._state.number_again(dict(part))
+
+    async def _read_parked(self) -> tuple[list[_Kept], dict[str, Numbering], bool]:
+        """All parked copies, the newest numbers of each owner, and whether the state was ever ready before."""
         copies: list[_Kept] = []
+        numbers: dict[str, Numbering] = {}
         was_alive = False
         for partition in range(self._parked.partitions):
             newest: dict[bytes | None, _Kept | LogUnavailable] = {}
@@ -243,13 +262,17 @@ class Recovery:
                     newest.pop(record.key, None)
                     if record.key == LIFE_KEY:
                         was_alive = record.value is not None
+                    elif (numbered := decode_numbering(record.key, record.value)) is not None:
+                        owner, numbering = f"r:{numbered[0]}", numbered[1]
+                        if numbering.last >= numbers.get(owner, numbering).last:
+                            numbers[owner] = numbering
                     elif (found := _kept(record)) is not None:
                         newest[record.key] = found
             for each in newest.values():
                 if isinstance(each, LogUnavailable):
                     raise each
                 copies.append(each)
-        return copies, was_alive
+        return copies, numbers, was_alive
 
     async def _restore(self, copies: Sequence[_Kept]) -> list[tuple[_Kept, Restored]]:
         """Restore missing references, and write the tombstones that are owed."""
@@ -308,7 +331,7 @@ def _kept(record: Record) -> _Kept | LogUnavailable | None:
         return None
     lane = Lane(copy.record.topic, copy.record.partition, 0)
     reference = Parked(copy.row, copy.generation, copy.at, 0.0, copy.queue, copy.record.offset, copy.poll)
-    return _Kept(lane, copy.key, copy.due_ms, record.timestamp_ms, reference, copy.is_second)
+    return _Kept(lane, copy.key, copy.due_ms, record.timestamp_ms, reference, copy.is_second, copy.number)
 
 
 def _in_lane_order(copies: Iterable[_Kept]) -> Iterator[tuple[Lane, Sequence[_Kept]]]:

@@ -218,6 +218,7 @@ def settlement_of(work: Work, decision: Done | Dead | Later) -> Settlement:
                 up=decision.up,
                 pause_s=_finite(decision.pause_s),
                 breaker=breaker,
+                number=work.number_ask,
             )
         case Dead():
             result = Result("dead", decision.last_status, reason=decision.reason, detail=decision.detail)
@@ -239,6 +240,7 @@ def settlement_of(work: Work, decision: Done | Dead | Later) -> Settlement:
         up=isinstance(decision, Done) and decision.up,
         pause_s=pause_s,
         breaker=breaker,
+        number=work.number_ask,
     )
 
 

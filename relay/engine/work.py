@@ -9,12 +9,13 @@ from typing import Any, Final, Generic, Literal, Protocol, TypeVar
 from msgspec import Struct
 
 from relay.domain.identity import DeliveryId
+from relay.domain.numbering import NumberGap, Numbering
 from relay.domain.outcome import Ruling
 from relay.domain.reasons import REASON_CODES
 from relay.domain.receiver import BatchPolicy
 from relay.engine.phases import Phase
 from relay.log.port import Coordinate, NewRecord, Record
-from relay.state.attempts import CallKind, Change, Limits
+from relay.state.attempts import CallKind, Change, Limits, NumberAsk
 from relay.state.port import Lane
 from relay.state.rows import Mark, Result, Row, RowKey, Stage
 
@@ -39,6 +40,8 @@ class Done(Struct, frozen=True):
     """The rule that decided about the response; None for the usual table."""
     pause_s: float = 0.0
     """Infinite: the endpoint gets nothing more until an operator resumes it. No other value has a meaning."""
+    beside: tuple[NewRecord, ...] = ()
+    """Appended after `records`, and also after the dead letter if one of those is too large."""
 
 
 class Later(Struct, frozen=True):
@@ -60,7 +63,7 @@ class Later(Struct, frozen=True):
 
 
 class Dead(Struct, frozen=True):
-    """Given up: a dead letter, and nothing else. `reason` is one of `relay.domain.reasons.REASONS`."""
+    """Given up: a dead letter. `reason` is one of `relay.domain.reasons.REASONS`."""
 
     reason: str
     detail: str = ""
@@ -68,6 +71,8 @@ class Dead(Struct, frozen=True):
     healthy: bool | None = None
     pause_s: float = 0.0
     ruling: Ruling | None = None
+    beside: tuple[NewRecord, ...] = ()
+    """Appended after the dead letter."""
 
 
 class Resend(Struct, frozen=True):
@@ -230,6 +235,14 @@ class Work:
     """There are no smaller forms."""
     awaited: bool = False
     """A request waits for its end, and wants a hint."""
+    number: int | None = None
+    """Its number among those of its endpoint; None before it has one."""
+    first_number: int = 0
+    """That number if the state has numbered nothing of its endpoint; 0 if it gets none."""
+    gaps: tuple[NumberGap, ...] = ()
+    """Those that its request names."""
+    numbering: Numbering | None = None
+    """Its endpoint's, as of its end."""
 
     def __repr__(self) -> str:
         return f"<{self.gate} at {self.record.topic}/{self.record.partition}/{self.record.offset}>"
@@ -238,6 +251,10 @@ class Work:
     def delivery(self) -> DeliveryId | None:
         """Its delivery, for display; None if it is not about a single one."""
         return None
+
+    @property
+    def number_ask(self) -> NumberAsk | None:
+        return NumberAsk(self.number or 0, self.first_number) if self.first_number else None
 
     @property
     def post_bytes(self) -> int:
@@ -304,6 +321,8 @@ def fill_in(work: W, row: Row, now: float, kind: CallKind) -> None:
     work.attempts = max(work.attempts, row.attempts)
     work.sent = work.sent or row.stage is not Stage.NONE
     work.polls = row.polls
+    if row.number is not None:
+        work.number, work.numbering = row.number, row.numbering
     if row.due_in_s > 0 and work.parked_at is None:
         work.due = now + row.due_in_s
     if row.stage is Stage.RESULT or (row.stage is Stage.ACCEPTED and kind is CallKind.POST):

@@ -6,6 +6,7 @@ from typing import Final, Literal, NamedTuple
 
 from msgspec import Struct
 
+from relay.domain.numbering import NumberGap
 from relay.domain.receiver import BreakerPolicy
 from relay.state.rows import Result, Row, RowKey
 
@@ -31,6 +32,15 @@ class Limits:
     breaker: BreakerPolicy
     probe_s: float
     max_in_flight: int | None = None
+
+
+class NumberAsk(NamedTuple):
+    """Of a delivery of a numbered receiver. `known`: its number, by its record; 0 if it has none. `first`: the number
+    that it gets if the state has numbered nothing of its receiver before. A delivery is numbered when its first attempt
+    begins, or when it ends without one, and keeps its number."""
+
+    known: int
+    first: int
 
 
 LONG_S: Final = 86_400.0
@@ -60,7 +70,7 @@ class BeginAsk(Struct, frozen=True, gc=False):
     failed last before that is pinged at once, because a process that has just started, or taken over the lane, does not
     know the endpoint's health. `rides`: it shares the request of the ask before it. If an ask of this request has
     begun, it takes no slot and no place of its own, unless with `paced` a slot; and it waits if one before it of its
-    order key has not begun.
+    order key has not begun. `number`: for a POST to a numbered receiver.
     """
 
     row: RowKey
@@ -81,16 +91,20 @@ class BeginAsk(Struct, frozen=True, gc=False):
     open_s: float = LONG_S
     rides: bool = False
     paced: bool = False
+    number: NumberAsk | None = None
 
 
 class Go(NamedTuple):
     """Start in `start_in_s` (at most 1 s: a slot of the rate limit), and within 5 s of this verdict, or release it.
 
-    `attempt`: 1-based number of this POST (or GET).
+    `attempt`: 1-based number of this POST (or GET). `number`: of the delivery, if its receiver is numbered; `gaps`: the
+    numbers below it that the receiver does not get, until a delivery that has named them succeeds.
     """
 
     attempt: int
     start_in_s: float
+    number: int | None = None
+    gaps: tuple[NumberGap, ...] = ()
 
 
 WaitReason = Literal["rate", "pause", "breaker", "settling", "offline", "disabled", "backlog", "max_in_flight"]
@@ -176,7 +190,8 @@ class Settlement(Struct, frozen=True, gc=False):
     (429). `healthy`: for the endpoint's breaker; None for neither. `up` (with token b""): the endpoint answered a GET,
     or called us; if it is offline, it is pinged at the next attempt, early once per `ping_every`. `pause_s`: seconds
     for which the endpoint gets no requests; finite (for an indefinite hold see `State.hold`). `unsent` (with token
-    b""): only if no attempt was ever begun; otherwise nothing changes.
+    b""): only if no attempt was ever begun; otherwise nothing changes. `number`: for a delivery to a numbered receiver.
+    ACCEPTED and RESULT end its number: with `reason`, or if it gets its number only now, it is a gap.
     """
 
     row: RowKey
@@ -194,3 +209,4 @@ class Settlement(Struct, frozen=True, gc=False):
     pause_s: float = 0.0
     breaker: BreakerPolicy = BreakerPolicy()
     unsent: bool = False
+    number: NumberAsk | None = None

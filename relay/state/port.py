@@ -25,6 +25,7 @@ from msgspec import Struct
 from relay.domain.hold import Hold
 from relay.domain.identity import MessageId
 from relay.domain.incident import Incident, Marks, PersonMark, Verb
+from relay.domain.numbering import Numbering
 from relay.domain.quota import Quota
 from relay.log.port import TopicPartition
 from relay.state.attempts import BeginAsk, Settlement, Verdict
@@ -301,6 +302,11 @@ class State(Protocol):
     async def restore(self, lane: Lane, parked: Sequence[Parked]) -> list[Restored]:
         """In recovery: put back references without a finished row or a later generation (the lane's `epoch` is not
         checked). Allowed while the tag is not ready, and harmless if it is."""
+        ...
+
+    async def number_again(self, numberings: Mapping[str, Numbering]) -> None:
+        """In recovery: restore the numbers of these owners (`r:<receiver>`). If numbers as high are in use, only gaps
+        are taken over, of numbers that have no end here. Works while tags are not ready."""
         ...
 
     async def ready(self, tags: Sequence[int], *, in_doubt_s: float, ends: LaneEnds | None = None) -> None:

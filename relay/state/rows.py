@@ -10,6 +10,7 @@ from msgspec import Struct
 
 from relay.domain.coordinate import Coordinate
 from relay.domain.identity import DeliveryId, MessageId, Progress, digest12
+from relay.domain.numbering import Numbering
 
 TAGS: Final = 64
 
@@ -133,7 +134,8 @@ class Row:
     RETRY or DOUBT. `park_intent`: a parked copy may be on the log, so a tombstone is owed. `kept`: this lane has a
     parked reference to it. `behind`: its order key has parked records, but not this one. `at`: once PUBLISHED, DONE or
     FAILED, the partition and offset of the mark. `code`: small integer of the finishing mark. `result`: while ACCEPTED
-    or RESULT.
+    or RESULT. `number`: of a delivery of a numbered receiver, until it is AWAITING or finished; `numbering`: the
+    receiver's, with `result`, whose end it has.
     """
 
     stage: Stage = Stage.NONE
@@ -149,6 +151,8 @@ class Row:
     at: tuple[int, int] | None = None
     code: int = 0
     result: Result | None = None
+    number: int | None = None
+    numbering: Numbering | None = None
 
 
 class Mark(Struct, frozen=True, gc=False):

@@ -25,6 +25,7 @@ from tests.contract.state_in_flight_contract import InFlightContract
 from tests.contract.state_incidents_contract import IncidentsContract
 from tests.contract.state_key_use_contract import KeyUseContract
 from tests.contract.state_lanes_contract import LanesContract
+from tests.contract.state_numbers_contract import NumbersContract
 from tests.contract.state_onlooker_contract import OnlookerContract
 from tests.contract.state_owners_contract import OwnersContract
 from tests.contract.state_parking_contract import LifeContract, ParkingContract
@@ -54,6 +55,7 @@ class StateContract(
     ParkingContract,
     LifeContract,
     OnlookerContract,
+    NumbersContract,
     HintsContract,
     OwnersContract,
     RemainsContract,

@@ -6,6 +6,7 @@ from contextlib import asynccontextmanager
 from typing import Final
 
 import pytest
+from msgspec import structs
 from redis.asyncio import Redis
 
 import relay.state.redis.calls as script_files
@@ -14,10 +15,11 @@ from relay.domain.errors import StateUnavailable
 from relay.domain.hold import Hold
 from relay.domain.identity import DeliveryId, MessageId
 from relay.domain.incident import PersonMark
+from relay.domain.numbering import NumberGap, Numbering
 from relay.domain.quota import Quota
 from relay.domain.statistics import NUMBERS, Counted
 from relay.log.port import Coordinate, TopicPartition
-from relay.state.attempts import BeginAsk, Change, Settlement
+from relay.state.attempts import BeginAsk, Change, NumberAsk, Settlement
 from relay.state.port import Charge, FailedEntry, IntakeAsk, Lane, State
 from relay.state.read_model import LastAttempt, LastResponse, LineHead, Sign, Tally
 from relay.state.redis.state import RedisState
@@ -202,6 +204,15 @@ def calls() -> Iterator[Call]:
     ]
     yield call("supersede", newest)
     yield call("supersede", newest[::-1])
+    first = NumberAsk(0, 1)
+    numbered = [BeginAsk(row, 3, TOKEN, LIMITS, number=first) for row in ROWS[: MANY // 4]]
+    yield call("begin", of(LANE._replace(epoch=6), numbered))
+    ends = [Settlement(one.row, 3, TOKEN, Change.RESULT, result=result, number=first) for one in numbered]
+    gone = Result("dead", 410, reason="gone")
+    yield call("settle", [structs.replace(one, result=gone, reason="gone") for one in ends[::20]])
+    yield call("settle", ends[::-1])
+    numbering = Numbering(MANY, ((1, MANY),), tuple(NumberGap(n, n, "gone") for n in range(1, 100, 2)))
+    yield call("number_again", {owner.replace("s:", "r:"): numbering for owner in owners})
     yield call("forget", ROWS)
     yield call("peek", ROWS)
     hold = Hold("paused", CLOCK.now, "}:{" * 100)

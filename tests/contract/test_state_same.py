@@ -11,10 +11,11 @@ from redis.asyncio import Redis
 
 from relay.domain.hold import Hold
 from relay.domain.identity import MessageId
+from relay.domain.numbering import NumberGap, Numbering
 from relay.domain.receiver import BreakerPolicy, OfflinePolicy
 from relay.domain.statistics import NUMBERS, Counted
 from relay.log.port import Coordinate, TopicPartition
-from relay.state.attempts import BeginAsk, CallKind, Change, Limits, Settlement
+from relay.state.attempts import BeginAsk, CallKind, Change, Limits, NumberAsk, Settlement
 from relay.state.port import Gap, IntakeAsk, Lane, LaneEnds, State
 from relay.state.read_model import LastAttempt, LastResponse, LineHead, ParkedLine, Sign, Tally
 from relay.state.redis.state import RedisState
@@ -85,6 +86,13 @@ lanes = st.builds(Lane, st.just("topic"), st.just(0), epochs)
 queues = st.sampled_from([None, b"queue-1-----", b"queue-2-----"])
 durations = st.sampled_from([0.0, 0.5, 5.0, 40.0])
 rooms = st.sampled_from([None, None, 0, 1, 2, 5_000])
+number_asks = st.sampled_from([None, None, NumberAsk(0, 1), NumberAsk(0, 70), NumberAsk(3, 1)])
+numberings = st.builds(
+    Numbering,
+    st.integers(1, 9),
+    st.sampled_from([(), ((2, 4),)]),
+    st.sampled_from([(), (NumberGap(1, 3, "gone"), NumberGap(5, 5, "expired"))]),
+)
 limits = st.builds(
     Limits,
     st.sampled_from([0.0, 0.4, 5.0]),
@@ -111,6 +119,7 @@ asks = st.builds(
     counted_s=st.sampled_from([0.0, 5.0, 1e6]),
     open_s=st.sampled_from([5.0, 1e6]),
     offset=st.sampled_from([None, 4, 5]),
+    number=number_asks,
 )
 results = st.sampled_from([None, Result("answered", 200, "a/b", b"\xfe" * 40)])
 settlements = st.builds(
@@ -128,6 +137,7 @@ settlements = st.builds(
     healthy=st.sampled_from([None, True, False, False]),
     pause_s=st.sampled_from([0.0, 0.0, 0.0, 7.0]),
     breaker=st.just(BREAKER),
+    number=number_asks,
 )
 other_requests = st.builds(
     Settlement,
@@ -247,6 +257,7 @@ calls = st.one_of(
     call("mark", st.lists(marks, max_size=2)),
     call("remember", st.lists(marks, max_size=2)),
     call("gaps", st.just([0, 1])),
+    call("number_again", st.dictionaries(st.sampled_from(OWNERS), numberings, max_size=2)),
     call("close_gaps", st.just({0: Gap(BEGIN, 0.0)})),
     call("park", in_lanes(references, 3)),
     call("restore", lanes, st.lists(references, max_size=2)),

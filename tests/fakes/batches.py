@@ -9,6 +9,7 @@ import msgspec
 from msgspec import structs
 
 from relay.domain.exchange import Exchange, NoResponse, Request, Response
+from relay.domain.numbering import NumberGap, gap_text
 from relay.domain.requests import BATCH_HEADER, attribute_value
 
 AFTER_A_FAILED_ONE = Response(425, {}, b"")
@@ -43,6 +44,10 @@ def _message(request: Request, event: dict[str, Any]) -> Request:
         own["relay-sequence"] = str(sequence)
     if event.get("relayoutoforder") or event.get("out_of_order"):
         own["relay-out-of-order"] = "true"
+    if gaps := event.get("gaps"):
+        own["relay-gap"] = gap_text(NumberGap(**gap) for gap in gaps)
+    elif "relaygap" in event:
+        own["relay-gap"] = event["relaygap"]
     return structs.replace(request, headers=(*of_batch, *own.items()), body=_payload(event))
 
 

@@ -9,6 +9,7 @@ from contextlib import asynccontextmanager
 from relay.domain.errors import StateRecovering
 from relay.domain.hold import Hold
 from relay.domain.identity import MessageId
+from relay.domain.numbering import Numbering
 from relay.log.port import TopicPartition
 from relay.state.port import (
     Balance,
@@ -26,6 +27,7 @@ from relay.state.port import (
 from relay.state.read_model import Openings, ParkedHead, Served, Sign, Watched
 from relay.state.rows import TAGS, Mark, MessageRow, Parked, RowKey, Stage
 from tests.fakes.state_memory import Taken
+from tests.fakes.state_numbers import Numbers
 from tests.fakes.state_records import Records
 from tests.fakes.state_rows import remember
 from tests.fakes.state_statistics import StatisticsKept
@@ -144,6 +146,17 @@ class MemoryState(StatisticsKept, Records):
                 tag.ends = None if ends is None else ends.get(number, {})
                 tag.ready, tag.doubt_until = True, max(tag.doubt_until, self.now + in_doubt_s)
                 tag.gap = Gap(tag.lost_at, 0.0) if in_doubt_s > 0 else None
+
+    async def number_again(self, numberings: Mapping[str, Numbering]) -> None:
+        for owner, numbering in numberings.items():
+            numbers = self._of(owner).rows.numbers
+            known = numbers.setdefault(owner, Numbers())
+            if known.last < numbering.last:
+                numbers[owner] = Numbers.of(numbering)
+                continue
+            for gap in numbering.gaps:
+                for number in sorted(known.open.intersection(range(gap.first, gap.last + 1))):
+                    known.end(number, gap.reason, 0)
 
     async def gaps(self, tags: Sequence[int]) -> dict[int, Gap]:
         self._reach(tags)

@@ -3,10 +3,12 @@
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
+from relay.domain.numbering import NumberGap
 from relay.state.attempts import AmbiguousAttempt, BeginAsk, CallKind, Go, Have, LookedUp, Stale, Verdict, Wait
 from relay.state.port import Counts
 from relay.state.rows import Row, Stage
 from tests.fakes.state_endpoint import FULL_WAIT_S, Endpoint
+from tests.fakes.state_numbers import Numbers
 from tests.fakes.state_rows import Rows, StoredRow
 
 AHEAD_S = 1.0
@@ -81,7 +83,7 @@ class Beginning:
             return self._have(ask, row)
         if row.token == ask.token:
             self.paid[:] = [row.slot]
-            return Go(row.attempts, max(0.0, row.slot - self.now))
+            return self._started(ask, row)
         if ask.token in row.settled:
             return Wait(0.0, "settling")
         self.rows.count_absence(self.now)
@@ -117,8 +119,18 @@ class Beginning:
         row.before = (row.stage, row.began)
         row.stage, row.token, row.began, row.slot, row.due_at = Stage.SENDING, ask.token, self.now, slot, 0.0
         row.attempts = max(row.attempts, ask.attempts) + 1
+        if ask.number is not None:
+            self.rows.give_number(row, ask.row.owner, ask.number)
         self.rows.store(ask.row.digest, row, self.now)
-        return Go(row.attempts, slot - self.now)
+        return self._started(ask, row)
+
+    def _started(self, ask: BeginAsk, row: StoredRow) -> Go:
+        gaps: tuple[NumberGap, ...] = ()
+        if row.number is not None and not ask.rides:
+            gaps, named = self.rows.numbers.setdefault(row.owner, Numbers()).carried(row.number)
+            row.named = named or row.named
+            self.rows.store(ask.row.digest, row, self.now)
+        return Go(row.attempts, max(0.0, row.slot - self.now), row.number, gaps)
 
     def _may_be_lost(self, ask: BeginAsk) -> bool:
         if self.now >= self.doubt_until:

@@ -4,10 +4,12 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
-from relay.state.attempts import Change, Settlement
+from relay.domain.numbering import Numbering
+from relay.state.attempts import Change, NumberAsk, Settlement
 from relay.state.read_model import Watched
 from relay.state.rows import Mark, Result, Row, Stage
 from tests.fakes.state_endpoint import Endpoint
+from tests.fakes.state_numbers import Numbers
 
 STUB_S = 60.0
 ABSENT_S = 6.0
@@ -37,8 +39,15 @@ class StoredRow:
     poll_token: bytes | None = None
     settled: tuple[bytes, ...] = ()
     expires: float = math.inf
+    number: int | None = None
+    owner: str = ""
+    """Of its number."""
+    named: int = 0
+    """The newest gap that its requests have carried."""
 
-    def shown(self, now: float, *, park_intent: bool, kept: bool, behind: bool) -> Row:
+    def shown(
+        self, now: float, *, park_intent: bool, kept: bool, behind: bool, numbering: Numbering | None = None
+    ) -> Row:
         if self.stage is Stage.NONE:
             return Row(park_intent=park_intent, kept=kept, behind=behind)
         return Row(
@@ -55,6 +64,8 @@ class StoredRow:
             at=self.at,
             code=self.code,
             result=self.result,
+            number=self.number,
+            numbering=numbering,
         )
 
     def watched(self, now: float, row: Row) -> Watched:
@@ -81,6 +92,7 @@ class Rows:
     reserved: dict[str, set[bytes]] = field(default_factory=dict)
     """By owner, what may come to wait for an answer, or does, and is not parked."""
     endpoints: dict[str, Endpoint] = field(default_factory=dict)
+    numbers: dict[str, Numbers] = field(default_factory=dict)
     there_at: float = math.inf
     """When somebody was there last; inf: nobody ever said so."""
     counted_at: float = -math.inf
@@ -108,6 +120,18 @@ class Rows:
         row.expires = now + STUB_S if stub else finished_until(now, self.window_s)
         self.active[digest] = row
 
+    def give_number(self, row: StoredRow, owner: str, ask: NumberAsk) -> bool:
+        """Whether it is a new one."""
+        if row.number is not None:
+            return False
+        row.number, is_new = self.numbers.setdefault(owner, Numbers()).give(ask)
+        row.owner = owner
+        return is_new
+
+    def end_number(self, row: StoredRow, reason: str | None) -> None:
+        if row.number is not None:
+            self.numbers.setdefault(row.owner, Numbers()).end(row.number, reason, row.named)
+
     def room(self, owner: str) -> set[bytes]:
         return self.reserved.setdefault(owner, set())
 
@@ -127,8 +151,10 @@ class Rows:
     def show(
         self, digest: bytes, row: StoredRow | None, now: float, *, kept: bool = False, behind: bool = False
     ) -> Row:
-        stored = row or StoredRow(0)
-        return stored.shown(now, park_intent=digest in self.intents, kept=kept, behind=behind)
+        stored, numbering = row or StoredRow(0), None
+        if stored.number is not None and stored.stage in (Stage.ACCEPTED, Stage.RESULT):
+            numbering = self.numbers.setdefault(stored.owner, Numbers()).shown()
+        return stored.shown(now, park_intent=digest in self.intents, kept=kept, behind=behind, numbering=numbering)
 
     def watched(self, digest: bytes, now: float) -> Watched:
         stored = self.load(digest, now) or StoredRow(0)
@@ -158,13 +184,21 @@ def settle(rows: Rows, one: Settlement, now: float, free: Callable[[bytes], None
         _give_room_back(rows.room(one.row.owner), digest, mine)
     if changed and mine.stage is Stage.RESULT and not token:
         free(digest)
-    told = changed and current and digest not in rows.intents
+    ended = changed and one.change in _TARGETS and _end_number(rows, mine, one)
+    told = changed and current and digest not in rows.intents and not ended
     if first and token and (changed or mine is row or one.healthy is not None or one.pause_s):
         mine.settled = (*mine.settled, token)[-REMEMBERED:]
         changed = True
     if changed:
         rows.store(digest, mine, now)
     return None if told else rows.show(digest, mine, now)
+
+
+def _end_number(rows: Rows, row: StoredRow, one: Settlement) -> bool:
+    """Whether it has one."""
+    is_new = one.number is not None and rows.give_number(row, one.row.owner, one.number)
+    rows.end_number(row, one.reason or ("delivered" if is_new else None))
+    return row.number is not None
 
 
 def _take_health(endpoint: Endpoint, one: Settlement, now: float, *, first: bool) -> None:
@@ -221,7 +255,7 @@ def _apply(row: StoredRow, one: Settlement, now: float) -> bool:
 def _fall_back(row: StoredRow) -> None:
     row.attempts -= 1
     row.stage, row.began = row.before
-    if row.stage is Stage.NONE and row.attempts + row.polls > 0:
+    if row.stage is Stage.NONE and (row.attempts + row.polls > 0 or row.number is not None):
         row.stage = Stage.ENQUEUED
 
 
@@ -233,6 +267,8 @@ def mark(rows: Rows, one: Mark, now: float) -> None:
         row = StoredRow(one.generation)
     if row.generation > one.generation or row.stage >= one.stage:
         return
+    rows.end_number(row, "poison" if one.stage is Stage.FAILED else None)
+    row.number = None
     row.stage, row.result, row.token, row.due_at = one.stage, None, None, 0.0
     row.began = now if one.stage is Stage.AWAITING else 0.0
     if one.stage >= Stage.PUBLISHED:

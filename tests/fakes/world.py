@@ -18,6 +18,7 @@ from relay.domain.erasure import Erasures
 from relay.domain.errors import OffsetMissing, RelayError, StateRecovering
 from relay.domain.identity import DeliveryId
 from relay.domain.message import Message, message_headers
+from relay.domain.numbering import PREFIX
 from relay.domain.receiver import BreakerPolicy, Endpoint, Receiver, RetryPolicy, Source
 from relay.domain.topics import SHARED, Topics, lane_of
 from relay.engine.observer import Observer
@@ -293,7 +294,7 @@ class World:
 
 def _is_note(key: bytes | None) -> bool:
     """Of those who once looked after the topic; nobody owes anything for it."""
-    return key == LIFE or (key or b"").startswith(b"import:")
+    return key == LIFE or (key or b"").startswith((b"import:", PREFIX))
 
 
 class Process:

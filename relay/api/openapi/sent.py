@@ -91,7 +91,12 @@ DELIVERY: Final = Sent(
         SentHeader("relay-attempt", "1 for the first POST of this life of the delivery."),
         SentHeader("relay-generation", "The delivery's life: 0, and one more for each replay."),
         SentHeader("relay-deadline", "Unix seconds at which it is given up.", always=False),
-        SentHeader("relay-sequence", "Grows along what is kept in order.", always=False),
+        SentHeader(
+            "relay-sequence",
+            "Grows along what is kept in order; `ordering: receiver`: a number without holes.",
+            always=False,
+        ),
+        SentHeader("relay-gap", "Numbers that do not come: `first=12; last=14; reason=expired`, ....", always=False),
         SentHeader(
             "relay-out-of-order",
             "`true`: it failed for longer than `ordering.patience`; later ones came.",

@@ -7,11 +7,13 @@ MessagePack has no binary type: it reads and writes every string as text, so byt
 
 import math
 import struct
+from collections.abc import Sequence
 from functools import lru_cache
 from typing import Final, get_args
 
 import msgspec
 
+from relay.domain.numbering import NumberGap, Numbering
 from relay.log.port import Coordinate
 from relay.state import rows
 from relay.state.attempts import (
@@ -109,6 +111,33 @@ _encode_result: Final = msgspec.msgpack.Encoder().encode
 _decode_result: Final = msgspec.msgpack.Decoder(Result).decode
 
 
+class WireNumbering(msgspec.Struct, array_like=True):
+    """As in `_numbers.lua`."""
+
+    last: int
+    open: list[int]
+    gaps: list[int | str]
+    newest: int = 0
+
+    def numbering(self) -> Numbering:
+        flat = [value for n, value in enumerate(self.gaps) if n % 4]
+        return Numbering(self.last, tuple(zip(self.open[::2], self.open[1::2], strict=True)), gaps_of(flat))
+
+
+def gaps_of(flat: Sequence[int | str]) -> tuple[NumberGap, ...]:
+    return tuple(msgspec.convert([*zip(flat[::3], flat[1::3], flat[2::3], strict=True)], list[NumberGap]))
+
+
+def encode_numbering(numbering: Numbering) -> WireNumbering:
+    gaps = [value for id, gap in enumerate(numbering.gaps, 1) for value in (id, *gap)]
+    return WireNumbering(
+        numbering.last, [number for each in numbering.open for number in each], gaps, len(numbering.gaps)
+    )
+
+
+_decode_numbering: Final = msgspec.msgpack.Decoder(WireNumbering).decode
+
+
 class WireRow(msgspec.Struct, array_like=True):
     stage: int
     flags: int
@@ -122,9 +151,11 @@ class WireRow(msgspec.Struct, array_like=True):
     offset: int = 0
     code: int = 0
     result: msgspec.Raw = EMPTY
+    number: int | None = None
+    numbering: msgspec.Raw = EMPTY
 
     def row(self) -> Row:
-        result = text_bytes(self.result)
+        result, numbering = text_bytes(self.result), text_bytes(self.numbering)
         return Row(
             stage=Stage(self.stage),
             generation=self.generation,
@@ -139,6 +170,8 @@ class WireRow(msgspec.Struct, array_like=True):
             at=None if self.partition < 0 else (self.partition, self.offset),
             code=self.code,
             result=_decode_result(result) if result else None,
+            number=self.number,
+            numbering=_decode_numbering(numbering).numbering() if numbering else None,
         )
 
 
@@ -171,11 +204,13 @@ class WireVerdict(msgspec.Struct, array_like=True):
     first: int = 0
     second: int = 0
     row: WireRow | int = 0
+    number: int | None = None
+    gaps: list[int | str] = []
 
     def verdict(self) -> Verdict:
         match self.code:
             case 1:
-                return Go(self.first, self.second / 1e6)
+                return Go(self.first, self.second / 1e6, self.number, gaps_of(self.gaps) if self.gaps else ())
             case 2:
                 return Wait(seconds(self.first), _WAITS[self.second], self.row == 1)
             case 3:
@@ -212,8 +247,9 @@ def _count(most: int | None) -> int:
     return -1 if most is None else most
 
 
-_BEGIN: Final = struct.Struct(">BQQHBH").pack
+_BEGIN: Final = struct.Struct(">HQQHBH").pack
 _NUMBER: Final = struct.Struct(">Q").pack
+_NUMBERS: Final = struct.Struct(">QQ").pack
 
 
 def pack_begin(ask: BeginAsk, limits_index: int) -> bytes:
@@ -227,12 +263,13 @@ def pack_begin(ask: BeginAsk, limits_index: int) -> bytes:
         + 32 * (offset is not None)
         + 64 * ask.rides
         + 128 * ask.paced
+        + 256 * (ask.number is not None)
     )
     packed = _BEGIN(flags, ask.generation, ask.attempts, limits_index, len(queue), len(ask.token)) + ask.token + queue
     for number in (resolved, recorded, offset):
         if number is not None:
             packed += _NUMBER(max(0, number))
-    return packed
+    return packed if ask.number is None else packed + _NUMBERS(*ask.number)
 
 
 def policy_of(settlement: Settlement) -> tuple[object, ...]:
@@ -249,7 +286,7 @@ def pack_settlement(item: Settlement, policy_index: int) -> bytes:
     result = b"" if item.result is None else _encode_result(item.result)
     head = _SETTLE(
         item.generation,
-        _CHANGES[item.change],
+        _CHANGES[item.change] + 128 * (item.number is not None),
         2 if item.unsent else item.counted,
         -1 if item.last_status is None else item.last_status,
         2 if item.up else -1 if item.healthy is None else item.healthy,
@@ -260,7 +297,7 @@ def pack_settlement(item: Settlement, policy_index: int) -> bytes:
         len(reason),
         len(result),
     )
-    return b"".join((head, item.token, reason, result))
+    return b"".join((head, item.token, reason, result, b"" if item.number is None else _NUMBERS(*item.number)))
 
 
 _MARK: Final = struct.Struct(">QBiqBH").pack

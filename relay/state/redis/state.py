@@ -7,6 +7,7 @@ import msgspec
 
 from relay.domain.hold import Hold
 from relay.domain.incident import Incident, PersonMark, Verb
+from relay.domain.numbering import Numbering
 from relay.log.port import TopicPartition
 from relay.state.port import (
     Balance,
@@ -36,7 +37,7 @@ from relay.state.read_model import (
 from relay.state.redis import wire
 from relay.state.redis.calls import Decode
 from relay.state.redis.problems import about_servers, check, problems_of
-from relay.state.redis.record_wire import encode_parked, lane_key, ms, raw, tag_of
+from relay.state.redis.record_wire import encode_numbering, encode_parked, lane_key, ms, raw, tag_of
 from relay.state.redis.records import Records, TagBatch, bools, counts, digests, encode, numbers, of_rows
 from relay.state.redis.servers import hints
 from relay.state.redis.shared import Part
@@ -139,6 +140,11 @@ class RedisState(Records):
         arguments = {tag: None if ends is None else wire.encode_ends(ends.get(tag, {})) for tag in tags}
         parts = [(tag, encode((self._calls.pass_of(tag), in_doubt_ms, arguments[tag]))) for tag in tags]
         await self._calls.run("ready", parts, numbers)
+
+    async def number_again(self, numberings: Mapping[str, Numbering]) -> None:
+        batch = TagBatch(list(numberings.items()), [tag_of(owner) for owner in numberings])
+        parts = [(tag, encode([(owner, encode_numbering(one)) for owner, one in part])) for tag, part in batch.parts()]
+        await self._calls.run("number_again", parts, numbers)
 
     async def gaps(self, tags: Sequence[int]) -> dict[int, Gap]:
         found = await self._calls.run("gaps", _to_each(tags, b""), numbers)

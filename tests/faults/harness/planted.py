@@ -281,7 +281,7 @@ def ready_before_recovery() -> Iterator[None]:
     """After a loss of state a tag is made ready before its parked copies are put back."""
 
     async def recover(self: Recovery, tags: frozenset[int], *, everything: bool) -> Recovered:
-        _, was_alive = await self._read_parked()
+        *_, was_alive = await self._read_parked()
         if not (tags and was_alive):
             return await rightly(self, tags, everything=everything)
         await self._state.ready(sorted(tags), in_doubt_s=self._in_doubt_s)

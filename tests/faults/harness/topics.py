@@ -13,6 +13,7 @@ from aiokafka.structs import ConsumerRecord, OffsetAndMetadata, TopicPartition
 
 from relay.domain.coordinate import Headers
 from relay.domain.dead_letter import identity_of, parse_dead_letter
+from relay.domain.numbering import PREFIX
 from relay.domain.reasons import replaced_by
 from relay.domain.topics import Topics
 from relay.engine.parked_copy import LIFE_KEY
@@ -36,7 +37,7 @@ class TopicReader:
     @property
     def parked(self) -> int:
         """Parked records without a tombstone, as of the last `catch_up`."""
-        return sum(key != LIFE_KEY for key in self._parked)
+        return sum(key != LIFE_KEY and not (key or b"").startswith(PREFIX) for key in self._parked)
 
     async def catch_up(self) -> None:
         """Read dead letters and parked records up to the end as of now."""

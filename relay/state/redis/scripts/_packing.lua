@@ -20,7 +20,7 @@ end
 
 local function pack_row(row)
   local s, z = row.s, row.z
-  if row.p == 0 and not row.q and not row.e and not row.u and row.a < 256 and row.g < 65536 then
+  if row.p == 0 and not row.q and not row.e and not row.u and row.a < 256 and row.g < 65536 and not row.n then
     if s == SENDING and row.k and row.b == NONE and not row.v and not z and not row.l then
       return struct.pack(FIRST_SENDING, s, row.a, row.g, row.t, row.w - row.t * 1000) .. row.k
     end

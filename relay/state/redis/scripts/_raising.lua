@@ -7,6 +7,8 @@ local function raise(digest, row, stage, partition, offset, code)
   row.s = stage
   row.r, row.k, row.u = nil, nil, nil
   row.t = stage == AWAITING and now or nil
+  end_number(row, stage == FAILED and 'poison' or nil) -- the outcome of nearly every one was settled, which ended it
+  row.n, row.j, row.h = nil, nil, nil
   if partition >= 0 and stage >= PUBLISHED then
     row.x, row.y = partition, offset
   elseif stage == FAILED then
@@ -58,6 +60,7 @@ local function raise_where(arguments, may)
   end
   give_rooms_back(over)
   save_rows()
+  save_numbers()
   save_tables()
   hint(awaited)
   return NOTHING

@@ -2,7 +2,8 @@
 --   s stage, g generation, a attempts, p polls, u due (ms), l last status, e reason, r result, x/y partition and offset,
 --   k token of the current attempt, t its begin, or that of the last one, or when it became AWAITING (ms),
 --   w its slot (us), b/v stage and begin before it,
---   q token of the last poll, z tokens already settled, o end of a row that only stores tokens (ms)
+--   q token of the last poll, z tokens already settled, o end of a row that only stores tokens (ms),
+--   n/j/h: see _numbers.lua
 -- A finished one (f) is stored by _finished.lua. The unfinished ones are in a hash beside each table of finished rows,
 -- packed; a row moves to the newest hash when it changes, so it is kept for the window after its last change, too.
 -- Changes are written when the tag is complete: one HSET and one HDEL for all rows.
@@ -125,8 +126,12 @@ local function shown(digest, row, kept, behind)
   end
   local left = row.u and math.max(0, row.u - now) or 0
   local at = row.s >= PUBLISHED
-  return {
+  local reply = {
     row.s, flags, row.g, row.a, row.p, left, row.l or -1, row.e or '',
     at and row.x or -1, at and row.y or -1, row.c or 0, row.r or '',
   }
+  if row.n then
+    reply[13], reply[14] = row.n, (row.s == ACCEPTED or row.s == RESULT) and cmsgpack.pack(numbers_of(row.j)) or ''
+  end
+  return reply
 end

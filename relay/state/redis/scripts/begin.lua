@@ -3,12 +3,13 @@
 -- limit of deliveries that wait for an answer or -1, for a retry or -1, limit in flight or -1, how long (ms) the lane has
 -- counted its own, and has been open}, ...}, row digests, asks}, the last two concatenated; an ask: flags, generation,
 -- attempts, index into limits, lengths of the order key's digest (0: none) and of the token, the token, the digest, with
--- RESOLVED the doubt, with AT_MOST_ONCE when it was recorded (ms), with AT its offset; RIDES: it shares the request of
--- the ask before it, PACED: with a slot of its own. Reply: verdicts: the number of the
--- attempt if it may start at once, or {code, number, number, row}.
-local ASK, NUMBER = '>BI8I8I2BI2', '>I8'
+-- RESOLVED the doubt, with AT_MOST_ONCE when it was recorded (ms), with AT its offset, with NUMBERED its number or 0, and
+-- what its number is if it is the first; RIDES: it shares the request of the ask before it, PACED: with a slot of its own.
+-- Reply: verdicts: the number of the attempt if it may start at once, or {code, number, number, row, and of a numbered
+-- one its number, and the gaps that go with it}.
+local ASK, NUMBER, NUMBERS = '>I2I8I8I2BI2', '>I8', '>I8I8'
 local GO, WAIT, AMBIGUOUS, HAVE, STALE, PING, LOOKED_UP = 1, 2, 3, 4, 5, 6, 7
-local POLL, RESOLVED, ASK_FIRST, AT_MOST_ONCE, UNSEEN, AT, RIDES, PACED = 1, 2, 4, 8, 16, 32, 64, 128
+local POLL, RESOLVED, ASK_FIRST, AT_MOST_ONCE, UNSEEN, AT, RIDES, PACED, NUMBERED = 1, 2, 4, 8, 16, 32, 64, 128, 256
 local IN_FLIGHT = 1000 -- more than any lane has in flight: with this much free and nothing waiting, no POSTs need be counted
 
 -- Whether rows of this tag may be missing.
@@ -84,14 +85,23 @@ local function usual(lane, limits, list, asks)
 end
 
 local function general()
---include _finished _packing _rows _endpoints _in_line
+--include _finished _packing _numbers _rows _endpoints _in_line
   local RATE, PAUSE, BREAKER, SETTLING, OFFLINE, DISABLED, BACKLOG, MAX_IN_FLIGHT = 0, 1, 2, 3, 4, 5, 6, 7
   local AHEAD_US = 1000000 -- how far ahead a slot of the rate may be reserved
   local PROBE_WAIT_MS = 1000 -- other attempts ask again this often, because a probe may end long before its lease
   local BACKLOG_WAIT_MS = 1000 -- likewise, because an answer may arrive at any time
 
-  local function go(number, start_in_us)
-    return start_in_us == 0 and number or { GO, number, start_in_us }
+  local function go(attempt, start_in_us)
+    return start_in_us == 0 and attempt or { GO, attempt, start_in_us }
+  end
+
+  local function go_numbered(ask, row, start_in_us)
+    if not row.n then
+      return go(row.a, start_in_us)
+    end
+    local gaps = has(ask.flags, RIDES) and NOTHING or carried(row)
+    store_row(ask.digest, row) -- with what it carries
+    return { GO, row.a, start_in_us, 0, row.n, gaps }
   end
 
   local function have(ask, row)
@@ -231,7 +241,7 @@ local function general()
     end
     if row.k == token then
       ask.request.slot = row.w
-      return go(row.a, math.max(0, row.w - now_us))
+      return go_numbered(ask, row, math.max(0, row.w - now_us))
     end
     if was_settled(row, token) then
       return { WAIT, 0, SETTLING }
@@ -269,8 +279,11 @@ local function general()
     row.b, row.v = row.s, row.t
     row.s, row.k, row.t, row.w, row.u = SENDING, token, now, slot, nil
     row.a = math.max(row.a, ask.attempts) + 1
+    if ask.first then
+      number(row, owner, ask.known, ask.first)
+    end
     store_row(ask.digest, row)
-    return go(row.a, slot - now_us)
+    return go_numbered(ask, row, slot - now_us)
   end
 
   local function poll(ask, row)
@@ -304,6 +317,9 @@ local function general()
     end
     if has(flags, AT) then
       ask.offset, at = struct.unpack(NUMBER, asks, at)
+    end
+    if has(flags, NUMBERED) then
+      ask.known, ask.first, at = struct.unpack(NUMBERS, asks, at)
     end
     return ask, at
   end
@@ -343,6 +359,7 @@ local function general()
     save_rows()
     save_tables()
     save_endpoints()
+    save_numbers()
     return verdicts
   end
 end

@@ -1,4 +1,4 @@
---include _life _tables _finished _forms _packing _rows
+--include _life _tables _finished _forms _packing _numbers _rows
 -- Arguments: MessagePack of {lane, or '' for readers; row digests; asks}, the last two concatenated;
 -- an ask: generation, a byte of length, digest of the order key or ''. Reply: rows.
 return serve_ready(function(arguments)

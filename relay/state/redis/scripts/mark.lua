@@ -1,4 +1,4 @@
---include _life _tables _finished _forms _packing _rows _room _raising
+--include _life _tables _finished _forms _packing _numbers _rows _room _raising
 -- Arguments: marks.
 local function is_below(row, stage)
   return row.s < stage

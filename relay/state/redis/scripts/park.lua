@@ -1,4 +1,4 @@
---include _life _fence _tables _finished _forms _packing _rows _room _parking
+--include _life _fence _tables _finished _forms _packing _numbers _rows _room _parking
 -- Arguments: MessagePack of {lane, its epoch, concatenated row digests, references as in _parking.lua}.
 -- Reply: whether each was put; false if its outcome is already stored, or a later generation is parked.
 local function is_over(lane, x)

@@ -1,4 +1,4 @@
---include _life _tables _finished _forms _packing _rows _room _raising
+--include _life _tables _finished _forms _packing _numbers _rows _room _raising
 -- Arguments: marks. Existing rows stay, except those that only wait for such an end.
 local function says_less(row, stage)
   return row.s == NONE or row.s < stage and (row.s == AWAITING or row.s == PUBLISHED)

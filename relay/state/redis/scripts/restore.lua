@@ -1,4 +1,4 @@
---include _life _memory _tables _finished _forms _packing _rows _room _parking
+--include _life _memory _tables _finished _forms _packing _numbers _rows _room _parking
 -- Arguments: MessagePack of {lane, the recovery pass or '', concatenated row digests, references as in _parking.lua}.
 -- Reply: codes.
 local FINISHED, THERE, PUT_BACK = 0, 1, 2

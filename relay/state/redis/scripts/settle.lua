@@ -3,10 +3,12 @@
 -- row digests, settlements}, the last two concatenated; a settlement: generation, change, counted (2: only if no attempt
 -- was ever begun), last status or -1,
 -- healthy (1, 0, -1: neither, 2: up otherwise), due ms, pause ms, index into policies, lengths of the token, the reason
--- and the result, and these three ('' for none). Reply: 1 if the current attempt was settled as requested and there is no
--- intent to park, else the row.
+-- and the result, and these three ('' for none). A change with NUMBERED: then its number or 0, and what that is if it is
+-- the first. Reply: 1 if the current attempt was settled as requested, there is no intent to park and no number has ended,
+-- else the row.
 local FORM = '>I8BBi2bi8i8I2I2I4I4'
 local STEP, RELEASED, RETRY, DOUBT = 0, 1, 2, 3
+local NUMBERED, NUMBERS = 128, '>I8I8'
 local APPLIED = 1
 local REMEMBERED = 4 -- tokens that a row stores: retries follow soon
 
@@ -28,8 +30,8 @@ local function usual(policies, list, settlements)
     local generation, change, counted, status, healthy, _, pause_ms, _, token_size, reason_size, result_size, from =
       struct.unpack(FORM, settlements, at)
     local packed = found[i + 1]
-    if not packed or string.byte(packed) ~= SENDING or change <= DOUBT or counted == 0 or healthy == 0
-      or pause_ms ~= 0 or reason_size > 0 or token_size > 255 then
+    if not packed or string.byte(packed) ~= SENDING or change <= DOUBT or change >= NUMBERED or counted == 0
+      or healthy == 0 or pause_ms ~= 0 or reason_size > 0 or token_size > 255 then
       return nil
     end
     local _, attempts, known, _, _, rest = struct.unpack(FIRST_SENDING, packed)
@@ -62,7 +64,7 @@ local function usual(policies, list, settlements)
 end
 
 local function general()
---include _finished _packing _rows _endpoints _parking
+--include _finished _packing _numbers _rows _endpoints _parking
   -- Whether it waits, or may wait, for an answer.
   local function keeps_room(row)
     return row.s == SENDING or row.s == ACCEPTED or row.s == AWAITING
@@ -117,7 +119,7 @@ local function general()
   local function fall_back(row)
     row.a = row.a - 1
     row.s, row.t = row.b, row.v
-    if row.s == NONE and row.a + row.p > 0 then
+    if row.s == NONE and (row.a + row.p > 0 or row.n) then
       row.s = ENQUEUED
     end
   end
@@ -154,6 +156,13 @@ local function general()
     return true
   end
 
+  -- Whether it has a number, which its outcome ends. One that got no request under its number leaves a gap.
+  local function end_with_number(row, x)
+    local is_new = x.first and number(row, x.policy[1], x.known, x.first)
+    end_number(row, x.reason ~= '' and string.match(x.reason, '[^\n]+') or is_new and 'delivered' or nil)
+    return row.n ~= nil
+  end
+
   local function settle(digest, generation, x)
     local row, token = load_row(digest), x.token
     local first = token == '' or not row or not (row.f or was_settled(row, token))
@@ -170,13 +179,14 @@ local function general()
     if changed then
       give_room_back(x.policy[1], digest, mine, token)
     end
+    local ended = changed and x.change > DOUBT and end_with_number(mine, x)
     if first and token ~= '' and (changed or mine == row or x.healthy ~= -1 or x.pause_ms ~= 0) then
       remember(mine, token)
       store_row(digest, mine)
     elseif changed then
       store_row(digest, mine)
     end
-    return changed and current and not has_intent(digest) and APPLIED or shown(digest, mine)
+    return changed and current and not ended and not has_intent(digest) and APPLIED or shown(digest, mine)
   end
 
   return function(policies, list, settlements)
@@ -186,15 +196,21 @@ local function general()
         struct.unpack(FORM, settlements, at)
       local reason, result = from + token_size, from + token_size + reason_size
       at = result + size
+      local known, first
+      if change >= NUMBERED then
+        change = change - NUMBERED
+        known, first, at = struct.unpack(NUMBERS, settlements, at)
+      end
       rows[i] = settle(digest, generation, {
-        change = change, counted = counted ~= 0, unsent = counted == 2, status = status, healthy = healthy, due_ms = due_ms,
+        known = known, first = first, change = change, counted = counted ~= 0, unsent = counted == 2, status = status, healthy = healthy, due_ms = due_ms,
         pause_ms = pause_ms, policy = policies[index], token = string.sub(settlements, from, reason - 1),
-        reason = string.sub(settlements, reason, result - 1), result = string.sub(settlements, result, at - 1),
+        reason = string.sub(settlements, reason, result - 1), result = string.sub(settlements, result, result + size - 1),
       })
     end
     save_rows()
     save_tables()
     save_endpoints()
+    save_numbers()
     return rows
   end
 end

@@ -1,4 +1,4 @@
---include _life _tables _finished _forms _packing _rows
+--include _life _tables _finished _forms _packing _numbers _rows
 -- Arguments: concatenated row digests. Reply: {{row, ms since its attempt began, or since it is AWAITING, -1: unknown;
 -- whether that attempt is in progress; ms until it starts}, ...}.
 return serve_ready(function(list)

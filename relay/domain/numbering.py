@@ -1,0 +1,89 @@
+"""Numbers of a receiver's deliveries, without holes: which numbers have no end yet, and which ones it does not get.
+
+The state assigns them (`relay/state/redis/scripts/_numbers.lua`). A record beside each delivery's end makes them
+durable.
+"""
+
+from collections.abc import Collection, Iterable
+from typing import Final, NamedTuple
+
+import msgspec
+from msgspec import Struct
+
+PREFIX: Final = b"numbers:"
+SLOTS: Final = 8
+"""Records of a receiver that the log keeps. A former owner of its lane may append one late, which must not replace a
+newer one."""
+RENUMBERED: Final = "renumbered"
+"""Reason of a gap: the state was lost, and the messages of these numbers have other ones, or had arrived."""
+
+Range = tuple[int, int]
+"""First and last number."""
+
+
+class NumberGap(NamedTuple):
+    """Numbers that the receiver does not get. `reason`: of the dead letters; or `delivered`, if it had the message
+    before, and nothing was sent with this number; or RENUMBERED."""
+
+    first: int
+    last: int
+    reason: str
+
+
+class Numbering(Struct, frozen=True):
+    """Of one receiver. `last`: the highest number in use. `open`: numbers up to it whose deliveries have no end yet.
+    `gaps`: those that no delivered message has named yet."""
+
+    last: int = 0
+    open: tuple[Range, ...] = ()
+    gaps: tuple[NumberGap, ...] = ()
+
+
+_encode: Final = msgspec.json.Encoder().encode
+_decode: Final = msgspec.json.Decoder(Numbering).decode
+
+
+def numbering_key(receiver: str, numbering: Numbering) -> bytes:
+    """Key of its record on `parked_messages`."""
+    return b"%b%b:%d" % (PREFIX, receiver.encode(), numbering.last % SLOTS)
+
+
+def encode_numbering(numbering: Numbering) -> bytes:
+    return _encode(numbering)
+
+
+def decode_numbering(key: bytes | None, value: bytes | None) -> tuple[str, Numbering] | None:
+    """The receiver and its numbering; None if it is not a record of ours."""
+    if key is None or value is None or not key.startswith(PREFIX):
+        return None
+    try:
+        return key[len(PREFIX) :].rpartition(b":")[0].decode(), _decode(value)
+    except (msgspec.MsgspecError, UnicodeDecodeError):
+        return None
+
+
+def after_loss(known: Numbering, parked: Collection[int]) -> Numbering:
+    """What the state goes on with after it was lost. `known`: the newest one on the log. `parked`: numbers of parked
+    copies, which keep them; other deliveries without an end get new ones."""
+    if not parked:
+        return _renumbered(known, known.last, known.open, ())
+    before = known.last or min(parked) - 1
+    last = max(before, *parked)
+    return _renumbered(known, last, (*known.open, *((before + 1, last),) * (last > before)), parked)
+
+
+def _renumbered(known: Numbering, last: int, unsettled: Iterable[Range], parked: Collection[int]) -> Numbering:
+    unsettled = tuple(unsettled)
+    kept = sorted(number for number in parked if any(first <= number <= end for first, end in unsettled))
+    lost: list[NumberGap] = []
+    for first, end in unsettled:
+        for number in (*(each for each in kept if first <= each <= end), end + 1):
+            if first < number:
+                lost.append(NumberGap(first, number - 1, RENUMBERED))
+            first = number + 1
+    return Numbering(last, tuple((number, number) for number in kept), (*known.gaps, *lost))
+
+
+def gap_text(gaps: Iterable[NumberGap]) -> str:
+    """The value of the header `relay-gap`."""
+    return ", ".join(f"first={gap.first}; last={gap.last}; reason={gap.reason}" for gap in gaps)

@@ -1,0 +1,68 @@
+"""The numbers of one receiver's deliveries, in plain Python, for the fake state."""
+
+from dataclasses import dataclass, field
+
+from relay.domain.numbering import NumberGap, Numbering
+from relay.state.attempts import NumberAsk
+
+MOST_GAPS = 100
+MOST_CARRIED = 20
+
+
+@dataclass(slots=True)
+class Numbers:
+    """`gaps` by id, in the order in which they came up. One that grows gets another id."""
+
+    last: int = 0
+    open: set[int] = field(default_factory=set)
+    gaps: dict[int, NumberGap] = field(default_factory=dict)
+    newest: int = 0
+
+    @classmethod
+    def of(cls, numbering: Numbering) -> "Numbers":
+        numbers = {number for first, last in numbering.open for number in range(first, last + 1)}
+        return cls(numbering.last, numbers, dict(enumerate(numbering.gaps, 1)), len(numbering.gaps))
+
+    def shown(self) -> Numbering:
+        ranges: list[tuple[int, int]] = []
+        for number in sorted(self.open):
+            if ranges and ranges[-1][1] == number - 1:
+                ranges[-1] = (ranges[-1][0], number)
+            else:
+                ranges.append((number, number))
+        return Numbering(self.last, tuple(ranges), tuple(self.gaps.values()))
+
+    def give(self, ask: NumberAsk) -> tuple[int, bool]:
+        """The number of a delivery, and whether it is new."""
+        if ask.known:
+            return ask.known, False
+        self.last = self.last + 1 if self.last else ask.first
+        self.open.add(self.last)
+        return self.last, True
+
+    def end(self, number: int, reason: str | None, named: int) -> None:
+        """`named`: the newest gap that its requests have carried."""
+        if number not in self.open:
+            return
+        self.open.remove(number)
+        if reason:
+            self._add_gap(number, reason)
+        elif named:
+            self.gaps = {id: gap for id, gap in self.gaps.items() if id > named or gap.last > number}
+
+    def carried(self, number: int) -> tuple[tuple[NumberGap, ...], int]:
+        """The gaps that go with a request, and the id of the newest one."""
+        found = [(id, gap) for id, gap in self.gaps.items() if gap.last < number][:MOST_CARRIED]
+        return tuple(gap for _, gap in found), found[-1][0] if found else 0
+
+    def _add_gap(self, number: int, reason: str) -> None:
+        newest = max(self.gaps, default=0)
+        gap = self.gaps.get(newest)
+        if gap is not None and gap.reason == reason and gap.last == number - 1:
+            first = self.gaps.pop(newest).first
+        else:
+            first = number
+            if len(self.gaps) == MOST_GAPS:
+                del self.gaps[min(self.gaps)]
+        self.newest += 1
+        self.gaps[self.newest] = NumberGap(first, number, reason)
