@@ -99,7 +99,8 @@ _MESSAGES: Final[Mapping[str, _Message]] = {
     ),
     "parked": _Message(
         "Parked record",
-        "A record that waits for long, and what it takes to go on with it. Without a value: it waits no more.",
+        "A record that waits for long, and what it takes to go on with it. Without a value: it waits no more. With the "
+        "key `numbers:...`: JSON of the numbers of a receiver's deliveries.",
         (),
         None,
         _BY_DELIVERY,

@@ -4,6 +4,8 @@ import re
 from collections.abc import Iterable, Iterator, Mapping
 
 from tests.fakes.state_numbers import Numbers
+from tests.fakes.strikes import Fuse
+from tests.fakes.world import World, message, receiver
 
 _GAP = re.compile(r"first=(\d+); last=(\d+); reason=[a-z_]+")
 
@@ -42,3 +44,16 @@ def holes(arrived: Iterable[Mapping[str, str]], left: Numbers) -> set[int]:
     untold = {number for gap in left.gaps.values() for number in range(gap.first, gap.last + 1)}
     numbers = known | untold
     return set(range(min(numbers, default=1), left.last + 1)) - numbers
+
+
+async def a_loss_of_numbers_in_the_shared_lane() -> None:
+    """Its offsets are also those of its neighbours."""
+    world = World([receiver(name, f"/{name}", ordering="receiver", lane="shared") for name in ("r", "n")])
+    await world.create()
+    for first in (0, 6):
+        await world.send(*(message(number, "a", "rn"[number % 2]) for number in range(first, first + 6)))
+        await world.run(Fuse(), 60, until=lambda: not world.uncommitted())
+        world.state.lose()
+    arrived = [headers for path, headers, _ in world.outside.posts if path == "/r"]
+    assert list(wrong_numbers(arrived)) == []
+    assert [int(headers["relay-sequence"]) for headers in arrived] == [1, 2, 3, 4, 5, 6]

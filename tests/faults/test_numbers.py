@@ -139,13 +139,14 @@ def _steps(one: Receiver, *, parks: bool) -> list[int]:
 
     async def learn() -> list[int]:
         learning = Fuse()
-        world = await world_of(one, parks=parks, count=5)
-        await world.run(learning, 60, until=lambda: len(world.outside.results()) == 5)
+        world = await world_of(one, parks=parks, count=4)
+        await world.run(learning, 60, until=lambda: len(world.outside.results()) == 4)
         return [number for number, name in enumerate(learning.names, 1) if name in STEPS]
 
     return run_virtually(learn())
 
 
+@pytest.mark.timeout(600)
 @pytest.mark.parametrize(
     ("rig", "lost", "parks"),
     [
@@ -162,12 +163,12 @@ def test_a_crash_at_each_step_leaves_no_hole(rig: str, lost: bool, parks: bool) 
     one = numbered(**RIGS[rig])
 
     async def crash(blow_at: int) -> None:
-        world = await world_of(one, parks=parks, count=5)
+        world = await world_of(one, parks=parks, count=4)
         await world.run(Fuse(blow_at), 60)
         if lost:
             world.state.lose()
-        await world.send(*stream(2, first=5))
-        await finish(world, 7)
+        await world.send(*stream(2, first=4))
+        await finish(world, 6)
 
     for blow_at in _steps(one, parks=parks):
         try:

@@ -23,6 +23,7 @@ from tests.fakes.virtual_time import VirtualLoop, run_virtually
 from tests.fakes.world import Process, World, message, receiver
 from tests.faults import times
 from tests.faults.harness.planted import PLANTED
+from tests.faults.numbers import a_loss_of_numbers_in_the_shared_lane
 from tests.faults.routes import (
     a_key_that_is_used_for_another_source,
     a_message_for_many_receivers,
@@ -358,6 +359,7 @@ CAUGHT_BY: dict[str, Experiment] = {
     "unfinished_skipped": a_log_that_lost_its_end_behind_what_is_unfinished,
     "aborted_delivered": a_senders_transaction_that_is_aborted,
     "lost_copy_forgotten": a_parked_copy_that_the_log_lost,
+    "numbers_in_state_only": a_loss_of_numbers_in_the_shared_lane,
     "fenced_outcome_dropped": a_response_that_comes_after_the_owner_has_changed,
     "places_not_kept": a_receiver_with_fewer_places_than_partitions,
     "missed_slots_made_up_for": a_machine_that_stands_still_with_slots_in_hand,

@@ -15,6 +15,7 @@ from relay.log.kafka.offsets import Committed
 from relay.log.port import TopicPartition
 from relay.state.rows import Due
 from tests.fakes.log import MemoryTransaction
+from workers.to_receiver import ToReceiver
 
 
 @contextmanager
@@ -72,6 +73,14 @@ def lost_copy_forgotten() -> Iterator[None]:
         yield
 
 
+@contextmanager
+def numbers_in_state_only() -> Iterator[None]:
+    """No record says which numbers a receiver's deliveries have."""
+    with patch.object(ToReceiver, "resume", ToReceiver._resumed):
+        yield
+
+
 PLANTED_IN_LOGS: Mapping[str, Callable[[], AbstractContextManager[None]]] = {
-    bug.__name__: bug for bug in (truncation_ignored, unfinished_skipped, aborted_delivered, lost_copy_forgotten)
+    bug.__name__: bug
+    for bug in (truncation_ignored, unfinished_skipped, aborted_delivered, lost_copy_forgotten, numbers_in_state_only)
 }

@@ -13,8 +13,10 @@ from relay.domain.topics import SHARED, lane_of
 from relay.engine.parked_copy import parked_key
 from relay.log.port import Record
 from relay.state.rows import callback_row, delivery_row
+from tests.fakes.state_numbers import Numbers
 from tests.fakes.surroundings import most_in
 from tests.fakes.world import Process, World
+from tests.faults.numbers import holes, wrong_numbers
 from tests.faults.simulation.outside import Wire
 from tests.faults.simulation.story import Story
 from tests.faults.simulation.timed import ended_early, wrong_letters, wrong_times, wrong_windows
@@ -32,6 +34,7 @@ def wrongs_now(world: World, wire: Wire, story: Story) -> list[str]:
         *_commits(world, wire),
         *_arrivals(world, wire, story),
         *_order(wire),
+        *_numbers(world, wire),
         *_caps(world, wire),
         *_letters(world, story),
         *_results(world, wire),
@@ -206,6 +209,27 @@ def _order(wire: Wire) -> Iterator[str]:
             newest[path, source] = max(number, newest.get((path, source), -1))
 
 
+# I10: numbers of a receiver that gets one message at a time
+
+
+def _numbered(world: World, wire: Wire) -> Iterator[tuple[str, list[Mapping[str, str]]]]:
+    for name, one in world.known.receivers().items():
+        if one.ordering == "receiver":
+            yield name, [headers for path, headers, _ in wire.deliveries() if path == f"/{name}"]
+
+
+def _numbers(world: World, wire: Wire) -> Iterator[str]:
+    for name, arrived in _numbered(world, wire):
+        yield from (f"I10: at {name}, {wrong}" for wrong in wrong_numbers(arrived))
+
+
+def _holes(world: World, wire: Wire) -> Iterator[str]:
+    for name, arrived in _numbered(world, wire):
+        owner = f"r:{name}"
+        if missing := holes(arrived, world.state._of(owner).rows.numbers.get(owner, Numbers())):
+            yield f"I10: {name} misses {sorted(missing)}, which no gap names"
+
+
 # I9: how many at a time, and how often
 
 
@@ -249,7 +273,8 @@ def _results(world: World, wire: Wire) -> Iterator[str]:
 def wrongs_at_rest(world: World, wire: Wire, story: Story, faultless: Mapping[tuple[str, str], set[str]]) -> list[str]:
     """`faultless`: the ends that the same messages came to when nothing went wrong."""
     ends, given_up, early = wire.results(), _given_up(world), ended_early(world)
-    wrong = [
+    wrong = list(_holes(world, wire))
+    wrong += [
         f"{message} for {receiver} ended as {ends.get((message, receiver))} instead of {end}"
         for (message, receiver), end in faultless.items()
         if ends.get((message, receiver)) != end
