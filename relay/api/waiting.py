@@ -198,6 +198,8 @@ def _of_post(seen: Watched, around: Around, since: float | None, now: float) -> 
     wait = _later(_own(seen, post, now), _endpoint_hold(around.held, since, now))
     if wait is not None:
         return wait
+    if seen.due_in_s > 0:
+        return DeliveryWait("delayed", since, now + seen.due_in_s, "it is not due yet")
     slow, behind = _rate(around.held, since, now), _behind(around.head, since)
     if slow is not None and (around.head is None or not _waits_itself(around.head.seen)):
         return slow

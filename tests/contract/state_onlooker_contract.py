@@ -70,6 +70,19 @@ class OnlookerContract:
         await answered(rig.state.mark([Mark(row(), 0, Stage.DONE, (3, 70_000), 5)]))
         assert (await watched(rig.state, row())).since_s is None
 
+    async def test_what_is_parked_and_was_not_tried_says_when_it_is_due(self, rig: Rig) -> None:
+        at = Coordinate("parked_messages", 3, 7)
+        await answered(rig.state.intend_to_park(of(LANE, [row(1), row(2)])))
+        await begun(rig.state, row(2))
+        await settled(rig.state, row(2), Change.RETRY, due_in_s=60)
+        await answered(
+            rig.state.park(of(LANE, [Parked(row(1), 0, at, 600, None, 1), Parked(row(2), 0, at, 600, None, 2)]))
+        )
+        await rig.elapse(100)
+        assert [(await watched(rig.state, row(number))).due_in_s for number in (1, 2, 3)] == [500.0, 0.0, 0.0]
+        await rig.elapse(600)
+        assert (await watched(rig.state, row(1))).due_in_s == 0.0
+
     async def test_when_the_next_start_fits_the_rate(self, rig: Rig) -> None:
         assert await rig.state.openings(["r:ci", "r:cd"]) == [Openings(0.0, 0.0)] * 2
         await begun(rig.state, row(1), limits=replace(LIMITS, interval_s=10))

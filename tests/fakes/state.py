@@ -244,7 +244,7 @@ class MemoryState(StatisticsKept, Records):
 
     async def watch(self, rows: Sequence[RowKey]) -> list[Watched]:
         self._reach_owners(row.owner for row in rows)
-        return [self._of(row.owner).rows.watched(row.digest, self.now) for row in rows]
+        return [self._of(row.owner).watched(row.digest, self.now) for row in rows]
 
     async def openings(self, owners: Sequence[str]) -> list[Openings]:
         self._reach_owners(owners)

@@ -2,16 +2,16 @@
 
 import asyncio
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from relay.domain.errors import StateRecovering
 from relay.domain.identity import MessageId
 from relay.domain.incident import Incident, Marks
 from relay.log.port import Coordinate, TopicPartition
 from relay.state.port import Counts, FailedEntry, Gap, HintTopic, Lane
-from relay.state.read_model import LastResponse, Sign, Statistics
+from relay.state.read_model import LastResponse, Sign, Statistics, Watched
 from relay.state.replies import Fenced, Refusal
-from relay.state.rows import TAGS, MessageRow, Superseding, tag_of
+from relay.state.rows import TAGS, MessageRow, Stage, Superseding, tag_of
 from tests.fakes.state_parking import LaneIndex
 from tests.fakes.state_rows import Rows
 
@@ -46,6 +46,12 @@ class Tag:
         if index is None:
             index = self.lanes[lane.topic, lane.partition] = LaneIndex()
         return index
+
+    def watched(self, digest: bytes, now: float) -> Watched:
+        found, lane = self.rows.watched(digest, now), self.rows.intents.get(digest)
+        if lane is None or found.row.stage >= Stage.ENQUEUED:
+            return found
+        return replace(found, due_in_s=max(0.0, self.lanes.get(lane, LaneIndex()).due.get(digest, now) - now))
 
     def parked(self, owner: str) -> Counts:
         retries, polls = (sum(index.counts[owner, poll] for index in self.lanes.values()) for poll in (False, True))

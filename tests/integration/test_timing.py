@@ -79,6 +79,7 @@ async def cancels(sender: Sender, known: Timed) -> None:
     """One, and then many by a job; what was sent is refused."""
     for message_id in ("c-1", "c-2", "c-3"):
         await sender.send("good", message_id, delay="1h")
+    await listed_as_delayed(sender, "c-1")
     one = "/v1/sources/app/messages/{}/deliveries/good/cancel"
     async with sender.client.post(one.format("c-1")) as response:
         assert response.status == 202, await response.text()
@@ -94,6 +95,19 @@ async def cancels(sender: Sender, known: Timed) -> None:
             await asyncio.sleep(0.2)  # a job has no event to wait for
     assert (await sender.delivery("c-2"))["reason"] == "cancelled"
     assert (await _json(sender.client, job))["sent"] == 2
+
+
+async def listed_as_delayed(sender: Sender, message_id: str) -> None:
+    """Once the history has it, and its lane has parked it."""
+    async with asyncio.timeout(70):
+        while True:
+            found = await _json(sender.client, f"/v1/messages?source=app&state=queued&id={message_id}")
+            waits = [each for item in found["items"] for each in item["deliveries"] if each["waiting_for"]]
+            if [each["waiting_for"]["kind"] for each in waits] == ["delayed"]:
+                break
+            await asyncio.sleep(0.2)  # neither has an event to wait for
+    assert waits[0]["state"] == "queued"
+    assert waits[0]["next_attempt_at"] == waits[0]["waiting_for"]["until"] is not None
 
 
 async def replacements(sender: Sender, known: Timed) -> None:

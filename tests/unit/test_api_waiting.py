@@ -70,6 +70,14 @@ def test_what_nothing_is_known_to_hold_up_is_queued() -> None:
     assert waits(Watched(Row(Stage.ACCEPTED))) is None
 
 
+def test_one_that_is_parked_until_it_is_due() -> None:
+    """What keeps its endpoint counts first."""
+    wait = waits(replace(NEW, due_in_s=90.0))
+    assert wait == DeliveryWait("delayed", RECEIVED, NOW + 90, "it is not due yet")
+    assert next_attempt(NEW.row, wait, NOW) == NOW + 90
+    assert kind(waits(replace(NEW, due_in_s=90.0), health=EndpointHealth("closed", 5.0, 0))) == "paused"
+
+
 def test_a_receiver_that_moves_to_another_lane() -> None:
     """Its new lane has no worker yet, on purpose."""
     moving = replace(CI, moving=True)

@@ -37,12 +37,14 @@ class WireWatched(msgspec.Struct, array_like=True):
     since_ms: int
     under_way: bool
     starts_ms: int
+    due_ms: int
 
     def watched(self) -> Watched:
         since_s = None if self.since_ms < 0 else self.since_ms / 1000
         reason = "" if isinstance(self.row, int) else self.row.reason
+        detail = reason.partition("\n")[2] or None
         return Watched(
-            row_of(self.row), since_s, self.under_way, self.starts_ms / 1000, reason.partition("\n")[2] or None
+            row_of(self.row), since_s, self.under_way, self.starts_ms / 1000, detail, due_in_s=self.due_ms / 1000
         )
 
 

@@ -1,6 +1,6 @@
 --include _life _tables _finished _forms _packing _numbers _rows
 -- Arguments: concatenated row digests. Reply: {{row, ms since its attempt began, or since it is AWAITING, -1: unknown;
--- whether that attempt is in progress; ms until it starts}, ...}.
+-- whether that attempt is in progress; ms until it starts; ms until it is due that was never tried, if it is parked}, ...}.
 return serve_ready(function(list)
   local watched = {}
   for i, digest in ipairs(want_rows(list)) do
@@ -12,7 +12,9 @@ return serve_ready(function(list)
     if row.k and row.w then
       starts = math.max(0, math.ceil((row.w - now_us) / 1000))
     end
-    watched[i] = { shown(digest, row), since, row.k ~= nil, starts }
+    local lane = row.s < ENQUEUED and call('HGET', P .. 'i', digest)
+    local due = lane and call('ZSCORE', P .. 'due:' .. lane, digest)
+    watched[i] = { shown(digest, row), since, row.k ~= nil, starts, due and math.max(0, math.ceil(due - now)) or 0 }
   end
   return watched
 end)
