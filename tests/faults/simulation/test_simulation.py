@@ -55,7 +55,7 @@ def test_an_append_that_forgets_what_was_acknowledged_is_found(monkeypatch: pyte
         ("places_not_kept", "I9: .* were under way", ["join"]),
         ("missed_slots_made_up_for", "I9: .* began within", ["stand_still"]),
         ("sent_before_due", "before it was due", ["produce_timed"]),
-        ("deadline_forgotten", "after its deadline", ["produce_timed", "mishap"]),
+        ("deadline_forgotten", "after its deadline", ["produce_timed", "nobody_listens"]),
         ("replaced_though_sent", "was sent to .* and replaced", ["produce_keyed"]),
         ("older_ones_kept", "of one key were all sent", ["produce_keyed"]),
     ],
