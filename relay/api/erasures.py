@@ -12,12 +12,15 @@ from relay.api.paging import NewestFirstPages, Rank
 from relay.api.problems import TOO_MANY_ERASURES, Problem, invalid
 from relay.api.responses import json_response
 from relay.api.route import LIMIT, DocumentedResponse, Example, cursor_of, json_of, route
+from relay.api.shares import caller_of
 from relay.control.erasures import ErasureService, TooManyErasures
 from relay.domain.erasure import Erasure
 from relay.domain.errors import InvalidRecord
 from relay.domain.identity import check_id, is_receiver_name
+from relay.domain.selection import Selection
 from relay.domain.timestamps import rfc3339
 from relay.domain.topics import SHARED, Topics, TopicSpec
+from relay.replay.replay_service import TooMany
 from relay.schema.erasures import ErasurePage, ErasureRequest, ErasureView, NewErasureView, RemainsView
 
 _NOUN: Final = "erasures"
@@ -31,6 +34,7 @@ class ErasuresResource:
         self._clock = context.clock
         self._topics = context.topics
         self._service = service
+        self._replays = context.replays
 
     @route(
         "POST",
@@ -49,7 +53,8 @@ class ErasuresResource:
 
         Of all messages that were received before. The history deletes them with the sender's headers, and the attempts.
         They are not shown, exported, copied, replayed or sent any more: unfinished deliveries end as `discarded`, as
-        soon as they are next due. What other receivers got, too, is erased for the given receiver alone.
+        soon as they are next due. Those that were not sent yet are cancelled, by a job. What other receivers got, too,
+        is erased for the given receiver alone.
         """
         erasure = self._erasure(request, body)
         whom = erasure.receiver or erasure.source_id
@@ -61,9 +66,23 @@ class ErasuresResource:
         view: NewErasureView = {
             **_view(erasure),
             "in_history": await self._service.erase_in_history(erasure),
+            "cancels": await self._cancelled(erasure, caller_of(request).name),
             "remains": remains(self._topics, erasure.made_at),
         }
         return json_response(201, view)
+
+    async def _cancelled(self, erasure: Erasure, by: str) -> str | None:
+        """Begins the job that cancels what was not sent, so that no parked copy keeps its payload until it is due."""
+        if self._replays is None:
+            return None
+        named = erasure.receiver, erasure.source_id, erasure.message_id
+        receivers, sources, ids = (frozenset(filter(None, [each])) for each in named)
+        selection = Selection(receivers, sources, ids=ids, until_ms=int(erasure.made_at * 1000) + 1)
+        try:
+            order, _ = await self._replays.order("cancel", selection, only_failed=False, by=by)
+            return f"/v1/replays/{(await self._replays.submit(order)).order.id}"
+        except TooMany:
+            return None
 
     @route(
         "GET",

@@ -49,6 +49,8 @@ def _print(made: NewErasureView) -> None:
     found = made["in_history"]
     where = "the history deletes them within two hours" if found is None else f"{found} deleted from the history"
     click.echo(f"{made['id']}: payloads of {_of(made)} are erased; {where}")
+    if made["cancels"] is not None:
+        click.echo(f"  {made['cancels'].rpartition('/')[2]}: the job that cancels what was not sent yet")
     for each in made["remains"]:
         until = each["until"] or "they are sent or discarded, and the topic is compacted"
         click.echo(f"  records remain on {each['topic']} until {until}")

@@ -1,6 +1,7 @@
-"""Keys of the API, and the audit trail: who may do what, and who has changed what."""
+"""Keys of the API, the audit trail, and erasures: who may do what, who has changed what, and what was deleted."""
 
 import re
+from collections.abc import Mapping
 from typing import Final
 
 from aiohttp import web
@@ -8,9 +9,11 @@ from aiohttp import web
 from relay.client import ApiError
 from relay.pages.page import Nav, Page, PageRoutes
 from relay.pages.visit import Visit
+from relay.schema.erasures import NewErasureView
 
 _PAGE: Final = 50
 KEYS: Final = "/ui/keys"
+ERASURES: Final = "/ui/erasures"
 EXPIRIES: Final = (
     *(("", "Never"), ("1d", "In a day"), ("30d", "In 30 days")),
     *(("90d", "In 90 days"), ("365d", "In a year")),
@@ -91,3 +94,41 @@ class AuditTrailPage(Page):
             who=query.get("who"), what=query.get("what"), whom=query.get("whom"), limit=_PAGE, cursor=visit.cursor
         )
         return visit.show("audit.html", found=await visit.load_list(page), query=query)
+
+
+class ErasuresPage(Page):
+    """The erasures in force, with a form that makes one."""
+
+    nav = Nav("Erasures", ERASURES)
+
+    def add_routes(self, routes: PageRoutes) -> None:
+        routes.get("/erasures", self.list)
+        routes.post("/erasures", self.erase)
+
+    async def list(self, visit: Visit) -> web.StreamResponse:
+        return await self._show(visit, {})
+
+    async def erase(self, visit: Visit) -> web.StreamResponse:
+        form = await visit.form()
+        given = {name: form.get(name, "").strip() for name in ("source_id", "message_id", "receiver")}
+        made = await visit.result(visit.api.erase(**{name: text or None for name, text in given.items()}))
+        if isinstance(made, ApiError):
+            return await self._show(visit, given, refused=made)
+        return await self._show(visit, {}, made=made)
+
+    async def _show(
+        self,
+        visit: Visit,
+        given: Mapping[str, str],
+        *,
+        made: NewErasureView | None = None,
+        refused: ApiError | None = None,
+    ) -> web.StreamResponse:
+        return visit.show(
+            "erasures.html",
+            status=200 if refused is None else refused.status,
+            found=await visit.load_list(visit.api.erasures_page(limit=_PAGE, cursor=visit.cursor)),
+            given=given,
+            made=made,
+            problem=refused,
+        )

@@ -18,7 +18,7 @@ from relay.api.connection import VISITOR_ADDRESS, address_of
 from relay.api.shares import Shares
 from relay.client import ApiError, AsyncRelay
 from relay.domain.session import kind_of
-from relay.pages.access import AuditTrailPage, KeysPage
+from relay.pages.access import AuditTrailPage, ErasuresPage, KeysPage
 from relay.pages.brand import LOGO_TYPES, RELAY, Brand
 from relay.pages.event_types import EventTypesPage
 from relay.pages.failed import FailedPage, ReplaysPage
@@ -331,7 +331,7 @@ PAGES: Final[tuple[Page, ...]] = (
     *(Messages(), MessageDetailPage(), MessageCopyPage(), Finder()),
     *(ReceiversPage(), ReceiverDetailPage(), ReceiverTryPage(), SourcesPage()),
     *(EventTypesPage(), FailedPage(), ReplaysPage()),
-    *(WorkersPage(), Trying(), System(), Doctor(), KeysPage(), AuditTrailPage()),
+    *(WorkersPage(), Trying(), System(), Doctor(), KeysPage(), AuditTrailPage(), ErasuresPage()),
     *(Portal(), SignIn(), _Actions()),
 )
 """In the order of the navigation. A new page is added here."""

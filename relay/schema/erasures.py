@@ -35,9 +35,11 @@ class ErasureView(TypedDict):
 
 class NewErasureView(ErasureView):
     """`in_history`: the messages whose payload was deleted from the history; null if it does not answer, which then
-    deletes them within two hours. `remains`: where payloads remain on the log."""
+    deletes them within two hours. `cancels`: path of the job that cancels what was not sent yet; null if there was no
+    room for one: then it ends when it is due. `remains`: where payloads remain on the log."""
 
     in_history: int | None
+    cancels: str | None
     remains: list[RemainsView]
 
 

@@ -23,6 +23,7 @@ PAGES: Final = (
         "/ui/workers?by=partition",
         "/ui/keys",
         "/ui/audit",
+        "/ui/erasures",
         "/ui/event-types",
         "/ui/doctor",
         "/ui/system",

@@ -37,6 +37,21 @@ async def test_a_key_is_in_the_response_that_made_it_alone() -> None:
         assert 'value="sing:loud"' in refused.text
 
 
+async def test_an_erasure_is_made_and_listed() -> None:
+    async with running_api(pages=True) as rig:
+        fields = {"csrf": csrf_of(await rig.get("/ui/erasures")), "source_id": "github", "message_id": "m-1"}
+        made = await submit(rig, "/ui/erasures", urlencode(fields))
+        assert made.status == 200
+        assert "The payloads are erased" in made.text
+        assert "from_sender" in made.text
+        listed = (await rig.get("/ui/erasures")).text
+        assert "/ui/messages/github/m-1" in listed
+        assert "The payloads are erased" not in listed
+        refused = await submit(rig, "/ui/erasures", urlencode(fields | {"receiver": "ci"}))
+        assert refused.status == 400
+        assert 'value="ci"' in refused.text
+
+
 def view(**settings: object) -> SourceView:
     known: Raw = {"answers": "all", "failures": True, "quota": None, "callback": None, "inbound": None, **settings}
     return {"source_id": "shop", "declared_by": "api", "etag": "e", "refused": None, "settings": known}

@@ -97,6 +97,19 @@ async def cancels(sender: Sender, known: Timed) -> None:
     assert (await _json(sender.client, job))["sent"] == 2
 
 
+async def erasure(sender: Sender) -> None:
+    """What waits for long ends at once."""
+    await sender.send("good", "erased", b'{"name": "Bob"}', delay="1h")
+    await listed_as_delayed(sender, "erased")
+    async with sender.client.post("/v1/erasures", json={"source_id": "app", "message_id": "erased"}) as response:
+        assert response.status == 201, await response.text()
+        job = (await response.json())["cancels"]
+    async with asyncio.timeout(70):
+        while (await sender.delivery("erased"))["state"] != "discarded":
+            await asyncio.sleep(0.2)  # a row has no event to wait for
+    assert (await _json(sender.client, job))["action"] == "cancel"
+
+
 async def listed_as_delayed(sender: Sender, message_id: str) -> None:
     """Once the history has it, and its lane has parked it."""
     async with asyncio.timeout(70):
@@ -162,6 +175,7 @@ async def check(api: str, known: Timed) -> None:
         assert known.headers("good", "later")["relay-out-of-order"] == "true"
         await cancels(sender, known)
         await replacements(sender, known)
+        await erasure(sender)
         [notice] = [
             each for each in await known.sinks["callback"].wait_for(12) if each.headers.get("relay-reason") == "expired"
         ]
