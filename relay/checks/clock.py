@@ -57,5 +57,5 @@ def judge_newest(ahead_s: float) -> list[Checked]:
     """`ahead_s`: how far our clock is ahead of the newest record's time; below 0 it proves nothing."""
     if ahead_s <= OFF_S:
         return []
-    what = f"this machine's clock is {ahead_s:.0f} s or more behind that of the log, whose newest record is from then"
+    what = f"this machine's clock is {ahead_s:.0f} s or more behind that of Kafka, by the time of its newest record"
     return [error("clock", what, _TODO)]

@@ -232,7 +232,7 @@ async def _of_receiver(log: Log, topics: Topics, there: Topic, name: str) -> lis
         return []
     groups = topics.lane_groups(name)
     states, backlogs = await log.describe(list(groups)), await log.backlogs(groups)
-    who = f"left by {name}, who " + ("went to the shared lane" if name in there.declared else "was removed")
+    who = f"left by {name}, which " + ("moved to the shared lane" if name in there.declared else "was removed")
     served = there.routes.route(name).left or name in there.routes.removed
     found = []
     for topic, state in states.items():

@@ -231,7 +231,9 @@ class SharedReceivers:
         except UserError as error:
             log_refused(name, error)
         if self._logged == _LOGGED:
-            _log.warning("receiver_config_more_refused", extra={"problem": "the metric receivers_refused counts them"})
+            _log.warning(
+                "receiver_config_more_refused", extra={"problem": "the metric receivers_refused counts them all"}
+            )
 
 
 def log_refused(key: str, error: UserError) -> None:

@@ -112,8 +112,8 @@ def _of_cleanup(expected: Expected, state: TopicState) -> Iterator[tuple[str, Gr
     grade = Grade.REFUSE
     if state.mixed_cleanup or there.cleanup != spec.cleanup:
         shown = "compact,delete" if state.mixed_cleanup else there.cleanup
-        fate = "compacted away unread" if spec.cleanup == "delete" else "deleted for its age while it is needed"
-        yield f"cleanup.policy is {shown}: what is in it is {fate}; set cleanup.policy={spec.cleanup}", grade
+        fate = "compacted away unread" if spec.cleanup == "delete" else "deleted by age while they are needed"
+        yield f"cleanup.policy is {shown}: its records are {fate}; set cleanup.policy={spec.cleanup}", grade
     if spec.cleanup == "compact" or expected.only_told:
         return
     if state.retention_bytes is not None:
@@ -136,13 +136,13 @@ def _of_partitions(expected: Expected, state: TopicState) -> Iterator[tuple[str,
         return
     if expected.all_read:
         yield (
-            f"it has {there} partitions, and has to have {wanted}: others are not read; "
-            f"make it anew with {wanted} while the relay stands still and it is empty",
+            f"it has {there} partitions and must have {wanted}: the others are not read; "
+            f"stop the relay when the topic is empty, and create it again with {wanted}",
             Grade.REFUSE,
         )
     else:
         yield (
-            f"it has {there} partitions, expected {wanted}: good if it always had; "
+            f"it has {there} partitions, expected {wanted}: that is fine if it always had; "
             f"after a change, messages in progress may arrive out of order",
             Grade.WARN,
         )
@@ -152,7 +152,7 @@ def _of_replication(state: TopicState) -> Iterator[tuple[str, Grade]]:
     if state.replication is not None and state.replication < SAFE_REPLICATION:
         yield (
             f"replication is {state.replication}: losing a broker may lose messages; "
-            f"{SAFE_REPLICATION} copies are safe (RELAY_KAFKA_REPLICATION_FACTOR, for topics still to be made)",
+            f"{SAFE_REPLICATION} copies are safe (RELAY_KAFKA_REPLICATION_FACTOR sets it for new topics)",
             Grade.WARN,
         )
     elif state.min_insync is not None and state.min_insync < SAFE_REPLICATION - 1:  # fewer copies allow no more
@@ -197,8 +197,8 @@ def _missing(group: str, topic: str, without: Sequence[Backlog]) -> Iterator[Fin
     if without:
         yield Finding(
             topic,
-            f"{group} has no committed offset ({_partitions(without)}): it begins with the oldest record that is "
-            f"there, once it runs, or with `relay topics apply`",
+            f"{group} has no committed offset ({_partitions(without)}): it starts at the oldest record once it runs, "
+            f"or after `relay topics apply`",
             Grade.ALARM,
         )
 
@@ -207,8 +207,8 @@ def _lost(group: str, topic: str, gone: Sequence[Backlog]) -> Iterator[Finding]:
     if gone:
         yield Finding(
             topic,
-            f"{group} was to go on at an offset that the log does not hold ({_partitions(gone)}): records are lost "
-            f"where they were deleted unread; it goes on with the first one that is there",
+            f"{group} has committed an offset that no longer exists ({_partitions(gone)}): records that were deleted "
+            f"unread are lost; it continues with the first record that exists",
             Grade.ALARM,
         )
 

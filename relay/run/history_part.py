@@ -104,7 +104,12 @@ class HistoryLog(Watcher):
 
     def lost(self, gaps: Mapping[TopicPartition, tuple[int, int]]) -> None:
         records = sum(first - has for has, first in gaps.values())
-        _log.warning("history_gap", records=records, partitions=_named(gaps), problem="the log has deleted them unread")
+        _log.warning(
+            "history_gap",
+            records=records,
+            partitions=_named(gaps),
+            problem="the log deleted them unread",
+        )
 
     def ahead(self, partitions: Mapping[TopicPartition, int]) -> None:
         problem = "the topics were recreated; `relay history rebuild` rebuilds the history from them"
@@ -113,7 +118,7 @@ class HistoryLog(Watcher):
     def moved(self) -> None:
         _log.warning(
             "history_begun_anew",
-            problem="it was cleared, or restored from an older copy: it is filled again from the log",
+            problem="it was cleared, or restored from an older copy; it is filled again from the log",
         )
 
     def pruned(self, messages: int) -> None:

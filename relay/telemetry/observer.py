@@ -38,16 +38,16 @@ HELD_S: Final = 60.0
 process's."""
 REPEAT_S = 10.0
 """Interval at which the same wait is logged again: an unavailable server is one incident, not thousands of lines."""
-_PARKED = "at the limit, intake stops until records end: find endpoints that are down, or raise RELAY_PARKED_TOTAL"
+_PARKED = "at the limit, intake stops until some finish: find receivers that are down, or raise RELAY_PARKED_TOTAL"
 _MISSING = (
-    "it continues with the first record that exists: finished messages are not sent again, but records that "
+    "reading continues at the first record that exists: finished messages are not sent again, but records that "
     "were deleted unread are lost"
 )
 _TRUNCATED = (
-    "the log has lost records that it had acknowledged; the records that replaced them are read, and "
-    "finished messages are not sent again: see docs/runbooks/RelayLogTruncated.md for the losses"
+    "Kafka lost acknowledged records; the records that replaced them are read, and finished messages are not "
+    "sent again: docs/runbooks/RelayLogTruncated.md shows how to find the lost ones"
 )
-_STALLED = "the records behind it cannot be committed; a restart of this process helps, and loses nothing"
+_STALLED = "offsets behind it cannot be committed; restart this process, which loses nothing"
 
 
 @dataclass(slots=True)

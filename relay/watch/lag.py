@@ -261,5 +261,5 @@ def _log_old(old: Sequence[Old]) -> None:
             partitions=sorted(each.backlog.partition.partition for each in these),
             age_s=round(oldest.age_s),
             retention_s=oldest.retention_s,
-            problem="the log will delete them unread; fix or add their consumer, or raise retention.ms",
+            problem="the log will delete them unread; repair or start their consumer, or raise retention.ms",
         )

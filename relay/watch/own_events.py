@@ -174,7 +174,9 @@ class OwnEvents:
         if not self._dropping:
             self._dropping = True
             _log.warning(
-                "own_events_dropped", type=event_type, problem=f"{MOST} already wait, or the receivers cannot be read"
+                "own_events_dropped",
+                type=event_type,
+                problem=f"{MOST} events wait already, or the receivers cannot be read",
             )
 
     # sending

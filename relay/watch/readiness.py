@@ -56,8 +56,8 @@ class ClockWatch:
             _log.warning(
                 "clock_off",
                 ahead_s=round(ahead_s, 3),
-                problem="this machine and the state's server differ; deadlines go by the server, and receivers may "
-                "refuse signatures with a wrong time: set both by NTP",
+                problem="the clocks of this machine and of Redis differ; deadlines use that of Redis, and receivers "
+                "may reject signatures with a wrong time: set both by NTP",
             )
 
 

@@ -91,7 +91,7 @@ async def test_too_few_partitions(rig: DoctorRig) -> None:
     await rig.create(partitions={rig.topics.parked_messages: 3})
     line = only(await rig.look("topics"), "topics", "error")
     assert line.subject == rig.topics.parked_messages
-    assert "it has 3 partitions, and has to have 10" in line.what
+    assert "it has 3 partitions and must have 10" in line.what
 
 
 async def test_a_topic_deletes_what_is_unread(rig: DoctorRig) -> None:

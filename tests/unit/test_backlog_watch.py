@@ -106,7 +106,7 @@ async def test_groups_that_cannot_go_on_are_said() -> None:
     rig.broker[PLACE].first = 2
     await rig.watches[0].look()
     [line] = rig.said()
-    assert "records are lost" in line["problem"]
+    assert "unread are lost" in line["problem"]
     assert (rig.count("missing_offset"), rig.count("lost"), rig.count("old")) == (0, 1, 0)
 
 

@@ -69,7 +69,7 @@ def test_nothing_is_said_about_a_topic_that_is_right(topic: str) -> None:
         ("from_sender", {"cleanup": "compact", "retention_s": None}, Grade.REFUSE, "set cleanup.policy=delete"),
         ("from_sender", {"mixed_cleanup": True}, Grade.REFUSE, "cleanup.policy is compact,delete"),
         ("parked_messages", {"cleanup": "delete", "retention_s": DAY_S}, Grade.REFUSE, "set cleanup.policy=compact"),
-        ("receiver_config", {"mixed_cleanup": True, "cleanup": "delete"}, Grade.REFUSE, "deleted for its age"),
+        ("receiver_config", {"mixed_cleanup": True, "cleanup": "delete"}, Grade.REFUSE, "deleted by age"),
         ("to_sender", {"retention_bytes": 10**9}, Grade.REFUSE, "set retention.bytes=-1"),
         ("to_receiver_shared", {"retention_s": DAY_S}, Grade.WARN, "set retention.ms=604800000"),
         ("parked_messages", {"partitions": 11}, Grade.REFUSE, "not read"),
@@ -202,7 +202,7 @@ def test_a_missing_offset_and_one_that_is_gone_are_alarms_with_what_to_do() -> N
     assert "g has no committed offset (partition 0, 1, 2, 3, 4 and 2 more)" in missing.problem
     assert "relay topics apply" in missing.problem
     assert "(partition 7, 8): records are lost" in gone.problem
-    assert "goes on with the first one that is there" in gone.problem
+    assert "continues with the first record that exists" in gone.problem
 
 
 # lanes as they come and change
