@@ -30,14 +30,14 @@ def keys() -> None:
     "scopes",
     multiple=True,
     required=True,
-    help="Its rights: ingest:SOURCE, read:SOURCE (a trailing * stands for anything), receiver:NAME, owner:ID,"
-    " metrics, admin. May be given more than once.",
+    help="Scope: ingest:SOURCE, read:SOURCE (a trailing * stands for anything), receiver:NAME, owner:ID,"
+    " metrics, admin; repeatable.",
 )
-@click.option("--name", default="", help="Its purpose, for people.")
-@click.option("--expires-in", help="How long it is valid, such as 30d. Default: for ever.")
+@click.option("--name", default="", help="What the key is for.")
+@click.option("--expires-in", help="How long the key is valid, such as 30d. Default: for ever.")
 @api_command
 def create(call: ApiOptions, scopes: tuple[str, ...], name: str, expires_in: str | None) -> None:
-    """Create a key, and show it, only this once."""
+    """Create a key. It is shown only this once."""
     call.show(call.run(lambda client: client.keys.create(scopes, name=name, expires_in=expires_in)), _print_made)
 
 
@@ -53,9 +53,9 @@ def list_(call: ApiOptions) -> None:
 @click.argument("id")
 @api_command
 def revoke(call: ApiOptions, id: str) -> None:
-    """Reject the key from now on."""
+    """Revoke the key ID: every process rejects it within two seconds."""
     revoked = call.run(lambda client: client.keys.revoke(id))
-    call.show(revoked, lambda key: click.echo(f"{key['id']} is revoked: within two seconds no process accepts it"))
+    call.show(revoked, lambda key: click.echo(f"{key['id']} is revoked: every process rejects it within two seconds"))
 
 
 @keys.command()
@@ -63,7 +63,7 @@ def revoke(call: ApiOptions, id: str) -> None:
 @click.option("--overlap", default="1d", show_default=True, help="How long the old secret stays valid.")
 @api_command
 def rotate(call: ApiOptions, id: str, overlap: str) -> None:
-    """Give the key a new secret, and show it, only this once."""
+    """Give the key ID a new secret. It is shown only this once."""
     call.show(call.run(lambda client: client.keys.rotate(id, overlap=overlap)), _print_made)
 
 
@@ -71,7 +71,7 @@ def _print_made(made: NewKey) -> None:
     click.echo(made["key"])
     for name, value in _facts(made):
         click.echo(f"  {name:<18}{value}", err=True)
-    click.echo("  It is not shown again. Commands take it from RELAY_API_KEY.", err=True)
+    click.echo("  It is not shown again. Commands read it from RELAY_API_KEY.", err=True)
 
 
 def _facts(made: NewKey) -> list[tuple[str, str]]:
@@ -101,18 +101,20 @@ def portal() -> None:
 
 @portal.command()
 @click.argument("owner")
-@click.option("--hours", type=float, default=24, show_default=True, help="How long it is valid, at most 168.")
-@click.option("--receiver", "receivers", multiple=True, help="Only this one of theirs. May be given more than once.")
+@click.option(
+    "--hours", type=float, default=24, show_default=True, help="Hours for which the link is valid, at most 168."
+)
+@click.option("--receiver", "receivers", multiple=True, help="Only this receiver of OWNER; repeatable.")
 @api_command
 def link(call: ApiOptions, owner: str, hours: float, receivers: tuple[str, ...]) -> None:
-    """Create a link to a page with the receivers of OWNER, which may be changed there."""
+    """Create a link to the portal, where OWNER sees and changes its receivers."""
     made = call.run(lambda client: client.portal_link(owner, hours=hours, receivers=receivers or None))
     call.show(made, lambda link: _print_link(owner, link))
 
 
 @portal.command()
 def strings() -> None:
-    """Print the texts of the portal as JSON, to be replaced by RELAY_PORTAL_STRINGS."""
+    """Print the texts of the portal as JSON. RELAY_PORTAL_STRINGS names a file that replaces some."""
     from relay.pages.portal_strings import texts  # here, because Jinja takes long to import
 
     click.echo(json.dumps({text: text for text in texts()}, indent=2, ensure_ascii=False))

@@ -19,5 +19,5 @@ def bench(arguments: tuple[str, ...]) -> None:
     except ModuleNotFoundError as error:
         if error.name is None or error.name.partition(".")[0] != "bench":
             raise
-        raise UserError("relay bench needs a checkout: run it from one, where the folder bench is") from error
+        raise UserError("relay bench needs a checkout of the repository: run it where the folder bench is") from error
     command.main(list(arguments), prog_name="relay bench", standalone_mode=False)

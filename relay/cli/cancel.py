@@ -12,11 +12,11 @@ from relay.domain.errors import UserError
 from relay.schema.replays import OneView
 
 _choosing = options(
-    click.option("--receiver", "receiver", multiple=True, help="To this receiver."),
-    click.option("--source", "source", multiple=True, help="From this source."),
-    click.option("--id", "ids", multiple=True, help="This message."),
-    click.option("--since", help="Sent since then: a time, or how long ago: 2h, 1d."),
-    click.option("--until", help="Sent before then."),
+    click.option("--receiver", "receiver", multiple=True, help="Only deliveries to this receiver."),
+    click.option("--source", "source", multiple=True, help="Only messages of this source."),
+    click.option("--id", "ids", multiple=True, help="Only the message with this id."),
+    click.option("--since", help="Only messages sent since this time: RFC 3339, or how long ago, such as 2h."),
+    click.option("--until", help="Only messages sent before this time."),
 )
 
 
@@ -25,7 +25,7 @@ _choosing = options(
 @_choosing
 @carrying_out
 def cancel(call: ApiOptions, message: tuple[str, ...], **given: Any) -> None:
-    """Cancel deliveries that were not sent yet: those of MESSAGE_ID of SOURCE, or all that are selected.
+    """Cancel deliveries that were not sent yet: of the message SOURCE MESSAGE_ID, or all that the options select.
 
     A cancelled delivery is never sent. What was sent already, or is being sent, is left alone.
     """

@@ -16,7 +16,7 @@ COMMANDS: Final = {
     "failed": ("relay.cli.failed", "List, show, replay or discard dead letters."),
     "help": ("relay.cli.help", "Show a page of the documentation, or list them all."),
     "history": ("relay.cli.history", "Show the history's lag, or rebuild it."),
-    "incidents": ("relay.cli.incidents", "List causes of failures, and mend one: fix, test, replay."),
+    "incidents": ("relay.cli.incidents", "List causes of failures, and fix one: fix, test, replay."),
     "import": ("relay.cli.transfer", "Import the data of another relay."),
     "keys": ("relay.cli.access", "Create, list, rotate and revoke keys of the API."),
     "messages": ("relay.cli.messages", "List messages, and the status of each delivery."),

@@ -70,9 +70,7 @@ def show(config_file: Path | None, output: str) -> None:
 
 @config.command()
 @config_option
-@click.option(
-    "--roles", help=f"Of the `relay run` that is meant; comma-separated, of: {', '.join(ROLES)}. Default: all."
-)
+@click.option("--roles", help=f"Roles of the `relay run` to check, comma-separated: {', '.join(ROLES)}. Default: all.")
 @output_option
 def check(config_file: Path | None, roles: str | None, output: str) -> None:
     """Check the settings and the receivers file, as `relay run` does before it connects."""
@@ -92,9 +90,9 @@ def check(config_file: Path | None, roles: str | None, output: str) -> None:
         known = {"file": str(file.origin) if file else None, **counts, "refused": refused, "notes": notes}
         print_json({"given": given, "defaults": len(origins) - given, **known})
         return
-    click.echo(f"settings: ok, {given} given, {len(origins) - given} left at their defaults")
+    click.echo(f"settings: ok, {given} set, {len(origins) - given} have their defaults")
     if file is None:
-        click.echo(f"{settings.receivers_file}: not there, so no receivers are declared in a file")
+        click.echo(f"{settings.receivers_file} does not exist, so no receivers are declared in a file")
     else:
         click.echo(verdict_on(file, settings))
         print_refused(file, settings)

@@ -111,7 +111,7 @@ class Demo:
             for sink in sinks:
                 await sink.stop()
         if not self._complete:
-            raise RelayError("the demo ended before everything was seen")
+            raise RelayError("the demo ended before all events arrived")
 
     def _overrides(self) -> dict[str, object]:
         """Independent of the environment: no other relay is involved."""
@@ -147,7 +147,7 @@ class Demo:
         await engine.run(stop, started)
 
     async def _send_and_watch(self, url: str) -> None:
-        click.echo(f"The relay is up at {url}. As source {SOURCE!r} it is sent:\n")
+        click.echo(f"The relay runs at {url}. It gets these messages of the source {SOURCE!r}:\n")
         for case in CASES:
             click.echo(f"  {case.sample:<30}{case.receiver:<10} {case.does}")
         click.echo(f"\n{LEGEND}\n")
@@ -166,7 +166,7 @@ class Demo:
         if problems:
             raise RelayError("\n".join(problems))
         self._complete = True
-        click.echo("\nAll seen: two answers and a failure notice brought back, and one dead letter.")
+        click.echo("\nAll seen: two answers and a failure notice were returned, and there is one dead letter.")
         click.echo(f"\n{NEXT}")
 
     async def _send_all(self, client: AsyncRelay) -> tuple[list[MessageView], list[LetterView]]:
@@ -177,7 +177,7 @@ class Demo:
         return [journey.result() for journey in journeys], await _letters(client)
 
     def _sum_up(self, states: list[MessageView]) -> None:
-        click.echo("\nIn the end:\n")
+        click.echo("\nResults:\n")
         results = {arrival.headers["relay-receiver"]: arrival for arrival in self._sender.received}
         for case, state in zip(CASES, states, strict=True):
             sink, delivery = self._receivers[case.receiver], state.deliveries[0]

@@ -43,13 +43,13 @@ MOST_LETTERS = 100
 @click.command()
 @config_option
 @click.option(
-    "--data-dir", type=DIRECTORY, help="Where data is kept. Default: a directory for each folder of a receivers file."
+    "--data-dir", type=DIRECTORY, help="Directory for the data. Default: one for each folder that has a receivers file."
 )
-@click.option("--fresh", is_flag=True, help="First remove the data of earlier runs from the data directory.")
-@click.option("--ephemeral", is_flag=True, help="Delete all data at the end.")
+@click.option("--fresh", is_flag=True, help="Delete the data of earlier runs first.")
+@click.option("--ephemeral", is_flag=True, help="Delete all data when it stops.")
 @click.option("--port", type=click.IntRange(0, 65535), help="Port of the API. Default: 8080, or a free one.")
-@click.option("--receivers", "receivers_file", type=FILE, help="Receivers file.")
-@click.option("--no-demo", is_flag=True, help="Without the demo receiver and the demo sender's callback.")
+@click.option("--receivers", "receivers_file", type=FILE, help="Receivers file to use.")
+@click.option("--no-demo", is_flag=True, help="Run without the demo receiver and the demo sender's callback.")
 def dev(
     config_file: Path | None,
     data_dir: Path | None,
@@ -185,7 +185,7 @@ class Dev:
             await client.send(PROBE, b'{"probe": true}', receivers=(PROBE,), id=probe, type="probe")
             state = await until_over(client, PROBE, probe, PROBE_S)
         if state.status != "response_delivered_to_sender":
-            raise RelayError(f"the probe message did not complete: it is {state.status}")
+            raise RelayError(f"the probe message was not delivered: its status is {state.status}")
         await self._show_what_happens(url)
 
     async def _show_what_happens(self, url: str) -> None:

@@ -29,10 +29,12 @@ _WIDTH: Final = 13
 
 
 @click.command()
-@click.option("--receiver", metavar="NAME", help="Only checks of this receiver.")
-@click.option("--roles", help=f"Of the `relay run` that is meant, comma-separated: {', '.join(ROLES)}. Default: all.")
-@click.option("--timeout", "within_s", type=_TIMEOUT, default=20.0, show_default=True, help="Seconds for all checks.")
-@click.option("--data-dir", type=DIRECTORY, help="The data directory of `relay dev`to check.")
+@click.option("--receiver", metavar="NAME", help="Check only this receiver.")
+@click.option("--roles", help=f"Roles of the `relay run` to check, comma-separated: {', '.join(ROLES)}. Default: all.")
+@click.option(
+    "--timeout", "within_s", type=_TIMEOUT, default=20.0, show_default=True, help="Maximum seconds for all checks."
+)
+@click.option("--data-dir", type=DIRECTORY, help="Data directory of the `relay dev` to check.")
 @api_command
 def doctor(call: ApiOptions, receiver: str | None, roles: str | None, within_s: float, data_dir: Path | None) -> None:
     """Check the relay and all its dependencies, and say for each what to do.

@@ -22,10 +22,10 @@ if TYPE_CHECKING:
 V = TypeVar("V", ReceiverView, SourceView, covariant=True)
 R = TypeVar("R", RemovalView, SourceRemovalView, covariant=True)
 
-from_option = click.option("--from", "document", metavar="FILE", help="Fields, as JSON or YAML; - is stdin.")
-set_option = click.option("--set", "given", multiple=True, metavar="FIELD=VALUE", help="A field; repeatable.")
-unset_option = click.option("--unset", multiple=True, metavar="FIELD", help="Back to its default; repeatable.")
-match_option = click.option("--if-match", "tag", help="Only if its etag is this one.")
+from_option = click.option("--from", "document", metavar="FILE", help="File with fields, as JSON or YAML; - is stdin.")
+set_option = click.option("--set", "given", multiple=True, metavar="FIELD=VALUE", help="Set a field; repeatable.")
+unset_option = click.option("--unset", multiple=True, metavar="FIELD", help="Reset a field to its default; repeatable.")
+match_option = click.option("--if-match", "tag", help="Fail unless this is its current etag.")
 
 
 class Deletes(Protocol[R]):
@@ -82,7 +82,7 @@ def deleting(
     @click.command("delete", help=help)
     @click.argument(argument, metavar=argument.upper())
     @click.option("--dry-run", is_flag=True, help=f"Only print what will happen to its {leaves}.")
-    @click.option("--yes", "-y", is_flag=True, help="Do not ask.")
+    @click.option("--yes", "-y", is_flag=True, help="Do not ask for confirmation.")
     @match_option
     @api_command
     def command(call: ApiOptions, dry_run: bool, yes: bool, tag: str | None, **named: str) -> None:

@@ -11,10 +11,10 @@ from relay.schema.erasures import ErasureView, NewErasureView
 
 @click.command()
 @click.argument("message_id", required=False)
-@click.option("--source", help="Of this source: of MESSAGE_ID, or of all of its messages.")
-@click.option("--receiver", help="Of all deliveries to this receiver.")
-@click.option("--list", "list_", is_flag=True, help="List the erasures in force instead.")
-@click.option("--yes", is_flag=True, help="Do not ask.")
+@click.option("--source", help="Source of MESSAGE_ID; without MESSAGE_ID, all messages of this source.")
+@click.option("--receiver", help="All deliveries to this receiver.")
+@click.option("--list", "list_", is_flag=True, help="Only list the erasures in force.")
+@click.option("--yes", is_flag=True, help="Do not ask for confirmation.")
 @api_command
 def erase(
     call: ApiOptions, message_id: str | None, source: str | None, receiver: str | None, list_: bool, yes: bool
@@ -34,7 +34,7 @@ def erase(
         )
         return
     if (source is None) == (receiver is None) or (receiver is not None and message_id is not None):
-        raise UserError("give --source, --source and MESSAGE_ID, or --receiver")
+        raise UserError("give --source, or --source and MESSAGE_ID, or --receiver")
     what = (
         f"message {message_id} of {source}"
         if message_id

@@ -29,7 +29,7 @@ def events() -> None:
 @events.command()
 @click.argument("file", type=FILE)
 @click.option("--prune", is_flag=True, help="Delete the event types that the file does not have.")
-@click.option("--dry-run", is_flag=True, help="Check the file, and only show what would change.")
+@click.option("--dry-run", is_flag=True, help="Only check the file, and show what would change.")
 @api_command
 def apply(call: ApiOptions, file: Path, prune: bool, dry_run: bool) -> None:
     """Declare the event types of the YAML FILE: under event_types, each with description, deprecated and versions."""
@@ -107,7 +107,7 @@ def show(call: ApiOptions, type: str) -> None:
 
 @events.command()
 @click.argument("type")
-@click.option("--yes", is_flag=True, help="Without asking.")
+@click.option("--yes", is_flag=True, help="Do not ask for confirmation.")
 @api_command
 def delete(call: ApiOptions, type: str, yes: bool) -> None:
     """Delete TYPE. Its messages are no longer checked."""

@@ -28,7 +28,7 @@ def failed() -> None:
 
 
 @failed.command("list")
-@click.option("--receiver", help="Only of this receiver; `-`: of messages that never had one.")
+@click.option("--receiver", help="Only of this receiver; `-` selects messages without one.")
 @limit_option
 @cursor_option
 @api_command
@@ -81,7 +81,7 @@ def _print(letter: WholeLetter) -> None:
 
 
 failed.add_command(acting("replay", "Send dead letters again, from the stage that failed."))
-failed.add_command(acting("discard", "End dead letters for good, and notify their senders."))
+failed.add_command(acting("discard", "Discard dead letters: close them without a replay, and notify their senders."))
 
 
 def _command(letter: LetterView) -> str:

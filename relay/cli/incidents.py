@@ -1,4 +1,4 @@
-"""`relay incidents`: lists causes of failures, and mends one: fix, test, replay."""
+"""`relay incidents`: lists causes of failures, and fixes one: fix, test, replay."""
 
 import asyncio
 import sys
@@ -27,7 +27,7 @@ _CALL_S: Final = 600.0
 
 @click.group()
 def incidents() -> None:
-    """List causes of failures, show one, and mend it."""
+    """List causes of failures, show one, and fix it."""
 
 
 @incidents.command("list")
@@ -36,9 +36,14 @@ def incidents() -> None:
     "states",
     multiple=True,
     type=click.Choice(["open", "acknowledged", "resolved"]),
-    help="In this state; repeatable. Default: unresolved ones.",
+    help="Only incidents in this state; repeatable. Default: all that are not resolved.",
 )
-@click.option("--party", "parties", multiple=True, help="Of this receiver, source, or part of the relay; repeatable.")
+@click.option(
+    "--party",
+    "parties",
+    multiple=True,
+    help="Only incidents of this receiver, source, or part of the relay; repeatable.",
+)
 @limit_option
 @cursor_option
 @api_command
@@ -69,7 +74,7 @@ def show(call: ApiOptions, incident: str) -> None:
 @click.argument("incident")
 @api_command
 def ack(call: ApiOptions, incident: str) -> None:
-    """Acknowledge INCIDENT: say that you are on it."""
+    """Acknowledge INCIDENT: show others that you work on it."""
 
     async def work(client: AsyncRelay) -> IncidentDetail:
         return await client.incidents.acknowledge((await _find(client, incident))["id"])
@@ -91,12 +96,14 @@ def resolve(call: ApiOptions, incident: str) -> None:
 
 @incidents.command()
 @click.argument("incident")
-@click.option("--set-secret", "secret", help="The secret that the other side checks with; `-` reads it from stdin.")
-@click.option("--set-token", "token", help="The bearer token that the receiver expects; `-` reads it from stdin.")
-@click.option("--set-url", "url", help="The URL of the receiver, or of the callback.")
-@click.option("--test/--no-test", "tests", default=True, help="Send a ping before the replay; by default, yes.")
-@click.option("--replay/--no-replay", "replays", default=True, help="Replay its dead letters; by default, yes.")
-@click.option("--yes", "-y", is_flag=True, help="Do not ask.")
+@click.option(
+    "--set-secret", "secret", help="New secret, which the other side checks signatures with; `-` reads it from stdin."
+)
+@click.option("--set-token", "token", help="New bearer token, which the receiver expects; `-` reads it from stdin.")
+@click.option("--set-url", "url", help="New URL of the receiver, or of the callback.")
+@click.option("--test/--no-test", "tests", default=True, help="Send a test request before the replay. Default: yes.")
+@click.option("--replay/--no-replay", "replays", default=True, help="Replay its dead letters. Default: yes.")
+@click.option("--yes", "-y", is_flag=True, help="Do not ask for confirmation.")
 @api_command
 def fix(
     call: ApiOptions,
@@ -108,7 +115,7 @@ def fix(
     replays: bool,
     yes: bool,
 ) -> None:
-    """Mend INCIDENT: carry out its fix, test the receiver or callback, and replay what failed.
+    """Fix INCIDENT: apply its fix, test the receiver or callback, and replay what failed.
 
     \b
     relay incidents fix ci --set-secret - < secret.txt
@@ -118,7 +125,7 @@ def fix(
     _say(one["summary"])
     wanted = _asked(one, Fix(_given(secret, "--set-secret"), _given(token, "--set-token"), url), yes=yes)
     if one["action"]["kind"] in ("worker", "look", "configure"):
-        raise RelayError(f"this is mended elsewhere: {_elsewhere(one)}")
+        raise RelayError(f"this cannot be fixed from here: {_elsewhere(one)}")
     if one["action"]["kind"] == "discard":
         confirm(f"{one['action']['label']}?", yes=yes)
     call.run(lambda client: _mend(client, one, wanted, tests=tests, replays=replays, yes=yes), timeout_s=_CALL_S)
@@ -195,13 +202,13 @@ def _asked(one: IncidentDetail, given: Fix, *, yes: bool) -> Fix:
         return given
     match one["action"]["kind"]:
         case "secret":
-            text = click.prompt("Secret that it checks with (empty: it is mended there)", default="", hide_input=True)
+            text = click.prompt("Secret that it checks with (empty if it is fixed there)", default="", hide_input=True)
             return given._replace(secret=text or None)
         case "url":
             return given._replace(url=click.prompt("URL (empty: unchanged)", default="") or None)
         case "callback":
             return given._replace(
-                url=click.prompt("URL of the callback (empty: it is mended there)", default="") or None
+                url=click.prompt("URL of the callback (empty if it is fixed there)", default="") or None
             )
     return given
 

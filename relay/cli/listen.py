@@ -45,7 +45,12 @@ _REFUSED: Final = 300
 @click.command()
 @click.argument("url")
 @click.option("--source", "sources", multiple=True, help="Subscribe to this source; repeatable.")
-@click.option("--type", "types", multiple=True, help="Only this type, or with a trailing * all types with that prefix.")
+@click.option(
+    "--type",
+    "types",
+    multiple=True,
+    help="Only this event type, or with a trailing * all with that prefix; repeatable.",
+)
 @click.option("--receiver", "name", help="Name of the receiver. Default: listen-, and a random suffix.")
 @click.option("--port", default=0, type=click.IntRange(0, 65535), help="Port to listen on. Default: a free one.")
 @click.option(

@@ -34,18 +34,24 @@ _USAGE: Final = (
 
 
 @click.group(invoke_without_command=True)
-@click.option("--source", help="From this source.")
-@click.option("--receiver", help="With a delivery to this receiver.")
-@click.option("--owner", help="With a delivery to a receiver of this owner.")
-@click.option("--status", type=click.Choice(ON_RECORD), help="With a delivery in this status.")
-@click.option("--state", type=click.Choice(STORED), help="With a delivery in this state.")
-@click.option("--reason", type=click.Choice(list(REASONS)), help="With a delivery that failed for this reason.")
-@click.option("--type", "type_", help="Of this type; a trailing * stands for anything.")
-@click.option("--since", metavar="TIME", help="Since then: how long ago (1h, 2d), or RFC 3339.")
-@click.option("--until", metavar="TIME", help="Before then.")
-@click.option("--id", "id_", help="Prefix of the id, or of the webhook id.")
-@click.option("--header", metavar="NAME:VALUE", help="A header of the message; needs stored bodies.")
-@click.option("--payload", metavar="/POINTER=VALUE", help="A value in the JSON payload; needs stored bodies.")
+@click.option("--source", help="Only messages of this source.")
+@click.option("--receiver", help="Only messages with a delivery to this receiver.")
+@click.option("--owner", help="Only messages with a delivery to a receiver of this owner.")
+@click.option("--status", type=click.Choice(ON_RECORD), help="Only messages with a delivery in this status.")
+@click.option("--state", type=click.Choice(STORED), help="Only messages with a delivery in this state.")
+@click.option(
+    "--reason", type=click.Choice(list(REASONS)), help="Only messages with a delivery that failed for this reason."
+)
+@click.option("--type", "type_", help="Only messages of this type; a trailing * stands for anything.")
+@click.option("--since", metavar="TIME", help="Only messages since this time: RFC 3339, or how long ago, such as 2h.")
+@click.option("--until", metavar="TIME", help="Only messages before this time.")
+@click.option("--id", "id_", help="Only messages whose id, or webhook id, has this prefix.")
+@click.option("--header", metavar="NAME:VALUE", help="Only messages with this header; needs stored bodies.")
+@click.option(
+    "--payload",
+    metavar="/POINTER=VALUE",
+    help="Only messages with this value in the JSON payload; needs stored bodies.",
+)
 @limit_option
 @cursor_option
 @api_option
@@ -109,11 +115,16 @@ messages.add_command(cancel)
 @click.argument("source")
 @click.argument("message_id")
 @click.option("--edit", is_flag=True, help="Edit the payload in $EDITOR first.")
-@click.option("--payload", "file", type=FILE_OR_STDIN, help="Its payload, from a file; a dash is standard input.")
-@click.option("--header", "headers", multiple=True, help="One of its own, as 'x-team: core'; repeatable. Replaces all.")
-@click.option("--type", "event_type", help="Its event type.")
-@click.option("--content-type", help="The content type of its payload.")
-@click.option("--receiver", "receivers", multiple=True, help="Its receiver; repeatable.")
+@click.option("--payload", "file", type=FILE_OR_STDIN, help="File with the new payload; - is stdin.")
+@click.option(
+    "--header",
+    "headers",
+    multiple=True,
+    help="Header of the copy, as 'x-team: core'; repeatable. Replaces all headers.",
+)
+@click.option("--type", "event_type", help="Event type of the copy.")
+@click.option("--content-type", help="Content type of the payload.")
+@click.option("--receiver", "receivers", multiple=True, help="Receiver of the copy; repeatable.")
 @api_command
 def resend(
     call: ApiOptions,
@@ -126,7 +137,7 @@ def resend(
     content_type: str | None,
     receivers: tuple[str, ...],
 ) -> None:
-    """Send the message MESSAGE_ID of SOURCE again as a copy with a new id. Without an option nothing else changes.
+    """Send the message MESSAGE_ID of SOURCE again as a copy with a new id. Without options, nothing else changes.
 
     The copy refers to the original. To repeat a failed delivery under its own id, use `relay replay delivery`.
     """
@@ -199,14 +210,14 @@ def _text(original: bytes, given: bytes | None) -> str:
     try:
         return (original if given is None else given).decode()
     except UnicodeDecodeError:
-        raise UserError("the payload is no text: give the new one with --payload FILE") from None
+        raise UserError("the payload is not text: give the new one with --payload FILE") from None
 
 
 def _edited(text: str) -> bytes:
     """Raises UserError if the editor was left without saving."""
     found = click.edit(text, extension=".json", require_save=True)
     if found is None:
-        raise UserError("nothing was sent: the editor saved nothing")
+        raise UserError("nothing was sent, because nothing was saved in the editor")
     return found.encode()
 
 
@@ -236,8 +247,8 @@ def _delivery(each: DeliveryItem) -> str:
 @click.command()
 @click.argument("source_id", required=False)
 @click.argument("message_id", required=False)
-@click.option("--receiver", help="To this receiver; alone: for all its messages.")
-@click.option("--failed", is_flag=True, help="With --receiver alone: only failures.")
+@click.option("--receiver", help="Only attempts at this receiver; without a message, for all its messages.")
+@click.option("--failed", is_flag=True, help="Only failures; needs --receiver and no message.")
 @click.option("--diff", "compared", nargs=2, type=int, metavar="N M", help="Compare attempts N and M of the message.")
 @limit_option
 @cursor_option

@@ -23,7 +23,7 @@ class _NamedPath(click.Path):
         self, value: str | os.PathLike[str], param: click.Parameter | None, ctx: click.Context | None
     ) -> str | bytes | os.PathLike[str]:
         if value == "":
-            self.fail("the path is empty; name one, or leave this out", param, ctx)
+            self.fail("the path is empty: give one, or omit the option", param, ctx)
         return super().convert(value, param, ctx)
 
 
@@ -32,9 +32,9 @@ FILE = _NamedPath(dir_okay=False, path_type=Path)
 FILE_OR_STDIN = _NamedPath(dir_okay=False, allow_dash=True)
 
 config_option = click.option("--config", "config_file", type=FILE, help="YAML file with settings.")
-api_option = click.option("--api", help="URL of the relay's API. Default: RELAY_API_URL, or this machine's.")
+api_option = click.option("--api", help="URL of the relay's API. Default: RELAY_API_URL, or the relay on this machine.")
 output_option = click.option(
-    "-o", "--output", type=click.Choice(["table", "json"]), default="table", show_default=True, help="Form of output."
+    "-o", "--output", type=click.Choice(["table", "json"]), default="table", show_default=True, help="Output format."
 )
 limit_option = click.option(
     "--limit",
@@ -69,6 +69,6 @@ def confirm(question: str, *, yes: bool) -> None:
     if yes:
         return
     if not sys.stdin.isatty():
-        raise UserError(f"{question} Say so with --yes")
+        raise UserError(f"{question} Confirm with --yes")
     if not click.confirm(question):
         raise click.Abort

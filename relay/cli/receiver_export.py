@@ -15,8 +15,8 @@ from relay.telemetry.redaction import escape_in_json
 
 @click.command(name="export")
 @click.argument("name")
-@click.option("--since", help="Received from then on: RFC 3339, or how long ago, as 2h or 1d.")
-@click.option("--until", help="Received before then: RFC 3339, or how long ago.")
+@click.option("--since", help="Only messages received since this time: RFC 3339, or how long ago, such as 2h.")
+@click.option("--until", help="Only messages received before this time.")
 @click.option("--after", help="Continue after the line with this cursor.")
 @api_option
 @config_option
@@ -29,7 +29,8 @@ def export(
     relay receivers export ci --since 1d > ci.ndjson
     relay receivers export ci | jq 'select(.delivery.state == "failed").message_id'
 
-    A broken connection is made again. After another error, continue with --after and the cursor of the last line.
+    If the connection breaks, the command reconnects. After another error, continue with --after and the cursor of the
+    last line.
     """
     settings = settings_from(config_file)
     url, key = api_base(settings, api), key_in(settings)

@@ -73,10 +73,21 @@ def check(file: Path | None, config_file: Path | None, output: str) -> None:
 
 @receivers.command(name="list")
 @file_option
-@click.option("--registered", is_flag=True, help="Instead of the file's: all in effect, from the API.")
-@click.option("--owner", help="Those of this owner, from the API.")
-@click.option("--label", "labels", multiple=True, metavar="NAME[=VALUE]", help="With this label, from the API.")
-@click.option("--state", "states", multiple=True, help="In this condition, as up or offline, from the API.")
+@click.option("--registered", is_flag=True, help="Ask the API for all receivers in effect, instead of the file.")
+@click.option("--owner", help="Only receivers of this owner; asks the API.")
+@click.option(
+    "--label",
+    "labels",
+    multiple=True,
+    metavar="NAME[=VALUE]",
+    help="Only receivers with this label; asks the API; repeatable.",
+)
+@click.option(
+    "--state",
+    "states",
+    multiple=True,
+    help="Only receivers in this condition, such as offline; asks the API; repeatable.",
+)
 @api_command
 def list_(
     call: ApiOptions,

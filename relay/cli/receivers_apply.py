@@ -35,22 +35,22 @@ _TOLD_EVERY: Final = 10_000
 
 Say = Callable[[str], None]
 
-file_option = click.option("--file", "-f", type=FILE, help="Receivers file; default: the setting receivers_file.")
+file_option = click.option("--file", "-f", type=FILE, help="Receivers file. Default: the setting receivers_file.")
 
 
 @click.command()
 @file_option
 @config_option
 @click.option("--dry-run", is_flag=True, help="Only show what would change, field by field.")
-@click.option("--prune", is_flag=True, help="Also if the file has no receivers any more.")
+@click.option("--prune", is_flag=True, help="Apply the file even if it has no receivers, which removes all.")
 @click.option("--wait", is_flag=True, help="Wait until moves and removals are complete.")
 @output_option
 def apply(file: Path | None, config_file: Path | None, dry_run: bool, prune: bool, wait: bool, output: str) -> None:
-    """Create the topics of new receivers, and announce the file's receivers and sources to all processes.
+    """Apply the receivers file: create topics of new receivers, and publish its entries to all processes.
 
     A receiver whose lane changes, or that gets more partitions, is moved in order while the relay runs; a removed one
-    leaves when its last message is finished. The command prints the pending ones, and waits for them with --wait only.
-    No other process changes receivers meanwhile: it takes their lease in Redis, as the relay does.
+    leaves when its last message is finished. The command prints these, and waits for them only with --wait. It holds
+    the lease of receivers in Redis, so that no other process changes them at the same time.
     """
     settings = settings_from(config_file)
     known = _loaded(file or settings.receivers_file)
@@ -129,12 +129,12 @@ async def _has_lease(state: State, clock: Clock, owner: str) -> bool:
         given = await take_lease(state, clock, LEASE, owner, patience_s=_LEASE_PATIENCE_S, look_s=_LEASE_LOOK_S)
     except StateUnavailable as error:
         click.echo(
-            f"note: without the lease of receivers, so make sure that no other process changes them meanwhile: {error}",
+            f"note: no lock in Redis, so make sure that no other process changes receivers now: {error}",
             err=True,
         )
         return False
     if not given:
-        raise StateUnavailable("another process has been changing receivers for too long; try again")
+        raise StateUnavailable("another process is still changing receivers; try again later")
     return True
 
 
@@ -152,7 +152,7 @@ def _loaded(path: Path) -> ReceiversFile:
 
 def _print_announced(records: int) -> None:
     if records % _TOLD_EVERY == 0:
-        click.echo(f"{records} changes are announced ...", err=True)
+        click.echo(f"{records} changes to publish ...", err=True)
 
 
 async def _print_awaited(log: Log, topics: Topics, say: Say, *, wait: bool) -> dict[str, str]:

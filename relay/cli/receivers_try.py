@@ -25,20 +25,22 @@ from relay.telemetry.redaction import escape_control
 
 @click.command(name="try")
 @click.argument("name")
-@click.option("--payload", "payload_file", type=FILE, required=True, help="The message's payload.")
+@click.option("--payload", "payload_file", type=FILE, required=True, help="File with the payload of the message.")
 @click.option(
     "--response",
     "response_files",
     type=FILE,
     multiple=True,
-    help="The receiver's response, as curl -i prints it; repeated: to the status GETs after it.",
+    help="File with the receiver's response, as `curl -i` prints it; further ones are responses to status GETs.",
 )
-@click.option("--send", "sends", is_flag=True, help="Send it, once, and show the real response.")
-@click.option("--source", help="The message's source. Default: the first that the receiver subscribes to.")
-@click.option("--type", "event_type", help="Its event type. Default: likewise.")
-@click.option("--id", "message_id", help="Its id. Default: a new one.")
+@click.option("--send", "sends", is_flag=True, help="Send the request once, and show the real response.")
+@click.option("--source", help="Source of the message. Default: the first that the receiver subscribes to.")
+@click.option(
+    "--type", "event_type", help="Event type of the message. Default: the first that the receiver subscribes to."
+)
+@click.option("--id", "message_id", help="Id of the message. Default: a new one.")
 @click.option("--content-type", default="application/json", show_default=True)
-@click.option("--header", "headers", multiple=True, help="One of its own, as 'x-team: core'; repeatable.")
+@click.option("--header", "headers", multiple=True, help="Header of the message, as 'x-team: core'; repeatable.")
 @file_option
 @api_command
 def try_(
@@ -58,7 +60,7 @@ def try_(
 
     NAME is looked up in the receivers file, or else in a running relay (--api). The output has the request, the meaning
     of each response with the rule that decided, the next status GET, and the callback to the sender; secrets are
-    masked. The exit code is 1 if a field cannot be made. With --send, the running relay sends the request, and the
+    masked. The exit code is 1 if a field cannot be computed. With --send, the running relay sends the request, and the
     receiver acts on it.
     """
     wanted: dict[str, Any] = {

@@ -32,26 +32,25 @@ DEDUP_LEASE: Final = "recovery-dedup"
 """Lease of manual runs; a relay that rebuilds in the background stops once it sees the result."""
 LOOK_S: Final = 0.5
 TELL_S: Final = 5.0
-_STOPPED: Final = "a running `relay dev` restores its state on its own; --dedup needs it stopped"
+_STOPPED: Final = "a running `relay dev` restores its state on its own; stop it before you use --dedup"
 _COLUMNS: Final = ("kind", "name", "parked", "put_back", "tombstones")
 _ROWS: Final = ("enqueued", "done", "published", "awaiting", "failed", "indexed")
 
 
 @click.command()
 @config_option
-@click.option("--dedup", is_flag=True, help="Rebuild the memory against duplicates, too, from all topics.")
-@click.option("--dry-run", is_flag=True, help="Count only; change nothing.")
+@click.option("--dedup", is_flag=True, help="Also rebuild the memory of finished messages, from all topics.")
+@click.option("--dry-run", is_flag=True, help="Only count them; change nothing.")
 @click.option("--no-wait", is_flag=True, help="Fail at once if another recovery is running.")
-@click.option("--data-dir", type=DIRECTORY, help="Of a `relay dev` that is not running.")
+@click.option("--data-dir", type=DIRECTORY, help="Data directory of a `relay dev` that is not running.")
 @output_option
 def recover(
     config_file: Path | None, dedup: bool, dry_run: bool, no_wait: bool, data_dir: Path | None, output: str
 ) -> None:
     """Restore lost state from the log.
 
-    A running relay does this on its own, and also what --dedup does, slowly and in the background: to rebuild the
-    memory
-    of finished messages after Redis lost everything. Safe to repeat, and while the relay runs.
+    A running relay does this on its own. After Redis lost everything it also rebuilds its memory of finished messages,
+    slowly and in the background; --dedup does that at once. Safe to repeat, and while the relay runs.
     """
     settings = settings_from(config_file)
     run = _Run(settings, data_dir, dedup=dedup, dry_run=dry_run, wait=not no_wait)

@@ -43,8 +43,8 @@ _callback_option = click.option("--callback", is_flag=True, help="NAME is a sour
 @click.command()
 @click.argument("name")
 @click.argument("post_endpoint", required=False)
-@click.option("--owner", help="Id of its owner.")
-@click.option("--label", "labels", multiple=True, metavar="NAME=VALUE", help="Repeatable.")
+@click.option("--owner", help="Id of the owner.")
+@click.option("--label", "labels", multiple=True, metavar="NAME=VALUE", help="A label; repeatable.")
 @set_option
 @from_option
 @api_command
@@ -58,7 +58,7 @@ def create(
     document: str | None,
 ) -> None:
     """Register NAME with the URL POST_ENDPOINT. The fields are those of receivers.yaml; without a secret it gets
-    one, which is shown once. Give secrets with --from, as command lines can be seen."""
+    one, which is shown once. Give secrets with --from: other users can see command lines."""
     fields = fields_of(document, given) | {"name": name}
     if post_endpoint is not None:
         fields["post_endpoint"] = post_endpoint
@@ -201,7 +201,7 @@ def print_message(mark: str, first: str, message: RequestView | ResponseView) ->
 @click.argument("name")
 @api_command
 def verify(call: ApiOptions, name: str) -> None:
-    """Make the handshake of NAME's verification now, and print the result; exit code 1 if it failed. The relay also
+    """Run the verification handshake of NAME now, and print the result; exit code 1 if it failed. The relay also
     retries on its own, less and less often."""
     known = call.run(lambda client: client.receivers.verify(name))
     seen = known["verification"]
@@ -235,14 +235,14 @@ def _verified(seen: VerificationView) -> str:
 
 @click.command()
 @click.argument("name")
-@click.option("--grace", default="1d", show_default=True, help="How long the former secret signs, too; 0: not at all.")
+@click.option("--grace", default="1d", show_default=True, help="How long the old secret also signs; 0 for not at all.")
 @click.option(
-    "--secret-from", "source", metavar="FILE", help="The new secret, in a file; - is stdin. Default: a generated one."
+    "--secret-from", "source", metavar="FILE", help="File with the new secret; - is stdin. Default: a generated one."
 )
 @match_option
 @api_command
 def rotate(call: ApiOptions, name: str, grace: str, source: str | None, tag: str | None) -> None:
-    """Give NAME, which was registered over the API, a new signing secret, and show it, only this once."""
+    """Give NAME, which was registered over the API, a new signing secret. It is shown only this once."""
     secret = None if source is None else text_in(source, "--secret-from").strip()
     known = call.run(lambda client: client.receivers.rotate(name, secret=secret, grace=grace, etag=tag))
     call.show(known, _print_rotated)
@@ -294,11 +294,11 @@ def _at_most(milliseconds: float | None) -> str:
 @_callback_option
 @api_option
 @config_option
-@click.option("--reason", default="", help="The reason, for other operators.")
+@click.option("--reason", default="", help="Reason, which other operators see.")
 @output_option
 @with_api
 def pause(call: ApiOptions, name: str, callback: bool, reason: str) -> None:
-    """Send NAME nothing until it is resumed. Its messages wait, and their max_age continues to count."""
+    """Pause NAME: nothing is sent to it until it is resumed. Its messages wait; their max_age continues to count."""
     if callback:
         call.show(call.run(lambda client: client.sources.pause(name, reason)), _print_health)
     else:

@@ -41,26 +41,33 @@ class How(TypedDict):
 
 
 _CHOOSING: Final = (
-    click.option("--receiver", "receiver", multiple=True, help="To this receiver; `-`: without one."),
-    click.option("--source", "source", multiple=True, help="From this source."),
-    click.option("--reason", "reason", multiple=True, help="Failed for this reason."),
-    click.option("--status", "status", multiple=True, type=int, help="With this last status."),
+    click.option(
+        "--receiver",
+        "receiver",
+        multiple=True,
+        help="Only deliveries to this receiver; `-` selects messages without one.",
+    ),
+    click.option("--source", "source", multiple=True, help="Only messages of this source."),
+    click.option("--reason", "reason", multiple=True, help="Only failures with this reason."),
+    click.option(
+        "--status", "status", multiple=True, type=int, help="Only deliveries whose last response had this status."
+    ),
     click.option(
         "--stage",
         "stage",
         multiple=True,
         type=click.Choice(["from_sender", "to_receiver", "pending", "to_sender"]),
-        help="Failed in this stage.",
+        help="Only failures in this stage.",
     ),
-    click.option("--id", "ids", multiple=True, help="This message."),
-    click.option("--since", help="Since then: a time, or how long ago: 2h, 1d."),
-    click.option("--until", help="Before then."),
+    click.option("--id", "ids", multiple=True, help="Only the message with this id."),
+    click.option("--since", help="Only deliveries since this time: RFC 3339, or how long ago, such as 2h."),
+    click.option("--until", help="Only deliveries before this time."),
 )
 _CARRYING_OUT: Final = (
-    click.option("--rate", type=click.FloatRange(min=0, min_open=True), help="At most this many a second."),
-    click.option("--dry-run", is_flag=True, help="Count only."),
-    click.option("--yes", "-y", is_flag=True, help="Do not ask."),
-    click.option("--no-wait", is_flag=True, help="Do not wait until it ends."),
+    click.option("--rate", type=click.FloatRange(min=0, min_open=True), help="Maximum number per second."),
+    click.option("--dry-run", is_flag=True, help="Only count them."),
+    click.option("--yes", "-y", is_flag=True, help="Do not ask for confirmation."),
+    click.option("--no-wait", is_flag=True, help="Start the job, and do not wait for its end."),
     api_option,
     config_option,
     output_option,
@@ -81,7 +88,7 @@ def split(given: Mapping[str, Any]) -> tuple[dict[str, object], How]:
 
 @click.group(invoke_without_command=True)
 @choosing
-@click.option("--all", "everything", is_flag=True, help="Delivered messages, too, not only failed ones.")
+@click.option("--all", "everything", is_flag=True, help="Also replay deliveries that succeeded.")
 @carrying_out
 @click.pass_context
 def replay(context: click.Context, call: ApiOptions, /, everything: bool, **given: Any) -> None:
@@ -135,8 +142,8 @@ def stop(call: ApiOptions, job: str) -> None:
 @click.argument("source")
 @click.argument("message_id")
 @click.argument("receiver")
-@click.option("--all", "everything", is_flag=True, help="Also if it was delivered.")
-@click.option("--discard", is_flag=True, help="End it for good instead, and notify its sender.")
+@click.option("--all", "everything", is_flag=True, help="Replay it even if it was delivered.")
+@click.option("--discard", is_flag=True, help="Discard it instead, and notify its sender.")
 @api_command
 def delivery(call: ApiOptions, source: str, message_id: str, receiver: str, everything: bool, discard: bool) -> None:
     """Replay one delivery: MESSAGE_ID of SOURCE to RECEIVER."""
@@ -152,7 +159,9 @@ def delivery(call: ApiOptions, source: str, message_id: str, receiver: str, ever
 def acting(action: Action, help: str) -> click.Command:
     """`relay failed replay` or `relay failed discard`."""
 
-    @click.command(action, help=f"{help} With PLACE (as `list` names it) only these, otherwise all that are selected.")
+    @click.command(
+        action, help=f"{help} PLACE, from `relay failed list`, selects single ones; otherwise the options select them."
+    )
     @click.argument("places", metavar="[PLACE]...", nargs=-1)
     @choosing
     @carrying_out
@@ -162,7 +171,7 @@ def acting(action: Action, help: str) -> click.Command:
             begin(call, action, chosen, how)
             return
         if chosen:
-            raise UserError(f"PLACE names them already: leave out --{next(iter(chosen)).removesuffix('s')}")
+            raise UserError(f"PLACE selects them already: leave out --{next(iter(chosen)).removesuffix('s')}")
         _act_on_places(call, action, [place_of(place) for place in places], how)
 
     return command
@@ -179,7 +188,7 @@ def place_of(text: str) -> tuple[int, int]:
 def _act_on_places(call: ApiOptions, action: Action, places: list[tuple[int, int]], how: How) -> None:
     """Each at once; nothing has to be counted."""
     if how["dry_run"]:
-        raise UserError("--dry-run counts a selection; PLACE names single ones")
+        raise UserError("--dry-run counts a selection by options; it cannot be used with PLACE")
     if action == "discard":
         confirm(f"Discard {len(places):,}?", yes=how["yes"])
 
@@ -244,7 +253,7 @@ def _finish(call: ApiOptions, job: JobView, *, wait: bool) -> None:
         try:
             job = call.run(lambda client: _followed(client, job))
         except KeyboardInterrupt:
-            click.echo(f"\nthe job goes on; `relay replay stop {job['id']}` stops it", err=True)
+            click.echo(f"\nthe job continues; `relay replay stop {job['id']}` stops it", err=True)
             raise
     call.show(job, _print_job)
     if job["state"] == "failed":
@@ -278,7 +287,7 @@ def _print_count(counted: PreviewView) -> None:
         records = f"up to {gone['records']:,} records"
         click.echo(f"failures before {gone['before']} are no longer in the log ({records})")
     if old := counted["unremembered"]:
-        click.echo(f"{old:,} of them failed so long ago that earlier replays of them are forgotten")
+        click.echo(f"{old:,} of them are so old that the relay no longer knows whether they were replayed before")
     if counted["not_found"]:
         click.echo(f"not found: {', '.join(counted['not_found'])}")
 

@@ -21,14 +21,16 @@ _OUTSIDE: Final = {
 
 
 @click.command()
-@click.option("--role", "roles", multiple=True, type=click.Choice(WHO), help="Only of this one; repeatable.")
-@click.option("--user", help="Its name on Kafka and Redis. Default: relay-ROLE. With several roles: all of them.")
+@click.option("--role", "roles", multiple=True, type=click.Choice(WHO), help="Only for this role; repeatable.")
+@click.option(
+    "--user", help="User on Kafka and Redis. Default: relay-ROLE. With several roles, it gets the rights of all."
+)
 @config_option
 @output_option
 def rights(roles: tuple[str, ...], user: str | None, config_file: Path | None, output: str) -> None:
     """Print the commands that give each role the least rights it needs, on Kafka and on Redis.
 
-    Nothing is connected. `operator` runs commands such as `relay topics apply` and `relay recover`; `sender` and
+    It connects to nothing. `operator` runs commands such as `relay topics apply` and `relay recover`; `sender` and
     `results` are senders that use Kafka themselves. With --user and no --role: what `relay run` needs, which has all
     roles in one process.
     """
@@ -47,7 +49,7 @@ def _users(roles: tuple[str, ...], user: str | None, *, is_given: bool) -> list[
     if not is_given:
         roles = tuple(role for role in roles if role not in _OUTSIDE and role != OPERATOR)
     if any(character.isspace() for character in user) or not user:
-        raise UserError(f"--user: {user!r} is no name")
+        raise UserError(f"--user: {user!r} is not a valid name")
     return [(user, roles)]
 
 

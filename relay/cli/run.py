@@ -44,14 +44,16 @@ CPU_MAX: Final = Path("/sys/fs/cgroup/cpu.max")
 
 @click.command()
 @config_option
-@click.option("--roles", help=f"Comma-separated, of: {', '.join(ROLES)}. Default: all.")
-@click.option("--receivers-only", help="Comma-separated: serve only these receivers.")
+@click.option("--roles", help=f"Roles to run, comma-separated: {', '.join(ROLES)}. Default: all.")
+@click.option("--receivers-only", help="Serve only these receivers, comma-separated.")
 @click.option(
     "--processes",
     type=click.IntRange(1),
-    help="How many processes. Default: one, and more while a backlog waits for their CPU, up to one per core.",
+    help="Number of processes. Default: one; up to one per core while a backlog waits for CPU time.",
 )
-@click.option("--member", type=(int, int, click.Path(path_type=Path)), hidden=True, help="Which of them this one is.")
+@click.option(
+    "--member", type=(int, int, click.Path(path_type=Path)), hidden=True, help="Index of this process among them."
+)
 def run(
     config_file: Path | None,
     roles: str | None,

@@ -80,21 +80,33 @@ class Outgoing:
 
 
 @click.command()
-@click.option("--source", required=True, help="Its source_id.")
-@click.option("--receiver", "receivers", multiple=True, help="Its receiver; repeatable. Default: the subscribers.")
-@click.option("--type", "event_type", help="Its event type, such as push.")
-@click.option("--id", "message_id", help="Its id, unique per source. Default: a new one.")
-@click.option("--content-type", default="application/json", show_default=True)
-@click.option("--header", "headers", multiple=True, help="One of its own, as 'x-team: core'; repeatable.")
-@click.option("--deliver-at", help="When to send it: RFC 3339 or Unix seconds, at most 30 days ahead.")
-@click.option("--delay", help="How long to wait before it is sent, such as 10m.")
-@click.option("--deadline", help="When it is no use any more: RFC 3339, Unix seconds, or after how long.")
-@click.option("--supersede", metavar="KEY", help="Replace older messages of this key that were not sent.")
-@click.option("--endpoint", help="URL to send it to, in place of a receiver; if the relay allows its origin.")
+@click.option("--source", required=True, help="Source of the message.")
 @click.option(
-    "--signing-secret-from", "secret_file", type=FILE_OR_STDIN, help="File with the secret that signs it there."
+    "--receiver", "receivers", multiple=True, help="Receiver of the message; repeatable. Default: the subscribers."
 )
-@click.option("--kafka", "on_kafka", is_flag=True, help="Produce it on from_sender, at RELAY_KAFKA_BOOTSTRAP_SERVERS.")
+@click.option("--type", "event_type", help="Event type of the message, such as push.")
+@click.option("--id", "message_id", help="Id of the message, unique in its source. Default: a new one.")
+@click.option("--content-type", default="application/json", show_default=True)
+@click.option("--header", "headers", multiple=True, help="Header of the message, as 'x-team: core'; repeatable.")
+@click.option("--deliver-at", help="Time to deliver it at: RFC 3339 or Unix seconds, at most 30 days ahead.")
+@click.option("--delay", help="How long to wait before the delivery, such as 10m.")
+@click.option(
+    "--deadline", help="Time after which it is not delivered: RFC 3339, Unix seconds, or a duration from now."
+)
+@click.option("--supersede", metavar="KEY", help="Replace older messages of this key that were not sent yet.")
+@click.option("--endpoint", help="URL to send it to instead of a receiver. The relay has to allow its origin.")
+@click.option(
+    "--signing-secret-from",
+    "secret_file",
+    type=FILE_OR_STDIN,
+    help="File with the secret that signs requests to --endpoint.",
+)
+@click.option(
+    "--kafka",
+    "on_kafka",
+    is_flag=True,
+    help="Write it to the topic from_sender at RELAY_KAFKA_BOOTSTRAP_SERVERS, not to the API.",
+)
 @wait_option
 @api_option
 @config_option
@@ -124,8 +136,8 @@ def send(
     With --wait, the answer is printed, and the exit code is 1 if a delivery or the callback with its result failed, or
     took longer.
 
-    With --kafka, the command is a sender on Kafka: it produces the record, and prints where the log has it. Only --wait
-    calls the API then.
+    With --kafka, the command writes the record to Kafka, and prints its topic, partition and offset. It then calls the
+    API only for --wait.
     """
     id = message_id or secrets.token_hex(16)
     if on_kafka and (endpoint or secret_file):
@@ -234,7 +246,7 @@ def record_of(outgoing: Outgoing, topic: str) -> NewRecord:
     except InvalidRecord as error:
         raise UserError(error.detail) from None
     except UnicodeEncodeError:
-        raise UserError("the source, the id, and all else but the payload have to be UTF-8") from None
+        raise UserError("the source, the id and other options must be UTF-8; only the payload may be binary") from None
     return NewRecord(topic, outgoing.source_id.encode(), outgoing.payload, headers)
 
 
@@ -257,7 +269,7 @@ async def _read_and_answered(client: AsyncRelay, outgoing: Outgoing, at: Coordin
     while (state := await state_or_none(client, outgoing.source_id, outgoing.message_id)) is None:
         if time.monotonic() >= until:
             raise RelayError(
-                f"no sign of {coordinate_text(at)} at {client.url} after {wait_s:g} s: does that relay read this Kafka?"
+                f"{client.url} does not know {coordinate_text(at)} after {wait_s:g} s: does that relay read this Kafka?"
             )
         await asyncio.sleep(LOOK_EVERY_S)
     return await _answered(client, state, until, wait_s)

@@ -26,15 +26,25 @@ _GITHUB = "github"
 
 @click.command()
 @click.option("--as", "as_", type=click.Choice(sorted([*EMULATORS, _GITHUB])), help="Emulate this system, strictly.")
-@click.option("--result", default="success", show_default=True, type=click.Choice(RESULTS), help="Of builds (--as).")
-@click.option("--token", default=TOKEN, show_default=True, help="Credential that is accepted (--as).")
+@click.option(
+    "--result", default="success", show_default=True, type=click.Choice(RESULTS), help="Result of builds (--as)."
+)
+@click.option("--token", default=TOKEN, show_default=True, help="Accepted credential (--as).")
 @click.option("--host", default="127.0.0.1", show_default=True, help="Address to listen on.")
-@click.option("--port", default=9000, show_default=True, type=click.IntRange(0, 65535), help="0: a free one.")
-@click.option("--mode", default="answer", show_default=True, type=click.Choice(MODES), help="What a POST gets.")
+@click.option(
+    "--port",
+    default=9000,
+    show_default=True,
+    type=click.IntRange(0, 65535),
+    help="Port to listen on; 0 for a free one.",
+)
+@click.option("--mode", default="answer", show_default=True, type=click.Choice(MODES), help="How it responds to POSTs.")
 @click.option("--delay", default=0.0, type=click.FloatRange(0), help="Seconds before each response.")
-@click.option("--fail-rate", default=0.0, type=click.FloatRange(0, 1), help="Share of POSTs that fail.")
-@click.option("--fail-first", type=click.IntRange(0), help="Only this number of POSTs fail.")
-@click.option("--status", default=500, show_default=True, type=click.IntRange(200, 599), help="Status of a failure.")
+@click.option("--fail-rate", default=0.0, type=click.FloatRange(0, 1), help="Share of POSTs that fail, 0 to 1.")
+@click.option("--fail-first", type=click.IntRange(0), help="Fail only the first POSTs, this many.")
+@click.option(
+    "--status", default=500, show_default=True, type=click.IntRange(200, 599), help="HTTP status of failures."
+)
 @click.option("--retry-after", type=click.IntRange(0), help="Retry-After of failures and 202s, in seconds.")
 @click.option(
     "--later-polls", default=2, show_default=True, type=click.IntRange(0), help="Status GETs before the answer."

@@ -19,7 +19,7 @@ def sources() -> None:
 
 
 @sources.command(name="list")
-@click.option("--declared-by", type=click.Choice(["file", "api"]), help="Only those from there.")
+@click.option("--declared-by", type=click.Choice(["file", "api"]), help="Only sources declared there.")
 @api_command
 def list_(call: ApiOptions, declared_by: Literal["file", "api"] | None) -> None:
     """List all sources, and how results return to them."""
@@ -50,7 +50,8 @@ def create(
     call: ApiOptions, source_id: str, callback: str | None, given: tuple[str, ...], document: str | None
 ) -> None:
     """Declare SOURCE_ID, whose results are POSTed to the URL CALLBACK. The fields are those of receivers.yaml; a
-    callback without a secret gets one, which is shown once. Give secrets with --from, as command lines can be seen."""
+    callback without a secret gets one, which is shown once. Give secrets with --from: other users can see
+    command lines."""
     fields = fields_of(document, given) | {"source_id": source_id}
     if callback is not None:
         more = fields.get("callback", {})

@@ -44,7 +44,7 @@ _MOST: Final = 400
 @click.command()
 @click.argument("source_id")
 @click.argument("message_id")
-@click.option("--watch", is_flag=True, help="Continue until it has ended, and show each change.")
+@click.option("--watch", is_flag=True, help="Show each change until the message has ended.")
 @api_command
 def status(call: ApiOptions, source_id: str, message_id: str, watch: bool) -> None:
     """Show the status of a message, why it waits, its history, and its answers.

@@ -81,7 +81,7 @@ def print_text(text: str) -> None:
 def print_more(cursor: str | None) -> None:
     """Say how to get the next page of a list, if there is one."""
     if cursor:
-        click.echo(f"there are more: --cursor {cursor}")
+        click.echo(f"more with --cursor {cursor}")
 
 
 def shortened(text: str) -> str:

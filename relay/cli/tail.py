@@ -17,9 +17,14 @@ Report = Callable[[ServerSentEvent], None]
 
 
 @click.command()
-@click.option("--source", "sources", multiple=True, help="Only of this source; repeatable.")
-@click.option("--receiver", "receivers", multiple=True, help="Only about this receiver; repeatable.")
-@click.option("--type", "types", multiple=True, help="Only this type, or with a trailing * all types with that prefix.")
+@click.option("--source", "sources", multiple=True, help="Only events of this source; repeatable.")
+@click.option("--receiver", "receivers", multiple=True, help="Only events of this receiver; repeatable.")
+@click.option(
+    "--type",
+    "types",
+    multiple=True,
+    help="Only this event type, or with a trailing * all with that prefix; repeatable.",
+)
 @click.option("--failed", is_flag=True, help="Only failures.")
 @api_command
 def tail(

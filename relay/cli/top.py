@@ -47,7 +47,12 @@ class TopSnapshot(NamedTuple):
     type=click.FloatRange(0.5, 3600),
     help="Seconds between updates.",
 )
-@click.option("--receiver", "receivers", multiple=True, help="Only these; repeatable. Default: those with most to do.")
+@click.option(
+    "--receiver",
+    "receivers",
+    multiple=True,
+    help="Only this receiver; repeatable. Default: those with the most attempts.",
+)
 @api_command
 def top(call: ApiOptions, once: bool, every_s: float, receivers: tuple[str, ...]) -> None:
     """Show rates, lag and failures of each stage, the outcomes of attempts at each receiver, and what needs attention.

@@ -49,7 +49,7 @@ def apply(config_file: Path | None, output: str) -> None:
         return
     for name in created:
         click.echo(f"created  {name}")
-    click.echo(f"{len(created)} created, {len(specs) - len(created)} were there")
+    click.echo(f"{len(created)} created, {len(specs) - len(created)} existed")
 
 
 @topics.command()
@@ -125,7 +125,7 @@ def _print(expected: list[Expected], states: Mapping[str, TopicState], found: li
         click.echo(f"{number}. {_MEANINGS[grades[problem]]}: {problem}")
 
 
-_MEANINGS: Final = {Grade.REFUSE: "the relay does not start", Grade.ALARM: "needs you", Grade.WARN: "risk"}
+_MEANINGS: Final = {Grade.REFUSE: "the relay does not start", Grade.ALARM: "needs action", Grade.WARN: "risk"}
 
 
 async def _create(settings: Settings, specs: list[TopicSpec], groups: dict[str, str]) -> list[str]:

@@ -27,21 +27,25 @@ from relay.transfer.form import Line, decode_line, encode_line
 from relay.transfer.incoming import Import, ImportResult
 from relay.transfer.outgoing import Export
 
-_EXPORTED_STOPPED: Final = "it is exported while it is stopped: end that `relay dev` first"
+_EXPORTED_STOPPED: Final = "stop that `relay dev` first: it can be exported only while it is stopped"
 LEASE: Final = "import"
-_IMPORTS_STOPPED: Final = "it imports while it is stopped: end that `relay dev` first"
+_IMPORTS_STOPPED: Final = "stop that `relay dev` first: it can import only while it is stopped"
 
 
 @click.command()
 @click.argument("file", type=FILE_OR_STDIN, default="-")
 @config_option
-@click.option("--data-dir", type=DIRECTORY, help="Of a `relay dev` that is not running. Default: Kafka and Redis.")
-@click.option("--with-secrets", is_flag=True, help="Also entries with secrets, which stay encrypted.")
+@click.option(
+    "--data-dir",
+    type=DIRECTORY,
+    help="Data directory of a `relay dev` that is not running. Default: use Kafka and Redis.",
+)
+@click.option("--with-secrets", is_flag=True, help="Include entries with secrets, which stay encrypted.")
 def export(file: str, config_file: Path | None, data_dir: Path | None, with_secrets: bool) -> None:
     """Write the data of a stopped relay to FILE (default: stdout), for `relay import`.
 
-    Receivers, sources and keys; dead letters; unfinished messages; and the rows of finished ones, so that none is
-    delivered again. Payloads are in it. Nothing is removed: the relay can be started again.
+    The data are receivers, sources and keys, dead letters, unfinished messages, and the rows of finished ones, so that
+    none is delivered again. They include payloads. Nothing is removed: the relay can be started again.
     """
     with _out(str(file)) as out:
         asyncio.run(_export(settings_from(config_file), data_dir, with_secrets, out))
@@ -98,7 +102,11 @@ def _out(file: str) -> Iterator[BinaryIO]:
 @click.command("import")
 @click.argument("file", type=FILE_OR_STDIN, default="-")
 @config_option
-@click.option("--data-dir", type=DIRECTORY, help="Of a `relay dev` that is not running. Default: Kafka and Redis.")
+@click.option(
+    "--data-dir",
+    type=DIRECTORY,
+    help="Data directory of a `relay dev` that is not running. Default: use Kafka and Redis.",
+)
 @output_option
 def import_(file: str, config_file: Path | None, data_dir: Path | None, output: str) -> None:
     """Import the output of `relay export` from FILE (default: stdin), before the workers of this relay start.

@@ -25,10 +25,16 @@ FIRST_TRIED_S: Final = 1.0
 
 @click.command()
 @click.argument("event", required=False)
-@click.option("--receiver", "receivers", multiple=True, help="Its receiver; repeatable. Default: the subscribers.")
-@click.option("--source", help="The source_id. Default: the event's first part, such as github.")
+@click.option(
+    "--receiver", "receivers", multiple=True, help="Receiver of the message; repeatable. Default: the subscribers."
+)
+@click.option("--source", help="Source of the message. Default: the first part of EVENT, such as github.")
 @click.option("--count", type=click.IntRange(1), default=1, show_default=True)
-@click.option("--rate", type=click.FloatRange(0, min_open=True), help="Per second. Default: one after the other.")
+@click.option(
+    "--rate",
+    type=click.FloatRange(0, min_open=True),
+    help="Messages per second. Default: each waits for the one before.",
+)
 @wait_option
 @api_command
 def trigger(

@@ -1,4 +1,4 @@
-"""Mends an incident by calls of the API: fix, test, replay of its dead letters. Shared by the CLI and the pages."""
+"""Fixes an incident by API calls: fix, test, replay of its dead letters. Used by the CLI and the pages."""
 
 from collections.abc import Mapping
 from types import MappingProxyType

@@ -247,7 +247,7 @@ class Keys(Resource[M]):
 
     @route("DELETE", "/v1/keys/{id}")
     def revoke(self, id: str) -> KeyView:
-        """Reject the key from now on."""
+        """Revoke the key ID: every process rejects it within two seconds."""
 
     @route("POST", "/v1/keys/{id}/rotate")
     def rotate(self, id: str, *, overlap: str | float | None = None) -> NewKey:

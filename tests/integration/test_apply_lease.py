@@ -50,4 +50,4 @@ async def test_it_waits_for_who_has_the_lease(settings: Settings, state: State) 
 
 async def test_without_redis_it_says_so_and_goes_on(capsys: pytest.CaptureFixture[str]) -> None:
     async with alone(Settings(redis_url=SecretStr("redis://127.0.0.1:9/0"))):
-        assert "note: without the lease of receivers" in capsys.readouterr().err
+        assert "note: no lock in Redis" in capsys.readouterr().err

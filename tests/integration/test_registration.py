@@ -83,7 +83,7 @@ async def test_a_receiver_registered_by_hand_is_sent_to_and_outlives_a_restart(t
             assert (arrival.verified, arrival.headers["authorization"]) == (True, f"Bearer {TOKEN}")
             code, output = await relay(dev, "receivers", "delete", "ci")
             counted = re.search(r"ci: [01] unfinished in", output)  # commits may come a moment late
-            assert (code, counted is not None and "Say so with --yes" in output) == (2, True), output
+            assert (code, counted is not None and "Confirm with --yes" in output) == (2, True), output
             code, output = await relay(dev, "receivers", "delete", "ci", "--yes")
             assert (code, "ci: removed" in output) == (0, True), output
             code, output = await relay(dev, "receivers", "show", "ci")

@@ -54,4 +54,7 @@ def _option(option: click.Option, context: click.Context) -> tuple[str, str, str
     record = option.to_info_dict()
     default = record["default"]
     shown = "" if default in (None, False, True, ()) or callable(default) else str(default)
-    return code(names), code(shown), " ".join([option.help or "", "Repeatable." if option.multiple else ""]).strip()
+    help = option.help or ""
+    if option.multiple and "repeatable" not in help:
+        help = f"{help} Repeatable.".strip()
+    return code(names), code(shown), help

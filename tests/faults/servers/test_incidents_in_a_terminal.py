@@ -97,6 +97,6 @@ async def test_a_worker_that_is_missing(
             terminal = Terminal(json.loads(await process.line_with('"api": "http'))["api"])
             await terminal.until("incidents", "list", says="relay run --roles to-receiver")
             said = await terminal.run("incidents", "fix", "to-receiver", "--yes")
-            assert "this is mended elsewhere" in said
+            assert "this cannot be fixed from here" in said
             async with rig.relay("run", "--roles", "to-receiver"):
                 await terminal.until("incidents", "show", "to-receiver", "-o", "json", says='"cleared_at": "20')
