@@ -46,7 +46,7 @@ class KeysPage(Page):
             return await self._show(visit, form, made)
         return visit.show(
             "secret.html",
-            title=f"The key {made['name'] or made['id']} is made",
+            title=f"The key {made['name'] or made['id']} was created",
             text="Programs send it as Authorization: Bearer; commands take it from RELAY_API_KEY.",
             secret=made["key"],
             until=None,

@@ -1,4 +1,4 @@
-"""Incidents: the list, and the page of one, where it is mended: fix, test, replay, all back."""
+"""Incidents: the list, and the page of one, where it is fixed: fix, test, replay, all back."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
@@ -31,7 +31,7 @@ _WHERE: Final[Mapping[str, str]] = {
 
 
 class IncidentsPage(Page):
-    """`/ui/incidents`, the page of one below it, and the form that mends it."""
+    """`/ui/incidents`, the page of one below it, and the form that fixes it."""
 
     nav = Nav("Incidents", HERE, portal=True)
 

@@ -132,7 +132,7 @@ def _before(attempts: Sequence[AttemptItem]) -> Mapping[tuple[int, int], str]:
 
 
 def mends(message: MessageView, trip: Trip) -> Sequence[Mend]:
-    """What mends the cause of a wait, the nearest first; an empty `method` is a page."""
+    """Actions that fix the cause of a wait, the nearest first; an empty `method` is a link to a page."""
     wait, receiver = trip.view.waiting_for, path("/ui/receivers/{}", trip.receiver)
     at = path("/v1/receivers/{}", trip.receiver)
     settings = Mend(f"Settings of {trip.receiver}", "", receiver)

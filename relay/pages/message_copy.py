@@ -137,5 +137,5 @@ def _as_before(text: str, original: str) -> str:
 def _header(line: str) -> tuple[str, str]:
     name, colon, value = line.partition(":")
     if not colon:
-        raise problem(400, "invalid-request", "This is no header", f"{line[:80]!r}: write it as 'name: value'.")
+        raise problem(400, "invalid-request", "This is not a header", f"{line[:80]!r}: write it as 'name: value'.")
     return name.strip(), value.strip()

@@ -30,7 +30,7 @@ _LIMIT: Final = 50
 _MOST_PICKED: Final = 200
 _LOCAL: Final = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d(:\d\d)?")
 """What a browser's field for date and time gives; ours are in UTC."""
-_NOT_FOLLOWED: Final = "A search in headers or payloads reads all bodies anew: load the page again instead."
+_NOT_FOLLOWED: Final = "A search in headers or payloads reads all bodies each time: reload the page instead."
 _UNFINISHED: Final = frozenset({"arrived", "delivered_to_receiver"})
 _MOST_SHOWN: Final = 3
 """Receivers of a message that a row names; of the others it has the number."""
@@ -151,7 +151,7 @@ class Messages(Page):
         """The page of the message with this source and id: that needs no history."""
         wanted = visit.filters("source", "id")
         if len(wanted) < 2:
-            return visit.back(HERE, "Give the source and the id of the message, both as they are.", "bad")
+            return visit.back(HERE, "Give the exact source and id of the message.", "bad")
         return visit.back(path("/ui/messages/{}/{}", wanted["source"], wanted["id"]))
 
     async def replay(self, visit: Visit) -> web.StreamResponse:

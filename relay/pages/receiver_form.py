@@ -28,7 +28,9 @@ class Field:
     required: bool = False
 
 
-CHANGED: Final = "It was changed meanwhile. These are its current settings with your text: check them, and save again."
+CHANGED: Final = (
+    "It was changed by another request. These are its current settings with your changes: check them, and save again."
+)
 COMMON: Final = (
     Field("post_endpoint", "URL", hint="Messages are POSTed to it.", required=True),
     Field(
@@ -50,7 +52,7 @@ COMMON: Final = (
     Field("payload", "Payload", hint="full, thin (a URL in its place) or metadata (without the payload)."),
     Field("labels", "Labels", "labels", hint="Comma-separated, such as env=production."),
 )
-_OWNER: Final = Field("owner", "Owner", hint="Its owner sees it with a key of theirs, or in the portal.")
+_OWNER: Final = Field("owner", "Owner", hint="The owner sees it with their own key, or in the portal.")
 _OF_NEW: Final = ("post_endpoint", "preset", "owner", "sources", "event_types", "rate_limit", "labels")
 _BY_NAME: Final = {field.name: field for field in (*COMMON, _OWNER)}
 NEW_FIELDS: Final = tuple(_BY_NAME[name] for name in _OF_NEW)

@@ -34,7 +34,7 @@ FIRST: Final = "/ui/receivers"
 """The first page."""
 _PORTAL_KIND: Final = "rp_"
 """Begins the tokens of portal links."""
-_CUT: Final = "It is incomplete: copy all of it."
+_CUT: Final = "It is incomplete: copy the whole text."
 _COOKIES_SENT: Final = frozenset({"none", "same-origin", "same-site"})
 """Values of Sec-Fetch-Site with which a browser sends cookies that are `SameSite=Strict`."""
 _AGAIN: Final = "again"
@@ -229,7 +229,7 @@ def _shows_cookies(request: web.Request) -> bool:
 def _redirect_here(visit: Visit) -> web.StreamResponse:
     """To the same address, from here; once: a browser that keeps no cookies comes back the same."""
     if visit.request.query.get(_AGAIN):
-        return _over(visit, 400, "This browser keeps no cookies, and the portal needs one.")
+        return _over(visit, 400, "The portal needs a cookie, and this browser accepts none.")
     return visit.show("portal_open.html", to=visit.url_with(**{_AGAIN: "1"}))
 
 

@@ -24,11 +24,11 @@ ROLES: Final = [
 _LINE: Final = re.compile(r"\[([-+!])\](\S+) (?:ok|failed: (.*)|warns: (.*))")
 _STATES: Final = {"+": "ok", "-": "failed", "!": "warning"}
 DOCUMENTS: Final = (
-    ("/docs", "The API", "every route, with what it takes and gives, and a call with curl and Python"),
-    ("/openapi.json", "OpenAPI 3.1", "the same for programs"),
-    ("/asyncapi.json", "AsyncAPI 3.0", "what is on the topics, for those who use Kafka"),
-    ("/problems", "Problems", "what can go wrong, and what to do"),
-    ("/metrics", "Metrics", "for Prometheus; once there is a key, with one that has the scope metrics"),
+    ("/docs", "The API", "every route with its parameters and responses, and a call with curl and Python"),
+    ("/openapi.json", "OpenAPI 3.1", "the same as OpenAPI, for programs"),
+    ("/asyncapi.json", "AsyncAPI 3.0", "the topics and their records, for programs that use Kafka"),
+    ("/problems", "Problems", "each error, and what to do"),
+    ("/metrics", "Metrics", "for Prometheus; once there are keys, with one that has the scope metrics"),
 )
 """Address, name, and what it is for."""
 _FOUND: Final = "/ui/doctor/found"

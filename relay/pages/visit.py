@@ -289,8 +289,8 @@ def _parsed(kind: str, body: bytes) -> list[tuple[str, str]]:
     if not body:
         return []
     if kind != _FORM_TYPE:
-        raise problem(415, "form", "This is no form", f"A page posts {_FORM_TYPE}.")
+        raise problem(415, "form", "This is not a form", f"A page posts {_FORM_TYPE}.")
     try:
         return parse_qsl(body.decode(), keep_blank_values=True, errors="strict", max_num_fields=_MOST_FIELDS)
     except ValueError:
-        raise problem(400, "form", "The form cannot be read", "Go back, load the page again, repeat it.") from None
+        raise problem(400, "form", "The form cannot be read", "Go back, reload the page, and try again.") from None

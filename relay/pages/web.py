@@ -232,7 +232,7 @@ class _Routes:
 
 async def _response(visit: Visit, handler: Handler, *, changes: bool) -> web.StreamResponse:
     if changes and not await _is_our_form(visit):
-        raise problem(403, "form", "The form is too old", "Go back, load the page again, repeat it.")
+        raise problem(403, "form", "The form is too old", "Go back, reload the page, and try again.")
     return await handler(visit)
 
 
@@ -321,7 +321,7 @@ class _Actions(Page):
         try:
             body = json.loads(form["body"]) if form.get("body") else None
         except ValueError as error:
-            raise problem(400, "invalid-request", "The action is not valid", "Its body is no JSON.") from error
+            raise problem(400, "invalid-request", "The action is not valid", "The body is not JSON.") from error
         done = form.get("done") or f"{form.get('label', 'It')}: done."
         return await visit.change(visit.api.call(method, target, body=body), following, done)
 

@@ -98,7 +98,7 @@ async def test_a_key_is_made_shown_once_rotated_and_revoked_and_the_audit_says_s
         await expect(page.get_by_role("alert")).to_contain_text("sing:loud")
         await page.get_by_label("Scopes").fill("ingest:github, read:github")
         await press(visitor, "Create")
-        await heading(visitor, "The key ci server is made")
+        await heading(visitor, "The key ci server was created")
         text = (await page.locator(".raw pre").inner_text()).strip()
         await visitor.assert_accessible()
         await page.get_by_role("link", name="I have it").click()

@@ -20,7 +20,7 @@ async def test_what_is_wrong_is_named_with_what_to_do(dev: DevRelay, visitor: Vi
     await expect(page.get_by_role("row").filter(has_text="connection")).to_contain_text("closed")
     await expect(page.get_by_role("row").filter(has_text="lanes")).to_contain_text("are served")
     await visitor.assert_accessible()
-    await page.get_by_role("link", name="Look again").click()
+    await page.get_by_role("link", name="Check again").click()
     await expect(page.locator("[data-found] time")).to_be_visible(timeout=30_000)
 
 

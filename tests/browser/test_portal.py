@@ -67,7 +67,7 @@ async def test_a_link_that_is_over_says_so(tmp_path: Path, visiting: Visiting) -
         visitor.allow("status of 40")
         for token in ("", "rs_x", "rp_rubbish"):
             await visitor.open(f"/ui/portal?token={token}")
-            await heading(visitor, "This link is over")
+            await heading(visitor, "This link has expired")
         await visitor.assert_accessible()
         assert await visitor.page.context.cookies() == [] or not [
             each for each in await visitor.page.context.cookies() if each["name"] == "relay_session"

@@ -136,7 +136,7 @@ async def test_settings_are_changed_and_an_overtaken_form_undoes_nothing(tmp_pat
         await visitor.page.get_by_label("Rate limit (").fill("7")
         await dev.call("PATCH", "/v1/receivers/ci", {"timeout": 3})
         await press(visitor, "Save")
-        await expect(visitor.page.get_by_role("alert")).to_contain_text("changed meanwhile")
+        await expect(visitor.page.get_by_role("alert")).to_contain_text("changed by another request")
         assert (await dev.call("GET", "/v1/receivers/ci"))["settings"]["rate_limit"] == 50
         await visitor.page.get_by_label("Timeout").fill("3s")
         await press(visitor, "Save")
