@@ -168,7 +168,7 @@ def check_access(request: web.Request, access: Access, need: Need | None, tenant
 
 def forbidden(need: Need) -> Problem:
     """The same whether or not there is what was asked for."""
-    return Problem(FORBIDDEN, f"This takes a key with the scope {' or '.join((*need.scopes, 'admin'))}.")
+    return Problem(FORBIDDEN, f"This requires a key with the scope {' or '.join((*need.scopes, 'admin'))}.")
 
 
 def behalf_of(request: web.Request, most: int) -> OwnerScope | None:

@@ -181,7 +181,7 @@ def _content_type(request: web.Request) -> str | None:
 
 
 def _closed() -> Problem:
-    return Problem(ANSWER_CLOSED, "This delivery takes no answer any more.")
+    return Problem(ANSWER_CLOSED, "This delivery no longer accepts an answer.")
 
 
 def _recorded(*, duplicate: bool) -> web.Response:

@@ -77,7 +77,7 @@ class AuditTrail:
         """Return when it is on the topic, or will be there later. Not with `wait` false."""
         _log_line(line)
         if len(self._waiting) >= MOST_WAITING:
-            _log.error("audit_line_not_on_the_log", line=line.id, why="too many wait for the log")
+            _log.error("audit_line_not_on_the_log", line=line.id, why="too many records wait for the log")
             return
         written = asyncio.Event()
         self._waiting.append((line, written))
@@ -103,7 +103,7 @@ class AuditTrail:
                     await asyncio.sleep(self._again_s)
                     continue
                 except RecordTooLarge:
-                    _log.error("audit_lines_not_on_the_log", lines=len(some), why="the topic takes no such records")
+                    _log.error("audit_lines_not_on_the_log", lines=len(some), why="they are too large for the topic")
                 for _, written in some:
                     self._waiting.popleft()
                     written.set()
@@ -265,7 +265,7 @@ def _before(query: Query) -> int | None:
     if text is None:
         return None
     if not (text.isascii() and text.isdigit() and len(text) <= 18):
-        raise invalid(f"cursor is {text[:40]!r}, which is none of ours", parameter="cursor")
+        raise invalid(f"cursor is {text[:40]!r}, which was not issued by this API", parameter="cursor")
     return int(text)
 
 
@@ -347,7 +347,7 @@ async def _newest(
     topic = topics.audit
     spans = await log.backlogs({topic: topics.group(_GROUP)})
     if not spans:
-        raise Problem(UNAVAILABLE, f"There is no topic {topic}: `relay topics apply` makes it.")
+        raise Problem(UNAVAILABLE, f"There is no topic {topic}: `relay topics apply` creates it.")
     first, end = spans[0].first, spans[0].end if before is None else min(before, spans[0].end)
     found: list[tuple[int, AuditLine]] = []
     last, step = max(first, end - MOST_READ), most if wanted == _ALL else _STEP

@@ -225,8 +225,8 @@ class Callers:
         wait_s = self._failed.note(address_of(request), self._context.clock.monotonic())
         self._refusals.log("key", request)
         if wait_s is None:
-            return Problem(UNAUTHORIZED, "What Authorization gives is no key of this API.", headers=_CHALLENGE)
-        return Problem(TOO_MANY, "Too many wrong keys from this address.", headers={"Retry-After": str(wait_s)})
+            return Problem(UNAUTHORIZED, "The header Authorization has no key of this API.", headers=_CHALLENGE)
+        return Problem(TOO_MANY, "Too many wrong keys came from this address.", headers={"Retry-After": str(wait_s)})
 
 
 def tenants_in(context: ApiContext) -> TenantOf:
@@ -253,7 +253,7 @@ def _access(session: Session, maker: Access) -> Access:
 
 
 def _over(why: str) -> Problem:
-    return Problem(UNAUTHORIZED, f"This token is over: {why}.", headers=_CHALLENGE)
+    return Problem(UNAUTHORIZED, f"This token is no longer valid: {why}.", headers=_CHALLENGE)
 
 
 def bearer_in(request: web.Request) -> str | None:

@@ -174,7 +174,7 @@ class _Maker:
             return Refused(event.id, invalid("data and data_base64 exclude each other"))
         foreign = self._defaults.foreign
         if foreign and event.id is None:
-            return Refused(None, invalid("id is missing: it is no CloudEvent"))
+            return Refused(None, invalid("id is missing, so it is not a CloudEvent"))
         return self._made(
             event.id,
             None if foreign else event.source,

@@ -205,9 +205,9 @@ class ApiConnection(web.RequestHandler):
         super().handle_error(request, status, exc, message)
         if status < HTTPStatus.INTERNAL_SERVER_ERROR:
             why = (message or "").partition("\n")[0].rstrip(":.") or HTTPStatus(status).phrase
-            problem = Problem(INVALID, f"It cannot be read as HTTP: {why}.")
+            problem = Problem(INVALID, f"The request is not valid HTTP: {why}.")
         else:
-            problem = Problem(INTERNAL, "This is a fault of the relay; it has been logged.")
+            problem = Problem(INTERNAL, "This is a bug in the relay; it is in the log.")
         response = response_of(problem, request)
         response.headers.update(FIXED_HEADERS)
         response.force_close()

@@ -234,7 +234,7 @@ class InboundResource:
         if policy is None and source.unusable is not None:
             raise Problem(UNAVAILABLE, _UNUSABLE, headers={"Retry-After": str(RETRY_AFTER_S)})
         if policy is None:
-            raise Problem(NOT_FOUND, "No source of this id takes webhooks; receivers.yaml says how they come: inbound.")
+            raise Problem(NOT_FOUND, "No source with this id accepts webhooks; set `inbound` of the source.")
         return policy
 
     def _body_cap(self, policy: Inbound, request: web.Request) -> int:
@@ -329,7 +329,7 @@ def _binary(request: web.Request, source_id: str, policy: Inbound, body: bytes) 
     if found["ce-specversion"] != "1.0":
         raise invalid("ce-specversion must be 1.0", header="ce-specversion")
     if not found["ce-id"]:
-        raise invalid("ce-id is missing: it is no CloudEvent", header="ce-id")
+        raise invalid("ce-id is missing, so it is not a CloudEvent", header="ce-id")
     message = Message(
         source_id=source_id,
         message_id=found["ce-id"],

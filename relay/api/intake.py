@@ -105,7 +105,7 @@ class IncomingMessage(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class AcceptedMessage:
-    """The log has it, at `at`. `received_ms`: Unix ms. `warning`: what its sender should mend."""
+    """The log has it, at `at`. `received_ms`: Unix ms. `warning`: what its sender should correct."""
 
     received_ms: int
     at: Coordinate | None = None
@@ -339,4 +339,4 @@ def _not_by_schema(message: Message, fault: PayloadFault) -> Problem:
 
 
 def _conflict() -> Problem:
-    return Problem(ID_CONFLICT, "This id came before, with another payload, type or other receivers: choose a new id.")
+    return Problem(ID_CONFLICT, "An earlier message with this id had another payload, type or receivers.")

@@ -140,7 +140,7 @@ class KeysResource:
         self._keep_the_door(scopes)
         lives_s = None if body.expires_in is None else _seconds(body.expires_in, "/expires_in")
         if lives_s == 0:
-            raise invalid("expires_in is 0: the key would never be good", pointer="/expires_in")
+            raise invalid("expires_in is 0: the key would never be valid", pointer="/expires_in")
         expires_at = None if lives_s is None else round(now + lives_s, 3)
         try:
             made = await self._desk.create(_name(body.name), scopes, expires_at, by=who, now=now)
@@ -214,7 +214,7 @@ class KeysResource:
         key, now = self._found(id), self._context.clock.time()
         overlap_s = _seconds(body.overlap, "/overlap")
         if key.is_over(now):
-            raise Problem(KEY_EXPIRED, "A new secret would not be good, either: make a new key.")
+            raise Problem(KEY_EXPIRED, "A new secret would be expired, too: create a new key.")
         try:
             made = await self._desk.rotate(key, overlap_s, now)
         except TooManyKeys as error:
@@ -226,13 +226,13 @@ class KeysResource:
     @property
     def _desk(self) -> KeyService:
         if self._context.keys is None:
-            raise Problem(NOT_FOUND, "This process keeps no keys.")
+            raise Problem(NOT_FOUND, "This process does not manage keys.")
         return self._context.keys
 
     def _found(self, id: str) -> Key:
         key = self._desk.keys.get(id)
         if key is None:
-            raise Problem(NOT_FOUND, "There is no such key (any more).")
+            raise Problem(NOT_FOUND, "There is no such key, or it was deleted.")
         return key
 
     def _keep_the_door(self, scopes: frozenset[Scope]) -> None:

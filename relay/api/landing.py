@@ -18,10 +18,10 @@ PEOPLE: Final = "/ui"
 """The pages are under it; they are clients of this API."""
 
 _LINKS: Final = {
-    DOCS: "every route, with what it takes and gives, and a call with curl and Python",
+    DOCS: "every route with its parameters and responses, and a call with curl and Python",
     OPENAPI: "the same for programs: OpenAPI 3.1",
     ASYNCAPI: "what is on the topics, for who uses Kafka: AsyncAPI 3.0",
-    PROBLEMS: "what can go wrong, and what to do",
+    PROBLEMS: "each error, and what to do",
     "/readyz?verbose": "whether all parts work",
     "/livez": "whether the process lives",
     "/metrics": "metrics for Prometheus",

@@ -323,7 +323,7 @@ class MessagesResource:
         wait_s = 0 if asked is None else ceil(asked.seconds)
         incoming = read_message(request, source_id, payload, context, wait_s=wait_s)
         if asked is not None and not asked.preferred and len(incoming.message.receivers or ()) > 1:
-            raise invalid("wait is for a message to one receiver; this one names several", parameter=WAIT)
+            raise invalid("wait requires a message to one receiver; this one names several", parameter=WAIT)
         await self._quotas.charge(request, source_id)
         return await self._take(incoming)
 

@@ -38,12 +38,12 @@ def refuse_strangers(rules: WebRules, refusals: Refusals) -> Check:
         if route not in MONITORING and not (rules.is_ours(host) and rules.is_ours(request.host)):
             named = request.host if rules.is_ours(host) else host  # it may stand in the target, which goes before Host
             refusals.log("host", request, host=named, problem=_NOT_OURS)
-            raise Problem(UNKNOWN_HOST, "This API is not known by that Host; RELAY_ALLOWED_HOSTS says what it may be.")
+            raise Problem(UNKNOWN_HOST, "The Host is not a name of this API; RELAY_ALLOWED_HOSTS has the allowed ones.")
         changes = request.method not in READING
         origin, site = headers.get("Origin"), headers.get("Sec-Fetch-Site")
         if (changes or is_of_api(route or request.path)) and rules.is_foreign(host, origin, site):
             refusals.log("origin", request, origin=origin, problem=_FOREIGN)
-            raise Problem(FOREIGN_ORIGIN, "A page of another origin may change nothing here, and ask nothing.")
+            raise Problem(FOREIGN_ORIGIN, "A page of another origin may not call this API.")
         if changes and route is not None and route not in PAYLOAD_ROUTES and not is_for_people(route):
             _check_type(request)
 

@@ -174,5 +174,5 @@ def _known(name: str) -> tuple[str, str]:
     if (kind := KINDS.get(name)) is not None:
         return kind.title, ADVICE[name]
     if (status := _OF_HTTP.get(name)) is not None:
-        return status.phrase, "The HTTP server refused the request by itself: mend how it is sent."
+        return status.phrase, "The HTTP server rejected the request before the relay saw it. Correct how it is sent."
     raise Problem(NOT_FOUND, "There is no problem of that name.")

@@ -34,7 +34,7 @@ def key_behind(query: Mapping[str, Sequence[str]]) -> str:
     try:
         return base64.b64decode(text.encode() + b"=" * (-len(text) % 4), altchars=b"-_", validate=True).decode()
     except (binascii.Error, ValueError):
-        raise invalid("cursor is none that this API has given", parameter="cursor") from None
+        raise invalid("cursor was not issued by this API", parameter="cursor") from None
 
 
 def cursor_at(rank: Rank) -> str:
@@ -66,5 +66,5 @@ class NewestFirstPages:
         text = query["cursor"][-1]
         found = self.cursor.fullmatch(text)
         if found is None:
-            raise invalid(f"cursor is {text[:40]!r}, which is none of ours", parameter="cursor")
+            raise invalid(f"cursor is {text[:40]!r}, which was not issued by this API", parameter="cursor")
         return float(found[1]), found[2]

@@ -59,7 +59,7 @@ class PayloadsResource:
         try:
             return read_for_payload(self._context.answer_secrets, token, self._context.clock.time())
         except TokenExpired:
-            raise Problem(PAYLOAD_GONE, "The time of this URL is over.") from None
+            raise Problem(PAYLOAD_GONE, "This URL has expired.") from None
         except TokenInvalid:
             raise Problem(NOT_FOUND, "There is no such payload URL.") from None
 

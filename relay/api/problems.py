@@ -1,4 +1,4 @@
-"""What went wrong, as problem details (RFC 9457): the kinds of problem there are, and how errors become one.
+"""Problem details (RFC 9457): the kinds of problem, and the conversion of errors to them.
 
 `type` is a relative reference, `/problems/<name>`: names are part of the API, the text beside them is for people.
 """
@@ -24,7 +24,7 @@ from relay.schema.problems import Place, ProblemView
 from relay.telemetry.logging import get_logger
 
 Check = Callable[[web.Request], None]
-"""What a request has to pass before anything is done about it. Raises what becomes the answer."""
+"""A check that every request passes before its handler runs. Raises the Problem that becomes the response."""
 
 MEDIA_TYPE: Final = "application/problem+json"
 RETRY_AFTER_S: Final = 2
@@ -42,43 +42,43 @@ class ProblemKind(NamedTuple):
 
 
 INVALID: Final = ProblemKind("invalid-request", 400, "The request is not valid")
-INVALID_JSON: Final = ProblemKind("invalid-json", 400, "The payload is not the JSON that its content type says")
+INVALID_JSON: Final = ProblemKind("invalid-json", 400, "The payload is not valid JSON")
 UNAUTHORIZED: Final = ProblemKind("unauthorized", 401, "An API key is required")
 BAD_SIGNATURE: Final = ProblemKind("bad-signature", 401, "The webhook cannot be authenticated")
 FORBIDDEN: Final = ProblemKind("forbidden", 403, "The key may not do this")
 FOREIGN_ORIGIN: Final = ProblemKind("foreign-origin", 403, "The request comes from a page of another origin")
-NOT_FOUND: Final = ProblemKind("not-found", 404, "There is nothing here")
+NOT_FOUND: Final = ProblemKind("not-found", 404, "Not found")
 WRONG_METHOD: Final = ProblemKind("method-not-allowed", 405, "The resource does not support this method")
 TOO_SLOW: Final = ProblemKind("request-timeout", 408, "The request body took too long")
-ID_CONFLICT: Final = ProblemKind("id-conflict", 409, "The message id is taken by another message")
-NOT_FAILED: Final = ProblemKind("not-failed", 409, "It has no dead letter")
-NOT_REPLAYABLE: Final = ProblemKind("not-replayable", 409, "It cannot be done with this one")
-ALREADY_SENT: Final = ProblemKind("already-sent", 409, "It was sent already, or is over")
+ID_CONFLICT: Final = ProblemKind("id-conflict", 409, "The message id was used for another message")
+NOT_FAILED: Final = ProblemKind("not-failed", 409, "It has not failed")
+NOT_REPLAYABLE: Final = ProblemKind("not-replayable", 409, "It can no longer be replayed or discarded")
+ALREADY_SENT: Final = ProblemKind("already-sent", 409, "It was already sent, or has ended")
 TOO_MANY_JOBS: Final = ProblemKind("too-many-jobs", 409, "Too many unfinished jobs")
-RECEIVER_EXISTS: Final = ProblemKind("receiver-exists", 409, "The receiver exists already")
-SOURCE_EXISTS: Final = ProblemKind("source-exists", 409, "The source has an entry already")
-DECLARED_IN_FILE: Final = ProblemKind("declared-in-file", 409, "The receiver is declared in the receivers file")
-UNVERIFIED: Final = ProblemKind("receiver-unverified", 409, "The receiver has yet to be verified")
-CREDENTIALS_NEEDED: Final = ProblemKind("credentials-needed", 409, "The credentials have to be given anew")
+RECEIVER_EXISTS: Final = ProblemKind("receiver-exists", 409, "A receiver with this name exists")
+SOURCE_EXISTS: Final = ProblemKind("source-exists", 409, "This source already has an entry")
+DECLARED_IN_FILE: Final = ProblemKind("declared-in-file", 409, "The entry is declared in the receivers file")
+UNVERIFIED: Final = ProblemKind("receiver-unverified", 409, "The receiver is not verified")
+CREDENTIALS_NEEDED: Final = ProblemKind("credentials-needed", 409, "The credentials must be sent again")
 NO_SECRETS_KEY: Final = ProblemKind("no-secrets-key", 409, "Secrets cannot be stored")
 ANSWER_CLOSED: Final = ProblemKind("answer-closed", 410, "The time to answer is over")
-PAYLOAD_GONE: Final = ProblemKind("payload-gone", 410, "The payload is not kept any more")
+PAYLOAD_GONE: Final = ProblemKind("payload-gone", 410, "The payload is no longer stored")
 TOO_MANY_RECEIVERS: Final = ProblemKind("too-many-receivers", 409, "The owner has the maximum number of receivers")
 TOO_MANY_KEYS: Final = ProblemKind("too-many-keys", 409, "The maximum number of keys is reached")
 TOO_MANY_EVENT_TYPES: Final = ProblemKind("too-many-event-types", 409, "The catalogue is full")
 TOO_MANY_ERASURES: Final = ProblemKind("too-many-erasures", 409, "The maximum number of erasures is reached")
 KEY_EXPIRED: Final = ProblemKind("key-expired", 409, "The key has expired")
-CHANGED_MEANWHILE: Final = ProblemKind("changed-meanwhile", 412, "It was changed meanwhile")
+CHANGED_MEANWHILE: Final = ProblemKind("changed-meanwhile", 412, "It was changed by another request")
 TOO_LARGE: Final = ProblemKind("too-large", 413, "The body is too large")
-UNSUPPORTED: Final = ProblemKind("unsupported-media-type", 415, "The body comes in a form that is not supported")
+UNSUPPORTED: Final = ProblemKind("unsupported-media-type", 415, "The content type or encoding is not supported")
 UNKNOWN_HOST: Final = ProblemKind("unknown-host", 421, "The request is for another host")
 INVALID_RECEIVER: Final = ProblemKind("invalid-receiver", 422, "The receiver is not valid")
 INVALID_SOURCE: Final = ProblemKind("invalid-source", 422, "The source is not valid")
 UNKNOWN_RECEIVER: Final = ProblemKind("unknown-receiver", 422, "There is no such receiver")
 INVALID_EVENT_TYPE: Final = ProblemKind("invalid-event-type", 422, "The event type is not valid")
-INVALID_PAYLOAD: Final = ProblemKind("invalid-payload", 422, "The payload is not valid by its event type")
+INVALID_PAYLOAD: Final = ProblemKind("invalid-payload", 422, "The payload does not match its event type")
 ENDPOINT_NOT_ALLOWED: Final = ProblemKind("endpoint-not-allowed", 422, "No message may be sent to this endpoint")
-UNFIT_ID: Final = ProblemKind("unfit-id", 422, "The id cannot be looked up")
+UNFIT_ID: Final = ProblemKind("unfit-id", 422, "The message id does not fit into a URL")
 RESERVED_SOURCE: Final = ProblemKind("reserved-source", 422, "The source is reserved")
 NO_RECEIVER: Final = ProblemKind("no-receiver", 422, "No receiver for this message")
 TOO_MANY: Final = ProblemKind("too-many-requests", 429, "Too many requests")
@@ -92,8 +92,8 @@ _BY_STATUS: Final = {kind.status: kind for kind in (NOT_FOUND, WRONG_METHOD, TOO
 
 
 class Problem(RelayError):
-    """A request ends with this answer. `errors`: the mistakes, each with `detail` and the `header`, `parameter`,
-    `path` or `pointer` (a JSON pointer into the body) it is about. `more`: further members of the document."""
+    """Ends a request with this response. `errors`: the mistakes, each with `detail` and its place: `header`,
+    `parameter`, `path` or `pointer` (a JSON pointer into the body). `more`: further members of the document."""
 
     def __init__(
         self,
@@ -131,7 +131,7 @@ def invalid(
 
 
 def middleware_of(*checks: Check) -> Middleware:
-    """The middleware that lets pass what passes all of `checks`, in their order."""
+    """Middleware that runs `checks` in order before the handler."""
 
     @web.middleware
     async def checked(request: web.Request, handler: Handler) -> web.StreamResponse:
@@ -144,7 +144,7 @@ def middleware_of(*checks: Check) -> Middleware:
 
 @web.middleware
 async def problem_details(request: web.Request, handler: Handler) -> web.StreamResponse:
-    """Answer every error with problem details. Our own faults are logged, and not shown."""
+    """Answers every error with problem details. Internal errors are logged, and their text is not sent."""
     try:
         return await handler(request)
     except Exception as error:  # noqa: BLE001  the outermost place: whatever it is, the client gets an answer
@@ -155,20 +155,20 @@ async def problem_details(request: web.Request, handler: Handler) -> web.StreamR
 
 
 def problem_of(error: Exception) -> Problem:
-    """How an error looks from outside; the words of an internal one stay inside."""
+    """The problem that a client gets for an error. The text of an internal error is not part of it."""
     match error:
         case Problem():
             return error
         case InvalidRecord():
             return Problem(INVALID, error.detail)
         case RecordTooLarge():
-            return Problem(TOO_LARGE, "The log does not take records of this size.")
+            return Problem(TOO_LARGE, "The log does not accept records of this size.")
         case Unavailable():
-            return Problem(UNAVAILABLE, _what_is_away(error), headers={"Retry-After": str(RETRY_AFTER_S)})
+            return Problem(UNAVAILABLE, _unavailable_detail(error), headers={"Retry-After": str(RETRY_AFTER_S)})
         case web.HTTPException():
             return _of_http(error)
         case _:
-            return Problem(INTERNAL, "This is a fault of the relay; it has been logged.")
+            return Problem(INTERNAL, "This is a bug in the relay; it is in the log.")
 
 
 def response_of(problem: Problem, request: web.BaseRequest) -> web.Response:
@@ -181,7 +181,7 @@ def response_of(problem: Problem, request: web.BaseRequest) -> web.Response:
 
 
 def document_of(problem: Problem, request: web.BaseRequest) -> dict[str, object]:
-    """The problem details themselves, also for a part of a request."""
+    """The problem document; also for one item of a batch."""
     kind = problem.kind
     view: ProblemView = {
         "type": f"/problems/{kind.name}",
@@ -194,11 +194,11 @@ def document_of(problem: Problem, request: web.BaseRequest) -> dict[str, object]
     return {**view, **problem.more}
 
 
-def _what_is_away(error: Unavailable) -> str:
+def _unavailable_detail(error: Unavailable) -> str:
     if isinstance(error, StateRecovering):
-        return "The state is being recovered; repeat the request later."
+        return "The state is being recovered after a loss; repeat the request later."
     if isinstance(error, LogUnavailable):
-        return "The log does not answer, or takes nothing for now; repeat the request later."
+        return "The log does not answer, or accepts no records at present; repeat the request later."
     if isinstance(error, HistoryUnavailable):
         return "The store of the history does not answer; repeat the request later."
     return "The state does not answer; repeat the request later."
@@ -208,24 +208,24 @@ def _of_http(error: web.HTTPException) -> Problem:
     status = error.status
     kind = _BY_STATUS.get(status) or ProblemKind(f"http-{status}", status, HTTPStatus(status).phrase)
     allow = error.headers.get("Allow")
-    return Problem(kind, _of_status(status, allow), headers={"Allow": allow} if allow else {})
+    return Problem(kind, _status_detail(status, allow), headers={"Allow": allow} if allow else {})
 
 
-def _of_status(status: int, allow: str | None) -> str:
-    """What more there is to say than the title."""
+def _status_detail(status: int, allow: str | None) -> str:
+    """The detail for a status of aiohttp."""
     match status:
         case 404:
             return "No resource of this API has that path."
         case 405:
-            return f"What it takes: {allow}."
+            return f"Allowed methods: {allow}."
         case 413:
-            return "It has more bytes than this resource takes."
+            return "The body is larger than this resource accepts."
         case _:
-            return f"The HTTP server refused the request with {status}."
+            return f"The HTTP server rejected the request with {status}."
 
 
 def path_of(request: web.BaseRequest) -> str:
-    """The path of the request, to be shown; not that of an answer URL, which is a secret and must not get into logs."""
+    """The path of the request, for display. Answer and payload URLs are cut: they are secrets, never logged."""
     path = request.rel_url.raw_path
     prefix = next((each for each in ("/v1/answers", "/v1/payloads") if path.startswith(each)), None)
     return prefix or _sayable(path)
@@ -237,5 +237,5 @@ def _template(request: web.Request) -> str:
 
 
 def _sayable(text: str) -> str:
-    """Bytes that were no UTF-8 came in as lone surrogates, which JSON cannot say."""
+    """`text` without lone surrogates, which stand for bytes that were not UTF-8 and cannot be in JSON."""
     return text.encode(errors="replace").decode()

@@ -121,9 +121,9 @@ async def read_body(request: web.Request, cap: int) -> bytes:
         room.shrink(len(body))
         return body
     except (BadHttpMessage, web.RequestPayloadError) as error:
-        raise Problem(INVALID, "The body is not framed as HTTP has it.") from error
+        raise Problem(INVALID, "The body is not framed as HTTP requires.") from error
     except ConnectionError as error:
-        raise Problem(INVALID, "The connection ended before the body did.") from error  # no client reads it
+        raise Problem(INVALID, "The connection ended before the body was complete.") from error  # no client reads it
 
 
 async def _take(room: BodyReservation, size: int, patience_s: float) -> None:
@@ -152,7 +152,7 @@ async def _read_all(request: web.Request, cap: int, limits: ApiLimits) -> bytes:
                 timer.reschedule(min(end, clock() + limits.stall_s))
     except TimeoutError:
         times = f"{limits.body_s:g} s, or nothing of it for {limits.stall_s:g} s"
-        raise Problem(TOO_SLOW, f"The body did not come within {times}.") from None
+        raise Problem(TOO_SLOW, f"The body did not arrive within {times}.") from None
     return b"".join(chunks)
 
 

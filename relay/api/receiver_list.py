@@ -74,7 +74,7 @@ def _prefix(query: Query) -> str:
     prefixes = query.get("prefix", [""])
     for prefix in prefixes:
         if not _PREFIX.fullmatch(prefix):
-            raise invalid(f"prefix is {prefix[:80]!r}; no name has other than a-z, 0-9 and -", parameter="prefix")
+            raise invalid(f"prefix is {prefix[:80]!r}; names consist of a-z, 0-9 and -", parameter="prefix")
     return prefixes[-1]
 
 

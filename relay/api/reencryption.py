@@ -61,7 +61,7 @@ class ReencryptionResource:
         """
         newest = self._registrar.ring.newest
         if newest is None:
-            raise Problem(NO_SECRETS_KEY, "The relay has no key to keep secrets with: RELAY_SECRETS_KEY is not set.")
+            raise Problem(NO_SECRETS_KEY, "The relay has no key to encrypt secrets with: RELAY_SECRETS_KEY is not set.")
         keys = self._keys(cursor, limit + 1)
         found = self._found(keys[:limit])
         outdated = len(found.records) + len(found.unreadable)

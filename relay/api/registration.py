@@ -256,5 +256,5 @@ def _grace_s(value: float | str) -> float:
     except ValueError as error:
         raise invalid(str(error), pointer="/grace") from None
     if seconds > LONGEST_GRACE_S:
-        raise invalid("longer than 365 days is not allowed; what is to sign for ever is a list", pointer="/grace")
+        raise invalid("at most 365 days are allowed; for secrets that never expire, set a list", pointer="/grace")
     return seconds

@@ -166,7 +166,7 @@ class ReplayResource:
         if not row.park_intent:  # of a parked one, the message may not be known any more
             await self._known(delivery)
         if not await self._service.cancel(delivery, row):
-            raise Problem(ALREADY_SENT, "An attempt has begun, or it is over: look at the message.")
+            raise Problem(ALREADY_SENT, "An attempt was started, or the delivery has ended: look up the message.")
         return json_response(202, _of_one("cancel", delivery, row.generation, None))
 
     async def again(self, delivery: DeliveryId, *, only_failed: bool) -> ReplayPlan:
@@ -194,7 +194,7 @@ class ReplayResource:
         if letter is not None and letter.is_of_sender and not may_read(request, delivery.source_id):
             return row, None
         if letter is None and row.stage is Stage.FAILED:
-            raise Problem(NOT_FOUND, "Its dead letter is not in the log any more.")
+            raise Problem(NOT_FOUND, "Its dead letter is no longer in the log.")
         return row, letter
 
     async def _life(self, delivery: DeliveryId, letter: Letter | None) -> tuple[str, Coordinate | None]:
@@ -212,7 +212,7 @@ class ReplayResource:
         if row.stage not in (Stage.PUBLISHED, Stage.DONE):
             raise Problem(NOT_FAILED, "It is still in progress, and has not failed.")
         if only_failed:
-            raise Problem(NOT_FAILED, 'It was delivered. To have it sent once more, say {"only_failed": false}.')
+            raise Problem(NOT_FAILED, 'It was delivered. To send it once more, set {"only_failed": false}.')
         return await self._service.send_again(known.message, known.at, known.received_ms or 0, delivery, row)
 
     async def _discard_waiting(self, delivery: DeliveryId, row: Row) -> web.Response:
@@ -220,7 +220,7 @@ class ReplayResource:
         if row.stage not in _UNFINISHED:
             raise Problem(NOT_FAILED, "It was delivered: there is nothing to discard.")
         if not await self._service.discard_waiting(delivery, row):
-            raise Problem(NOT_FAILED, "It has just ended in another way.")
+            raise Problem(NOT_FAILED, "It ended in another way in the meantime.")
         return json_response(202, _of_one("discard", delivery, row.generation, None))
 
     async def _known(self, delivery: DeliveryId) -> KnownMessage:

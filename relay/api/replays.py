@@ -51,7 +51,7 @@ def selection_of(asked: Discards, now: float) -> Selection:
     statuses = _list(asked.status, "status")
     for n, status in enumerate(statuses):
         if not 100 <= status <= 599:
-            raise invalid(f"{status} is no HTTP status", pointer=_at("status", asked.status, n))
+            raise invalid(f"{status} is not an HTTP status", pointer=_at("status", asked.status, n))
     return Selection(
         receivers=_texts(asked.receiver, "receiver"),
         sources=_texts(asked.source, "source"),
@@ -132,7 +132,7 @@ def _moment(value: str | float | None, name: str, now: float) -> int | None:
         return int(seconds * 1000)
     except (ValueError, OverflowError):
         allowed = "RFC 3339 (2026-01-31T12:00:00Z), Unix seconds, or how long ago (90m, 2h, 1d)"
-        raise invalid(f"{name} is {str(value)[:40]!r}, which is no time: give {allowed}", pointer=f"/{name}") from None
+        raise invalid(f"{name} is {str(value)[:40]!r}, not a time: give {allowed}", pointer=f"/{name}") from None
 
 
 def job_view(job: ReplayJob, now: float) -> JobView:
@@ -362,7 +362,7 @@ def _found(request: web.Request, job: ReplayJob | None) -> ReplayJob:
     if job is None or not _sees(request, job):
         check_own(request, [])
     if job is None:
-        raise Problem(NOT_FOUND, "There is no such job (any more).")
+        raise Problem(NOT_FOUND, "There is no such job, or it was deleted.")
     return job
 
 

@@ -70,7 +70,7 @@ class SessionsResource:
         self._callers.prove(request, caller, self._tenant_of)
         session = caller.session
         if session is not None and session.kind == "session":
-            raise Problem(FORBIDDEN, "A session makes no session: send the key itself.")
+            raise Problem(FORBIDDEN, "A session cannot create another session: send the key.")
         if session is not None:  # the portal comes with its token, and stays until that is over
             record_audit(request, f"portal:{session.id}")
             return self._told(201, text or "", caller)
@@ -131,7 +131,7 @@ class SessionsResource:
             raise Problem(TOO_MANY, str(error), headers={"Retry-After": str(math.ceil(error.wait_s))}) from error
         except TooManyEnded as error:
             raise Problem(TOO_MANY_KEYS, str(error)) from error
-        return json_response(200, EndedSession(ended=True, detail="No process takes it two seconds from now."))
+        return json_response(200, EndedSession(ended=True, detail="Every process rejects it after two seconds."))
 
     @route(
         "POST",
@@ -154,7 +154,7 @@ class SessionsResource:
         """
         caller, owner = caller_of(request), _owner(body.owner)
         if caller.session is not None and caller.session.kind == "portal":
-            raise Problem(FORBIDDEN, "Who came by a link into the portal makes no further ones.")
+            raise Problem(FORBIDDEN, "A portal session cannot create portal links.")
         if not caller.access.may("owner", owner):
             raise forbidden(OWNERS)
         only = self._receivers(request, owner, body.receivers)

@@ -93,7 +93,7 @@ class StatsResource:
         self._check_known(name)
         found = await self._context.state.last_response(f"r:{name}")
         if found is None:
-            raise Problem(NOT_FOUND, "No response is known of the last 24 hours.")
+            raise Problem(NOT_FOUND, "The receiver sent no response within the last 24 hours.")
         view: LastResponseDetail = {
             "name": name,
             "at": rfc3339(found.at),

@@ -160,9 +160,7 @@ class TrialResource:
     def _receiver(self, name: str) -> Receiver:
         receiver = self._context.directory.receiver(name)
         if receiver is not None and not receiver.verified:
-            raise Problem(
-                UNVERIFIED, f"The receiver {name} is sent nothing before its URL has proved that it wants it."
-            )
+            raise Problem(UNVERIFIED, f"The receiver {name} gets nothing until its URL has passed verification.")
         return usable_receiver(self._context, name)
 
     def _ping(self, endpoint: Endpoint, of: Literal["receiver", "source"], name: str) -> Request:
@@ -215,5 +213,5 @@ def _request_of(begun: DeliveryTrial) -> Request:
     """Raises a Problem if no delivery can be made of the payload."""
     if begun.trial.request is None or begun.trial.faults:
         said = "; ".join(f"{each['place']}: {each['detail']}".removeprefix(": ") for each in try_view(begun)["errors"])
-        raise invalid(f"The request cannot be made of this payload: {said}", pointer="/payload")
+        raise invalid(f"The request cannot be built from this payload: {said}", pointer="/payload")
     return begun.trial.request

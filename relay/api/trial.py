@@ -177,7 +177,7 @@ def response_of(given: str | PastedResponse, pointer: str) -> Response:
         given = _pasted(given.strip("\r\n"), pointer)
     body = given.body if isinstance(given.body, str) else msgspec.json.encode(given.body).decode()
     if not 100 <= given.status <= 999:
-        raise invalid(f"the status {given.status} is no HTTP status", pointer=pointer)
+        raise invalid(f"the status {given.status} is not an HTTP status", pointer=pointer)
     return Response(given.status, {name.lower(): value for name, value in given.headers.items()}, body.encode())
 
 

@@ -49,7 +49,7 @@ class VerificationResource:
         """
         receiver = self._registry.receiver(name)
         if receiver is None or receiver.unusable is not None:
-            raise Problem(NOT_FOUND, f"There is no receiver named {name[:80]!r} that could be sent anything.")
+            raise Problem(NOT_FOUND, f"There is no receiver named {name[:80]!r} that messages can be sent to.")
         result = None if receiver.verification == "none" else await self._tried(receiver)
         view: TriedView = {
             "name": name,

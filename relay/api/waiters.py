@@ -128,7 +128,7 @@ def ended(delivery: DeliveryId, row: Row, record: Record | None) -> AnswerGiven:
         raise _failed(delivery, row, record)
     answer = None if record is None else _answer(delivery, record)
     if answer is None:
-        raise Problem(ANSWER_GONE, "The message was delivered, so long ago that its answer is gone from the log.")
+        raise Problem(ANSWER_GONE, "The message was delivered so long ago that its answer is no longer in the log.")
     return answer
 
 

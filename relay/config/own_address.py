@@ -54,7 +54,7 @@ def check_exposure(settings: Settings) -> None:
     if settings.api_key is None and not may_be_open(settings):
         raise Exposed(
             f"RELAY_API_HOST: {settings.api_host} can be reached from outside, RELAY_API_KEY is not set, and no API key"
-            " was created (relay keys create): anybody could send and read messages; set RELAY_API_KEY"
+            " was created (relay keys create): anyone could send and read messages; set RELAY_API_KEY"
             " (or RELAY_API_INSECURE=true to allow this)"
         )
 

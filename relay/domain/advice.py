@@ -84,7 +84,7 @@ ERRORS: Final[Mapping[str, Cause]] = {
     "protocol": Cause("It does not speak HTTP", "Check the receiver's URL: scheme and port."),
     "invalid_url": Cause("The URL cannot be called", "Change the receiver's URL."),
     "invalid_header": Cause("A header cannot be sent", "Change the receiver's headers, or those of the message."),
-    "failed": Cause("The relay failed", "This is a fault of the relay: report it."),
+    "failed": Cause("The relay failed", "This is a bug in the relay: report it."),
     "no_token": Cause("The token endpoint gave no token", "Check the receiver's OAuth 2 settings."),
     "unauthorized": Cause("The token was refused", "Check the receiver's OAuth 2 settings."),
     "late": Cause("It missed its rate limit slot", "Nothing was sent; the relay sends it in a later slot."),
@@ -164,7 +164,7 @@ ENDINGS: Final[Mapping[str, str]] = {
         "replay the dead letter: only the result is sent again."
     ),
     "poison": (
-        "Processing this message failed repeatedly. This is a fault of the relay: report it; a newer version may be "
+        "Processing this message failed repeatedly. This is a bug in the relay: report it; a newer version may be "
         "able to process it when it is replayed."
     ),
     "lost": (

@@ -15,7 +15,7 @@ Severity = Literal["error", "warning"]
 ActionKind = Literal[
     "secret", "url", "callback", "resume", "verify", "discard", "replay", "configure", "worker", "look"
 ]
-"""How an incident is mended: a form for the secret, the URL or the callback; a call (`resume`, `verify`, `discard` of
+"""How an incident is fixed: a form for the secret, the URL or the callback; a call (`resume`, `verify`, `discard` of
 the message in front, `replay`); or work elsewhere: the entry's settings, a process to start, the doctor."""
 
 
@@ -168,7 +168,7 @@ def cause(incident: Incident) -> str:
 
 
 def action(incident: Incident) -> IncidentAction:
-    """The one action that mends it."""
+    """The one action that fixes it."""
     row = KINDS[incident.kind]
     if row.action == "worker":
         return IncidentAction("worker", row.label, "/ui/workers?served=false")
@@ -268,7 +268,12 @@ def _no_worker(one: Incident, since: str) -> str:
 
 KINDS: Final[Mapping[Kind, KindRow]] = {
     "store_away": KindRow(
-        "error", "A part of the relay is away", _with_detail("{name} is away"), "look", "See the doctor", 5.0
+        "error",
+        "A part of the relay is unavailable",
+        _with_detail("{name} is unavailable"),
+        "look",
+        "See the doctor",
+        5.0,
     ),
     "retention": KindRow(
         "error",

@@ -128,7 +128,7 @@ def pagerduty_event(one: News, routing_key: str, base: str | None) -> dict[str, 
             "custom_details": {"waiting": incident.waiting, "count": incident.count},
         },
     }
-    return event if base is None else {**event, "links": [{"href": _link(one, base), "text": "See it, and mend it"}]}
+    return event if base is None else {**event, "links": [{"href": _link(one, base), "text": "Show and fix it"}]}
 
 
 def _link(one: News, base: str | None) -> str:

@@ -45,7 +45,7 @@ PROGRESS: Final[tuple[Status, ...]] = (
 """Least advanced first. A failed delivery stopped before its answer. So a message with several deliveries counts as
 failed once no delivery waits for its receiver any more, and answered deliveries do not hide a failed one."""
 ON_RECORD: Final = tuple(status for status in PROGRESS if status != "done")
-"""Statuses that the history can distinguish: no record says that no answer is wanted."""
+"""Statuses that the history can distinguish: no record says that no answer is expected."""
 
 _UNFINISHED: Final = frozenset({"arrived", "delivered_to_receiver"})
 _OVER_FOR_NOBODY: Final = frozenset({"failed", "done"})

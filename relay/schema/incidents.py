@@ -18,7 +18,7 @@ class IncidentParty(TypedDict):
 
 
 class IncidentActionView(TypedDict):
-    """The one action that mends it, and the page where it is done."""
+    """The one action that fixes it, and the page where it is done."""
 
     kind: ActionKind
     label: str

@@ -90,7 +90,7 @@ class MessageView:
     """A message and its deliveries. `state`: that of the delivery that needs the most attention; `failed` counts only
     once no delivery waits for its receiver. `received_at`: when the log took it (RFC 3339), and `at`: where it has it.
     `rebuilding`, only where it is so: the state lost its memory, and more than this may be known of the deliveries when
-    it has been read back. `warnings`, only in the response that accepts it: what its sender should mend. `copy_of`,
+    it has been read back. `warnings`, only in the response that accepts it: what its sender should correct. `copy_of`,
     only of a copy: the id of its original, of the same source.
     """
 
@@ -144,7 +144,7 @@ class ItemView(msgspec.Struct):
     duplicate: bool
     problem: Annotated[dict[str, object], _OF_PROBLEM] | msgspec.UnsetType = msgspec.UNSET
     warnings: tuple[str, ...] | msgspec.UnsetType = msgspec.UNSET
-    """What its sender should mend."""
+    """What its sender should correct."""
 
 
 class BatchView(msgspec.Struct):

@@ -80,7 +80,7 @@ class ActionView(TypedDict):
 class AttentionView(TypedDict):
     """An unresolved incident. `subject`: a receiver, `source/callback`, a source, or a part or role of the relay.
     `message`: that it is about, as with `held_up`: others wait behind it, and it keeps failing. `incident`: its id;
-    `cause`: its title; `label`: of the action that mends it, and `page`: where that is done."""
+    `cause`: its title; `label`: of the action that fixes it, and `page`: where that is done."""
 
     kind: AlertKind
     severity: Literal["error", "warning"]

@@ -221,7 +221,7 @@ async def test_what_is_no_http_is_a_problem_which_repeats_nothing_of_it(head: by
     assert {b"Content-Type: application/problem+json", b"Server: relay"} <= set(top.split(b"\r\n"))
     told = json.loads(body)
     assert told["type"] == "/problems/invalid-request"
-    assert told["detail"].startswith("It cannot be read as HTTP")
+    assert told["detail"].startswith("The request is not valid HTTP")
     assert not {word for word in ("secret", "nonsense", "\\x") if word in told["detail"]}
 
 

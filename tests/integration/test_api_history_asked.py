@@ -45,9 +45,9 @@ async def test_without_a_history_a_page_says_how_to_set_one_up(target: str) -> N
         ("payload=a=b", "payload", "begins with /"),
         ("payload=/~2=b", "payload", "~0"),
         ("limit=0", "limit", "1 to 1000"),
-        ("cursor=", "cursor", "none that this API has given"),
-        ("cursor=" + "c" * 501, "cursor", "none that this API has given"),
-        ("cursor=x", "cursor", "none that this API has given"),
+        ("cursor=", "cursor", "not issued by this API"),
+        ("cursor=" + "c" * 501, "cursor", "not issued by this API"),
+        ("cursor=x", "cursor", "not issued by this API"),
         ("reciever=ci", "reciever", "known: source, receiver"),
     ],
 )

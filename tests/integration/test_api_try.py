@@ -75,7 +75,7 @@ async def test_faults_are_said_field_by_field(rig: Rig) -> None:
         ({"payload": 1, "text": "1"}, "either payload"),
         ({"payload": 1, "response": "nonsense"}, "status line"),
         ({"payload": 1, "response": "HTTP/1.1 abc"}, "status line"),
-        ({"payload": 1, "response": {"status": 7}}, "no HTTP status"),
+        ({"payload": 1, "response": {"status": 7}}, "not an HTTP status"),
         ({"payload": 1, "status_responses": [STARTED]}, "response to the POST"),
         ({"payload": 1, "source": "a\nb"}, "ce_source"),
         ({"payload": 1, "headers": {"cookie": "a"}}, "cookie"),

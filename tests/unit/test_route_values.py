@@ -65,7 +65,7 @@ async def test_values_are_decoded_by_their_types() -> None:
         ("kind=huge", "kind is 'huge'; known: big, small"),
         ("dry_run=yes", "dry_run is 'yes'; true and false are allowed"),
         ("limit=0", "limit is '0'; a number from 1 to 1000 is allowed"),
-        ("cursor=!", "cursor is none that this API has given"),
+        ("cursor=!", "cursor was not issued by this API"),
         ("nope=1", "unknown query parameter 'nope'; known: kind, label, owner, dry_run, limit, cursor"),
     ],
 )

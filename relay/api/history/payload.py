@@ -59,7 +59,7 @@ def _kept(identity: MessageId, arrival: ArrivalFact | None) -> web.Response:
     """The part that the history keeps. Raises a Problem if it keeps none."""
     if arrival is None or arrival.body is None:
         size = "" if arrival is None else f"It had {arrival.size} bytes. "
-        raise Problem(PAYLOAD_GONE, f"{size}Its record is gone from the log, and the history kept none of it.")
+        raise Problem(PAYLOAD_GONE, f"{size}Its record is no longer in the log, and the history did not store it.")
     kept = Message(*identity, None, content_type=arrival.content_type, payload=arrival.body)
     response = _response(identity, kept)
     if len(arrival.body) < arrival.size:

@@ -103,7 +103,7 @@ def place_in(query: Query, name: str) -> tuple[int, int] | None:
 
 def no_cursor(name: str = "cursor") -> Exception:
     """The Problem of a cursor that this API has not returned."""
-    return invalid(f"{name} is none that this API has given", parameter=name)
+    return invalid(f"{name} was not issued by this API", parameter=name)
 
 
 def _times(query: Query, now: float) -> tuple[float | None, float | None]:
@@ -132,7 +132,7 @@ def _moment(text: str, now: float) -> float:
     try:
         return parse_past(text, now)
     except (ValueError, OverflowError):
-        raise ValueError(f"which is no time: give {_TIMES}") from None
+        raise ValueError(f"which is not a time: give {_TIMES}") from None
 
 
 def _id(text: str) -> str:
@@ -210,7 +210,7 @@ def refuse_search_in_bodies(query: Query) -> None:
     """Raises a Problem for a search in bodies that are not kept: without one it would find nothing."""
     for name in ("header", "payload"):
         if name in query:
-            raise invalid(f"{name} finds nothing here: this history keeps no {_KEPT[name]} {_KEPT_IF}", parameter=name)
+            raise invalid(f"{name} finds nothing: this history does not store {_KEPT[name]} {_KEPT_IF}", parameter=name)
 
 
 AT_ONCE: Final = 50

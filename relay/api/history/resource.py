@@ -322,7 +322,7 @@ class HistoryResource:
         seen = await self._sight.of_message(request, identity)
         if seen.receivers is not None and all(map(self._is_encrypted, seen.receivers)):
             raise Problem(
-                PAYLOAD_GONE, "It is encrypted for its receiver; only callers that may read the source see it."
+                PAYLOAD_GONE, "It is encrypted for its receiver; only callers that may read the source can see it."
             )
         return await payload_response(self._context.log, identity, seen)
 

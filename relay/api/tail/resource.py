@@ -144,7 +144,7 @@ def _wanted(request: web.Request, query: Mapping[str, list[str]]) -> Wanted:
     sources, receivers = query.get("source", []), query.get("receiver", [])
     for name in receivers:
         if not (name == NO_RECEIVER or is_receiver_name(name)):
-            raise invalid(f"receiver is {name[:80]!r}, which no receiver can be named", parameter="receiver")
+            raise invalid(f"receiver is {name[:80]!r}, which is not a valid receiver name", parameter="receiver")
     if not all(0 < len(source_id) <= MAX_ID_BYTES for source_id in sources):
         raise invalid(f"source is empty, or longer than {MAX_ID_BYTES} bytes", parameter="source")
     access = access_of(request)
