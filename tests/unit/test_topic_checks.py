@@ -73,7 +73,7 @@ def test_nothing_is_said_about_a_topic_that_is_right(topic: str) -> None:
         ("to_sender", {"retention_bytes": 10**9}, Grade.REFUSE, "set retention.bytes=-1"),
         ("to_receiver_shared", {"retention_s": DAY_S}, Grade.WARN, "set retention.ms=604800000"),
         ("parked_messages", {"partitions": 11}, Grade.REFUSE, "not read"),
-        ("receiver_config", {"partitions": 2}, Grade.REFUSE, "has to have 1"),
+        ("receiver_config", {"partitions": 2}, Grade.REFUSE, "must have 1"),
         ("from_sender", {"partitions": 64}, Grade.WARN, "64 partitions, expected 10"),
         ("failed_messages", {"max_message_bytes": PAYLOAD}, Grade.REFUSE, "blocks its partition"),
         ("parked_messages", {"max_message_bytes": PAYLOAD}, Grade.REFUSE, "max_payload_bytes"),
@@ -201,7 +201,7 @@ def test_a_missing_offset_and_one_that_is_gone_are_alarms_with_what_to_do() -> N
     assert (missing.grade, gone.grade) == (Grade.ALARM, Grade.ALARM)
     assert "g has no committed offset (partition 0, 1, 2, 3, 4 and 2 more)" in missing.problem
     assert "relay topics apply" in missing.problem
-    assert "(partition 7, 8): records are lost" in gone.problem
+    assert "(partition 7, 8): records that were deleted" in gone.problem
     assert "continues with the first record that exists" in gone.problem
 
 
