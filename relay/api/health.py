@@ -1,7 +1,7 @@
-"""Is it alive, is it ready, how is it doing, and which version is it."""
+"""Routes for load balancers and monitoring: liveness, readiness, metrics and version."""
 
 import asyncio
-from typing import Final
+from typing import Final, Literal
 
 import msgspec
 from aiohttp import web
@@ -12,17 +12,18 @@ from relay.api.context import ApiContext
 from relay.api.landing import DOCTOR
 from relay.api.peers import PeerResponse, Peers
 from relay.api.problems import Check
+from relay.api.responses import JSON, json_response
 from relay.api.route import Body, DocumentedResponse, Example, Parameter, json_of, route
 from relay.domain.errors import LogUnavailable
-from relay.schema.operation import Version
+from relay.schema.operation import Readiness, ReadinessPart, Version
 from relay.telemetry.merge import merge
 from relay.telemetry.metrics import CONTENT_TYPE
 
 _FAILED: Final = "[-]"
-
-
 _MONITORING: Final = "monitoring"
 _TEXT: Final = Body({"text/plain": str})
+_READINESS: Final = Body({"text/plain": str, JSON: Readiness})
+_FORMAT: Final = Parameter("format", "query", Literal["text", "json"], "Default: text, in the form of Kubernetes.")
 
 
 class Health:
@@ -56,25 +57,41 @@ class Health:
         id="isReady",
         noun=_MONITORING,
         reads_itself=True,
-        parameters=(Parameter("verbose", "query", str, "Also on 200 a line for each part."),),
-        answers=(DocumentedResponse(200, "It can.", _TEXT), DocumentedResponse(503, "A part is away.", _TEXT)),
-        example=Example(200, query={"verbose": ""}),
+        parameters=(Parameter("verbose", "query", str, "Also on 200 a line for each part."), _FORMAT),
+        answers=(
+            DocumentedResponse(200, "It can.", _READINESS),
+            DocumentedResponse(503, "A part does not work.", _READINESS),
+        ),
+        example=Example(200, query={"format": "json"}),
     )
     async def readyz(self, request: web.Request) -> web.Response:
         """Whether it can work.
 
-        Of all processes that share the port. 503 in plain text, with a line for each part.
+        Of all processes that share the port. 503 if a part has failed, with a line for each part, or as JSON.
         """
-        parts = dict(self._context.ready())
-        if self._context.siblings is not None:
-            parts |= await _ready_siblings(self._context.siblings)
-        ready = not any(parts.values())
-        if ready and "verbose" not in request.query:
+        format = _FORMAT.value(request, {"format": request.query.getall("format", [])})
+        found = await self._readiness()
+        status = 200 if found.ready else 503
+        if format == "json":
+            return json_response(status, found)
+        if found.ready and "verbose" not in request.query:
             return web.Response(text="ok")
-        lines = [_line(name, trouble) for name, trouble in sorted(parts.items())]
-        lines += [f"[!]{name} warns: {text}" for name, text in sorted(self._context.warnings().items()) if text]
-        verdict = f"readyz check {'passed' if ready else 'failed'}"
-        return web.Response(status=200 if ready else 503, text="\n".join((*lines, verdict, "")))
+        verdict = f"readyz check {'passed' if found.ready else 'failed'}"
+        return web.Response(status=status, text="\n".join((*map(_line, found.parts), verdict, "")))
+
+    async def _readiness(self) -> Readiness:
+        problems = dict(self._context.ready())
+        if self._context.siblings is not None:
+            problems |= await _ready_siblings(self._context.siblings)
+        warnings = {name: text for name, text in self._context.warnings().items() if text}
+        parts = (
+            *(
+                ReadinessPart(name, "failed" if why else "ok", _in_a_line(why))
+                for name, why in sorted(problems.items())
+            ),
+            *(ReadinessPart(name, "warning", _in_a_line(why)) for name, why in sorted(warnings.items())),
+        )
+        return Readiness(not any(problems.values()), parts)
 
     @route(
         "GET",
@@ -112,10 +129,18 @@ class Health:
         return web.Response(body=body, content_type="application/json")
 
 
-def _line(name: str, trouble: str | None) -> str:
-    if trouble is None:
-        return f"[+]{name} ok"
-    return f"{_FAILED}{name} failed: {' '.join(trouble.split())}"
+def _line(part: ReadinessPart) -> str:
+    match part.state:
+        case "ok":
+            return f"[+]{part.name} ok"
+        case "failed":
+            return f"{_FAILED}{part.name} failed: {part.detail}"
+        case "warning":
+            return f"[!]{part.name} warns: {part.detail}"
+
+
+def _in_a_line(text: str | None) -> str | None:
+    return None if text is None else " ".join(text.split())
 
 
 async def _ready_siblings(siblings: Peers) -> dict[str, str | None]:

@@ -25,7 +25,7 @@ from relay.schema.attempts import AttemptItem
 from relay.schema.doctor import DoctorView
 from relay.schema.erasures import ErasurePage, ErasureView, NewErasureView
 from relay.schema.messages import MessageView
-from relay.schema.operation import AuditPage, ReencryptionPage, SettingsView, Version
+from relay.schema.operation import AuditPage, Readiness, ReencryptionPage, SettingsView, Version
 from relay.schema.overview import LaneItem, LanePage, OverviewView
 from relay.schema.sessions import NewLink
 from relay.schema.statistics import CountsView
@@ -310,9 +310,9 @@ class RelayApi(Resource[M]):
     def version(self) -> Version:
         """The version of the relay."""
 
-    @route("GET", "/readyz", fixed={"verbose": "1"}, accepted=(503,))
-    def readiness(self) -> Response:
-        """Whether the process is ready, and a line of text for each of its parts. Status 503 if it is not."""
+    @route("GET", "/readyz", fixed={"format": "json"}, accepted=(503,))
+    def readiness(self) -> Readiness:
+        """Whether the processes that share the port are ready, with each of their parts."""
 
 
 class AsyncRelay(RelayApi[Asyncio]):

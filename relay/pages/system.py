@@ -1,9 +1,8 @@
 """Pages about the relay itself: topics and workers, system, and doctor."""
 
-import re
 from collections.abc import Iterable, Mapping, Sequence
 from http import HTTPStatus
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 from urllib.parse import urlencode
 
 from aiohttp import web
@@ -21,8 +20,6 @@ ROLES: Final = [
     ("", "all"),
     *((role, role) for role in ("from-sender", "to-receiver", "from-receiver-async", "to-sender", "failed-messages")),
 ]
-_LINE: Final = re.compile(r"\[([-+!])\](\S+) (?:ok|failed: (.*)|warns: (.*))")
-_STATES: Final = {"+": "ok", "-": "failed", "!": "warning"}
 DOCUMENTS: Final = (
     ("/docs", "The API", "every route with its parameters and responses, and a call with curl and Python"),
     ("/openapi.json", "OpenAPI 3.1", "the same as OpenAPI, for programs"),
@@ -85,14 +82,6 @@ def _most(one: float | None, other: float | None) -> float | None:
     return other if one is None else max(one, other or 0.0)
 
 
-class SystemPart(NamedTuple):
-    """Of what the relay depends on. `state`: `ok`, `failed` or `warning`."""
-
-    name: str
-    state: str
-    detail: str
-
-
 class System(Page):
     """One page."""
 
@@ -103,7 +92,7 @@ class System(Page):
 
     async def show(self, visit: Visit) -> web.StreamResponse:
         version = await visit.load(visit.api.version())
-        readiness = await visit.api.readiness()
+        readiness = await visit.load(visit.api.readiness())
         settings = await visit.load(visit.api.settings())
         if settings.problem is not None and settings.problem.status == HTTPStatus.FORBIDDEN:
             settings = Loaded()  # they are for administrators, and their absence is no problem
@@ -111,7 +100,7 @@ class System(Page):
         return visit.show(
             "system.html",
             found=version,
-            parts=parts_of(readiness.body.decode()),
+            readiness=readiness,
             settings=settings,
             given=rows_of(items, given=True),
             left=rows_of(items, given=False),
@@ -127,12 +116,6 @@ def rows_of(items: Iterable[SettingItem], *, given: bool) -> list[tuple[str, str
         for one in items
         if (one["source"] != "default") == given
     ]
-
-
-def parts_of(text: str) -> list[SystemPart]:
-    """What /readyz says of each part."""
-    found = map(_LINE.fullmatch, text.splitlines())
-    return [SystemPart(one[2], _STATES[one[1]], one[3] or one[4] or "") for one in found if one is not None]
 
 
 class Doctor(Page):

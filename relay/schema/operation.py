@@ -1,6 +1,6 @@
 """Settings, versions, the audit and the re-encryption of secrets, for operators."""
 
-from typing import TypedDict
+from typing import Literal, TypedDict
 
 import msgspec
 
@@ -33,6 +33,22 @@ class Version(msgspec.Struct, frozen=True):
 
     name: str
     version: str
+
+
+class ReadinessPart(msgspec.Struct, frozen=True):
+    """A dependency or part of the process. A `warning` does not make the process unready. `detail`: the problem; null
+    if there is none."""
+
+    name: str
+    state: Literal["ok", "failed", "warning"]
+    detail: str | None
+
+
+class Readiness(msgspec.Struct, frozen=True):
+    """Of all processes that share the port. `ready`: no part has failed."""
+
+    ready: bool
+    parts: tuple[ReadinessPart, ...]
 
 
 class Front(msgspec.Struct, frozen=True):

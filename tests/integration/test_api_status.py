@@ -193,6 +193,20 @@ async def test_readiness_tells_part_by_part(rig: Rig) -> None:
     ]
 
 
+async def test_readiness_is_json_on_request(rig: Rig) -> None:
+    rig.trouble["state"] = "no answer\nfor 3 s"
+    response = await rig.get("/readyz?format=json")
+    assert response.status == 503
+    assert document(response) == {
+        "ready": False,
+        "parts": [
+            {"name": "log", "state": "ok", "detail": None},
+            {"name": "state", "state": "failed", "detail": "no answer for 3 s"},
+        ],
+    }
+    problem(await rig.get("/readyz?format=xml"), 400, "invalid-request")
+
+
 async def test_metrics_and_version(rig: Rig) -> None:
     response = await rig.get("/metrics")
     assert (response.body, response.headers["Content-Type"].split(";")[0]) == (b"m 1\n", "text/plain")
