@@ -6,7 +6,7 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from functools import cached_property, wraps
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, TypeVar, cast
+from typing import TYPE_CHECKING, Final, TypedDict, TypeVar, cast
 
 from relay import __version__
 from relay.cli.options import api_option, config_option, options, output_option, settings_from
@@ -69,7 +69,7 @@ def with_api(command: Callable[..., None]) -> Callable[..., None]:
     """Replaces the values of --api, --config and -o by ApiOptions, the first argument."""
 
     @wraps(command)
-    def called(*, api: str | None, config_file: Path | None, output: str, **given: Any) -> None:
+    def called(*, api: str | None, config_file: Path | None, output: str, **given: object) -> None:
         command(ApiOptions(api, config_file, output), **given)
 
     return called
@@ -109,11 +109,18 @@ async def api_client(url: str, key: str | None, timeout_s: float = TIMEOUT_S) ->
         yield AsyncRelay(url, key or "", timeout_s=timeout_s, tries=1, session=session, headers=headers)
 
 
+class _Page(TypedDict):
+    """The members that all pages of lists have."""
+
+    items: list[object]
+    cursor: str | None
+
+
 async def newest(ask: Callable[..., Awaitable[T]], limit: int, cursor: str | None, **query: object) -> T:
     """A page with `limit` items: a page of large items ends early, and the rest is requested from there."""
-    items, page = list[object](), dict[str, Any](cursor=cursor)
+    items, page = list[object](), _Page(items=[], cursor=cursor)
     while len(items) < limit:
-        page = cast(dict[str, Any], await ask(limit=limit - len(items), cursor=page["cursor"], **query))
+        page = cast(_Page, await ask(limit=limit - len(items), cursor=page["cursor"], **query))
         items += page["items"]
         if not page["cursor"]:
             break

@@ -1,12 +1,12 @@
 """`relay messages cancel`: cancels one message, or many, until they are sent."""
 
-from typing import Any
+from typing import Unpack
 
 import click
 
 from relay.cli.api import ApiOptions
 from relay.cli.options import options
-from relay.cli.replay import begin, carry_out, carrying_out, split
+from relay.cli.replay import Given, begin, carry_out, carrying_out, split
 from relay.client import ApiError, AsyncRelay
 from relay.domain.errors import UserError
 from relay.schema.replays import OneView
@@ -24,7 +24,7 @@ _choosing = options(
 @click.argument("message", metavar="[SOURCE MESSAGE_ID]", nargs=-1)
 @_choosing
 @carrying_out
-def cancel(call: ApiOptions, message: tuple[str, ...], **given: Any) -> None:
+def cancel(call: ApiOptions, message: tuple[str, ...], **given: Unpack[Given]) -> None:
     """Cancel deliveries that were not sent yet: of the message SOURCE MESSAGE_ID, or all that the options select.
 
     A cancelled delivery is never sent. What was sent already, or is being sent, is left alone.
@@ -36,7 +36,7 @@ def cancel(call: ApiOptions, message: tuple[str, ...], **given: Any) -> None:
     if len(message) != 2 or chosen.keys() - {"receiver"}:
         raise UserError("give a SOURCE and a MESSAGE_ID, with --receiver or without; or options alone")
     source, message_id = message
-    receivers = list(given["receiver"])
+    receivers = list(given.get("receiver", ()))
 
     async def work(client: AsyncRelay) -> tuple[list[OneView], list[str]]:
         names = receivers or [each.receiver for each in (await client.messages.get(source, message_id)).deliveries]

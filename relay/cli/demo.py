@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from functools import partial
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 import click
 
@@ -125,7 +125,7 @@ class Demo:
         }
 
     def _entries(self, file: ReceiversFile | None) -> ReceiversFile:
-        receivers: dict[str, Any] = {}
+        receivers: dict[str, dict[str, object]] = {}
         for name, sink in self._receivers.items():
             receivers[name] = {
                 "post_endpoint": sink.url,

@@ -4,7 +4,7 @@ frames of `patch` and `delete`."""
 import sys
 from collections.abc import Awaitable, Callable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+from typing import TYPE_CHECKING, Protocol, TypeVar
 
 import click
 import yaml
@@ -114,10 +114,10 @@ def print_fields(*fields: tuple[str, object]) -> None:
         seen.add(name)
 
 
-def fields_of(document: str | None, given: tuple[str, ...], unset: tuple[str, ...] = ()) -> dict[str, Any]:
+def fields_of(document: str | None, given: tuple[str, ...], unset: tuple[str, ...] = ()) -> dict[str, object]:
     """Fields from a JSON or YAML mapping in a file, or on stdin (`-`), and `field=value` of the command line, which
     takes precedence. A value is YAML; `retry.cap=2h` is a field within another. Raises UserError."""
-    fields: dict[str, Any] = {str(name): value for name, value in _mapping(document).items()}
+    fields: dict[str, object] = {str(name): value for name, value in _mapping(document).items()}
     for text in given:
         name, mark, value = text.partition("=")
         if not mark or not name:
@@ -146,13 +146,13 @@ def text_in(source: str, option: str) -> str:
         raise UserError(f"{option} {source}: cannot be read: {why}") from None
 
 
-def _put(fields: dict[str, Any], name: str, value: object) -> None:
+def _put(fields: dict[str, object], name: str, value: object) -> None:
     *outer, last = name.split(".")
     here = fields
     for step in outer:
         inner = here.setdefault(step, {})
         if not isinstance(inner, dict):
-            raise UserError(f"--set {name}: {step} is no mapping")
+            raise UserError(f"--set {name}: {step} is not a mapping")
         here = inner
     here[last] = value
 

@@ -7,7 +7,7 @@ terminal cuts it at its width.
 
 from collections.abc import Iterator, Mapping
 from datetime import datetime, timedelta
-from typing import Any, Final
+from typing import Final, cast
 from urllib.parse import quote
 
 import click
@@ -16,6 +16,10 @@ from rich.text import Text
 
 from relay.cli.listener import Came, WentBack
 from relay.domain.attempt import OF_SENDER
+from relay.schema.attempts import AttemptItem
+from relay.schema.dead_letters import LetterView
+from relay.schema.messages import MessageItem
+from relay.schema.tail import AnswerItem
 from relay.telemetry.redaction import escape_control
 
 INDENT: Final = 13
@@ -34,61 +38,73 @@ class Lines:
         self._pages = pages
         self._api = f" --api {api}" if api else ""
 
-    def of(self, name: str, data: Mapping[str, Any], now: datetime) -> list[Text]:
+    def of(self, name: str, data: Mapping[str, object], now: datetime) -> list[Text]:
         """The lines of an event of the live tail; none if it has no line. `now`: in the time zone of the output."""
-        at = _moment(data, now).strftime("%H:%M:%S")
         match name:
             case "message":
-                return [self._message(data, at)]
+                return [self._message(cast(MessageItem, data), now)]
             case "attempt":
-                return self._attempt(data, at)
+                return self._attempt(cast(AttemptItem, data), now)
             case "answer":
-                return [self._answer(data, at)]
+                return [self._answer(cast(AnswerItem, data), now)]
             case "failed":
-                return self._failed(data, at)
+                return self._failed(cast(LetterView, data), now)
             case "skipped":
-                return [_line(at, "...", ("yellow", f"{data.get('count')} omitted: too many at once"))]
+                return [_gap(f"{data.get('count')} omitted: too many at once", now)]
             case "away":
-                return [_line(at, "...", ("yellow", "the log does not answer; events are missing"))]
+                return [_gap("the log does not answer; events are missing", now)]
             case "ended":
-                return [_line(at, "...", ("yellow", f"ended: {escape_control(str(data.get('detail')))}"))]
+                return [_gap(f"ended: {escape_control(str(data.get('detail')))}", now)]
             case _:
                 return []
 
-    def _message(self, data: Mapping[str, Any], at: str) -> Text:
+    def _message(self, data: MessageItem, now: datetime) -> Text:
         names = [str(one["receiver"]) for one in data["deliveries"]]
         more = f" and {len(names) - _MOST_NAMES} more" if len(names) > _MOST_NAMES else ""
         to = ", ".join(map(_shown, names[:_MOST_NAMES])) + more or "no receiver"
         source = _shown(data["source_id"])
-        return _line(at, "-->", self._id(data), _type(data), ("", f"{source} to"), ("cyan", to))
+        event_type = "" if data["type"] is None else _shown(data["type"])
+        at = _clock(data["received_at"], now)
+        return _line(at, "-->", self._id(data), ("", event_type), ("", f"{source} to"), ("cyan", to))
 
-    def _attempt(self, data: Mapping[str, Any], at: str) -> list[Text]:
-        response, error = data["response"], data["error"]
+    def _attempt(self, data: AttemptItem, now: datetime) -> list[Text]:
+        response, error, ended = data["response"], data["error"], _ended(data)
+        verdict, said = ("red", "-"), ""
         if response is not None:
             verdict, said = (_colour(response["status"]), str(response["status"])), _beginning(response["body"])
-        else:
+        elif error is not None:
             verdict, said = ("red", _shown(error["kind"])), _beginning(error["detail"])
         took = f"{data['duration_ms']:.0f} ms"
         what, whom = _WHAT.get(data["kind"], ""), _shown(data["receiver"] or "-")
         if data["kind"] in OF_SENDER:
-            whom = f"sender of {_shown(data['source_id'])}"
-        line = _line(at, "<--", verdict, ("", took), ("cyan", whom), self._id(data), ("", what), ("dim", said))
-        follows = _follows(data)
+            whom = f"sender of {_shown(data['source_id'] or '-')}"
+        line = _line(
+            _time(ended or now, now),
+            "<--",
+            verdict,
+            ("", took),
+            ("cyan", whom),
+            self._id(data),
+            ("", what),
+            ("dim", said),
+        )
+        follows = None if ended is None else _follows(data, ended)
         return [line] if follows is None else [line, _indented(*follows)]
 
-    def _answer(self, data: Mapping[str, Any], at: str) -> Text:
+    def _answer(self, data: AnswerItem, now: datetime) -> Text:
         status = ("", "-") if data["status"] is None else (_colour(data["status"]), str(data["status"]))
-        return _line(
-            at, "<==", self._id(data), ("cyan", _shown(data["receiver"])), status, ("dim", _beginning(data["body"]))
-        )
+        receiver, body = ("cyan", _shown(data["receiver"])), ("dim", _beginning(data["body"]))
+        return _line(_clock(data["at"], now), "<==", self._id(data), receiver, status, body)
 
-    def _failed(self, data: Mapping[str, Any], at: str) -> list[Text]:
+    def _failed(self, data: LetterView, now: datetime) -> list[Text]:
         why = ": ".join(filter(None, (_shown(data["reason"]), _beginning(data["detail"] or ""))))
-        line = _line(at, "!!!", self._id(data), ("cyan", _shown(data["receiver"])), ("", why))
+        line = _line(
+            _clock(data["failed_at"], now), "!!!", self._id(data), ("cyan", _shown(data["receiver"])), ("", why)
+        )
         line.stylize("red")
         return [line, _indented("bold", f"relay failed replay {data['partition']}/{data['offset']}{self._api}")]
 
-    def _id(self, data: Mapping[str, Any]) -> tuple[str, str]:
+    def _id(self, data: MessageItem | AttemptItem | AnswerItem | LetterView) -> tuple[str, str]:
         """The id, which links to the page of its message."""
         source_id, message_id = data["source_id"], data["message_id"]
         if source_id is None or message_id is None:
@@ -116,23 +132,31 @@ def went_back_line(back: WentBack, now: datetime) -> Text:
 _WHAT: Final = {"status": "status GET", "ping": "ping", "progress": "progress"}
 
 
-def _moment(data: Mapping[str, Any], now: datetime) -> datetime:
-    """The event's time, in the zone of `now`; `now` if the event has none."""
-    if data.get("started_at") is not None:
-        return _ended(data).astimezone(now.tzinfo)
-    at = data.get("received_at") or data.get("at") or data.get("failed_at")
-    return now if at is None else datetime.fromisoformat(at).astimezone(now.tzinfo)
+def _clock(at: str | None, now: datetime) -> str:
+    """The time of an event (RFC 3339), in the zone of `now`; that of `now` if the event has none."""
+    return _time(now if at is None else datetime.fromisoformat(at), now)
 
 
-def _ended(attempt: Mapping[str, Any]) -> datetime:
-    return datetime.fromisoformat(attempt["started_at"]) + timedelta(milliseconds=attempt["duration_ms"])
+def _time(at: datetime, now: datetime) -> str:
+    return at.astimezone(now.tzinfo).strftime("%H:%M:%S")
 
 
-def _follows(data: Mapping[str, Any]) -> tuple[str, str] | None:
+def _gap(why: str, now: datetime) -> Text:
+    """A line about missing events."""
+    return _line(_time(now, now), "...", ("yellow", why))
+
+
+def _ended(attempt: AttemptItem) -> datetime | None:
+    """When an attempt ended; None if its time is unknown."""
+    begun = attempt["started_at"]
+    return None if begun is None else datetime.fromisoformat(begun) + timedelta(milliseconds=attempt["duration_ms"])
+
+
+def _follows(data: AttemptItem, ended: datetime) -> tuple[str, str] | None:
     """The next step after an attempt that was not the last, its delay from the end of the attempt, and the reason."""
-    if data["outcome"] == "done" or data["next_attempt_at"] is None or data["started_at"] is None:
+    if data["outcome"] == "done" or data["next_attempt_at"] is None:
         return None
-    seconds = (datetime.fromisoformat(data["next_attempt_at"]) - _ended(data)).total_seconds()
+    seconds = (datetime.fromisoformat(data["next_attempt_at"]) - ended).total_seconds()
     if data["kind"] == "status":
         again, why = "asked again", data["detail"] or data["reason"] or data["outcome"]
     elif data["response"] is not None:
@@ -159,10 +183,6 @@ def _line(at: str, arrow: str, *parts: tuple[str, str]) -> Text:
 
 def _indented(style: str, text: str) -> Text:
     return Text(no_wrap=True, overflow="ellipsis").append(" " * INDENT).append(text, style)
-
-
-def _type(data: Mapping[str, Any]) -> tuple[str, str]:
-    return "", "" if data["type"] is None else _shown(data["type"])
 
 
 def _colour(status: int) -> str:

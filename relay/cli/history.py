@@ -5,7 +5,7 @@ import os
 import time
 from collections.abc import Awaitable, Callable
 from pathlib import Path
-from typing import Any, Final
+from typing import Final, TypedDict, TypeVar
 
 import click
 
@@ -19,7 +19,28 @@ from relay.domain.topics import Topics
 from relay.history.port import History
 from relay.log.port import Coordinate, Log, TopicPartition
 
+T = TypeVar("T")
+
 ANSWER_S: Final = 60.0
+
+
+class TopicLag(TypedDict):
+    """`behind`: records that it has not read, the oldest for `behind_s`. `lost`: deleted before it read them."""
+
+    topic: str
+    behind: int
+    behind_s: float
+    lost: int
+
+
+class HistoryStatus(TypedDict):
+    """`bytes`: None if unknown."""
+
+    topics: list[TopicLag]
+    messages: int
+    deliveries: int
+    attempts: int
+    bytes: int | None
 
 
 @click.group()
@@ -70,11 +91,11 @@ def rebuild(*, yes: bool, config_file: Path | None, output: str) -> None:
     click.echo("It is empty; the worker fills it. Progress: relay history status")
 
 
-def _ask(settings: Settings, work: Callable[[History], Awaitable[Any]]) -> Any:
+def _ask(settings: Settings, work: Callable[[History], Awaitable[T]]) -> T:
     """The result of `work` on the store. Raises UserError if there is none, or it does not answer."""
     from relay.run.history_part import opened  # its imports take time, which few commands need
 
-    async def run() -> Any:
+    async def run() -> T:
         store = opened(with_local_history(settings, os.environ))
         if store is None:
             raise UserError(
@@ -96,7 +117,7 @@ async def _clear(store: History) -> None:
     await store.clear()
 
 
-async def _status(settings: Settings, store: History) -> dict[str, Any]:
+async def _status(settings: Settings, store: History) -> HistoryStatus:
     from relay.run.composition import open_log
 
     taken, size = await store.next_offsets(), await store.size()
@@ -105,15 +126,15 @@ async def _status(settings: Settings, store: History) -> dict[str, Any]:
             topics = await _topics(log, Topics(settings.topic_prefix), taken)
     except LogUnavailable as error:
         raise RelayError(f"Kafka does not answer: {error}") from error
-    return {"topics": topics, **size._asdict()}
+    return HistoryStatus(
+        topics=topics, messages=size.messages, deliveries=size.deliveries, attempts=size.attempts, bytes=size.bytes
+    )
 
 
-async def _topics(log: Log, topics: Topics, taken: dict[TopicPartition, int]) -> list[dict[str, Any]]:
+async def _topics(log: Log, topics: Topics, taken: dict[TopicPartition, int]) -> list[TopicLag]:
     from relay.history.lag import topics_read
 
-    found: dict[str, dict[str, Any]] = {
-        topic: {"topic": topic, "behind": 0, "behind_s": 0.0, "lost": 0} for topic in topics_read(topics)
-    }
+    found = {topic: TopicLag(topic=topic, behind=0, behind_s=0.0, lost=0) for topic in topics_read(topics)}
     for span in await log.backlogs(dict.fromkeys(found, topics.group("history"))):
         one, has = found[span.partition.topic], taken.get(span.partition, 0)
         one["behind"] += max(0, span.end - max(has, span.first))

@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 import click
 
@@ -59,7 +59,7 @@ def apply(file: Path | None, config_file: Path | None, dry_run: bool, prune: boo
         preview = asyncio.run(_preview(settings, known, prune=prune))
         _print_changes(preview, "not applied: dry run", say)
         diff, rest = preview.diff, dict[str, str]()
-        more: dict[str, Any] = {"fields": _as_json(preview)}
+        more: dict[str, object] = {"fields": _as_json(preview)}
     else:
         preview = None
         diff, rest = asyncio.run(_apply(settings, known, prune=prune, wait=wait, say=say))
@@ -193,7 +193,7 @@ def _value(value: object) -> str:
     return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, sort_keys=True)
 
 
-def _as_json(preview: ApplyPreview) -> dict[str, list[dict[str, Any]]]:
+def _as_json(preview: ApplyPreview) -> dict[str, list[dict[str, object]]]:
     return {key: [asdict(change) for change in changes] for key, changes in preview.fields.items()}
 
 

@@ -5,9 +5,10 @@ import secrets
 import time
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import TypedDict
 
 import click
+import msgspec
 
 from relay.cli.api import ApiOptions, api_command
 from relay.cli.options import FILE
@@ -21,6 +22,24 @@ from relay.domain.errors import RelayError, UserError
 from relay.schema.attempts import RequestView
 from relay.schema.trials import TryView, WantedTrial
 from relay.telemetry.redaction import escape_control
+
+
+class SampleFields(TypedDict):
+    """The message to try, as the client takes it."""
+
+    text: str
+    content_type: str
+    headers: dict[str, str]
+    type: str | None
+    source: str | None
+    id: str | None
+
+
+class TrialFields(SampleFields, total=False):
+    """The same, with the receiver's responses to the POST and to the status GETs."""
+
+    response: str
+    status_responses: list[str]
 
 
 @click.command(name="try")
@@ -63,7 +82,7 @@ def try_(
     masked. The exit code is 1 if a field cannot be computed. With --send, the running relay sends the request, and the
     receiver acts on it.
     """
-    wanted: dict[str, Any] = {
+    wanted: TrialFields = {
         "text": _text_of(payload_file),
         "content_type": content_type,
         "headers": dict(_header(each) for each in headers),
@@ -76,7 +95,7 @@ def try_(
         _send(call, name, wanted, responses)
         return
     if responses:
-        wanted |= {"response": responses[0], "status_responses": responses[1:]}
+        wanted["response"], wanted["status_responses"] = responses[0], responses[1:]
     declared = _declaring(call, name, file)
     if declared is None:
         view = call.run(lambda client: client.receivers.dry_run(name, **wanted))
@@ -87,7 +106,7 @@ def try_(
         click.get_current_context().exit(1)
 
 
-def _send(call: ApiOptions, name: str, wanted: dict[str, Any], responses: list[str]) -> None:
+def _send(call: ApiOptions, name: str, wanted: SampleFields, responses: list[str]) -> None:
     if responses:
         raise UserError("--response: with --send the response is the receiver's own")
     known = call.run(lambda client: client.receivers.test(name, **wanted), timeout_s=TEST_TIMEOUT_S)
@@ -131,7 +150,7 @@ def _declaring(call: ApiOptions, name: str, file: Path | None) -> ReceiversFile 
     return None
 
 
-def _tried_here(known: ReceiversFile, name: str, wanted: dict[str, Any], settings: Settings) -> TryView:
+def _tried_here(known: ReceiversFile, name: str, wanted: TrialFields, settings: Settings) -> TryView:
     """As the relay's API does it. A variable that is not set here gets a placeholder."""
     from relay.api.problems import Problem  # with a relay's answer there is no need for them
     from relay.api.trial import message_of, respond, try_view
@@ -145,7 +164,7 @@ def _tried_here(known: ReceiversFile, name: str, wanted: dict[str, Any], setting
     effective = EffectiveSources()
     for each in sources.values():
         effective.put(each)
-    asked = WantedTrial(**wanted)
+    asked = msgspec.convert(wanted, WantedTrial)
     try:
         message = message_of(receivers[name], asked, secrets.token_hex(8))
         source = effective.source(message.source_id)

@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, Final, TypeVar
+from typing import Final, TypeVar
 
 import click
 
@@ -179,7 +179,7 @@ def _summary(done: Recovered, *, dry_run: bool) -> list[str]:
     return lines
 
 
-def _as_json(done: Recovered, topics: list[Read], *, dry_run: bool) -> dict[str, Any]:
+def _as_json(done: Recovered, topics: list[Read], *, dry_run: bool) -> dict[str, object]:
     return {
         "dry_run": dry_run,
         "tags_not_ready": len(done.tags),

@@ -59,15 +59,16 @@ def create(
 ) -> None:
     """Register NAME with the URL POST_ENDPOINT. The fields are those of receivers.yaml; without a secret it gets
     one, which is shown once. Give secrets with --from: other users can see command lines."""
-    fields = fields_of(document, given) | {"name": name}
-    if post_endpoint is not None:
-        fields["post_endpoint"] = post_endpoint
+    fields = {field: value for field, value in fields_of(document, given).items() if field != "name"}
+    in_document = fields.pop("post_endpoint", None)
+    url = post_endpoint or (None if in_document is None else str(in_document))
     if owner is not None:
         fields["owner"] = owner
-    for label in labels:
-        label_name, _, value = label.partition("=")
-        fields.setdefault("labels", {})[label_name] = value
-    call.show(call.run(lambda client: client.receivers.create(**fields)), _print_registered)
+    if labels:
+        named = {name: value for name, _, value in (label.partition("=") for label in labels)}
+        others = fields.get("labels")
+        fields["labels"] = {**others, **named} if isinstance(others, dict) else named
+    call.show(call.run(lambda client: client.receivers.create(name, url, **fields)), _print_registered)
 
 
 def _print_registered(known: NewReceiverView) -> None:

@@ -2,8 +2,8 @@
 `relay failed replay` and `relay failed discard`: select, count, confirm, follow."""
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping
-from typing import Any, Final, Literal, TypedDict
+from collections.abc import Awaitable, Callable
+from typing import Final, Literal, TypedDict, Unpack
 
 import click
 from rich.console import Console
@@ -38,6 +38,20 @@ class How(TypedDict):
     dry_run: bool
     yes: bool
     no_wait: bool
+
+
+class Given(How, total=False):
+    """The options of a command that selects messages, and carries something out."""
+
+    receiver: tuple[str, ...]
+    source: tuple[str, ...]
+    reason: tuple[str, ...]
+    status: tuple[int, ...]
+    stage: tuple[str, ...]
+    ids: tuple[str, ...]
+    since: str | None
+    until: str | None
+    rate: float | None
 
 
 _CHOOSING: Final = (
@@ -78,12 +92,11 @@ choosing: Final = options(*_CHOOSING)
 carrying_out: Final = options(*_CARRYING_OUT)
 
 
-def split(given: Mapping[str, Any]) -> tuple[dict[str, object], How]:
+def split(given: Given) -> tuple[dict[str, object], How]:
     """The selection for the API, and the options of the command."""
     how: How = {"dry_run": given["dry_run"], "yes": given["yes"], "no_wait": given["no_wait"]}
-    lists = {name: list(given.get(name, ())) for name in ("receiver", "source", "reason", "status", "stage", "ids")}
-    chosen: dict[str, object] = {**lists, **{name: given[name] for name in ("since", "until", "rate")}}
-    return {name: value for name, value in chosen.items() if value not in (None, [])}, how
+    chosen = {name: value for name, value in given.items() if name not in how and value not in (None, ())}
+    return {name: list(value) if isinstance(value, tuple) else value for name, value in chosen.items()}, how
 
 
 @click.group(invoke_without_command=True)
@@ -91,7 +104,7 @@ def split(given: Mapping[str, Any]) -> tuple[dict[str, object], How]:
 @click.option("--all", "everything", is_flag=True, help="Also replay deliveries that succeeded.")
 @carrying_out
 @click.pass_context
-def replay(context: click.Context, call: ApiOptions, /, everything: bool, **given: Any) -> None:
+def replay(context: click.Context, call: ApiOptions, /, everything: bool, **given: Unpack[Given]) -> None:
     """Send failed deliveries again, from the stage that failed; without options, all of them.
 
     The deliveries are counted first. A job continues on its own, also after restarts; each delivery is sent once.
@@ -165,7 +178,7 @@ def acting(action: Action, help: str) -> click.Command:
     @click.argument("places", metavar="[PLACE]...", nargs=-1)
     @choosing
     @carrying_out
-    def command(call: ApiOptions, places: tuple[str, ...], **given: Any) -> None:
+    def command(call: ApiOptions, places: tuple[str, ...], **given: Unpack[Given]) -> None:
         chosen, how = split(given)
         if not places:
             begin(call, action, chosen, how)

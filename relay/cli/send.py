@@ -8,10 +8,9 @@ import asyncio
 import secrets
 import sys
 import time
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Final
+from typing import Final, TypedDict
 
 import click
 
@@ -64,6 +63,17 @@ class AwaitedAnswer:
         return has_failed(self.state)
 
 
+class SendFields(TypedDict, total=False):
+    """Fields of `relay.domain.timing`, and a message's own endpoint, as the client takes them."""
+
+    deliver_at: str | None
+    delay: str | None
+    deadline: str | None
+    supersede: str | None
+    endpoint: str | None
+    signing_secret: str | None
+
+
 @dataclass(frozen=True, slots=True)
 class Outgoing:
     """A message to send."""
@@ -75,8 +85,7 @@ class Outgoing:
     event_type: str | None = None
     content_type: str = "application/json"
     headers: tuple[tuple[str, str], ...] = ()
-    fields: Mapping[str, Any] = field(default_factory=dict, repr=False)
-    """Those of `relay.domain.timing`, `endpoint` and `signing_secret`, as the client takes them."""
+    fields: SendFields = field(default_factory=lambda: SendFields(), repr=False)
 
 
 @click.command()
@@ -143,10 +152,9 @@ def send(
     if on_kafka and (endpoint or secret_file):
         raise UserError("--endpoint and --kafka: give one of them; only the API takes an endpoint")
     secret = None if secret_file is None else payload_in(secret_file).decode(errors="replace").strip()
-    fields = {"deliver_at": deliver_at, "delay": delay, "deadline": deadline, "supersede": supersede}
-    fields |= {"endpoint": endpoint, "signing_secret": secret}
-    said = {name: text for name, text in fields.items() if text is not None}
-    outgoing = Outgoing(source, payload_in(file), id, receivers, event_type, content_type, pairs_of(headers), said)
+    timing = SendFields(deliver_at=deliver_at, delay=delay, deadline=deadline, supersede=supersede)
+    fields = SendFields(**timing, endpoint=endpoint, signing_secret=secret)
+    outgoing = Outgoing(source, payload_in(file), id, receivers, event_type, content_type, pairs_of(headers), fields)
     if on_kafka:
         at = asyncio.run(_produced(call.settings, outgoing))
         _print_place(call, outgoing, at, waits=wait_s is not None)

@@ -52,13 +52,13 @@ def create(
     """Declare SOURCE_ID, whose results are POSTed to the URL CALLBACK. The fields are those of receivers.yaml; a
     callback without a secret gets one, which is shown once. Give secrets with --from: other users can see
     command lines."""
-    fields = fields_of(document, given) | {"source_id": source_id}
+    fields = {name: value for name, value in fields_of(document, given).items() if name != "source_id"}
     if callback is not None:
         more = fields.get("callback", {})
         if not isinstance(more, dict):
             raise UserError(f"CALLBACK is a URL, and the field callback is {more!r}: give only one of them")
         fields["callback"] = {**more, "url": callback}
-    call.show(call.run(lambda client: client.sources.create(**fields)), _print_declared)
+    call.show(call.run(lambda client: client.sources.create(source_id, **fields)), _print_declared)
 
 
 def _print_declared(known: NewSourceView) -> None:
