@@ -105,7 +105,7 @@ def _about(work: Delivery) -> RequestPurpose:
 
 
 def _url(receiver: Receiver, work: Delivery) -> ChainPosition | Dead:
-    """Where to ask; Dead if this message leads to a URL that must not be requested."""
+    """The status URL to ask; Dead if this message leads to a URL that must not be requested."""
     delivery = work.hop.delivery
     if receiver.status_steps:
         try:

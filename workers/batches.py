@@ -35,7 +35,7 @@ NOT_IN_BATCH: Final = Later(0.0, "its batch was full", Change.RELEASED)
 
 
 class Deciding(Protocol):
-    """What a response means for one delivery (`ToReceiver`)."""
+    """Decides what a response means for one delivery (`ToReceiver`)."""
 
     def outcome(self, work: Delivery, exchange: Exchange, now: float) -> tuple[Outcome, Ruling | None]: ...
 
@@ -203,7 +203,7 @@ class Batches:
         return structs.replace(decision, due_in_s=sent.waits.setdefault((key, decision.reason), decision.due_in_s))
 
     def _about_endpoint(self, sent: SentBatch, at: int, decision: Done | Later | Dead) -> Done | Later | Dead:
-        """What the response says about the endpoint is counted once. What a list says about a message says nothing
+        """The result about the endpoint, which is counted once per response. A verdict about one message says nothing
         about the endpoint."""
         if at:
             return structs.replace(decision, healthy=None, pause_s=0.0)

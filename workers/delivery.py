@@ -90,7 +90,7 @@ class HopWork(Work):
         return self.hop.delivery
 
     def purpose(self, kind: AttemptKind, endpoint: Endpoint, attempt: int, posts: int) -> RequestPurpose:
-        """Of a request for this delivery. `attempt`, `posts`: as in RequestPurpose."""
+        """The purpose of a request for this delivery. `attempt`, `posts`: as in RequestPurpose."""
         life = self.hop.life
         return RequestPurpose(kind, self.gate, endpoint, self.delivery, self.generation, attempt, posts, life)
 
@@ -213,7 +213,7 @@ def removed(directory: Directory, hop: Hop) -> Receiver | None:
 
 
 def _of_its_life(receiver: Receiver | None, hop: Hop) -> Receiver | None:
-    """None if the name now belongs to another receiver."""
+    """The receiver; None if its name has started another life since the message was routed."""
     return receiver if receiver is not None and receiver.life.has(hop.life, hop.origin) else None
 
 

@@ -66,7 +66,7 @@ class Failure(Work):
 
     @property
     def is_known(self) -> bool:
-        """Whether it was reported before it was moved here."""
+        """Whether the failure was reported before it was moved here."""
         return MOVED in self.record.headers
 
 

@@ -229,7 +229,7 @@ class FromSender:
         return Done((*hops, *(self._unknown(work, name) for name in work.unknown)))
 
     def _receiver(self, work: Incoming, name: str) -> Receiver | None:
-        """None if there is no receiver of that name that the message may name, or if the name belonged to another
+        """The receiver of a name; None if there is none that the message may name, or if the name belonged to another
         owner when the message arrived."""
         receiver = self._directory.receiver(name)
         if receiver is None or work.message.receivers is None:
@@ -281,7 +281,7 @@ class FromSender:
 
 
 class TracedFromSender(FromSender):
-    """The same step with spans. A class of its own, so that the other does not even check for tracing."""
+    """The same step with spans. It is a class of its own, so that the other one does not even check for tracing."""
 
     def step(self, work: Incoming | Turn) -> Done | Dead | Later:
         decision = super().step(work)

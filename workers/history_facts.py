@@ -37,7 +37,7 @@ class FactReader:
         self._erasures = Erasures() if erasures is None else erasures
 
     def of(self, record: Record) -> Fact | None:
-        """None if the record has no fact. Raises InvalidRecord for an unreadable record."""
+        """The fact in a record; None if it has none. Raises InvalidRecord for an unreadable record."""
         if record.is_gap:
             raise InvalidRecord("invalid", "offsets without a readable record")
         if record.topic == self._topics.from_sender:

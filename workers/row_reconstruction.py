@@ -47,7 +47,7 @@ class ProvenFailure(NamedTuple):
 
 
 def failed(record: Record, topics: Topics) -> ProvenFailure:
-    """What a record of `failed_messages` proves."""
+    """The facts that a record of `failed_messages` proves."""
     letter = parse_dead_letter(record.headers)
     work = Failure(record, letter)
     entry, listed = entry_of(work), is_listed(work)
@@ -119,7 +119,7 @@ class Returned(NamedTuple):
 
 
 def returned(record: Record) -> Returned | None:
-    """None if it belongs to no delivery, or ends none."""
+    """The row that a record of `to_sender` proves; None if it belongs to no delivery, or ends none."""
     try:
         hop = decode_hop(record.headers)
     except InvalidRecord:

@@ -17,7 +17,7 @@ from relay.state.rows import Result, RowKey, Superseding
 from workers.delivery import Delivery
 
 _LATE_S: Final = 3600.0
-"""How much longer than it may be sent a message is known, as clocks differ and lanes lag."""
+"""Seconds that a message is remembered beyond the time at which it may be sent, because clocks differ and lanes lag."""
 
 
 def has_key(work: Delivery) -> bool:

@@ -270,7 +270,7 @@ class ToReceiver:
         assert_never(outcome)
 
     def ambiguous(self, work: Delivery, outcome: Ambiguous, detail: str) -> Later | Dead:
-        """It is unknown whether the receiver has it."""
+        """Handles an attempt after which it is unknown whether the receiver has the message."""
         if can_be_asked(work.receiver):
             return self._ask_later(work, outcome, detail)
         if outcome.kind == UNCLEAR:  # the receiver has it: another POST would be a guess
@@ -374,7 +374,7 @@ def unaskable_later(work: Delivery, receiver: Receiver) -> str | None:
 
 
 def _first_position(work: Delivery, response: Response | None = None) -> tuple[ChainPosition | None, str | None]:
-    """Where the chain begins, or why it cannot."""
+    """The first position of the status chain, or why it cannot begin."""
     hop = structs.replace(work.hop, attempt=work.attempts)
     try:
         return first_position(work.receiver, hop, work.record.value or b"", response), None

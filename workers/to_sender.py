@@ -117,7 +117,7 @@ class CallbackTable(LookedUpFirst):
         self._own: RowTable[Callback] = RowTable(state, clock, CallKind.POST, frozenset({Stage.DONE}))
 
     async def intake(self, lane: Lane, works: Sequence[Callback]) -> list[Seen]:
-        """Without a callback nothing can be repeated by mistake: no row is read then."""
+        """Looks up rows. Without a callback nothing can be repeated by mistake, so no row is read."""
         called = [work for work in works if work.rules is not None or work.parked_at is not None]
         seen = dict(zip(map(id, called), await self._known(lane, called), strict=True)) if called else {}
         return [seen.get(id(work), Seen.READY) for work in works]
@@ -309,7 +309,7 @@ def _kind_of(work: Callback) -> AttemptKind:
 
 
 def _after_progress(outcome: PostOutcome, detail: str) -> Done | Later:
-    """It is not sent again. If it may still arrive, the result waits until it no longer can."""
+    """Handles progress, which is not sent again. If it may still arrive, the result waits until it no longer can."""
     if isinstance(outcome, Ambiguous) and outcome.status is None:
         return Later(DOUBT_S, outcome.kind, Change.DOUBT, healthy=healthy(outcome), detail=detail)
     return Done(result=Result("delivered", outcome.status), healthy=healthy(outcome))

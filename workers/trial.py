@@ -100,7 +100,7 @@ class DeliveryTrial:
         self.trial.request = self._request()
 
     def respond(self, exchange: Exchange, statuses: Sequence[Response] = ()) -> None:
-        """What follows this response to the POST, and then `statuses`, the responses to status GETs."""
+        """Computes what follows from this response to the POST, and from `statuses`, the responses to status GETs."""
         if self.receiver.batch is not None and isinstance(exchange, Response):
             try:
                 verdicts = read_verdicts(exchange, [self._work.hop])

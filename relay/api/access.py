@@ -22,7 +22,7 @@ INBOUND_ROUTE: Final = "/v1/in/{source_id}"
 
 @dataclass(frozen=True, slots=True)
 class Need:
-    """What a caller has to have: any of `scopes`, for people, or `admin`."""
+    """The scopes that a route requires: one of `scopes`, or `admin`."""
 
     scopes: tuple[str, ...]
     met: Callable[[Access, web.Request], bool]
@@ -105,12 +105,12 @@ def route_of(request: web.Request) -> tuple[str, str] | None:
 
 
 def access_of(request: web.Request) -> Access:
-    """Who calls, and what they may do."""
+    """The caller's rights."""
     return request[_ACCESS]
 
 
 def is_known(request: web.Request) -> bool:
-    """Whether it is known who calls: `access_of` says it."""
+    """Whether the caller was determined, so that `access_of` has it."""
     return _ACCESS in request
 
 
@@ -131,7 +131,7 @@ def is_admin(request: web.Request) -> bool:
 
 
 def owner_of(request: web.Request, receiver: str) -> str | None:
-    """None if it has no owner, or is not known."""
+    """The receiver's owner. None if it has none, or is unknown."""
     return request[_TENANT_OF](receiver).owner
 
 
@@ -167,7 +167,7 @@ def check_access(request: web.Request, access: Access, need: Need | None, tenant
 
 
 def forbidden(need: Need) -> Problem:
-    """The same whether or not there is what was asked for."""
+    """The problem for a missing scope. It is the same whether or not the object exists."""
     return Problem(FORBIDDEN, f"This requires a key with the scope {' or '.join((*need.scopes, 'admin'))}.")
 
 

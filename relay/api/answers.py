@@ -52,17 +52,19 @@ class AnswersResource:
         noun="answers",
         reads_itself=True,
         parameters=(
-            Parameter("token", "path", str, "As it came."),
+            Parameter("token", "path", str, "The token of the URL, unchanged."),
             Parameter(
                 "relay-answer-status",
                 "header",
                 Annotated[int, Meta(ge=100, le=599)],
-                "The status of the answer; 200 without it.",
+                "Status of the answer. Default: 200.",
             ),
         ),
         body=Body(_ANY, required=False),
         answers=(
-            DocumentedResponse(200, "It is on its way to the sender; or another one was before it.", json_of(Recorded)),
+            DocumentedResponse(
+                200, "The answer is on its way to the sender, or an earlier one was accepted.", json_of(Recorded)
+            ),
         ),
         problems=(ANSWER_CLOSED,),
         example=Example(
@@ -70,9 +72,9 @@ class AnswersResource:
         ),
     )
     async def post(self, request: web.Request) -> web.Response:
-        """A receiver's answer that comes later.
+        """Accept a receiver's later answer.
 
-        The URL is the delivery's `relay-answer-url`, and proves who answers. The body is the answer.
+        The URL is the delivery's `relay-answer-url`; its token is the proof of who answers. The body is the answer.
         """
         delivery, generation = self._delivery(request.match_info["token"])
         status, content_type = _answer_status(request), _content_type(request)

@@ -67,7 +67,7 @@ from relay.domain.errors import UserError
 from relay.engine.supervision import end
 
 _SHUTDOWN_S: Final = 10.0
-"""How long requests in progress may take when the server stops: an append waits for its acknowledgement."""
+"""Time limit for requests in progress when the server stops: an append waits for its acknowledgement."""
 
 _SHARING_HINT: Final = ", or RELAY_API_SHARED_PORT=any where the last release has it"
 
@@ -165,7 +165,7 @@ def _messages(
 
 
 def _operation(context: ApiContext, uses: KeyUse, callers: Callers) -> list[object]:
-    """What an operator looks at, and who may call."""
+    """Resources for operators, keys and sessions."""
     looker = Looker(context)
     incidents = IncidentList(context, looker)
     return [
@@ -183,7 +183,7 @@ def _operation(context: ApiContext, uses: KeyUse, callers: Callers) -> list[obje
 
 
 def _actions(context: ApiContext, replay: ReplayResource | None) -> list[object]:
-    """What only a running process can do."""
+    """Resources that need a running process."""
     found = list[object]()
     if context.replays is not None and replay is not None:
         found += [ReplaysResource(context, context.replays), replay]
@@ -281,7 +281,7 @@ class ApiServer:
         return listening
 
     def _own_socket(self) -> Path | None:
-        """In a directory that is for this user only. None: there are no pages."""
+        """The pages' own socket, in a directory for this user only. None without pages."""
         if self._context.pages is None:
             return None
         self._own = TemporaryDirectory(prefix="relay-", ignore_cleanup_errors=True)

@@ -130,14 +130,14 @@ def _log_line(line: AuditLine) -> None:
 
 REFUSED_EVERY_S: Final = 60.0
 REFUSED_OVERALL: Final = 100
-"""At most so many refusals are recorded in that time, each kind once: a client can cause any number of them."""
+"""Maximum number of rejections recorded in that time, each kind once: a client can cause any number of them."""
 _KINDS_KNOWN: Final = 1_000
 _FAILED: Final = 500
 """From this status on, it may have been done all the same."""
 
 
 class _Notes:
-    """What a handler says of its request."""
+    """What a handler adds to the audit record of its request."""
 
     def __init__(self) -> None:
         self.whom: str | None = None
@@ -157,12 +157,12 @@ def record_audit(request: web.Request, whom: str | None = None, **facts: Fact) -
 
 
 def has_changed(request: web.Request) -> None:
-    """It was done, whatever becomes of the rest of the request."""
+    """Marks the request's change as made, even if the rest of the request fails."""
     _notes(request).changed = True
 
 
 def changed_nothing(request: web.Request) -> None:
-    """It was only asked what would happen."""
+    """Marks the request as a dry run, which is not audited."""
     _notes(request).changed = False
 
 
@@ -179,8 +179,8 @@ def verb_of(request: web.Request) -> str | None:
 
 
 def keep_audit(context: ApiContext, trail: AuditTrail) -> Middleware:
-    """Has a line kept of each request that changes something, is refused for its rights, or fails in between. The
-    answer is given when the line is on the log, or that takes too long."""
+    """Middleware that writes an audit record of each request that changes something, is rejected for its rights, or
+    fails in between. The response is sent once the record is on the log, or after a time limit."""
     refused = Throttle(every_s=REFUSED_EVERY_S, overall=REFUSED_OVERALL, keys=_KINDS_KNOWN)
 
     async def keep(request: web.Request, verb: str, outcome: Outcome, status: int | None) -> None:
@@ -218,7 +218,8 @@ def keep_audit(context: ApiContext, trail: AuditTrail) -> Middleware:
 
 
 def _outcome(request: web.Request, kind: ProblemKind) -> Outcome | None:
-    """Of a request that ended with a problem. None: nothing was changed, and that is no matter of rights."""
+    """The outcome of a request that ended with a problem. None if nothing was changed, for another reason than
+    rights."""
     if _notes(request).changed:
         return "done"
     if kind is FORBIDDEN:
@@ -245,7 +246,7 @@ def _line(context: ApiContext, request: web.Request, verb: str, outcome: Outcome
 
 
 def _whom(request: web.Request) -> str:
-    """What the handler said, else the names and ids in the path, in their order."""
+    """The subject that the handler named, else the names and ids in the path, in order."""
     whom = _notes(request).whom
     if whom is None:
         whom = "/".join(quote(value, safe=" @:+,", errors="replace") for value in request.match_info.values())
@@ -254,7 +255,7 @@ def _whom(request: web.Request) -> str:
 
 CURSOR: Final = "[0-9]{1,18}"
 _GROUP: Final = "audit"
-"""Only used to ask for offsets: no consumer group reads the topic."""
+"""A group name to query offsets with. No consumer group reads the topic."""
 
 
 _Cursor = Annotated[str, Meta(pattern=f"^{CURSOR}$")]
@@ -302,15 +303,18 @@ class AuditResource:
         id="listAudit",
         noun="audit",
         parameters=(
-            Parameter("who", "query", str, "By this caller: `key:<id>`, or the name of its key."),
+            Parameter("who", "query", str, "Only by this caller: `key:<id>`, or the name of the key."),
             Parameter(
-                "what", "query", str, "Of this verb, as `receiver.paused`; or of all that begin with `receiver.`."
+                "what",
+                "query",
+                str,
+                "Only with this verb, such as `receiver.paused`, or all with a prefix, such as `receiver.`.",
             ),
-            Parameter("whom", "query", str, "About this name or id."),
+            Parameter("whom", "query", str, "Only about this name or id."),
             LIMIT,
-            Parameter("cursor", "query", _Cursor, "Of the page before: what follows it.", read=_before),
+            Parameter("cursor", "query", _Cursor, "`cursor` of the previous page, to continue after it.", read=_before),
         ),
-        answers=(DocumentedResponse(200, "The newest first.", json_of(AuditPage)),),
+        answers=(DocumentedResponse(200, "A page, newest first.", json_of(AuditPage)),),
         example=Example(200, query={"limit": "10"}),
     )
     async def page(
@@ -322,10 +326,11 @@ class AuditResource:
         limit: int,
         cursor: int | None,
     ) -> web.Response:
-        """Who changed what.
+        """List changes and rejected requests.
 
-        A line for each request that changed something, was refused for its rights, or failed in between. Lines are kept
-        on the topic `audit`, usually for 90 days. With a filter, a page may be short or empty, and still have a cursor.
+        There is a line for each request that changed something, was rejected for its rights, or failed while it changed
+        something. Lines are on the topic `audit`, by default for 90 days. With a filter, a page may be short or empty,
+        and still have a cursor.
         """
         wanted = _AuditFilter(who, what, whom)
         found, read_to = await _newest(self._log, self._topics, limit + 1, cursor, wanted)
@@ -343,7 +348,7 @@ async def newest_lines(log: Log, topics: Topics, most: int) -> list[AuditLine]:
 async def _newest(
     log: Log, topics: Topics, most: int, before: int | None, wanted: _AuditFilter
 ) -> tuple[list[tuple[int, AuditLine]], str | None]:
-    """With their offsets; and the cursor of the lines that were not read, None if all of them were."""
+    """The newest records with their offsets, and the cursor of those that were not read; None if all were."""
     topic = topics.audit
     spans = await log.backlogs({topic: topics.group(_GROUP)})
     if not spans:

@@ -73,15 +73,16 @@ class FailedKeys:
 
 MOST_FAILED: Final = 20
 FAILED_SPAN_S: Final = 60.0
-"""So many wrong keys from an address in so many seconds are answered with 401; those beyond with 429."""
+"""Time span in seconds in which wrong keys of an address are counted; beyond the limit they get a 429 instead of a
+401."""
 SETTING: Final = "RELAY_API_KEY"
 _ADDRESSES: Final = 10_000
 _CHALLENGE: Final = {"WWW-Authenticate": 'Bearer realm="relay"'}
 
 
 class Caller(NamedTuple):
-    """Who calls, what they may do, and with what they prove it. `session`: None, it is the key itself. `expires_at`:
-    Unix seconds, None: never."""
+    """The caller, its rights and its proof. `session`: None if the proof is a key. `expires_at`: Unix seconds; None:
+    never."""
 
     access: Access
     maker: SessionIssuer
@@ -93,7 +94,7 @@ _CALLER: Final = web.RequestKey("caller", Caller)
 
 
 def caller_of(request: web.Request) -> Caller:
-    """Who it is, of a request that had to say so."""
+    """The caller of an authenticated request."""
     return request[_CALLER]
 
 
@@ -128,15 +129,15 @@ class Callers:
         return self.is_closed or bool({"api", "metrics"} & self._given.keys())
 
     def caller(self, request: web.Request, *, with_key: bool = False) -> Caller:
-        """As its header says. `with_key`: also where everybody may do everything. Raises a Problem, and LogUnavailable
-        while it is not known yet which keys there are."""
+        """The caller, by the request's header. `with_key`: require a key even while none was created. Raises a Problem,
+        and LogUnavailable until the keys are known."""
         given = "Authorization" in request.headers
         found = self.judged(request, bearer_in(request), given=given, with_key=with_key)
         request[_CALLER] = found
         return found
 
     def judged(self, request: web.Request, text: str | None, *, given: bool, with_key: bool = False) -> Caller:
-        """Who proves it with `text`; `given`: they tried to. Raises as `caller`."""
+        """The caller with the credential `text`; `given`: whether the request had one. Raises as `caller`."""
         found = None if text is None else self._of(text)
         if found is not None:
             return found
@@ -189,7 +190,8 @@ class Callers:
     # sessions
 
     def _of_token(self, text: str) -> Caller | None:
-        """None: it is none of ours. Raises a Problem for one that is over."""
+        """The caller of a session token. None if it is not a token of this relay. Raises a Problem for an expired
+        one."""
         try:
             session = read(self._context.session_secrets, text, self._context.clock.time())
         except SessionInvalid:
@@ -206,7 +208,7 @@ class Callers:
         return Caller(_access(session, maker), session.maker, session, session.expires)
 
     def _access_of(self, maker: SessionIssuer) -> Access | None:
-        """That of the key that a session was made with; None: it is good no more."""
+        """The rights of the key that created a session; None if the key is no longer valid."""
         if maker == NOBODY:
             return may_do_everything("anybody") if self._is_open else None
         if maker.key in self._given:
@@ -230,7 +232,7 @@ class Callers:
 
 
 def tenants_in(context: ApiContext) -> TenantOf:
-    """Whose a receiver is, also one that is refused here, or was removed."""
+    """Finds the owner of a receiver, also of one that this process cannot use, or that was removed."""
 
     def tenant_of(name: str) -> Tenant:
         receiver, registrar = context.directory.receiver(name), context.registrar
@@ -244,7 +246,7 @@ def tenants_in(context: ApiContext) -> TenantOf:
 
 
 def _access(session: Session, maker: Access) -> Access:
-    """What a session may do whose maker may do this now."""
+    """The rights of a session, given the current rights of its creator."""
     if session.kind == "session":
         return replace(maker, who=f"session of {maker.who}")
     owner = session.owner or ""
@@ -270,7 +272,7 @@ _ANYBODY: Final = Access("anybody", frozenset())
 
 
 def need_of(request: web.Request) -> Need | None:
-    """What the request's route takes. None if there is no such route: then a key is all that it takes."""
+    """The scopes that the request's route requires. None for an unknown route, which requires only a valid key."""
     declared = declared_of(request)
     if declared is not None:
         return declared.scope
@@ -281,7 +283,7 @@ def need_of(request: web.Request) -> Need | None:
 
 
 def require_access(context: ApiContext, callers: Callers) -> Check:
-    """Only who has what the route takes passes."""
+    """Middleware that rejects callers without the scopes of the route."""
     tenant_of = tenants_in(context)
 
     def check(request: web.Request) -> None:

@@ -1,4 +1,4 @@
-"""What a receiver's lane has not finished: said without reading a record, for people who ask what waits."""
+"""The unfinished records of a receiver's lane, counted without reading them."""
 
 from collections.abc import Mapping
 
@@ -8,7 +8,7 @@ from relay.log.port import Backlog, Log
 
 
 async def in_lanes(log: Log, topics: Topics, lanes: Mapping[str, str]) -> dict[str, int]:
-    """The same of many receivers, by name, each with its lane, in one look."""
+    """The same for many receivers and their lanes, by name, in one query."""
     groups = {name: topics.lane_groups(lane) for name, lane in lanes.items()}
     known: dict[str, list[Backlog]] = {}
     for each in await log.backlogs({topic: group for found in groups.values() for topic, group in found.items()}):
@@ -20,13 +20,13 @@ async def in_lanes(log: Log, topics: Topics, lanes: Mapping[str, str]) -> dict[s
 
 
 async def in_lane(log: Log, topics: Topics, name: str, lane: str) -> int:
-    """How many records of `lane` are unread or in progress: of receiver `name` alone, or in the shared lane, of all
-    receivers in its partition. Raises LogUnavailable."""
+    """The number of records of `lane` that are unread or in progress: those of receiver `name`, or in the shared lane
+    those of all receivers in its partition. Raises LogUnavailable."""
     return _unfinished(name, lane, await log.backlogs(topics.lane_groups(lane)))
 
 
 def _unfinished(name: str, lane: str, found: list[Backlog]) -> int:
-    """Of the partitions `found` of its lane."""
+    """The unfinished records of the partitions `found` of its lane."""
     if lane == SHARED:
         own = {topic: _place(name, topic, found) for topic in {each.partition.topic for each in found}}
         found = [each for each in found if each.partition.partition == own[each.partition.topic]]

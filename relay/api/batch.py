@@ -255,7 +255,7 @@ def _data(event: CloudEvent) -> bytes:
 
 
 MAX_BATCH_BYTES: Final = 16 * 1024**2
-"""Of a body: 1,000 items of 16 kB, some times the few kB that payloads have. All of it is held in memory."""
+"""Maximum size of a body: 1,000 items of 16 kB. All of it is held in memory."""
 
 _READERS: Final[Mapping[str, Callable[[bytes, Defaults], list[Item]]]] = {
     "application/x-ndjson": read_lines,
@@ -292,7 +292,7 @@ class BatchResource:
             },
             items={"application/x-ndjson": BatchLine},
         ),
-        answers=(DocumentedResponse(200, "What became of each.", json_of(BatchView), RATE),),
+        answers=(DocumentedResponse(200, "A result for each message.", json_of(BatchView), RATE),),
         problems=(OVER_QUOTA,),
         example=Example(
             200,
@@ -305,8 +305,8 @@ class BatchResource:
     async def post(self, request: web.Request) -> web.Response:
         """Send up to 1000 messages.
 
-        JSON lines, or a CloudEvents batch. 200 with a result for each, in their order: each is judged for itself, and
-        `status` is what it would have been answered alone. Any other answer is about all of them.
+        The body is JSON lines, or a CloudEvents batch. A 200 has a result for each item, in order, with the `status`
+        that it would have got alone. Any other response is about the whole batch.
         """
         read = _READERS.get(request.content_type)
         if read is None:

@@ -69,12 +69,12 @@ class BodyMemory:
         self._large = BodyBudget(size - size // _FOR_SMALL)
 
     def room(self) -> "BodyReservation":
-        """What one request has of it: nothing yet."""
+        """A reservation for one request, empty at first."""
         return BodyReservation(self._small, self._large)
 
 
 class BodyReservation:
-    """What one request has taken, until `leave`."""
+    """The memory reserved by one request, until `leave`."""
 
     __slots__ = ("_held", "_large", "_pool", "_small")
 
@@ -105,19 +105,19 @@ class BodyReservation:
             self._pool.give_back(freed)
 
     def leave(self) -> None:
-        """The request is over."""
+        """Release the reservation: the request has ended."""
         if self._pool is not None:
             pool, self._pool = self._pool, None
             pool.give_back(self._held)
 
 
 _FEW_HEADERS: Final = 7
-"""Of the greatest size that the parser takes, so many stay under any limit of the sum."""
+"""Number of headers that cannot exceed the limit of their sum, even if each has the parser's maximum size."""
 
 
 @dataclass(frozen=True, slots=True)
 class RequestBounds:
-    """What holds for one request."""
+    """The bounds of one request."""
 
     limits: ApiLimits
     room: BodyReservation

@@ -37,7 +37,8 @@ class Seated(Generic[C]):
 
 
 class ConnectionLimiter(Generic[C]):
-    """At most `most` connections, of them `per_address` from the same address, and `reserve` beyond."""
+    """Limits connections: at most `most`, of these `per_address` from one address, and `reserve` more for
+    monitoring."""
 
     def __init__(self, *, most: int, per_address: int, reserve: int) -> None:
         self._most = most
@@ -64,19 +65,20 @@ class ConnectionLimiter(Generic[C]):
         return self._seat_in_reserve(one)
 
     def works(self, one: C) -> None:
-        """It has a complete request head: from now on it is not evicted."""
+        """The connection has a complete request head, so it is no longer evicted."""
         self._waiting.pop(one, None)
         self._waiting_in_reserve.pop(one, None)
 
     def waits(self, one: C) -> None:
-        """Its request is answered; it waits for the next one."""
+        """The connection's request is answered; it waits for the next one."""
         if one in self._seated:
             self._waiting[one] = None
         elif one in self._reserve:
             self._waiting_in_reserve[one] = None
 
     def leave(self, one: C) -> None:
-        """It is closed, or about to be. May be called twice, and for one that was never admitted."""
+        """The connection is closed, or about to be. May be called twice, and for a connection that was never
+        admitted."""
         self.works(one)
         self._reserve.pop(one, None)
         if one in self._seated:
@@ -115,7 +117,7 @@ class ConnectionLimiter(Generic[C]):
 
 SWEEP_S: Final = 1.0
 MAX_LINE_BYTES: Final = 80_000
-"""Of a request line: 1,000 receivers with the longest of names fit in."""
+"""Maximum size of a request line: 1,000 receivers with the longest names fit in."""
 MAX_HEADERS: Final = 64
 FIXED_HEADERS: Final = {"Server": "relay", "X-Content-Type-Options": "nosniff"}
 _TELL_EVERY_S: Final = 60.0
@@ -155,7 +157,7 @@ class ApiConnection(web.RequestHandler):
 
     @property
     def head_bytes(self) -> int:
-        """Of a head that is not complete."""
+        """Bytes received of an incomplete head."""
         return self._head_bytes
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
@@ -201,7 +203,7 @@ class ApiConnection(web.RequestHandler):
     def handle_error(
         self, request: web.BaseRequest, status: int = 500, exc: BaseException | None = None, message: str | None = None
     ) -> web.StreamResponse:
-        """What cannot be read as HTTP gets a problem, as any other mistake does, and not what it said."""
+        """Answers a request that is not valid HTTP with a problem, which does not repeat its bytes."""
         super().handle_error(request, status, exc, message)
         if status < HTTPStatus.INTERNAL_SERVER_ERROR:
             why = (message or "").partition("\n")[0].rstrip(":.") or HTTPStatus(status).phrase
@@ -265,22 +267,22 @@ class ConnectionGate:
         return True
 
     def works(self, one: ApiConnection) -> None:
-        """Its head is complete."""
+        """The head of a request is complete."""
         self._forget_head(one)
         self.seats.works(one)
 
     def waits(self, one: ApiConnection) -> None:
-        """It may send the next head."""
+        """The connection may send the next head."""
         self.seats.waits(one)
 
     def leave(self, one: ApiConnection) -> None:
-        """It is closed."""
+        """The connection is closed."""
         self._forget_head(one)
         self._blocked.pop(one, None)
         self.seats.leave(one)
 
     def head_grew(self, one: ApiConnection, size: int) -> None:
-        """So many more bytes of a head that is not complete."""
+        """More bytes of an incomplete head arrived."""
         self._heads.setdefault(one, self._loop.time())
         self._heads_bytes += size
         # What ends within these bytes may still be too much: of a complete head, the middleware counts the headers.
@@ -341,7 +343,7 @@ _PREFIX = 64
 
 
 def network_of(address: str | None) -> str:
-    """What counts as one caller: an IPv4 address, or the 64 bits of an IPv6 address that a network is given."""
+    """The unit that counts as one client: an IPv4 address, or the /64 network of an IPv6 address."""
     if address is None:
         return ""
     try:

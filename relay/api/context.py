@@ -1,4 +1,4 @@
-"""What the HTTP API needs of the process it runs in: ports, names, limits, and time."""
+"""The HTTP API's dependencies on its process: ports, names, limits and time."""
 
 import secrets
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
@@ -64,7 +64,7 @@ class ApiContext:
     key_quota: Quota | None = None
     source_quota: Quota | None = None
     registrar: Registrar | None = None
-    """None: receivers cannot be changed here."""
+    """None if receivers cannot be changed in this process."""
     verify: Callable[[Receiver], Awaitable[HandshakeResult | None]] | None = None
     """Makes a handshake with a receiver, and returns its result; None if one is in progress."""
     warnings: Callable[[], Mapping[str, str | None]] = dict
@@ -80,11 +80,11 @@ class ApiContext:
     """The one of deliveries; None: nothing is sent from here."""
     user_agent: str = "relay"
     tracing: Tracing | None = None
-    """None: there are no traces but those of senders, which are passed on."""
+    """None without tracing; then senders' trace contexts are only passed on."""
     history: HistoryReader | None = None
-    """What happened, to be searched; None: none is set up."""
+    """The history; None if none is configured."""
     settings: Sequence[Origin] = ()
-    """Those in force, for people: secrets are masked."""
+    """The settings in effect, with secrets masked."""
     keeps_bodies: bool = True
     """Whether the history keeps bodies and headers, so that these can be searched."""
     answer_keys: Sequence[str] = field(default=(), repr=False)
@@ -98,9 +98,9 @@ class ApiContext:
     pages: Callable[[Path], Application] | None = None
     """Makes the pages for people, given the socket where they reach this API; None: there are none."""
     session_secrets: Sequence[bytes] = field(default_factory=lambda: (secrets.token_bytes(32),), repr=False)
-    """The first one signs sessions and links into the portal, and any proves them."""
+    """Secrets of sessions and portal links. The first one signs, and each verifies."""
     public_url: str | None = None
-    """Where others reach the API; without a slash at the end."""
+    """The URL at which other machines reach the API, without a trailing slash."""
     examine: Callable[[str | None], Awaitable[Diagnosis]] | None = None
     """Runs the checks of all dependencies of this process, or of one receiver; None if it cannot."""
     adhoc_endpoints: Sequence[str] = ()
@@ -108,7 +108,7 @@ class ApiContext:
     ring: KeyRing = NO_KEYS
     """Encrypts the secrets that messages bring along."""
     owner_receivers: int = 1_000
-    """That an owner may have, of those who have keys of their own."""
+    """Maximum number of receivers of an owner that registers them with its own key."""
 
     def is_erased(self, message: MessageId, receivers: Iterable[str], received_at: float) -> bool:
         """As `Erasures.has`."""

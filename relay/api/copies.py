@@ -36,7 +36,7 @@ from relay.schema.messages import CopyRequest, MessageView
 
 _GONE: Final = "Its record is gone from the log, so it cannot be copied."
 _MOST_BYTES: Final = 4 * 1024 * 1024
-"""Of a request: a payload of 1 MiB, with the escapes of JSON or as base64."""
+"""Maximum size of a request: a payload of 1 MiB, escaped for JSON or as base64."""
 
 
 class CopiesResource:
@@ -60,7 +60,7 @@ class CopiesResource:
         most_bytes=_MOST_BYTES,
         answers=(
             DocumentedResponse(
-                202, "The copy is on the log.", json_of(MessageView), {"Location": "The path of the copy.", **RATE}
+                202, "The copy was accepted.", json_of(MessageView), {"Location": "The path of the copy.", **RATE}
             ),
         ),
         problems=(

@@ -44,16 +44,15 @@ class DoctorResource:
         scope=ADMIN,
         id="lookAtItself",
         noun="doctor",
-        parameters=(Parameter("receiver", "query", ReceiverName, "Only what is about this receiver.", read=_receiver),),
-        answers=(DocumentedResponse(200, "What was found, by check.", json_of(DoctorView)),),
+        parameters=(Parameter("receiver", "query", ReceiverName, "Only checks of this receiver.", read=_receiver),),
+        answers=(DocumentedResponse(200, "The findings of each check.", json_of(DoctorView)),),
         example=Example(200),
     )
     async def get(self, _request: web.Request, receiver: str | None) -> web.Response:
-        """Whether all is right, and what to do.
+        """Run the checks of the doctor.
 
-        The process that is asked looks at its settings, at Kafka, Redis and the receivers, within 20 seconds, and also
-        while Kafka or Redis are away. It looks once within 10 seconds at most. docs/doctor.md says what each check
-        means.
+        The process checks its settings, Kafka, Redis and the receivers, within 20 seconds, even if Kafka or Redis does
+        not answer. It runs the checks at most once within 10 seconds. docs/doctor.md explains them.
         """
         async with self._looking:
             if self._last is None or self._last[0] != receiver or self._clock.monotonic() - self._last[1] >= KEPT_S:

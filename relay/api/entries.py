@@ -51,7 +51,7 @@ def described(written: Written) -> ReceiverView:
 
 
 def entry_of(written: Written) -> tuple[str | None, ReceiverEntry | None]:
-    """Where it was declared, and its entry; None for what cannot be read."""
+    """The origin of an entry, and its fields; None if it cannot be read."""
     declared = readable(written.value)
     if declared is None:
         return None, None
@@ -65,7 +65,7 @@ PATCH: Final = Body({JSON: dict[str, Any], MERGE_PATCH: dict[str, Any]})
 MOST_BODY: Final = 65_536
 """Bytes of a receiver."""
 _TAG: Final = re.compile(r'\s*(?:"([^"]*)"|(\*))\s*')
-IF_MATCH: Final = Parameter("If-Match", "header", ETag, "An `ETag`: only if the receiver is still that.")
+IF_MATCH: Final = Parameter("If-Match", "header", ETag, "The `ETag` that the receiver must still have; otherwise 412.")
 ETAG: Final = {"ETag": "Changes with every change of the receiver."}
 CHANGE: Final = (DECLARED_IN_FILE, CHANGED_MEANWHILE)
 

@@ -44,7 +44,11 @@ class ErasuresResource:
         id="erasePayloads",
         noun=_NOUN,
         body=json_of(ErasureRequest),
-        answers=(DocumentedResponse(201, "In force here, and everywhere within 2 s.", json_of(NewErasureView)),),
+        answers=(
+            DocumentedResponse(
+                201, "In effect in this process, and in all others within 2 s.", json_of(NewErasureView)
+            ),
+        ),
         problems=(TOO_MANY_ERASURES,),
         example=Example(201, body={"source_id": "github", "message_id": "sent-9"}),
     )
@@ -91,11 +95,11 @@ class ErasuresResource:
         id="listErasures",
         noun=_NOUN,
         parameters=(LIMIT, cursor_of(PAGES)),
-        answers=(DocumentedResponse(200, "The newest first.", json_of(ErasurePage)),),
+        answers=(DocumentedResponse(200, "A page, newest first.", json_of(ErasurePage)),),
         example=Example(200, query={"limit": "10"}),
     )
     async def list(self, _request: web.Request, limit: int, cursor: Rank | None) -> web.Response:
-        """The erasures in force: those of the last 90 days."""
+        """List the erasures in force: those of the last 90 days."""
         page, following = PAGES.page(limit, cursor, self._service.known.all(), lambda each: (each.made_at, each.id))
         return json_response(200, ErasurePage(items=[_view(each) for each in page], cursor=following))
 

@@ -38,11 +38,11 @@ class EventTypesResource:
         id="listEventTypes",
         noun=_NOUN,
         parameters=(LIMIT, CURSOR),
-        answers=(DocumentedResponse(200, "In the order of their names.", json_of(EventTypePage)),),
+        answers=(DocumentedResponse(200, "A page, sorted by name.", json_of(EventTypePage)),),
         example=Example(200, query={"limit": "10"}),
     )
     async def list(self, _request: web.Request, limit: int, cursor: str) -> web.Response:
-        """The event types of the catalogue."""
+        """List the event types of the catalogue."""
         names = [name for name in self._catalogue.types.names() if name > cursor]
         items = [event_type_view(name, entry) for name in names[:limit] if (entry := self._catalogue.types.get(name))]
         more = len(names) > limit
@@ -59,9 +59,9 @@ class EventTypesResource:
         example=Example(200),
     )
     async def asyncapi(self, _request: web.Request) -> web.Response:
-        """The topics with the messages of the catalogue.
+        """Get the AsyncAPI document with the messages of the catalogue.
 
-        As `/asyncapi.json`, which needs no key, with a message for each version of an event type.
+        Like `/asyncapi.json`, which needs no key, with a message for each version of an event type.
         """
         return json_response(200, asyncapi(self._context.topics, self._catalogue.types.all()))
 
@@ -72,12 +72,12 @@ class EventTypesResource:
         id="getEventType",
         noun=_NOUN,
         parameters=(_TYPE,),
-        answers=(DocumentedResponse(200, "As it is now.", json_of(EventTypeView)),),
+        answers=(DocumentedResponse(200, "The entry in effect.", json_of(EventTypeView)),),
         problems=(NOT_FOUND,),
         example=Example(200, path=_AT),
     )
     async def show(self, _request: web.Request, type: str) -> web.Response:
-        """An event type with its schemas and examples."""
+        """Get an event type with its schemas and examples."""
         return json_response(200, event_type_view(type, self._found(type)))
 
     @route(
@@ -90,7 +90,9 @@ class EventTypesResource:
         parameters=(_TYPE,),
         body=json_of(EventTypeEntry, required=False),
         most_bytes=_MOST_BYTES,
-        answers=(DocumentedResponse(200, "In effect here, and everywhere within 2 s.", json_of(EventTypeView)),),
+        answers=(
+            DocumentedResponse(200, "In effect in this process, and in all others within 2 s.", json_of(EventTypeView)),
+        ),
         problems=(INVALID_EVENT_TYPE, TOO_MANY_EVENT_TYPES),
         example=Example(
             200,

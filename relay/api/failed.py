@@ -38,17 +38,17 @@ from relay.state.rows import delivery_row
 
 PAGES: Final = NewestFirstPages("[0-9]{1,9}-[0-9]{1,18}")
 MOST_LOOKED_AT: Final = 10_000
-"""At most so many of the newest are read for a page of those that are open and visible to the caller."""
+"""Maximum number of the newest letters that are read for a page of open and visible ones."""
 _LEAST_OF_EACH: Final = 32
-"""Of each receiver at first; four times as many whenever these are not enough for the page."""
+"""Letters of each receiver to read first; four times as many if these are not enough for the page."""
 MOST_BYTES: Final = 32 * 1024 * 1024
-"""Of values that are read for a page, which ends early then."""
+"""Maximum bytes of values that are read for a page; beyond that the page ends early."""
 
 
 DEAD_LETTERS: Final = "dead letters"
 PLACE: Final = (
-    Parameter("partition", "path", Partition, "Of `failed_messages`."),
-    Parameter("offset", "path", Offset, "In that partition."),
+    Parameter("partition", "path", Partition, "Partition of `failed_messages`."),
+    Parameter("offset", "path", Offset, "Offset in that partition."),
 )
 AT: Final = {"partition": "6", "offset": "0"}
 
@@ -66,14 +66,18 @@ class FailedResource:
         id="listFailed",
         noun=DEAD_LETTERS,
         parameters=(
-            Parameter("receiver", "query", list[str], "Of these; `-`: those that never had one."),
-            Parameter("source", "query", list[SourceId], "Of messages of these sources."),
-            Parameter("reason", "query", list[str], "Given up for one of these."),
-            Parameter("stage", "query", Stage, "Given up in this step; `to_sender`: on the way back."),
+            Parameter(
+                "receiver", "query", list[str], "Only of these receivers; `-` selects messages without a receiver."
+            ),
+            Parameter("source", "query", list[SourceId], "Only of messages of these sources."),
+            Parameter("reason", "query", list[str], "Only with one of these reasons."),
+            Parameter(
+                "stage", "query", Stage, "Only given up in this step; `to_sender` is the way back to the sender."
+            ),
             LIMIT,
             cursor_of(PAGES),
         ),
-        answers=(DocumentedResponse(200, "The newest first.", json_of(LetterPage)),),
+        answers=(DocumentedResponse(200, "A page, newest first.", json_of(LetterPage)),),
         example=Example(200, query={"receiver": "ci", "limit": "10"}),
     )
     async def list(
@@ -86,7 +90,7 @@ class FailedResource:
         limit: int,
         cursor: Rank | None,
     ) -> web.Response:
-        """Open dead letters."""
+        """List open dead letters."""
         receivers, at = await self._receivers(request, receiver), cursor
         found, size = list[tuple[Rank, LetterView]](), 0
         each = max(_LEAST_OF_EACH, 2 * limit // max(1, len(receivers)))
@@ -146,7 +150,7 @@ class FailedResource:
         example=Example(200, path=AT),
     )
     async def get(self, request: web.Request, partition: int, offset: int) -> web.Response:
-        """One dead letter, with headers and payload."""
+        """Get a dead letter with its headers and payload."""
         at = Coordinate(self._context.topics.failed_messages, partition, offset)
         [record] = await self._context.log.read([(at, None)])
         letter = None if record is None else read_letter(record, self._context.topics)
@@ -189,7 +193,7 @@ def _sees(request: web.Request, receiver: str, source_id: str | None) -> bool:
 
 
 def sees_letter(request: web.Request, letter: Letter | None) -> bool:
-    """By the letter itself: the index may be wrong. None: there is no letter."""
+    """Checks the caller's rights by the letter itself, because the index may be wrong. None if there is no letter."""
     if letter is None:
         return may_see(request, [])
     return may_read(request, letter.facts.source_id) or is_of_theirs(request, letter)

@@ -23,7 +23,9 @@ _FAILED: Final = "[-]"
 _MONITORING: Final = "monitoring"
 _TEXT: Final = Body({"text/plain": str})
 _READINESS: Final = Body({"text/plain": str, JSON: Readiness})
-_FORMAT: Final = Parameter("format", "query", Literal["text", "json"], "Default: text, in the form of Kubernetes.")
+_FORMAT: Final = Parameter(
+    "format", "query", Literal["text", "json"], "`json` for a typed response. Default: lines of text, as in Kubernetes."
+)
 
 
 class Health:
@@ -43,11 +45,11 @@ class Health:
         id="isAlive",
         noun=_MONITORING,
         reads_itself=True,
-        answers=(DocumentedResponse(200, "It does.", _TEXT),),
+        answers=(DocumentedResponse(200, "The process is alive.", _TEXT),),
         example=Example(200),
     )
     async def livez(self, request: web.Request) -> web.Response:
-        """Whether the process lives."""
+        """Check liveness."""
         return web.Response(text="ok")
 
     @route(
@@ -57,17 +59,17 @@ class Health:
         id="isReady",
         noun=_MONITORING,
         reads_itself=True,
-        parameters=(Parameter("verbose", "query", str, "Also on 200 a line for each part."), _FORMAT),
+        parameters=(Parameter("verbose", "query", str, "A line for each part, also if all work."), _FORMAT),
         answers=(
-            DocumentedResponse(200, "It can.", _READINESS),
+            DocumentedResponse(200, "All parts work.", _READINESS),
             DocumentedResponse(503, "A part does not work.", _READINESS),
         ),
         example=Example(200, query={"format": "json"}),
     )
     async def readyz(self, request: web.Request) -> web.Response:
-        """Whether it can work.
+        """Check readiness.
 
-        Of all processes that share the port. 503 if a part has failed, with a line for each part, or as JSON.
+        For all processes that share the port. 503 if a part has failed, with a line for each part, or as JSON.
         """
         format = _FORMAT.value(request, {"format": request.query.getall("format", [])})
         found = await self._readiness()
@@ -100,13 +102,13 @@ class Health:
         id="getMetrics",
         noun=_MONITORING,
         reads_itself=True,
-        answers=(DocumentedResponse(200, "The text format.", _TEXT),),
+        answers=(DocumentedResponse(200, "Metrics in Prometheus' text format.", _TEXT),),
         example=Example(200),
     )
     async def metrics(self, request: web.Request) -> web.Response:
-        """Metrics for Prometheus.
+        """Get the metrics for Prometheus.
 
-        Of all processes that share the port.
+        For all processes that share the port.
         """
         text = self._context.metrics_text()
         if self._context.siblings is not None:
@@ -124,7 +126,7 @@ class Health:
         example=Example(200),
     )
     async def version(self, request: web.Request) -> web.Response:
-        """Which version it is."""
+        """Get the version."""
         body = msgspec.json.encode(Version("relay", __version__))
         return web.Response(body=body, content_type="application/json")
 

@@ -101,9 +101,9 @@ _BEARER: Final = {"WWW-Authenticate": 'Bearer realm="relay"'}
 
 _ANY: Final = {"application/json": None, "application/octet-stream": None}
 _OF_GITHUB: Final = (
-    Parameter("x-github-event", "header", str, "Of `github`: the type of event."),
-    Parameter("x-github-delivery", "header", str, "Of `github`: the message's id."),
-    Parameter("x-hub-signature-256", "header", str, "Of `github`: the proof."),
+    Parameter("x-github-event", "header", str, "For `github`: the event type."),
+    Parameter("x-github-delivery", "header", str, "For `github`: the id of the message."),
+    Parameter("x-hub-signature-256", "header", str, "For `github`: the signature."),
 )
 
 
@@ -138,11 +138,14 @@ class InboundResource:
         body=Body(_ANY, required=False),
         answers=(
             DocumentedResponse(
-                202, "It is on the log.", json_of((WebhookView, BatchTaken)), {"Location": "The path of the message."}
+                202,
+                "The message was accepted.",
+                json_of((WebhookView, BatchTaken)),
+                {"Location": "The path of the message."},
             ),
             DocumentedResponse(
                 200,
-                "Not a message: a challenge of the sender is answered, or a probe taken.",
+                "The response to a challenge or probe of the sender, which is not a message.",
                 Body({"text/plain": str, "application/json": Probed}),
             ),
         ),
@@ -168,10 +171,10 @@ class InboundResource:
         ),
     )
     async def post(self, request: web.Request) -> web.Response:
-        """Take a webhook as its sender signs it.
+        """Accept a webhook of another service.
 
-        For sources that have `inbound`: GitHub, Stripe, Slack, Standard Webhooks, CloudEvents, or a generic HMAC. The
-        signature is looked at before anything else, in the headers that the kind has for it.
+        For sources with `inbound`: GitHub, Stripe, Slack, Standard Webhooks, CloudEvents, or a generic HMAC. The
+        signature is verified before anything else, in the headers of that kind.
         """
         source_id = source_in_path(request)
         policy = self._policy(source_id)
@@ -199,24 +202,24 @@ class InboundResource:
         reads_itself=True,
         parameters=(
             SOURCE_ID,
-            Parameter("WebHook-Request-Origin", "header", str, "Who asks to send events here."),
+            Parameter("WebHook-Request-Origin", "header", str, "Origin of the sender that asks to send events."),
         ),
         answers=(
             DocumentedResponse(
                 200,
-                "What may be sent, if the source takes CloudEvents.",
+                "What the sender may send, if the source accepts CloudEvents.",
                 None,
                 {
                     "Allow": "The methods of this resource.",
-                    "WebHook-Allowed-Origin": "Who asked.",
-                    "WebHook-Allowed-Rate": "Requests a minute; `*`: any number.",
+                    "WebHook-Allowed-Origin": "The origin that asked.",
+                    "WebHook-Allowed-Rate": "Requests per minute; `*` for any number.",
                 },
             ),
         ),
         example=Example(200, path={"source_id": "hooks"}, headers={"WebHook-Request-Origin": "events.example"}),
     )
     async def options(self, request: web.Request) -> web.Response:
-        """The handshake of CloudEvents."""
+        """Answer the handshake of CloudEvents."""
         source_id = source_in_path(request)
         policy = self._policy(source_id)
         headers = {"Allow": "OPTIONS, POST"}

@@ -42,7 +42,7 @@ _LINES: Final = 500
 """Newest lines of the audit that are read for the history of an incident."""
 _TRIED: Final = 50
 _EARLIER_S: Final = 60.0
-_ID: Final = Parameter("id", "path", Annotated[str, Meta(pattern="^inc_[a-z2-7]{16}$")], "Of the incident.")
+_ID: Final = Parameter("id", "path", Annotated[str, Meta(pattern="^inc_[a-z2-7]{16}$")], "Id of the incident.")
 _NOUN: Final = "incidents"
 _SAMPLE: Final = {"id": "inc_aaaaaaaaaaaaaaaa"}
 
@@ -85,21 +85,26 @@ class IncidentsResource:
         id="listIncidents",
         noun=_NOUN,
         parameters=(
-            Parameter("state", "query", list[Literal["open", "acknowledged", "resolved"]], "Only in these states."),
-            Parameter("party", "query", list[str], "Only of these receivers, sources, or parts of the relay."),
+            Parameter(
+                "state", "query", list[Literal["open", "acknowledged", "resolved"]], "Only incidents in these states."
+            ),
+            Parameter(
+                "party", "query", list[str], "Only incidents of these receivers, sources, or parts of the relay."
+            ),
             LIMIT,
             cursor_of(PAGES),
         ),
-        answers=(DocumentedResponse(200, "The newest first.", json_of(IncidentPage)),),
+        answers=(DocumentedResponse(200, "A page, newest first.", json_of(IncidentPage)),),
         example=Example(200, query={"state": "open"}),
     )
     async def page(
         self, request: web.Request, state: Sequence[State], party: Sequence[str], limit: int, cursor: Rank | None
     ) -> web.Response:
-        """Causes of failures, each with the party at fault, a sentence and one action.
+        """List incidents: causes of failures, each with the party at fault, a sentence and one action.
 
-        An incident opens with the first failure, and resolves without help once its cause has been absent for a while;
-        if it comes back soon, it is reopened. Incidents are hints: at most 1,000 are kept, resolved ones for a week.
+        An incident opens with the first failure, and resolves without help once its cause has been absent for a while.
+        If the cause returns soon, it is reopened. Incidents are hints: at most 1,000 are kept, resolved ones for a
+        week.
         """
         found, marks = await self._incidents.now()
         chosen = sorted(
@@ -131,7 +136,7 @@ class IncidentsResource:
         example=Example(404, path=_SAMPLE),
     )
     async def get(self, request: web.Request, id: str) -> web.Response:
-        """One incident, with its evidence and what was tried."""
+        """Get an incident with its evidence and what was tried."""
         incident, marks = await self._find(request, id)
         return json_response(200, await self._detail(request, incident, marks))
 
@@ -145,15 +150,17 @@ class IncidentsResource:
         parameters=(_ID,),
         body=json_of(NoWords, required=False),
         answers=(
-            DocumentedResponse(200, "The incident, with the one who acknowledged it first.", json_of(IncidentDetail)),
+            DocumentedResponse(
+                200, "The incident, with the caller that acknowledged it first.", json_of(IncidentDetail)
+            ),
         ),
         problems=(NOT_FOUND,),
         example=Example(404, path=_SAMPLE),
     )
     async def acknowledge(self, request: web.Request, id: str, body: NoWords) -> web.Response:
-        """Say that you are on it.
+        """Acknowledge an incident.
 
-        The first one counts: a later call returns who that was. The next occurrence has to be acknowledged again.
+        The first caller counts: a later call returns who that was. The next occurrence has to be acknowledged again.
         """
         return await self._mark(request, id, "acknowledge")
 
@@ -171,9 +178,9 @@ class IncidentsResource:
         example=Example(404, path=_SAMPLE),
     )
     async def resolve(self, request: web.Request, id: str, body: NoWords) -> web.Response:
-        """Resolve it by hand.
+        """Resolve an incident by hand.
 
-        Its dead letters stay where they are. It is reopened if its cause is observed again.
+        Its dead letters stay. It is reopened if its cause is observed again.
         """
         return await self._mark(request, id, "resolve")
 

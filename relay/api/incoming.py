@@ -79,8 +79,8 @@ def own_headers(request: web.Request) -> Pairs:
 def given_fields(
     request: web.Request, query: Mapping[str, Sequence[str]], headers: Mapping[str, str] = HEADERS
 ) -> dict[str, object]:
-    """What the query and these headers say, as fields of a message; by default its timing. Raises a Problem where they
-    differ."""
+    """The fields of a message that the query and these headers set; by default its timing. Raises a Problem if they
+    contradict each other."""
     found: dict[str, object] = {}
     for header, name in headers.items():
         given = {*query.get(name, ()), *request.headers.getall(header, ())}
@@ -182,7 +182,7 @@ def one_type(given: Iterable[str]) -> str | None:
 
 
 def content_type_of(request: web.Request) -> str | None:
-    """Of a payload. Raises a Problem for one that is no payload, but an event with attributes of its own."""
+    """The content type of a payload. Raises a Problem for a CloudEvent, which has attributes of its own."""
     content_type = plain_header(request, "Content-Type")
     if content_type is not None and is_structured(content_type):
         detail = (

@@ -66,7 +66,8 @@ class Recipients:
         return self._id_problem(message, names[0]) if problem is None and names and len(names) == 1 else problem
 
     def _id_problem(self, message: Message, name: str) -> Problem | None:
-        """With several receivers the others get the message, and only the delivery to this one fails."""
+        """The problem of an id that does not fit a receiver's status URL. With several receivers only the delivery to
+        that one fails."""
         receiver = self._directory.receiver(name)
         if receiver is None or receiver.status_endpoint is None:
             return None
@@ -105,7 +106,7 @@ class IncomingMessage(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class AcceptedMessage:
-    """The log has it, at `at`. `received_ms`: Unix ms. `warning`: what its sender should correct."""
+    """A message on the log, at `at`. `received_ms`: Unix ms. `warning`: what its sender should correct."""
 
     received_ms: int
     at: Coordinate | None = None
@@ -114,7 +115,7 @@ class AcceptedMessage:
 
 @dataclass(frozen=True, slots=True)
 class Repeated:
-    """It was received before. `row`: of the first one; None if that is in the same batch."""
+    """A message that was received before. `row`: of the first one; None if that is in the same batch."""
 
     row: MessageRow | None
 
@@ -203,11 +204,8 @@ class _Sorting:
 
 
 class Intake:
-    """Where messages come in.
-
-    The state helps to recognise repeats at once, but is not needed: while it is away, messages are accepted all the
-    same, and FromSender recognises a repeat or a conflict when it reads them.
-    """
+    """Accepts messages. The state only helps to recognise repeats at once: without it messages are still accepted, and
+    FromSender recognises a repeat or a conflict when it reads them."""
 
     def __init__(self, context: ApiContext) -> None:
         self._context = context
@@ -271,7 +269,7 @@ class Intake:
     async def _append_traced(
         self, source_id: str, candidates: Sequence[_Candidate], records: Sequence[NewRecord]
     ) -> Sequence[Coordinate | Problem]:
-        """As `_append`; where there are traces, each message is in the context of its being sent."""
+        """Like `_append`, but with tracing each message carries the context of its own span."""
         tracing = self._context.tracing
         if tracing is None:
             return await self._append(source_id, records)
@@ -289,11 +287,8 @@ class Intake:
         return places
 
     async def _append(self, source_id: str, records: Sequence[NewRecord]) -> Sequence[Coordinate | Problem]:
-        """Where each record is. Raises LogUnavailable.
-
-        Shared per source only: its records are in one partition, and while another one has no leader, these must not
-        wait for it.
-        """
+        """Appends records, and returns their coordinates. Raises LogUnavailable. Only records of one source share a
+        request: they are in one partition, and must not wait for another one without a leader."""
         shared = self._appends.get(source_id)
         if shared is None:
             shared = self._appends[source_id] = Coalescer(self._context.log.append)
@@ -318,7 +313,7 @@ class Intake:
             return [None] * len(ids)
 
     async def _earlier(self, arrivals: Sequence[Arrival]) -> Sequence[MessageRow | None]:
-        """What was known before, if anything. The messages are accepted whether or not this succeeds."""
+        """Earlier messages with these ids, if known. The messages are accepted whether or not this succeeds."""
         try:
             return await answered(self._context.state.arrive(arrivals))
         except Unavailable:

@@ -59,7 +59,7 @@ class KeyUse:
         self._wake.set()
 
     async def last(self, ids: Sequence[str]) -> list[float | None]:
-        """When each was last used, in Unix seconds; None: never, long ago, or not known now."""
+        """The last use of each key, in Unix seconds; None: never, long ago, or unknown at present."""
         try:
             found = await self._state.keys_used(ids)
         except Unavailable:
@@ -105,7 +105,7 @@ PAGES: Final = NewestFirstPages("[a-z0-9]{1,32}")
 
 
 _NOUN: Final = "keys"
-_ID: Final = Parameter("id", "path", Annotated[str, Meta(min_length=1)], "Of the key.")
+_ID: Final = Parameter("id", "path", Annotated[str, Meta(min_length=1)], "Id of the key.")
 _KEY: Final = {"id": "k5examplekey"}
 
 
@@ -125,14 +125,14 @@ class KeysResource:
         noun=_NOUN,
         body=json_of(WantedKey),
         most_bytes=MOST_BYTES,
-        answers=(DocumentedResponse(201, "It is in effect; `key` is returned only once.", json_of(NewKey)),),
+        answers=(DocumentedResponse(201, "The key is in effect. `key` is returned only this once.", json_of(NewKey)),),
         problems=(TOO_MANY_KEYS, NOT_FOUND),
         example=Example(
             201, body={"name": "ci server", "scopes": ["ingest:github", "read:github"], "expires_in": "90d"}
         ),
     )
     async def create(self, request: web.Request, body: WantedKey) -> web.Response:
-        """Make a key.
+        """Create a key.
 
         The first one needs the scope `admin`: from then on every request needs a key.
         """
@@ -159,12 +159,12 @@ class KeysResource:
             LIMIT,
             cursor_of(PAGES),
         ),
-        answers=(DocumentedResponse(200, "The newest first.", json_of(KeyPage)),),
+        answers=(DocumentedResponse(200, "A page, newest first.", json_of(KeyPage)),),
         problems=(NOT_FOUND,),
         example=Example(200, query={"limit": "10"}),
     )
     async def list(self, _request: web.Request, limit: int, cursor: Rank | None) -> web.Response:
-        """The keys that there are."""
+        """List the keys."""
         page, following = PAGES.page(limit, cursor, self._desk.keys.all(), rank)
         used = await self._uses.last([key.id for key in page])
         views = [self._view(key, at) for key, at in zip(page, used, strict=True)]
@@ -178,13 +178,13 @@ class KeysResource:
         id="revokeKey",
         noun=_NOUN,
         parameters=(_ID,),
-        answers=(DocumentedResponse(200, "It was revoked.", json_of(KeyView)),),
+        answers=(DocumentedResponse(200, "The key was revoked.", json_of(KeyView)),),
         example=Example(200, path=_KEY),
     )
     async def revoke(self, request: web.Request, id: str) -> web.Response:
         """Revoke a key.
 
-        In force here with the answer, and everywhere within 2 s.
+        In effect in this process with the response, and in all others within 2 s.
         """
         key = self._found(id)
         await self._desk.revoke(key)
@@ -204,7 +204,7 @@ class KeysResource:
         body=json_of(Rotation, required=False),
         most_bytes=MOST_BYTES,
         answers=(
-            DocumentedResponse(200, "The new secret is in effect; `key` is returned only once.", json_of(NewKey)),
+            DocumentedResponse(200, "The new secret is in effect. `key` is returned only this once.", json_of(NewKey)),
         ),
         problems=(KEY_EXPIRED, TOO_MANY_KEYS),
         example=Example(200, path=_KEY, body={"overlap": "1d"}),

@@ -1,4 +1,4 @@
-"""Where the pages for people are, and what the front page says: as a page, or as JSON."""
+"""The front page of the API, as HTML or JSON, and the paths of pages for people."""
 
 from typing import Final
 
@@ -13,7 +13,7 @@ DOCS: Final = "/docs"
 PROBLEMS: Final = "/problems"
 PROBLEM: Final = "/problems/{name}"
 MONITORING: Final = frozenset({"/livez", "/readyz", "/metrics"})
-"""What monitoring asks, at any name of the host."""
+"""Paths for monitoring, which are served under any host name."""
 PEOPLE: Final = "/ui"
 """The pages are under it; they are clients of this API."""
 
@@ -48,7 +48,7 @@ def is_for_people(template: str | None) -> bool:
 
 
 def wants_page(accept: str) -> bool:
-    """Whether it is a browser that sends this `Accept`."""
+    """Whether this `Accept` is that of a browser."""
     return "text/html" in accept.lower()
 
 

@@ -1,4 +1,4 @@
-"""How much of this process the API may take: connections, time, and bytes in memory. Each process has its own."""
+"""The API's limits in this process: connections, time and memory. Each process has its own."""
 
 import resource
 from dataclasses import dataclass
@@ -9,7 +9,7 @@ from relay.domain.errors import UserError
 
 MOST_CONNECTIONS: Final = 1_000
 OF_DESCRIPTORS: Final = 4
-"""At most one in so many of the file descriptors that the process may have: the others are for the relay's work."""
+"""The API gets at most this fraction (1/n) of the process's file descriptors: the others are for deliveries."""
 USUAL_BODY_MEMORY: Final = 64 * 1024**2
 
 
@@ -43,7 +43,8 @@ class ApiLimits:
 
 
 def limits_of(settings: Settings, largest_body: int) -> ApiLimits:
-    """As the settings say, or as fits to what the process may have. Raises UserError where a body would never fit."""
+    """The limits by the settings, or by the resources of the process. Raises UserError if the largest body would not
+    fit."""
     connections = settings.api_connections or min(MOST_CONNECTIONS, max(1, _descriptors() // OF_DESCRIPTORS))
     memory, least = settings.api_body_memory, 2 * largest_body
     if memory is not None and memory < least:

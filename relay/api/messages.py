@@ -99,14 +99,14 @@ class MessageResource:
         parameters=(
             SOURCE_ID,
             MESSAGE_ID,
-            Parameter("receiver", "query", ReceiverName, "Only the delivery to this one."),
+            Parameter("receiver", "query", ReceiverName, "Only the delivery to this receiver."),
             WAIT_PARAMETER,
             PREFER_PARAMETER,
         ),
         answers=(
             DocumentedResponse(
                 200,
-                "The message and its deliveries; with `wait`, the receiver's answer as it is.",
+                "The message and its deliveries. With `wait`, the receiver's answer, unchanged.",
                 Body({"application/json": _VIEW_OR_ANSWER, "*/*": None}),
                 ANSWER_HEADERS,
             ),
@@ -114,14 +114,14 @@ class MessageResource:
                 202,
                 "With `wait`: the answer takes longer.",
                 json_of(MessageView),
-                {"Location": "The path of the message.", "Retry-After": "Seconds after which to ask again."},
+                {"Location": "The path of the message.", "Retry-After": "Seconds after which to repeat the request."},
             ),
         ),
         problems=(ANSWER_GONE, *FAILURES),
         example=Example(200, path={"source_id": "github", "message_id": "sent-1"}),
     )
     async def get(self, request: web.Request) -> web.Response:
-        """What became of a message."""
+        """Get the state of a message."""
         asked, identity = wait_asked(request, self._longest_s), message_in_path(request)
         delivery = None if asked is None else await self._only(request, identity, asked)
         if asked is None or delivery is None:
@@ -161,7 +161,7 @@ class MessageResource:
         raise await unseen(self._reader, identity, whole=whole)
 
     def _seen(self, request: web.Request, known: KnownMessage) -> list[DeliveryId]:
-        """Those that the caller may see."""
+        """The deliveries that the caller may see."""
         deliveries = self._reader.deliveries(known)
         if may_read(request, known.message.source_id):
             return deliveries
@@ -190,23 +190,29 @@ class _Taken(NamedTuple):
 
 _TEXT: Final = Annotated[str, Meta(max_length=MAX_TEXT_BYTES)]
 _Names = Annotated[list[ReceiverName], Meta(min_length=1, max_length=MAX_RECEIVERS)]
-RECEIVERS: Final = Parameter("receiver", "query", _Names, "Who receives it; by default all that subscribe.")
-TYPE: Final = Parameter("type", "query", _TEXT, "The type of event; as `ce-type`.")
+RECEIVERS: Final = Parameter("receiver", "query", _Names, "Receivers of the message. Default: all that subscribe.")
+TYPE: Final = Parameter("type", "query", _TEXT, "Event type of the message. Also as `ce-type`.")
 TIMING: Final = (
-    Parameter("deliver_at", "query", _TEXT, "When to send it: RFC 3339 or Unix seconds; also as `relay-deliver-at`."),
-    Parameter("delay", "query", _TEXT, "How long to wait before it is sent, at most `30d`; also as `relay-delay`."),
+    Parameter(
+        "deliver_at",
+        "query",
+        _TEXT,
+        "Earliest time of the delivery: RFC 3339 or Unix seconds. Also as `relay-deliver-at`.",
+    ),
+    Parameter("delay", "query", _TEXT, "How long to wait before the delivery, at most `30d`. Also as `relay-delay`."),
     Parameter(
         "deadline",
         "query",
         _TEXT,
-        "When it is no use any more: RFC 3339, Unix seconds or a duration; also as `relay-deadline`. Then it is a dead "
-        "letter (`expired`).",
+        "Time after which no attempt starts: RFC 3339, Unix seconds or a duration. Also as `relay-deadline`. The "
+        "message is then a dead letter (`expired`).",
     ),
     Parameter(
         "supersede",
         "query",
         MessageIdText,
-        "A key: it replaces older messages of this source and key that were not sent. Also as `relay-supersede`.",
+        "Key of the message, which replaces older ones of this source and key that were not sent. Also as "
+        "`relay-supersede`.",
     ),
     Parameter(
         "coalesce",
@@ -217,7 +223,7 @@ TIMING: Final = (
     ),
 )
 TRACE: Final = (
-    Parameter("traceparent", "header", _TEXT, "Goes along to receiver and callback."),
+    Parameter("traceparent", "header", _TEXT, "Trace context, which is passed on to receiver and callback."),
     Parameter("tracestate", "header", str, f"Likewise; left out where it is longer than {MOST_STATE} characters."),
 )
 RATE: Final = {
@@ -255,22 +261,22 @@ class MessagesResource:
             *one_off.PARAMETERS,
             WAIT_PARAMETER,
             PREFER_PARAMETER,
-            Parameter("ce-id", "header", MessageIdText, "The message's id; without one it gets one."),
-            Parameter("webhook-id", "header", MessageIdText, "As `ce-id`."),
-            Parameter("Idempotency-Key", "header", MessageIdText, "As `ce-id`."),
-            Parameter("ce-type", "header", _TEXT, "The type of event."),
-            Parameter("ce-time", "header", _TEXT, "When it happened."),
+            Parameter("ce-id", "header", MessageIdText, "Id of the message. Default: a random one."),
+            Parameter("webhook-id", "header", MessageIdText, "The same as `ce-id`."),
+            Parameter("Idempotency-Key", "header", MessageIdText, "The same as `ce-id`."),
+            Parameter("ce-type", "header", _TEXT, "Event type of the message."),
+            Parameter("ce-time", "header", _TEXT, "Time of the event."),
             *TRACE,
         ),
         body=Body({"application/json": None, "text/plain": str, "application/octet-stream": None}, required=False),
         answers=(
             DocumentedResponse(
                 202,
-                "It is on the log.",
+                "The message was accepted.",
                 json_of(MessageView),
                 {
                     "Location": "The path of the message.",
-                    "Idempotent-Replayed": "`true`: it is a duplicate.",
+                    "Idempotent-Replayed": "`true` for a duplicate.",
                     "Retry-After": "With `wait`: the answer takes longer.",
                     **RATE,
                 },
@@ -371,7 +377,8 @@ class MessagesResource:
         return self._reader.fresh_view(taken.known)
 
     async def _view_after(self, taken: _Taken) -> MessageView:
-        """Its current state. It was accepted, so the response says so even if the state cannot be read."""
+        """The message's current state. It was accepted, so the response is a success even if the state cannot be
+        read."""
         if not taken.repeated:
             with suppress(Unavailable):
                 return await self._reader.view_of(taken.known)

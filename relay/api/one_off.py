@@ -37,7 +37,7 @@ PARAMETERS: Final = (
 
 
 def one_off_in(context: ApiContext, given: Mapping[str, object], identity: MessageId) -> OneOff | None:
-    """None: the message has no endpoint of its own. `given`: the fields that were given. Raises a Problem."""
+    """The message's own endpoint; None if it has none. `given`: the fields of the request. Raises a Problem."""
     url, secret = given.get(ENDPOINT), given.get(SECRET)
     if url is None:
         if secret is not None:

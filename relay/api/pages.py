@@ -56,7 +56,7 @@ class PagesResource:
 
     @cached_property
     def document(self) -> dict[str, Any]:
-        """Made for the first request: it takes some 30 ms."""
+        """The document, built on the first request, because that takes some 30 ms."""
         return document(routes_in(self._router), self._routes, SENT, FAILURES)
 
     @cached_property
@@ -77,13 +77,17 @@ class PagesResource:
         scope=OPEN,
         id="getFrontPage",
         noun=_PAGES,
-        answers=(DocumentedResponse(200, "What there is.", Body({"text/html": str, "application/json": Front})),),
+        answers=(
+            DocumentedResponse(
+                200, "Links to the parts of the API.", Body({"text/html": str, "application/json": Front})
+            ),
+        ),
         example=Example(200, headers={"Accept": "application/json"}),
     )
     async def index(self, request: web.Request) -> web.Response:
-        """What there is.
+        """List the parts of the API.
 
-        A page, or JSON where `Accept` asks for that.
+        A page, or JSON if `Accept` asks for that.
         """
         if self._for_people and wants_page(request.headers.get("Accept", "")):
             return web.Response(status=302, headers={"Location": f"{PEOPLE}/", "Vary": "Accept"})
@@ -104,7 +108,7 @@ class PagesResource:
         example=Example(200),
     )
     async def openapi(self, _request: web.Request) -> web.Response:
-        """This document."""
+        """Get this document."""
         return web.Response(body=self._encoded, content_type="application/json")
 
     @route(
@@ -117,7 +121,7 @@ class PagesResource:
         example=Example(200),
     )
     async def asyncapi(self, _request: web.Request) -> web.Response:
-        """The records on the topics.
+        """Get the AsyncAPI document of the topics.
 
         For producers and consumers on Kafka. `relay config asyncapi` prints it, too.
         """
@@ -133,7 +137,7 @@ class PagesResource:
         example=Example(200),
     )
     async def docs(self, _request: web.Request) -> web.Response:
-        """This document as a page."""
+        """Show this document as a page."""
         return page("Webhook relay: API", self._docs)
 
     @route(
@@ -146,7 +150,7 @@ class PagesResource:
         example=Example(200),
     )
     async def problems(self, _request: web.Request) -> web.Response:
-        """What can go wrong."""
+        """List the problems that responses may have."""
         rows = [(f'<a href="{PROBLEMS}/{name}">{name}</a>', prose(kind.title)) for name, kind in sorted(KINDS.items())]
         return page("What can go wrong", f"<h1>What can go wrong</h1>{table(('type', 'what'), rows)}")
 
@@ -157,13 +161,18 @@ class PagesResource:
         id="getProblem",
         noun=_PAGES,
         parameters=(
-            Parameter("name", "path", Annotated[str, Meta(pattern="^[a-z0-9-]{1,60}$")], "Last in its `type`."),
+            Parameter(
+                "name",
+                "path",
+                Annotated[str, Meta(pattern="^[a-z0-9-]{1,60}$")],
+                "Name of the problem: the last part of its `type`.",
+            ),
         ),
         answers=(DocumentedResponse(200, "The page.", _HTML),),
         example=Example(200, path={"name": "unknown-receiver"}),
     )
     async def problem(self, _request: web.Request, name: str) -> web.Response:
-        """What a problem means, and what to do."""
+        """Explain a problem, and what to do about it."""
         title, advice = _known(name)
         content = f'<h1>{prose(title)}</h1><p>{prose(advice)}</p><p><a href="{PROBLEMS}">All problems</a></p>'
         return page(title, content)

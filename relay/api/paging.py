@@ -16,7 +16,7 @@ Rank = tuple[float, str]
 
 
 def limit_in(query: Mapping[str, Sequence[str]]) -> int:
-    """How many a page may have at most. Raises a Problem."""
+    """The maximum number of items of the page. Raises a Problem."""
     text = query.get("limit", [str(_USUAL)])[-1]
     if not (text.isascii() and text.isdigit() and len(text) <= 9 and 0 < int(text) <= MOST):
         raise invalid(f"limit is {text[:20]!r}; a number from 1 to {MOST} is allowed", parameter="limit")
@@ -24,7 +24,7 @@ def limit_in(query: Mapping[str, Sequence[str]]) -> int:
 
 
 def cursor_behind(key: str) -> str:
-    """Of a list in the order of its keys, that ends a page with `key`: good whatever comes and goes."""
+    """The cursor of a sorted list after a page that ends with `key`. It stays valid when items are added or removed."""
     return base64.urlsafe_b64encode(key.encode()).decode().rstrip("=")
 
 
@@ -52,8 +52,8 @@ class NewestFirstPages:
     def page(
         self, limit: int, behind: Rank | None, all_of_them: Iterable[_T], rank: Callable[[_T], Rank]
     ) -> tuple[list[_T], str | None]:
-        """At most `limit` of those behind a rank, and the cursor of the next page, if there is one. `all_of_them`: in
-        their order."""
+        """At most `limit` of the sorted `all_of_them` after a rank, and the cursor of the next page, if there is
+        one."""
         left = [one for one in all_of_them if behind is None or rank(one) < behind]
         if len(left) <= limit:
             return left, None

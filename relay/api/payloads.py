@@ -31,20 +31,23 @@ class PayloadsResource:
         id="getThinPayload",
         noun="messages",
         reads_itself=True,
-        parameters=(Parameter("token", "path", str, "As it came."),),
+        parameters=(Parameter("token", "path", str, "The token of the URL, unchanged."),),
         answers=(
             DocumentedResponse(
-                200, "The bytes.", Body({"*/*": None}), {TRUNCATED: "`true`: only the beginning is kept."}
+                200,
+                "The bytes of the payload.",
+                Body({"*/*": None}),
+                {TRUNCATED: "`true` if only the beginning is stored."},
             ),
         ),
         problems=(PAYLOAD_GONE,),
         example=Example(200, path={"token": "chmNS5X53mOY0DZTEvpdNgAxNzAwMDAwMDYwAGNpAGdpdGh1YgBzZW50LTE"}),
     )
     async def get(self, request: web.Request) -> web.Response:
-        """The payload of a thin event.
+        """Get the payload of a thin event.
 
-        The URL is the delivery's `relay-payload-url`, and proves who reads. 410 once its time is over, or its receiver
-        was removed.
+        The URL is the delivery's `relay-payload-url`; its token is the proof of who reads. 410 once it has expired, or
+        its receiver was removed.
         """
         delivery, life = self._delivery(request.match_info["token"])
         identity = MessageId(delivery.source_id, delivery.message_id)

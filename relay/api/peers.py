@@ -16,7 +16,7 @@ PATIENCE_S: Final = 1.0
 
 @dataclass(frozen=True, slots=True)
 class GroupProcess:
-    """Which process of a group this is: `index`, 0-based, of at most `count`. `directory`: for this user only."""
+    """This process's place in its group: `index`, 0-based, of at most `count`. `directory`: for this user only."""
 
     index: int
     count: int
@@ -28,7 +28,7 @@ class GroupProcess:
 
     @property
     def others(self) -> list[int]:
-        """Those that are to run now."""
+        """The other processes that should be running."""
         return [index for index in range(begun(self.directory)) if index != self.index]
 
     @property
@@ -61,7 +61,7 @@ def leave_counts(member: GroupProcess, metrics: bytes) -> None:
 
 @dataclass(frozen=True, slots=True)
 class PeerResponse:
-    """What a process answered."""
+    """The response of another process."""
 
     status: int
     text: str
@@ -83,10 +83,8 @@ class Peers:
         return [file.read_text() for file in files if file.exists()]
 
     async def ask(self, path: str, *, leaving: bool = False) -> dict[int, PeerResponse | None]:
-        """What each of the others answers to a GET of `path`; None for those that do not within PATIENCE_S.
-
-        `leaving`: with the answers of those that are leaving, if they still answer.
-        """
+        """The responses of all other processes to a GET of `path`; None for those that do not answer within PATIENCE_S.
+        `leaving`: include processes that are stopping, if they still answer."""
         others = self._member.others
         asked = [*others, *(self._member.leaving if leaving else ())]
         async with asyncio.TaskGroup() as tasks:

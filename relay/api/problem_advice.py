@@ -154,4 +154,4 @@ ADVICE: Final[dict[str, str]] = {
     **{reason.replace("_", "-"): text for reason, text in ENDINGS.items()},
     "delivery-failed": "The delivery was given up. Look up its dead letter, fix the cause, and replay it.",
 }
-"""By the last part of `type`."""
+"""Advice by the last part of `type`."""

@@ -34,7 +34,7 @@ class _AppliedQuota(NamedTuple):
 
 
 class Quotas:
-    """Those of keys and sources."""
+    """The quotas of keys and sources."""
 
     def __init__(self, context: ApiContext, refusals: Refusals) -> None:
         self._context = context
@@ -57,7 +57,7 @@ class Quotas:
                 raise self._refused(request, held, balance, messages)
 
     def of_source(self, source_id: str) -> Quota | None:
-        """That of a source, its own or the usual one."""
+        """The quota of a source: its own or the default."""
         quota = self._context.directory.source(source_id).quota or self._context.source_quota
         return None if quota == "none" else quota
 
@@ -98,7 +98,7 @@ class Quotas:
 
 
 def quota_headers(request: web.Request) -> Mapping[str, str]:
-    """What the response says of the quotas that held."""
+    """Response headers about the quotas that were checked."""
     found: Mapping[str, str] = request.get(_HEADERS, {})
     return found
 

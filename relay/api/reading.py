@@ -233,7 +233,7 @@ def _no_number(text: str) -> NoReturn:
 
 
 def _why(error: Exception) -> str:
-    """Without a word of the body, which may be secret."""
+    """The reason without any part of the body, which may be secret."""
     match error:
         case _Twice():
             return str(error)

@@ -76,10 +76,12 @@ class ReceiverExportResource:
             NAME,
             SINCE,
             UNTIL,
-            Parameter("after", "query", Cursor, "The `cursor` of a line: continue after it."),
+            Parameter("after", "query", Cursor, "`cursor` of a line, to continue after it."),
         ),
         answers=(
-            DocumentedResponse(200, "The newest first.", Body({NDJSON: str}, items={NDJSON: (ExportLine, ExportEnd)})),
+            DocumentedResponse(
+                200, "A page, newest first.", Body({NDJSON: str}, items={NDJSON: (ExportLine, ExportEnd)})
+            ),
         ),
         problems=(NO_HISTORY,),
         example=Example(200, path={"name": "ci"}, query={"since": "1h"}),
@@ -201,7 +203,7 @@ async def _page(history: HistoryReader, wanted: MessageQuery, cursor: str | None
 
 
 def _parts_of(found: Sequence[_Exported]) -> Iterator[list[_Exported]]:
-    """In parts whose payloads are read together."""
+    """Splits a page into parts whose payloads are read together."""
     part, size = list[_Exported](), 0
     for one in found:
         part.append(one)

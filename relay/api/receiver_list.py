@@ -92,23 +92,29 @@ class ReceiverListResource:
         id="listReceivers",
         noun="receivers",
         parameters=(
-            Parameter("owner", "query", str, "Those of this owner."),
+            Parameter("owner", "query", str, "Only receivers of this owner."),
             Parameter(
                 "label",
                 "query",
                 list[str],
-                "Those with this label: `name`, or `name=value`; all of several.",
+                "Only receivers with this label: `name`, or `name=value`. Several must all match.",
                 read=_labels,
             ),
-            Parameter("state", "query", list[State], "Those in this condition; in one of several.", read=_states),
-            Parameter("declared_by", "query", Literal["file", "api"], "Those that came from there."),
-            Parameter("prefix", "query", str, "Those whose name begins so.", read=_prefix),
-            Parameter("lane", "query", Literal["dedicated", "shared"], "Those in such a lane."),
-            Parameter("traffic", "query", bool, "With what became of a day's attempts, and what waits."),
+            Parameter(
+                "state",
+                "query",
+                list[State],
+                "Only receivers in this condition. One of several must match.",
+                read=_states,
+            ),
+            Parameter("declared_by", "query", Literal["file", "api"], "Only those declared there."),
+            Parameter("prefix", "query", str, "Only names with this prefix.", read=_prefix),
+            Parameter("lane", "query", Literal["dedicated", "shared"], "Only receivers in such a lane."),
+            Parameter("traffic", "query", bool, "Include the attempts of a day, and the waiting messages."),
             LIMIT,
             CURSOR,
         ),
-        answers=(DocumentedResponse(200, "In the order of their names.", json_of(ReceiverPage)),),
+        answers=(DocumentedResponse(200, "A page, sorted by name.", json_of(ReceiverPage)),),
         example=Example(200, query={"declared_by": "api", "limit": "10"}),
     )
     async def page(
@@ -124,9 +130,9 @@ class ReceiverListResource:
         limit: int,
         cursor: str,
     ) -> web.Response:
-        """The receivers that there are.
+        """List receivers.
 
-        With the key of an owner: their own.
+        With the key of an owner, only its own.
         """
         wanted = _Filter(owner, label, state, declared_by, prefix, lane)
         owners, only = _owners(request, owner), access_of(request).only
@@ -148,7 +154,7 @@ class ReceiverListResource:
     async def _found(
         self, wanted: _Filter, limit: int, after: str, owners: Sequence[str] | None, only: frozenset[str] | None
     ) -> tuple[list[ReceiverItem], str | None]:
-        """Those behind the name `after`, and the name behind which others may follow; None: nothing does."""
+        """The receivers after the name `after`, and the name after which others may follow; None if none do."""
         after, items, looked_at = max(after, _before(wanted.prefix)), list[ReceiverItem](), 0
         step = min(limit, _STEP)  # as many as are enough if no filter drops one
         while len(items) < limit and looked_at < _LOOKED_AT:
@@ -167,7 +173,7 @@ class ReceiverListResource:
         return items, after if self._names(after, 1, owners, only) else None
 
     def _names(self, after: str, most: int, owners: Sequence[str] | None, only: frozenset[str] | None) -> list[str]:
-        """Only those of `owners`, and of these `only` those: a cursor reveals a name."""
+        """The names of receivers of `owners`, limited to `only`, because a cursor reveals a name."""
         if owners is None:
             return self._registry.names(after, most)
         if only is not None:
@@ -209,7 +215,7 @@ def _before(prefix: str) -> str:
 
 
 def _owners(request: web.Request, asked: str | None) -> Sequence[str] | None:
-    """Whose receivers are listed; None: everybody's. Raises a Problem."""
+    """The owners whose receivers are listed; None: all. Raises a Problem."""
     access = access_of(request)
     if asked is not None and not access.may("owner", asked):
         raise forbidden(OWNERS)

@@ -41,7 +41,8 @@ from relay.state.replies import answered
 from relay.telemetry.redaction import escape_control
 
 LANE_LOOK_S: Final = 2.0
-"""How an endpoint is can be said without the log; and who holds one must not wait for it."""
+"""Time limit for reading the lane: the health of an endpoint is known without the log, and a pause must not wait for
+it."""
 MOST_WORDS: Final = 4_096
 """Bytes of a body that says why."""
 
@@ -83,11 +84,11 @@ class ReceiversResource:
         id="getReceiver",
         noun="receivers",
         parameters=(NAME,),
-        answers=(DocumentedResponse(200, "How it is now.", json_of(ReceiverHealthView)),),
+        answers=(DocumentedResponse(200, "The current health.", json_of(ReceiverHealthView)),),
         example=Example(200, path={"name": "ci"}),
     )
     async def receiver(self, _request: web.Request, name: str) -> web.Response:
-        """How a receiver is."""
+        """Get a receiver with its health."""
         return await self._health(self._receiver(name))
 
     @route(
@@ -100,13 +101,13 @@ class ReceiversResource:
         parameters=(NAME,),
         body=_WHY,
         most_bytes=MOST_WORDS,
-        answers=(DocumentedResponse(200, "How it is now.", json_of(ReceiverHealthView)),),
+        answers=(DocumentedResponse(200, "The current health.", json_of(ReceiverHealthView)),),
         example=Example(200, path={"name": "ci"}, body={"reason": "it is being moved"}),
     )
     async def pause_receiver(self, request: web.Request, name: str, body: Why) -> web.Response:
-        """Send a receiver nothing until it is resumed.
+        """Pause a receiver.
 
-        Its messages wait, and their `max_age` continues.
+        Nothing is sent until it is resumed. Its messages wait, and their `max_age` continues to count.
         """
         return await self._pause(request, self._receiver(name), body)
 
@@ -118,7 +119,7 @@ class ReceiversResource:
         id="resumeReceiver",
         noun="receivers",
         parameters=(NAME,),
-        answers=(DocumentedResponse(200, "How it is now.", json_of(ReceiverHealthView)),),
+        answers=(DocumentedResponse(200, "The current health.", json_of(ReceiverHealthView)),),
         example=Example(200, path={"name": "ci"}),
     )
     async def resume_receiver(self, request: web.Request, name: str) -> web.Response:
@@ -135,11 +136,11 @@ class ReceiversResource:
         id="getCallback",
         noun="callbacks",
         parameters=(SOURCE_ID,),
-        answers=(DocumentedResponse(200, "How it is now.", json_of(EndpointView)),),
+        answers=(DocumentedResponse(200, "The current health.", json_of(EndpointView)),),
         example=Example(200, path={"source_id": "calls"}),
     )
     async def callback(self, _request: web.Request, source_id: str) -> web.Response:
-        """How a callback is."""
+        """Get the health of a callback."""
         return await self._health(self._callback(source_id))
 
     @route(
@@ -152,13 +153,13 @@ class ReceiversResource:
         parameters=(SOURCE_ID,),
         body=_WHY,
         most_bytes=MOST_WORDS,
-        answers=(DocumentedResponse(200, "How it is now.", json_of(EndpointView)),),
+        answers=(DocumentedResponse(200, "The current health.", json_of(EndpointView)),),
         example=Example(200, path={"source_id": "calls"}, body={"reason": "it is being moved"}),
     )
     async def pause_callback(self, request: web.Request, source_id: str, body: Why) -> web.Response:
-        """Send a callback nothing until it is resumed.
+        """Pause a callback.
 
-        Its messages wait, and their `max_age` continues.
+        Nothing is sent until it is resumed. Its results wait, and their `max_age` continues to count.
         """
         return await self._pause(request, self._callback(source_id), body)
 
@@ -170,7 +171,7 @@ class ReceiversResource:
         id="resumeCallback",
         noun="callbacks",
         parameters=(SOURCE_ID,),
-        answers=(DocumentedResponse(200, "How it is now.", json_of(EndpointView)),),
+        answers=(DocumentedResponse(200, "The current health.", json_of(EndpointView)),),
         example=Example(200, path={"source_id": "calls"}),
     )
     async def resume_callback(self, request: web.Request, source_id: str) -> web.Response:
@@ -304,9 +305,9 @@ def waited_s(waiting: Mapping[str, float], owner: str, now: float) -> float | No
 
 
 def condition(health: EndpointHealth, endpoint: Endpoint, verified: bool = True) -> Condition:
-    """Which requests an endpoint gets now. `backing_off`: none for the time that it asked for; `failing`: none while
-    its breaker is open; `offline`: pings; `paused`: none until it is resumed; `unverified`: until it is
-    `verified`."""
+    """The endpoint's condition, which says what it is sent now. `backing_off`: nothing for the time that it asked for;
+    `failing`: nothing while its breaker is open; `offline`: pings; `paused`: nothing until it is resumed; `unverified`:
+    nothing until it is verified."""
     if health.hold is not None and health.hold.reason == "disabled":
         return "disabled"
     if isinf(health.paused_for_s):

@@ -35,7 +35,7 @@ TIMING: Final = (
     HeaderSpec("relay-delay", "How long to wait before it is sent: seconds, or such as `10m`."),
     HeaderSpec("relay-supersede", "A key: it replaces older messages of this source and key that were not sent."),
     HeaderSpec("relay-coalesce", "JSON of a key and a window: of the messages within it only the newest is sent."),
-    HeaderSpec("relay-deadline", "When it is no use any more: RFC 3339, Unix seconds, or after how long."),
+    HeaderSpec("relay-deadline", "Time after which no attempt starts: RFC 3339, Unix seconds, or a duration."),
 )
 EVENT: Final = (
     HeaderSpec("ce_specversion", "Of CloudEvents.", {"const": "1.0"}),
@@ -65,7 +65,7 @@ HOP: Final = (
     HeaderSpec(
         "relay-generation", "0 for the first life of a delivery, one more for each replay.", _NUMBER, always=True
     ),
-    HeaderSpec("ce_type", "The type of event."),
+    HeaderSpec("ce_type", "Event type of the message."),
     HeaderSpec("ce_time", "When it happened, as the sender has it."),
     HeaderSpec("content-type", "Of the value."),
     HeaderSpec("traceparent", "The sender's own (W3C Trace Context)."),
@@ -117,7 +117,7 @@ LETTER: Final = (
 
 
 def schema_of(headers: Iterable[HeaderSpec]) -> dict[str, Any]:
-    """Of a record's headers, by name. Values are bytes of UTF-8; others may be there, and are left aside."""
+    """The schema of a record's headers, by name. Values are UTF-8 bytes. Other headers are ignored."""
     found = list(headers)
     return {
         "type": "object",

@@ -46,18 +46,17 @@ class ReencryptionResource:
         parameters=(
             replace(LIMIT, description="So many records at most; usually 50."),
             CURSOR,
-            Parameter("dry_run", "query", bool, "Only count what would be."),
+            Parameter("dry_run", "query", bool, "Only count the secrets, and change nothing."),
         ),
-        answers=(DocumentedResponse(200, "The page is in force, and on the log.", json_of(ReencryptionPage)),),
+        answers=(DocumentedResponse(200, "The secrets of this page are re-encrypted.", json_of(ReencryptionPage)),),
         problems=(NO_SECRETS_KEY,),
         example=Example(200, query={"dry_run": "true"}),
     )
     async def page(self, request: web.Request, limit: int, cursor: str, dry_run: bool) -> web.Response:
-        """Encrypt secrets anew with the newest key.
+        """Re-encrypt secrets with the newest key.
 
-        One page of entries: each secret that was encrypted with another key than the first of
-        `RELAY_SECRETS_KEY` is encrypted with that one. Go on with `cursor` until there is none; a repetition finds
-        nothing to do.
+        One page of entries: each secret that was encrypted with another key than the first of `RELAY_SECRETS_KEY` is
+        encrypted with that one. Continue with `cursor` until it is null. A repetition finds nothing to do.
         """
         newest = self._registrar.ring.newest
         if newest is None:
@@ -84,13 +83,13 @@ class ReencryptionResource:
         return json_response(200, page)
 
     def _keys(self, after: str, most: int) -> list[str]:
-        """Of all that is declared, sources included, in their order."""
+        """The keys of all entries, including sources, sorted."""
         registry = self._registrar.registry
         own = sorted(key for key in registry.topic().declared.own() if key > after)[:most]
         return sorted((*own, *registry.shared.names(after, most)))[:most]
 
     def _found(self, keys: Sequence[str]) -> _Found:
-        """What those of them that are outdated are to be."""
+        """The re-encrypted records of the outdated ones."""
         ring, found = self._registrar.ring, _Found([], [])
         for key in keys:
             value = self._registrar.registry.record(key)

@@ -44,29 +44,29 @@ from relay.state.port import State
 
 _LOOK_S: Final = 0.05
 _PATIENCE_S: Final = 10.0
-"""For the lease, and then for the log: a failover takes seconds, and a client does not wait for ever."""
+"""Time limit for the lease, and then for the log: a failover takes seconds, and clients do not wait for long."""
 _NOT_FREE: Final = "This name is not free."
-"""The same for every owner of the name."""
+"""The detail for a name that is taken. It is the same for every owner, so that it reveals none."""
 _ORIGIN: Final = "the request"
 Kind = EntryKind[Any]
 Alter = Callable[[Raw, float], object]
-"""An entry in clear, and the time (Unix seconds), to the entry that it is to become."""
+"""Maps an entry in plain text, and the time (Unix seconds), to its new version."""
 
 
 class Unknown(RelayError):
-    """There is no such receiver, or source with an entry of its own."""
+    """There is no such receiver, or no source with its own entry."""
 
 
 class NameTaken(RelayError):
-    """There is one of that name already."""
+    """A receiver or source of that name exists."""
 
 
 class InFile(RelayError):
-    """What a receivers file declares is changed there."""
+    """The entry is declared in the receivers file, and can be changed only there."""
 
 
 class ChangedMeanwhile(RelayError):
-    """It is not what the caller took it for."""
+    """The entry is no longer the version that the caller named."""
 
 
 class CredentialsNeeded(Faulty):
@@ -80,7 +80,7 @@ class Written:
     name: str
     value: bytes
     secret: str | None = field(default=None, repr=False)
-    """One that was made for it, in clear; kept nowhere."""
+    """The generated secret, in plain text; it is stored nowhere."""
 
     @property
     def tag(self) -> str:
@@ -124,7 +124,7 @@ class Registrar:
         self._turn = asyncio.Lock()
 
     def written(self, name: str, *, kind: Kind = RECEIVER) -> Written:
-        """Its record, from the file or the API. Raises Unknown."""
+        """The record of an entry, from the file or the API. Raises Unknown."""
         value = self.registry.record(kind.key(name))
         if value is None:
             raise Unknown(f"There is no {kind.word} named {name[:80]!r}.")
@@ -212,7 +212,7 @@ class Registrar:
     def own(
         self, name: str, tag: str | None = None, behalf: OwnerScope | None = None, *, kind: Kind = RECEIVER
     ) -> EntryRecord:
-        """What the API has declared. Raises Unknown, InFile, ChangedMeanwhile."""
+        """The record that was declared over the API. Raises Unknown, InFile, ChangedMeanwhile."""
         written = self.written(name, kind=kind)
         there = readable(written.value)
         if behalf is not None:
@@ -224,8 +224,8 @@ class Registrar:
         return there
 
     async def _check_room(self, name: str, declared: EntryRecord, behalf: OwnerScope) -> None:
-        """Raises TooManyReceivers, and Taken: of a name that was another's there may be something left which is not
-        for its next owner to see."""
+        """Raises TooManyReceivers, and NameTaken if data of a former owner of the name remain, which the next owner
+        must not see."""
         count = owned(self.registry, _owner_in(declared) or "", behalf.most)
         if count >= behalf.most:
             raise TooManyReceivers(f"There are {count} receivers of this owner, and there may be no more.")
@@ -245,7 +245,8 @@ class Registrar:
         return EntryRecord(API, encrypted(name, entry, self._rules, kind))
 
     async def _new_life(self) -> Life:
-        """Of a name that is registered, or gets another owner: what came before is not for its owner to see."""
+        """Starts a new life of a name that is registered or gets another owner, so that the owner does not see earlier
+        messages."""
         topics = (self._topics.receiver_config, self._topics.from_sender)
         there = await self._log.describe(topics)
         places = [TopicPartition(name, n) for name, state in there.items() for n in range(state.spec.partitions)]
@@ -256,7 +257,7 @@ class Registrar:
         return Life(id, self._topics.from_sender, begins)
 
     async def _forget_former(self, name: str) -> None:
-        """How the endpoint was that had the name before, and who held it, and why."""
+        """Deletes the health and the hold of the endpoint that had the name before."""
         owner = f"r:{name}"
         [health] = await self._state.endpoints([owner])
         if health.hold is not None:
@@ -279,7 +280,7 @@ class Registrar:
 
     @asynccontextmanager
     async def _alone(self) -> AsyncIterator[None]:
-        """No other process changes anything meanwhile, and all earlier changes are known here."""
+        """Holds the lease of changes: no other process changes anything, and all earlier changes are known here."""
         async with self._turn:
             await self._hold()
             async with keeping_lease(self._state, self._clock, LEASE, self._owner):
@@ -311,12 +312,12 @@ def _check_credentials(places: Sequence[Place]) -> None:
 
 
 def owned(registry: Registry, owner: str, most: int) -> int:
-    """How many receivers `owner` has; no more than `most` are counted."""
+    """The number of receivers of `owner`, counted up to `most`."""
     return len(registry.names("", most, owner))
 
 
 def readable(value: bytes) -> EntryRecord | None:
-    """None for a record that a newer version wrote."""
+    """The record's entry; None if a newer version wrote it."""
     try:
         return decode(value)
     except UserError:
@@ -329,7 +330,7 @@ def _owner_in(declared: EntryRecord) -> str | None:
 
 
 def _begun(body: Mapping[str, object], kind: Kind, new_secret: Callable[[], str]) -> tuple[Raw, str | None]:
-    """The draft of the new entry, and the secret that was made for it, if any."""
+    """The draft of a new entry, and its generated secret, if any."""
     draft: Raw = {field: value for field, value in body.items() if field != kind.id_field}
     if kind is RECEIVER:
         return _signed({"lane": SHARED, **draft}, new_secret)

@@ -61,9 +61,9 @@ class RegistrationResource:
         answers=(
             DocumentedResponse(
                 201,
-                "It is in force here, and everywhere within 2 s.",
+                "In effect in this process, and in all others within 2 s.",
                 json_of(NewReceiverView),
-                {"Location": "Of the receiver.", **ETAG},
+                {"Location": "The path of the receiver.", **ETAG},
             ),
         ),
         problems=(INVALID_RECEIVER, RECEIVER_EXISTS, TOO_MANY_RECEIVERS, NO_SECRETS_KEY),
@@ -81,9 +81,9 @@ class RegistrationResource:
     async def create(self, request: web.Request, body: Raw) -> web.Response:
         """Register a receiver.
 
-        The fields are those of `receivers.yaml`, and `name`. `lane` is `shared` unless it is given; without a `secret`
-        one is made, which only this response has. With the key of an owner, the receiver belongs to the owner, is in
-        the shared lane, and subscribes to sources that the key may read.
+        The fields are those of `receivers.yaml`, and `name`. The default of `lane` is `shared`. Without a `secret` one
+        is generated, which only this response has. With the key of an owner, the receiver belongs to the owner, is in
+        the shared lane, and may subscribe to sources that the key may read.
         """
         record_audit(request, str(body.get("name", "")), fields=sorted(body))
         check_meant(request, body.get("name"))
@@ -102,15 +102,15 @@ class RegistrationResource:
         parameters=(NAME, IF_MATCH),
         body=PATCH,
         most_bytes=MOST_BODY,
-        answers=(DocumentedResponse(200, "As it is now.", json_of(ReceiverView), ETAG),),
+        answers=(DocumentedResponse(200, "The entry in effect.", json_of(ReceiverView), ETAG),),
         problems=(INVALID_RECEIVER, NO_SECRETS_KEY, CREDENTIALS_NEEDED, *CHANGE),
         example=Example(200, path={"name": "made"}, body={"rate_limit": 100, "retry": {"max_attempts": 5}}),
     )
     async def change(self, request: web.Request, name: str, body: Raw) -> web.Response:
         """Change some settings of a receiver.
 
-        A JSON merge patch (RFC 7396): what it does not name stays, `null` brings the default back. Credentials stay
-        with their origin: a URL of another one needs them anew.
+        The body is a JSON merge patch (RFC 7396): other fields stay unchanged, and `null` restores the default.
+        Credentials stay with their origin: a URL of another origin needs them again.
         """
         record_audit(request, fields=sorted(body))
         with problems_of_change():
@@ -127,16 +127,16 @@ class RegistrationResource:
         parameters=(
             NAME,
             IF_MATCH,
-            Parameter("dry_run", "query", bool, "Only say what would become of its messages."),
+            Parameter("dry_run", "query", bool, "Only return what would happen to its messages."),
         ),
-        answers=(DocumentedResponse(200, "What becomes of its messages.", json_of(RemovalView)),),
+        answers=(DocumentedResponse(200, "What happens to its messages.", json_of(RemovalView)),),
         problems=CHANGE,
         example=Example(200, path={"name": "made"}, query={"dry_run": "true"}),
     )
     async def remove(self, request: web.Request, name: str, dry_run: bool) -> web.Response:
         """Remove a receiver.
 
-        What it has accepted is finished; what it has not ends as a dead letter.
+        Messages that it has accepted are finished; all others become dead letters.
         """
         behalf = self._behalf(request)
         with problems_of_change():
@@ -153,7 +153,7 @@ class RegistrationResource:
         return behalf_of(request, self._context.owner_receivers)
 
     async def _messages(self, name: str) -> MessagesView:
-        """What there is of a receiver's. Raises Unavailable."""
+        """The unfinished and parked messages of a receiver. Raises Unavailable."""
         context = self._context
         receiver = context.directory.receiver(name)
         lane = SHARED if receiver is None else lane_of(receiver)
@@ -177,7 +177,7 @@ LONGEST_GRACE_S: Final = 365 * 86_400.0
 
 
 class RotationResource:
-    """The route; see the module's first line."""
+    """`POST /v1/receivers/{name}/rotate`."""
 
     def __init__(self, context: ApiContext, registrar: Registrar) -> None:
         self._context = context
@@ -195,7 +195,7 @@ class RotationResource:
         most_bytes=MOST_ROTATION_BYTES,
         answers=(
             DocumentedResponse(
-                200, "The new secret signs here, and everywhere within 2 s.", json_of(RotatedView), ETAG
+                200, "The new secret signs in this process, and in all others within 2 s.", json_of(RotatedView), ETAG
             ),
         ),
         problems=(INVALID_RECEIVER, NO_SECRETS_KEY, *CHANGE),
@@ -204,8 +204,8 @@ class RotationResource:
     async def rotate(self, request: web.Request, name: str, body: SecretRotation) -> web.Response:
         """Give a receiver a new signing secret.
 
-        The former one signs along for the `grace` time, and then no longer. In a style that has room for one signature
-        (`github`) the new one signs alone.
+        The former one also signs during the `grace` time. In a style with room for one signature (`github`), the new
+        one signs alone.
         """
         turn = SecretTurn(body, self._registrar)
         behalf = behalf_of(request, self._context.owner_receivers)

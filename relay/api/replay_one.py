@@ -35,12 +35,12 @@ from relay.schema.replays import Nothing, One, OneView
 from relay.state.rows import Row, Stage
 
 Who = tuple[str | None, str | None, str | None]
-"""Receiver, source and message id, where known."""
+"""Receiver, source and message id; each None if unknown."""
 
 
 _NO_DELIVERY: Final = "No such delivery is known: it never came, is still on its way, or was long ago."
 _UNFINISHED: Final = frozenset({Stage.NONE, Stage.ENQUEUED, Stage.SENDING, Stage.ACCEPTED, Stage.AWAITING})
-_DONE: Final = (DocumentedResponse(202, "It is on its way.", json_of(OneView)),)
+_DONE: Final = (DocumentedResponse(202, "The request was accepted.", json_of(OneView)),)
 _NOTHING: Final = json_of(Nothing, required=False)
 _FAILED_ONE: Final = {"source_id": "github", "message_id": "failed-1", "receiver": "ci"}
 
@@ -68,7 +68,7 @@ class ReplayResource:
         example=Example(202, path=AT),
     )
     async def replay_letter(self, request: web.Request, partition: int, offset: int) -> web.Response:
-        """Send a dead letter again."""
+        """Replay a dead letter."""
         return await self._letter("replay", request, partition, offset)
 
     @route(
@@ -85,7 +85,7 @@ class ReplayResource:
         example=Example(202, path=AT),
     )
     async def discard_letter(self, request: web.Request, partition: int, offset: int) -> web.Response:
-        """Mark a dead letter as one that needs no action."""
+        """Discard a dead letter."""
         return await self._letter("discard", request, partition, offset)
 
     @route(
@@ -102,7 +102,7 @@ class ReplayResource:
         example=Example(202, path=_FAILED_ONE, body={"only_failed": True}),
     )
     async def replay_one(self, request: web.Request, body: One) -> web.Response:
-        """Send a delivery again."""
+        """Replay a delivery."""
         wait = wait_asked(request, self._context.limits.wait_s)
         delivery = _delivery(request)
         row, letter = await self._visible(request, delivery)
@@ -133,7 +133,7 @@ class ReplayResource:
         example=Example(202, path=_FAILED_ONE),
     )
     async def discard_one(self, request: web.Request) -> web.Response:
-        """Give a delivery up, or its dead letter."""
+        """Discard a delivery, or its dead letter."""
         delivery = _delivery(request)
         row, letter = await self._visible(request, delivery)
         if letter is not None:
@@ -156,7 +156,7 @@ class ReplayResource:
     async def cancel_one(self, request: web.Request) -> web.Response:
         """Cancel a delivery that was not sent yet.
 
-        Its lane will not send it, and its sender gets a notice with the reason `cancelled`.
+        It is never sent, and its sender gets a notice with the reason `cancelled`.
         """
         delivery = _delivery(request)
         if access_of(request).may("ingest", delivery.source_id):
@@ -224,7 +224,7 @@ class ReplayResource:
         return json_response(202, _of_one("discard", delivery, row.generation, None))
 
     async def _known(self, delivery: DeliveryId) -> KnownMessage:
-        """Its message. Raises a Problem if the delivery is not known."""
+        """The delivery's message. Raises a Problem if the delivery is unknown."""
         known = await self._reader.find(MessageId(delivery.source_id, delivery.message_id))
         if known is None or delivery not in self._reader.deliveries(known):
             raise Problem(NOT_FOUND, _NO_DELIVERY)
@@ -242,7 +242,7 @@ class ReplayResource:
 
 
 def _done(action: Action, who: Who, plan: ReplayPlan) -> web.Response:
-    """What was done about one. Raises a Problem where nothing could be."""
+    """The response to an action on one delivery. Raises a Problem if it was not possible."""
     if plan.skip is not None:
         raise Problem(NOT_REPLAYABLE, problem_of_skip(plan.skip))
     first = plan.out[0]
@@ -250,7 +250,7 @@ def _done(action: Action, who: Who, plan: ReplayPlan) -> web.Response:
 
 
 def _of_one(action: Action, who: Who, generation: int, topic: str | None) -> OneView:
-    """`topic`: where its record is now; None: its lane will see to it."""
+    """The view of one delivery. `topic`: where its record is now; None if its lane will handle it."""
     receiver, source_id, message_id = who
     return {
         "action": action,
@@ -270,7 +270,7 @@ def _delivery(request: web.Request) -> DeliveryId:
 
 
 def problem_of_skip(skip: str) -> str:
-    """Why one could not be replayed or discarded, for people."""
+    """The problem of a delivery that could not be replayed or discarded."""
     return _SKIPS.get(skip, skip)
 
 

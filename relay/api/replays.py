@@ -44,7 +44,7 @@ MOST_BYTES: Final = 512 * 1024
 
 
 def selection_of(asked: Discards, now: float) -> Selection:
-    """Which dead letters are meant. `now`: Unix seconds. Raises a Problem."""
+    """The selection of dead letters in a request. `now`: Unix seconds. Raises a Problem."""
     since_ms, until_ms = _moment(asked.since, "since", now), _moment(asked.until, "until", now)
     if since_ms is not None and until_ms is not None and until_ms <= since_ms:
         raise invalid("until is not after since", pointer="/until")
@@ -71,7 +71,8 @@ def check_rate(rate: float | None) -> None:
 
 
 def check_delivered(asked: Replays) -> None:
-    """What was delivered has no reason, nor the others that a dead letter is chosen by. Raises a Problem."""
+    """Raises a Problem if delivered messages are selected by properties that only dead letters have, such as a
+    reason."""
     for name in ("reason", "status", "stage"):
         if not asked.only_failed and getattr(asked, name) is not None:
             detail = f"{name} chooses dead letters: with it, only_failed has to be true"
@@ -158,7 +159,7 @@ def job_view(job: ReplayJob, now: float) -> JobView:
 
 
 def request_view(order: ReplayOrder) -> ReplayRequestView:
-    """What was asked for, moments made absolute; what was left out is null."""
+    """The request of a job, with absolute times; omitted fields are null."""
     chosen: Selection = order.selection
     return {
         "receiver": sorted(chosen.receivers) or None,
@@ -204,16 +205,16 @@ def _moment_ms(moment_ms: int | None) -> str | None:
 DRY_RUN_S: Final = 20.0
 """A count that takes longer returns the number that it has reached."""
 MOST_DRY_RUNS: Final = 8
-"""At a time, in a process."""
+"""Maximum number of dry runs at a time in a process."""
 JOB_S: Final = 30
-"""After which it is worth asking again whether a job is over."""
+"""Seconds after which a client should ask again whether a job has ended."""
 PAGES: Final = NewestFirstPages("[0-9a-f]{1,32}")
 
 
 REPLAYS: Final = "replays"
-_ID: Final = Parameter("id", "path", Annotated[str, Meta(pattern="^[0-9a-f]{1,32}$")], "Of the job.")
+_ID: Final = Parameter("id", "path", Annotated[str, Meta(pattern="^[0-9a-f]{1,32}$")], "Id of the job.")
 _JOB_ANSWERS: Final = (
-    DocumentedResponse(202, "The job, once it is on the log.", json_of(JobView), {"Location": "The path of the job."}),
+    DocumentedResponse(202, "The job, which was stored.", json_of(JobView), {"Location": "The path of the job."}),
     DocumentedResponse(200, "With `dry_run`: what it would do.", json_of(PreviewView)),
 )
 
@@ -239,9 +240,9 @@ class ReplaysResource:
         example=Example(202, body={"receiver": "ci", "since": "2d", "rate": 10}),
     )
     async def replay(self, request: web.Request, body: Replays) -> web.Response:
-        """Send many again.
+        """Replay many deliveries.
 
-        A job, which survives restarts and sends each once. `dry_run` counts first.
+        This starts a job, which survives restarts and sends each delivery once. `dry_run` only counts.
         """
         check_delivered(body)
         return await self._begin(request, "replay", body, only_failed=body.only_failed)
@@ -259,7 +260,7 @@ class ReplaysResource:
         example=Example(200, body={"receiver": "ci", "reason": "rejected", "dry_run": True}),
     )
     async def discard(self, request: web.Request, body: Discards) -> web.Response:
-        """Discard many."""
+        """Discard many deliveries."""
         return await self._begin(request, "discard", body, only_failed=True)
 
     @route(
@@ -275,7 +276,7 @@ class ReplaysResource:
         example=Example(200, body={"receiver": "ci", "source": "github", "dry_run": True}),
     )
     async def cancel(self, request: web.Request, body: Cancels) -> web.Response:
-        """Cancel many that were not sent yet."""
+        """Cancel many deliveries that were not sent yet."""
         return await self._begin(request, "cancel", body.as_discards(), only_failed=False)
 
     async def _begin(self, request: web.Request, action: Action, asked: Discards, *, only_failed: bool) -> web.Response:
@@ -307,11 +308,11 @@ class ReplaysResource:
         id="listJobs",
         noun=REPLAYS,
         parameters=(LIMIT, cursor_of(PAGES)),
-        answers=(DocumentedResponse(200, "The newest first.", json_of(JobPage)),),
+        answers=(DocumentedResponse(200, "A page, newest first.", json_of(JobPage)),),
         example=Example(200, query={"limit": "10"}),
     )
     async def list(self, request: web.Request, limit: int, cursor: Rank | None) -> web.Response:
-        """Jobs that replay, discard or cancel."""
+        """List jobs that replay, discard or cancel."""
         own = (job for job in self._service.jobs.all() if _sees(request, job))
         page, following = PAGES.page(limit, cursor, own, _rank)
         return json_response(200, JobPage(items=[self._view(job) for job in page], cursor=following))
@@ -327,7 +328,7 @@ class ReplaysResource:
         example=Example(200, path={"id": "5f0c2ba7d1e94c36"}),
     )
     async def get(self, request: web.Request, id: str) -> web.Response:
-        """How far a job is."""
+        """Get the progress of a job."""
         return json_response(200, self._view(_found(request, await self._service.job(id))))
 
     @route(
@@ -340,15 +341,15 @@ class ReplaysResource:
         parameters=(_ID,),
         body=None,
         answers=(
-            DocumentedResponse(202, "It stops.", json_of(JobView)),
-            DocumentedResponse(200, "It was over already.", json_of(JobView)),
+            DocumentedResponse(202, "The job is stopping.", json_of(JobView)),
+            DocumentedResponse(200, "The job had already ended.", json_of(JobView)),
         ),
         example=Example(202, path={"id": "5f0c2ba7d1e94c36"}),
     )
     async def stop(self, request: web.Request, id: str) -> web.Response:
         """Stop a job.
 
-        What was sent stays sent.
+        Messages that it has sent stay sent.
         """
         _found(request, await self._service.job(id))
         job = _found(request, await self._service.stop(id))
@@ -367,7 +368,7 @@ def _found(request: web.Request, job: ReplayJob | None) -> ReplayJob:
 
 
 def _sees(request: web.Request, job: ReplayJob) -> bool:
-    """Whether it is about receivers of the caller's, in the lives that their names have now."""
+    """Whether a job is about the caller's receivers, in the current lives of their names."""
     selection = job.order.selection
     if not may_see(request, selection.receivers):
         return False
@@ -375,7 +376,7 @@ def _sees(request: web.Request, job: ReplayJob) -> bool:
 
 
 def _within_rights(request: web.Request, selection: Selection) -> Selection:
-    """What the caller may have done of what it asks for."""
+    """The part of the selection that the caller has rights for."""
     lives = {name: life_of(request, name).id for name in selection.receivers}
     selection = replace(selection, lives=frozenset(f"{name}={id}" for name, id in lives.items() if id))
     if is_admin(request):

@@ -23,7 +23,7 @@ UNAUDITED: Final = "-"
 """In place of an audit verb, for routes that bring messages and answers: the log itself has these."""
 
 SourceId = Annotated[str, Meta(min_length=1, max_length=MAX_ID_BYTES, pattern=r"^[^\x00-\x1f\x7f-\x9f]+$")]
-"""Its length counts bytes of UTF-8, not characters, which JSON Schema cannot say."""
+"""A source_id. Its length is limited in bytes of UTF-8, which JSON Schema cannot express."""
 MessageIdText = SourceId
 ReceiverName = Annotated[str, Meta(pattern="^[a-z0-9][a-z0-9-]{0,62}$")]
 Limit = Annotated[int, Meta(ge=1, le=MOST)]
@@ -38,7 +38,7 @@ _PATTERNS: Final = {
     "message_id": "[^/]+",
     "id": "[^/]+",
 }
-"""What a parameter of a path matches, if not aiohttp's default."""
+"""Patterns of path parameters that differ from aiohttp's default."""
 _PARAMETER: Final = re.compile(r"\{(\w+)\}")
 
 
@@ -58,7 +58,7 @@ class Parameter:
     read: Callable[[Query], Any] | None = field(default=None, compare=False)
 
     def value(self, request: web.Request, query: Query) -> Any:
-        """Its value, or None if the query lacks it (false for a flag). Raises a Problem."""
+        """The value of the parameter; None if the query lacks it (false for a flag). Raises a Problem."""
         if self.place == "path":
             return self._in_path(request)
         if self.read is not None:
@@ -277,7 +277,9 @@ def _in_one_line(text: str) -> str:
 
 def cursor_of(pages: NewestFirstPages) -> Parameter:
     cursor = Annotated[str, Meta(pattern=f"^{pages.cursor.pattern}$")]
-    return Parameter("cursor", "query", cursor, "Of the page before: what follows it.", read=pages.behind)
+    return Parameter(
+        "cursor", "query", cursor, "`cursor` of the previous page, to continue after it.", read=pages.behind
+    )
 
 
 def json_of(kind: Any, *, required: bool = True) -> Body:
@@ -285,13 +287,15 @@ def json_of(kind: Any, *, required: bool = True) -> Body:
     return Body({JSON: kind}, required)
 
 
-SOURCE_ID: Final = Parameter("source_id", "path", SourceId, "The application that messages come from.")
-MESSAGE_ID: Final = Parameter("message_id", "path", MessageIdText, "The message's id, unique in its source.")
-RECEIVER_NAME: Final = Parameter("receiver", "path", ReceiverName, "The receiver's name.")
-NAME: Final = Parameter("name", "path", ReceiverName, "The receiver's name.")
-LIMIT: Final = Parameter("limit", "query", Limit, "So many at most; usually 50.", read=limit_in)
-CURSOR: Final = Parameter("cursor", "query", str, "Of the page before: what follows it.", read=key_behind)
-"""Of a list in the order of its keys; its value is the key behind which the page begins, empty for the first."""
+SOURCE_ID: Final = Parameter("source_id", "path", SourceId, "Id of the source.")
+MESSAGE_ID: Final = Parameter("message_id", "path", MessageIdText, "Id of the message, unique in its source.")
+RECEIVER_NAME: Final = Parameter("receiver", "path", ReceiverName, "Name of the receiver.")
+NAME: Final = Parameter("name", "path", ReceiverName, "Name of the receiver.")
+LIMIT: Final = Parameter("limit", "query", Limit, "Maximum number of items. Default: 50.", read=limit_in)
+CURSOR: Final = Parameter(
+    "cursor", "query", str, "`cursor` of the previous page, to continue after it.", read=key_behind
+)
+"""The cursor of a sorted list: the key after which the page begins, empty for the first page."""
 
 
 def optional_flag(name: str, description: str) -> Parameter:

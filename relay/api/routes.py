@@ -78,4 +78,4 @@ RESOURCES: Final[tuple[type, ...]] = (
 ROUTES: Final[Mapping[tuple[str, str], Route]] = {
     (route.method, route.path): route for resource in RESOURCES for route in routes_of(resource)
 }
-"""By method and template, in the order in which they are listed."""
+"""All routes by method and path template, in the order of the documentation."""

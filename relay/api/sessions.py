@@ -52,17 +52,15 @@ class SessionsResource:
         noun=_NOUN,
         body=json_of(WantedSession, required=False),
         most_bytes=MOST_BYTES,
-        answers=(
-            DocumentedResponse(201, "It is good from now on; send `token` as a key is sent.", json_of(NewSession)),
-        ),
+        answers=(DocumentedResponse(201, "The session is valid. Send `token` like a key.", json_of(NewSession)),),
         problems=(UNAUTHORIZED, FORBIDDEN, TOO_MANY),
         example=Example(201, body={"key": "the key of the examples", "expires_in": "12h"}),
     )
     async def create(self, request: web.Request, body: WantedSession) -> web.Response:
-        """Make a session with a key.
+        """Create a session with a key.
 
-        The key is that of the header, or `key` in the body. The session may what the key may, and ends with it. While
-        no key was made, none is needed.
+        The key is that of the header, or `key` in the body. The session has the rights of the key, and ends with it. It
+        needs no key while none was created.
         """
         text = bearer_in(request) if body.key is None else body.key.strip()
         given = body.key is not None or "Authorization" in request.headers
@@ -85,11 +83,11 @@ class SessionsResource:
         scope=CALLER,
         id="getSession",
         noun=_NOUN,
-        answers=(DocumentedResponse(200, "Who calls, and what they may do.", json_of(SessionView)),),
+        answers=(DocumentedResponse(200, "The caller and its rights.", json_of(SessionView)),),
         example=Example(200),
     )
     async def show(self, request: web.Request) -> web.Response:
-        """Who am I."""
+        """Get the caller and its rights."""
         access, maker, session, expires_at = caller_of(request)
         proof: Literal["key", "session", "portal", "nothing"]
         proof = session.kind if session is not None else "key" if maker.key else "nothing"
@@ -111,14 +109,18 @@ class SessionsResource:
         audit="session.ended",
         id="endSession",
         noun=_NOUN,
-        answers=(DocumentedResponse(200, "Whether it has ended: a key, or a link, does not.", json_of(EndedSession)),),
+        answers=(
+            DocumentedResponse(
+                200, "Whether the session has ended; a key or a link cannot be ended here.", json_of(EndedSession)
+            ),
+        ),
         problems=(TOO_MANY_KEYS, TOO_MANY),
         example=Example(200),
     )
     async def end(self, request: web.Request) -> web.Response:
-        """End the session.
+        """End the session of the request.
 
-        The one that the request comes with. In force here with the answer, and everywhere within 2 s.
+        In effect in this process with the response, and in all others within 2 s.
         """
         session = caller_of(request).session
         if session is None or session.kind == "portal" or self._context.keys is None:
@@ -147,10 +149,10 @@ class SessionsResource:
         example=Example(201, body={"owner": "team-42", "hours": 24}),
     )
     async def link(self, request: web.Request, body: WantedLink) -> web.Response:
-        """Make a link into the portal.
+        """Create a link into the portal.
 
-        Everyone who has the link has the rights of this owner, until it expires or the key that made it is revoked. A
-        key with `owner:<id>` makes links for itself.
+        Everyone who has the link has the rights of this owner, until it expires or the key that created it is revoked.
+        A key with `owner:<id>` creates links for that owner.
         """
         caller, owner = caller_of(request), _owner(body.owner)
         if caller.session is not None and caller.session.kind == "portal":

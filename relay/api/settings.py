@@ -29,10 +29,10 @@ class SettingsResource:
         example=Example(200),
     )
     async def show(self, _request: web.Request) -> web.Response:
-        """The settings in force, and where each comes from.
+        """Get the settings in effect, and the origin of each.
 
-        Of the process that is asked; another one may have others. Secrets are masked. It is what `relay config show`
-        prints of the settings of a shell.
+        Those of the process that answers; another one may have others. Secrets are masked. `relay config show` prints
+        the same for a shell.
         """
         items: list[SettingItem] = [
             {"name": one.name, "value": one.value, "source": one.source} for one in self._context.settings

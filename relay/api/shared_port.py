@@ -22,8 +22,9 @@ SUPPORTED: Final = hasattr(socket, "SO_REUSEPORT")
 
 @dataclass(frozen=True, slots=True)
 class Sharing:
-    """Which other processes may have a port together with this one: those of `installation`; with `any_process`, also
-    those of this user that hold no lock, such as processes of releases before 0.2, or hold that of another one."""
+    """Selects the processes that may share a port with this one: those of `installation`. With `any_process`, also
+    processes of this user without a lock, such as those of releases before 0.2, or with that of another
+    installation."""
 
     installation: str
     any_process: bool = False
@@ -47,7 +48,8 @@ def lock_directory() -> Path:
 
 
 def share_port(host: str, port: int, sharing: Sharing) -> "SharedPort | None":
-    """None: there is no place for the lock, so the port cannot be shared. Raises OSError as `SharedPort.join`."""
+    """Joins the processes that share a port. None if there is no directory for the lock, so that it cannot be shared.
+    Raises OSError as `SharedPort.join`."""
     try:
         directory = lock_directory()
     except OSError:

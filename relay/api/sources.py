@@ -43,7 +43,7 @@ _THEN: Final = (
 )
 
 
-_IF_MATCH: Final = Parameter("If-Match", "header", ETag, "An `ETag`: only if the source is still that.")
+_IF_MATCH: Final = Parameter("If-Match", "header", ETag, "The `ETag` that the source must still have; otherwise 412.")
 _ETAG: Final = {"ETag": "Changes with every change of the source."}
 _AT: Final = {"source_id": "shop"}
 
@@ -69,9 +69,9 @@ class SourcesResource:
         answers=(
             DocumentedResponse(
                 201,
-                "It is in force here, and everywhere within 2 s.",
+                "In effect in this process, and in all others within 2 s.",
                 json_of(NewSourceView),
-                {"Location": "Of the source.", **_ETAG},
+                {"Location": "The path of the source.", **_ETAG},
             ),
         ),
         problems=(INVALID_SOURCE, SOURCE_EXISTS, NO_SECRETS_KEY),
@@ -87,7 +87,7 @@ class SourcesResource:
     async def create(self, request: web.Request, body: Raw) -> web.Response:
         """Declare a source.
 
-        The fields are those of `receivers.yaml`, and `source_id`. For a `callback` without a `secret` one is made,
+        The fields are those of `receivers.yaml`, and `source_id`. For a `callback` without a `secret` one is generated,
         which only this response has.
         """
         record_audit(request, str(body.get("source_id", "")), fields=sorted(body))
@@ -103,11 +103,11 @@ class SourcesResource:
         id="getSource",
         noun="sources",
         parameters=(SOURCE_ID,),
-        answers=(DocumentedResponse(200, "As it is now.", json_of(SourceView), _ETAG),),
+        answers=(DocumentedResponse(200, "The entry in effect.", json_of(SourceView), _ETAG),),
         example=Example(200, path=_AT),
     )
     async def show(self, _request: web.Request, source_id: str) -> web.Response:
-        """The entry of a source."""
+        """Get the entry of a source."""
         with problems_of_change():
             written = self._registrar.written(source_id, kind=SOURCE)
         return answer_of(written, self._described(written))
@@ -122,14 +122,14 @@ class SourcesResource:
         parameters=(SOURCE_ID, _IF_MATCH),
         body=PATCH,
         most_bytes=MOST_BODY,
-        answers=(DocumentedResponse(200, "As it is now.", json_of(SourceView), _ETAG),),
+        answers=(DocumentedResponse(200, "The entry in effect.", json_of(SourceView), _ETAG),),
         problems=(INVALID_SOURCE, NO_SECRETS_KEY, CREDENTIALS_NEEDED, *CHANGE),
         example=Example(200, path=_AT, body={"failures": False}),
     )
     async def change(self, request: web.Request, source_id: str, body: Raw) -> web.Response:
         """Change some settings of a source.
 
-        A JSON merge patch (RFC 7396): what it does not name stays, `null` brings the default back.
+        The body is a JSON merge patch (RFC 7396): other fields stay unchanged, and `null` restores the default.
         """
         record_audit(request, fields=sorted(body))
         with problems_of_change(invalid=INVALID_SOURCE):
@@ -146,16 +146,16 @@ class SourcesResource:
         parameters=(
             SOURCE_ID,
             _IF_MATCH,
-            Parameter("dry_run", "query", bool, "Only say what would become of its results."),
+            Parameter("dry_run", "query", bool, "Only return what would happen to its results."),
         ),
-        answers=(DocumentedResponse(200, "What becomes of its results.", json_of(SourceRemovalView)),),
+        answers=(DocumentedResponse(200, "What happens to its results.", json_of(SourceRemovalView)),),
         problems=CHANGE,
         example=Example(200, path=_AT, query={"dry_run": "true"}),
     )
     async def remove(self, request: web.Request, source_id: str, dry_run: bool) -> web.Response:
         """Remove the entry of a source.
 
-        Its results are not POSTed any more; none of its messages is lost.
+        Its results are no longer POSTed; none of its messages is lost.
         """
         with problems_of_change():
             self._registrar.own(source_id, tag_in(request), kind=SOURCE)
@@ -180,7 +180,10 @@ class SourcesResource:
         most_bytes=MOST_ROTATION_BYTES,
         answers=(
             DocumentedResponse(
-                200, "The new secret signs here, and everywhere within 2 s.", json_of(RotatedSourceView), _ETAG
+                200,
+                "The new secret signs in this process, and in all others within 2 s.",
+                json_of(RotatedSourceView),
+                _ETAG,
             ),
         ),
         problems=(INVALID_SOURCE, NO_SECRETS_KEY, *CHANGE),
@@ -189,7 +192,7 @@ class SourcesResource:
     async def rotate(self, request: web.Request, source_id: str, body: SecretRotation) -> web.Response:
         """Give the callback of a source a new signing secret.
 
-        As for a receiver: the former one signs along for the `grace` time.
+        The former one also signs during the `grace` time.
         """
         turn = SecretTurn(body, self._registrar)
 
@@ -212,17 +215,17 @@ class SourcesResource:
         id="listSources",
         noun="sources",
         parameters=(
-            Parameter("declared_by", "query", Literal["file", "api"], "Those that came from there."),
+            Parameter("declared_by", "query", Literal["file", "api"], "Only those declared there."),
             LIMIT,
             CURSOR,
         ),
-        answers=(DocumentedResponse(200, "In the order of their ids.", json_of(SourcePage)),),
+        answers=(DocumentedResponse(200, "A page, sorted by id.", json_of(SourcePage)),),
         example=Example(200, query={"declared_by": "api", "limit": "10"}),
     )
     async def page(self, _request: web.Request, declared_by: str | None, limit: int, cursor: str) -> web.Response:
-        """The sources that are declared.
+        """List the declared sources.
 
-        Others may send messages as well: the entry `*` applies to them, or the defaults.
+        Other sources may send messages as well: the entry `*` applies to them, or the defaults.
         """
         items, after = list[SourceItem](), cursor
         ids = self._registry.source_ids(after, _LOOKED_AT)
@@ -266,7 +269,7 @@ class SourcesResource:
 
 
 def _entry_of(written: Written) -> tuple[str | None, SourceEntry | None]:
-    """Where it was declared, and its entry; None for what cannot be read."""
+    """The origin of an entry, and its fields; None if it cannot be read."""
     declared = readable(written.value)
     if declared is None:
         return None, None

@@ -50,11 +50,13 @@ class StatsResource:
         id="getReceiverStats",
         noun="receivers",
         parameters=(NAME,),
-        answers=(DocumentedResponse(200, "Of 24 hours of the clock, the present one among them.", json_of(StatsView)),),
+        answers=(
+            DocumentedResponse(200, "Statistics of 24 clock hours, including the current one.", json_of(StatsView)),
+        ),
         example=Example(200, path={"name": "ci"}),
     )
     async def get(self, _request: web.Request, name: str) -> web.Response:
-        """What became of the attempts at a receiver within a day.
+        """Get the statistics of the attempts at a receiver within a day.
 
         Over all processes, some seconds late. Status GETs, pings and tests do not count.
         """
@@ -86,9 +88,9 @@ class StatsResource:
         example=Example(200, path={"name": "ci"}),
     )
     async def last_response(self, _request: web.Request, name: str) -> web.Response:
-        """The last response of a receiver to a POST.
+        """Get the last response of a receiver to a POST.
 
-        From all processes, some seconds late, for a day; it takes no history. 404 if there was none.
+        From all processes, some seconds late, for a day; it needs no history. 404 if there was none.
         """
         self._check_known(name)
         found = await self._context.state.last_response(f"r:{name}")
@@ -129,7 +131,7 @@ def counted_view(counted: Counted) -> CountedView:
 
 
 _IDLE: Final = counted_view(_NOTHING)
-"""Of most hours of most receivers: a list has thousands."""
+"""The counts of an idle hour, shared: a list has thousands."""
 
 
 def last_view(last: LastAttempt) -> LastResponseView:
@@ -142,14 +144,14 @@ def last_view(last: LastAttempt) -> LastResponseView:
 
 
 _FIRST_S: Final = 60.0
-"""Of an hour that has just begun there is no mean yet."""
+"""The minimum age of an hour for its mean to be meaningful."""
 
 
 async def traffic_of(
     context: ApiContext, receivers: Mapping[str, Receiver | None], statistics: Sequence[Statistics]
 ) -> dict[str, TrafficView]:
-    """By name; None: its settings are refused. `statistics`: of each, in this order. Raises Unavailable if it is
-    unknown what waits."""
+    """The traffic by name; None if the receiver's settings cannot be used. `statistics`: of each, in this order. Raises
+    Unavailable if the number of waiting messages is unknown."""
     if not receivers:
         return {}
     names, now = list(receivers), context.clock.time()
@@ -177,7 +179,7 @@ def _rate(receiver: Receiver | None, hours: Mapping[int, Counted], now: float) -
 
 
 async def _unfinished(context: ApiContext, lanes: Mapping[str, str]) -> Mapping[str, int]:
-    """Those that are known at once."""
+    """The unfinished records that are known without waiting."""
     try:
         async with asyncio.timeout(LANE_LOOK_S):
             return await in_lanes(context.log, context.topics, lanes)

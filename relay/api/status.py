@@ -1,4 +1,4 @@
-"""What became of a message. Nothing is kept for this; it is read from the rows and the records."""
+"""The state of a message, read from the rows and the records. Nothing is stored for it alone."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -122,7 +122,7 @@ class StatusReader:
         return [DeliveryId(name, *known.message.id) for name in names]
 
     def recipients(self, message: Message) -> tuple[str, ...]:
-        """Its recipients that are known now."""
+        """The message's recipients that are known at present."""
         try:
             return recipients(self._directory, message)
         except InvalidRecord:
@@ -156,14 +156,14 @@ class StatusReader:
         ]
 
     def _place(self, row: Row) -> Coordinate | None:
-        """Of the record that a row points at."""
+        """The coordinate of the record that a row points at."""
         if row.at is None or row.stage < Stage.PUBLISHED:
             return None
         topics = self._topics
         return Coordinate(topics.failed_messages if row.stage is Stage.FAILED else topics.to_sender, *row.at)
 
     async def _read_all(self, places: Mapping[DeliveryId, Coordinate]) -> Mapping[DeliveryId, Record | None]:
-        """With their values within a byte budget; of the others the beginning."""
+        """Records with their values within a byte budget; beyond it, only the beginning of each."""
         left = MOST_ANSWERS
 
         def kept(record: Record | None) -> Record | None:

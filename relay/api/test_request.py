@@ -33,11 +33,11 @@ from relay.telemetry.logging import get_logger
 from workers.trial import DeliveryTrial
 
 SHOWN_BYTES: Final = 4_096
-"""Of a body."""
+"""Maximum bytes of a body that are shown."""
 
 
 def response_view(exchange: Exchange, endpoint: Endpoint) -> ResponseView | None:
-    """None if there was no status line."""
+    """The response; None if there was no status line."""
     if isinstance(exchange, NoResponse):
         return None
     body, truncated = shown_body(exchange, endpoint, SHOWN_BYTES)
@@ -50,7 +50,7 @@ def response_view(exchange: Exchange, endpoint: Endpoint) -> ResponseView | None
 
 
 def failure_view(exchange: Exchange, endpoint: Endpoint, request: Request) -> FailureView | None:
-    """None where a status line came."""
+    """The failure; None if there was a response."""
     if isinstance(exchange, Response):
         return None
     detail = failure_detail(exchange, endpoint, url=request.url, method=request.method)
@@ -67,7 +67,7 @@ _log = get_logger("relay.api")
 
 
 class Turns:
-    """Which endpoints may be tested now, by their owners: pure."""
+    """Limits how often an endpoint is tested, by its owner. Pure."""
 
     def __init__(self) -> None:
         self._under_way: set[str] = set()

@@ -50,7 +50,7 @@ from workers.trial import DeliveryTrial
 
 SOURCE: Final = "try-it"
 MOST_BYTES: Final = 2 * 1024 * 1024
-"""Of the whole body: a payload, and responses."""
+"""Maximum size of the body: a payload, and responses."""
 _OUTCOMES: Final[dict[type[Outcome], OutcomeWord]] = {
     Answered: "answered",
     Delivered: "delivered",
@@ -76,7 +76,7 @@ _FORM: Final = "has to begin with the status line, as curl -i prints it, or be J
 
 
 def request_view(request: Request, endpoint: Endpoint) -> RequestView:
-    """Its secrets are masked, in the body also as JSON and forms spell them."""
+    """The request with its secrets masked, in the body also in the escaped forms of JSON and HTML forms."""
     spelled = (json.dumps(each)[1:-1] for each in endpoint.secrets)
     secrets = (*endpoint.secrets, *spelled, *map(quote_plus, endpoint.secrets))
     return {
@@ -123,7 +123,8 @@ def _is_exact(pattern: str) -> bool:
 
 
 def trial_of(context: ApiContext, request: web.Request, receiver: Receiver, message: Message) -> DeliveryTrial:
-    """What a source keeps and its callback are for callers that may read that source."""
+    """The trial as the caller may see it: `keep` and the callback of a source only with the right to read that
+    source."""
     is_shown = may_read(request, message.source_id)
     source = context.directory.source(message.source_id) if is_shown else Source(message.source_id)
     begun = DeliveryTrial(receiver, source, message, now=context.clock.wall(), user_agent=context.user_agent)

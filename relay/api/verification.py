@@ -42,10 +42,10 @@ class VerificationResource:
         example=Example(200, path={"name": "ci"}),
     )
     async def verify(self, request: web.Request, name: str) -> web.Response:
-        """Make a handshake with a receiver's URL, which proves that it wants to get messages.
+        """Run the verification handshake of a receiver.
 
-        At once, of the kind in its `verification`. One at a time: 429 while one is in progress. A receiver with
-        `verification: none` needs none.
+        It runs at once, of the kind in `verification` of the receiver. Only one at a time: 429 while one is in
+        progress. A receiver with `verification: none` needs none.
         """
         receiver = self._registry.receiver(name)
         if receiver is None or receiver.unusable is not None:

@@ -104,7 +104,7 @@ def _of_receiver(view: DeliveryView) -> DeliveryView:
 
 
 def _of_itself(wait: WaitView | None) -> WaitView | None:
-    """What it waits for, without the message that comes first: that may be for a former receiver of the name."""
+    """The wait without the message ahead, which may be for a former receiver of the name."""
     if wait is None or wait.kind != "order":
         return wait
     return replace(wait, detail="an earlier message comes first", message=UNSET)
@@ -185,7 +185,7 @@ def reason_of(row: Row) -> str | None:
 
 
 def _detail(found: FoundDelivery) -> str | None:
-    """What went wrong, or at least did last time."""
+    """The failure, or the last one if it is retried."""
     row = found.row
     if row.stage is Stage.FAILED:
         return _letter_detail(found.letter)

@@ -68,7 +68,8 @@ class _Seen:
     now: float
 
     def lane_of(self, one: FoundDelivery) -> LaneSeen:
-        """Of the partitions that it has to pass, the first without an owner, otherwise the last."""
+        """The lane that a delivery is in: of the partitions that it has to pass, the first without an owner, otherwise
+        the last."""
         found = [self._seen(lane) for lane in self.lanes[one.delivery]]
         return next((lane for lane in found if lane.unserved), found[-1])
 
@@ -148,7 +149,7 @@ class WaitContext:
         return of_delivery(one.seen, around, seen.received, now)
 
     def _receiver(self, one: FoundDelivery) -> Receiver | None:
-        """Also a removed one, as long as something of it is left."""
+        """The receiver, also a removed one that has unfinished messages."""
         name = one.delivery.receiver
         return self._directory.receiver(name) or self._directory.removed(name)
 
@@ -256,5 +257,5 @@ def _not_due(one: FoundDelivery, wait: DeliveryWait | None) -> DeliveryWait | No
 
 
 def _owner(one: FoundDelivery, source: Source) -> str:
-    """Of the endpoint that a delivery, or its result, is on its way to."""
+    """The owner id of the endpoint that a delivery, or its result, is on its way to."""
     return f"r:{one.delivery.receiver}" if one.row.stage in _WAITING else f"s:{source.source_id}"

@@ -41,10 +41,10 @@ from relay.state.rows import Row, RowKey, Stage, delivery_row
 
 WAIT: Final = "wait"
 WAIT_PARAMETER: Final = Parameter(
-    "wait", "query", Annotated[float, Meta(ge=0, le=999_999_999)], "Seconds to stay open for the receiver's answer."
+    "wait", "query", Annotated[float, Meta(ge=0, le=999_999_999)], "Seconds to wait for the receiver's answer."
 )
 PREFER_PARAMETER: Final = Parameter(
-    "Prefer", "header", str, "`wait=10` (RFC 7240): as the query has it, but only a wish."
+    "Prefer", "header", str, "`wait=10` (RFC 7240): like the query parameter, but only a preference."
 )
 ANSWER_HEADERS: Final = {
     "webhook-id": "`ans_...`, as a callback has it.",
@@ -53,7 +53,7 @@ ANSWER_HEADERS: Final = {
 }
 ANSWERED: Final = DocumentedResponse(
     200,
-    "With `wait`: the receiver's answer, its body and content type as they are.",
+    "With `wait`: the receiver's answer, with its body and content type unchanged.",
     Body({"*/*": None}),
     ANSWER_HEADERS,
 )
@@ -63,7 +63,7 @@ _PREFERENCE: Final = re.compile(r'\s*wait\s*=\s*"?([0-9]{1,9})"?\s*(;.*)?', re.I
 
 @dataclass(frozen=True, slots=True)
 class WaitAsked:
-    """How many seconds to wait, within the limit. `preferred`: it is only a preference."""
+    """The requested wait in seconds, within the limit. `preferred`: it is only a preference."""
 
     seconds: float
     preferred: bool = False
@@ -75,7 +75,8 @@ class WaitAsked:
 
 
 def wait_asked(request: web.Request, longest_s: float) -> WaitAsked | None:
-    """What the request asks for; None: nothing. Raises a Problem (400) for a `wait` that is no number of seconds."""
+    """The wait that the request asks for; None if it asks for none. Raises a Problem (400) for a `wait` that is not a
+    number of seconds."""
     return asked_in(request.query.getall(WAIT, ()), request.headers.getall("Prefer", ()), longest_s)
 
 
@@ -181,7 +182,7 @@ def _named(delivery: DeliveryId, generation: int, *, failed: bool) -> dict[str, 
 
 
 ASK_AGAIN_S: Final = 1
-"""`Retry-After` of responses to requests that waited too shortly."""
+"""`Retry-After` of responses to requests whose wait ended before the answer."""
 
 
 @dataclass(eq=False, slots=True)
@@ -197,8 +198,8 @@ class _Waiter:
 
 
 class WaitResult(NamedTuple):
-    """What came of waiting. `response` None: it takes longer, or so many wait already that this one must not; then
-    `headers` are for the response that says so."""
+    """The result of waiting. `response` is None if it takes longer, or if too many requests wait already; then
+    `headers` are for the 202."""
 
     response: web.Response | None = None
     headers: Mapping[str, str] = MappingProxyType({})
@@ -290,7 +291,7 @@ class Waiters:
         return [waiter for waiters in self._waiting.values() for waiter in waiters]
 
     async def _look(self) -> None:
-        """Wake those whose delivery is over, as long as anybody waits."""
+        """Wakes the requests whose delivery has ended, while any request waits."""
         while True:
             await asyncio.sleep(self._limits.look_s)
             rows = list(self._waiting)
@@ -316,7 +317,7 @@ class Waiters:
 
 
 async def _woken(waiter: _Waiter, until: float) -> bool:
-    """Whether it was before `until`, of the loop's clock."""
+    """Whether the waiter was woken before `until`, on the loop's clock."""
     try:
         async with asyncio.timeout_at(until):
             await waiter.woken.wait()

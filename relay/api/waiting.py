@@ -23,7 +23,7 @@ from relay.state.rows import Row, Stage
 _NEXT: Final = frozenset({"retry", "delayed", "rate", "paused", "breaker", "settling", "in_doubt"})
 """The condition before the next attempt."""
 _AT_ONCE_S: Final = 1.0
-"""What has come so lately is usually sent by the time that anybody reads of it."""
+"""A message younger than this is usually sent before a client reads about it."""
 _HOLDS: Final[dict[HoldReason, str]] = {
     "paused": "paused by hand",
     "gone": "paused, as it said that it is gone",
@@ -84,7 +84,7 @@ class Around:
 
 
 def delayed(message: Message, received: float | None, now: float) -> DeliveryWait | None:
-    """Of a message that is not due yet."""
+    """The wait of a message that is not due yet."""
     if message.timing is None:
         return None
     due = resolved(message.timing, now if received is None else received).deliver_at
@@ -92,13 +92,13 @@ def delayed(message: Message, received: float | None, now: float) -> DeliveryWai
 
 
 def before_routing(lane: LaneSeen, since: float | None, now: float) -> DeliveryWait | None:
-    """Of a message that is not on its way to its receivers yet."""
+    """The wait of a message that was not routed yet."""
     return _unserved(lane, since, now) or _queued(lane, since, now)
 
 
 def of_delivery(seen: Watched, around: Around, received: float | None, now: float) -> DeliveryWait | None:
-    """What a delivery without a result waits for. `received`: when the log took its message. None: it has a result,
-    or has only just come."""
+    """The wait of a delivery without a result. `received`: when its message was accepted. None if it has a result, or
+    has only just arrived."""
     since = received if seen.since_s is None else now - seen.since_s
     wait = _held_up(seen, around, since, now)
     return _queued(around.lane, since, now) if wait is None and seen.row.stage < Stage.ACCEPTED else wait
@@ -158,7 +158,7 @@ def of_callback(
 
 
 def next_attempt(row: Row, wait: DeliveryWait | None, now: float) -> float | None:
-    """When the next attempt may be made: when what its row says, and what it waits for, are over."""
+    """The earliest time of the next attempt, by the row and the present wait."""
     due = now + row.due_in_s if row.due_in_s > 0 and not isinf(row.due_in_s) else None
     if wait is None or wait.kind not in _NEXT or wait.until is None:
         return due
@@ -166,7 +166,7 @@ def next_attempt(row: Row, wait: DeliveryWait | None, now: float) -> float | Non
 
 
 def _queued(lane: LaneSeen, since: float | None, now: float) -> DeliveryWait | None:
-    """Of what nothing is known to hold up: also where the state has just lost what it knew of it."""
+    """The wait of a delivery without a known obstacle, also right after the state has lost its row."""
     if since is not None and now - since < _AT_ONCE_S:
         return None
     return DeliveryWait(
@@ -219,7 +219,7 @@ def _under_way(seen: Watched, post: Endpoint, now: float) -> DeliveryWait | None
 
 
 def _own(seen: Watched, endpoint: Endpoint, now: float) -> DeliveryWait | None:
-    """What the delivery itself waits for, whatever becomes of others."""
+    """The wait of the delivery itself, regardless of others."""
     row, since = seen.row, None if seen.since_s is None else now - seen.since_s
     due = now + row.due_in_s if row.due_in_s > 0 else None
     number, words = row.attempts, seen.detail or row.reason
@@ -267,7 +267,7 @@ def _held(hold: Hold | None, since: float | None) -> DeliveryWait:
 
 
 def _later(own: DeliveryWait | None, hold: DeliveryWait | None) -> DeliveryWait | None:
-    """That of the two which ends later."""
+    """The one of two waits that ends later."""
     if own is None or hold is None:
         return own or hold
     if hold.until is None:
@@ -294,7 +294,7 @@ def _behind(head: Head | None, since: float | None) -> DeliveryWait | None:
 
 
 def _waits_itself(seen: Watched) -> bool:
-    """Whether it is not only held up as all others of its endpoint are."""
+    """Whether the delivery has a wait of its own, beside that of its endpoint."""
     return seen.row.stage is Stage.SENDING or seen.row.due_in_s > 0
 
 

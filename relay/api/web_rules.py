@@ -1,4 +1,4 @@
-"""Which hosts and origins are the API's own: pure."""
+"""Decides which hosts and origins belong to the API. Pure."""
 
 import re
 from collections.abc import Iterable
@@ -22,7 +22,7 @@ class Authority(NamedTuple):
 
 
 class WebRules:
-    """Which hosts and origins are ours. `names`: exact, or `*.example.com` for all under it. Both are pure look-ups."""
+    """The hosts and origins of the API. `names`: exact, or `*.example.com` for all below it."""
 
     def __init__(self, names: Iterable[str] = (), public_url: str | None = None) -> None:
         lowered = [name.lower() for name in names]

@@ -37,7 +37,7 @@ class WellKnownResource:
         example=Example(200),
     )
     async def jwks(self, request: web.Request) -> web.Response:
-        """Public keys of the relay's own signatures, as JWK Set.
+        """Get the public keys of the relay's signatures, as a JWK Set.
 
         Ed25519 keys of receivers with a topic of their own, and of callbacks, with `signature: http-message`; at most
         1,000. `keyid` of a signature names the key's `kid`.

@@ -101,7 +101,7 @@ async def look_at_public_url(case: CheckContext) -> list[Checked]:
 
 
 def _unguarded(settings: Settings) -> Settings:
-    """It is our own address, even if it is private."""
+    """The settings without the address guard: the URL is the relay's own, even if it is private."""
     return settings.model_copy(update={"allow_private_networks": _EVERYWHERE, "allow_http": True})
 
 
@@ -129,7 +129,7 @@ def judge_public_url(url: str, version: Exchange, proof: Exchange | None) -> Che
 
 
 def _version_in(response: Response) -> str | None:
-    """None: not a relay's response."""
+    """The version in a response of /version; None if it is not that of a relay."""
     try:
         body = json.loads(response.body)
         return str(body["version"]) if response.status == 200 and body["name"] == "relay" else None

@@ -54,7 +54,7 @@ class Opened(Generic[T]):
         )
 
     async def close(self) -> None:
-        """Also while it is being opened; never raises the errors of opening."""
+        """Closes it, also while it is being opened. Never raises the errors of opening."""
         if self._making is None:
             return
         if not self._making.done():
@@ -68,7 +68,7 @@ class Opened(Generic[T]):
 
 
 def already(opened: T, close: Callable[[T], Awaitable[None]] = _nothing) -> Opened[T]:
-    """Of a resource that needs no opening."""
+    """For a resource that needs no opening."""
 
     async def make() -> T:
         return opened

@@ -158,7 +158,8 @@ def judge(found: Mapping[Target, Reached | NoResponse], count: int) -> list[Chec
 
 
 def _right(name: str, judged: Mapping[Target, Checked | None]) -> Checked | None:
-    """How many endpoints passed this check, if none failed it; a failed check says nothing about the later ones."""
+    """The line of a check that no endpoint failed, with the number of those that passed; None if one failed. An
+    endpoint that failed an earlier check is not counted."""
     failed = [STAGES.index(one.name) for one in judged.values() if one is not None]
     if STAGES.index(name) in failed:
         return None

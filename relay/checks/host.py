@@ -29,7 +29,8 @@ _PYTHON_UNTIL: Final = {
     (3, 13): date(2029, 10, 31),
     (3, 14): date(2030, 10, 31),
 }
-"""When a release gets its last fixes. Source: the developer's guide of Python, "Status of Python versions"."""
+"""The date until which each release gets fixes. Source: the developer's guide of Python, "Status of Python
+versions"."""
 
 
 # --- settings -----------------------------------------------------------------------------------------------------

@@ -125,7 +125,7 @@ async def look_at_lanes(case: CheckContext) -> list[Checked]:
 
 
 async def _unread(case: CheckContext, lanes: Sequence[LaneTopic]) -> Mapping[TopicPartition, int] | None:
-    """None if the log does not answer."""
+    """Unread records by partition; None if the log does not answer."""
     try:
         log = await case.log()
         backlogs = await log.backlogs({lane.topic: case.topics.group(lane.role) for lane in lanes})

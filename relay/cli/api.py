@@ -76,7 +76,7 @@ def with_api(command: Callable[..., None]) -> Callable[..., None]:
 
 
 def api_command(command: Callable[..., None]) -> Callable[..., None]:
-    """As `with_api`, with these options at the end of the command's own."""
+    """Like `with_api`, and adds these options after those of the command."""
     return options(api_option, config_option, output_option)(with_api(command))
 
 

@@ -14,7 +14,7 @@ T = TypeVar("T")
 FIRST_PAUSE_S: Final = 0.5
 LONGEST_PAUSE_S: Final = 5.0
 REPEAT_S: Final = 0.5
-"""For the log's own repeats: the command has to report soon what it waits for."""
+"""Interval of the log's own retries. It is short, so that the command soon reports what it waits for."""
 
 
 async def wait_for_cluster(call: Callable[[], Awaitable[T]], limit_s: float) -> T:

@@ -189,7 +189,7 @@ class Dev:
         await self._show_what_happens(url)
 
     async def _show_what_happens(self, url: str) -> None:
-        """For every receiver, until cancelled. Ready once every further event would be seen."""
+        """Prints the events of all receivers, until cancelled. Ready once no further event can be missed."""
         show = shown_on(self._screen, Lines(pages=f"{url}/ui" if self._settings.pages else None, api=url))
         ready = False
 
@@ -231,7 +231,7 @@ class Dev:
         return "\n".join(f"{name:<{width}}  {value}" for name, value in lines)
 
     def _former_data(self) -> list[tuple[str, str]]:
-        """Of a release that had one directory for all folders, until it is removed or used again."""
+        """The data of a release that had one directory for all folders; None once it was removed or is used again."""
         former = user_directory(os.environ)
         if self._ephemeral or self._directory == former or not holds_data(former):
             return []

@@ -93,7 +93,7 @@ def _of_mistakes(wrong: UserError) -> DoctorView:
 
 
 def _view(found: Diagnosis) -> DoctorView:
-    """In the API's form."""
+    """The checks in the API's form."""
     from relay.api.doctor import view_of  # its imports take time
 
     return view_of(found)

@@ -122,7 +122,7 @@ def came_line(came: Came, now: datetime) -> Text:
 
 
 def went_back_line(back: WentBack, now: datetime) -> Text:
-    """Its response."""
+    """The response to a forwarded POST."""
     verdict = ("red", "nothing") if back.status is None else (_colour(back.status), str(back.status))
     body = _beginning(back.detail or back.body[: 4 * _LONGEST_BODY].decode(errors="replace"))
     parts = (("", f"{back.took_ms:.0f} ms"), ("bold", _shown(back.came.message_id)), ("dim", body))

@@ -61,7 +61,7 @@ class Lazy(click.Group):
             raise click.NoSuchCommand(error.command_name, possibilities=COMMANDS, ctx=ctx) from None
 
     def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
-        """What may follow `relay`. No command is imported for it: a shell waits for this at each Tab."""
+        """Completes the commands of `relay`. It imports none of them, because the shell waits for it at each Tab."""
         found = [CompletionItem(name, help=COMMANDS[name][1]) for name in self.list_commands(ctx)]
         # options, without the group's own look-up of commands
         own = click.Command.shell_complete(self, ctx, incomplete)

@@ -84,7 +84,7 @@ def _list(pages: dict[str, Path], output: str) -> None:
 
 
 def rendered(text: str, topics: Iterable[str]) -> str:
-    """For this terminal; without colour if it has none."""
+    """The page formatted for this terminal, without colour if it has none."""
     is_terminal = sys.stdout.isatty()
     width = min(shutil.get_terminal_size().columns, _WIDEST)
     console = Console(file=io.StringIO(), width=width, force_terminal=is_terminal, color_system="auto", emoji=False)

@@ -21,7 +21,7 @@ from relay.telemetry.redaction import escape_control
 _COLUMNS: Final = ("INCIDENT", "STATE", "SEVERITY", "PARTY", "OPENED AT", "WAITING", "SUMMARY")
 LOOK_S: Final = 0.5
 BACK_S: Final = 30.0
-"""How long a command waits for the cause to be gone after the replay."""
+"""Time limit for the cause to end after the replay."""
 _CALL_S: Final = 600.0
 
 
@@ -171,7 +171,7 @@ def _replayed(job: JobView) -> str:
 
 
 async def _wait_until_over(client: AsyncRelay, id: str) -> None:
-    """Until its cause is not observed any more, for a while. Raises RelayError."""
+    """Waits a limited time until the cause is no longer observed. Raises RelayError."""
     for _ in range(round(BACK_S / LOOK_S)):
         now = await close_if_over(client, id)
         if now is None or now["state"] == "resolved":
@@ -182,7 +182,7 @@ async def _wait_until_over(client: AsyncRelay, id: str) -> None:
 
 
 async def _find(client: AsyncRelay, incident: str) -> IncidentDetail:
-    """By id, or by the name of its party. Raises RelayError, ApiError."""
+    """Finds an incident by its id, or by the name of its party. Raises RelayError, ApiError."""
     if incident.startswith("inc_"):
         return await client.incidents.get(incident)
     page = await client.incidents.page(state=("open", "acknowledged"), party=[incident])
@@ -197,7 +197,7 @@ async def _find(client: AsyncRelay, incident: str) -> IncidentDetail:
 
 
 def _asked(one: IncidentDetail, given: Fix, *, yes: bool) -> Fix:
-    """With the value that its fix needs, from the terminal."""
+    """The fix with the value that it needs, asked for on the terminal."""
     if yes or any(given) or not sys.stdin.isatty():
         return given
     match one["action"]["kind"]:

@@ -138,7 +138,8 @@ class Listening:
         self._listener = Listener(target, TIMEOUT_S - 5, self._came, self._back, public_url)
 
     async def run(self, port: int, stop: asyncio.Event) -> None:
-        """Until `stop`. The receiver is removed at the end; if the relay is unavailable by then, a warning says so."""
+        """Runs until `stop`. The receiver is removed at the end; if the relay is unavailable then, a warning is
+        printed."""
         async with api_client(self._base, self._key, _REQUEST_S) as client:
             await self._listener.start("127.0.0.1", port)
             try:
@@ -155,7 +156,8 @@ class Listening:
                 await self._listener.stop()
 
     def _fields(self) -> dict[str, object]:
-        """It accepts nothing yet: first a ping shows that the relay reaches this command, and not another process."""
+        """The fields of the receiver. It subscribes to nothing yet: first a ping shows that the relay reaches this
+        command, and not another process."""
         return {
             "lane": "shared",
             "timeout": TIMEOUT_S,
@@ -164,7 +166,7 @@ class Listening:
         }
 
     async def _prove(self, client: AsyncRelay, known: NewReceiverView) -> None:
-        """If the relay requires verification of receivers from its API, it sends nothing before."""
+        """Runs the verification, if the relay requires it of receivers that are registered over its API."""
         kind = (known["settings"] or {}).get("verification", "none")
         if kind == "none":
             return

@@ -48,8 +48,8 @@ class Came(NamedTuple):
 
 
 class WentBack(NamedTuple):
-    """Its response. `status` None: the URL did not respond, for the reason in `detail`. `took_ms`: the request's
-    duration."""
+    """A forwarded response. `status` None: the URL did not respond, for the reason in `detail`. `took_ms`: the
+    request's duration."""
 
     came: Came
     status: int | None
@@ -141,7 +141,7 @@ class Listener:
         return response
 
     async def _get(self, request: web.Request) -> web.Response:
-        """Only the path at which a 202 announced the answer."""
+        """Forwards a GET, only of a path that a 202 named for its answer."""
         challenge = request.query.get("challenge", "") if request.path == "/" else ""
         if self.secret is not None and _CHALLENGE.fullmatch(challenge):
             return web.Response(text=challenge)
@@ -180,7 +180,8 @@ class Listener:
             return web.Response(status=502, text=f"relay listen: {why}"), why
 
     def _location(self, status: int, headers: Mapping[str, str]) -> dict[str, str]:
-        """Of an answer that comes later: the relay polls it where it sent the message, which is here."""
+        """The `Location` of a later answer, rewritten to this command, because the relay polls the address that it
+        POSTed to."""
         found = headers.get("Location")
         if found is None:
             return {}

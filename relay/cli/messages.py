@@ -234,7 +234,7 @@ def _message(item: MessageItem) -> tuple[str, ...]:
 
 
 def _delivery(each: DeliveryItem) -> str:
-    """In a few words, as `ci failed (exhausted, HTTP 503)`."""
+    """A delivery in a few words, such as `ci failed (exhausted, HTTP 503)`."""
     last = f"HTTP {each['last_status']}" if each["last_status"] else None
     wait, next_at = each["waiting_for"], each["next_attempt_at"]
     blocked_by = wait.kind if wait is not None and each["state"] == "blocked" else None

@@ -47,7 +47,7 @@ cursor_option = click.option("--cursor", help="Continue after the previous page'
 
 
 def options(*some: Callable[[F], F]) -> Callable[[F], F]:
-    """All of them, in this order."""
+    """One decorator that adds all these options, in this order."""
 
     def decorate(command: F) -> F:
         for option in reversed(some):

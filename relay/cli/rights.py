@@ -43,7 +43,7 @@ def rights(roles: tuple[str, ...], user: str | None, config_file: Path | None, o
 
 
 def _users(roles: tuple[str, ...], user: str | None, *, is_given: bool) -> list[tuple[str, tuple[str, ...]]]:
-    """Who has which roles."""
+    """The roles of each user."""
     if user is None:
         return [(role if role in _OUTSIDE else f"relay-{role}", (role,)) for role in roles]
     if not is_given:

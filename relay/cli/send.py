@@ -41,7 +41,7 @@ from relay.telemetry.redaction import escape_control
 
 LOOK_EVERY_S: Final = 0.2
 WAY_BACK_S: Final = 5.0
-"""How long the answer's delivery to the sender is followed: it usually takes no time, but may take days."""
+"""Time limit for following the result's way to the sender: usually it is immediate, but may take days."""
 _LETTERS: Final = "/v1/failed/"
 
 wait_option = click.option(
@@ -284,7 +284,7 @@ async def _read_and_answered(client: AsyncRelay, outgoing: Outgoing, at: Coordin
 
 
 def _print_place(call: ApiOptions, outgoing: Outgoing, at: Coordinate, *, waits: bool) -> None:
-    """As JSON only if nothing else is printed."""
+    """Prints the coordinate; as JSON only if nothing else is printed."""
     if not call.is_json:
         click.echo(escape_control(f"{outgoing.source_id}  {outgoing.message_id}  {coordinate_text(at)}"))
     elif not waits:
@@ -340,7 +340,7 @@ async def _followed(client: AsyncRelay, source_id: str, message_id: str, until: 
 
 
 def print_answer(waited: AwaitedAnswer) -> None:
-    """What the table does not show: each answer in full, and where to find failures."""
+    """Prints each answer in full, and where to find failures, which the table does not show."""
     print_answers(waited.state)
     if waited.letter is not None:
         click.echo(f"dead letter: relay failed show {waited.letter}")

@@ -70,7 +70,7 @@ def status(call: ApiOptions, source_id: str, message_id: str, watch: bool) -> No
 
 
 async def _state(client: AsyncRelay, source_id: str, message_id: str) -> MessageView | None:
-    """None while the message is not known."""
+    """The message's state; None while the message is unknown."""
     try:
         return await client.messages.get(source_id, message_id)
     except ApiError as error:
@@ -80,7 +80,7 @@ async def _state(client: AsyncRelay, source_id: str, message_id: str) -> Message
 
 
 async def state_or_none(client: AsyncRelay, source_id: str, message_id: str) -> MessageView | None:
-    """None, too, while a part of the relay is unavailable."""
+    """The message's state; None if it is unknown, or while a part of the relay is unavailable."""
     try:
         return await _state(client, source_id, message_id)
     except ClientError as error:
@@ -354,7 +354,7 @@ def _words(step: Step) -> Iterator[str]:
 
 
 def span(seconds: float) -> str:
-    """As a person says it: `12 ms`, `1.2 s`, `2 min 3 s`, `5 h 1 min`, `2 d 3 h`."""
+    """A duration for people: `12 ms`, `1.2 s`, `2 min 3 s`, `5 h 1 min`, `2 d 3 h`."""
     if seconds < 1:
         return f"{round(seconds * 1000)} ms"
     if seconds < 60:

@@ -60,7 +60,7 @@ async def _opened(log: Log, state: State) -> AsyncIterator[tuple[Log, State]]:
 
 @asynccontextmanager
 async def _embedded(settings: Settings, data_dir: Path, use: str) -> AsyncIterator[tuple[Log, State]]:
-    """On the server of a `relay dev` that does not run."""
+    """Log and state on the embedded server of a `relay dev` that is not running."""
     if not (data_dir / "relay.lock").exists():
         raise UserError(f"--data-dir: {data_dir} is not the data directory of a `relay dev`")
     server = ValkeyServer(data_dir)
@@ -94,7 +94,7 @@ async def shared_clock(state: State) -> SharedClock:
 
 
 def own_name(command: str) -> str:
-    """Of this run of `command`, unique: with it leases are taken."""
+    """A unique name of this run of `command`, which owns its leases."""
     return f"{command}-{socket.gethostname()}-{os.getpid()}"
 
 

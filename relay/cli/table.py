@@ -49,7 +49,7 @@ def _table(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> Table:
 
 
 def _width(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> int:
-    """What the table takes where nothing is wrapped."""
+    """The table's width if nothing is wrapped."""
     cells = zip(columns, *rows, strict=True)
     return sum(max(map(cell_len, column)) + _BETWEEN for column in cells) - _BETWEEN
 
@@ -85,6 +85,6 @@ def print_more(cursor: str | None) -> None:
 
 
 def shortened(text: str) -> str:
-    """In one line that fits into a cell."""
+    """The text in one line that fits into a cell."""
     line = " ".join(text.split())
     return line if len(line) <= _DETAIL_CHARS else f"{line[:_DETAIL_CHARS]}..."

@@ -123,7 +123,7 @@ async def _look(client: AsyncRelay, receivers: tuple[str, ...]) -> TopSnapshot:
 
 
 async def _overview(client: AsyncRelay) -> OverviewView | None:
-    """None for an older relay, which has none."""
+    """The overview; None from an older relay, which has none."""
     try:
         return await client.overview()
     except ApiError as error:

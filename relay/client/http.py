@@ -40,7 +40,7 @@ class Response(NamedTuple):
     headers: Mapping[str, str]
     body: bytes
     url: str
-    """Of the relay."""
+    """URL of the relay."""
 
 
 class _Again(Exception):
@@ -190,7 +190,8 @@ class Http:
         return URL(str(URL(self.url)) + path, encoded=True)
 
     def _pool(self) -> aiohttp.ClientSession:
-        """Made by the first request: a session belongs to the event loop that it is made in."""
+        """The connection pool, created by the first request, because a session belongs to the event loop in which it
+        was created."""
         if self._session is None:
             self._session = aiohttp.ClientSession(cookie_jar=aiohttp.DummyCookieJar(), trust_env=True)
         return self._session
@@ -222,7 +223,7 @@ class Http:
         return ApiError(response.status, document, request, self._hint() if response.status == 401 else "")
 
     def _hint(self) -> str:
-        """What to do about a 401."""
+        """A hint about a 401."""
         if "authorization" in self._headers:
             return f"; RELAY_API_KEY is not a key of the API at {self.url}"
         return "; set RELAY_API_KEY to a key of the API"
@@ -235,7 +236,7 @@ def path(template: str, *parts: object) -> str:
 
 
 def parameters(query: Query | None) -> list[tuple[str, str]]:
-    """As they are written into the URL."""
+    """The parameters as they are written into the URL."""
     found = []
     for name, value in (query or {}).items():
         values = value if isinstance(value, list | tuple | set | frozenset) else [value]
@@ -248,8 +249,8 @@ def parameters(query: Query | None) -> list[tuple[str, str]]:
 
 
 def decoded(kind: type[T], response: Response) -> T:
-    """The JSON of a response. Fields that a newer relay adds are ignored. Raises NotARelay if it is another document:
-    then something else than a relay answers there."""
+    """The JSON of a response. Fields that a newer relay adds are ignored. Raises NotARelay for another document: then
+    another server answers at that URL."""
     try:
         return cast("T", msgspec.json.decode(response.body, type=open_words(kind), strict=False))
     except (msgspec.MsgspecError, UnicodeDecodeError) as error:

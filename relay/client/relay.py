@@ -36,7 +36,7 @@ Payload = bytes | str | Mapping[str, Any] | list[Any]
 
 _IN_A_HEADER: Final = " !#$&'()*+,/:;=?@[]~-._"
 LONGEST_WAIT_S: Final = 20
-"""For which one request waits: proxies end requests that take longer."""
+"""Maximum seconds that one request waits: proxies end longer requests."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,7 +111,7 @@ class RelayApi(Resource[M]):
         `receivers`: default those that subscribe to the source. `id`: unique in the source, default a random one; a
         message with the id of an earlier one is not delivered again (`duplicate`), so a repeat is safe. `content_type`:
         default `application/json`, for text `text/plain`. `headers`: sent to the receivers as `relay-header-NAME`.
-        `deliver_at`, or `delay`: when it is to be sent, at most 30 days ahead. `deadline`: when it is no use any more.
+        `deliver_at`, or `delay`: when it is sent, at most 30 days ahead. `deadline`: after it, no attempt starts.
         `supersede`: a key; it replaces older messages of the source with this key that were not sent. `coalesce`: a
         `key` and a `window`; of the messages with this key within the window only the newest is sent. Times are RFC
         3339 or Unix seconds; a delay, or such a deadline, is seconds, or a text such as `10m`.

@@ -33,8 +33,8 @@ from relay.domain.template import has_expression
 
 _Made = TypeVar("_Made")
 _NEVER_OFFLINE: Final = OfflinePolicy(after=315_360_000.0, disable_after=630_720_000.0)
-"""For endpoints with requests of their own: they do not know pings, and may start something for one. After an outage, a
-message shows whether they are back."""
+"""Offline settings of endpoints with a `request` of their own: they do not expect pings, and a ping might start
+something. After an outage, a message shows whether they are back."""
 
 
 def receiver_settings(name: str, entry: ReceiverEntry, secrets: tuple[str, ...]) -> Receiver:

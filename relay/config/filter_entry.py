@@ -54,7 +54,7 @@ MOST_DEPTH: Final = 8
 MOST_CONDITIONS: Final = 100
 MOST_VALUES: Final = 100
 MOST_CHARACTERS: Final = 1_024
-"""Of a text that is compared, or a pointer."""
+"""Maximum length of a text to compare, or of a pointer."""
 MOST_DIGITS: Final = 64
 _T = TypeVar("_T")
 _FORMS: Final = ("all", "any", "not", "pointer", "header")

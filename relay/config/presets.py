@@ -41,13 +41,13 @@ class Preset:
 
     @property
     def id(self) -> str:
-        """Such as `circleci@1`."""
+        """Name and version, such as `circleci@1`."""
         return f"{self.name}@{self.version}"
 
 
 @cache
 def all_presets() -> tuple[Preset, ...]:
-    """By name, the newest version of each first."""
+    """All presets by name, the newest version of each first."""
     found = (_FILE.fullmatch(file.name) for file in files("relay").joinpath("presets").iterdir())
     read = [_read(match["name"], int(match["version"])) for match in found if match]
     return tuple(sorted(read, key=lambda preset: (preset.name, -preset.version)))
@@ -162,6 +162,6 @@ class FromPreset(Entry):
         return sorted(self._from_preset)
 
     def only_own(self, dumped: dict[str, Any]) -> dict[str, Any]:
-        """Without the preset's part of it. `dumped`: the fields of this entry."""
+        """The fields of an entry without those of its preset. `dumped`: all its fields."""
         found: dict[str, Any] = _only(dumped, self._written)
         return found

@@ -22,7 +22,7 @@ _log: Final = logging.getLogger(__name__)
 
 
 class TooManyErasures(RelayError):
-    """As many erasures are in force as there may be."""
+    """The maximum number of erasures in force is reached."""
 
 
 class ErasureIndex(Erasures):

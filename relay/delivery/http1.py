@@ -26,7 +26,7 @@ _CONTROLS: Final = bytes({*range(32), 127} - {ord("\t")})
 _DEFAULT_PORTS: Final = {"http": 80, "https": 443}
 _FRAMING: Final = frozenset({b"content-length", b"transfer-encoding"})
 MOST_HEADERS: Final = 100
-"""Of a response; further ones are dropped, except those that frame the body."""
+"""Maximum number of headers of a response; further ones are dropped, except those that frame the body."""
 _MOST_NAME: Final = 256
 _NAMES_KEPT: Final = 1024
 _LONGEST_KEPT: Final = 64

@@ -58,7 +58,7 @@ class Key:
         return self.expires_at is not None and now >= self.expires_at
 
     def until(self, secret: Secret) -> float | None:
-        """When a newer secret ends this one; None if there is no newer one."""
+        """The time at which a newer secret ends this one; None if there is no newer one."""
         newer = self.secrets[self.secrets.index(secret) + 1 :]
         return min((each.others_until for each in newer), default=None)
 
@@ -124,7 +124,7 @@ def digest_of(text: str) -> str:
 
 
 def secret_key(id: str, digest: str) -> ControlKey:
-    """Of the record that adds a secret to the API key `id`."""
+    """The control key of the record that adds a secret to the API key `id`."""
     return ControlKey("key-secret", f"{id}:{digest[:16]}")
 
 

@@ -205,7 +205,7 @@ def _field(fields: Mapping[str, msgspec.Raw], name: str, kind: type[_T]) -> _T |
 
 
 def _if_name(text: str | None) -> str | None:
-    """None for a list of names, too: it contains a comma."""
+    """The text if it is a receiver's name; None otherwise, also for a list, which contains a comma."""
     return text if text is not None and is_receiver_name(text) else None
 
 
@@ -217,7 +217,7 @@ def _if_id(text: str | None) -> str | None:
 
 
 _ID_BYTES: Final = 256
-"""Of a key, or of an id of the message: no valid one is longer."""
+"""Maximum bytes of a key or id in a dead letter: no valid one is longer."""
 _BOUNDED: Final = ((_ID_BYTES, 1_024), (_ID_BYTES, 128), (32, 0))
 """(Bytes of a key or id, bytes of the detail) of successive forms."""
 _ESSENTIAL: Final = ("ce_id", "ce_source", "ce_receiver")

@@ -16,7 +16,7 @@ ERASURE_KEPT_S: Final = 90 * DAY_S
 LATEST: Final = 4_102_444_800.0
 """The year 2100."""
 MOST_ERASURES: Final = 20_000
-"""In force; each process keeps them in memory."""
+"""Maximum number of erasures in force: each process keeps them in memory."""
 
 
 class Erasure(Struct, frozen=True, omit_defaults=True):
@@ -77,7 +77,7 @@ class Erasures:
             del self._until[known.target]
 
     def all(self) -> list[Erasure]:
-        """The newest first."""
+        """The erasures, newest first."""
         return sorted(self._known.values(), key=lambda each: (each.made_at, each.id), reverse=True)
 
     def has(self, message: MessageId, receivers: Iterable[str], received_at: float) -> bool:

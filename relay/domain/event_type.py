@@ -9,7 +9,7 @@ from relay.domain.errors import InvalidRecord
 from relay.domain.message import MAX_TEXT_BYTES
 
 MOST_TYPES: Final = 1_000
-"""In the catalogue, which each process keeps in memory."""
+"""Maximum number of types in the catalogue, which each process keeps in memory."""
 TypeName = Annotated[str, Meta(min_length=1, max_length=MAX_TEXT_BYTES)]
 
 

@@ -18,11 +18,11 @@ from relay.domain.errors import RelayError
 from relay.domain.expression_functions import MOST_RESULT, budget, environment
 
 MOST_CHARACTERS: Final = 2_000
-"""Of an expression."""
+"""Maximum length of an expression."""
 MOST_COPIED: Final = 64 * 1024 * 1024
 """Bytes that the calls of an evaluation may copy, at most."""
 MOST_ITERATIONS: Final = 10_000
-"""After so many CEL itself ends an evaluation."""
+"""Number of iterations after which CEL ends an evaluation."""
 MOST_ITEMS: Final = 400_000
 """Values that the variables in loops may have, times the iterations."""
 
@@ -78,7 +78,7 @@ class Document:
         return self._decoded[0]
 
     def value_or_text(self) -> object:
-        """Its JSON, or else its text."""
+        """The body's JSON, or else its text."""
         try:
             return self.value()
         except ExpressionError:
@@ -299,7 +299,7 @@ _SHOWN: Final = 200
 
 
 def _shorter(said: str) -> str:
-    """What CEL said about a failure, in one line."""
+    """The message of a CEL error, in one line."""
     if (field := _NO_FIELD.search(said)) is not None:
         return f"there is no field {field[1]!r}"
     if (index := _NO_INDEX.search(said)) is not None:

@@ -16,7 +16,7 @@ class Budget:
 
 
 budget: Final = Budget()
-"""Of the evaluation that runs now: an evaluation does not wait for anything."""
+"""The budget of the running evaluation. There is only one, because an evaluation never awaits."""
 
 
 def _spend(size: int) -> None:

@@ -10,7 +10,7 @@ from relay.domain.receiver import Endpoint
 from relay.domain.secrecy import masked_url, redacted
 
 SHOWN_BYTES: Final = 256
-"""Of a response's body."""
+"""Maximum bytes of a response's body that are shown."""
 _LOOKED_AT: Final = 4096
 """More than is shown, so that a secret that begins in the shown part is masked whole."""
 

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from typing import Final
 
 OF_RESERVE: Final = 8
-"""Where administrators have a reserve, it is one seat out of this many."""
+"""One seat out of this many is reserved for administrators, if they have a reserve."""
 
 Sit = Callable[[], bool]
 """Called when there is a seat; returns False if it is no longer wanted."""

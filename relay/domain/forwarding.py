@@ -17,7 +17,8 @@ PREFIX: Final = "relay-header-"
 
 MAX_HEADERS: Final = 16
 MAX_HEADER_BYTES: Final = 4_096
-"""Of all names and values of a message: receivers limit request heads, often to 8 KiB, and the relay adds its own."""
+"""Maximum bytes of all names and values of a message: receivers limit request heads, often to 8 KiB, and the relay adds
+its own headers."""
 
 Pairs = tuple[tuple[str, str], ...]
 

@@ -112,7 +112,7 @@ def no_limit() -> int:
 
 
 Unable = Mapping[str, frozenset[bytes]]
-"""By topic, keys of records that a member cannot finish."""
+"""Keys of records that a member cannot finish, by topic."""
 
 NONE_UNABLE: Final[Unable] = MappingProxyType({})
 

@@ -60,7 +60,7 @@ RELAY: Final = Brand()
 
 
 def parse(colour: str) -> Colour:
-    """Of `#rrggbb`."""
+    """The colour of `#rrggbb`."""
     red, green, blue = bytes.fromhex(colour.removeprefix("#"))
     return red, green, blue
 
@@ -70,7 +70,7 @@ def text(colour: Colour) -> str:
 
 
 def contrast(one: Colour, other: Colour) -> float:
-    """From 1 to 21, by WCAG 2."""
+    """The contrast of two colours, from 1 to 21, by WCAG 2."""
     darker, lighter = sorted((_luminance(one), _luminance(other)))
     return (lighter + 0.05) / (darker + 0.05)
 

@@ -51,5 +51,5 @@ def _of(attempt: AttemptItem, cause: Cause) -> Cause:
 
 
 def plain(text: str) -> str:
-    """Without the marks of code."""
+    """The text without code marks."""
     return text.replace("`", "")

@@ -51,7 +51,7 @@ async def _all(visit: Visit, text: str) -> Sequence[Match]:
 
 
 async def _messages(visit: Visit, text: str) -> Sequence[Match]:
-    """Those whose id, or webhook id, begins so: from the history."""
+    """Messages whose id, or webhook id, has this prefix, from the history."""
     page = await visit.load_list(visit.api.messages.page(id=text, limit=_MOST))
     return [_message(item, text) for item in page.items]
 
@@ -86,7 +86,7 @@ async def _receivers(visit: Visit, text: str) -> Sequence[Match]:
 
 
 async def _source(visit: Visit, text: str) -> Sequence[Match]:
-    """A source with an entry, or else one that has sent messages."""
+    """A source with an entry, or else one with messages."""
     if not isinstance(await visit.result(visit.api.sources.get(text)), ApiError):
         return [Match("source", text, "", path("/ui/sources/{}", text))]
     page = await visit.load_list(visit.api.messages.page(source=text, limit=1))

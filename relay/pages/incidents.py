@@ -120,13 +120,13 @@ def where(incident: IncidentView) -> str | None:
 
 
 def fix_of(form: Mapping[str, str]) -> Fix:
-    """What the form changes; empty fields change nothing."""
+    """The fix that the form describes; empty fields change nothing."""
     secret, token, url = (form.get(name, "").strip() or None for name in ("secret", "bearer_token", "url"))
     return Fix(secret, token, url, given_anew(form))
 
 
 async def unresolved(visit: Visit, *, party: str | None = None) -> LoadedList[IncidentView]:
-    """For a list on another page, the most urgent first as the API has them: none if they cannot be read."""
+    """Unresolved incidents for another page, the most urgent first; empty if they cannot be read."""
     parties = () if party is None else (party,)
     page = visit.api.incidents.page(state=UNRESOLVED, party=parties, limit=MOST_SHOWN)
     return await visit.load_list(page)
@@ -158,7 +158,7 @@ def _done(fixed: list[str]) -> str:
 
 
 def share(job: JobView) -> float | None:
-    """How much of it is done, from 0 to 1; None while it is not known how much there is."""
+    """The progress of a replay, from 0 to 1; None until its size is known."""
     if job["counted"] is None:
         return None
     return 1.0 if job["counted"] == 0 else min(1.0, (job["sent"] + job["skipped"]) / job["counted"])

@@ -22,7 +22,7 @@ LINGER_S: Final = 5.0
 IDLE_S: Final = 15.0
 """Between two renderings without events: some may have been missed."""
 _LISTEN_AGAIN_S: Final = 30.0
-"""Until the next attempt to listen, after one was refused."""
+"""Seconds until the next attempt to listen after one was rejected."""
 _CHANGES: Final = frozenset({"message", "attempt", "answer", "failed", "skipped"})
 _EVENT: Final = "message"
 _KEEP_ALIVE_S: Final = 15.0
@@ -62,7 +62,7 @@ class Wakes:
                 await asyncio.sleep(_LISTEN_AGAIN_S)
 
     async def wait(self, ended: asyncio.Event) -> None:
-        """Until the next rendering, or until `ended` is set."""
+        """Waits until the next rendering is due, or until `ended` is set."""
         is_quiet = self._listens and asyncio.get_running_loop().time() >= self._quiet_from
         self._woken.clear()
         waits = [asyncio.ensure_future(ended.wait())]

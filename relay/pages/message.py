@@ -94,7 +94,7 @@ class MessageDetailPage(Page):
         return visit.show("attempt.html", each=found, body_text=body_text, ruling_words=ruling_words, before={})
 
     async def payload(self, visit: Visit) -> web.StreamResponse:
-        """As the sender gave it, as a download: its content never runs."""
+        """The payload as the sender gave it, as a download, so that no browser executes it."""
         payload = await visit.api.messages.payload(*_ids(visit))
         headers = {name: payload.headers[name] for name in _PAYLOAD_HEADERS if name in payload.headers}
         return web.Response(body=payload.body, headers={"Content-Disposition": "attachment"} | headers | _SANDBOX)
@@ -192,7 +192,7 @@ async def _remembered(visit: Visit) -> MessageItem | None:
 
 
 def _as_message(item: MessageItem) -> MessageView:
-    """In the shape of a message that the state knows."""
+    """The message of the history in the shape of one that the state knows."""
     deliveries = (
         DeliveryView(
             *(each["receiver"], each["status"], each["state"], each["generation"], each["attempts"]),

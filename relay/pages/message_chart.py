@@ -62,7 +62,7 @@ async def chart_of(visit: Visit, query: Mapping[str, str], link: Link) -> dict[s
 
 
 def _length_s(since: str, until: str | None) -> float:
-    """Of a range with two exact ends; infinite for any other."""
+    """The length of a range with two exact ends; infinite for any other."""
     begin, end = moment_of(since), moment_of(until)
     return float("inf") if begin is None or end is None else (end - begin).total_seconds()
 

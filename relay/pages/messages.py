@@ -29,7 +29,7 @@ PRESETS: Final = (("15m", "15 minutes"), ("1h", "Last hour"), ("24h", "24 hours"
 _LIMIT: Final = 50
 _MOST_PICKED: Final = 200
 _LOCAL: Final = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d(:\d\d)?")
-"""What a browser's field for date and time gives; ours are in UTC."""
+"""The format of a browser's field for date and time; its values are in UTC."""
 _NOT_FOLLOWED: Final = "A search in headers or payloads reads all bodies each time: reload the page instead."
 _UNFINISHED: Final = frozenset({"arrived", "delivered_to_receiver"})
 _MOST_SHOWN: Final = 3
@@ -155,7 +155,7 @@ class Messages(Page):
         return visit.back(path("/ui/messages/{}/{}", wanted["source"], wanted["id"]))
 
     async def replay(self, visit: Visit) -> web.StreamResponse:
-        """Those that were picked; first it is said how many, and what each of them is."""
+        """Replays the selected deliveries, after a page that lists them."""
         posted = await visit.form()
         texts = [value for name, value in await visit.fields() if name == "pick"]
         picked = [one for text in texts for one in _picked(text)]
@@ -251,7 +251,7 @@ def _rank(state: State) -> int:
 
 
 async def _replayed(visit: Visit, chosen: Sequence[Picked]) -> tuple[str, NoteKind]:
-    """What came of it, in words."""
+    """The result of a replay, in words."""
     results = await asyncio.gather(*(_replay(visit, one) for one in chosen))
     refused = [f"{one.message_id}: {said}" for one, said in zip(chosen, results, strict=True) if said is not None]
     sent = len(chosen) - len(refused)
@@ -262,7 +262,7 @@ async def _replayed(visit: Visit, chosen: Sequence[Picked]) -> tuple[str, NoteKi
 
 
 async def _replay(visit: Visit, one: Picked) -> str | None:
-    """None if it was replayed; otherwise why not."""
+    """Replays one delivery. Returns None, or the reason why it was not possible."""
     ids = one.source_id, one.message_id, one.receiver
     result = await visit.result(visit.api.messages.replay(*ids, only_failed=not one.delivered))
     return result.detail if isinstance(result, ApiError) else None
@@ -273,7 +273,7 @@ def _moment(text: str) -> str:
 
 
 def _pick(item: MessageItem) -> str:
-    """What the box of a row says: which deliveries of the message can be sent again; empty: none."""
+    """The value of a row's checkbox: the deliveries of the message that can be replayed; empty for none."""
     over = [each for each in item["deliveries"] if each["status"] not in _UNFINISHED]
     if not over:
         return ""

@@ -20,7 +20,7 @@ from relay.schema.statistics import CountsView
 _SPAN: Final = "1h"
 _MINUTE_S: Final = 60
 _NARROWER: Final = "/ui/messages"
-"""Where who may not see everything begins."""
+"""The first page for callers without the right to see everything."""
 PARTS: Final[tuple[str, ...]] = ("flow", "attention", "health", "failures")
 STEPS: Final = ("sample", "receiver", "answer")
 """The first steps."""
@@ -97,8 +97,8 @@ def failed_page(receiver: str, reason: str | None) -> str:
 
 
 def chart_of(stats: Loaded[CountsView]) -> dict[str, Any] | None:
-    """Of each minute, also those in which nothing happened, over all receivers and sources. None: there is no history,
-    or nothing in it yet."""
+    """The counts of each minute over all receivers and sources, including idle ones. None without a history, or if it
+    is empty."""
     if stats.value is None:
         return None
     delivered: dict[float, int] = defaultdict(int)

@@ -19,7 +19,7 @@ _MORE: Final = "\n[the rest is not shown]"
 _MOST_HEX: Final = 4 * 1024
 _LINE: Final = 16
 _STEERS: Final = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufeff]")
-"""What a shell, or the terminal that it is pasted into, may take for more than text."""
+"""Characters that a shell, or the terminal that they are pasted into, may interpret."""
 _KEPT: Final = re.compile("[^\n\t]+")
 _MOST_IN_A_CALL: Final = 8 * 1024
 
@@ -54,7 +54,7 @@ def shown(payload: bytes, wanted: str | None = None) -> Shown:
 
 
 def readable(text: str) -> str:
-    """Its lines and tabs stay; all other invisible characters are written out."""
+    """The text with its lines and tabs; all other invisible characters are written out."""
     return _KEPT.sub(lambda found: escape_control(found[0]), text)
 
 
@@ -107,7 +107,7 @@ def _word(text: str) -> str:
 
 
 def _text_of(data: bytes) -> str | None:
-    """None: it is not text."""
+    """The text of the bytes; None if they are not text."""
     try:
         text = data.decode()
     except UnicodeDecodeError:
@@ -116,8 +116,8 @@ def _text_of(data: bytes) -> str | None:
 
 
 def _pretty(text: str) -> str | None:
-    """At least MOST_SHOWN characters of it, where it has so many. None: it is no JSON, or too long or deep to be put in
-    order. Numbers stay as they were written."""
+    """At least MOST_SHOWN characters of the indented JSON, if it has as many. None if it is not JSON, or too long or
+    deep to be formatted. Numbers stay as they were written."""
     if len(text) > MOST_SHOWN:
         return None
     try:

@@ -74,7 +74,7 @@ def credentials_of(refused: ApiError | None) -> list[Field]:
 
 
 def given_anew(form: Mapping[str, str]) -> dict[str, object]:
-    """What was written in such fields, as a merge patch."""
+    """The values of such fields, as a merge patch."""
     patch: dict[str, object] = {}
     for name, text in form.items():
         if name.startswith(ANEW) and text:
@@ -91,7 +91,7 @@ def _steps(pointer: str) -> list[str]:
 
 
 def written_duration(seconds: float) -> str:
-    """As the API reads it, too."""
+    """A duration as text that the API reads."""
     return f"{seconds:g}s"
 
 
@@ -149,7 +149,7 @@ def settings_of(it: ReceiverView) -> list[tuple[str, str, str]]:
 
 
 def settings_text(name: str, value: object) -> str:
-    """As people read it: durations with a unit, nested values in a line."""
+    """Settings for people: durations with a unit, nested values in a line."""
     if value is None or value in ([], {}):
         return ""
     if name in _DURATIONS and isinstance(value, int | float):

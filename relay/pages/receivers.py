@@ -37,7 +37,7 @@ SPANS: Final = (("1h", "the last hour"), ("6h", "6 hours"), ("1d", "a day"), ("7
 
 
 def host_of(url: str | None) -> str:
-    """Its host and port; the page of the receiver has the whole URL."""
+    """Host and port of a URL; the page of the receiver has the whole URL."""
     return "" if url is None else urls.host_of(url) or url
 
 
@@ -74,7 +74,7 @@ class ReceiversPage(Page):
         return await self._new(visit, {})
 
     async def _new(self, visit: Visit, given: Mapping[str, str], refused: ApiError | None = None) -> web.Response:
-        """The form to register a receiver, with the event types of the catalogue to choose from."""
+        """The form that registers a receiver, with the event types of the catalogue."""
         types = (await visit.load_list(visit.api.event_types.page(limit=_TYPES))).items
         return visit.show(
             "receiver_new.html",
@@ -86,7 +86,7 @@ class ReceiversPage(Page):
         )
 
     async def register(self, visit: Visit) -> web.StreamResponse:
-        """What the API refuses is said beside the form, which keeps what was written."""
+        """Registers a receiver. A rejection is shown beside the form, which keeps its values."""
         form, chosen = dict(await visit.form()), [value for name, value in await visit.fields() if name == _CHOSEN]
         form["event_types"] = ", ".join(filter(None, (form.get("event_types", "").strip(), *chosen)))
 

@@ -22,7 +22,7 @@ _STEPS: Final = ((86_400.0, "d"), (3_600.0, "h"), (60.0, "min"))
 _SIZES: Final = ("B", "KiB", "MiB", "GiB", "TiB")
 _SHORT_S: Final = 120.0
 NOTHING: Final = "–"
-"""In place of a value that there is not."""
+"""Stands for a missing value."""
 
 TONES: Final[Mapping[str, str]] = {
     **dict.fromkeys(("ok", "done", "delivered", "answered", "active", "closed", "served", "verified"), "good"),
@@ -93,7 +93,7 @@ class Renderer:
 
 
 def moment_of(value: str | float | None) -> datetime | None:
-    """Of RFC 3339, or Unix seconds. None: there is none, or it is not readable."""
+    """The time of RFC 3339 text or Unix seconds; None if there is none, or it cannot be read."""
     if value is None or value == "":
         return None
     try:
@@ -135,7 +135,7 @@ def exact(value: str | float | None) -> str:
 
 
 def iso(value: str | float | None) -> str:
-    """For programs; empty where there is none."""
+    """The time in ISO format, for programs; empty if there is none."""
     moment = moment_of(value)
     return "" if moment is None else moment.astimezone(UTC).isoformat()
 
@@ -184,7 +184,7 @@ def size(count: float | None) -> str:
 
 
 def number(count: float | None) -> str:
-    """With a thin space between thousands."""
+    """The number with thin spaces between thousands."""
     return NOTHING if count is None else f"{count:,.0f}".replace(",", "\u202f")
 
 
@@ -202,7 +202,7 @@ def rate(per_s: float | None) -> str:
 
 
 def percent(share: float | None) -> str:
-    """Of a share from 0 to 1: never 100 % while something is missing."""
+    """A share from 0 to 1 in percent: never 100 % while something is missing."""
     if share is None:
         return NOTHING
     of_100 = share * 100

@@ -18,7 +18,7 @@ from relay.schema.attempts import AttemptItem
 from relay.schema.messages import AnswerView, CallbackView, DeliveryView, MessageView
 
 WIDTH: Final = 1_000.0
-"""Of the drawing, in units of its own."""
+"""Width of the drawing, in its own units."""
 _NARROWEST: Final = 5.0
 _NOTICED_S: Final = 0.02
 """A gap that is shorter is no wait."""
@@ -38,7 +38,7 @@ _NAMES: Final = {
 
 @dataclass(frozen=True, slots=True)
 class Bar:
-    """Where a step is in the drawing: from `x`, so wide, of WIDTH altogether."""
+    """The bar of a step in the drawing: position and width, in units of WIDTH."""
 
     x: float
     width: float
@@ -65,7 +65,7 @@ class Step:
 
     @property
     def seconds(self) -> float | None:
-        """How long it took; None: not known, or it is a moment."""
+        """Duration of the step; None if it is unknown, or if the step is a moment."""
         return None if self.at is None or self.until is None else max(0.0, self.until - self.at)
 
 
@@ -104,7 +104,7 @@ class Trip:
 
 
 def trips_of(message: MessageView, attempts: Sequence[AttemptItem], now: float) -> tuple[Trip, ...]:
-    """Of each delivery. `attempts` in any order. `now`: Unix seconds, the end of steps in progress."""
+    """The trip of each delivery. `attempts`: in any order. `now`: Unix seconds, the end of steps in progress."""
     received = moment(message.received_at)
     trips = [_trip(view, [each for each in attempts if each["receiver"] == view.receiver], received, now)
              for view in message.deliveries]  # fmt: skip
@@ -256,8 +256,8 @@ def _answer_words(answer: AnswerView) -> str:
 
 
 def _places(steps: Sequence[Step], received: float | None, now: float) -> Mapping[float, float]:
-    """Where each moment is in the drawing. Time between two moments takes room as its square root, so that 20 ms and
-    2 h can both be seen beside each other."""
+    """The position of each moment in the drawing. The distance of two moments is the square root of the time between
+    them, so that 20 ms and 2 h are both visible."""
     moments = {each for step in steps for each in (step.at, step.until) if each is not None}
     if any(step.ongoing for step in steps):
         moments.add(now)
@@ -318,7 +318,7 @@ class Station:
 
 
 def stations(view: DeliveryView, source_id: str) -> tuple[Station, ...]:
-    """Where a delivery has been, and where it is."""
+    """The stations of a delivery: those passed, and the current one."""
     status, wait, callback, tries = view.status, view.waiting_for, view.callback, view.attempts
     sent = Station(source_id, "sent it", "good")
     tried = counted(tries, "attempt") if tries else ""
@@ -346,7 +346,7 @@ def stations(view: DeliveryView, source_id: str) -> tuple[Station, ...]:
 
 
 def _joined(*words: str) -> str:
-    """Without the empty ones: a replay of a result alone has no attempt at the receiver."""
+    """Joins the non-empty texts: a replay of a result alone has no attempt at the receiver."""
     return ", ".join(filter(None, words))
 
 

@@ -25,7 +25,7 @@ from relay.schema.sessions import SessionView
 
 SESSION_COOKIE: Final = "relay_session"
 VISITOR_COOKIE: Final = "relay_visitor"
-"""Made for a browser without a session: its forms need something that only it has."""
+"""Cookie for a browser without a session: it protects its forms."""
 THEME_COOKIE: Final = "relay_theme"
 LOG_IN: Final = "/ui/login"
 PORTAL: Final = "/ui/portal"
@@ -38,7 +38,7 @@ _CUT: Final = "It is incomplete: copy the whole text."
 _COOKIES_SENT: Final = frozenset({"none", "same-origin", "same-site"})
 """Values of Sec-Fetch-Site with which a browser sends cookies that are `SameSite=Strict`."""
 _AGAIN: Final = "again"
-"""Set in the address where the link was led to itself."""
+"""Query parameter that marks a link that was redirected to itself."""
 _NOT_ACCEPTED: Final = frozenset({HTTPStatus.UNAUTHORIZED, HTTPStatus.TOO_MANY_REQUESTS})
 _TOKEN: Final = re.compile(r"[A-Za-z0-9_-]{1,4096}")
 _THEME_S: Final = 365 * 86_400
@@ -46,8 +46,8 @@ _NOT_ENDED: Final = "This browser has deleted your session. The relay could not 
 
 
 def token_of(request: web.Request) -> str | None:
-    """In a frame of another site's page the browser sends the second one alone, elsewhere the first one. What cannot be
-    a token is none: it must not get into a header."""
+    """The token in the cookies. In a frame of another site's page the browser sends only the second cookie, elsewhere
+    the first one. A value that cannot be a token is ignored: it must not get into a header."""
     token = request.cookies.get(SESSION_COOKIE) or request.cookies.get(PORTAL_COOKIE) or ""
     return token if _TOKEN.fullmatch(token) else None
 
@@ -60,7 +60,7 @@ def keep_token(request: web.Request, response: web.StreamResponse, token: str, m
 
 
 def keep_portal(request: web.Request, response: web.StreamResponse, token: str, *, framed: bool) -> None:
-    """The same for a visitor with a portal link; `framed`: in a frame of a page that may show it."""
+    """Sets the cookie of a visitor with a portal link. `framed`: in a frame of an allowed page."""
     if framed:
         set_framed_cookie(response, PORTAL_COOKIE, token)
     else:
@@ -73,7 +73,7 @@ def forget_token(response: web.StreamResponse) -> None:
 
 
 def visitor_of(request: web.Request) -> str | None:
-    """None: the browser has no such cookie, or one that is none of ours."""
+    """The visitor of the cookie; None without a cookie, or with a foreign value."""
     visitor = request.cookies.get(VISITOR_COOKIE, "")
     return visitor if _TOKEN.fullmatch(visitor) else None
 
@@ -87,7 +87,8 @@ def keep_visitor(request: web.Request, response: web.StreamResponse, visitor: st
 
 
 def _is_https(request: web.Request) -> bool:
-    """Also behind a proxy that ends TLS and says so: believing a lie here costs the liar their log-in."""
+    """Whether the browser uses https, also through a proxy that terminates TLS and says so. A false claim only costs
+    that client its log-in."""
     return request.secure or request.headers.get("X-Forwarded-Proto", "").strip().lower() == "https"
 
 
@@ -104,7 +105,7 @@ class PendingForm(NamedTuple):
 
     @classmethod
     def parse(cls, text: str) -> "PendingForm | None":
-        """None unless `text` is one of the forms of the pages."""
+        """The pending form in `text`; None if it is not a form of the pages."""
         try:
             path, fields = json.loads(text)
             found = cls(str(path), [(str(name), str(value)) for name, value in fields])

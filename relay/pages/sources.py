@@ -159,7 +159,7 @@ def _page(source_id: str) -> str:
 
 
 def _present(it: SourceView) -> dict[str, Any]:
-    """The settings by the names of their fields, as `callback.url`."""
+    """The settings by the names of their form fields, such as `callback.url`."""
     settings = it["settings"] or {}
     callback = settings.get("callback")
     inner = callback if isinstance(callback, dict) else {}

@@ -32,7 +32,8 @@ class Start(NamedTuple):
 
 
 async def start_of(visit: Visit) -> Start | None:
-    """None: all steps are done, or the visitor may not see them. Without a history only the receivers are known."""
+    """The first steps; None if all are done, or if the visitor may not see them. Without a history only the receivers
+    are known."""
     receivers, messages = await asyncio.gather(
         visit.load_list(visit.api.receivers.page(limit=2)),
         visit.load_list(visit.api.messages.page(limit=_LISTED)),

@@ -32,7 +32,7 @@ _FOUND: Final = "/ui/doctor/found"
 
 
 class WorkersPage(Page):
-    """The lanes, by topic or one by one."""
+    """The page of the lanes, by topic or one by one."""
 
     nav = Nav("Topics and workers", "/ui/workers")
 

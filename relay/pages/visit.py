@@ -47,7 +47,7 @@ class Listed(TypedDict, Generic[Item]):
 
 @dataclass(frozen=True, slots=True)
 class Note:
-    """What an action came to, shown once on the next page."""
+    """The result of an action, shown once on the next page."""
 
     text: str
     kind: NoteKind = "good"
@@ -115,18 +115,18 @@ class Visit:
     in_portal: bool = False
     """A visitor with a portal link, who sees the receivers of one owner."""
     attempts: LoadedList[AttemptItem] = field(default_factory=LoadedList)
-    """Those that a live part has shown."""
+    """The attempts that a live part has shown."""
     portal_origins: Sequence[str] = ()
     frame_ancestors: Sequence[str] = ()
 
     # the request
 
     def part(self, name: str) -> str:
-        """Of the path, decoded."""
+        """A part of the path, decoded."""
         return self.request.match_info[name]
 
     def filters(self, *names: str) -> dict[str, str]:
-        """Those of the query's parameters that are set and not empty."""
+        """The given parameters of the query that are set and not empty."""
         query = self.request.query
         return {name: query[name].strip() for name in names if query.get(name, "").strip()}
 

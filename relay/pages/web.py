@@ -68,7 +68,7 @@ FILES: Final = Path(__file__).parent / "static"
 _TYPES: Final = {".js": "text/javascript", ".css": "text/css", ".svg": "image/svg+xml"}
 _FOR_EVER: Final = "public, max-age=31536000, immutable"
 _TIMEOUT_S: Final = 70.0
-"""Of one call: a test of a receiver takes up to a minute."""
+"""Timeout of one API call: a test of a receiver takes up to a minute."""
 _MOST_AT_ONCE: Final = 256
 """Connections to the API."""
 _READING: Final = frozenset({"GET", "HEAD"})

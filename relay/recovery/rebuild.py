@@ -58,12 +58,12 @@ class Pace(Protocol):
         ...
 
     async def after(self, records: int) -> None:
-        """So many were read and written; wait as long as the pace requires."""
+        """Call it after `records` were read and written; it waits as long as the pace requires."""
         ...
 
 
 class AtOnce:
-    """At full speed; an unavailable log or state is an error."""
+    """Pace of a manual run: full speed, and an unavailable log or state is an error."""
 
     async def until_done(self, what: str, call: Callable[[], Awaitable[T]]) -> T:
         return await call()
@@ -124,8 +124,8 @@ class Rebuild:
         self._turned_away: set[tuple[int, int]] = set()  # rejected messages on from_sender
 
     async def run(self) -> list[Read]:
-        """What was read of each topic. Raises MemoryLostAgain, and the errors of the log and the state; run it again
-        then."""
+        """Runs the rebuild, and returns the records read of each topic. Raises MemoryLostAgain, and the errors of the
+        log and the state; then run it again."""
         topics = self._topics
         # Offsets first: all output that they prove acknowledged is on the other topics by now, and is read after them.
         own, pending = (topics.from_sender, topics.to_sender, topics.failed_messages), self._pending_topics()
@@ -171,7 +171,7 @@ class Rebuild:
             self._report(progress)
 
     async def _read_tails(self, spans: Iterable[Backlog], failed: Iterable[Backlog]) -> None:
-        """What lanes had finished before the loss, and committed since."""
+        """Reads the records that lanes finished before the loss and have committed since."""
         now = {each.partition: each.finished for each in await self._backlogs(self._reads)}
         await self._read_on(failed)  # after the offsets: messages rejected before them have a dead letter by now
         for span in spans:

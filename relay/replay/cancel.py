@@ -60,8 +60,8 @@ def obstacle(hop: Hop, row: Row) -> str | None:
 
 
 async def unsent_spans(log: Log, topics: Topics, lanes: Sequence[str], clock: Clock) -> tuple[OffsetSpan, ...]:
-    """Where records of deliveries may be that were not sent: those that a lane has not finished, and parked ones.
-    `lanes`: in which to look. Waits a moment for messages that are on their way to the lanes."""
+    """The spans of the log with deliveries that may be unsent: unfinished records of `lanes`, and parked ones. Waits a
+    moment for messages on their way to the lanes."""
     await _routed(log, topics, clock)
     group = topics.group("to-receiver")
     unread = await log.backlogs({topics.to_receiver(lane): group for lane in lanes})

@@ -25,7 +25,7 @@ from relay.state.port import FailedEntry
 from workers.failed_messages import generation_of, life_of
 
 NO_SOURCE: Final = "\x01"
-"""In place of a source: no id has a control character."""
+"""Stands for a missing source: no id has a control character."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,7 +84,7 @@ class Letter:
 
     @property
     def entry(self) -> FailedEntry:
-        """Its entry in the index."""
+        """The letter's entry in the index."""
         receiver, source_id, message_id, *_ = self.facts
         return FailedEntry(
             receiver or NO_RECEIVER,

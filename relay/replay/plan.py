@@ -31,7 +31,7 @@ from workers.delivery import can_be_asked
 from workers.records import first_hop, lane_record
 
 HERE: Final = (-1, -1)
-"""In a mark: the place of the record that proves it."""
+"""In a mark, stands for the coordinate of the record that proves it."""
 IN_DOUBT: Final = frozenset({"ambiguous", "expired", "unknown_receiver", DISCARDED})
 """Reasons of letters whose last attempt may have reached the receiver, or one that was removed meanwhile.
 `exhausted` is not among them: its attempts were followed by a status request where the receiver allows that."""
@@ -329,7 +329,7 @@ def _returned_mark(hop: Hop, life: int, row: Row) -> Mark:
 
 
 def _callback_marks(hop: Hop, life: int, row: Row, attempts: int) -> tuple[Mark, ...]:
-    """As when a callback is given up: the callback's own row names the letter."""
+    """The same marks as of a callback that is given up: the callback's own row names the letter."""
     code = to_code(Handover.FAILED, attempts)
     own = callback_row(hop.delivery, life, failed=hop.outcome == "failed")
     end = _still_failed(hop, life, row) or Mark(delivery_row(hop.delivery), life, Stage.DONE, row.at, code)
@@ -342,7 +342,7 @@ def _of_name(receiver: Receiver) -> Headers:
 
 
 def _where_to_ask(hop: Hop, receiver: Receiver) -> Headers:
-    """For a receiver that has a status endpoint now, but had none at its 202."""
+    """The headers with the status URL, for a receiver that has a status endpoint now, but had none at its 202."""
     endpoint = receiver.status_endpoint
     if (
         hop.status_url is not None
@@ -357,7 +357,7 @@ def _where_to_ask(hop: Hop, receiver: Receiver) -> Headers:
 
 
 def _still_failed(hop: Hop, life: int, row: Row) -> Mark | None:
-    """For a delivery whose notice of failure was what failed."""
+    """The mark that keeps a delivery failed, if its failure notice is replayed; None for a result."""
     if hop.outcome != "failed":
         return None
     code = row.code if row.stage is Stage.FAILED else REASON_CODES.get(hop.reason or "", 0)

@@ -150,7 +150,7 @@ class ReplayService:
         return self.jobs.get(order.id) or ReplayJob(order)
 
     async def stop(self, id: str) -> ReplayJob | None:
-        """What it has sent stays sent. None if there is no such job."""
+        """Stops a job; what it has sent stays sent. Returns None if there is no such job."""
         job = await self.job(id)
         if job is None or job.is_over:
             return job
@@ -177,7 +177,7 @@ class ReplayService:
         await self.reach(at.offset + 1)
 
     async def preview(self, order: ReplayOrder, *, seconds: float) -> ReplayPreview:
-        """What it would do; after so many seconds, only the part that was read."""
+        """What a job would do. After the time limit, only the part that was read."""
         found, seen = ReplayPreview(), set[str]()
         end, remembered_ms = self._clock.monotonic() + seconds, int(self._clock.time() * 1000) - self._window_ms
         async for chunk in ReplayScanner(self._log, self._topics, order).chunks(size=AT_ONCE):
@@ -256,7 +256,7 @@ class ReplayService:
     # a single letter or delivery
 
     async def letter_at(self, partition: int, offset: int) -> Letter | None:
-        """None if there is none, or none any more."""
+        """The dead letter at a coordinate; None if there is none, or it was deleted."""
         (record,) = await self._log.read([(Coordinate(self._topics.failed_messages, partition, offset), None)])
         return None if record is None else read_letter(record, self._topics)
 

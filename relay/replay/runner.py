@@ -32,7 +32,7 @@ LOOK_S: Final = 1.0
 AT_ONCE: Final = 500
 """Letters of a step: progress is published after each step."""
 REPORT_S: Final = 2.0
-"""How often the number of skipped records is published."""
+"""Interval at which the number of skipped records is published."""
 AT_A_TIME: Final = 4
 """Jobs at a time; one that is paced for hours must not block all others."""
 ROOM: Final = 25_000
@@ -46,7 +46,7 @@ KEPT_S: Final = 30 * 86_400.0
 _SURE: Final = frozenset({"replayed", "discarded", "cancelled"})
 
 _RECORDS: Final[tuple[Kind, ...]] = ("replay-stop", "replay-progress", "replay")
-"""Of a job, in the order in which they are removed."""
+"""The records of a job, in the order in which they are removed."""
 _log = get_logger("relay.replays")
 
 
@@ -82,7 +82,7 @@ class ReplayRunner:
         return [job for job in reversed(self._jobs.all()) if not job.is_over]
 
     async def _work(self) -> None:
-        """Until none is left. Raises NotYet when another process has taken the lease."""
+        """Works until no job is left. Raises NotYet when another process has taken the lease."""
         running: dict[str, asyncio.Task[None]] = {}
         async with asyncio.TaskGroup() as tasks:
             while True:
@@ -167,7 +167,8 @@ class ReplayRunner:
         return sum(plan.acts for plan in plans)
 
     async def _rows_are_known(self, chunk: ScanChunk) -> None:
-        """Without the rows, letters that were already replayed would be sent again. Raises StateUnavailable."""
+        """Raises StateUnavailable while rows are missing: without them, letters that were replayed before would be sent
+        again."""
         receivers = {letter.facts.receiver for letter in chunk.letters} | {hop.delivery.receiver for hop in chunk.hops}
         tags = sorted({tag_of(f"r:{receiver or NO_RECEIVER}") for receiver in receivers})
         if tags and await self._state.gaps(tags):

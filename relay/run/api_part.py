@@ -157,7 +157,7 @@ class ApiPart:
 
 
 def _as_set(given: ApiContext, settings: Settings) -> ApiContext:
-    """With the limits and rules of the settings."""
+    """The server with the limits and rules of the settings."""
     return replace(
         given,
         web=WebRules(own_names(settings), settings.public_url),
@@ -187,11 +187,11 @@ class HttpServer:
 
     @property
     def addresses(self) -> list[str]:
-        """Where it listens, each as `host:port`."""
+        """Addresses that it listens on, each as `host:port`."""
         return [address for server in self._servers for address in server.addresses]
 
     def answer_urls(self) -> AnswerUrls:
-        """As known so far: without a public URL, those of this process."""
+        """The answer URLs as known so far: without a public URL, those of this process."""
         return AnswerUrls(self._plan.answer_secrets, self._settings.public_url or self.url)
 
     async def open(self, context_of: Callable[[Peers | None], ApiContext]) -> None:

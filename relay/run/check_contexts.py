@@ -45,7 +45,7 @@ def case_of_settings(
     *,
     mistakes: Sequence[str] = (),
 ) -> CheckContext:
-    """With connections of its own; close it at the end. `mistakes`: those of the settings."""
+    """The context of the command, with its own connections; close it at the end. `mistakes`: those of the settings."""
     file, of_file = _file_of(settings)
     variables = usable_variables(environ, settings.secrets_from)
     log = Opened(lambda: _started(settings), _close)

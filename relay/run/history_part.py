@@ -32,7 +32,7 @@ core evicts data from the caches that they need next."""
 LEAST: Final = 1 / 64
 """Our share of all processors meanwhile: the others' burst goes first, and ends soon."""
 BURST_S: Final = 60.0
-"""With a longer lag we no longer wait for the end of a burst."""
+"""Lag in seconds above which the history no longer waits for the end of a burst."""
 OF_THE_REST: Final = 0.5
 """Our share of the time that the others leave in that case."""
 LONGEST_REST_S: Final = 5.0
@@ -45,7 +45,7 @@ _log = get_logger("relay.history")
 
 
 def opened(settings: Settings) -> History | None:
-    """None if none is configured. Raises UserError."""
+    """The store of the history; None if none is configured. Raises UserError."""
     return None if settings.history_url is None else open_history(settings.history_url.get_secret_value())
 
 

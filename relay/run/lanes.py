@@ -50,7 +50,7 @@ _ALL_TAGS_OF: Final = dict.fromkeys(("to-sender", *_OF_RECEIVERS), ALL_TAGS)
 
 
 class _Reading:
-    """What a role reads; its `reader`, if any, is kept up to date."""
+    """The topics that a role reads; its `reader`, if any, is kept up to date."""
 
     def __init__(self) -> None:
         self.topics: frozenset[str] = frozenset()
@@ -71,7 +71,7 @@ class LaneDirectory(Directory, Moves, Protocol):
     """All receivers and sources, and all receivers that may have lanes of their own."""
 
     def receivers(self) -> Mapping[str, Receiver]:
-        """Only some of those in the shared lane."""
+        """The receivers of these lanes; only some of those in the shared lane."""
         ...
 
     def unusable_in_shared(self, most: int) -> Collection[str]:
@@ -145,7 +145,7 @@ class Lanes:
         return {role: partial(self._runner, role) for role in self._reading}
 
     def _topics_read(self) -> dict[str, list[str]]:
-        """By role."""
+        """The topics read, by role."""
         topics, own = self._topics, self._own()
         lanes = [lane for lane in self._lanes_of_receivers(own) if self._can_serve(lane)]
         return {
@@ -180,7 +180,7 @@ class Lanes:
         return self._own().all
 
     def levels(self) -> dict[str, LaneLevels]:
-        """By role, summed over this process's lanes."""
+        """Levels by role, summed over this process's lanes."""
         now = self._outside.clock.monotonic()
         role_of = {worker.stage: role for role, worker in self._workers.items()}
         found = dict.fromkeys(self._reading, NOTHING)

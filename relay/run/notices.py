@@ -15,7 +15,7 @@ from relay.telemetry.metrics import Metrics
 
 
 def notices_of(context: ProcessContext, transport: Transport, metrics: Metrics) -> IncidentNotices | None:
-    """None if the settings name no recipient. Raises UserError."""
+    """The notices by the settings; None if these name no recipient. Raises UserError."""
     recipients = [each for each in _recipients(context.settings, transport) if each.channels]
     if not recipients:
         return None

@@ -152,12 +152,12 @@ class Relay:
 
     @property
     def api_url(self) -> str | None:
-        """None until it is open, and in a process without an API."""
+        """URL of the API; None until it is open, and in a process without an API."""
         return self._front.url
 
     @property
     def addresses(self) -> list[str]:
-        """Where the API or the health routes listen, each as `host:port`."""
+        """Addresses that the API or the health routes listen on, each as `host:port`."""
         return self._front.addresses
 
     def report(self, part: ReadyPart, trouble: str | None) -> None:

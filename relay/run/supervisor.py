@@ -24,7 +24,7 @@ FIRST_PAUSE_S: Final = 1.0
 LONGEST_PAUSE_S: Final = 30.0
 USAGE: Final = 2
 LIFELINE: Final = 0
-"""Of a process: standard input. It writes its load there, and sees the end of the supervisor."""
+"""A child's standard input. It writes its load there, and notices the end of the supervisor."""
 _READ_BYTES: Final = 65_536
 _SIGNALS: Final = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 _LEVELS: Final = ("debug", "info", "warning", "error", "critical")
@@ -110,7 +110,7 @@ class Child:
         self._lives = 0
 
     def adopt(self, pid: int, lifeline: int, now: float) -> None:
-        """It was started as `pid`."""
+        """Takes over a child that was started as `pid`."""
         os.set_inheritable(lifeline, False)  # others that hold it would keep the process alive when we have ended
         self.pid, self._lifeline, self._began = pid, lifeline, now
         self.start_at, self._lives, self.load = None, self._lives + 1, None
@@ -300,7 +300,7 @@ class ProcessSupervisor:
             self._log.warning("process_ended", process=child.index, code=code, again_in_s=again_in_s)
 
     def _left(self, child: Child, now: float) -> None:
-        """It has ended as it was asked to; meanwhile it may be wanted again."""
+        """Handles a child that ended on request; it may be needed again by now."""
         child.remove_socket()
         child.kill_at = None
         child.start_at = now if child.index < self._count else None

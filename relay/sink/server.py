@@ -1,4 +1,4 @@
-"""What the test receivers share: an HTTP server on loopback, and records that a test can wait for."""
+"""Base of the test receivers: an HTTP server on loopback, and records that a test can wait for."""
 
 import asyncio
 from typing import Final, TypeVar

@@ -215,4 +215,4 @@ EVENTS: Final[dict[str, str]] = {
     "event_loop_blocked": "This process is blocked; `stack` shows where.",
     "event_loop_stuck": "This process has been blocked for too long, and exits in order to be restarted.",
 }
-"""By name."""
+"""Meanings by event name."""

@@ -62,7 +62,7 @@ def get_logger(name: str, **fields: object) -> structlog.typing.FilteringBoundLo
 
 
 class _Lines:
-    """Where structlog's lines go. A log that cannot be written (full disk, closed pipe) stops no work."""
+    """The output of structlog's lines. A log that cannot be written (full disk, closed pipe) stops no work."""
 
     def __init__(self, out: TextIO, name: str = "root") -> None:
         self.name = name
@@ -77,7 +77,7 @@ class _Lines:
 
 
 def _handler(out: TextIO, renderers: Sequence[Processor]) -> logging.Handler:
-    """For records of the standard library's `logging`: gives them the same form."""
+    """The handler that gives records of the standard library's `logging` the same form."""
     handler = logging.StreamHandler(out)
     drop_meta = structlog.stdlib.ProcessorFormatter.remove_processors_meta
     handler.setFormatter(

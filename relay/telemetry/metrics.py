@@ -34,7 +34,7 @@ _JOURNEY_SECONDS: Final = (
     *(0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0),
     *(60.0, 300.0, 1_800.0, 3_600.0, 21_600.0, 86_400.0, 172_800.0, 604_800.0),
 )
-"""From a few milliseconds to the week that the log keeps."""
+"""Buckets from a few milliseconds to the week that the log keeps."""
 
 
 class _Before(Collector):
@@ -261,7 +261,7 @@ class Metrics:
         GCCollector(registry=self.registry)
 
     def weigh(self, sent: Mapping[str, int]) -> None:
-        """So much went to these receivers since the last call: those that are sent most have series of their own."""
+        """Takes the POSTs to each receiver since the last call: those with the most get series of their own."""
         if changed := self._receivers.weigh(sent):
             for family in self._families:
                 family.forget_receivers(changed)
@@ -276,7 +276,7 @@ class Metrics:
 
     @property
     def families(self) -> Sequence[Family[Any]]:
-        """All of our own, by name."""
+        """All metrics of the relay, by name."""
         return sorted(self._families, key=lambda family: family.name)
 
     def family(self, name: str, meaning: str, labels: tuple[str, ...], new: Callable[[], M]) -> Family[M]:

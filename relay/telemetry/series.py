@@ -24,7 +24,7 @@ Sample = tuple[str, dict[str, str], float]
 
 
 class CounterSeries:
-    """Only grows."""
+    """A series that only grows."""
 
     kind: Final[Literal["counter"]] = "counter"
     __slots__ = ("_value",)

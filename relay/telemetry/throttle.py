@@ -26,8 +26,8 @@ class Throttle:
         self._span_count = 0
 
     def admit(self, key: Hashable, now: float) -> int | None:
-        """None: not now. Otherwise the number of this key's rejections since its last report. `now`: seconds,
-        monotonic."""
+        """None if `key` must not be reported now; otherwise the number of its events since its last report, to be
+        reported. `now`: monotonic seconds."""
         entry = self._entries.get(key)
         if entry is None:
             entry = self._remember(key)

@@ -30,7 +30,7 @@ from relay.domain.trace import SpanKind as Kind
 
 SERVICE: Final = "webhook-relay"
 LAST_S: Final = 2.0
-"""For the remaining spans when the process ends."""
+"""Time limit for the remaining spans when the process ends."""
 
 _KINDS: Final[dict[Kind, SpanKind]] = {
     "producer": SpanKind.PRODUCER,

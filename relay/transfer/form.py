@@ -78,7 +78,7 @@ _decoder: Final = msgspec.json.Decoder(Line)
 
 
 def encode_line(line: Line) -> bytes:
-    """With its line break."""
+    """A line of the export, with its line break."""
     return _encoder.encode(line) + b"\n"
 
 

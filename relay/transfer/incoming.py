@@ -118,7 +118,8 @@ class Import:
         raise UserError("the export ends early: the part that was read is kept; run this again with the whole export")
 
     def _is_full(self, batch: Sequence[Line], weight: int) -> bool:
-        """Also ends a batch where an earlier run, with other batches, had appended everything before."""
+        """Whether a batch is full. It also ends where an earlier run, with other batches, had appended everything
+        before."""
         done = isinstance(batch[0], RecordLine) and self._records + len(batch) == self._progress.records
         return len(batch) == BATCH or weight > SLICE_BYTES or done
 
@@ -230,7 +231,7 @@ class Import:
         return NewRecord(topics[moved.topic], moved.key, moved.value, headers)
 
     def _in_lane(self, moved: RecordLine, record: NewRecord, here: "_Lanes") -> NewRecord:
-        """In the lane that its receiver has here."""
+        """The record for the lane that its receiver has in this relay."""
         hop = _hop_of(record)
         name = hop.delivery.receiver if hop is not None else moved.lane or SHARED
         if moved.declared and name not in here.declared:
@@ -246,7 +247,7 @@ class Import:
         return NewRecord(topic, key, record.value, record.headers)
 
     def _proved(self, record: NewRecord, at: Coordinate) -> Mark | None:
-        """What the record proves now that it is on this log."""
+        """The rows that the record proves now that it is on this log."""
         if record.topic == self._topics.failed_messages:
             return row_reconstruction.failed(_as_read(record, at), self._topics).mark
         hop = _hop_of(record)

@@ -273,7 +273,7 @@ class Export:
         return tag_of(f"r:{hop.delivery.receiver}") in self._gaps
 
     def _in_doubt(self, record: Record, hop: Hop, row: Row) -> RecordLine:
-        """As the relay would handle it: asked about first, sent again, or dead-lettered."""
+        """Handles an ambiguous attempt as the relay would: asked about first, sent again, or dead-lettered."""
         receiver = self._receivers.find(hop.delivery.receiver)
         if receiver is None:
             return self._moved("to_receiver", record)  # it was removed: nothing is sent

@@ -23,7 +23,7 @@ class Left(Enum):
 
 
 def left_of_delivery(kind: Kind, hop: Hop, row: Row) -> Left:
-    """Of a record on `to_receiver_*` or `pending_from_receiver_*`."""
+    """What a record on `to_receiver_*` or `pending_from_receiver_*` still needs, by its row."""
     if row.generation > hop.generation:
         return Left.OVER
     stage = row.stage if row.generation == hop.generation else Stage.NONE
@@ -35,8 +35,8 @@ def left_of_delivery(kind: Kind, hop: Hop, row: Row) -> Left:
 
 
 def left_of_result(hop: Hop, delivery: Row, callback: Row) -> Left:
-    """Of a record on `to_sender` that needs a callback. A callback in flight is made again, as the relay itself
-    would."""
+    """What a record on `to_sender` with a callback still needs, by its row. A callback in flight is repeated, as in the
+    relay itself."""
     if callback.stage is Stage.DONE:
         return Left.OVER
     if callback.stage in _NOT_PUBLISHED:

@@ -25,7 +25,7 @@ from workers.journal import EndedRequest, Journal, RequestPurpose, attempt_of, m
 EVERY_S: Final = 0.25
 """Interval at which requests are written together."""
 AT_ONCE: Final = 200
-"""In one append: some milliseconds of the event loop."""
+"""Maximum records in one append, which takes some milliseconds of the event loop."""
 MOST: Final = 10_000
 """Most waiting requests: three seconds at 3,000 a second, of some kB each."""
 AWAY_S: Final = 5.0

@@ -31,9 +31,9 @@ BACKLOG_LOOK_S: Final = 300.0
 COST: Final = 10.0
 """A look is repeated after this many times its own duration: looks never take more than a tenth of the time."""
 LEASE_S: Final = 45.0
-"""Of a lease, beyond the time until the next look."""
+"""Seconds of a lease beyond the time until the next check."""
 MANY: Final = "-"
-"""In place of the receiver, for a lane with many."""
+"""Label value for a lane of many receivers."""
 _AT_ONCE: Final = 100
 _PROBLEMS: Final = ("missing_offset", "lost", "old", "open_transaction")
 

@@ -180,7 +180,7 @@ class LaneMigration:
         return True
 
     async def _backlog(self, name: str) -> int:
-        """Its own lane's unfinished messages; answers that are awaited do not count."""
+        """The unfinished messages of the receiver's own lane, without those that wait for an answer."""
         topic = self._topics.to_receiver(name)
         unread = sum(map(_unread, await self._log.backlogs({topic: self._topics.lane_groups(name)[topic]})))
         [counts] = await answered(self._state.parked([f"r:{name}"]))
@@ -235,7 +235,8 @@ class LaneMigration:
         _log.info("move_ended", receiver=move.name, lane=route.lane, version=move.version)
 
     async def _leave(self, name: str, route: Route) -> None:
-        """It has moved away; its own topics are read until they are empty, including answers that arrive later."""
+        """Handles a receiver that has left its lane: its own topics are read until they are empty, including later
+        answers."""
         if await self._own_lanes_are_empty(name):
             await self._publish(name, replace(route, left=False))
 

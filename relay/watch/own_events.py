@@ -233,7 +233,7 @@ class OwnEvents:
         self._metrics.own_events_total.labels(message.event_type or "").inc()
 
     async def _message(self, event: _Turned | _Changed | _Batch) -> Message | None:
-        """None if it no longer holds. Raises Unavailable."""
+        """The message of an event; None if the event no longer holds. Raises Unavailable."""
         if isinstance(event, _Batch):
             return self._of_batch(event)
         if isinstance(event, _Changed):

@@ -22,7 +22,7 @@ from workers.dependencies import Meter, Via
 MOST: Final = 10_000
 """Receivers between two takes; POSTs to others meanwhile are not counted."""
 _LOOKED_AT: Final = 2 * MOST_BODY
-"""So that a secret that begins in the kept part is masked whole."""
+"""Bytes that are searched for secrets, so that one that begins in the kept part is masked whole."""
 EVERY_S: Final = 5.0
 AT_ONCE: Final = 50
 """Tallies in one call: about a millisecond of the server."""
@@ -93,12 +93,12 @@ class Tallies:
         return [counting.tally(owner, self._endpoint(owner)) for owner, counting in taken.items()]
 
     def _endpoint(self, owner: str) -> Endpoint | None:
-        """Of a receiver: only their last responses are kept."""
+        """The settings of a receiver's endpoint; None for callbacks, whose last responses are not kept."""
         return self._endpoint_of(owner[2:]) if owner.startswith(RECEIVER) else None
 
 
 def _shortened(response: Response) -> Response:
-    """With a truncated body, so that thousands of receivers cost little memory."""
+    """The response with a truncated body, so that thousands of receivers cost little memory."""
     return Response(response.status, response.headers, response.body[:_LOOKED_AT], truncated=True)
 
 

@@ -15,7 +15,7 @@ from relay.log.port import Log
 from relay.telemetry.logging import get_logger
 
 AGAIN_S: Final = 60.0
-"""How soon after a correction the warning disappears."""
+"""Interval of these checks: how soon after a correction the warning disappears."""
 
 _log = get_logger("relay.process")
 
@@ -74,7 +74,7 @@ class TopicWatch:
                     await self._patience.until_done("check the topics", self._look_again)
 
     async def _keep_looking(self) -> None:
-        """While a problem lasts: its correction causes no event."""
+        """Checks repeatedly while a problem lasts, because its correction causes no event."""
         while True:
             await self._clock.sleep(AGAIN_S)
             if self.warning is not None:

@@ -67,7 +67,7 @@ class Writer(Protocol):
 
 
 def are_wanted(environ: Mapping[str, str]) -> bool:
-    """By the standard variables: `otlp` is requested, or an endpoint is set."""
+    """Whether the standard variables turn traces on: `otlp` is requested, or an endpoint is set."""
     if environ.get("OTEL_SDK_DISABLED", "").strip().lower() == "true":
         return False
     exporters = environ.get(_EXPORTER, "").strip()
@@ -246,7 +246,7 @@ class Traces:
 
 
 def traces_of(environ: Mapping[str, str], plan: ProcessPlan, topics: Topics, clock: Clock) -> Traces | None:
-    """None if tracing is off."""
+    """The traces of a process; None if tracing is off."""
     writer = writer_of(environ, __version__)
     if writer is None:
         return None
@@ -258,7 +258,7 @@ def _message(delivery: DeliveryId) -> MessageId:
 
 
 def _trace_of(traceparent: str | None, message: MessageId) -> tuple[str, TraceContext | None]:
-    """Its trace, and the sender's span in it, if the sender has begun it."""
+    """The trace of a message, and the sender's span, if the sender started the trace."""
     parent = parse_traceparent(traceparent)
     return (trace_id_of(message), None) if parent is None else (parent.trace_id, parent)
 

@@ -151,7 +151,8 @@ class Verifier:
                 resting.cancel()
 
     def _next(self, running: dict[str, asyncio.Task[None]]) -> list[Receiver]:
-        """As many as there are free places. Receivers that need no attempt now are postponed, or settled."""
+        """The receivers to verify next, as many as there are free places. Receivers that need no attempt now are
+        postponed, or settled."""
         proofs, found = self._registry.proofs, list[Receiver]()
         for name in self._due(LOOKED_AT):
             if len(running) + len(found) >= AT_A_TIME:

@@ -108,14 +108,16 @@ _Header = Annotated[str, Meta(pattern="^[^:]+:")]
 _Field = Annotated[str, Meta(pattern="^(/[^=]*)?=")]
 Cursor = Annotated[str, Meta(min_length=1, max_length=500)]
 _SOURCE: Final = Parameter("source", "query", SourceId, "Of this source.")
-_RECEIVER: Final = Parameter("receiver", "query", ReceiverName, "With a delivery to this receiver.")
-SINCE: Final = Parameter("since", "query", _Time, "From then on: RFC 3339, or how long ago.")
-UNTIL: Final = Parameter("until", "query", _Time, "Before then: RFC 3339, or how long ago.")
+_RECEIVER: Final = Parameter("receiver", "query", ReceiverName, "Only with a delivery to this receiver.")
+SINCE: Final = Parameter("since", "query", _Time, "Only since this time: RFC 3339, or how long ago, such as `2h`.")
+UNTIL: Final = Parameter("until", "query", _Time, "Only before this time: RFC 3339, or how long ago.")
 _Place = Annotated[str, Meta(pattern="^[0-9]{1,9}-[0-9]{1,18}$")]
-_BEHIND: Final = Parameter("behind", "query", _Place, "PARTITION-OFFSET of an attempt: only those recorded later.")
+_BEHIND: Final = Parameter(
+    "behind", "query", _Place, "PARTITION-OFFSET of an attempt: only attempts recorded after it."
+)
 _PAGE: Final = (
     LIMIT,
-    Parameter("cursor", "query", Cursor, "Of the page before: what follows it."),
+    Parameter("cursor", "query", Cursor, "`cursor` of the previous page, to continue after it."),
 )
 _FAILED: Final = optional_flag("failed", "Only those that did not end well; `false`: only the others.")
 _AT: Final = {"source_id": "github", "message_id": "sent-1"}
@@ -143,19 +145,19 @@ class HistoryResource:
         parameters=(
             _SOURCE,
             _RECEIVER,
-            Parameter("owner", "query", SourceId, "With a delivery to a receiver of this owner."),
-            Parameter("status", "query", Status, "With a delivery that is so far."),
-            Parameter("state", "query", StoredState, "With a delivery in this state."),
-            Parameter("reason", "query", str, "With a delivery that failed for this."),
-            Parameter("type", "query", _TYPE, "Exactly, or with `*` at its end."),
+            Parameter("owner", "query", SourceId, "Only with a delivery to a receiver of this owner."),
+            Parameter("status", "query", Status, "Only with a delivery in this status."),
+            Parameter("state", "query", StoredState, "Only with a delivery in this state."),
+            Parameter("reason", "query", str, "Only with a delivery that failed for this reason."),
+            Parameter("type", "query", _TYPE, "Only of this event type; a trailing `*` matches any ending."),
             SINCE,
             UNTIL,
-            Parameter("id", "query", SourceId, "How its id, or its webhook id, begins."),
-            Parameter("header", "query", _Header, "`name:value`, of those it came with; where bodies are kept."),
-            Parameter("payload", "query", _Field, "`/pointer=value`, in a JSON payload; where bodies are kept."),
+            Parameter("id", "query", SourceId, "Only messages whose id, or webhook id, has this prefix."),
+            Parameter("header", "query", _Header, "`name:value` of a header of the message, if bodies are stored."),
+            Parameter("payload", "query", _Field, "`/pointer=value` in a JSON payload, if bodies are stored."),
             *_PAGE,
         ),
-        answers=(DocumentedResponse(200, "The newest first.", json_of(MessagePage)),),
+        answers=(DocumentedResponse(200, "A page, newest first.", json_of(MessagePage)),),
         problems=(NO_HISTORY,),
         example=Example(200, query={"source": "github", "since": "1h", "limit": "10"}),
     )
@@ -195,18 +197,18 @@ class HistoryResource:
         parameters=(
             SOURCE_ID,
             MESSAGE_ID,
-            Parameter("receiver", "query", ReceiverName, "About this delivery."),
+            Parameter("receiver", "query", ReceiverName, "Only about the delivery to this receiver."),
             _BEHIND,
             *_PAGE,
         ),
-        answers=(DocumentedResponse(200, "The newest first.", json_of(AttemptPage)),),
+        answers=(DocumentedResponse(200, "A page, newest first.", json_of(AttemptPage)),),
         problems=(NO_HISTORY,),
         example=Example(200, path=_AT),
     )
     async def of_message(self, request: web.Request, query: Query) -> web.Response:
-        """Each HTTP exchange about a message.
+        """List the attempts of a message.
 
-        POSTs, status GETs and, for who may read the source, callbacks.
+        These are POSTs, status GETs and, for callers that may read the source, callbacks.
         """
         history = history_of(self._context)
         identity, receiver, behind = message_in_path(request), receiver_in(query), place_in(query, "behind")
@@ -230,15 +232,15 @@ class HistoryResource:
         id="getAttempt",
         noun=_HISTORY,
         parameters=(
-            Parameter("partition", "path", Partition, "Of `delivery_attempts`."),
-            Parameter("offset", "path", Offset, "In that partition."),
+            Parameter("partition", "path", Partition, "Partition of `delivery_attempts`."),
+            Parameter("offset", "path", Offset, "Offset in that partition."),
         ),
         answers=(DocumentedResponse(200, "The attempt.", json_of(AttemptItem)),),
         problems=(NO_HISTORY,),
         example=Example(200, path={"partition": "0", "offset": "0"}),
     )
     async def one(self, request: web.Request, partition: int, offset: int) -> web.Response:
-        """One HTTP exchange, with all of its headers that are kept."""
+        """Get an attempt with all its stored headers."""
         at = partition, offset
         page = await history_of(self._context).attempts(AttemptQuery(self._sight.visible(request), at=at), limit=1)
         if not page.items:
@@ -257,12 +259,12 @@ class HistoryResource:
             _FAILED,
             *_PAGE,
         ),
-        answers=(DocumentedResponse(200, "The newest first.", json_of(AttemptPage)),),
+        answers=(DocumentedResponse(200, "A page, newest first.", json_of(AttemptPage)),),
         problems=(NO_HISTORY,),
         example=Example(200, path={"name": "ci"}, query={"failed": "true", "limit": "10"}),
     )
     async def of_receiver(self, request: web.Request, name: str, failed: bool | None, query: Query) -> web.Response:
-        """Each HTTP exchange with a receiver."""
+        """List the attempts at a receiver."""
         history = history_of(self._context)
         visible = Visible() if is_admin(request) else self._sight.of_receivers(request, {name})
         wanted = AttemptQuery(visible, receiver=name, kinds=AT_RECEIVERS, failed=failed)
@@ -283,14 +285,14 @@ class HistoryResource:
             _FAILED,
             *_PAGE,
         ),
-        answers=(DocumentedResponse(200, "The newest first.", json_of(AttemptPage)),),
+        answers=(DocumentedResponse(200, "A page, newest first.", json_of(AttemptPage)),),
         problems=(NO_HISTORY,),
         example=Example(200, path={"source_id": "calls"}, query={"failed": "true", "limit": "10"}),
     )
     async def of_callback(
         self, request: web.Request, source_id: str, failed: bool | None, query: Query
     ) -> web.Response:
-        """Each HTTP exchange with the callback of a source."""
+        """List the attempts at the callback of a source."""
         history = history_of(self._context)
         # a `*` at the end of an id is read as a pattern: what it matches beside the source is dropped from the page
         wanted = AttemptQuery(Visible(sources=(source_id,)), kinds=AT_CALLBACKS, failed=failed)
@@ -307,16 +309,20 @@ class HistoryResource:
         parameters=(SOURCE_ID, MESSAGE_ID),
         answers=(
             DocumentedResponse(
-                200, "The bytes.", Body({"*/*": None}), {TRUNCATED: "`true`: only the beginning is kept."}
+                200,
+                "The bytes of the payload.",
+                Body({"*/*": None}),
+                {TRUNCATED: "`true` if only the beginning is stored."},
             ),
         ),
         problems=(PAYLOAD_GONE,),
         example=Example(200, path=_AT),
     )
     async def payload(self, request: web.Request) -> web.Response:
-        """A message's payload, as its sender gave it.
+        """Get the payload of a message, as its sender gave it.
 
-        From the log; if it is gone there, the part that the history keeps. It works without a history, too.
+        It is read from the log. If the record is gone, it is the part that the history stores. It works without a
+        history, too.
         """
         identity = message_in_path(request)
         seen = await self._sight.of_message(request, identity)
@@ -334,22 +340,22 @@ class HistoryResource:
         id="getStats",
         noun=_HISTORY,
         parameters=(
-            Parameter("by", "query", By, "Usually `hour`."),
+            Parameter("by", "query", By, "Default: `hour`."),
             SINCE,
             UNTIL,
-            Parameter("receiver", "query", ReceiverName, "At this receiver."),
+            Parameter("receiver", "query", ReceiverName, "Only at this receiver."),
             _SOURCE,
-            Parameter("sums", "query", bool, "Only the sums: without `series`."),
+            Parameter("sums", "query", bool, "Return only the sums, without `series`."),
         ),
-        answers=(DocumentedResponse(200, "What was counted.", json_of(CountsView)),),
+        answers=(DocumentedResponse(200, "The counts.", json_of(CountsView)),),
         problems=(NO_HISTORY,),
         example=Example(200, query={"by": "minute", "since": "1h"}),
     )
     async def counts(self, request: web.Request, sums: bool, query: Query) -> web.Response:
-        """Attempts by receiver and source, over time.
+        """Count attempts by receiver and source, over time.
 
-        By `minute` of a day at most, usually the last hour; by `hour` of 31 days at most, usually the last 24 hours. At
-        most 20,000 points.
+        By `minute` for a day at most, by default the last hour; by `hour` for 31 days at most, by default the last 24
+        hours. At most 20,000 points.
         """
         history = history_of(self._context)
         wanted = counts_query(query, self._context.clock.time())

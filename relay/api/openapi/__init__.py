@@ -1,1 +1,1 @@
-"""What the API is, as a document: OpenAPI 3.1, from the routes' declarations and the models that validate bodies."""
+"""Builds the OpenAPI 3.1 document from the routes' declarations and the models that validate bodies."""

@@ -58,7 +58,8 @@ def document(
     sent: Sequence[Sent],
     failures: Sequence[ProblemKind],
 ) -> dict[str, Any]:
-    """Of those of `routes` (method and path) that are `known`. `failures`: why a delivery may have failed."""
+    """The document of those of `routes` (method and path) that are `known`. `failures`: reasons of failed
+    deliveries."""
     there = set(routes)
     here = [operation for route, operation in known.items() if route in there]
     schemas = Schemas([*_types(here), *(one.body for one in sent if one.body is not None), ProblemView])
@@ -261,5 +262,5 @@ def _webhook(one: Sent, schemas: Schemas) -> dict[str, Any]:
 
 
 def encoded(found: Mapping[str, Any]) -> bytes:
-    """As it is served."""
+    """The document as it is served."""
     return msgspec.json.format(msgspec.json.encode(found), indent=1)

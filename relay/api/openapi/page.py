@@ -13,7 +13,7 @@ from relay.api.html import prose, table
 
 Node = Mapping[str, Any]
 BASE: Final = "http://127.0.0.1:8080"
-"""Where a relay listens by default."""
+"""The URL of a relay with default settings."""
 _KEY: Final = "$RELAY_API_KEY"
 _JSON: Final = "application/json"
 _WIDTH: Final = 100
@@ -63,7 +63,7 @@ def curl(call: ExampleCall) -> str:
 
 
 def python(call: ExampleCall) -> str:
-    """A program; it needs the package `requests`."""
+    """The call as a Python program, which needs the package `requests`."""
     method = call.method.lower()
     arguments = [_text(call.url)]
     if call.query:

@@ -32,7 +32,7 @@ class Schemas:
             self.components |= {name: _tidy(schema) for name, schema in definitions.get("$defs", {}).items()}
 
     def of(self, kind: Any) -> Schema:
-        """That of one of the types; of any, for a tuple of them."""
+        """The schema of a type, or of any one of a tuple of types."""
         found = [self._of[_key(each)] for each in _alternatives(kind)]
         return found[0] if len(found) == 1 else {"anyOf": found}
 

@@ -35,7 +35,7 @@ def needs_attention(one: Incident, marks: Marks) -> bool:
 
 
 def incidents_of_history(history: HistoryNowView | None, now: float) -> list[Incident]:
-    """Of a history that lags: only a process that asks its store knows. `now`: Unix seconds."""
+    """Incidents of a history that lags, which only a process that queries its store knows. `now`: Unix seconds."""
     if history is None:
         return []
     behind_s = history["behind_s"]

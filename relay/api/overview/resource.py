@@ -66,11 +66,11 @@ class OverviewResource:
         example=Example(200),
     )
     async def overview(self, request: web.Request) -> web.Response:
-        """Throughput, failures, and what needs attention first.
+        """Get throughput, failures, and what needs attention.
 
-        For operators. A new snapshot is taken at most once a second, for all callers. Of very many receivers or dead
-        letters a part is read. `attention` has what needs attention, the most urgent first, with a call of this API
-        that may help, if there is one.
+        For operators. A new snapshot is taken at most once a second, for all callers. With very many receivers or dead
+        letters, only a part is read. `attention` has the most urgent item first, with a call of this API that may help,
+        if there is one.
         """
         look = await self._looker.look()
         history = await self._history()
@@ -102,8 +102,8 @@ class OverviewResource:
         id="listLanes",
         noun=_NOUN,
         parameters=(
-            Parameter("receiver", "query", list[ReceiverName], "Their own lanes."),
-            Parameter("role", "query", list[Literal[*STAGES]], "What these workers read."),  # type: ignore[valid-type]
+            Parameter("receiver", "query", list[ReceiverName], "Only lanes of these receivers."),
+            Parameter("role", "query", list[Literal[*STAGES]], "Only lanes that these roles read."),  # type: ignore[valid-type]
             optional_flag("served", "Only those that a process serves; `false`: only the others."),
             LIMIT,
             CURSOR,
@@ -120,9 +120,9 @@ class OverviewResource:
         limit: int,
         cursor: str,
     ) -> web.Response:
-        """Each partition: its committed offset, its lag, and the process that serves it.
+        """List the lanes: each partition with its committed offset, its lag, and the process that serves it.
 
-        In the order of topic and partition, from the last snapshot, as for the overview.
+        Sorted by topic and partition, from the last snapshot, like the overview.
         """
         look = await self._looker.look()
         chosen = sorted(

@@ -99,7 +99,8 @@ def passed(lanes: Sequence[LaneNow], at: float) -> Passed:
 
 
 def rates(before: Passed, now: Passed) -> Rates | None:
-    """None if no time passed in between. A topic that was created again counts as 0, not as negative."""
+    """Rates between two snapshots; None if no time passed. A topic that was created again counts as 0, not as
+    negative."""
     span_s = now.at - before.at
     if span_s <= 0:
         return None

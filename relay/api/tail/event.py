@@ -80,7 +80,7 @@ class TailedEvent:
         return replace(self, receivers=own, view=view)
 
     def encoded(self) -> bytes:
-        """As a server-sent event."""
+        """The event in the format of server-sent events."""
         return encoded_event(self.kind, self.view)
 
 
@@ -195,7 +195,7 @@ def _arrived(receiver: str, moment: str | None) -> DeliveryItem:
 
 
 def _answer(record: Record) -> TailedEvent | None:
-    """None for a failure notice, whose dead letter has an event, and for progress."""
+    """The event of an answer. None for a failure notice, whose dead letter has its own event, and for progress."""
     try:
         hop = decode_hop(record.headers)
     except InvalidRecord:

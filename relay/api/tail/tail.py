@@ -248,7 +248,7 @@ class Tail:
             self._listening = False
 
     async def _read_in_turns(self) -> None:
-        """After an outage it continues at its positions, within one read."""
+        """Reads the topics in turns. After an outage it continues at its positions, within one read."""
         reading, held = Reading(self._log, self._readers), InOrder()
         clock = asyncio.get_running_loop().time
         while self._places:

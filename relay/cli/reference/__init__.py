@@ -19,4 +19,4 @@ PAGES: Final[Mapping[str, Callable[[], str]]] = {
     "metrics.md": metrics.page,
     "log-events.md": log_events.page,
 }
-"""By their files."""
+"""Generators of the pages, by file name."""

@@ -42,7 +42,7 @@ def _section(path: str, command: click.Command) -> str:
 
 
 def _plain(text: str) -> str:
-    """Without what click would show as it stands: a drawing."""
+    """The text without paragraphs that click prints verbatim, such as drawings."""
     paragraphs = [each for each in text.split("\n\n") if "\b" not in each]
     return "\n\n".join(paragraphs)
 

@@ -39,7 +39,7 @@ def _levels(use: EventUse) -> str:
 
 
 def found() -> dict[str, EventUse]:
-    """Of all events that the code of the package logs, or describes."""
+    """The uses of all events that the package logs or describes, by event."""
     package = Path(relay.__file__).parent
     events: dict[str, EventUse] = defaultdict(EventUse)
     for file in sorted(package.rglob("*.py")):
@@ -71,7 +71,7 @@ def _look_at(
 
 
 def _level_of(function: ast.expr) -> str | None:
-    """Of `log.info` and the like."""
+    """The level of a call such as `log.info`; None for other calls."""
     if not isinstance(function, ast.Attribute):
         return None
     logger = ast.unparse(function.value)

@@ -1,4 +1,4 @@
-"""What pages of the reference are made of."""
+"""Markdown building blocks of the reference pages."""
 
 from collections.abc import Iterable, Sequence
 from typing import Final
@@ -21,7 +21,7 @@ def _row(cells: Sequence[str]) -> str:
 
 
 def cell(text: str) -> str:
-    """On one line, and without what would end the cell."""
+    """Text for a table cell: on one line, with `|` escaped."""
     return " ".join(text.split()).replace("|", "\\|")
 
 

@@ -14,9 +14,9 @@ The file declares sources and receivers; the API takes the same fields. `relay c
 Schema, for editors, and `relay receivers check` names the mistakes in a file. Durations are seconds, or have a
 unit: `500ms`, `15s`, `10m`, `1h`, `2d`. `${NAME}` in a text stands for a variable of the process that uses it."""
 EXAMPLE: Final = Path(relay.__file__).parents[1] / "receivers.yaml"
-"""Of the source tree: who makes the reference anew has it."""
+"""The commented example in the source tree, where the reference is generated."""
 ORDER: Final = ("ReceiverEntry", "SourceEntry", "CallbackEntry", "InboundEntry")
-"""What readers look for first; the others follow by name."""
+"""Parts that readers look for first; the others follow by name."""
 
 
 def page() -> str:

@@ -45,7 +45,7 @@ def _meaning(name: str, meanings: dict[str, str]) -> str:
 
 
 def _texts_in(annotation: object) -> list[str]:
-    """Of a Literal, wherever in it."""
+    """The texts of all Literals within a type."""
     inner = get_args(annotation)
     return [text for each in inner for text in ([each] if isinstance(each, str) else _texts_in(each))]
 

@@ -24,7 +24,7 @@ except ImportError as error:  # the relay itself writes snappy
     raise UserError("Kafka's codecs are missing; install them: pip install 'webhook-relay[zstd]'") from error
 
 MAX_BATCH_BYTES: Final = 128 * 1024**2
-"""Of a batch, uncompressed: more is never unpacked."""
+"""Maximum uncompressed size of a batch: more is never unpacked."""
 RAW_NAME: Final = "relay-raw-"
 """Prefix of the name of a header that is not UTF-8; its bytes follow, percent-encoded."""
 

@@ -23,7 +23,7 @@ from relay.log.port import TopicPartition
 
 NO_SESSION: Final = 0
 NO_EPOCH: Final = -1
-"""Of a request outside of any session."""
+"""The epoch of a request outside of any session."""
 
 _HEAD: Final = struct.Struct(">iiiibii")  # replica, wait, least bytes, most bytes, isolation, session, epoch
 _WANTED: Final = struct.Struct(">iiqqi")  # partition, leader epoch, offset, log start, most bytes

@@ -62,7 +62,7 @@ Packed = tuple[bytes | None, bytes | None, Headers]
 """Key, value and headers of a record."""
 
 Entry = tuple[bytes, tuple[bytes, bytes, bytes, bytes]]
-"""Of a stream: its id, and its fields with their values."""
+"""An entry of a stream: its id, and its fields with their values."""
 
 _decode = msgspec.msgpack.Decoder(Packed).decode
 _decode_lengths = msgspec.msgpack.Decoder(list[int]).decode

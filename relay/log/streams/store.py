@@ -140,7 +140,7 @@ class StreamStore:
     # records
 
     async def append(self, slices: Sequence[Slice]) -> list[int]:
-        """All of them or none, on disk. Returns the first offset of each slice."""
+        """Appends all slices or none, on disk. Returns the first offset of each slice."""
         keys = [self.keys.ends]
         args: list[Argument] = []
         for at, spec, records, floor in slices:

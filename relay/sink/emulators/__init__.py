@@ -18,6 +18,6 @@ EMULATORS: Final[Mapping[str, Callable[[Builds, str], Ci]]] = {
     "buildkite": Buildkite,
     "github-actions": GitHubActions,
 }
-"""By the name of their preset."""
+"""Emulators by the name of their preset."""
 
 __all__ = ["EMULATORS", "TOKEN", "Build", "CiBehaviour", "CiKnobs", "Emulator"]

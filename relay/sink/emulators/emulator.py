@@ -75,7 +75,7 @@ class Emulator:
         await self._server.start(self.app(), host, port)
 
     def app(self) -> web.Application:
-        """Its routes."""
+        """The web application of the emulator."""
         app = web.Application(client_max_size=_LARGEST_BODY, middlewares=[self._middleware])
         app.router.add_routes(self.ci.routes())
         add_control(app, self)

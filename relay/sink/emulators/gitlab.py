@@ -101,7 +101,7 @@ class GitLab:
 
 
 async def _parameters(request: web.Request) -> dict[str, Any]:
-    """Those of the query, and of the body: JSON or a form."""
+    """The parameters of the query, and of a JSON or form body."""
     given: dict[str, Any] = dict(request.query)
     if not request.body_exists:
         return given

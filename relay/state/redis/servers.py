@@ -27,7 +27,7 @@ _FOR_SENTINELS: Final = {"username": "sentinel_username", "password": "sentinel_
 _SENTINEL_PORT: Final = 26_379
 _SERVER_PORT: Final = 6_379
 _SLOTS: Final = [key_slot(b"{%02d}" % tag) for tag in range(TAGS)]
-"""By tag. The only braces in a key are those of its tag: prefixes have none."""
+"""Hash slots by tag. The only braces in a key are those of its tag: prefixes have none."""
 _MOVES: Final = 2
 """Maximum number of redirections (MOVED) that a call follows."""
 

@@ -254,7 +254,8 @@ def waiting(found: Sequence[msgspec.Raw]) -> dict[str, float]:
 
 
 def stored_incidents(found: Sequence[msgspec.Raw]) -> StoredIncidents:
-    """From the fields and values of the hash. A newer release may have stored kinds that are unknown here."""
+    """The incidents in the fields and values of the hash. A newer release may have stored unknown kinds, which are
+    skipped."""
     incidents, marks = dict[str, Incident](), dict[str, Marks]()
     for field, value in zip(map(text_bytes, found[::2]), map(text_bytes, found[1::2]), strict=True):
         id, _, verb = field.decode().partition("/")
