@@ -6,7 +6,7 @@ import click
 
 from relay.cli.api import ApiOptions
 from relay.cli.options import options
-from relay.cli.replay import Given, begin, carry_out, carrying_out, split
+from relay.cli.replay import SelectOptions, begin, carry_out, carrying_out, split
 from relay.client import ApiError, AsyncRelay
 from relay.domain.errors import UserError
 from relay.schema.replays import OneView
@@ -24,7 +24,7 @@ _choosing = options(
 @click.argument("message", metavar="[SOURCE MESSAGE_ID]", nargs=-1)
 @_choosing
 @carrying_out
-def cancel(call: ApiOptions, message: tuple[str, ...], **given: Unpack[Given]) -> None:
+def cancel(call: ApiOptions, message: tuple[str, ...], **given: Unpack[SelectOptions]) -> None:
     """Cancel deliveries that were not sent yet: of the message SOURCE MESSAGE_ID, or all that the options select.
 
     A cancelled delivery is never sent. What was sent already, or is being sent, is left alone.

@@ -40,7 +40,7 @@ class How(TypedDict):
     no_wait: bool
 
 
-class Given(How, total=False):
+class SelectOptions(How, total=False):
     """The options of a command that selects messages, and carries something out."""
 
     receiver: tuple[str, ...]
@@ -92,7 +92,7 @@ choosing: Final = options(*_CHOOSING)
 carrying_out: Final = options(*_CARRYING_OUT)
 
 
-def split(given: Given) -> tuple[dict[str, object], How]:
+def split(given: SelectOptions) -> tuple[dict[str, object], How]:
     """The selection for the API, and the options of the command."""
     how: How = {"dry_run": given["dry_run"], "yes": given["yes"], "no_wait": given["no_wait"]}
     chosen = {name: value for name, value in given.items() if name not in how and value not in (None, ())}
@@ -104,7 +104,7 @@ def split(given: Given) -> tuple[dict[str, object], How]:
 @click.option("--all", "everything", is_flag=True, help="Also replay deliveries that succeeded.")
 @carrying_out
 @click.pass_context
-def replay(context: click.Context, call: ApiOptions, /, everything: bool, **given: Unpack[Given]) -> None:
+def replay(context: click.Context, call: ApiOptions, /, everything: bool, **given: Unpack[SelectOptions]) -> None:
     """Send failed deliveries again, from the stage that failed; without options, all of them.
 
     The deliveries are counted first. A job continues on its own, also after restarts; each delivery is sent once.
@@ -178,7 +178,7 @@ def acting(action: Action, help: str) -> click.Command:
     @click.argument("places", metavar="[PLACE]...", nargs=-1)
     @choosing
     @carrying_out
-    def command(call: ApiOptions, places: tuple[str, ...], **given: Unpack[Given]) -> None:
+    def command(call: ApiOptions, places: tuple[str, ...], **given: Unpack[SelectOptions]) -> None:
         chosen, how = split(given)
         if not places:
             begin(call, action, chosen, how)
