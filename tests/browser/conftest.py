@@ -1,4 +1,4 @@
-"""Fixtures of the tests in a browser: one Chromium for a module, and for each test a window that is watched."""
+"""Fixtures of the tests in a browser: one Chromium, and for each test a window that is watched."""
 
 from collections.abc import AsyncIterator, Sequence
 from contextlib import AbstractAsyncContextManager
@@ -29,7 +29,7 @@ def pytest_collection_modifyitems(items: Sequence[pytest.Item]) -> None:
             item.add_marker(pytest.mark.asyncio(loop_scope="session"), append=False)  # before the one of the auto mode
 
 
-@pytest_asyncio.fixture(scope="module", loop_scope="session")
+@pytest_asyncio.fixture(scope="session", loop_scope="session")
 async def chromium() -> AsyncIterator[Browser]:
     async with running_chromium() as browser:
         yield browser

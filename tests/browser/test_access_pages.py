@@ -4,17 +4,15 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
-import pytest
 from playwright.async_api import ViewportSize, expect
 
 from relay.sink import Sink
 from tests.browser.conftest import Visiting
 from tests.browser.dev_relay import DevRelay
 from tests.browser.test_receivers import KEY, heading, log_in, press
-from tests.browser.visitor import NARROW, WIDE
+from tests.browser.visitor import SIZES
 from tests.servers.asking import until
 
-SIZES = pytest.mark.parametrize("viewport", [WIDE, NARROW], ids=["desktop", "phone"])
 LONG = "a-source-with-a-name-of-sixty-three-characters-which-is-long-45"
 
 

@@ -4,14 +4,13 @@ import json
 import signal
 from pathlib import Path
 
-import pytest
 from playwright.async_api import Locator, Route, ViewportSize, expect
 from yarl import URL
 
 from tests.browser.conftest import Visiting
 from tests.browser.dev_relay import DevRelay
 from tests.browser.test_receivers import KEY, log_in, press
-from tests.browser.visitor import NARROW, WIDE, Visitor
+from tests.browser.visitor import SIZES, Visitor
 
 SOON_MS = 3_000
 """Within which a page says that it is not live."""
@@ -21,7 +20,7 @@ def sign(visitor: Visitor) -> Locator:
     return visitor.page.locator("[data-watch]")
 
 
-@pytest.mark.parametrize("viewport", [WIDE, NARROW], ids=["desktop", "phone"])
+@SIZES
 async def test_a_page_of_a_killed_relay_does_not_claim_to_follow_it(
     tmp_path: Path, visiting: Visiting, viewport: ViewportSize
 ) -> None:

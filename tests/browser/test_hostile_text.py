@@ -100,7 +100,7 @@ LISTS = (
     "/ui/replays",
 )
 PAGES = (*LISTS, "/ui/replays/5f0c2ba7d1e94c36")
-AT_ONCE = 6
+AT_ONCE = 14
 """Texts on a list."""
 
 

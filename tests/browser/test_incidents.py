@@ -6,21 +6,19 @@ from pathlib import Path
 from secrets import token_bytes
 from typing import Final
 
-import pytest
 from playwright.async_api import Locator, Page, ViewportSize, expect
 
 from relay.domain.signing import generate_secret
 from tests.browser.conftest import Visiting
 from tests.browser.dev_relay import DevRelay
 from tests.browser.test_six_causes import OFTEN, ONCE, PATIENT, _send, sink, strict_receiver
-from tests.browser.visitor import NARROW, WIDE, Visitor
+from tests.browser.visitor import SIZES, Visitor
 from tests.integration.conftest import production
 from tests.integration.conftest import redis_server as redis_server
 from tests.servers.asking import until
 from tests.servers.kafka import Broker
 from tests.servers.valkey import ValkeyServer
 
-SIZES: Final = pytest.mark.parametrize("size", [WIDE, NARROW], ids=["desktop", "phone"])
 MOST_CLICKS: Final = 3
 
 
@@ -79,8 +77,8 @@ async def unresolved(dev: DevRelay) -> list[tuple[str, str, str]]:
 
 
 @SIZES
-async def test_a_wrong_secret(dev: DevRelay, visiting: Visiting, size: ViewportSize) -> None:
-    async with strict_receiver() as receiver, visiting(dev.url, viewport=size) as visitor:
+async def test_a_wrong_secret(dev: DevRelay, visiting: Visiting, viewport: ViewportSize) -> None:
+    async with strict_receiver() as receiver, visiting(dev.url, viewport=viewport) as visitor:
         await dev.receiver("ci", receiver.url, secret=generate_secret(token_bytes), retry=ONCE, breaker=PATIENT)
         for message_id in ("m-1", "m-2"):
             await dev.send("shop", message_id, to="ci")
@@ -111,8 +109,8 @@ async def test_a_secret_that_is_still_wrong_replays_nothing(dev: DevRelay, visit
 
 
 @SIZES
-async def test_a_private_address(dev: DevRelay, visiting: Visiting, size: ViewportSize) -> None:
-    async with sink() as receiver, visiting(dev.url, viewport=size) as visitor:
+async def test_a_private_address(dev: DevRelay, visiting: Visiting, viewport: ViewportSize) -> None:
+    async with sink() as receiver, visiting(dev.url, viewport=viewport) as visitor:
         await dev.receiver("ci", "https://10.11.12.13/hooks", retry=ONCE, breaker=PATIENT)
         await dev.send("shop", "m-1", to="ci")
         await until_failed(dev, "ci")
@@ -125,8 +123,8 @@ async def test_a_private_address(dev: DevRelay, visiting: Visiting, size: Viewpo
 
 
 @SIZES
-async def test_an_open_breaker(dev: DevRelay, visiting: Visiting, size: ViewportSize) -> None:
-    async with sink() as receiver, visiting(dev.url, viewport=size) as visitor:
+async def test_an_open_breaker(dev: DevRelay, visiting: Visiting, viewport: ViewportSize) -> None:
+    async with sink() as receiver, visiting(dev.url, viewport=viewport) as visitor:
         receiver.become("fail", fail_status=500)
         await dev.receiver("ci", receiver.url, retry=OFTEN, breaker={"failures": 2, "window": 60, "open_for": 3_600})
         await dev.send("shop", "m-1", to="ci")
@@ -141,8 +139,8 @@ async def test_an_open_breaker(dev: DevRelay, visiting: Visiting, size: Viewport
 
 
 @SIZES
-async def test_a_failing_head(dev: DevRelay, visiting: Visiting, size: ViewportSize) -> None:
-    async with strict_receiver() as receiver, visiting(dev.url, viewport=size) as visitor:
+async def test_a_failing_head(dev: DevRelay, visiting: Visiting, viewport: ViewportSize) -> None:
+    async with strict_receiver() as receiver, visiting(dev.url, viewport=viewport) as visitor:
         receiver.stuck.add("m-1")
         often = {"base": 0.5, "factor": 1, "cap": 0.5, "max_attempts": 1_000}
         await dev.receiver("ci", receiver.url, secret=receiver.secret, retry=often, breaker=PATIENT)
@@ -158,10 +156,10 @@ async def test_a_failing_head(dev: DevRelay, visiting: Visiting, size: ViewportS
 
 @SIZES
 async def test_a_broken_callback_is_one_incident_of_its_source(
-    dev: DevRelay, visiting: Visiting, size: ViewportSize
+    dev: DevRelay, visiting: Visiting, viewport: ViewportSize
 ) -> None:
     names = [f"r{number}" for number in range(6)]
-    async with sink() as receiver, sink() as callback, visiting(dev.url, viewport=size) as visitor:
+    async with sink() as receiver, sink() as callback, visiting(dev.url, viewport=viewport) as visitor:
         callback.become("reject")
         for name in names:
             await dev.receiver(name, receiver.url)
@@ -225,14 +223,14 @@ async def test_a_worker_that_is_missing(
     tmp_path: Path,
     unique_prefix: str,
     visiting: Visiting,
-    size: ViewportSize,
+    viewport: ViewportSize,
 ) -> None:
     roles = "api,from-sender,to-sender,failed-messages,from-receiver-async"
     async with production(kafka_broker, redis_server, tmp_path, unique_prefix) as rig:
         rig.environ["RELAY_API_PORT"] = "0"
         async with rig.relay("run", "--roles", roles) as process:
             url = json.loads(await process.line_with('"api": "http'))["api"]
-            async with visiting(url, viewport=size) as visitor:
+            async with visiting(url, viewport=viewport) as visitor:
                 await _send(url)
                 clicks = Clicks(visitor)
                 needs = await clicks.overview()

@@ -17,10 +17,8 @@ from relay.api.history.shapes import PREVIEW
 from tests.browser.conftest import Visiting
 from tests.browser.scripted_api import ScriptedApi, problem, scripted_pages
 from tests.browser.told import AT, BEGUN, at, delivery, job, listed, message, round_trip
-from tests.browser.visitor import WIDE
+from tests.browser.visitor import NARROW, SIZES
 
-PHONE: Final = ViewportSize(width=390, height=844)
-SIZES: Final = pytest.mark.parametrize("size", [WIDE, PHONE], ids=["desktop", "phone"])
 NAME: Final = "r" * 63
 HARD: Final = (NAME, "رسالة " * 20, "🏴👩‍👩‍👧‍👦" * 20, "a\x1b[2J\u202eb\r\nc", "W" * 256)
 FORMULA: Final = "=cmd|' /C calc'!A0"
@@ -63,12 +61,12 @@ async def menu(page: Page, name: str) -> None:
 
 @SIZES
 @pytest.mark.parametrize("text", HARD, ids=["63 letters", "RTL", "emoji", "control characters", "256 letters"])
-async def test_a_row_never_overflows(visiting: Visiting, size: ViewportSize, text: str) -> None:
+async def test_a_row_never_overflows(visiting: Visiting, viewport: ViewportSize, text: str) -> None:
     failed = delivery(NAME, "failed", reason="rejected", last_status=422)
     one = message(failed, delivery(), delivery(), delivery(), delivery(), source_id=text, message_id=text, type=text)
     async with (
         scripted_pages(listing(listed(one, preview=text), *items())) as api,
-        visiting(api.url, viewport=size) as visitor,
+        visiting(api.url, viewport=viewport) as visitor,
     ):
         await visitor.open(f"/ui/messages?source={'x' * 200}&receiver={NAME}&id=m")
         await expect(visitor.page.locator(".classes")).to_be_visible()
@@ -115,8 +113,8 @@ async def test_a_row_has_the_next_attempt_and_the_cause_of_a_wait(visiting: Visi
 
 
 @SIZES
-async def test_filters_are_chips_in_one_line_and_in_the_url(visiting: Visiting, size: ViewportSize) -> None:
-    async with scripted_pages(listing()) as api, visiting(api.url, viewport=size) as visitor:
+async def test_filters_are_chips_in_one_line_and_in_the_url(visiting: Visiting, viewport: ViewportSize) -> None:
+    async with scripted_pages(listing()) as api, visiting(api.url, viewport=viewport) as visitor:
         page = visitor.page
         await visitor.open("/ui/messages")
         await menu(page, "Filter")
@@ -206,9 +204,11 @@ async def test_times_are_local_until_they_are_switched_to_utc(visiting: Visiting
 
 
 @SIZES
-async def test_a_message_opens_in_a_drawer_and_the_list_keeps_its_place(visiting: Visiting, size: ViewportSize) -> None:
+async def test_a_message_opens_in_a_drawer_and_the_list_keeps_its_place(
+    visiting: Visiting, viewport: ViewportSize
+) -> None:
     rows = [*items(40), listed(round_trip()[AT])]
-    async with scripted_pages(listing(*rows)) as api, visiting(api.url, viewport=size) as visitor:
+    async with scripted_pages(listing(*rows)) as api, visiting(api.url, viewport=viewport) as visitor:
         page = visitor.page
         await visitor.open("/ui/messages?source=github")
         link = page.get_by_role("link", name="build-4711")
@@ -319,7 +319,7 @@ async def test_any_id_leads_to_its_page(text: str, told: dict[str, Any], page: s
 
 
 async def test_several_matches_are_listed_and_none_is_said(visiting: Visiting) -> None:
-    async with scripted_pages(listing()) as api, visiting(api.url, viewport=PHONE) as visitor:
+    async with scripted_pages(listing()) as api, visiting(api.url, viewport=NARROW) as visitor:
         page = visitor.page
         await visitor.open("/ui/find?q=m-")
         await expect(page.get_by_role("list", name="Matches").get_by_role("link")).to_have_count(3)

@@ -10,7 +10,7 @@ from relay.schema.replays import OneView
 from tests.browser.conftest import Visiting
 from tests.browser.scripted_api import Call, ScriptedApi, problem, scripted_pages
 from tests.browser.told import AT, api_of, at, attempt, delivery, job, letter, listed, message, preview, round_trip
-from tests.browser.visitor import NARROW, WIDE
+from tests.browser.visitor import NARROW, SIZES
 
 PAGE = "/ui/messages/github/build-4711"
 REJECTED: Final[dict[str, Any]] = {"status": "failed", "reason": "rejected", "last_status": 422}
@@ -34,9 +34,9 @@ PAGES: Final = (
 )
 
 
-@pytest.mark.parametrize("colours", ["light", "dark"])
-async def test_everybody_can_use_them(visiting: Visiting, colours: str) -> None:
-    async with scripted_pages(ScriptedApi(failing())) as api, visiting(api.url, color_scheme=colours) as visitor:
+async def test_everybody_can_use_them_in_the_dark(visiting: Visiting) -> None:
+    """In light colours: test_long_names.py, and what is done on them."""
+    async with scripted_pages(ScriptedApi(failing())) as api, visiting(api.url, color_scheme="dark") as visitor:
         for page in PAGES:
             await visitor.open(page)
             await visitor.assert_accessible()
@@ -262,7 +262,7 @@ async def test_another_one_with_its_id_is_told(visiting: Visiting) -> None:
 # --- edited copies and comparisons ----------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("viewport", [WIDE, NARROW], ids=["desktop", "phone"])
+@SIZES
 async def test_a_message_is_edited_and_sent_again(visiting: Visiting, viewport: ViewportSize) -> None:
     copied = message(delivery(), message_id="build-4711.copy-1", copy_of="build-4711")
     where = "/v1/sources/github/messages/build-4711.copy-1"

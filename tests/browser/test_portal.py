@@ -11,11 +11,12 @@ from playwright.async_api import expect
 
 from tests.browser.conftest import Visiting
 from tests.browser.dev_relay import DevRelay
-from tests.browser.test_receivers import KEY, heading, log_in, press, relay_with_receivers
+from tests.browser.test_receivers import KEY, heading, log_in, press
+from tests.browser.test_receivers import dev as dev  # with receivers
 
 
-async def test_a_link_shows_what_is_the_owners_and_leaves_the_address(tmp_path: Path, visiting: Visiting) -> None:
-    async with relay_with_receivers(tmp_path) as dev, visiting(dev.url) as visitor:
+async def test_a_link_shows_what_is_the_owners_and_leaves_the_address(dev: DevRelay, visiting: Visiting) -> None:
+    async with visiting(dev.url) as visitor:
         visitor.allow("status of 403")
         link = await dev.call("POST", "/v1/portal-links", {"owner": "acme", "hours": 1})
         await visitor.page.goto(link["url"])
@@ -37,9 +38,9 @@ async def test_a_link_shows_what_is_the_owners_and_leaves_the_address(tmp_path: 
         await heading(visitor, "Log in")
 
 
-async def test_a_link_on_another_site_takes_nobodys_session_away(tmp_path: Path, visiting: Visiting) -> None:
+async def test_a_link_on_another_site_takes_nobodys_session_away(dev: DevRelay, visiting: Visiting) -> None:
     """The browser keeps the session's cookie back at first: it would seem that there is none."""
-    async with running_site() as site, relay_with_receivers(tmp_path) as dev, visiting(dev.url) as visitor:
+    async with running_site() as site, visiting(dev.url) as visitor:
         for text in (f"request: GET {site.url}", "favicon", "status of 403"):
             visitor.allow(text)
         page = visitor.page
@@ -62,8 +63,8 @@ async def test_a_link_on_another_site_takes_nobodys_session_away(tmp_path: Path,
         await expect(page).to_have_url(f"{dev.url}/ui/receivers")
 
 
-async def test_a_link_that_is_over_says_so(tmp_path: Path, visiting: Visiting) -> None:
-    async with relay_with_receivers(tmp_path) as dev, visiting(dev.url) as visitor:
+async def test_a_link_that_is_over_says_so(dev: DevRelay, visiting: Visiting) -> None:
+    async with visiting(dev.url) as visitor:
         visitor.allow("status of 40")
         for token in ("", "rs_x", "rp_rubbish"):
             await visitor.open(f"/ui/portal?token={token}")
@@ -127,7 +128,7 @@ async def test_an_allowed_page_of_another_site_shows_it_in_a_frame(tmp_path: Pat
         assert (cookie["sameSite"], cookie["secure"], cookie["httpOnly"]) == ("None", True, True)
 
 
-@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("scheme", ["light", pytest.param("dark", marks=pytest.mark.slow)])
 async def test_the_portal_has_the_look_of_a_product(tmp_path: Path, visiting: Visiting, scheme: str) -> None:
     """A yellow that nobody can read on white is adapted; the version of the relay is for operators."""
     logo = tmp_path / "logo.svg"
@@ -169,9 +170,9 @@ async def test_the_portal_has_the_texts_of_a_product(tmp_path: Path, visiting: V
         await heading(visitor, "Receivers")
 
 
-async def test_no_page_of_the_portal_shows_versions_topics_or_offsets(tmp_path: Path, visiting: Visiting) -> None:
+async def test_no_page_of_the_portal_shows_versions_topics_or_offsets(dev: DevRelay, visiting: Visiting) -> None:
     """All pages that links lead to, from the first one on; of those that differ in their filters, two of each."""
-    async with relay_with_receivers(tmp_path) as dev, visiting(dev.url) as visitor:
+    async with visiting(dev.url) as visitor:
         visitor.allow("status of 40")
         await dev.call("PUT", "/v1/event-types/push", {"description": "A push.", "versions": []})
         await dev.call("POST", "/v1/receivers/gone/pause")
@@ -220,10 +221,9 @@ async def test_a_frame_is_told_the_height_of_the_portal(tmp_path: Path, visiting
         assert data["height"] > 100
 
 
-async def test_no_other_page_shows_it_and_nobody_shows_the_rest(tmp_path: Path, visiting: Visiting) -> None:
+async def test_no_other_page_shows_it_and_nobody_shows_the_rest(dev: DevRelay, visiting: Visiting) -> None:
     async with (
         running_site() as site,
-        relay_with_receivers(tmp_path) as dev,
         visiting(site.url) as visitor,
     ):
         link = await dev.call("POST", "/v1/portal-links", {"owner": "acme"})

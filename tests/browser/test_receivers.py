@@ -6,12 +6,13 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
+import pytest_asyncio
 from playwright.async_api import expect
 
 from relay.sink import Sink
 from tests.browser.conftest import Visiting
 from tests.browser.dev_relay import DevRelay
-from tests.browser.visitor import NARROW, Visitor
+from tests.browser.visitor import Visitor
 from tests.servers.asking import until
 
 KEY = "the key of an administrator"
@@ -24,16 +25,23 @@ async def relay_with_receivers(directory: Path) -> AsyncIterator[DevRelay]:
     sink = Sink("answer")
     await sink.start()
     try:
-        async with DevRelay(directory, key=KEY) as dev:
-            await dev.receiver("ci", sink.url, owner="acme", labels={"env": "production"}, rate_limit=50)
-            await dev.receiver("gone", "http://127.0.0.1:9/", owner="acme")
-            await dev.receiver("other", sink.url, owner="globex")
-            await dev.source("shop", callback={"url": sink.url})
-            await dev.send("shop", "m-1", to="ci")
-            await dev.until_status("shop", "m-1", "response_delivered_to_sender")
-            yield dev
+        async with DevRelay(directory, key=KEY) as relay:
+            await relay.receiver("ci", sink.url, owner="acme", labels={"env": "production"}, rate_limit=50)
+            await relay.receiver("gone", "http://127.0.0.1:9/", owner="acme")
+            await relay.receiver("other", sink.url, owner="globex")
+            await relay.source("shop", callback={"url": sink.url})
+            await relay.send("shop", "m-1", to="ci")
+            await relay.until_status("shop", "m-1", "response_delivered_to_sender")
+            yield relay
     finally:
         await sink.stop()
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="session")
+async def dev(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[DevRelay]:
+    """One for all tests of this module: each leaves what others look at as it was, or looks at its own."""
+    async with relay_with_receivers(tmp_path_factory.mktemp("receivers")) as relay:
+        yield relay
 
 
 async def log_in(visitor: Visitor, path: str, key: str = KEY) -> None:
@@ -50,8 +58,8 @@ async def heading(visitor: Visitor, text: str) -> None:
     await expect(visitor.page.get_by_role("heading", level=1)).to_contain_text(text)
 
 
-async def test_only_a_right_key_gets_in_and_who_logs_out_is_out(tmp_path: Path, visiting: Visiting) -> None:
-    async with relay_with_receivers(tmp_path) as dev, visiting(dev.url) as visitor:
+async def test_only_a_right_key_gets_in_and_who_logs_out_is_out(dev: DevRelay, visiting: Visiting) -> None:
+    async with visiting(dev.url) as visitor:
         visitor.allow("status of 401")
         await log_in(visitor, "/ui/receivers", "a wrong key of nobody")
         await expect(visitor.page.get_by_role("alert")).to_contain_text("An API key is required")
@@ -74,8 +82,8 @@ async def until_counted(dev: DevRelay, *names: str) -> None:
     await until(look)
 
 
-async def test_the_list_shows_how_each_is_and_is_narrowed(tmp_path: Path, visiting: Visiting) -> None:
-    async with relay_with_receivers(tmp_path) as dev, visiting(dev.url) as visitor:
+async def test_the_list_shows_how_each_is_and_is_narrowed(dev: DevRelay, visiting: Visiting) -> None:
+    async with visiting(dev.url) as visitor:
         await dev.send("shop", "m-2", to="gone")
         await until_counted(dev, "ci", "gone")
         await log_in(visitor, "/ui/receivers")
@@ -93,8 +101,8 @@ async def test_the_list_shows_how_each_is_and_is_narrowed(tmp_path: Path, visiti
         await expect(visitor.page.get_by_text("Nothing matches these filters")).to_be_visible()
 
 
-async def test_what_is_done_about_a_receiver_is_done_by_the_api(tmp_path: Path, visiting: Visiting) -> None:
-    async with relay_with_receivers(tmp_path) as dev, visiting(dev.url) as visitor:
+async def test_what_is_done_about_a_receiver_is_done_by_the_api(dev: DevRelay, visiting: Visiting) -> None:
+    async with visiting(dev.url) as visitor:
         await log_in(visitor, "/ui/receivers/ci")
         await press(visitor, "Send a test")
         await heading(visitor, "Test of ci")
@@ -128,8 +136,8 @@ async def test_what_is_done_about_a_receiver_is_done_by_the_api(tmp_path: Path, 
         await expect(visitor.page.get_by_role("status")).to_contain_text("ci is enabled")
 
 
-async def test_settings_are_changed_and_an_overtaken_form_undoes_nothing(tmp_path: Path, visiting: Visiting) -> None:
-    async with relay_with_receivers(tmp_path) as dev, visiting(dev.url) as visitor:
+async def test_settings_are_changed_and_an_overtaken_form_undoes_nothing(dev: DevRelay, visiting: Visiting) -> None:
+    async with visiting(dev.url) as visitor:
         visitor.allow("status of 412")
         visitor.allow("status of 422")
         await log_in(visitor, "/ui/receivers/ci/edit")
@@ -156,8 +164,8 @@ async def test_settings_are_changed_and_an_overtaken_form_undoes_nothing(tmp_pat
         await visitor.assert_accessible()
 
 
-async def test_a_receiver_is_registered_and_removed(tmp_path: Path, visiting: Visiting) -> None:
-    async with relay_with_receivers(tmp_path) as dev, visiting(dev.url) as visitor:
+async def test_a_receiver_is_registered_and_removed(dev: DevRelay, visiting: Visiting) -> None:
+    async with visiting(dev.url) as visitor:
         await log_in(visitor, "/ui/receivers/new")
         await visitor.page.get_by_label("Name").fill("made-here")
         await visitor.page.locator("[name=post_endpoint]").fill("https://ci.example/hooks")
@@ -172,8 +180,8 @@ async def test_a_receiver_is_registered_and_removed(tmp_path: Path, visiting: Vi
         assert "made-here" not in names
 
 
-async def test_a_receiver_is_tried_before_anything_is_sent(tmp_path: Path, visiting: Visiting) -> None:
-    async with relay_with_receivers(tmp_path) as dev, visiting(dev.url) as visitor:
+async def test_a_receiver_is_tried_before_anything_is_sent(dev: DevRelay, visiting: Visiting) -> None:
+    async with visiting(dev.url) as visitor:
         await dev.receiver(
             "build",
             "http://127.0.0.1:9/jobs",
@@ -206,8 +214,8 @@ async def test_a_receiver_is_tried_before_anything_is_sent(tmp_path: Path, visit
         await expect(main).to_contain_text("not processed")
 
 
-async def test_a_replay_says_first_how_many_it_would_be(tmp_path: Path, visiting: Visiting) -> None:
-    async with relay_with_receivers(tmp_path) as dev, visiting(dev.url) as visitor:
+async def test_a_replay_says_first_how_many_it_would_be(dev: DevRelay, visiting: Visiting) -> None:
+    async with visiting(dev.url) as visitor:
         await log_in(visitor, "/ui/receivers/ci")
         await visitor.page.get_by_label("Also delivered messages").check()
         await press(visitor, "Preview")
@@ -220,8 +228,8 @@ async def test_a_replay_says_first_how_many_it_would_be(tmp_path: Path, visiting
         assert job["request"]["receiver"] == ["ci"]
 
 
-async def test_the_callback_of_a_source_is_paused_and_resumed(tmp_path: Path, visiting: Visiting) -> None:
-    async with relay_with_receivers(tmp_path) as dev, visiting(dev.url) as visitor:
+async def test_the_callback_of_a_source_is_paused_and_resumed(dev: DevRelay, visiting: Visiting) -> None:
+    async with visiting(dev.url) as visitor:
         await log_in(visitor, "/ui/sources")
         await visitor.page.get_by_role("link", name="shop").click()
         await visitor.page.locator("summary", has_text="Pause").click()
@@ -232,26 +240,19 @@ async def test_the_callback_of_a_source_is_paused_and_resumed(tmp_path: Path, vi
         await expect(visitor.page.get_by_role("status")).to_contain_text("is resumed")
 
 
-@pytest.mark.parametrize("scheme", ["light", "dark"])
-async def test_the_pages_can_be_used_by_everybody_and_fit_a_phone(
-    tmp_path: Path, visiting: Visiting, scheme: str
-) -> None:
+async def test_the_pages_can_be_used_by_everybody_in_the_dark(dev: DevRelay, visiting: Visiting) -> None:
+    """On a phone and in light colours: test_long_names.py."""
     paths = ("", "/ci", "/gone", "/new", "/ci/edit", "/ci/remove", "/ci/try")
-    async with (
-        relay_with_receivers(tmp_path) as dev,
-        visiting(dev.url, color_scheme=scheme) as wide,
-        visiting(dev.url, color_scheme=scheme, viewport=NARROW) as narrow,
-    ):
-        for visitor in (wide, narrow):
-            await log_in(visitor, "/ui/receivers")
-            for path in (*(f"/ui/receivers{path}" for path in paths), "/ui/sources", "/ui/sources/shop"):
-                assert (await visitor.open(path)).status == 200, path
-                await visitor.assert_accessible()
-                await visitor.assert_fits()
+    async with visiting(dev.url, color_scheme="dark") as visitor:
+        await log_in(visitor, "/ui/receivers")
+        for path in (*(f"/ui/receivers{path}" for path in paths), "/ui/sources", "/ui/sources/shop"):
+            assert (await visitor.open(path)).status == 200, path
+            await visitor.assert_accessible()
+            await visitor.assert_fits()
 
 
-async def test_the_pages_are_read_without_a_script(tmp_path: Path, visiting: Visiting) -> None:
-    async with relay_with_receivers(tmp_path) as dev, visiting(dev.url, java_script_enabled=False) as visitor:
+async def test_the_pages_are_read_without_a_script(dev: DevRelay, visiting: Visiting) -> None:
+    async with visiting(dev.url, java_script_enabled=False) as visitor:
         await log_in(visitor, "/ui/receivers")
         await visitor.page.get_by_role("link", name="ci", exact=True).click()
         await heading(visitor, "ci")

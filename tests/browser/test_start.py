@@ -2,14 +2,13 @@
 
 from pathlib import Path
 
-import pytest
 from playwright.async_api import Locator, ViewportSize, expect
 
 from relay.sink import Sink
 from tests.browser.conftest import Visiting
 from tests.browser.dev_relay import DevRelay
 from tests.browser.test_receivers import KEY, heading, log_in
-from tests.browser.visitor import NARROW, WIDE, Visitor
+from tests.browser.visitor import SIZES, Visitor
 
 
 def step(visitor: Visitor, number: int) -> Locator:
@@ -23,7 +22,7 @@ async def done(visitor: Visitor, *numbers: int) -> None:
         await expect(step(visitor, number).locator(".tick.done")).to_have_count(int(number in numbers))
 
 
-@pytest.mark.parametrize("viewport", [WIDE, NARROW], ids=["desktop", "phone"])
+@SIZES
 async def test_an_empty_relay_leads_through_its_first_three_steps(
     dev: DevRelay, visiting: Visiting, viewport: ViewportSize
 ) -> None:

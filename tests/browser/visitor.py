@@ -5,11 +5,16 @@ from contextlib import asynccontextmanager
 from typing import Any, Final
 from urllib.parse import urlsplit
 
+import pytest
 from axe_playwright_python.async_playwright import Axe
 from playwright.async_api import Browser, ConsoleMessage, Page, Request, Response, ViewportSize, expect
 
 WIDE: Final = ViewportSize(width=1280, height=900)
 NARROW: Final = ViewportSize(width=360, height=740)
+SIZES: Final = pytest.mark.parametrize(
+    "viewport", [pytest.param(WIDE, id="desktop", marks=pytest.mark.slow), pytest.param(NARROW, id="phone")]
+)
+"""A page that fits a phone fits a desktop, and all tests without a size are on one."""
 _LOCAL: Final = frozenset({"data", "blob", "about"})
 """Schemes of what asks nobody."""
 
