@@ -1,10 +1,20 @@
 """A relay that knows what the examples of the API's document are about."""
 
+import json
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from typing import Final
+from functools import cache
+from typing import Any, Final
+
+import pytest_asyncio
 
 from relay.api.limits import ApiLimits
+from relay.api.openapi.document import document as openapi_of
+from relay.api.openapi.document import encoded
+from relay.api.openapi.sent import SENT
+from relay.api.route import Route
+from relay.api.routes import ROUTES
+from relay.api.waiters import FAILURES
 from relay.config.encryption import KeyRing
 from relay.control.records import EntryRecord, source_key
 from relay.domain.api_key import Key, Secret, encode_key
@@ -33,6 +43,13 @@ KEY: Final = "the key of the examples"
 HOOK_SECRET: Final = "the secret of the hook"
 JOB: Final = "5f0c2ba7d1e94c36"
 KEY_ID: Final = "k5examplekey"
+
+
+@cache
+def described() -> dict[str, Any]:
+    """What is served at /openapi.json, as test_the_command_prints_what_is_served shows; made once."""
+    found: dict[str, Any] = json.loads(encoded(openapi_of(ROUTES, ROUTES, SENT, FAILURES)))
+    return found
 
 
 @asynccontextmanager
@@ -68,6 +85,23 @@ async def world() -> AsyncIterator[Rig]:
         await rig.keys.make("admin", now=NOW)  # and all before it is read
         await responded(rig, "ci")
         yield rig
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def only_read() -> AsyncIterator[Rig]:
+    """A world in which nothing is changed, for all tests of a module."""
+    async with world() as rig:
+        yield rig
+
+
+@asynccontextmanager
+async def world_for(route: Route, only_read: Rig) -> AsyncIterator[Rig]:
+    """`only_read`, or one of its own for a route that changes it."""
+    if route.method == "GET":
+        yield only_read
+    else:
+        async with world() as rig:
+            yield rig
 
 
 async def responded(rig: Rig, name: str, number: int = 1) -> None:

@@ -4,35 +4,29 @@ import asyncio
 import os
 import shutil
 import subprocess
-from collections.abc import Mapping
-from typing import Any
 
 import pytest
 
 from relay.api.openapi.page import BASE, ExampleCall, call_of, curl, python
 from relay.api.route import Route
 from relay.api.routes import ROUTES
-from tests.integration.api_rig import document
-from tests.integration.api_world import KEY, world
+from tests.integration.api_rig import Rig
+from tests.integration.api_world import KEY, described, world_for
+from tests.integration.api_world import only_read as only_read
+
+pytestmark = pytest.mark.asyncio(loop_scope="module")
 
 
-async def documented() -> Mapping[str, Any]:
-    async with world() as rig:
-        paths: Mapping[str, Any] = document(await rig.get("/openapi.json"))["paths"]
-        return paths
-
-
-def call(paths: Mapping[str, Any], method: str, path: str) -> ExampleCall:
-    return call_of(method, path, paths[path][method])
+def call(method: str, path: str) -> ExampleCall:
+    return call_of(method, path, described()["paths"][path][method])
 
 
 @pytest.mark.parametrize("operation", ROUTES.values(), ids=lambda operation: str(operation.id))
-async def test_a_call_with_curl(operation: Route) -> None:
+async def test_a_call_with_curl(operation: Route, only_read: Rig) -> None:
     if shutil.which("curl") is None:
         pytest.skip("there is no curl")
-    async with world() as rig:
-        paths = document(await rig.get("/openapi.json"))["paths"]
-        line = curl(call(paths, operation.method.lower(), operation.path)).replace(BASE, rig.url)
+    async with world_for(operation, only_read) as rig:
+        line = curl(call(operation.method.lower(), operation.path)).replace(BASE, rig.url)
         done = await asyncio.to_thread(
             subprocess.run,
             ["sh", "-c", line.replace("curl -i", "curl -i -sS --max-time 20")],
@@ -45,12 +39,11 @@ async def test_a_call_with_curl(operation: Route) -> None:
 
 
 @pytest.mark.parametrize("operation", ROUTES.values(), ids=lambda operation: str(operation.id))
-async def test_a_call_with_python(operation: Route, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_call_with_python(operation: Route, only_read: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("RELAY_API_KEY", KEY)
     monkeypatch.setenv("NO_PROXY", "127.0.0.1")
-    async with world() as rig:
-        paths = document(await rig.get("/openapi.json"))["paths"]
-        source = python(call(paths, operation.method.lower(), operation.path)).replace(BASE, rig.url)
+    async with world_for(operation, only_read) as rig:
+        source = python(call(operation.method.lower(), operation.path)).replace(BASE, rig.url)
         printed: list[object] = []
         here = {"print": lambda *words: printed.extend(words)}
         await asyncio.to_thread(exec, compile(source, operation.id, "exec"), here)
@@ -58,24 +51,23 @@ async def test_a_call_with_python(operation: Route, monkeypatch: pytest.MonkeyPa
 
 
 async def test_how_they_look() -> None:
-    paths = await documented()
-    assert curl(call(paths, "post", "/v1/replays")) == (
+    assert curl(call("post", "/v1/replays")) == (
         "curl -i -X POST http://127.0.0.1:8080/v1/replays \\\n"
         '  -H "authorization: Bearer $RELAY_API_KEY" \\\n'
         "  -H 'content-type: application/json' \\\n"
         """  --data-binary '{"receiver": "ci", "since": "2d", "rate": 10}'"""
     )
     path = "/v1/sources/{source_id}/messages/{message_id}"
-    assert curl(call(paths, "get", path)) == (
+    assert curl(call("get", path)) == (
         "curl -i http://127.0.0.1:8080/v1/sources/github/messages/sent-1 \\\n"
         '  -H "authorization: Bearer $RELAY_API_KEY"'
     )
-    assert python(call(paths, "get", "/livez")) == (
+    assert python(call("get", "/livez")) == (
         "import requests\n\n"
         'response = requests.get("http://127.0.0.1:8080/livez", timeout=60)\n'
         "print(response.status_code, response.text)"
     )
-    assert python(call(paths, "post", "/v1/sources/{source_id}/messages")) == (
+    assert python(call("post", "/v1/sources/{source_id}/messages")) == (
         "import os\n\nimport requests\n\n"
         "response = requests.post(\n"
         '    "http://127.0.0.1:8080/v1/sources/github/messages",\n'
@@ -88,7 +80,6 @@ async def test_how_they_look() -> None:
     )
 
 
-async def test_the_page_has_both_for_every_route() -> None:
-    async with world() as rig:
-        text = (await rig.get("/docs")).text
+async def test_the_page_has_both_for_every_route(only_read: Rig) -> None:
+    text = (await only_read.get("/docs")).text
     assert text.count("<h4>With curl</h4>") == text.count("<h4>With Python</h4>") == len(ROUTES)

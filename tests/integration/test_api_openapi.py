@@ -30,15 +30,10 @@ from relay.domain.receiver import Endpoint, Receiver, SigningPolicy
 from relay.domain.requests import callback_request, nonce_request, ping_request, post_request
 from relay.domain.timestamps import rfc3339
 from tests.integration.api_rig import NOW, Reply, Rig, document, problem, running_api
-from tests.integration.api_world import KEY, world
+from tests.integration.api_world import KEY, described, world_for
+from tests.integration.api_world import only_read as only_read
 
 TRACE = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
-
-
-async def openapi() -> dict[str, Any]:
-    async with running_api() as rig:
-        found: dict[str, Any] = document(await rig.get("/openapi.json"))
-        return found
 
 
 def conforms(value: Any, schema: Mapping[str, Any], whole: Mapping[str, Any]) -> None:
@@ -62,7 +57,8 @@ async def test_every_route_is_described_and_every_description_has_a_route() -> N
 
 async def test_the_command_prints_what_is_served() -> None:
     printed = CliRunner().invoke(config, ["openapi"], catch_exceptions=False).output
-    assert json.loads(printed) == await openapi()
+    async with running_api() as rig:
+        assert json.loads(printed) == document(await rig.get("/openapi.json")) == described()
 
 
 async def test_the_verbs_of_the_audit_are_a_noun_and_what_was_done() -> None:
@@ -74,8 +70,8 @@ async def test_the_verbs_of_the_audit_are_a_noun_and_what_was_done() -> None:
         assert done.isalpha(), verb
 
 
-async def test_it_is_valid() -> None:
-    found = await openapi()
+def test_it_is_valid() -> None:
+    found = described()
     Draft202012Validator(OPENAPI_31).validate(found)
     for schema in _schemas(found):
         Draft202012Validator.check_schema(schema)
@@ -119,9 +115,10 @@ def _refs(node: Any) -> Iterator[str]:
 
 
 @pytest.mark.parametrize("operation", ROUTES.values(), ids=lambda operation: str(operation.id))
-async def test_an_example_is_answered_as_the_document_says(operation: Route) -> None:
-    async with world() as rig:
-        whole = document(await rig.get("/openapi.json"))
+@pytest.mark.asyncio(loop_scope="module")
+async def test_an_example_is_answered_as_the_document_says(operation: Route, only_read: Rig) -> None:
+    whole = described()
+    async with world_for(operation, only_read) as rig:
         told = whole["paths"][operation.path][operation.method.lower()]
         if operation.body is not None and operation.example.body is not None:
             content = told["requestBody"]["content"][operation.example.content_type]
@@ -220,8 +217,8 @@ def test_what_is_sent_has_the_headers_that_are_described(kind: int) -> None:
     assert {header.name for header in described.headers if header.always} == {name for name, _ in least.headers}
 
 
-async def test_bodies_that_are_sent_are_as_described() -> None:
-    found = await openapi()
+def test_bodies_that_are_sent_are_as_described() -> None:
+    found = described()
     hooks = found["webhooks"]
     own = {f"receiver.{turn}" for turn in ("offline", "back", "disabled", "gone")} | {"message.failed"}
     own |= {"incident.opened", "incident.resolved"}

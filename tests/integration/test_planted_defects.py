@@ -17,6 +17,7 @@ DEMO: Final = "integration.test_demo:test_the_demo_shows_every_message_s_way"
 TAIL: Final = "unit.test_tail_order:test_"
 CLI: Final = "integration.test_cli_mistakes:test_a_"
 HISTORY: Final = "unit.test_local_history:test_"
+SLOW: Final = pytest.mark.slow  # what starts processes
 COOKIE: Final = {"name": b"relay_visitor", "value": b"\xff"}
 TYPO: Final = {"arguments": ("hlep",), "environ": {}, "code": 2, "words": ("Did you mean 'help'?",)}
 
@@ -25,9 +26,9 @@ TYPO: Final = {"arguments": ("hlep",), "environ": {}, "code": 2, "words": ("Did 
     ("name", "found_by", "given"),
     [
         ("a visitor is any text", "integration.test_api_odd_requests:test_a_page_makes_do_with_any_cookie", COOKIE),
-        ("one directory for all folders", LEFT_OVER, {}),
-        ("nothing is said of what is left over", LEFT_OVER, {}),
-        ("fresh removes nothing", LEFT_OVER, {}),
+        pytest.param("one directory for all folders", LEFT_OVER, {}, marks=SLOW),
+        pytest.param("nothing is said of what is left over", LEFT_OVER, {}, marks=SLOW),
+        pytest.param("fresh removes nothing", LEFT_OVER, {}, marks=SLOW),
         ("fresh removes anything", FRESH + "removes_nothing_that_is_no_data_directory", {}),
         ("fresh removes what is in use", FRESH + "removes_nothing_that_is_in_use", {}),
         (
@@ -36,13 +37,13 @@ TYPO: Final = {"arguments": ("hlep",), "environ": {}, "code": 2, "words": ("Did 
             {},
         ),
         ("the tail is in the order of time alone", TAIL + "of_one_millisecond_what_led_to_another_goes_before_it", {}),
-        ("the demo is cut", DEMO, {}),
-        ("the demo is not folded", DEMO, {}),
-        ("the demo's sender answers a notice", DEMO, {}),
+        pytest.param("the demo is cut", DEMO, {}, marks=SLOW),
+        pytest.param("the demo is not folded", DEMO, {}, marks=SLOW),
+        pytest.param("the demo's sender answers a notice", DEMO, {}, marks=SLOW),
         ("broken JSON is not seen", "integration.test_api:test_strict_json_refuses_it", {}),
-        ("a wrong key is none", CLI + "wrong_key_is_told_from_a_missing_one", {}),
-        ("TLS failed, and no more", CLI + "port_without_tls_is_said", {}),
-        ("no command is suggested", CLI + "mistake_is_said_in_a_line", TYPO),
+        pytest.param("a wrong key is none", CLI + "wrong_key_is_told_from_a_missing_one", {}, marks=SLOW),
+        pytest.param("TLS failed, and no more", CLI + "port_without_tls_is_said", {}, marks=SLOW),
+        pytest.param("no command is suggested", CLI + "mistake_is_said_in_a_line", TYPO, marks=SLOW),
         ("a wait has no reason", "unit.test_api_waiting:test_what_nothing_is_known_to_hold_up_is_queued", {}),
         (
             "no history by default",

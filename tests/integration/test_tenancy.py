@@ -202,7 +202,9 @@ FLAWS: dict[str, tuple[object, str, object]] = {
 }
 
 
-@pytest.mark.parametrize("flaw", FLAWS)
+@pytest.mark.parametrize(
+    "flaw", [pytest.param(flaw, marks=[pytest.mark.slow] * (number > 0)) for number, flaw in enumerate(FLAWS)]
+)
 async def test_a_planted_leak_is_found(monkeypatch: pytest.MonkeyPatch, flaw: str) -> None:
     place, name, planted = FLAWS[flaw]
     monkeypatch.setattr(place, name, planted)

@@ -4,6 +4,7 @@ import ast
 from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from functools import cache
 from pathlib import Path
 from typing import Final
 
@@ -38,6 +39,7 @@ def _levels(use: EventUse) -> str:
     return ", ".join(level for level in LEVELS if level in use.levels)
 
 
+@cache
 def found() -> dict[str, EventUse]:
     """The uses of all events that the package logs or describes, by event."""
     package = Path(relay.__file__).parent
