@@ -15,7 +15,7 @@ from math import inf
 from typing import Any, Final
 
 from relay.domain.errors import RecordTooLarge
-from relay.engine import admission, attempt, completion, intake, parking, settlement
+from relay.engine import admission, attempt, completion, parking, settlement
 from relay.engine.batch import waits_first
 from relay.engine.commands import BATCH, STILL_COUNT, CallQueue, Command
 from relay.engine.lane import Lane
@@ -228,7 +228,7 @@ def _took_due(lane: AnyLane, items: Sequence[Any], reply: Any, now: float) -> No
 
 
 def _reserved(lane: AnyLane, items: Sequence[int], reply: Any, now: float) -> None:
-    intake.reserved(lane, items[0], reply, now)
+    admission.reserved(lane, items[0], reply, now)
 
 
 def _was_alone(lane: AnyLane, items: Sequence[Any], reply: Any, now: float) -> None:
@@ -259,8 +259,8 @@ _RESULTS: Final[Mapping[CallQueue, Callable[[AnyLane, Any, Any, float], None]]] 
 
 
 def take_up(lane: Lane[W], now: float) -> None:
-    """Read records that arrived, and start works that may start. Afterwards the caller runs every one of
-    `attempt.next_to_run`, by `attempt.run_step`, and makes the calls of `lane.calls.commands`."""
+    """Read records that arrived, and start works that may start. Afterwards the caller takes the works of
+    `lane.to_run`, by `attempt.run_step`, unless it `holds_back`, and makes the calls of `lane.calls.commands`."""
     if lane.opened_at > now:
         lane.opened_at = now
     while lane.delayed and (lane.stopping or lane.delayed[0][0] <= now):
@@ -294,7 +294,7 @@ def take_up(lane: Lane[W], now: float) -> None:
 
 
 def _read(lane: Lane[W], now: float) -> None:
-    taken = intake.read(lane, SHARE, now)
+    taken = admission.read(lane, SHARE, now)
     for arrived, read in taken:
         admission.admit(lane, arrived, read, now)
     lane.has_more = len(taken) == SHARE

@@ -4,7 +4,7 @@ The handlers in `core.HANDLERS` change it; its own methods only read it.
 """
 
 from collections import Counter, deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from itertools import count
 from math import inf
@@ -16,8 +16,6 @@ from relay.engine.order import Order
 from relay.engine.parked_index import DueIndex, ParkedKeys
 from relay.engine.policy import ENOUGH, Bounds, BudgetShare, IntakeLimit, LaneStanding, Policy
 from relay.engine.quarantine import Arrived, Breaks, Quarantine
-from relay.engine.twins import Twins
-from relay.engine.watermark import Watermark
 from relay.engine.work import Dead, Outcome, W, W_contra, WaitFor, Worker
 from relay.log.port import TopicPartition
 from relay.state.attempts import CallKind
@@ -76,6 +74,76 @@ class LaneLevels(NamedTuple):
 NOTHING: Final = LaneLevels(0, Counter())
 
 
+class Watermark:
+    """The offset to commit, given the finished records. Offsets are added in growing order; gaps are allowed."""
+
+    def __init__(self) -> None:
+        self.unfinished: dict[int, int] = {}
+        """Offsets with the sizes of their records, in the order of the offsets."""
+        self.seen_next: int | None = None
+        """The offset after the newest record."""
+
+    def add(self, offset: int, size: int = 0) -> None:
+        self.unfinished[offset] = size
+        self.seen_next = offset + 1
+
+    def done(self, offset: int) -> int:
+        """Returns its size. Raises KeyError if `offset` is not unfinished: a record is finished exactly once."""
+        return self.unfinished.pop(offset)
+
+    @property
+    def head(self) -> int | None:
+        """The lowest unfinished offset."""
+        return next(iter(self.unfinished), None)
+
+    @property
+    def next_offset(self) -> int | None:
+        """The offset to commit: every record before it is finished. None before the first record."""
+        return next(iter(self.unfinished), self.seen_next)
+
+    @property
+    def span(self) -> int:
+        """Offsets between the watermark and the newest record."""
+        return 0 if self.seen_next is None else self.seen_next - next(iter(self.unfinished), self.seen_next)
+
+
+Identity = tuple[bytes, int]
+"""Digest of the row, and generation."""
+
+
+class Twins(Generic[W]):
+    """Works in this lane's memory, by delivery and generation. Two of one delivery never run at once: later ones wait,
+    and end with the first. Works without a row have no twins."""
+
+    def __init__(self) -> None:
+        self._here: dict[Identity, tuple[W, list[W]]] = {}
+
+    def __iter__(self) -> Iterator[W]:
+        """The works that later ones of their delivery would wait for."""
+        return (work for work, _ in self._here.values())
+
+    def has(self, work: W) -> bool:
+        """Whether a record of the same delivery is in memory."""
+        return work.row is not None and (work.row.digest, work.generation) in self._here
+
+    def join(self, work: W) -> bool:
+        """Whether `work` has to wait for an earlier record of the same delivery; it ends when that one leaves."""
+        if work.row is None:
+            return False
+        here = self._here.setdefault((work.row.digest, work.generation), (work, []))
+        if here[0] is work:
+            return False
+        here[1].append(work)
+        return True
+
+    def leave(self, work: W) -> list[W]:
+        """`work` has ended, or is certainly parked. Returns the works that waited for it, which end, too."""
+        identity = None if work.row is None else (work.row.digest, work.generation)
+        if identity is None or identity not in self._here or self._here[identity][0] is not work:
+            return []
+        return self._here.pop(identity)[1]
+
+
 @dataclass(slots=True, eq=False)
 class Lane(Generic[W]):
     """One ordered intake, one commit watermark, and every work in a phase of `phases.TRANSITIONS`. Times are monotonic
@@ -107,7 +175,7 @@ class Lane(Generic[W]):
     arrived: deque[Arrived] = field(default_factory=deque)
     """Records that are not read yet."""
     understood: deque[tuple[Arrived, W | Dead | None]] = field(default_factory=deque)
-    """Records that are read and not admitted yet, with their works; see `intake.read`."""
+    """Records that are read and not admitted yet, with their works; see `admission.read`."""
     held_up: bool = False
     """Reading waits for a reservation, or for a suspect."""
     quarantine: Quarantine = field(default_factory=Quarantine)

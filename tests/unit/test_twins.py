@@ -1,6 +1,6 @@
 """Records of one delivery and generation never run at once."""
 
-from relay.engine.twins import Twins
+from relay.engine.lane import Twins
 from relay.engine.work import Work
 from relay.log.port import Record
 from relay.state.rows import RowKey

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from relay.engine.watermark import Watermark
+from relay.engine.lane import Watermark
 
 
 @given(

@@ -24,7 +24,7 @@ from relay.domain.topics import Topics
 from relay.engine import attempt
 from relay.engine.core import HANDLERS
 from relay.engine.effects import Effects
-from relay.engine.lane import Lane
+from relay.engine.lane import Lane, Watermark
 from relay.engine.observer import Recovered
 from relay.engine.parked_copy import parked_key, wrap
 from relay.engine.parked_index import Became, Stored
@@ -32,7 +32,6 @@ from relay.engine.parking import TOKEN_BYTES
 from relay.engine.phases import Event, Phase, advance
 from relay.engine.recovery import Recovery
 from relay.engine.settlement import ToSettle
-from relay.engine.watermark import Watermark
 from relay.engine.work import Dead, Done, Outcome, Seen, row_of
 from relay.log.partitioner import partition_of
 from relay.log.port import Coordinate, NewRecord

@@ -14,9 +14,8 @@ import workers.from_sender
 from relay.engine import attempt
 from relay.engine.commands import CallQueue
 from relay.engine.effects import Effects
-from relay.engine.lane import Lane
+from relay.engine.lane import Lane, Twins
 from relay.engine.phases import TRANSITIONS, Event, Phase
-from relay.engine.twins import Twins
 from relay.engine.work import Seen
 from relay.log.port import Coordinate
 from relay.state.attempts import BeginAsk, Verdict
