@@ -48,13 +48,11 @@ class SystemClock:
     """The machine's clock, which is only as synchronized as the machines are."""
 
     monotonic = staticmethod(partial(time.clock_gettime, _BOOTTIME))  # called many times per message
+    wall = staticmethod(time.time)
     wait = staticmethod(set_within)
 
     def time(self) -> float:
         return self.wall()
-
-    def wall(self) -> float:
-        return time.time()
 
     async def sleep(self, seconds: float) -> None:
         await asyncio.sleep(seconds)

@@ -55,10 +55,11 @@ class FairShare:
             self._line_up(party, self._seated.get(party, 0))
         line.append(sit)
 
-    def leave(self, party: str) -> None:
-        """Release one seat of `party`."""
+    def leave(self, party: str) -> bool:
+        """Release one seat of `party`. Returns whether any party waits."""
         self._free += 1
         self._has(party, self._seated[party] - 1)
+        return bool(self._waiting)
 
     def call_up(self, most: int | None = None) -> None:
         """Give seats to waiting parties that may have one, those with the fewest first; at most `most` seats."""

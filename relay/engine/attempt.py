@@ -270,13 +270,6 @@ def holds_back(lane: Lane[Any]) -> bool:
     return lane.to_append > SLICE_BYTES and not lane.policy.parks
 
 
-def next_to_run(lane: Lane[W]) -> W | None:
-    """The next work whose step runs now, if any."""
-    if not lane.to_run or (lane.to_append > SLICE_BYTES and holds_back(lane)):
-        return None
-    return lane.to_run.popleft()
-
-
 def run_step(lane: Lane[W], work: W, now: float) -> Decision | Call[Any]:
     """Its decision, or the request whose reply decides."""
     if work.token and is_too_late(lane, work, now):  # a new owner may be about to send it: this one must not

@@ -143,10 +143,6 @@ class Commands:
         if not queue.in_flight:
             self.ready.add(ask)
 
-    def put_all(self, ask: CallQueue, items: Sequence[Any]) -> None:
-        self._queues[ask].waiting.extend(items[:-1])
-        self.put(ask, items[-1])
-
     def commands(self) -> list[Command]:
         """The calls that can be made now."""
         found = []

@@ -139,8 +139,8 @@ def mark_in_time(lane: Lane[Any], now: float) -> None:
 
 
 def mark_all(lane: Lane[Any]) -> None:
-    if lane.to_mark:
-        lane.calls.put_all(CallQueue.MARK, lane.to_mark)
+    for each in lane.to_mark:
+        lane.calls.put(CallQueue.MARK, each)
     lane.to_mark.clear()
 
 

@@ -28,6 +28,7 @@ from relay.engine.effects import Effects
 from relay.engine.lane import Lane
 from relay.engine.request_limiter import LaneSeats, RequestLimiter
 from relay.engine.settlement import LONGEST_CLOSE_S
+from relay.engine.slices import SLICE_BYTES
 from relay.engine.supervision import silent_end
 from relay.engine.work import Call, Work
 
@@ -48,7 +49,8 @@ class Post:
     after_turn: Callable[[], None]
     on_error: OnError
     events: deque[LaneEvent] = field(default_factory=deque)
-    calls: dict[asyncio.Task[None], CallQueue] = field(default_factory=dict)
+    calls: dict[CallQueue, asyncio.Task[None]] = field(default_factory=dict)
+    """In flight."""
     wake_at: float = inf
     next_offset: int | None = None
     closed: bool = False
@@ -68,9 +70,8 @@ class Pump:
         self._runs = False
         self._turn_is_due = True
         """Set while no further turn may be called: none is called twice, nor while the pump does not run."""
-        self._sleeps_until = inf
-        self._woken = asyncio.Event()
-        self._failure: Exception | None = None
+        self._timer: asyncio.TimerHandle | None = None
+        self._timer_at = inf
 
     @property
     def shut(self) -> bool:
@@ -93,14 +94,14 @@ class Pump:
     def leave(self, post: Post) -> None:
         """The lane no longer counts for the watermark: only outcomes of attempts are still stored. Other calls in
         flight are cancelled, as the next owner makes them, and may have done so before they arrive."""
-        for call, ask in post.calls.items():
+        for ask, call in post.calls.items():
             if ask not in STILL_COUNT:
                 call.cancel()
 
     def close(self, post: Post) -> None:
         """Later events of the lane are dropped."""
         post.closed = True
-        for call in post.calls:
+        for call in post.calls.values():
             call.cancel()
         self._open.discard(post)
         post.events.clear()
@@ -143,30 +144,42 @@ class Pump:
                 self.deliver(post, partial(core.reopened, post.lane, gate))
 
     async def run(self) -> None:
-        """Run until cancelled. Waits for times only: events have their turns at once."""
+        """Run until cancelled. Raises the exception of a turn, which ends the process."""
         self._loop, self._context = asyncio.get_running_loop(), copy_context()
+        self._failed: asyncio.Future[None] = self._loop.create_future()
         self._runs = True
         self._loop.call_soon(self._turn, context=self._context)
+        self._look_at_timers()
         try:
-            while True:
-                now = self._clock.monotonic()
-                while self._timers and self._timers[0][0] <= now:
-                    self.wake(heapq.heappop(self._timers)[2])
-                await self._clock.wait(self._woken, self._rest_s(now))
-                self._woken.clear()
-                if self._failure is not None:
-                    raise self._failure
+            await self._failed
         finally:
             self._runs = False
+            if self._timer is not None:
+                self._timer.cancel()
             for post in self._open:
-                for call in post.calls:
+                for call in post.calls.values():
                     call.cancel()
 
-    def _rest_s(self, now: float) -> float | None:
-        while self._timers and (self._timers[0][2].closed or self._timers[0][0] != self._timers[0][2].wake_at):
-            heapq.heappop(self._timers)  # its lane is closed, or has another time now
-        self._sleeps_until = self._timers[0][0] if self._timers else inf
-        return self._sleeps_until - now if self._timers else None
+    def _look_at_timers(self) -> None:
+        """Give a turn to each lane whose time has come. Called again at the next time."""
+        now, timers = self._clock.monotonic(), self._timers
+        while timers:
+            at, _, post = timers[0]
+            is_current = at == post.wake_at and not post.closed
+            if at > now and is_current:
+                break
+            heapq.heappop(timers)
+            if is_current:
+                self.wake(post)
+        self._set_timer(now)
+
+    def _set_timer(self, now: float) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        self._timer, self._timer_at = None, inf
+        if self._timers:
+            self._timer_at = self._timers[0][0]
+            self._timer = self._loop.call_later(self._timer_at - now, self._look_at_timers, context=self._context)
 
     def _turn(self) -> None:
         """What becomes ready meanwhile is in this turn, or in the next one."""
@@ -182,9 +195,9 @@ class Pump:
                 now = clock()
                 if now - began >= TURN_S:
                     break
-        except Exception as error:  # noqa: BLE001  it ends the process: `run` raises it
-            self._failure = error
-            self._woken.set()
+        except Exception as error:  # noqa: BLE001  `run` raises it
+            if not self._failed.done():
+                self._failed.set_exception(error)
         self._turn_is_due = bool(ready)
         if ready:  # replies that have arrived become events first
             self._loop.call_soon(self._turn, context=self._context)
@@ -200,31 +213,29 @@ class Pump:
                 post.on_error(error, event.args[1])
         try:
             core.take_up(lane, now)
-            while lane.to_run and (work := attempt.next_to_run(lane)) is not None:
-                self._step(post, work)
+            while lane.to_run and (lane.to_append <= SLICE_BYTES or not attempt.holds_back(lane)):
+                self._step(post, lane.to_run.popleft())
                 lane.has_more = True  # a step that decided at once may have made room for others
             if lane.calls.ready:
                 for command in lane.calls.commands():
-                    call = self._loop.create_task(self._carried_out(post, command))
-                    post.calls[call] = command.ask
-                    call.add_done_callback(post.calls.pop)
+                    post.calls[command.ask] = self._loop.create_task(self._carried_out(post, command))
         except Exception as error:  # noqa: BLE001
             post.on_error(error, None)
         if lane.has_more:
             self._ready[post] = None
         if lane.wake_at != post.wake_at:
-            self._wake_at(post, lane.wake_at)
+            self._wake_at(post, lane.wake_at, now)
         next_offset = next(iter(lane.watermark.unfinished), lane.watermark.seen_next)
         if next_offset != post.next_offset or lane.stopping or lane.fenced_at is not None:
             post.next_offset = next_offset
             post.after_turn()
 
-    def _wake_at(self, post: Post, at: float) -> None:
+    def _wake_at(self, post: Post, at: float, now: float) -> None:
         post.wake_at = at
         if at < inf:
             heapq.heappush(self._timers, (at, next(self._numbers), post))
-            if at < self._sleeps_until:
-                self._woken.set()
+            if at < self._timer_at:
+                self._set_timer(now)
 
     def _step(self, post: Post, work: Work) -> None:
         try:
@@ -266,3 +277,5 @@ class Pump:
                 post.on_error(error, None)
         else:
             self.deliver(post, partial(core.carried_out, lane, command, reply))
+        finally:
+            post.calls.pop(command.ask, None)

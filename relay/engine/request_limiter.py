@@ -29,28 +29,11 @@ class RequestLimiter:
     def __init__(self, clock: Clock, observer: Observer | None = None, most: int = SEATS) -> None:
         self._clock = clock
         self._observer = observer or Observer()
-        self._share = FairShare(most)
+        self.share = FairShare(most)
+        self.shut = False
+        """Nothing is sent for now: works that wait had better stay in memory."""
         self._shortage = Shortage()
         self._opening: asyncio.TimerHandle | None = None
-
-    @property
-    def shut(self) -> bool:
-        """Nothing is sent for now: works that wait had better stay in memory."""
-        return self._opening is not None
-
-    def take(self, party: str) -> bool:
-        """Whether `party` gets a seat at once."""
-        return self._opening is None and self._share.take(party)
-
-    def wait(self, party: str, sit: Callable[[], bool]) -> None:
-        """Call `sit` when `party` gets a seat."""
-        self._share.wait(party, sit)
-
-    def leave(self, party: str) -> None:
-        """A seat is free again."""
-        self._share.leave(party)
-        if self._opening is None and self._share.waiting:
-            self._share.call_up()
 
     def heard(self, party: str, url: str, exchange: Exchange) -> Later | None:
         """Called with the outcome of each request of `party` to `url`. If this process caused its failure, returns the
@@ -81,17 +64,16 @@ class RequestLimiter:
         if self._opening is not None:
             self._opening.cancel()
             self._opening = None
-        if wait_s > 0:
+        self.shut = wait_s > 0
+        if self.shut:
             self._opening = asyncio.get_running_loop().call_later(wait_s, self._open_further)
-            if self._shortage.gate(now) == "ajar":
-                return
-        elif self._share.waiting:
-            self._share.call_up()
+        elif self.share.waiting:
+            self.share.call_up()
 
     def _open_further(self) -> None:
         now = self._clock.monotonic()
         if self._shortage.gate(now) == "ajar":
-            self._share.call_up(1)
+            self.share.call_up(1)
         self._look(now)
 
 
@@ -101,15 +83,16 @@ class LaneSeats:
     def __init__(self, turnstile: RequestLimiter, seated: Callable[[Any], None], wanted: Callable[[], bool]) -> None:
         """`seated` is called for each work that had to wait and gets a seat, while the lane has `wanted` them."""
         self._turnstile = turnstile
+        self._share = turnstile.share
         self._seated = seated
         self._wanted = wanted
         self._taken: set[Work] = set()
 
     def take(self, work: Work) -> bool:
-        if self._turnstile.take(work.gate):
+        if not self._turnstile.shut and self._share.take(work.gate):
             self._taken.add(work)
             return True
-        self._turnstile.wait(work.gate, partial(self._sit, work))
+        self._share.wait(work.gate, partial(self._sit, work))
         return False
 
     def _sit(self, work: Work) -> bool:
@@ -122,7 +105,8 @@ class LaneSeats:
     def leave(self, work: Work) -> None:
         if work in self._taken:
             self._taken.discard(work)
-            self._turnstile.leave(work.gate)
+            if self._share.leave(work.gate) and not self._turnstile.shut:
+                self._share.call_up()
 
     def leave_all(self) -> None:
         for work in list(self._taken):

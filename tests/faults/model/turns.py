@@ -34,8 +34,8 @@ def turn(world: World, owner: Owner) -> None:
     for _ in range(_TURNS):
         core.take_up(lane, world.now)
         ran = False
-        while (work := attempt.next_to_run(lane)) is not None:
-            ran = True
+        while lane.to_run and not attempt.holds_back(lane):
+            ran, work = True, lane.to_run.popleft()
             found = attempt.run_step(lane, work, world.now)
             if isinstance(found, Call):
                 _ask(world, owner, work, found)
