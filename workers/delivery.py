@@ -91,8 +91,8 @@ class HopWork(Work):
 
     def purpose(self, kind: AttemptKind, endpoint: Endpoint, attempt: int, posts: int) -> RequestPurpose:
         """The purpose of a request for this delivery. `attempt`, `posts`: as in RequestPurpose."""
-        life = self.hop.life
-        return RequestPurpose(kind, self.gate, endpoint, self.delivery, self.generation, attempt, posts, life)
+        hop = self.hop
+        return RequestPurpose(kind, self.gate, endpoint, hop.delivery, self.generation, attempt, posts, hop.life)
 
 
 class Delivery(HopWork):

@@ -86,8 +86,10 @@ _PAIRS: Final = [first + second for first in _BASE32 for second in _BASE32]
 """Two characters for each 10 bits: the standard library's base32 takes longer than the hash itself."""
 
 
+@lru_cache(maxsize=16_384)
 def _id26(source_id: str, message_id: str) -> str:
-    """The first 130 bits of a SHA-256 in base32."""
+    """The first 130 bits of a SHA-256 in base32. Cached, because a message needs it for its POST, and soon after
+    for its answer and the callback."""
     digest = hashlib.sha256(f"{source_id}\0{message_id}".encode()).digest()
     bits = int.from_bytes(digest[:17], "big") >> 6
     return "".join([_PAIRS[bits >> shift & 1023] for shift in range(120, -1, -10)])

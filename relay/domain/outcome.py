@@ -173,14 +173,14 @@ def _by_rule(rule: OutcomeRule, response: Response, now: float) -> Outcome:
 
 def _of_response(response: Response, code_class: OutcomeClass, now: float) -> Outcome:
     status = response.status
+    if code_class == "answered" or (code_class == "delivered" and (response.body or response.truncated)):
+        return Answered(status, response.headers.get("content-type"), response.body, response.truncated)
+    if code_class == "delivered":
+        return Delivered(status)
     wait_s = parse_retry_after(response.headers.get("retry-after"), now)
     match code_class:
         case "accepted":
             return Accepted(status, response.body, wait_s, response.headers.get("location"))
-        case "answered":
-            return _answered(response)
-        case "delivered":
-            return _answered(response) if response.body or response.truncated else Delivered(status)
         case "not_now":
             return NotNow(wait_s, status, counted=status != 429)
         case "ambiguous":
@@ -228,10 +228,6 @@ def healthy(outcome: Outcome) -> bool | None:
         case NotNow() | Ambiguous() | NotProcessed():
             return False
     assert_never(outcome)
-
-
-def _answered(response: Response) -> Answered:
-    return Answered(response.status, response.headers.get("content-type"), response.body, response.truncated)
 
 
 def _fault(status: int) -> str:

@@ -120,7 +120,8 @@ def post_request(
         headers.append(_prefer(receiver.respond_async))
     if payload_url is not None:
         headers.append((PAYLOAD_URL_HEADER, header_value(payload_url)))
-    headers += trace_headers(hop.traceparent, hop.tracestate)
+    if hop.traceparent is not None:
+        headers += trace_headers(hop.traceparent, hop.tracestate)
     if hop.headers and receiver.forward_headers:
         own = [name for name, _ in receiver.post.headers]
         if "http-message" in receiver.post.signing.styles:
@@ -246,7 +247,7 @@ def status_request(
     if not is_of_receiver(url, receiver):
         raise ValueError("the status URL is on an origin that is not the receiver's")
     trace = () if hop is None else trace_headers(hop.traceparent, hop.tracestate)
-    headers = (("user-agent", header_value(user_agent)), *trace)
+    headers = (_agent(user_agent), *trace)
     if not _has_credentials_of(url, receiver):
         return Request("GET", url, headers, timeout_s=timeout_s, egress=without_credentials(receiver.post.egress))
     headers += _own_headers(receiver.post.headers)
@@ -343,7 +344,7 @@ def _content_type(given: str | None) -> str:
 
 
 def _post(endpoint: Endpoint, headers: list[tuple[str, str]], body: bytes, user_agent: str) -> Request:
-    headers.append(("user-agent", header_value(user_agent)))
+    headers.append(_agent(user_agent))
     headers.extend(_own_headers(endpoint.headers))
     return Request("POST", endpoint.url, tuple(headers), body, endpoint.timeout, endpoint.egress)
 
@@ -361,7 +362,7 @@ def _filled(
     the endpoint go only to these `origins`, given as URLs."""
     at_home = any(same_origin(filled.url, each) for each in origins)
     taken = {name.lower() for name, _ in filled.headers}
-    headers.append(("user-agent", header_value(user_agent)))
+    headers.append(_agent(user_agent))
     if at_home:
         headers += _own_headers(endpoint.headers)
     sent = (*(pair for pair in headers if pair[0].lower() not in taken), *filled.headers)
@@ -373,9 +374,14 @@ def _plain(
     method: Literal["GET", "OPTIONS"], endpoint: Endpoint, url: str, headers: _Pairs, user_agent: str, timeout_s: float
 ) -> Request:
     """A request without a body. The endpoint's own headers are added unless `headers` already has one of that name."""
-    agent, taken = ("user-agent", header_value(user_agent)), {name for name, _ in headers}
+    taken = {name for name, _ in headers}
     own = (each for each in _own_headers(endpoint.headers) if each[0].lower() not in taken)
-    return Request(method, url, (*headers, agent, *own), timeout_s=timeout_s, egress=endpoint.egress)
+    return Request(method, url, (*headers, _agent(user_agent), *own), timeout_s=timeout_s, egress=endpoint.egress)
+
+
+@lru_cache(maxsize=16)
+def _agent(user_agent: str) -> tuple[str, str]:
+    return "user-agent", header_value(user_agent)
 
 
 @lru_cache(maxsize=1024)

@@ -41,11 +41,13 @@ def sign(policy: SigningPolicy, *, webhook_id: str, timestamp: int, body: bytes)
     if policy.former:
         policy = with_former(policy, timestamp)
     stamp = str(timestamp)
-    headers = (("webhook-id", webhook_id), ("webhook-timestamp", stamp))
+    headers: tuple[tuple[str, str], ...] = (("webhook-id", webhook_id), ("webhook-timestamp", stamp))
     if not (policy.secrets or policy.private_keys):
         return headers
-    styles = [style for style in policy.styles if style != "http-message"]  # which covers the whole request
-    return (*headers, *[_signature_header(policy, style, webhook_id, stamp, body) for style in styles])
+    for style in policy.styles:
+        if style != "http-message":  # which covers the whole request
+            headers += (_signature_header(policy, style, webhook_id, stamp, body),)
+    return headers
 
 
 def check_secret(secret: str) -> None:
