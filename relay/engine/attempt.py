@@ -157,8 +157,8 @@ def verdict(lane: Lane[W], work: W, verdict: Verdict, now: float) -> None:
         case PingDue(down_for_s, since):
             advance(work, Event.VERDICT, Phase.PINGING)
             lane.observer.offline(work.gate, down_for_s, since)
-            work.pinging, work.down_for_s, work.start_by = True, down_for_s, start_by(lane)
-            work.down_since = since
+            work.pinging, work.down_for_s, work.down_since = True, down_for_s, since
+            work.start_by = lane.asked_at + lane.bounds.start_within_s
             run(lane, work)
         case AmbiguousAttempt(attempts, doubt, newer):
             work.token = b""
@@ -179,7 +179,8 @@ def go(lane: Lane[W], work: W, attempt: int, start_in_s: float, now: float) -> N
         work.attempts = attempt
     else:
         work.polls, work.token = attempt, b""  # a GET leaves no intent to settle
-    work.start_by = start_by(lane)
+    # from the call on, not from its reply: the process may have been suspended in between
+    work.start_by = lane.asked_at + lane.bounds.start_within_s
     if work.rules is not None and work.rules.late_s < inf:
         work.start_by = min(work.start_by, slot_by(lane, start_in_s) + work.rules.late_s)
     work.sent, work.unseen = True, False
@@ -191,11 +192,6 @@ def go(lane: Lane[W], work: W, attempt: int, start_in_s: float, now: float) -> N
     else:
         advance(work, Event.VERDICT, Phase.RUNNING)
         run(lane, work)
-
-
-def start_by(lane: Lane[Any]) -> float:
-    """Counted from the call, not from its reply: the process may have been suspended in between."""
-    return lane.asked_at + lane.bounds.start_within_s
 
 
 def slot_by(lane: Lane[Any], start_in_s: float) -> float:

@@ -83,7 +83,8 @@ def appended(lane: Lane[W], work: W, at: tuple[Coordinate, ...], now: float) -> 
     if end is None:
         raise AssertionError("appended without an end")
     if work.unread and work.row is None:
-        _report_dead(lane, work, end)
+        if isinstance(end, Dead):
+            _report_dead(lane, work, end)
         advance(work, Event.APPENDED, Phase.OVER)
         over(lane, work, now)
         return
@@ -145,13 +146,13 @@ def mark_all(lane: Lane[Any]) -> None:
 
 
 def marked(lane: Lane[W], work: W, outcome: Outcome, now: float) -> None:
-    _report_dead(lane, work, outcome.decision)
+    if isinstance(outcome.decision, Dead):
+        _report_dead(lane, work, outcome.decision)
     _retire(lane, work, Event.MARKED, now)
 
 
-def _report_dead(lane: Lane[W], work: W, end: Done | Dead) -> None:
-    if isinstance(end, Dead):
-        lane.observer.dead(lane.worker.stage, work.gate, work.out[0] if work.unread else work.record, end)
+def _report_dead(lane: Lane[W], work: W, end: Dead) -> None:
+    lane.observer.dead(lane.worker.stage, work.gate, work.out[0] if work.unread else work.record, end)
 
 
 def _retire(lane: Lane[W], work: W, event: Event, now: float) -> None:
