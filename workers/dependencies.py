@@ -19,6 +19,7 @@ from relay.domain.hop import Hop
 from relay.domain.identity import DeliveryId
 from relay.domain.jwe import opened
 from relay.domain.message import Message
+from relay.domain.one_off import OneOff
 from relay.domain.origin_receiver import addressed, may_reach
 from relay.domain.outcome import Outcome
 from relay.domain.reasons import DISCARDED
@@ -133,17 +134,15 @@ class Outside:
         received = received_at(record.headers, record.timestamp_ms)
         return ERASED if self.erasures.has_delivery(*delivery, received) else None
 
-    def addressed(self, receiver: Receiver, hop: Hop) -> Receiver:
-        """The receiver with the message's own endpoint, if it has one."""
-        if hop.one_off is None:
-            return receiver
-        if not may_reach(receiver, hop.one_off):
+    def addressed(self, receiver: Receiver, delivery: DeliveryId, one_off: OneOff) -> Receiver:
+        """The receiver with the message's own endpoint."""
+        if not may_reach(receiver, one_off):
             return replace(receiver, unusable="the message has an endpoint of another origin")
         try:
-            secret = None if hop.one_off.secret is None else self.opened_secret(hop.delivery, hop.one_off.secret)
+            secret = None if one_off.secret is None else self.opened_secret(delivery, one_off.secret)
         except UserError as error:
             return replace(receiver, unusable=f"the signing secret of the message: {error}")
-        return addressed(receiver, hop.one_off, secret)
+        return addressed(receiver, one_off, secret)
 
     def opened(self, content_type: str | None, body: bytes) -> tuple[str | None, bytes]:
         """An answer, decrypted if it is encrypted for the relay."""

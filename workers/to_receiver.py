@@ -118,7 +118,10 @@ class ToReceiver:
         if record.value is None:
             raise InvalidRecord("invalid", "the record has no value")
         hop = decode_hop(record.headers)
-        return Delivery(record, hop, self._outside.addressed(receiver_or_stand_in(self._directory, hop), hop))
+        receiver = receiver_or_stand_in(self._directory, hop)
+        if hop.one_off is not None:
+            receiver = self._outside.addressed(receiver, hop.delivery, hop.one_off)
+        return Delivery(record, hop, receiver)
 
     def overdue(self, work: Delivery) -> Dead | Later | None:
         receiver = work.receiver
@@ -128,7 +131,9 @@ class ToReceiver:
             found = still_there(self._directory, work.hop)
             if isinstance(found, Dead):
                 return found
-            receiver = self._outside.addressed(found, work.hop)
+            receiver, one_off = found, work.hop.one_off
+            if one_off is not None:
+                receiver = self._outside.addressed(receiver, work.delivery, one_off)
             work.follow(receiver)
         if receiver.unusable is not None and (wait := unusable_wait(receiver)) is not None:
             return wait if work.hop.one_off is None else alone(wait)

@@ -16,12 +16,10 @@ from relay.engine.quarantine import NO_OFFSET, Arrived, ReservationResult
 from relay.engine.work import Dead, Done, Seen, W, Work, row_of
 from relay.log.port import Record, size_of
 
-Read = tuple[Arrived, Any]
-"""A record and the work that was made of it; or Dead; or None if nothing remains to be done."""
 
-
-def read(lane: Lane[W], limit: int, now: float) -> list[Read]:
-    """Up to `limit` of the records that arrived. A reservation or a suspect holds up the others."""
+def read(lane: Lane[W], limit: int, now: float) -> bool:
+    """Read and admit up to `limit` of the records that arrived. A reservation or a suspect holds up the others. Returns
+    whether there may be more."""
     quarantine = lane.quarantine
     while lane.arrived and not lane.held_up and len(lane.understood) < limit:
         arrived = lane.arrived[0]
@@ -30,9 +28,11 @@ def read(lane: Lane[W], limit: int, now: float) -> list[Read]:
         else:
             lane.arrived.popleft()
             lane.understood.append((arrived, _admitted(lane, arrived.record)))
-    found: list[Read] = list(lane.understood)
+    found = list(lane.understood)
     lane.understood.clear()
-    return found
+    for arrived, work in found:
+        admit(lane, arrived, work, now)
+    return len(found) == limit
 
 
 def _to_be_reserved(lane: Lane[Any]) -> bool:

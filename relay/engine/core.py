@@ -274,7 +274,7 @@ def take_up(lane: Lane[W], now: float) -> None:
     if lane.order.stranded:
         parking.follow(lane, now)
     if lane.arrived or lane.understood:
-        _read(lane, now)
+        lane.has_more = admission.read(lane, SHARE, now)
     order, calls = lane.order, lane.calls
     if order.open or order.unseen or (order.timed and order.timed[0][0] <= now):
         _start(lane, now)
@@ -291,13 +291,6 @@ def take_up(lane: Lane[W], now: float) -> None:
             lane.wake_at = timed[0][0]
     if lane.to_mark and lane.mark_at < lane.wake_at:
         lane.wake_at = lane.mark_at
-
-
-def _read(lane: Lane[W], now: float) -> None:
-    taken = admission.read(lane, SHARE, now)
-    for arrived, read in taken:
-        admission.admit(lane, arrived, read, now)
-    lane.has_more = len(taken) == SHARE
 
 
 def _start(lane: Lane[W], now: float) -> None:

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 from math import inf
-from typing import Final
+from typing import Final, NamedTuple
 
 from relay.engine.parked_copy import ParkedCopy
 from relay.engine.phases import IllegalTransition
@@ -21,8 +21,7 @@ KEPT: Final = 1_000
 """Records remembered by Breaks, at most; the newest ones."""
 
 
-@dataclass(frozen=True, slots=True)
-class Arrived:
+class Arrived(NamedTuple):
     """A record of the lane's topic, or a parked copy of one."""
 
     record: Record
