@@ -22,7 +22,7 @@ from relay.engine.work import Dead, Decision, Done, Later, Resend, Step
 from relay.state.attempts import Change
 from relay.state.rows import Result, Stage
 from workers.delivery import Delivery, can_be_asked
-from workers.dependencies import Outside
+from workers.dependencies import Dependencies
 from workers.journal import RequestPurpose
 from workers.requests import ask, ask_again_s
 
@@ -30,7 +30,7 @@ from workers.requests import ask, ask_again_s
 class Doubt:
     """Resolves deliveries in doubt."""
 
-    def __init__(self, outside: Outside) -> None:
+    def __init__(self, outside: Dependencies) -> None:
         self._outside = outside
 
     def resolve(self, work: Delivery) -> Step:

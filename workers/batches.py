@@ -25,7 +25,7 @@ from relay.domain.requests import batch_request, deadline_of
 from relay.engine.work import Call, Dead, Decision, Done, Later, SharedRequest
 from relay.state.attempts import Change
 from workers.delivery import Delivery, ruled
-from workers.dependencies import Outside
+from workers.dependencies import Dependencies
 
 Reply = Callable[["Share"], None]
 SETUP: Final = frozenset({401, 402, 403, 404, 405, 407, 421, 425, 426, 451})
@@ -78,7 +78,7 @@ class Share(NamedTuple):
 class Batches:
     """The batches that are being filled, of all lanes of a worker."""
 
-    def __init__(self, outside: Outside, deciding: Deciding) -> None:
+    def __init__(self, outside: Dependencies, deciding: Deciding) -> None:
         self._outside = outside
         self._deciding = deciding
         self._joined: dict[SharedRequest | Delivery, list[tuple[Delivery, Reply]]] = {}
@@ -105,7 +105,7 @@ class Batches:
         for _, replied in joined[count:]:
             replied(Share(None))
         heard = partial(self._heard, joined[:count], request, self._outside.clock.monotonic())
-        self._outside.transport.send(self._outside.in_time(joined[0][0], request), heard)
+        self._outside.transport.send(self._outside.within_slot(joined[0][0], request), heard)
 
     def _request(self, works: Sequence[Delivery]) -> tuple[Request, int]:
         """The POST, and how many of the deliveries are in it: the first ones, until one does not fit, or has the

@@ -192,12 +192,12 @@ class Delivery(HopWork):
 
 
 def receiver_or_stand_in(directory: Directory, hop: Hop) -> Receiver:
-    """The receiver, or a stand-in that has only its name if it has been removed. `still_there` then ends the work in
-    its own row, where the reason stays visible."""
+    """The receiver, or a stand-in with only its name if it was removed. `current_receiver` then ends the work in its
+    own row, where the reason stays visible."""
     return _of_its_life(directory.receiver(hop.delivery.receiver), hop) or Receiver(hop.delivery.receiver, Endpoint(""))
 
 
-def still_there(directory: Directory, hop: Hop) -> Receiver | Dead:
+def current_receiver(directory: Directory, hop: Hop) -> Receiver | Dead:
     """The receiver with its current settings, or the end of its deliveries."""
     name = hop.delivery.receiver
     receiver = directory.receiver(name)

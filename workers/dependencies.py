@@ -104,7 +104,7 @@ ERASED: Final = Dead(DISCARDED, "erased on request, while it was unfinished")
 
 
 @dataclass(frozen=True, slots=True)
-class Outside:
+class Dependencies:
     """`jitter`: uniform sample of [0, 1). `turnstile`: the process's request limiter, which sees every exchange.
     `answer_url`: where a receiver may POST its answer later (None: nowhere). `payload_url`: where it may read the
     payload of a thin event (None: no such URL can be made). `journal` None: requests are not recorded. `tracing` None:
@@ -155,10 +155,10 @@ class Outside:
     def post(
         self, work: Work, about: RequestPurpose, request: Request, decide: Callable[[Exchange], Decision]
     ) -> Call[Exchange]:
-        """As `call`, in time for a POST of `work`."""
-        return self.call(about, self.in_time(work, request), decide)
+        """Like `call`, within the slot of a POST of `work`."""
+        return self.call(about, self.within_slot(work, request), decide)
 
-    def in_time(self, work: Work, request: Request) -> Request:
+    def within_slot(self, work: Work, request: Request) -> Request:
         """A request that starts in a slot of its endpoint's rate limit may wait for a connection only within that
         slot."""
         if work.rules is None or work.rules.late_s == inf:

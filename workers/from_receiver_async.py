@@ -52,14 +52,14 @@ from relay.state.rows import Result, Stage, delivery_row
 from workers.delivery import (
     HopWork,
     can_be_asked,
+    current_receiver,
     in_flight_per_lane,
     not_sendable,
     receiver_or_stand_in,
     removed,
-    still_there,
     unusable_wait,
 )
-from workers.dependencies import Outside
+from workers.dependencies import Dependencies
 from workers.payload_encryption import PayloadEncryption
 from workers.records import Letters, answered, progress_records
 from workers.requests import ask, ask_again_s
@@ -160,7 +160,9 @@ class FromReceiverAsync:
     parks = True
     capped = False
 
-    def __init__(self, topics: Topics, directory: Directory, state: State, letters: Letters, outside: Outside) -> None:
+    def __init__(
+        self, topics: Topics, directory: Directory, state: State, letters: Letters, outside: Dependencies
+    ) -> None:
         self._topics = topics
         self._directory = directory
         self._letters = letters
@@ -178,7 +180,7 @@ class FromReceiverAsync:
     def overdue(self, work: Awaited) -> Dead | Done | Later | None:
         if self._outside.erasures and (end := self._outside.erased(work.record, work.delivery)) is not None:
             return end
-        receiver = removed(self._directory, work.hop) or still_there(self._directory, work.hop)
+        receiver = removed(self._directory, work.hop) or current_receiver(self._directory, work.hop)
         if isinstance(receiver, Dead):
             return receiver
         if receiver is not work.receiver:

@@ -40,7 +40,7 @@ from relay.state.attempts import CallKind
 from relay.state.port import Lane, State
 from relay.state.replies import answered
 from relay.state.rows import Arrival, Mark, MessageRow, MessageStage, Result, Stage, delivery_row
-from workers.dependencies import ERASED, Outside
+from workers.dependencies import ERASED, Dependencies
 from workers.records import Letters, first_hop, lane_record
 from workers.tables import LookedUpFirst
 
@@ -154,7 +154,7 @@ class FromSender:
         directory: Directory,
         state: State,
         letters: Letters,
-        outside: Outside,
+        outside: Dependencies,
         *,
         max_payload_bytes: int,
         moves: Moves = NO_MOVES,

@@ -19,7 +19,7 @@ from relay.engine.work import Call, Dead, Decision, Later, Step
 from relay.log.port import Flaw, Record
 from relay.state.attempts import Change
 from workers.delivery import Delivery
-from workers.dependencies import Outside
+from workers.dependencies import Dependencies
 
 Encrypted = Callable[[bytes, str], bytes]
 """From a body and its content type to the body that is sent."""
@@ -53,7 +53,7 @@ class PayloadEncryption:
     """Encrypts payloads in one process. A key set is fetched like any request to a receiver: with the address guard,
     and without following redirects."""
 
-    def __init__(self, outside: Outside) -> None:
+    def __init__(self, outside: Dependencies) -> None:
         self._transport = outside.transport
         self._clock = outside.clock
         self._headers = (

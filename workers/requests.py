@@ -16,12 +16,12 @@ from relay.domain.status import AskLater, read_status
 from relay.domain.status_chain import ChainReading, read_step
 from relay.engine.work import Call, Decision, Later
 from relay.state.attempts import Change
-from workers.dependencies import Outside
+from workers.dependencies import Dependencies
 from workers.journal import RequestPurpose
 
 
 def ask(
-    outside: Outside,
+    outside: Dependencies,
     about: RequestPurpose,
     hop: Hop,
     receiver: Receiver,
@@ -60,14 +60,14 @@ def ask_again_s(wish_s: float | None, asked: int, policy: PollPolicy) -> float:
     return poll_delay(asked, policy) if wish_s is None else max(wish_s, policy.base)
 
 
-def ping(outside: Outside, gate: str, endpoint: Endpoint, token: bytes, life: str = "") -> Call[Exchange]:
+def ping(outside: Dependencies, gate: str, endpoint: Endpoint, token: bytes, life: str = "") -> Call[Exchange]:
     """The step that pings the endpoint behind `gate`: whether it accepts requests again, without an attempt of a
     message. `token`: unique per ping; it becomes the id. `life`: of the receiver's name."""
     request = ping_request(endpoint, token.hex(), now=outside.clock.wall(), user_agent=outside.user_agent)
     return outside.call(RequestPurpose("ping", gate, endpoint, life=life), request, partial(_heard, outside, endpoint))
 
 
-def _heard(outside: Outside, endpoint: Endpoint, exchange: Exchange) -> Later:
+def _heard(outside: Dependencies, endpoint: Endpoint, exchange: Exchange) -> Later:
     outcome = classify(exchange, codes=endpoint.codes, now=outside.clock.time())
     match outcome:
         case Gone(status):

@@ -69,14 +69,14 @@ from workers.delivery import (
     Delivery,
     alone,
     can_be_asked,
+    current_receiver,
     decide_retry,
     not_sendable,
     receiver_or_stand_in,
     ruled,
-    still_there,
     unusable_wait,
 )
-from workers.dependencies import Outside
+from workers.dependencies import Dependencies
 from workers.payload_encryption import Encrypted, PayloadEncryption
 from workers.records import Letters, answered, progress_records
 from workers.requests import ping
@@ -102,7 +102,7 @@ class ToReceiver:
         directory: Directory,
         state: State,
         letters: Letters,
-        outside: Outside,
+        outside: Dependencies,
         moves: Moves = NO_MOVES,
     ) -> None:
         self._topics = topics
@@ -128,7 +128,7 @@ class ToReceiver:
         if self._outside.erasures and (end := self._outside.erased(work.record, work.delivery)) is not None:
             return end
         if self._directory.receiver(receiver.name) is not receiver:  # it was removed, or has other settings now
-            found = still_there(self._directory, work.hop)
+            found = current_receiver(self._directory, work.hop)
             if isinstance(found, Dead):
                 return found
             receiver, one_off = found, work.hop.one_off

@@ -51,7 +51,7 @@ from relay.state.port import Lane, State
 from relay.state.replies import answered
 from relay.state.rows import Mark, Result, Row, RowKey, Stage, callback_row, delivery_row
 from workers.delivery import HopWork, decide_retry, pace_of, unusable_wait
-from workers.dependencies import Outside
+from workers.dependencies import Dependencies
 from workers.records import Letters, has_arrived, is_progress
 from workers.requests import ping
 from workers.tables import LookedUpFirst, RowTable
@@ -177,7 +177,7 @@ class ToSender:
     parks = True
     capped = False
 
-    def __init__(self, directory: Directory, state: State, letters: Letters, outside: Outside) -> None:
+    def __init__(self, directory: Directory, state: State, letters: Letters, outside: Dependencies) -> None:
         self._directory = directory
         self._letters = letters
         self._outside = outside

@@ -176,7 +176,7 @@ def _with_types(channels: dict[str, Any], types: Mapping[str, Any]) -> dict[str,
 
 def _channels(topics: Topics) -> list[_Channel]:
     specs = {spec.name: spec for spec in topics.fixed()}
-    group = topics.fixed_groups() | topics.told_groups()
+    group = topics.fixed_groups() | topics.informational_groups()
     lane, waiting = topics.to_receiver(SHARED), topics.pending(SHARED)
     both: tuple[tuple[Action, str | None], ...] = (("send", None), ("receive", None))
     return [

@@ -29,7 +29,7 @@ from relay.domain.hop import NO_RECEIVER
 from relay.domain.reasons import reason_class
 from relay.domain.selection import Stage
 from relay.log.port import AT_ONCE, Coordinate
-from relay.replay.letter import Letter, kept, read_letter
+from relay.replay.letter import Letter, kept, read_dead_letter
 from relay.replay.plan import is_open
 from relay.schema.dead_letters import LetterPage, LetterView, PayloadView, WholeLetter
 from relay.state.port import FailedEntry
@@ -130,7 +130,7 @@ class FailedResource:
             (_rank(entry), letter)
             for entry, record in zip(entries, records, strict=True)
             if record is not None
-            and sees_letter(request, letter := read_letter(record, self._context.topics))
+            and sees_letter(request, letter := read_dead_letter(record, self._context.topics))
             and stage in (None, letter.stage)
         ]
         own = list(dict.fromkeys(letter.delivery for _, letter in letters))
@@ -153,7 +153,7 @@ class FailedResource:
         """Get a dead letter with its headers and payload."""
         at = Coordinate(self._context.topics.failed_messages, partition, offset)
         [record] = await self._context.log.read([(at, None)])
-        letter = None if record is None else read_letter(record, self._context.topics)
+        letter = None if record is None else read_dead_letter(record, self._context.topics)
         if not sees_letter(request, letter):
             raise forbidden(LETTERS)  # the same if there is no such record
         if letter is None:
@@ -196,10 +196,10 @@ def sees_letter(request: web.Request, letter: Letter | None) -> bool:
     """Checks the caller's rights by the letter itself, because the index may be wrong. None if there is no letter."""
     if letter is None:
         return may_see(request, [])
-    return may_read(request, letter.facts.source_id) or is_of_theirs(request, letter)
+    return may_read(request, letter.facts.source_id) or is_about_own_receiver(request, letter)
 
 
-def is_of_theirs(request: web.Request, letter: Letter) -> bool:
+def is_about_own_receiver(request: web.Request, letter: Letter) -> bool:
     """Whether it is about a receiver of the caller's, in the life that its name has now, and no matter of its sender's:
     for the way back it takes the right to read its source, too."""
     receiver, source_id, *_ = letter.facts

@@ -13,10 +13,10 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 from relay.clock import Clock
-from relay.config.credentials import needed_anew
+from relay.config.credentials import missing_credentials
 from relay.config.problems import Place
 from relay.config.receivers_file import Raw
-from relay.control.apply import API, FILE, LEASE, Diff, bring_about
+from relay.control.apply import API, FILE, LEASE, Diff, publish_changes
 from relay.control.entry_kinds import RECEIVER, EntryKind
 from relay.control.owned import OwnerScope, TooManyReceivers
 from relay.control.patch import (
@@ -166,7 +166,7 @@ class Registrar:
         def patched(there: Raw, _now: float) -> object:
             wanted = merge_patch(there, dict(patch))
             if isinstance(wanted, dict):
-                _check_credentials(needed_anew(there, wanted, patch, self._rules.variables))
+                _check_credentials(missing_credentials(there, wanted, patch, self._rules.variables))
             return wanted
 
         return await self.alter(name, patched, tag, behalf, kind=kind)
@@ -196,7 +196,7 @@ class Registrar:
         """Declare it no longer; what it has accepted is finished. Raises Unknown, InFile, ChangedMeanwhile."""
         async with self._alone():
             self.own(name, tag, behalf, kind=kind)
-            await self._bring_about({}, Diff(removed=(kind.key(name),)))
+            await self._publish_changes({}, Diff(removed=(kind.key(name),)))
 
     async def rewrite(self, records: Callable[[], Sequence[NewRecord]]) -> int:
         """Append what `records` returns for the current entries: the same entries in another form. Returns their
@@ -266,14 +266,14 @@ class Registrar:
 
     async def _declare(self, key: str, declared: EntryRecord, diff: Diff) -> bytes:
         try:
-            await self._bring_about({key: declared}, diff)
+            await self._publish_changes({key: declared}, diff)
         except UserError as error:  # its topics have more partitions, and none can be taken away
             raise Faulty([Fault("/partitions", str(error).partition(".partitions: ")[2])]) from None
         return declared.encode()
 
-    async def _bring_about(self, wanted: Mapping[str, EntryRecord], diff: Diff) -> None:
+    async def _publish_changes(self, wanted: Mapping[str, EntryRecord], diff: Diff) -> None:
         await self._hold()
-        await bring_about(
+        await publish_changes(
             self._log, self._topics, self.registry.topic(), wanted, diff, origin=_ORIGIN, says="the request"
         )
         await self._reach_end()

@@ -7,7 +7,7 @@ from aiohttp import web
 from relay.api.access import CANCELLER, DELIVERY, OWN, access_of, check_own, forbidden, is_admin, may_read, may_see_of
 from relay.api.audit import has_changed
 from relay.api.context import ApiContext
-from relay.api.failed import AT, DEAD_LETTERS, PLACE, is_of_theirs
+from relay.api.failed import AT, DEAD_LETTERS, PLACE, is_about_own_receiver
 from relay.api.problems import ALREADY_SENT, NOT_FAILED, NOT_FOUND, NOT_REPLAYABLE, Problem, invalid
 from relay.api.reading import message_in_path, message_location
 from relay.api.replays import REPLAYS
@@ -233,7 +233,7 @@ class ReplayResource:
     async def _letter(self, action: Action, request: web.Request, partition: int, offset: int) -> web.Response:
         """The dead letter at a place on `failed_messages`."""
         letter = await self._service.letter_at(partition, offset)
-        if letter is not None and not is_of_theirs(request, letter):
+        if letter is not None and not is_about_own_receiver(request, letter):
             raise forbidden(OWN)
         check_own(request, [] if letter is None else [letter.facts.receiver or NO_RECEIVER])
         if letter is None:

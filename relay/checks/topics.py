@@ -207,7 +207,7 @@ def command_for(problem: str, topics: Sequence[str]) -> str | None:
 
 
 @dataclass(frozen=True, slots=True)
-class LeftOver:
+class UnusedTopic:
     """`note`: the former owner and the remaining records, for operators."""
 
     state: TopicState
@@ -218,7 +218,7 @@ class LeftOver:
         return self.state.spec.name
 
 
-async def left_over(log: Log, topics: Topics) -> list[LeftOver]:
+async def unused_topics(log: Log, topics: Topics) -> list[UnusedTopic]:
     """Topics of receivers that were removed, or moved to the shared lane. Sorted by receiver. Raises LogUnavailable."""
     if not await log.describe([topics.receiver_config]):
         return []
@@ -227,7 +227,7 @@ async def left_over(log: Log, topics: Topics) -> list[LeftOver]:
     return [found for name in sorted(names) for found in await _of_receiver(log, topics, there, name)]
 
 
-async def _of_receiver(log: Log, topics: Topics, there: Topic, name: str) -> list[LeftOver]:
+async def _of_receiver(log: Log, topics: Topics, there: Topic, name: str) -> list[UnusedTopic]:
     if there.uses_own_topics(name):
         return []
     groups = topics.lane_groups(name)
@@ -243,5 +243,5 @@ async def _of_receiver(log: Log, topics: Topics, there: Topic, name: str) -> lis
             if served or unread
             else "it may be deleted"
         )
-        found.append(LeftOver(state, f"{who}; unread: {unread}; {rest}"))
+        found.append(UnusedTopic(state, f"{who}; unread: {unread}; {rest}"))
     return found

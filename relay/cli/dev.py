@@ -28,7 +28,7 @@ from relay.domain.identity import PROBE
 from relay.domain.signing import generate_secret
 from relay.domain.text import counted
 from relay.embedded.directory import clear, holds_data, user_directory, usual_directory
-from relay.embedded.relay import EmbeddedRelay, free_port, kept_secret, with_entries
+from relay.embedded.relay import EmbeddedRelay, free_port, stored_secret, with_entries
 from relay.run.event_loop import run_loop, run_until_signalled
 from relay.run.process import Relay
 from relay.sink import ReceivedPost, Sink
@@ -131,7 +131,7 @@ class Dev:
         self._directory = directory
         self._demo = demo
         self._ephemeral = ephemeral
-        self._secret = seed = kept_secret_text(directory / "demo_secret")
+        self._secret = seed = stored_secret_text(directory / "demo_secret")
         self._screen = Screen()
         logs = demo and not self._screen.is_terminal  # there the live view prints it
         self._receiver = Sink("answer", secret=seed, on_arrival=_print_arrival if logs else None)
@@ -151,7 +151,7 @@ class Dev:
                 self._directory,
                 self._entries,
                 os.environ,
-                tells_attempts=self._is_logged,
+                logs_attempts=self._is_logged,
                 own_key=self._own_key,
                 exposed=self._exposed,
             )
@@ -243,9 +243,9 @@ class Dev:
         return ""
 
 
-def kept_secret_text(path: Path) -> str:
+def stored_secret_text(path: Path) -> str:
     """A signing secret that survives a restart."""
-    return generate_secret(lambda size: kept_secret(path)[:size])
+    return generate_secret(lambda size: stored_secret(path)[:size])
 
 
 async def _left_over(client: AsyncRelay) -> str:

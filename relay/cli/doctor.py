@@ -19,7 +19,7 @@ from relay.config.plan import ROLES
 from relay.config.settings import Settings
 from relay.domain.diagnosis import Diagnosis, Severity
 from relay.domain.errors import UserError
-from relay.embedded.directory import is_taken, told_api_url, usual_directory
+from relay.embedded.directory import is_taken, running_api_url, usual_directory
 from relay.schema.doctor import CheckView, DoctorView
 from relay.telemetry.redaction import escape_control
 
@@ -51,7 +51,7 @@ def doctor(call: ApiOptions, receiver: str | None, roles: str | None, within_s: 
         return
     directory = data_dir or _embedded(settings)
     if call.api is None and directory is not None and is_taken(directory):
-        call = replace(call, api=told_api_url(directory))
+        call = replace(call, api=running_api_url(directory))
     if call.api is not None:
         _report(call, call.run(lambda client: client.doctor(receiver=receiver), timeout_s=within_s + 5))
     else:

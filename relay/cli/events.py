@@ -14,7 +14,7 @@ import click
 from rich.console import Console
 from rich.text import Text
 
-from relay.cli.listener import Came, WentBack
+from relay.cli.listener import ForwardedRequest, ForwardedResponse
 from relay.domain.attempt import OF_SENDER
 from relay.schema.attempts import AttemptItem
 from relay.schema.dead_letters import LetterView
@@ -113,7 +113,7 @@ class Lines:
         return f"bold {link}".strip(), _shown(message_id)
 
 
-def came_line(came: Came, now: datetime) -> Text:
+def request_line(came: ForwardedRequest, now: datetime) -> Text:
     """A POST that `relay listen` forwards."""
     again = f"attempt {came.attempt}" if came.attempt != "1" else ""
     body = _beginning(came.body[: 4 * _LONGEST_BODY].decode(errors="replace"))
@@ -121,7 +121,7 @@ def came_line(came: Came, now: datetime) -> Text:
     return _line(now.strftime("%H:%M:%S"), "-->", *parts, ("yellow", _shown(again)), ("dim", body))
 
 
-def went_back_line(back: WentBack, now: datetime) -> Text:
+def response_line(back: ForwardedResponse, now: datetime) -> Text:
     """The response to a forwarded POST."""
     verdict = ("red", "nothing") if back.status is None else (_colour(back.status), str(back.status))
     body = _beginning(back.detail or back.body[: 4 * _LONGEST_BODY].decode(errors="replace"))

@@ -16,8 +16,8 @@ from urllib.parse import urlsplit
 import click
 
 from relay.cli.api import api_base, api_client, error_of, key_in
-from relay.cli.events import Screen, came_line, went_back_line
-from relay.cli.listener import Came, Listener, WentBack
+from relay.cli.events import Screen, request_line, response_line
+from relay.cli.listener import ForwardedRequest, ForwardedResponse, Listener
 from relay.cli.options import api_option, config_option, settings_from
 from relay.client import AsyncRelay, ClientError
 from relay.config.entry_types import check_url
@@ -212,16 +212,16 @@ class Listening:
         if left:
             click.echo(f"Not accepted yet: {left}; these end as dead letters (unknown_receiver): relay failed list")
 
-    def _came(self, came: Came) -> None:
-        self._screen.show(came_line(came, datetime.now().astimezone()))
+    def _came(self, came: ForwardedRequest) -> None:
+        self._screen.show(request_line(came, datetime.now().astimezone()))
 
-    def _back(self, back: WentBack) -> None:
+    def _back(self, back: ForwardedResponse) -> None:
         of = (back.came.source_id, back.came.message_id)
         if back.status is None or back.status >= _REFUSED:
             self._unaccepted.add(of)
         else:
             self._unaccepted.discard(of)
-        self._screen.show(went_back_line(back, datetime.now().astimezone()))
+        self._screen.show(response_line(back, datetime.now().astimezone()))
 
 
 def mark_of(machine: str, pid: int) -> str:

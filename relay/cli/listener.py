@@ -37,7 +37,7 @@ _OF_THE_CONNECTION: Final = frozenset(
 )
 
 
-class Came(NamedTuple):
+class ForwardedRequest(NamedTuple):
     """A POST of the relay's. `attempt`: the first is 1."""
 
     source_id: str
@@ -47,11 +47,11 @@ class Came(NamedTuple):
     body: bytes
 
 
-class WentBack(NamedTuple):
+class ForwardedResponse(NamedTuple):
     """A forwarded response. `status` None: the URL did not respond, for the reason in `detail`. `took_ms`: the
     request's duration."""
 
-    came: Came
+    came: ForwardedRequest
     status: int | None
     took_ms: float
     body: bytes
@@ -59,22 +59,23 @@ class WentBack(NamedTuple):
 
 
 class Listener:
-    """After `start`, `port` takes requests until `stop`. `tell_came` is called before a POST is passed on, `tell_back`
-    when it is over. `secret`: of the relay's signatures; until it is set nothing is accepted. `pings`: how many pings
-    of the relay were answered here, unseen by the URL. `public_url`: at which others may reach it."""
+    """Forwards requests: after `start`, `port` accepts them until `stop`. `on_request` is called before a POST is
+    forwarded, `on_response` after it. `secret`: of the relay's signatures; until it is set, nothing is accepted.
+    `pings`: number of pings of the relay that were answered here, unseen by the URL. `public_url`: URL at which other
+    machines reach it."""
 
     def __init__(
         self,
         target: str,
         timeout_s: float,
-        tell_came: Callable[[Came], None],
-        tell_back: Callable[[WentBack], None],
+        on_request: Callable[[ForwardedRequest], None],
+        on_response: Callable[[ForwardedResponse], None],
         public_url: str | None = None,
     ) -> None:
         self._target = target
         self._timeout_s = timeout_s
-        self._tell_came = tell_came
-        self._tell_back = tell_back
+        self._on_request = on_request
+        self._on_response = on_response
         self._rules = WebRules(public_url=public_url)
         self._named: OrderedDict[str, None] = OrderedDict()
         """Paths, with their queries, at which a response announced an answer."""
@@ -130,14 +131,14 @@ class Listener:
             return web.Response(status=204)
         if is_verification({"ce-type": event_type}):
             return _answered(signed_answer(body, self.secret, secrets.token_urlsafe(_NONCE_BYTES)))
-        came = Came(source_id, message_id, event_type, request.headers.get("relay-attempt", "1"), body)
+        came = ForwardedRequest(source_id, message_id, event_type, request.headers.get("relay-attempt", "1"), body)
         self.posts += 1
-        self._tell_came(came)
+        self._on_request(came)
         began = time.monotonic()
         response, detail = await self._passed_on("POST", self._target, body, request.headers)
         took_ms = (time.monotonic() - began) * 1000
         answer = response.body if isinstance(response.body, bytes) else b""
-        self._tell_back(WentBack(came, None if detail else response.status, took_ms, answer, detail))
+        self._on_response(ForwardedResponse(came, None if detail else response.status, took_ms, answer, detail))
         return response
 
     async def _get(self, request: web.Request) -> web.Response:

@@ -11,12 +11,12 @@ import click
 
 from relay.checks.topics import (
     LaneNeeds,
-    LeftOver,
+    UnusedTopic,
     expected_lanes,
     expected_topics,
-    left_over,
     needs_of_entry,
     too_long_waits,
+    unused_topics,
 )
 from relay.cli.cluster_wait import REPEAT_S, wait_for_cluster
 from relay.cli.options import config_option, output_option, settings_from
@@ -42,7 +42,7 @@ def apply(config_file: Path | None, output: str) -> None:
     settings = settings_from(config_file)
     wanted = _wanted(settings)
     specs = [each.spec for each in wanted.expected]
-    groups = wanted.groups | Topics(settings.topic_prefix).told_groups()
+    groups = wanted.groups | Topics(settings.topic_prefix).informational_groups()
     created = asyncio.run(_create(settings, specs, groups))
     if output == "json":
         print_json({"created": list(created), "there": len(specs) - len(created)})
@@ -137,11 +137,13 @@ async def _create(settings: Settings, specs: list[TopicSpec], groups: dict[str, 
     return [name for name in names if name not in there]
 
 
-async def _look(settings: Settings, wanted: _Wanted) -> tuple[Mapping[str, TopicState], list[Finding], list[LeftOver]]:
+async def _look(
+    settings: Settings, wanted: _Wanted
+) -> tuple[Mapping[str, TopicState], list[Finding], list[UnusedTopic]]:
     """The topics, their problems, and the orphaned ones."""
     async with open_log(settings) as log:
         there = await log.describe([each.spec.name for each in wanted.expected])
         backlogs = await log.backlogs(wanted.groups)
-        left = await left_over(log, Topics(settings.topic_prefix))
+        left = await unused_topics(log, Topics(settings.topic_prefix))
     waits = too_long_waits(Topics(settings.topic_prefix), wanted.needs, there)
     return there, [*findings(wanted.expected, there), *waits, *backlog_findings(backlogs)], left

@@ -20,7 +20,7 @@ from relay.config.setting_values import key_of
 from relay.config.settings import Settings
 from relay.domain.errors import RelayError, UserError
 from relay.domain.topics import Topics
-from relay.embedded.relay import kept_secret
+from relay.embedded.relay import stored_secret
 from relay.recovery.rebuilding import LONGEST_LIFE
 from relay.state.lease import LEASE_S, keeping_lease
 from relay.transfer.form import Line, decode_line, encode_line
@@ -56,7 +56,7 @@ async def _export(settings: Settings, data_dir: Path | None, with_secrets: bool,
     keys = [key_of(key) for key in settings.secrets_key]
     async with opened(settings, data_dir, use=_EXPORTED_STOPPED) as (log, state):
         if data_dir is not None:
-            keys.append(kept_secret(data_dir / "secrets_key"))
+            keys.append(stored_secret(data_dir / "secrets_key"))
         await check_topics(log, topics)
         if data_dir is None:
             await check_stopped(log, state, topics)

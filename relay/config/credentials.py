@@ -17,7 +17,7 @@ _CALLBACK = ("url", "allow_origins")
 _OAUTH2 = "oauth2"
 
 
-def needed_anew(before: Raw, after: Raw, given: object, variables: Mapping[str, str]) -> list[Place]:
+def missing_credentials(before: Raw, after: Raw, given: object, variables: Mapping[str, str]) -> list[Place]:
     """Places of credentials that `after` keeps from `before` although their origin changes. Both are decrypted entries
     of a receiver or source; `given`: the merge patch between them. `variables`: for references in their URLs."""
     full = with_preset(before), with_preset(after)

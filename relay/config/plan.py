@@ -24,7 +24,7 @@ ROLES: Final = (
 @dataclass(frozen=True, slots=True)
 class ProcessPlan:
     """`receivers`: serve only these; None for all. `apply_file`: apply the receivers file at start and on change.
-    `tells_attempts`: whether each attempt at an endpoint (`r:<receiver>`, `s:<source_id>`) gets a log line.
+    `logs_attempts`: whether each attempt at an endpoint (`r:<receiver>`, `s:<source_id>`) gets a log line.
     `answer_secrets`: the first signs answer tokens, any verifies them; without any they are off. `secrets_keys`:
     encrypt and decrypt stored secrets, after those of the settings. `index` (0-based), `count`: this process among
     those that share the work on this machine."""
@@ -32,7 +32,7 @@ class ProcessPlan:
     roles: frozenset[str] = frozenset(ROLES)
     receivers: frozenset[str] | None = None
     apply_file: bool = True
-    tells_attempts: Callable[[str], bool] = lambda _gate: False
+    logs_attempts: Callable[[str], bool] = lambda _gate: False
     answer_secrets: tuple[bytes, ...] = field(default=(), repr=False)
     own_key: str | None = field(default=None, repr=False)
     """A key with which this process calls its own API; never published."""

@@ -138,7 +138,7 @@ def check_redis_url(value: SecretStr) -> SecretStr:
     return value
 
 
-def none_if_said(value: object) -> object:
+def none_if_off(value: object) -> object:
     """None for the word `none`, which turns off the history, including the default one."""
     said = value.get_secret_value() if isinstance(value, SecretStr) else value
     return None if said == "none" else value
@@ -245,4 +245,4 @@ def _private_jwk(value: SecretStr) -> SecretStr:
 
 PrivateJwk = Annotated[SecretStr, AfterValidator(_private_jwk)]
 Isolation = Annotated[Literal["read_committed", "read_uncommitted"], BeforeValidator(lowered)]
-HistoryUrl = Annotated[Annotated[SecretStr, AfterValidator(check_history_url)] | None, BeforeValidator(none_if_said)]
+HistoryUrl = Annotated[Annotated[SecretStr, AfterValidator(check_history_url)] | None, BeforeValidator(none_if_off)]

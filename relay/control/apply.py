@@ -67,11 +67,11 @@ async def apply_file(
     wanted, diff = await _compared(there, file)
     if not prune:
         _refuse_emptied(file, diff)
-    await bring_about(log, topics, there, wanted, diff, origin=file.origin, announced=announced)
+    await publish_changes(log, topics, there, wanted, diff, origin=file.origin, announced=announced)
     return diff
 
 
-async def bring_about(
+async def publish_changes(
     log: Log,
     topics: Topics,
     there: Topic,

@@ -205,13 +205,13 @@ class InForce:
         self._put_in_force(name)
         if proved:
             self._resumed(f"r:{name}")
-        self.changes.tell()
+        self.changes.notify()
 
     def _announce(self, *, lanes: bool = True) -> None:
         self.subscribers.forget()
-        self.changes.tell()
+        self.changes.notify()
         if lanes:
-            self.lane_changes.tell()
+            self.lane_changes.notify()
 
     def _apply(self, record: Record, key: ControlKey) -> bool:
         """Apply the record of an entry or route; returns whether it may start or end a lane, or move it to another

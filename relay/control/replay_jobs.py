@@ -57,7 +57,7 @@ class Jobs:
             _log.warning("replay_record_unreadable", extra={"at": str(record.coordinate), "problem": error.detail})
         if known == _Known():
             del self._known[key.id]
-        self.changes.tell()
+        self.changes.notify()
 
     def get(self, id: str) -> ReplayJob | None:
         known = self._known.get(id)

@@ -124,18 +124,18 @@ class Following:
     def _reached(self, position: int) -> None:
         self._position = position
         self._routes_to = max(self._routes_to, position)
-        self._taken.tell()
+        self._taken.notify()
 
 
 class Changes:
-    """Call `tell` after a change; each follower is notified, once for several changes while it is busy."""
+    """Notifies followers of changes: each once for several changes while it is busy. Call `notify` after a change."""
 
     def __init__(self) -> None:
         self.version = 0
         """Grows with every change."""
         self._changed = asyncio.Event()
 
-    def tell(self) -> None:
+    def notify(self) -> None:
         self.version += 1
         self._changed.set()
         self._changed = asyncio.Event()

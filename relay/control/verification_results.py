@@ -83,7 +83,7 @@ class VerificationResults:
         else:
             self._put(name, _asked(kind, seen.entry.post_endpoint), self.newest(name))
 
-    def put_off(self, name: str, due: float) -> None:
+    def postpone(self, name: str, due: float) -> None:
         """Postpone a receiver's verification until `due` (Unix seconds)."""
         if (known := self._open.get(name)) is not None:
             self._open[name] = known._replace(due=due)

@@ -230,7 +230,7 @@ class Form(NamedTuple):
     headers: Headers
 
 
-def smaller_forms(key: bytes | None, value: bytes | None, headers: Headers) -> Iterator[Form]:
+def reduced_forms(key: bytes | None, value: bytes | None, headers: Headers) -> Iterator[Form]:
     """Successively smaller forms of a dead letter; `relay-omitted` lists the parts that each leaves out.
 
     The first lacks the value, which the origin keeps for a while. The next also lacks the failed record's headers,
@@ -256,7 +256,7 @@ def smaller_forms(key: bytes | None, value: bytes | None, headers: Headers) -> I
 
 def without_payload(key: bytes | None, value: bytes, headers: Headers) -> Form:
     """A dead letter without its value and the headers that its sender gave it."""
-    form = next(smaller_forms(key, value, headers))
+    form = next(reduced_forms(key, value, headers))
     return form._replace(headers=tuple(pair for pair in form.headers if not pair[0].startswith(PREFIX)))
 
 

@@ -90,7 +90,7 @@ class Topics:
             **self.lane_groups(SHARED),
         }
 
-    def told_groups(self) -> dict[str, str]:
+    def informational_groups(self) -> dict[str, str]:
         """Topic -> consumer group, for informational topics, which may be read later. The group's offsets are committed
         at the beginning, so that it starts with the oldest record. Its lag is not a loss."""
         return {self.delivery_attempts: self.group("history")}

@@ -90,7 +90,7 @@ def write_api_url(directory: Path, url: str | None) -> None:
         path.write_text(f"{url}\n", encoding="utf-8")
 
 
-def told_api_url(directory: Path) -> str | None:
+def running_api_url(directory: Path) -> str | None:
     """The URL of the API that the directory's process serves; None if it is not stored."""
     with suppress(OSError, UnicodeDecodeError):
         return (directory / _API_URL).read_text(encoding="utf-8").strip() or None

@@ -45,7 +45,7 @@ _log = get_logger("relay.process")
 
 
 class EmbeddedRelay:
-    """A relay on the engine in `data_dir`. `extra` adds entries to those of the receivers file; `tells_attempts` and
+    """A relay on the engine in `data_dir`. `extra` adds entries to those of the receivers file; `logs_attempts` and
     `own_key` as in `ProcessPlan`. `exposed`: the error to raise if no key of the API exists.
 
     Raises UserError if another process has the directory.
@@ -57,7 +57,7 @@ class EmbeddedRelay:
         data_dir: Path,
         extra: Callable[[ReceiversFile | None], ReceiversFile | None],
         environ: Mapping[str, str],
-        tells_attempts: Callable[[str], bool] = lambda _gate: False,
+        logs_attempts: Callable[[str], bool] = lambda _gate: False,
         *,
         own_key: str | None = None,
         exposed: UserError | None = None,
@@ -67,7 +67,7 @@ class EmbeddedRelay:
         self._data_dir = data_dir
         self._extra = extra
         self._environ = environ
-        self._tells_attempts = tells_attempts
+        self._logs_attempts = logs_attempts
         self._own_key = own_key
         self._exposed = exposed
         self.relay: Relay | None = None
@@ -91,13 +91,15 @@ class EmbeddedRelay:
             await self._server.stop()
 
     async def _run_relay(self, stop: asyncio.Event, started: Callable[[Relay], Awaitable[None]]) -> None:
-        kept = kept_secret(self._data_dir / "answer_secret")  # also verifies what it signed before there was a setting
-        key = kept_secret(self._data_dir / "secrets_key")
+        kept = stored_secret(
+            self._data_dir / "answer_secret"
+        )  # also verifies what it signed before there was a setting
+        key = stored_secret(self._data_dir / "secrets_key")
         plan = ProcessPlan(
             with_entries=self._extra,
             answer_secrets=(*answer_secrets(self._settings), kept),
             secrets_keys=(key,),
-            tells_attempts=self._tells_attempts,
+            logs_attempts=self._logs_attempts,
             own_key=self._own_key,
             data_dir=self._data_dir,
             ping_every=PING_EVERY_S,
@@ -123,7 +125,7 @@ class EmbeddedRelay:
         topics, log = Topics(self._settings.topic_prefix), self._open_log()
         await log.start()
         try:
-            await log.create(topics.fixed(), topics.fixed_groups() | topics.told_groups())
+            await log.create(topics.fixed(), topics.fixed_groups() | topics.informational_groups())
             if self._exposed is not None:
                 keys = await read_keys(log, topics.receiver_config)
                 if not keys.any_good(SystemClock().time()):
@@ -159,7 +161,9 @@ class EmbeddedRelay:
 
     def _open_log(self) -> StreamsLog:
         topics = Topics(self._settings.topic_prefix)
-        return StreamsLog(self._server.url(LOG_DB), prefix=topics.prefix, passed=set(topics.told_groups().values()))
+        return StreamsLog(
+            self._server.url(LOG_DB), prefix=topics.prefix, passed=set(topics.informational_groups().values())
+        )
 
     def _open_state(self) -> RedisState:
         prefix, window_s = self._settings.topic_prefix, self._settings.dedup_window
@@ -187,7 +191,7 @@ def with_history(settings: Settings, data_dir: Path) -> Settings:
     return settings.model_copy(update=own)
 
 
-def kept_secret(path: Path) -> bytes:
+def stored_secret(path: Path) -> bytes:
     """32 random bytes that survive a restart, readable by their owner only.
 
     Complete or missing, also after a crash: with an empty key any client could sign.

@@ -4,7 +4,7 @@ count for the watermark. Produce, acknowledge, mark, commit: the order of rule 1
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Final, TypeVar
 
-from relay.domain.dead_letter import is_letter, smaller_forms
+from relay.domain.dead_letter import is_letter, reduced_forms
 from relay.domain.errors import RecordTooLarge
 from relay.engine.commands import BATCH, CallQueue
 from relay.engine.lane import Lane
@@ -125,7 +125,7 @@ def ever_smaller(records: Sequence[NewRecord]) -> Iterator[tuple[NewRecord, ...]
 
 
 def _smaller(letter: NewRecord) -> Iterator[NewRecord]:
-    for form in smaller_forms(letter.key, letter.value, letter.headers):
+    for form in reduced_forms(letter.key, letter.value, letter.headers):
         yield NewRecord(letter.topic, *form)
 
 

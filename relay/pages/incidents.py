@@ -12,7 +12,7 @@ from relay.client.mending import Fix, Tested, apply_fix, replay_letters, test_en
 from relay.domain.incident import State
 from relay.domain.replay_job import OVER
 from relay.pages.page import Nav, Page, PageRoutes
-from relay.pages.receiver_form import credentials_of, given_anew
+from relay.pages.receiver_form import credentials_of, renewed_credentials
 from relay.pages.visit import LoadedList, Visit
 from relay.schema.incidents import IncidentDetail, IncidentView
 from relay.schema.replays import JobView
@@ -122,7 +122,7 @@ def where(incident: IncidentView) -> str | None:
 def fix_of(form: Mapping[str, str]) -> Fix:
     """The fix that the form describes; empty fields change nothing."""
     secret, token, url = (form.get(name, "").strip() or None for name in ("secret", "bearer_token", "url"))
-    return Fix(secret, token, url, given_anew(form))
+    return Fix(secret, token, url, renewed_credentials(form))
 
 
 async def unresolved(visit: Visit, *, party: str | None = None) -> LoadedList[IncidentView]:

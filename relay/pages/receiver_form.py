@@ -73,7 +73,7 @@ def credentials_of(refused: ApiError | None) -> list[Field]:
     return [Field(ANEW + place, ".".join(_steps(place))) for place in places if not place.startswith("/tls/")]
 
 
-def given_anew(form: Mapping[str, str]) -> dict[str, object]:
+def renewed_credentials(form: Mapping[str, str]) -> dict[str, object]:
     """The values of such fields, as a merge patch."""
     patch: dict[str, object] = {}
     for name, text in form.items():

@@ -17,7 +17,7 @@ from relay.pages.receiver_form import (
     COMMON,
     NEW_FIELDS,
     credentials_of,
-    given_anew,
+    renewed_credentials,
     settings_of,
     shown,
     wanted_of,
@@ -206,7 +206,7 @@ class ReceiverDetailPage(Page):
             return self._form(visit, it, form, problem(412, "changed-meanwhile", "Changed meanwhile", CHANGED))
 
         async def update() -> dict[str, object]:
-            patch = wanted_of(form, it["settings"] or {}, COMMON) | given_anew(form)
+            patch = wanted_of(form, it["settings"] or {}, COMMON) | renewed_credentials(form)
             await visit.api.receivers.update(name, patch, etag=it["etag"])
             return patch
 

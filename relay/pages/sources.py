@@ -10,7 +10,15 @@ from relay.client import ApiError
 from relay.client.http import path
 from relay.domain.identity import PROBE
 from relay.pages.page import Nav, Page, PageRoutes
-from relay.pages.receiver_form import CHANGED, Field, credentials_of, given_anew, settings_text, shown, wanted_of
+from relay.pages.receiver_form import (
+    CHANGED,
+    Field,
+    credentials_of,
+    renewed_credentials,
+    settings_text,
+    shown,
+    wanted_of,
+)
 from relay.pages.visit import Visit, problem
 from relay.schema.sources import SourceView
 
@@ -176,7 +184,7 @@ def patch_of(form: Mapping[str, str], it: SourceView) -> dict[str, object]:
     wanted |= {field.name: form[field.name] for field in SECRETS if form.get(field.name)}
     if _URL in wanted and wanted[_URL] is None:
         return {name: value for name, value in wanted.items() if not name.startswith("callback.")} | {"callback": None}
-    patch = given_anew(form)
+    patch = renewed_credentials(form)
     for name, value in wanted.items():
         outer, _, inner = name.rpartition(".")
         if outer:

@@ -96,7 +96,7 @@ class Letter:
         )
 
 
-def read_letter(record: Record, topics: Topics) -> Letter:
+def read_dead_letter(record: Record, topics: Topics) -> Letter:
     """Parses a record of `failed_messages`. Never raises."""
     dead = parse_dead_letter(record.headers)
     receiver, source_id, message_id = identity_of(record.value, record.headers)
@@ -131,7 +131,7 @@ def kept(letter: Letter, erasures: Erasures, topics: Topics) -> Letter:
     if not record.value or not is_erased(letter, erasures):
         return letter
     _, value, headers = without_payload(record.key, record.value, record.headers)
-    return read_letter(structs.replace(record, value=value, headers=headers), topics)
+    return read_dead_letter(structs.replace(record, value=value, headers=headers), topics)
 
 
 def stage_of(topic: str, topics: Topics) -> Stage | None:

@@ -25,7 +25,7 @@ from relay.domain.topics import DAY_S, SHARED, Topics, lane_of
 from relay.log.port import Coordinate, Log, NewRecord, TopicPartition
 from relay.replay.cancel import cancel, unsent_spans
 from relay.replay.executor import ReplayExecutor
-from relay.replay.letter import Letter, read_letter
+from relay.replay.letter import Letter, read_dead_letter
 from relay.replay.partition_merge import start_at
 from relay.replay.plan import ReplayPlan
 from relay.replay.scanner import ReplayScanner, ScanChunk
@@ -258,7 +258,7 @@ class ReplayService:
     async def letter_at(self, partition: int, offset: int) -> Letter | None:
         """The dead letter at a coordinate; None if there is none, or it was deleted."""
         (record,) = await self._log.read([(Coordinate(self._topics.failed_messages, partition, offset), None)])
-        return None if record is None else read_letter(record, self._topics)
+        return None if record is None else read_dead_letter(record, self._topics)
 
     async def letter_of(self, delivery: DeliveryId, row: Row) -> Letter | None:
         """The newest dead letter of a delivery: named by its row, or listed in the index."""

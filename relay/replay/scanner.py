@@ -11,7 +11,7 @@ from relay.domain.replay_job import ReplayOrder
 from relay.domain.topics import Topics
 from relay.log.port import LogReader, Record
 from relay.replay.cancel import is_copy_of_another_stage
-from relay.replay.letter import Letter, read_letter
+from relay.replay.letter import Letter, read_dead_letter
 from relay.replay.partition_merge import merged
 
 SCANNED: Final = 2_000
@@ -67,7 +67,7 @@ class ReplayScanner:
             place[number] = record.offset + 1
             scanned += 1
             size += len(record.value or b"")
-            letter = read_letter(record, self._topics)
+            letter = read_dead_letter(record, self._topics)
             if selection.takes(letter.facts):
                 chunk.numbers.append(number)
                 chunk.records.append(record)

@@ -19,7 +19,7 @@ from relay.run.telemetry_part import TelemetryPart
 from relay.state.rows import TAGS
 from relay.telemetry.metrics import Metrics
 from relay.watch.verifier import Verifier, origin_of
-from workers.dependencies import Outside
+from workers.dependencies import Dependencies
 from workers.journal import all_of
 
 
@@ -69,8 +69,8 @@ class DeliveryPart:
             origin=origin_of(context.settings.public_url),
         )
 
-    def _outside(self, telemetry: TelemetryPart) -> Outside:
-        return Outside(
+    def _outside(self, telemetry: TelemetryPart) -> Dependencies:
+        return Dependencies(
             self.transport,
             self._context.clock,
             random.random,

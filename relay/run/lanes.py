@@ -30,7 +30,7 @@ from relay.state.port import Lane as LaneId
 from relay.state.port import State
 from relay.state.rows import TAGS, tag_of
 from relay.watch.heartbeats import Heartbeats
-from workers.dependencies import Outside
+from workers.dependencies import Dependencies
 from workers.failed_messages import FailedMessages, Gather, Reporter
 from workers.from_receiver_async import FromReceiverAsync
 from workers.from_sender import FromSender, TracedFromSender
@@ -94,7 +94,7 @@ class Lanes:
         known: LaneDirectory,
         log: Log,
         state: State,
-        outside: Outside,
+        outside: Dependencies,
         observer: Observer,
         patience: Patience,
         reporter: Reporter,

@@ -228,7 +228,7 @@ class Relay:
         """Including the receivers file, if this process applies it. Raises UserError."""
         await self.registry.ready.wait()
         if self._context.plan.apply_file and self._keeps:
-            await self._patience.until_done("apply the receivers file", self._file.bring_into_force)
+            await self._patience.until_done("apply the receivers file", self._file.apply_loaded)
 
     def _log_receivers(self) -> None:
         settings, plan = self._context.settings, self._context.plan

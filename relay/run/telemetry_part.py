@@ -56,7 +56,7 @@ class TelemetryPart:
             metrics,
             self.sentry,
             recover,
-            tells_attempts=lambda gate: logs_all or plan.tells_attempts(gate),
+            logs_attempts=lambda gate: logs_all or plan.logs_attempts(gate),
             turned=lambda turn, receiver, since: self.events.turned(turn, receiver, since),
         )
         self.patience = Patience(clock, self.observer)

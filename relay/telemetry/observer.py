@@ -92,7 +92,7 @@ class Outages:
 class TelemetryObserver(Observer):
     """`ask_recovery` is called when the state is not ready.
 
-    `tells_attempts`: the endpoints whose attempts are logged one by one: too many lines with hundreds of messages a
+    `logs_attempts`: the endpoints whose attempts are logged one by one: too many lines with hundreds of messages a
     second. `turned`: called with a receiver's new state, its name, and the begin of its outage (Unix seconds).
     """
 
@@ -102,11 +102,11 @@ class TelemetryObserver(Observer):
         sentry: SentryReporter,
         ask_recovery: Callable[[], None],
         *,
-        tells_attempts: Callable[[str], bool] = lambda _gate: False,
+        logs_attempts: Callable[[str], bool] = lambda _gate: False,
         turned: Callable[[Turn, str, float | None], None] = lambda _turn, _receiver, _since: None,
     ) -> None:
         self._turned = turned
-        self._tells_attempts = tells_attempts
+        self._logs_attempts = logs_attempts
         self._metrics = metrics
         metrics.before_collecting(self._count_held)
         self._sentry = sentry
@@ -189,7 +189,7 @@ class TelemetryObserver(Observer):
 
     def attempt(self, stage: str, work: Work, decision: Decision) -> None:
         gate, outcome = work.gate, outcome_of(decision)
-        if self._tells_attempts(gate):
+        if self._logs_attempts(gate):
             if stage == "pending":
                 self._log.info("poll", stage=stage, **poll_facts(work, decision))
             else:

@@ -107,9 +107,9 @@ class FileWatch:
     async def apply(self) -> None:
         """Read the file and apply it. Raises UserError and Unavailable."""
         await self.read()
-        await self.bring_into_force()
+        await self.apply_loaded()
 
-    async def bring_into_force(self) -> None:
+    async def apply_loaded(self) -> None:
         """Applies the file that was read: by one process at a time, with the same result in each. The registry has to
         be followed: it knows the file's entries when this returns.
 

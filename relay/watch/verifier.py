@@ -159,11 +159,11 @@ class Verifier:
                 break
             receiver = self._registry.receiver(name)
             if receiver is not None and receiver.unusable is not None:
-                proofs.put_off(name, self._clock.time() + UNUSABLE_S)
+                proofs.postpone(name, self._clock.time() + UNUSABLE_S)
             elif receiver is None or receiver.verified or not receiver.enabled:
                 proofs.settle([name])  # otherwise its next record says so
             elif name not in running and (due := self._due_at(receiver)) > self._clock.time():
-                proofs.put_off(name, due)
+                proofs.postpone(name, due)
             elif name not in running:
                 found.append(receiver)
         return found
@@ -183,7 +183,7 @@ class Verifier:
             _log.debug("verification_waits", receiver=receiver.name, error=str(error))
             tried = False
         if not tried:
-            self._registry.proofs.put_off(receiver.name, self._clock.time() + HELD_LOOK_S)
+            self._registry.proofs.postpone(receiver.name, self._clock.time() + HELD_LOOK_S)
 
     # one handshake
 

@@ -10,7 +10,7 @@ from relay.domain.identity import DeliveryId
 from relay.domain.replay_job import Action
 from relay.domain.selection import Selection
 from relay.log.port import Record
-from relay.replay.letter import Letter, read_letter
+from relay.replay.letter import Letter, read_dead_letter
 from relay.replay.replay_service import ReplayService
 from relay.replay.runner import ReplayRunner
 from relay.state.rows import Row, delivery_row
@@ -34,7 +34,7 @@ class ReplayWorld(MovingWorld):
 
     def letters(self) -> list[Letter]:
         """All dead letters that there are."""
-        return [read_letter(record, self.topics) for record in self.broker.records(self.topics.failed_messages)]
+        return [read_dead_letter(record, self.topics) for record in self.broker.records(self.topics.failed_messages)]
 
     def lane(self, name: str) -> list[Record]:
         return self.broker.records(self.topics.to_receiver(name))

@@ -18,7 +18,7 @@ from relay.domain.topics import Topics
 from relay.engine.request_limiter import RequestLimiter
 from relay.engine.work import Call, Decision, W, Worker
 from relay.log.port import Headers, NewRecord, Record
-from workers.dependencies import Meter, Outside, Via
+from workers.dependencies import Dependencies, Meter, Via
 from workers.journal import RequestPurpose, attempt_of, made_of
 from workers.records import Letters
 
@@ -178,7 +178,7 @@ class Rig:
         self.meter = CountingMeter()
         self.journal = KeptJournal(self.clock)
         self.letters = Letters(TOPICS, self.clock)
-        self.outside = Outside(
+        self.outside = Dependencies(
             self.http,
             self.clock,
             lambda: 0.5,

@@ -37,7 +37,7 @@ from tests.fakes.state import MemoryState
 from tests.fakes.strikes import CrashError, Fuse, Fused
 from tests.fakes.surroundings import Surroundings
 from tests.fakes.virtual_time import LoopClock
-from workers.dependencies import Outside
+from workers.dependencies import Dependencies
 
 LIFE = b"life"
 
@@ -431,7 +431,7 @@ class Process:
     def _lanes(self, log: Any, state: Any, observer: Observer, patience: Patience) -> Lanes:
         world = self._world
         transport: Any = Fused(self._transport, self.fuse, "http")
-        outside = Outside(
+        outside = Dependencies(
             transport,
             self._clock,
             lambda: 0.5,

@@ -3,7 +3,7 @@
 import asyncio
 from typing import Any
 
-from relay.checks.topics import left_over
+from relay.checks.topics import unused_topics
 from relay.config.settings import Settings
 from relay.control.apply import awaited
 from relay.domain.errors import UserError
@@ -80,7 +80,7 @@ async def test_answers_that_are_owed_keep_their_topic_until_they_have_come() -> 
     await process.ended(20)
     assert world.broker.specs[world.topics.pending("r")].partitions == 1
     assert (await world.route("r")).lane == "shared"
-    assert await left_over(await world.client(), world.topics) == []
+    assert await unused_topics(await world.client(), world.topics) == []
     assert "once the pending answers" in (await awaited(await world.client(), world.topics))["r"]
     await world.send(message(1, "a", "r"))
     await until(lambda: all_over(world))

@@ -8,7 +8,7 @@ import pytest
 import yaml
 from yarl import URL
 
-from relay.embedded.relay import SECRET_BYTES, kept_secret
+from relay.embedded.relay import SECRET_BYTES, stored_secret
 from relay.sink import ReceivedPost, Sink
 from tests.integration.production import Rig, messages
 from tests.servers.process import RelayProcess
@@ -54,9 +54,9 @@ async def test_a_url_that_only_this_machine_reaches_is_said_where_receivers_are_
 def test_a_kept_secret_is_whole(tmp_path: Path, broken: bytes) -> None:
     path = tmp_path / "answer_secret"
     path.write_bytes(broken)
-    kept = kept_secret(path)
+    kept = stored_secret(path)
     assert len(kept) == SECRET_BYTES
-    assert (kept_secret(path), path.read_bytes(), path.stat().st_mode & 0o777) == (kept, kept, 0o600)
+    assert (stored_secret(path), path.read_bytes(), path.stat().st_mode & 0o777) == (kept, kept, 0o600)
     assert list(tmp_path.iterdir()) == [path]
 
 

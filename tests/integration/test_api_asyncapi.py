@@ -133,7 +133,7 @@ def test_every_topic_is_there(whole: dict[str, Any]) -> None:
         if "bindings" in operation
     }
     topics = Topics("p.")
-    assert groups == {*topics.fixed_groups().values(), *topics.told_groups().values()}
+    assert groups == {*topics.fixed_groups().values(), *topics.informational_groups().values()}
 
 
 def test_every_header_is_there_and_no_other() -> None:

@@ -12,7 +12,7 @@ from relay.domain.identity import MessageId
 from relay.domain.receiver import Endpoint, Receiver
 from relay.engine.work import Done
 from relay.log.port import Coordinate, Record
-from relay.replay.letter import read_letter
+from relay.replay.letter import read_dead_letter
 from relay.replay.plan import Planner
 from relay.state.replies import answered
 from relay.state.rows import Arrival
@@ -60,7 +60,7 @@ def replayed(rig: Rig) -> list[str]:
         "unknown_receiver", "", sent.topic, Coordinate(sent.topic, sent.partition, sent.offset), 0, 0, None
     )
     headers = dead_letter_headers(sent.headers, dead)
-    letter = read_letter(
+    letter = read_dead_letter(
         Record(rig.topics.failed_messages, 0, 0, sent.key, sent.value, headers, int(NOW * 1000)), rig.topics
     )
     plan = Planner(rig.topics, rig.directory, max_payload_bytes=PAYLOAD_CAP).replay(letter, {})

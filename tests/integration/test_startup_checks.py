@@ -148,7 +148,7 @@ async def test_a_history_that_begins_later_begins_with_the_oldest_attempt(rig: R
     settings = load_settings({}, rig.environ)
     log = kafka_log(settings)
     await log.start()
-    found = await log.backlogs(Topics(settings.topic_prefix).told_groups())
+    found = await log.backlogs(Topics(settings.topic_prefix).informational_groups())
     await log.close()
     assert [(each.group, each.committed) for each in found] == 10 * [(f"{settings.topic_prefix}relay.history", 0)]
 

@@ -33,7 +33,7 @@ from relay.state.port import Lane as LaneId
 from relay.state.port import State
 from tests.fakes.virtual_time import UNIX_START, LoopClock
 from tests.speed.hot_path import QuickLog, QuickState
-from workers.dependencies import Outside
+from workers.dependencies import Dependencies
 from workers.records import Letters
 from workers.to_receiver import ToReceiver
 
@@ -182,7 +182,7 @@ class Process:
         self.log = ForgetfulLog()
         log, state = cast(Log, self.log), cast(State, QuickState())
         turnstile = RequestLimiter(clock, observer, seats)
-        outside = Outside(self.transport, clock, lambda: 0.5, "relay/0", turnstile=turnstile)
+        outside = Dependencies(self.transport, clock, lambda: 0.5, "relay/0", turnstile=turnstile)
         worker = ToReceiver(TOPICS, Directory(), state, Letters(TOPICS, clock), outside)
         holding = Holding(log, state, TOPICS.receiver_config)
         effects = Effects(log, state, clock, Patience(clock, observer), holding, TOPICS.parked())

@@ -40,7 +40,7 @@ from relay.telemetry.sentry import SentryReporter
 from relay.watch.attempt_log import AttemptLog
 from relay.watch.statistics import MetricsMeter, Tallies
 from relay.watch.traces import Traces
-from workers.dependencies import Outside
+from workers.dependencies import Dependencies
 from workers.from_sender import FromSender, TracedFromSender
 from workers.journal import RequestPurpose
 from workers.records import Letters
@@ -120,7 +120,7 @@ class HotPath:
         state = cast(State, QuickState())
         turnstile = RequestLimiter(self._clock, self._observer)
         meter = MetricsMeter(metrics, Tallies(self._clock.time))
-        outside = Outside(
+        outside = Dependencies(
             QuickTransport(),
             self._clock,
             lambda: 0.5,

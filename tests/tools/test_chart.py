@@ -516,7 +516,7 @@ def test_the_history_grows_with_what_it_has_not_read(tmp_path: Path) -> None:
     scaled = of_kind("ScaledObject", rendered(EVERYTHING, tmp_path))
     [trigger] = scaled["prod-history"]["spec"]["triggers"]
     read = trigger["metadata"]["topic"], trigger["metadata"]["consumerGroup"]
-    assert read in Topics("stage.").told_groups().items()
+    assert read in Topics("stage.").informational_groups().items()
 
 
 @needs_helm

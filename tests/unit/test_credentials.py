@@ -8,7 +8,7 @@ from hypothesis import Phase, find, given, settings
 from hypothesis import strategies as st
 
 from relay.config import credentials
-from relay.config.credentials import needed_anew
+from relay.config.credentials import missing_credentials
 from relay.control.patch import merge_patch
 from relay.domain.urls import origin_of
 
@@ -55,7 +55,7 @@ def leaks(story: list[dict[str, Any]]) -> Sent:
     allowed: Sent = set()
     for patch in story:
         wanted: Any = merge_patch(entry, patch)
-        if needed_anew(entry, wanted, patch, VARIABLES):
+        if missing_credentials(entry, wanted, patch, VARIABLES):
             continue
         named = {value for value, _ in sent({**wanted, **patch})} & _values(patch)
         allowed |= {each for each in sent(wanted) if each[0] in named}
@@ -83,11 +83,11 @@ def test_a_change_on_the_same_origins_needs_nothing(story: list[dict[str, Any]])
     entry: Any = {}
     for patch in story:
         entry = merge_patch(entry, patch)
-    assert needed_anew(entry, entry, {}, VARIABLES) == []
+    assert missing_credentials(entry, entry, {}, VARIABLES) == []
     for field in ("post_endpoint", "status_endpoint"):
         if entry.get(field):
             patch = {field: entry[field] + "more"}
-            assert needed_anew(entry, merge_patch(entry, patch), patch, VARIABLES) == []  # type: ignore[arg-type]
+            assert missing_credentials(entry, merge_patch(entry, patch), patch, VARIABLES) == []  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(
@@ -116,10 +116,10 @@ def test_a_planted_hole_is_found(monkeypatch: pytest.MonkeyPatch, name: str, pla
 def test_a_credential_of_a_preset_stays_at_its_origins(patch: dict[str, Any]) -> None:
     entry: dict[str, object] = {"preset": "github", "callback": {"bearer_token": "t"}}
     changed: Any = merge_patch(entry, patch)
-    assert needed_anew(entry, changed, patch, VARIABLES) == [("callback", "bearer_token")]
+    assert missing_credentials(entry, changed, patch, VARIABLES) == [("callback", "bearer_token")]
 
 
 def test_a_version_of_a_preset_with_the_same_origins_needs_nothing() -> None:
     entry: dict[str, object] = {"preset": "github", "callback": {"bearer_token": "t"}}
     patch = {"preset": "github@1"}
-    assert needed_anew(entry, entry | patch, patch, VARIABLES) == []
+    assert missing_credentials(entry, entry | patch, patch, VARIABLES) == []

@@ -26,7 +26,7 @@ from relay.domain.dead_letter import (
     identity_of,
     original_headers,
     parse_dead_letter,
-    smaller_forms,
+    reduced_forms,
 )
 from relay.domain.errors import RelayError
 from relay.domain.event_schema import check_type_name
@@ -59,7 +59,7 @@ from relay.history.text import clean
 from relay.log.kafka.record_batches import decode, offset_behind
 from relay.log.port import Record, TopicPartition
 from relay.pages.brand import parse as parse_colour
-from relay.replay.letter import read_letter
+from relay.replay.letter import read_dead_letter
 from tests.fakes.raw_batches import ENCODERS, RawBatch, RawRecord
 from tests.unit.stored_samples import FORMATS, from_text, written
 from tests.unit.test_foreign_text import FUNCTIONS, PIECES
@@ -169,7 +169,7 @@ def letter(chance: Random) -> Record:
 
 def each_smaller_form(chance: Random) -> None:
     one = letter(chance)
-    for _ in smaller_forms(one.key, one.value, one.headers):
+    for _ in reduced_forms(one.key, one.value, one.headers):
         pass
 
 
@@ -256,8 +256,8 @@ TARGETS: Final[dict[str, Callable[[Random], object]]] = {
     "parse_dead_letter": lambda chance: parse_dead_letter(letter(chance).headers),
     "original_headers": lambda chance: original_headers(letter(chance).headers),
     "identity_of": lambda chance: identity_of(changed(chance, ENVELOPE), letter(chance).headers),
-    "smaller_forms": each_smaller_form,
-    "read_letter": lambda chance: read_letter(letter(chance), Topics()),
+    "reduced_forms": each_smaller_form,
+    "read_dead_letter": lambda chance: read_dead_letter(letter(chance), Topics()),
     "unwrap_ours": lambda chance: unwrap_ours(letter(chance)),
     "read_lines": lambda chance: read_lines(changed(chance, ENVELOPE + b"\n" + ENVELOPE), DEFAULTS),
     "read_events": lambda chance: read_events(changed(chance, EVENT), DEFAULTS),

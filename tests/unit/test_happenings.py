@@ -9,8 +9,8 @@ from rich.cells import cell_len
 from rich.console import Console
 from rich.text import Text
 
-from relay.cli.events import Lines, came_line, went_back_line
-from relay.cli.listener import Came, WentBack
+from relay.cli.events import Lines, request_line, response_line
+from relay.cli.listener import ForwardedRequest, ForwardedResponse
 
 NOW = datetime(2026, 11, 22, 12, 0, 0, tzinfo=UTC)
 HOSTILE = "\x1b[2J\x9b\u202e\r\nevil\u2028\x00" + "x" * 300
@@ -134,12 +134,12 @@ def test_what_is_missing_is_said() -> None:
 
 
 def test_what_listen_shows() -> None:
-    came = Came("github", "m-1", "push", "1", b'{"n":\n 1}')
-    assert came_line(came, NOW).plain == '12:00:00 --> m-1 push github {"n": 1}'
-    assert came_line(came._replace(attempt="3"), NOW).plain == '12:00:00 --> m-1 push github attempt 3 {"n": 1}'
-    assert went_back_line(WentBack(came, 200, 12.4, b"ok"), NOW).plain == "12:00:00 <-- 200 12 ms m-1 ok"
-    down = WentBack(came, None, 1.0, b"", "Cannot connect")
-    assert went_back_line(down, NOW).plain == "12:00:00 <-- nothing 1 ms m-1 Cannot connect"
+    came = ForwardedRequest("github", "m-1", "push", "1", b'{"n":\n 1}')
+    assert request_line(came, NOW).plain == '12:00:00 --> m-1 push github {"n": 1}'
+    assert request_line(came._replace(attempt="3"), NOW).plain == '12:00:00 --> m-1 push github attempt 3 {"n": 1}'
+    assert response_line(ForwardedResponse(came, 200, 12.4, b"ok"), NOW).plain == "12:00:00 <-- 200 12 ms m-1 ok"
+    down = ForwardedResponse(came, None, 1.0, b"", "Cannot connect")
+    assert response_line(down, NOW).plain == "12:00:00 <-- nothing 1 ms m-1 Cannot connect"
 
 
 EVERY = [

@@ -69,7 +69,7 @@ class World:
 
     async def begin(self) -> None:
         await self.log.start()
-        await self.log.create(TOPICS.fixed(), TOPICS.told_groups())
+        await self.log.create(TOPICS.fixed(), TOPICS.informational_groups())
 
     def worker(
         self, log: MemoryLog | None = None, *, at_once: int = 1_000, give_way: Callable[[float], float] = never_throttle

@@ -10,7 +10,7 @@ from relay.domain.life import NO_LIFE, Life
 from relay.domain.receiver import Endpoint, Receiver
 from relay.engine.work import Dead
 from tests.fakes.world import Known
-from workers.delivery import receiver_or_stand_in, removed, still_there
+from workers.delivery import current_receiver, receiver_or_stand_in, removed
 
 DELIVERY = DeliveryId("ci", "github", "m-1")
 LIFE = Life("7-1", "from_sender", (3, 0))
@@ -47,8 +47,8 @@ def test_it_is_on_hop_records_and_in_the_entrys_record_where_there_is_one() -> N
 def test_what_was_routed_to_a_former_receiver_of_the_name_ends_as_to_one_that_is_no_more() -> None:
     known = Known([Receiver("ci", Endpoint("https://ci.example/"), life=LIFE)], [])
     own, others = Hop(DELIVERY, life="7-1"), Hop(DELIVERY, life="6-1", origin=Coordinate("from_sender", 0, 1))
-    assert still_there(known, own) is known.receiver("ci") is receiver_or_stand_in(known, own)
-    found = still_there(known, others)
+    assert current_receiver(known, own) is known.receiver("ci") is receiver_or_stand_in(known, own)
+    found = current_receiver(known, others)
     assert isinstance(found, Dead)
     assert found.reason == "unknown_receiver"
     assert receiver_or_stand_in(known, others) == Receiver("ci", Endpoint(""))

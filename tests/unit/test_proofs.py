@@ -60,7 +60,7 @@ def test_of_a_url_that_refers_to_something_only_who_resolves_it_can_tell() -> No
     declare(proofs, post_endpoint="https://${HOST}/hooks")
     assert proofs.due(NOW, 9) == ["ci"]
     assert proofs.applied_to(CI).verified
-    proofs.put_off("ci", NOW + 5)
+    proofs.postpone("ci", NOW + 5)
     assert (proofs.due(NOW, 9), proofs.due(NOW + 5, 9)) == ([], ["ci"])
     proofs.settle(["ci"])
     assert proofs.due(NOW + 5, 9) == []
@@ -99,6 +99,6 @@ def test_some_are_looked_at_at_a_time() -> None:
     for number in range(5):
         declare(proofs, f"r-{number}")
     assert proofs.due(NOW, 2) == ["r-0", "r-1"]
-    proofs.put_off("r-0", NOW + 1)
+    proofs.postpone("r-0", NOW + 1)
     proofs.settle(["r-1"])
     assert proofs.due(NOW, 9) == ["r-2", "r-3", "r-4"]

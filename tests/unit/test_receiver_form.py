@@ -7,7 +7,7 @@ import pytest
 
 from relay.client import ApiError
 from relay.pages import spark
-from relay.pages.receiver_form import COMMON, credentials_of, given_anew, settings_of, shown, wanted_of
+from relay.pages.receiver_form import COMMON, credentials_of, renewed_credentials, settings_of, shown, wanted_of
 from relay.pages.receivers import host_of
 from relay.schema.receivers import ReceiverView
 from relay.schema.statistics import HourView
@@ -58,8 +58,8 @@ def test_a_credential_that_is_wanted_anew_has_a_field_that_goes_along() -> None:
     wanted = credentials_of(ApiError(409, {"type": "/problems/credentials-needed", "errors": errors}))
     assert [field.label for field in wanted] == ["bearer_token", "headers.x/y"]
     written = {field.name: f"new {field.label}" for field in wanted} | {"rate_limit": "7"}
-    assert given_anew(written) == {"bearer_token": "new bearer_token", "headers": {"x/y": "new headers.x/y"}}
-    assert given_anew(dict.fromkeys(written, "")) == {}
+    assert renewed_credentials(written) == {"bearer_token": "new bearer_token", "headers": {"x/y": "new headers.x/y"}}
+    assert renewed_credentials(dict.fromkeys(written, "")) == {}
     assert credentials_of(ApiError(422, {"type": "/problems/invalid-receiver", "errors": errors})) == []
 
 

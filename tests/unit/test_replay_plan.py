@@ -17,7 +17,7 @@ from relay.domain.receiver import Endpoint, Receiver
 from relay.domain.topics import Topics
 from relay.log.port import Coordinate, NewRecord, Record
 from relay.replay.executor import ReplayExecutor
-from relay.replay.letter import Letter, read_letter
+from relay.replay.letter import Letter, read_dead_letter
 from relay.replay.plan import HERE, Out, Planner, ReplayPlan, is_open, next_life
 from relay.state.rows import Mark, Row, Stage, delivery_row
 from tests.fakes.virtual_time import LoopClock
@@ -35,7 +35,7 @@ def letter(
     headers = encode_hop(Hop(DELIVERY, "push", attempt=2, generation=generation, origin=ORIGIN, move=4, **hop))
     told = DeadLetter(why, "it said no", TOPICS.prefix + stage, ORIGIN, attempts, 1_700_000_000_000, 422)
     headers = dead_letter_headers((*headers, ("x-own", b"kept")), told)
-    return read_letter(Record(*AT, b"github", b"{}", headers, 1_700_000_000_000), TOPICS)
+    return read_dead_letter(Record(*AT, b"github", b"{}", headers, 1_700_000_000_000), TOPICS)
 
 
 def planner(**receiver: Any) -> Planner:
@@ -136,7 +136,7 @@ def test_a_notice_leaves_its_delivery_as_it_is() -> None:
 def test_a_discard_says_why_it_had_failed_and_can_be_undone() -> None:
     plan = planner().discard(letter(generation=1), {DELIVERY: Row(Stage.FAILED, 1, at=AT[1:])}, now=1_800_000_000.0)
     [out] = plan.out
-    again = read_letter(Record(*AT, out.record.key, out.record.value, out.record.headers, 0), TOPICS)
+    again = read_dead_letter(Record(*AT, out.record.key, out.record.value, out.record.headers, 0), TOPICS)
     assert (again.dead.reason, again.reason, again.generation) == ("discarded", "rejected", 2)
     assert (again.dead.attempts, again.dead.last_status, again.dead.stage) == (3, 422, "t-to_receiver_ci")
     [undone] = planner().replay(again, {}).out

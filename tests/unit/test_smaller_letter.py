@@ -10,7 +10,7 @@ from relay.domain.dead_letter import (
     dead_letter_headers,
     identity_of,
     parse_dead_letter,
-    smaller_forms,
+    reduced_forms,
 )
 from relay.domain.hop import Hop, encode_hop
 from relay.domain.identity import DeliveryId
@@ -42,7 +42,7 @@ def first_that_fits(limit: int, forms: list[Form]) -> Form:
 def test_some_form_fits_whatever_the_limit(
     key: bytes | None, value: bytes | None, original: Headers, limit: int
 ) -> None:
-    forms = list(smaller_forms(key, value, dead_letter_headers(original, LETTER)))
+    forms = list(reduced_forms(key, value, dead_letter_headers(original, LETTER)))
     form = first_that_fits(limit, forms)
     letter = parse_dead_letter(form.headers)
     assert (letter.reason, letter.origin) == (LETTER.reason, LETTER.origin)
@@ -51,14 +51,14 @@ def test_some_form_fits_whatever_the_limit(
 
 def test_the_forms_behind_the_first_are_bounded_and_each_is_smaller() -> None:
     huge = tuple((name, bytes(10**6)) for name, _ in (*IDS, ("x", b"")))
-    sizes = [size(form) for form in smaller_forms(bytes(10**6), bytes(10**6), dead_letter_headers(huge, LETTER))]
+    sizes = [size(form) for form in reduced_forms(bytes(10**6), bytes(10**6), dead_letter_headers(huge, LETTER))]
     assert sizes == sorted(sizes, reverse=True)
     assert [each < bound for each, bound in zip(sizes[1:], (4_096, 3_072, 2_048, 1_024), strict=True)] == [True] * 4
 
 
 def test_what_is_left_out_is_told() -> None:
     original = (*IDS, ("x-one", b"1"), ("x-two", b"2"))
-    without_value, bounded, *_ = smaller_forms(b"github", bytes(62_914_560), dead_letter_headers(original, LETTER))
+    without_value, bounded, *_ = reduced_forms(b"github", bytes(62_914_560), dead_letter_headers(original, LETTER))
     assert (without_value.key, without_value.value) == (b"github", None)
     assert without_value.headers[:5] == original
     assert parse_dead_letter(without_value.headers).omitted == "value=62914560"
@@ -74,7 +74,7 @@ def test_what_is_left_out_is_told() -> None:
 def test_an_id_of_which_only_the_beginning_is_left_is_nobodys() -> None:
     """It may be the id of another message, which would then be told to have failed."""
     original = (("ce_id", b"m" * 300), ("ce_source", b"github"))
-    [bounded, *_] = smaller_forms(None, None, dead_letter_headers(original, LETTER))
+    [bounded, *_] = reduced_forms(None, None, dead_letter_headers(original, LETTER))
     assert dict(bounded.headers)["ce_id"] == b"m" * 256
     assert parse_dead_letter(bounded.headers).omitted == "cut=ce_id"
     assert identity_of(None, bounded.headers) == (None, "github", None)
@@ -82,20 +82,20 @@ def test_an_id_of_which_only_the_beginning_is_left_is_nobodys() -> None:
 
 def test_the_ids_of_an_envelope_outlive_it() -> None:
     envelope = b'{"source_id": "github", "message_id": "m-1", "receiver": "ci", "payload": "%b"}' % (b"x" * 1_000)
-    [without_value, *_] = smaller_forms(None, envelope, dead_letter_headers((), LETTER))
+    [without_value, *_] = reduced_forms(None, envelope, dead_letter_headers((), LETTER))
     assert identity_of(None, without_value.headers) == ("ci", "github", "m-1")
 
 
 def test_the_receiver_of_a_hop_is_told() -> None:
     hop = encode_hop(Hop(DeliveryId("ci", "github", "m-1"), event_type="push"))
-    _, bounded, *_ = smaller_forms(None, b"x", dead_letter_headers(hop, LETTER))
+    _, bounded, *_ = reduced_forms(None, b"x", dead_letter_headers(hop, LETTER))
     assert parse_dead_letter(bounded.headers).omitted == "value=1, headers=5"
     assert identity_of(None, bounded.headers) == ("ci", "github", "m-1")
 
 
 def test_a_letter_that_dies_again_still_tells_what_it_lacks() -> None:
-    [without_value, *_] = smaller_forms(None, b"value", dead_letter_headers(IDS, LETTER))
+    [without_value, *_] = reduced_forms(None, b"value", dead_letter_headers(IDS, LETTER))
     again = dead_letter_headers(without_value.headers, LETTER)
     assert parse_dead_letter(again).omitted == "value=5"
-    _, bounded, *_ = smaller_forms(b"k" * 300, b"x", dead_letter_headers((("relay-omitted", b"forged"),), LETTER))
+    _, bounded, *_ = reduced_forms(b"k" * 300, b"x", dead_letter_headers((("relay-omitted", b"forged"),), LETTER))
     assert parse_dead_letter(bounded.headers).omitted == "value=1, key=300"

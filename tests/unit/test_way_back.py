@@ -17,7 +17,7 @@ from relay.domain.receiver import Endpoint, Receiver, Source
 from relay.domain.result_delivery import Handover
 from relay.engine.work import Dead, Decision, Done, Later, Outcome, Seen, row_of
 from relay.log.port import NewRecord, Record
-from relay.replay.letter import read_letter
+from relay.replay.letter import read_dead_letter
 from relay.replay.plan import Planner
 from relay.state.attempts import BeginAsk, Change, Go
 from relay.state.port import Lane
@@ -150,9 +150,9 @@ def letter(payload: object, stage: str = TOPICS.from_sender) -> Record:
 
 def test_a_replay_works_it_out_again(rig: Rig) -> None:
     planner = Planner(TOPICS, rig.known, max_payload_bytes=100_000)
-    plan = planner.replay(read_letter(letter(PUSH), TOPICS), {DELIVERY: Row()})
+    plan = planner.replay(read_dead_letter(letter(PUSH), TOPICS), {DELIVERY: Row()})
     assert [hop_of(out.record).keep for out in plan.out] == [KEPT]
-    plan = planner.replay(read_letter(letter({}), TOPICS), {DELIVERY: Row()})
+    plan = planner.replay(read_dead_letter(letter({}), TOPICS), {DELIVERY: Row()})
     assert (plan.out, plan.skip) == ((), "invalid")
     once_more = planner.once_more(pushed(json.dumps(PUSH).encode()), None, 0, DELIVERY, Row())
     assert [hop_of(out.record).keep for out in once_more.out] == [KEPT]

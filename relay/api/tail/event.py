@@ -25,7 +25,7 @@ from relay.domain.timestamps import rfc3339
 from relay.domain.topics import Topics
 from relay.history.port import AttemptFound
 from relay.log.port import Record
-from relay.replay.letter import read_letter
+from relay.replay.letter import read_dead_letter
 from relay.schema.attempts import AttemptItem
 from relay.schema.dead_letters import LetterView
 from relay.schema.messages import DeliveryItem, MessageItem
@@ -217,7 +217,7 @@ def _answer(record: Record) -> TailedEvent | None:
 
 
 def _letter(record: Record, topics: Topics) -> TailedEvent:
-    letter = read_letter(record, topics)
+    letter = read_dead_letter(record, topics)
     view = letter_view(letter)
     about = (view["receiver"],) if view["receiver"] != NO_RECEIVER else ()
     source_id, event_type = view["source_id"], _type_of(record.headers)

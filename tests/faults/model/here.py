@@ -22,7 +22,7 @@ from relay.log.partitioner import place_of
 from relay.log.port import TopicPartition
 from tests.fakes.log import MemoryLog
 from tests.fakes.world import Known, receiver
-from workers.dependencies import Outside
+from workers.dependencies import Dependencies
 from workers.from_sender import FromSender
 from workers.records import Letters
 from workers.to_receiver import ToReceiver
@@ -192,7 +192,7 @@ class _NeverShort(RequestLimiter):
 
 
 REQUESTS: Final = _Requests()
-_OUTSIDE: Final = Outside(REQUESTS, HERE, lambda: 0.5, "relay/model", turnstile=_NeverShort(HERE))
+_OUTSIDE: Final = Dependencies(REQUESTS, HERE, lambda: 0.5, "relay/model", turnstile=_NeverShort(HERE))
 
 
 class Cast:

@@ -46,7 +46,7 @@ from tests.faults.model.here import (
     client,
     finished,
 )
-from workers.dependencies import Outside
+from workers.dependencies import Dependencies
 from workers.from_sender import FromSender
 from workers.to_receiver import ToReceiver
 from workers.to_sender import ToSender
@@ -375,7 +375,20 @@ def _reduced(broker: MemoryBroker) -> tuple[Any, ...]:
 
 VALUES: Final[tuple[type[Any], ...]] = (
     *(Arrival, Bounds, BreakerPolicy, Cast, Change, Dead, Done, FromSender, GateRules, Here, Hop, Later),
-    *(Limits, Message, MessageRow, MessageStage, NewRecord, Outside, Phase, Policy, Receiver, Record, Request, Result),
+    *(
+        Limits,
+        Message,
+        MessageRow,
+        MessageStage,
+        NewRecord,
+        Dependencies,
+        Phase,
+        Policy,
+        Receiver,
+        Record,
+        Request,
+        Result,
+    ),
     *(
         RowKey,
         Settlement,

@@ -26,7 +26,7 @@ class Configured(Process):
         for name in lacked:
             self._here.replace(self._world.known.receivers()[name])
             self.resumed(f"r:{name}")
-        self._learnt.tell()
+        self._learnt.notify()
 
     def _known(self) -> Known:
         return self._here
