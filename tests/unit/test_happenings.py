@@ -58,6 +58,7 @@ def response(status: int, body: str = "") -> dict[str, Any]:
 
 def letter(**other: Any) -> dict[str, Any]:
     return {
+        "failed_at": None,
         "receiver": "ci",
         "source_id": "github",
         "message_id": "m-1",
@@ -112,7 +113,7 @@ def test_how_long_it_is_until_then(at: str, words: str) -> None:
 
 
 def test_an_answer_goes_back() -> None:
-    answer = {"source_id": "github", "message_id": "m-1", "receiver": "ci", "status": 201, "body": "built"}
+    answer = {"at": None, "source_id": "github", "message_id": "m-1", "receiver": "ci", "status": 201, "body": "built"}
     assert told("answer", answer) == ["12:00:00 <== m-1 ci 201 built"]
     assert told("answer", answer | {"status": None, "body": ""}) == ["12:00:00 <== m-1 ci -"]
 
@@ -161,7 +162,7 @@ EVERY = [
     ),
     (
         "answer",
-        {"source_id": HOSTILE, "message_id": HOSTILE, "receiver": HOSTILE, "status": 200, "body": HOSTILE},
+        {"at": None, "source_id": HOSTILE, "message_id": HOSTILE, "receiver": HOSTILE, "status": 200, "body": HOSTILE},
     ),
     ("failed", letter(receiver=HOSTILE, source_id=HOSTILE, message_id=HOSTILE, reason=HOSTILE, detail=HOSTILE)),
 ]
