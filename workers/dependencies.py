@@ -152,12 +152,6 @@ class Dependencies:
         """`hop` with the trace context that a request for it carries."""
         return hop if self.tracing is None else self.tracing.traced(hop, kind, attempt)
 
-    def post(
-        self, work: Work, about: RequestPurpose, request: Request, decide: Callable[[Exchange], Decision]
-    ) -> Call[Exchange]:
-        """Like `call`, within the slot of a POST of `work`."""
-        return self.call(about, self.within_slot(work, request), decide)
-
     def within_slot(self, work: Work, request: Request) -> Request:
         """A request that starts in a slot of its endpoint's rate limit may wait for a connection only within that
         slot."""

@@ -219,7 +219,7 @@ class ToReceiver:
             return Dead("invalid", str(error))
         begun = outside.clock.monotonic()
         about = work.purpose("post", receiver.post, work.attempts, work.attempts - 1)
-        return outside.post(work, about, request, partial(self._heard, work, request, begun))
+        return outside.call(about, outside.within_slot(work, request), partial(self._heard, work, request, begun))
 
     def _heard(self, work: Delivery, request: Request, begun: float, exchange: Exchange) -> Decision:
         outside, receiver = self._outside, work.receiver

@@ -248,7 +248,7 @@ class ToSender:
             return Dead("invalid", f"callback: {error}") if work.progress is None else Done(result=_DROPPED)
         about = work.purpose(_kind_of(work), callback, work.attempts, work.hop.attempt)
         begun = outside.clock.monotonic()
-        return outside.post(work, about, request, partial(self._heard, work, callback, begun))
+        return outside.call(about, outside.within_slot(work, request), partial(self._heard, work, callback, begun))
 
     def _heard(self, work: Callback, callback: Endpoint, begun: float, exchange: Exchange) -> Decision:
         clock = self._outside.clock

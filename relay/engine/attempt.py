@@ -138,7 +138,7 @@ def begin_asks(lane: Lane[W], works: Sequence[W], now: float) -> list[BeginAsk]:
                 open_s=open_s,
                 rides=work.batch is not None and work.batch is before,
                 paced=rules.paces_each,
-                number=work.number_ask,
+                number=work.number_ask if work.first_number else None,
             )
         )
         before = work.batch

@@ -218,7 +218,7 @@ def settlement_of(work: Work, decision: Done | Dead | Later) -> Settlement:
                 up=decision.up,
                 pause_s=_finite(decision.pause_s),
                 breaker=breaker,
-                number=work.number_ask,
+                number=work.number_ask if work.first_number else None,
             )
         case Dead():
             result = Result("dead", decision.last_status, reason=decision.reason, detail=decision.detail)
@@ -240,7 +240,7 @@ def settlement_of(work: Work, decision: Done | Dead | Later) -> Settlement:
         up=isinstance(decision, Done) and decision.up,
         pause_s=pause_s,
         breaker=breaker,
-        number=work.number_ask,
+        number=work.number_ask if work.first_number else None,
     )
 
 

@@ -253,8 +253,8 @@ class Work:
         return None
 
     @property
-    def number_ask(self) -> NumberAsk | None:
-        return NumberAsk(self.number or 0, self.first_number) if self.first_number else None
+    def number_ask(self) -> NumberAsk:
+        return NumberAsk(self.number or 0, self.first_number)
 
     @property
     def post_bytes(self) -> int:
