@@ -4,6 +4,7 @@ Only changed fields are sent, so that an outdated form does not undo another cha
 """
 
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Final, Literal, cast
 
@@ -12,9 +13,9 @@ from relay.pages.render import duration
 from relay.pages.visit import problem
 from relay.schema.receivers import ReceiverView
 
-Kind = Literal["text", "number", "duration", "list", "labels", "expressions"]
+Kind = Literal["text", "number", "duration", "list", "labels", "expressions", "options", "key_set"]
 _BETWEEN: Final[Mapping[str, str]] = {"labels": ",", "expressions": ";"}
-"""Separators of `name=value` by the kind: an expression may have a comma."""
+"""Separators of `name=value` by the kind: an expression may have a comma. Without any, the mapping is empty."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +51,9 @@ COMMON: Final = (
     Field("max_in_flight", "Concurrent requests", "number", hint="At most. Empty: unlimited."),
     Field("timeout", "Timeout", "duration", hint="Of one request, for example 15s."),
     Field("payload", "Payload", hint="full, thin (a URL in its place) or metadata (without the payload)."),
+    Field("encrypt", "Encryption keys", "key_set", hint="URL of the JWK Set with which payloads are encrypted."),
+    Field("batch", "Batch", "options", hint="Several messages in a POST: max_events=100, linger=200ms."),
+    Field("respond_async", "Respond-async", "duration", hint="Asks for a 202 if the answer takes longer, such as 30s."),
     Field("labels", "Labels", "labels", hint="Comma-separated, such as env=production."),
 )
 _OWNER: Final = Field("owner", "Owner", hint="The owner sees it with their own key, or in the portal.")
@@ -104,6 +108,8 @@ def shown(value: object, kind: Kind) -> str:
             return written_duration(value)
         case list():
             return ", ".join(map(str, value))
+        case dict() if kind == "key_set":
+            return str(value.get("jwks_url") or "")
         case dict():
             return f"{_BETWEEN.get(kind, ',')} ".join(f"{name}={each}" for name, each in value.items())
     return str(value)
@@ -136,6 +142,18 @@ def _value(text: str, field: Field, before: object) -> object:
         case "labels" | "expressions":
             parts = [part.partition("=") for part in text.split(_BETWEEN[field.kind]) if part.strip()]
             return removed | {name.strip(): value.strip() for name, _, value in parts}
+        case "options":
+            parts = [part.partition("=") for part in text.split(",") if part.strip()]
+            return removed | {name.strip(): _option(value.strip()) for name, _, value in parts}
+        case "key_set":
+            return removed | {"jwks_url": text}
+    return text
+
+
+def _option(text: str) -> int | float | str:
+    for number in (int, float):
+        with suppress(ValueError):
+            return number(text)
     return text
 
 

@@ -23,6 +23,9 @@ PRESENT: dict[str, Any] = {
     "max_in_flight": 32,
     "timeout": 2.5,
     "payload": "full",
+    "encrypt": {"jwk": {"kty": "EC"}, "jwks_url": None},
+    "batch": {"max_events": 100, "max_bytes": 1_048_576, "linger": 0.2, "format": "cloudevents"},
+    "respond_async": 30,
     "labels": {"env": "production"},
 }
 
@@ -46,6 +49,13 @@ def test_what_nobody_touched_is_not_sent_and_so_no_masked_secret_either() -> Non
         ({"labels": "env=test, team = a"}, {"labels": {"env": "test", "team": "a"}}),
         ({"labels": "team=a"}, {"labels": {"env": None, "team": "a"}}),
         ({"labels": ""}, {"labels": {"env": None}}),
+        ({"batch": ""}, {"batch": None}),
+        (
+            {"batch": "max_events=10, linger=1.5, max_bytes=64KiB"},
+            {"batch": {"max_events": 10, "linger": 1.5, "max_bytes": "64KiB", "format": None}},
+        ),
+        ({"encrypt": "https://x.example/keys"}, {"encrypt": {"jwk": None, "jwks_url": "https://x.example/keys"}}),
+        ({"respond_async": ""}, {"respond_async": None}),
         ({"post_endpoint": "https://x.example/"}, {"post_endpoint": "https://x.example/"}),
     ],
 )
