@@ -21,7 +21,7 @@ from relay.domain.requests import PAYLOAD_URL_HEADER
 from relay.domain.signing import verify_standard
 from relay.sink.arrival import CallbackSent, Poll, ReceivedPost, arrival_of
 from relay.sink.batch import WHOLE, arrivals_in, is_batch, listed, verdicts
-from relay.sink.behaviour import Behaviour, Knobs, Mode, SinkJob, is_processed, new_job, reaction
+from relay.sink.behaviour import Behaviour, Knobs, Mode, SinkJob, is_processed, new_job, reaction, time_to_respond
 from relay.sink.control import add_control
 from relay.sink.handshakes import consent, is_verification, signed_answer
 from relay.sink.server import LocalServer, Recording
@@ -145,6 +145,7 @@ class Sink:
             return await self._post_batch(request, body, behaviour)
         self.posts += 1
         met = reaction(behaviour, nth=self.posts, chance=self._chance())
+        met, wait_s = time_to_respond(behaviour, met, request.headers.get("prefer", ""))
         arrival = arrival_of(request, body, met, _status(behaviour, met), self._verified(request, body))
         arrival = replace(arrival, payload=await self._payload(arrival))
         if is_processed(behaviour, met):
@@ -152,7 +153,7 @@ class Sink:
         self._records.note(self.received, arrival)
         if self._on_arrival is not None:
             self._on_arrival(arrival)
-        await self._pause(behaviour.delay_s)
+        await self._pause(wait_s)
         return await self._react(request, behaviour, arrival)
 
     async def _post_batch(self, request: web.Request, body: bytes, behaviour: Behaviour) -> web.StreamResponse:

@@ -1,6 +1,7 @@
 """The sink's behaviour: pure decisions, with chance and time passed in."""
 
 import json
+import re
 from dataclasses import dataclass
 from typing import Any, Final, Literal, TypedDict, get_args
 
@@ -39,7 +40,8 @@ class Behaviour:
     answer follows by status GET or callback. `fail`: `fail_status`. `reject`: 422. `hang`: no response. `reset`: the
     connection is reset. `redirect`: 307 to a URL that counts followed redirects. `echo`: 200 and the POST's own body.
 
-    `delay_s`: wait before each response to a POST. `fail_rate`: share of POSTs that get `fail_status` instead.
+    `delay_s`: wait before each response to a POST; if `Prefer: respond-async, wait=N` asks for less, `answer` is
+    `later` after N seconds. `fail_rate`: share of POSTs that get `fail_status` instead.
     `fail_first`: only this many first POSTs fail (as in the mode, else with `fail_status`). `retry_after`: seconds,
     sent with failures and 202s. `later_polls`: number of status GETs that get 202 first; none is answered before
     `answer_after_s`. `callback`: the answer is also POSTed to `relay-answer-url`. `location`: 202s have the status URL.
@@ -73,6 +75,18 @@ def reaction(behaviour: Behaviour, *, nth: int, chance: float) -> Mode:
     if behaviour.fail_first is not None:
         return fault if nth <= behaviour.fail_first else recovered
     return "fail" if chance < behaviour.fail_rate else behaviour.mode
+
+
+_WAIT: Final = re.compile(r"\bwait=(\d{1,9})\b")
+
+
+def time_to_respond(behaviour: Behaviour, met: Mode, prefer: str) -> tuple[Mode, float]:
+    """The reaction and the seconds before it, to a POST with the header `Prefer`: an answer that takes longer than a
+    client waits comes later."""
+    wait = _WAIT.search(prefer) if "respond-async" in prefer else None
+    if met != "answer" or wait is None or behaviour.delay_s <= int(wait[1]):
+        return met, behaviour.delay_s
+    return "later", float(wait[1])
 
 
 def is_processed(behaviour: Behaviour, met: Mode) -> bool:

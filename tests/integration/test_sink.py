@@ -29,10 +29,26 @@ from relay.domain.receiver import BatchFormat, Endpoint, SigningPolicy
 from relay.domain.requests import ping_request
 from relay.domain.signing import sign
 from relay.sink import Behaviour, ReceivedPost, Sink
-from relay.sink.behaviour import Knobs, reaction
+from relay.sink.behaviour import Knobs, reaction, time_to_respond
 
 SECRET = "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw"
 BODY = b'{"ref": "refs/heads/main"}'
+
+
+@pytest.mark.parametrize(
+    ("prefer", "delay_s", "expected"),
+    [
+        ("respond-async, wait=5", 6.0, ("later", 5.0)),
+        ("respond-async, wait=5", 5.0, ("answer", 5.0)),
+        ("wait=5", 6.0, ("answer", 6.0)),
+        ("respond-async", 6.0, ("answer", 6.0)),
+    ],
+)
+def test_an_answer_that_takes_longer_than_is_waited_for_comes_later(
+    prefer: str, delay_s: float, expected: tuple[str, float]
+) -> None:
+    assert time_to_respond(Behaviour(delay_s=delay_s), "answer", prefer) == expected
+    assert time_to_respond(Behaviour(delay_s=delay_s), "fail", prefer) == ("fail", delay_s)
 
 
 @pytest.fixture
