@@ -7,11 +7,14 @@ from aiohttp import web
 
 from relay.api.access import OPEN
 from relay.api.context import ApiContext
+from relay.api.history.query import receiver_in
+from relay.api.reading import query_of
 from relay.api.responses import json_response
-from relay.api.route import DocumentedResponse, Example, json_of, route
+from relay.api.route import DocumentedResponse, Example, Parameter, ReceiverName, json_of, route
 from relay.control.registry import Registry
 from relay.domain.ed25519 import is_private_key, public_key
 from relay.domain.http_message import PublicJwk, public_jwk
+from relay.domain.receiver import Endpoint, Receiver
 from relay.schema.operation import PublicKeys
 
 MOST_KEYS: Final = 1_000
@@ -33,6 +36,7 @@ class WellKnownResource:
         id="listPublicKeys",
         noun="monitoring",
         reads_itself=True,
+        parameters=(Parameter("receiver", "query", ReceiverName, "Of this receiver alone.", read=receiver_in),),
         answers=(DocumentedResponse(200, "The keys.", json_of(PublicKeys)),),
         example=Example(200),
     )
@@ -40,10 +44,15 @@ class WellKnownResource:
         """Get the public keys of the relay's signatures, as a JWK Set.
 
         Ed25519 keys of receivers with a topic of their own, and of callbacks, with `signature: http-message`; at most
-        1,000. `keyid` of a signature names the key's `kid`.
+        1,000. `receiver` names any receiver, also one in the shared lane. `keyid` of a signature names the key's `kid`.
         """
-        registrar = self._context.registrar
-        keys = [] if registrar is None else self._keys(registrar.registry)
+        registrar, receiver = self._context.registrar, receiver_in(query_of(request, "receiver"))
+        if registrar is None:
+            keys = []
+        elif receiver is None:
+            keys = self._keys(registrar.registry)
+        else:
+            keys = _of_one(registrar.registry.receiver(receiver))
         return json_response(200, PublicKeys(keys=keys), Cache_Control=_CACHED)
 
     def _keys(self, registry: Registry) -> list[PublicJwk]:
@@ -54,10 +63,19 @@ class WellKnownResource:
         return self._made[1]
 
 
+def _of_one(receiver: Receiver | None) -> list[PublicJwk]:
+    keys = () if receiver is None else _private_keys_of(receiver.post)
+    return list(map(public_jwk, sorted({public_key(key) for key in keys})))
+
+
 def _private_keys(registry: Registry) -> Iterator[str]:
     receivers = (each.post for each in registry.receivers().values())
     callbacks = (each.callback for each in registry.sources().values())
     for endpoint in (*receivers, *callbacks):
-        if endpoint is not None and "http-message" in endpoint.signing.styles:
-            yield from endpoint.signing.private_keys
-            yield from (each.secret for each in endpoint.signing.former if is_private_key(each.secret))
+        yield from () if endpoint is None else _private_keys_of(endpoint)
+
+
+def _private_keys_of(endpoint: Endpoint) -> Iterator[str]:
+    if "http-message" in endpoint.signing.styles:
+        yield from endpoint.signing.private_keys
+        yield from (each.secret for each in endpoint.signing.former if is_private_key(each.secret))

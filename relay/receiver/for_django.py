@@ -20,7 +20,8 @@ def webhook(
         @wraps(view)
         def verified(request: HttpRequest) -> HttpResponse:
             try:
-                hook = verify(secret, request.headers, request.body)
+                url = request.build_absolute_uri()
+                hook = verify(secret, request.headers, request.body, url=url, method=str(request.method))
             except InvalidSignature as error:
                 return HttpResponse(str(error), status=401)
             return view(request, hook)

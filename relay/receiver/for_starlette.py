@@ -13,7 +13,7 @@ def webhook(secret: str | Sequence[str]) -> Callable[[Request], Awaitable[Webhoo
 
     async def verified(request: Request) -> Webhook:
         try:
-            return verify(secret, request.headers, await request.body())
+            return verify(secret, request.headers, await request.body(), url=str(request.url), method=request.method)
         except InvalidSignature as error:
             raise HTTPException(401, str(error)) from error
 

@@ -1,4 +1,4 @@
-"""A delivery as its receiver sees it, with its signature checked (Standard Webhooks 1.0)."""
+"""A delivery as its receiver sees it, with its signature checked (Standard Webhooks 1.0, or RFC 9421)."""
 
 import json
 import time
@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 from urllib.parse import unquote
 
+from relay.domain.http_message import verify_message
 from relay.domain.requests import ANSWER_URL_HEADER
 from relay.domain.signing import verify_standard
 
@@ -38,15 +39,27 @@ class Webhook:
 
 
 def verify(
-    secret: str | Sequence[str], headers: Mapping[str, str], body: bytes, *, tolerance_s: float = 300.0
+    secret: str | Sequence[str],
+    headers: Mapping[str, str],
+    body: bytes,
+    *,
+    url: str | None = None,
+    method: str = "POST",
+    tolerance_s: float = 300.0,
 ) -> Webhook:
     """The delivery, if one of the secrets signed it within `tolerance_s` of now. Raises InvalidSignature.
 
     `secret`: `whsec_...`, plain text, or the public key `whpk_...` of an Ed25519 key; several while one is rotated.
-    `body`: the bytes as they were received, before anything parsed them.
+    `body`: the bytes as they were received, before anything parsed them. `url`: as the relay requested it; with it, a
+    signature over the whole request (`signature: http-message`) counts as well.
     """
-    secrets = [secret] if isinstance(secret, str) else list(secret)
-    if not verify_standard(secrets, headers, body, time.time(), tolerance_s):
+    secrets, now = [secret] if isinstance(secret, str) else list(secret), time.time()
+    if not verify_standard(secrets, headers, body, now, tolerance_s) and not (
+        url is not None
+        and verify_message(
+            secrets, method=method, url=url, headers=headers, body=body, now=now, tolerance_s=tolerance_s
+        )
+    ):
         raise InvalidSignature("the signature does not match, or its timestamp is too old")
     named = {name.lower(): value for name, value in headers.items()}
     attempt = named.get("relay-attempt", "")

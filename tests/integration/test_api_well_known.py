@@ -40,8 +40,8 @@ async def test_keys_of_receivers_and_callbacks_are_listed_once_and_no_other_ones
     }
     async with running() as rig, ClientSession() as client:
 
-        async def listed() -> object:
-            async with client.get(rig.apis[0] + "/.well-known/jwks.json") as response:
+        async def listed(of: str = "") -> object:
+            async with client.get(rig.apis[0] + "/.well-known/jwks.json" + of) as response:
                 assert (response.status, response.headers["Cache-Control"]) == (200, "max-age=300")
                 return json.loads(await response.text())
 
@@ -57,3 +57,11 @@ async def test_keys_of_receivers_and_callbacks_are_listed_once_and_no_other_ones
         assert await listed() == {"keys": _jwks(KEYS[0], KEYS[1], KEYS[3])}
         await rig.create("made", secret=KEYS[4], signature="http-message", lane="dedicated")
         assert await listed() == {"keys": _jwks(KEYS[0], KEYS[1], KEYS[3], KEYS[4])}
+        await rig.create("in-shared", secret=KEYS[2], signature="http-message", lane="shared")
+        assert await listed() == {"keys": _jwks(KEYS[0], KEYS[1], KEYS[3], KEYS[4])}
+        assert await listed("?receiver=in-shared") == {"keys": _jwks(KEYS[2])}
+        assert await listed("?receiver=made") == {"keys": _jwks(KEYS[4])}
+        for none in ("standard", "unknown"):
+            assert await listed(f"?receiver={none}") == {"keys": []}
+        async with client.get(rig.apis[0] + "/.well-known/jwks.json?receiver=No%20Name") as response:
+            assert response.status == 400

@@ -1,13 +1,19 @@
 """`relay.receiver.verify`: what it takes, and what it refuses; signed by the library of Standard Webhooks."""
 
+import base64
+import time
 from datetime import UTC, datetime, timedelta
 
 import pytest
 from standardwebhooks import Webhook as Standard
 
+from relay.domain.ed25519 import public_key
+from relay.domain.http_message import sign_message
+from relay.domain.receiver import SigningPolicy
 from relay.receiver import InvalidSignature, verify
 
 SECRET = "whsec_" + "A" * 32
+PRIVATE = "whsk_" + base64.b64encode(bytes(range(32))).decode()
 BODY = b'{"ref": "refs/heads/main"}'
 
 
@@ -37,6 +43,26 @@ def test_a_signed_delivery_is_returned_with_its_attributes_decoded() -> None:
     )
     assert hook.answer_url == "https://relay.example/v1/answers/t"
     assert hook.json() == {"ref": "refs/heads/main"}
+
+
+def signed_as_a_whole(secret: str, url: str) -> dict[str, str]:
+    kind = "private_keys" if secret == PRIVATE else "secrets"
+    policy = SigningPolicy(("http-message",), **{kind: (secret,)})  # type: ignore[arg-type]
+    fields = (("webhook-id", "msg_1"), ("content-type", "application/json"))
+    made = sign_message(policy, method="POST", url=url, fields=fields, body=BODY, created=int(time.time()))
+    return {**dict(fields), **dict(made), "ce-id": "m"}
+
+
+@pytest.mark.parametrize("secret", [SECRET, PRIVATE])
+def test_a_signature_over_the_whole_request_counts_where_its_url_is_given(secret: str) -> None:
+    url = "https://ci.example/hooks/a%20b?x=%2F"
+    headers, known = signed_as_a_whole(secret, url), SECRET if secret == SECRET else public_key(PRIVATE)
+    assert verify(known, headers, BODY, url=url).message_id == "m"
+    for wrong in ({"url": url + "2"}, {"url": url, "method": "PUT"}, {"url": None}):
+        with pytest.raises(InvalidSignature):
+            verify(known, headers, BODY, **wrong)  # type: ignore[arg-type]
+    with pytest.raises(InvalidSignature):
+        verify(known, headers, BODY + b" ", url=url)
 
 
 def test_a_ping_has_no_message() -> None:
