@@ -50,6 +50,8 @@ class TelemetryPart:
                 hot.add(sent)
 
         self.statistics = StatisticsWriter(tallies, context.state, clock, writer=context.owner, took=took)
+        log, topics = context.log, context.topics
+        self.events = OwnEvents(log, context.state, topics, context.registry, clock, metrics)
         self.sentry = SentryReporter()
         logs_all = settings.log_level == "debug"
         self.observer = TelemetryObserver(
@@ -57,13 +59,11 @@ class TelemetryPart:
             self.sentry,
             recover,
             logs_attempts=lambda gate: logs_all or plan.logs_attempts(gate),
-            turned=lambda turn, receiver, since: self.events.turned(turn, receiver, since),
+            turned=self.events.turned,
         )
         self.patience = Patience(clock, self.observer)
         # A member without heartbeats is evicted after its session timeout; the event loop sends the heartbeats.
         self.loop_watch = LoopWatch(metrics, settings.kafka_session_timeout / 2 if exit_when_stuck else None)
-        log, topics = context.log, context.topics
-        self.events = OwnEvents(log, context.state, topics, context.registry, clock, self.patience, metrics)
         self.attempts = AttemptLog(log, topics, clock, metrics, share=settings.attempt_log)
         self.traces = traces_of(environ, plan, topics, clock)
 
@@ -75,7 +75,7 @@ class TelemetryPart:
 
     def parts(self) -> Iterator[tuple[str, Awaitable[None]]]:
         """Each with its name; to be run until cancelled, after `end`."""
-        yield "own events", self.events.run()
+        yield "own events", self.events.run(self.patience)
         yield "attempt log", self.attempts.run()
         yield "statistics", self.statistics.run()
 

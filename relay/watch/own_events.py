@@ -99,7 +99,6 @@ class OwnEvents:
         topics: Topics,
         directory: Directory,
         clock: Clock,
-        patience: Patience,
         metrics: Metrics,
     ) -> None:
         self._log = log
@@ -107,7 +106,6 @@ class OwnEvents:
         self._topic = topics.from_sender
         self._directory = directory
         self._clock = clock
-        self._patience = patience
         self._metrics = metrics
         self._queue: deque[_Turned | _Changed | _Batch] = deque()
         self._gathering: dict[str | None, _Batch] = {}
@@ -181,15 +179,15 @@ class OwnEvents:
 
     # sending
 
-    async def run(self) -> None:
-        """Runs until cancelled."""
+    async def run(self, patience: Patience) -> None:
+        """Runs until cancelled. `patience` repeats calls while the log or the state is unavailable."""
         while True:
             await self._clock.wait(self._news, self._until_due_s())
             self._news.clear()
             self._idle.clear()
             self._close_batches()
             while self._queue:
-                await self._send(self._queue[0])
+                await self._send(self._queue[0], patience)
                 self._queue.popleft()
             self._dropping = False
             if not self._news.is_set():
@@ -213,13 +211,13 @@ class OwnEvents:
             del self._gathering[batch.receiver]
             self._put(batch)
 
-    async def _send(self, event: _Turned | _Changed | _Batch) -> None:
+    async def _send(self, event: _Turned | _Changed | _Batch, patience: Patience) -> None:
         try:
-            message = await self._patience.until_done("look at a receiver", partial(self._message, event))
+            message = await patience.until_done("look at a receiver", partial(self._message, event))
             if message is None or message.message_id in self._sent:
                 return
             record = NewRecord(self._topic, OWN_SOURCE.encode(), message.payload, message_headers(message))
-            await self._patience.until_done("send an event", partial(self._log.append, [record]))
+            await patience.until_done("send an event", partial(self._log.append, [record]))
         except RelayError as error:  # for example if the record is too large for the log
             self._drop(_type_of(event))
             _log.warning("own_event_not_told", problem=str(error))

@@ -47,13 +47,12 @@ class Rig:
         self.events = self.process()
 
     def process(self) -> OwnEvents:
-        patience = Patience(self.clock, Observer())
-        return OwnEvents(self.log, self.state, TOPICS, self.known, self.clock, patience, self.metrics)
+        return OwnEvents(self.log, self.state, TOPICS, self.known, self.clock, self.metrics)
 
     async def __aenter__(self) -> "Rig":
         await self.log.start()
         await self.log.create(TOPICS.fixed(), {})
-        self._task = asyncio.create_task(self.events.run())
+        self._task = asyncio.create_task(self.events.run(Patience(self.clock, Observer())))
         return self
 
     async def __aexit__(self, *_: object) -> None:
@@ -108,7 +107,7 @@ async def test_an_outage_is_told_once_however_often_it_is_noticed_and_its_end() 
 @virtually
 async def test_two_processes_that_notice_the_same_give_it_the_same_id() -> None:
     async with Rig() as rig:
-        other = asyncio.create_task((second := rig.process()).run())
+        other = asyncio.create_task((second := rig.process()).run(Patience(rig.clock, Observer())))
         await rig.state.hold("r:ci", Hold("gone", NOW, "410"))
         for process in (rig.events, second):
             process.turned("receiver.gone", "ci", None)
