@@ -126,7 +126,7 @@ class Delivery(HopWork):
         self.hop = structs.replace(self.hop, accepted_ms=due_ms)
 
     def off_time(self, now: float) -> Dead | Later | None:
-        """Whether its time is over, or not there yet. `now`: Unix seconds."""
+        """The decision about a delivery that has expired or is not due yet; None for any other. `now`: Unix seconds."""
         timing = self.timing
         if timing is None and self.age_s(now) < self.receiver.post.retry.max_age:
             return None  # as usual

@@ -85,7 +85,7 @@ CALLER: Final = Need(("ingest:<source>", *MESSAGE.scopes, "metrics"), lambda acc
 
 
 class Tenant(NamedTuple):
-    """Of a receiver's name. `owner` None: it has none, or there is no such receiver."""
+    """The tenant of a receiver's name. `owner` None: it has none, or there is no such receiver."""
 
     owner: str | None = None
     life: Life = NO_LIFE
@@ -147,7 +147,7 @@ def may_read(request: web.Request, source_id: str | None) -> bool:
 
 
 def check_meant(request: web.Request, receiver: object) -> None:
-    """Raises a Problem where the caller is limited to some of its owner's receivers, and this is none of them."""
+    """Raises a Problem if the caller is limited to some of its owner's receivers, and this is not one of them."""
     only = access_of(request).only
     if only is not None and receiver not in only:
         raise forbidden(OWNED)

@@ -264,7 +264,7 @@ def bearer_in(request: web.Request) -> str | None:
 
 
 def _digest(key: str) -> bytes:
-    """Compared in place of the key: that takes the same time whatever its length."""
+    """The digest of a key. It is compared instead of the key, which takes the same time for any length."""
     return hashlib.sha256(key.encode(errors="surrogateescape")).digest()
 
 

@@ -34,6 +34,6 @@ def _unfinished(name: str, lane: str, found: list[Backlog]) -> int:
 
 
 def _place(name: str, topic: str, backlogs: list[Backlog]) -> int | None:
-    """The partition that has the receiver's records; None: there is no such topic."""
+    """The partition that has the receiver's records; None if the topic does not exist."""
     count = sum(each.partition.topic == topic for each in backlogs)
     return partition_of(name.encode(), count) if count else None

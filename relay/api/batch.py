@@ -44,7 +44,7 @@ from relay.domain.trace import fit_tracestate
 from relay.schema.messages import BatchLine, BatchView, CloudEvent, ItemView
 
 MAX_ITEMS: Final = 1_000
-"""One call of log and state takes so many in its stride; more would make everybody else wait."""
+"""Maximum number of items: one call of log and state handles that many; more would delay all other requests."""
 
 _JSON: Final = "application/json"
 _LINE: Final = re.compile(rb"[^ \t\r\n][^\n]*")
@@ -77,7 +77,7 @@ class Defaults:
 
 @dataclass(frozen=True, slots=True)
 class Refused:
-    """An item that is no message. `message_id`: where that much could be read."""
+    """A rejected item. `message_id`: None if it could not be read."""
 
     message_id: str | None
     problem: Problem
@@ -104,7 +104,7 @@ def read_lines(body: bytes, defaults: Defaults) -> list[Item]:
 
 
 def read_events(body: bytes, defaults: Defaults) -> list[Item]:
-    """An item for each element of a JSON array. Raises a Problem when it is none, or too long."""
+    """An item for each element of a JSON array. Raises a Problem if the body is not an array, or too long."""
     maker = _Maker(defaults)
     try:
         slots = msgspec.structs.astuple(_decode_slots(body))
@@ -242,7 +242,7 @@ class _Maker:
 
 
 def _data(event: CloudEvent) -> bytes:
-    """The payload: JSON as it stands; a string that `datacontenttype` says is no JSON is the text it spells
+    """The payload. JSON is used unchanged; a string with a `datacontenttype` other than JSON is decoded to its text
     (CloudEvents JSON format, 3.1)."""
     if event.data_base64 is not None:
         return event.data_base64
@@ -320,8 +320,7 @@ class BatchResource:
 
 
 def largest_body(max_payload_bytes: int) -> int:
-    """Bytes of a body at most: a single message of the greatest size fits in, whatever its encoding adds (base64: a
-    third)."""
+    """Maximum bytes of a body: a single message of the maximum size fits in, in any encoding (base64 adds a third)."""
     return max(MAX_BATCH_BYTES, 2 * max_payload_bytes)
 
 

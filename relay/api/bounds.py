@@ -20,7 +20,7 @@ from relay.api.problems import HEADERS_TOO_LARGE, RETRY_AFTER_S, UNAVAILABLE, Pr
 SMALL: Final = 256 * 1024
 """Bytes of a small body: messages have a few kB."""
 _FOR_SMALL: Final = 4
-"""One in so many bytes is for them."""
+"""One in this many bytes is reserved for small bodies."""
 
 
 class BodyBudget:
@@ -132,7 +132,7 @@ def bounds_of(request: web.Request) -> RequestBounds:
 
 
 def limit_requests(limits: ApiLimits) -> Middleware:
-    """The outermost middleware: what a request has taken is given back when it is over."""
+    """The outermost middleware: releases a request's reservation when the request has ended."""
     memory = BodyMemory(limits.body_bytes)
 
     @web.middleware

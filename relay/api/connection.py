@@ -237,7 +237,7 @@ class ApiConnection(web.RequestHandler):
 
 
 class ConnectionGate:
-    """Lets connections in, and closes those whose time is over or whose place another one needs."""
+    """Admits connections, and closes those that timed out or whose place another one needs."""
 
     def __init__(self, limits: ApiLimits, loop: asyncio.AbstractEventLoop) -> None:
         self._limits = limits
@@ -300,13 +300,13 @@ class ConnectionGate:
         self._blocked.pop(one, None)
 
     async def keep(self) -> None:
-        """Close those whose time is over, until cancelled."""
+        """Closes connections that timed out, until cancelled."""
         while True:
             await asyncio.sleep(min(SWEEP_S, self._limits.head_s))
             self.sweep(self._loop.time())
 
     def sweep(self, now: float) -> None:
-        """Close those whose time is over at `now`, of the loop's clock."""
+        """Closes connections that timed out by `now`, on the loop's clock."""
         while self._heads and next(iter(self._heads.values())) + self._limits.head_s <= now:
             one = next(iter(self._heads))
             self._end(one, HTTPStatus.REQUEST_TIMEOUT if one.head_bytes else None)

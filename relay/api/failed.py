@@ -176,7 +176,7 @@ class FailedResource:
         return [name for name in names if reads or may_see(request, [name])]
 
     async def _newest(self, receivers: Sequence[str], each: int) -> tuple[Sequence[FailedEntry], bool]:
-        """The newest, by rank, of at most so many of `each` receiver, and whether these are all that are looked at."""
+        """The newest letters by rank, of at most `each` per receiver, and whether these are all."""
         state = self._context.state
         found = await asyncio.gather(*(state.failed(receiver, limit=each) for receiver in receivers))
         entries = sorted((entry for some in found for entry in some), key=_rank, reverse=True)
@@ -200,8 +200,8 @@ def sees_letter(request: web.Request, letter: Letter | None) -> bool:
 
 
 def is_about_own_receiver(request: web.Request, letter: Letter) -> bool:
-    """Whether it is about a receiver of the caller's, in the life that its name has now, and no matter of its sender's:
-    for the way back it takes the right to read its source, too."""
+    """Whether the letter is about a receiver of the caller, in the current life of its name. A letter of a result is
+    not: that requires the right to read its source, too."""
     receiver, source_id, *_ = letter.facts
     if letter.is_of_sender and not may_read(request, source_id):
         return False
@@ -228,7 +228,7 @@ def letter_view(letter: Letter) -> LetterView:
 
 
 def _page(found: Sequence[tuple[Rank, LetterView]], last: Rank | None) -> web.Response:
-    """`last`: behind which the next page begins; None: there is none."""
+    """The response. `last`: the letter after which the next page begins; None if there is none."""
     cursor = None if last is None else cursor_at(last)
     return json_response(200, LetterPage(items=[letter for _, letter in found], cursor=cursor))
 

@@ -109,10 +109,8 @@ def as_incoming(message: Message, *, fresh: bool) -> IncomingMessage:
 
 
 def idempotency_key(value: str) -> str | None:
-    """The key in an `Idempotency-Key` header: a structured-field string or, as real clients send it, bare.
-
-    None where it begins as a string and is none.
-    """
+    """The key in an `Idempotency-Key` header: a structured-field string or, as real clients send it, bare. None if it
+    begins like a string but is not valid."""
     if not value.startswith('"'):
         return value
     string = _STRING.fullmatch(value)

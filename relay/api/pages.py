@@ -29,7 +29,7 @@ KINDS: Final[Mapping[str, ProblemKind]] = {
     kind.name: kind
     for kind in (*FAILURES, ANSWER_GONE, *(each for each in vars(problems).values() if isinstance(each, ProblemKind)))
 }
-"""All problems that there are, by name. Some are a failure of a delivery as well as an answer of the API."""
+"""All problems by name. Some are failures of deliveries as well as responses of the API."""
 _OF_HTTP: Final = {f"http-{status.value}": status for status in HTTPStatus if status >= 400}
 
 

@@ -29,7 +29,7 @@ def cursor_behind(key: str) -> str:
 
 
 def key_behind(query: Mapping[str, Sequence[str]]) -> str:
-    """The key that such a cursor stands for; empty: none, the list begins. Raises a Problem."""
+    """The key in such a cursor; empty for the first page. Raises a Problem."""
     text = query.get("cursor", [""])[-1]
     try:
         return base64.b64decode(text.encode() + b"=" * (-len(text) % 4), altchars=b"-_", validate=True).decode()
@@ -43,8 +43,8 @@ def cursor_at(rank: Rank) -> str:
 
 
 class NewestFirstPages:
-    """Pages of a list by rank, the moment at which each was made (Unix seconds) and its id. The cursor is the rank of
-    the last one that was seen: so it stays good, whatever comes or goes. `id`: the pattern of an id."""
+    """Pages of a list sorted by rank: the creation time (Unix seconds) and the id of an item. The cursor is the rank of
+    the last item of a page, so it stays valid when items are added or removed. `id`: the pattern of an id."""
 
     def __init__(self, id: str) -> None:
         self.cursor: Final = re.compile(rf"([0-9]{{1,12}}(?:\.[0-9]{{1,6}})?)_({id})")
@@ -60,7 +60,7 @@ class NewestFirstPages:
         return left[:limit], cursor_at(rank(left[limit - 1]))
 
     def behind(self, query: Mapping[str, Sequence[str]]) -> Rank | None:
-        """The rank that the cursor in `query` stands for; None: the list begins. Raises a Problem."""
+        """The rank in the cursor of `query`; None for the first page. Raises a Problem."""
         if "cursor" not in query:
             return None
         text = query["cursor"][-1]

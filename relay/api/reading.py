@@ -53,7 +53,7 @@ def _id_in_path(request: web.Request, segment: int, name: str) -> str:
 
 
 def percent_decoded(text: str) -> str | None:
-    """`text` decoded once; None where that is not UTF-8. A stray percent sign stands for itself."""
+    """`text` decoded once; None if the result is not UTF-8. A stray percent sign is kept."""
     if text.isascii() and "%" not in text:
         return text
     try:

@@ -160,8 +160,8 @@ class Registrar:
         *,
         kind: Kind = RECEIVER,
     ) -> Written:
-        """Merge `patch` into its entry (RFC 7396); with `tag`, only if it is what that stands for. Raises
-        Unknown, InFile, ChangedMeanwhile, Faulty, CredentialsNeeded, NoKey."""
+        """Merge `patch` into an entry (RFC 7396); with `tag`, only if the entry still has that tag. Raises Unknown,
+        InFile, ChangedMeanwhile, Faulty, CredentialsNeeded, NoKey."""
 
         def patched(there: Raw, _now: float) -> object:
             wanted = merge_patch(there, dict(patch))

@@ -94,7 +94,7 @@ class Body:
 
 @dataclass(frozen=True, slots=True)
 class DocumentedResponse:
-    """A response that is no problem. `headers`: description by name."""
+    """A documented response other than a problem. `headers`: descriptions by name."""
 
     status: int
     description: str
@@ -267,7 +267,7 @@ def pattern(path: str) -> str:
 
 
 def declared_of(request: web.Request) -> Route | None:
-    """The route of a request, or None if it was not found, or is no route of the API."""
+    """The route of a request; None if it was not found, or is not a route of the API."""
     return getattr(request.match_info.route.handler, "route", None)
 
 

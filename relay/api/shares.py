@@ -46,8 +46,8 @@ def sharer_of(access: Access) -> Sharer:
 
 
 class Shares:
-    """`what`: its name, for metrics; `places`: the same, for people. `most`: places, with the reserve. `kind`: of the
-    problem where there is none."""
+    """Shares a limited number of places fairly among callers. `what`: name for metrics; `places`: the same, for people.
+    `most`: places, including the reserve. `kind`: the problem if no place is free."""
 
     def __init__(self, what: str, places: str, most: int, meter: Meter, kind: ProblemKind = TOO_MANY) -> None:
         self._what = what

@@ -62,7 +62,7 @@ MOST_AT_ONCE: Final = 8
 LEAST_BETWEEN_S: Final = 1.0
 """From the end of a test of an endpoint to the begin of the next one."""
 LONGEST_S: Final = 60.0
-"""A request that is waited for ends, whatever the receiver's own timeout is."""
+"""Maximum duration of a test request, regardless of the receiver's own timeout."""
 _log = get_logger("relay.api")
 
 

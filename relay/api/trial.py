@@ -88,7 +88,7 @@ def request_view(request: Request, endpoint: Endpoint) -> RequestView:
 
 
 def usable_receiver(context: ApiContext, name: str) -> Receiver:
-    """Raises a Problem if there is none, or its settings cannot be used here."""
+    """The receiver. Raises a Problem if there is none, or if its settings cannot be used here."""
     receiver = context.directory.receiver(name)
     if receiver is not None and receiver.unusable is None:
         return receiver

@@ -1,7 +1,5 @@
-"""What a message's status looks like from outside (design, section 7): pure functions from rows and records.
-
-The API, and whatever else shows a message, gives exactly the fields of `MessageView`, in this order.
-"""
+"""Views of a message and its deliveries: pure functions of rows and records. The API and all other displays of a
+message have exactly the fields of `MessageView`, in this order."""
 
 import base64
 from collections.abc import Sequence

@@ -1,8 +1,5 @@
 """Context of waiting deliveries: the owners of their lanes, the state of their endpoints, the heads of their order
-keys.
-
-A few calls to the state for a whole message, and none for one that is over.
-"""
+keys. It takes a few calls to the state for a whole message, and none if the message has ended."""
 
 import asyncio
 from collections.abc import Iterable, Mapping, Sequence
@@ -74,7 +71,7 @@ class _Seen:
         return next((lane for lane in found if lane.unserved), found[-1])
 
     def lacking(self, owner: str) -> str | None:
-        """A process that cannot use the settings of this endpoint, and said so a moment ago."""
+        """A process that recently reported that it cannot use the settings of this endpoint."""
         sign = self.signs.get(unusable_at(owner))
         return sign.process if sign is not None and sign.ago_s <= UNSERVED_S else None
 
@@ -156,7 +153,7 @@ class WaitContext:
     # lanes
 
     def _lanes_of(self, one: FoundDelivery, source: Source, unrouted: Coordinate | None) -> tuple[TopicPartition, ...]:
-        """The partitions that have to be served for it to go on; none where it is over."""
+        """The partitions that have to be served for the delivery to continue; none if it has ended."""
         topics, row = self._topics, one.row
         if row.stage in _WAITING:
             if unrouted is not None and row.stage is Stage.NONE:

@@ -112,7 +112,7 @@ def _kind(reason: str, title: str) -> ProblemKind:
 
 DELIVERY_FAILED: Final = _kind(_FAILED, "The message could not be delivered")
 FAILURES: Final = (DELIVERY_FAILED, *(_kind(reason, title) for reason, title in TITLES.items()))
-"""Why there is no answer; the first is for a reason that is not known."""
+"""Problems of deliveries without an answer; the first one is for unknown reasons."""
 
 
 def is_over(row: Row) -> bool:
@@ -121,10 +121,8 @@ def is_over(row: Row) -> bool:
 
 
 def ended(delivery: DeliveryId, row: Row, record: Record | None) -> AnswerGiven:
-    """The answer that `record` holds, which the row of a delivery that is over points at.
-
-    Raises a Problem: 502 where it failed for good, 410 where the record is gone.
-    """
+    """The answer in `record`, at which the row of an ended delivery points. Raises a Problem: 502 if the delivery
+    failed for good, 410 if the record was deleted."""
     if row.stage is Stage.FAILED:
         raise _failed(delivery, row, record)
     answer = None if record is None else _answer(delivery, record)

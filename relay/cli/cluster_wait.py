@@ -18,10 +18,8 @@ REPEAT_S: Final = 0.5
 
 
 async def wait_for_cluster(call: Callable[[], Awaitable[T]], limit_s: float) -> T:
-    """The result of `call`, which is repeated while the log is not ready, for `limit_s`; each reason is said once.
-
-    Raises LogUnavailable, the last one, which then says how long was waited.
-    """
+    """The result of `call`, which is repeated for `limit_s` while the log is not ready; each reason is printed once.
+    Raises the last LogUnavailable, with the time waited."""
     said: list[str] = []
 
     def say(state: RetryCallState) -> None:

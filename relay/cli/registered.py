@@ -113,7 +113,7 @@ def _item(item: ReceiverItem) -> tuple[str, ...]:
 
 
 def _condition(condition: str) -> str:
-    """That it is sent everything is no news, and `up` beside a bad health would mislead."""
+    """The condition for display. `up` is omitted: it says nothing new, and would mislead beside a bad health."""
     return "-" if condition == "up" else condition
 
 

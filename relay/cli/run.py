@@ -185,7 +185,8 @@ def _is_here(server: str) -> bool:
 
 
 def within_limit(cores: int, cpu_max: str) -> int:
-    """`cores`, or fewer. `cpu_max`: microseconds of processor time, or "max", in each so many, as cgroup v2 has it."""
+    """`cores`, or fewer by the limit of a cgroup. `cpu_max`: the quota in microseconds, or "max", and its period, as in
+    cgroup v2."""
     quota, _, period = cpu_max.strip().partition(" ")
     if quota == "max":
         return cores

@@ -107,7 +107,8 @@ class _Firing:
     async def fire(
         self, client: AsyncRelay, count: int, rate: float | None, over: Callable[[AwaitedAnswer], None]
     ) -> list[AwaitedAnswer]:
-        """Send `count`, `rate` a second, or one after the other; `over` is called for each as soon as it is over."""
+        """Send `count` messages, `rate` a second, or one after the other. `over` is called for each as soon as it has
+        ended."""
 
         async def one() -> AwaitedAnswer:
             waited = await self._one(client)

@@ -5,8 +5,8 @@ from typing import Any
 
 
 class ClientError(Exception):
-    """The relay did not do what it was asked to do; the message says why. `busy`: the same request may succeed later,
-    as a part of the relay is unavailable or recovering."""
+    """A request failed, for the reason in the message. `busy`: the same request may succeed later, because a part of
+    the relay is unavailable or recovering."""
 
     busy: bool = False
 

@@ -183,8 +183,8 @@ def oauth2_of(entry: OAuth2Entry | None) -> OAuth2 | None:
 
 
 FILE_ONLY: Final = (("proxy",), ("callback", "proxy"))
-"""Fields of receivers and sources that only the receivers file may set: they decide where requests are sent, whatever
-the URL, which clients of the API must not decide."""
+"""Fields of receivers and sources that only the receivers file may set: they redirect requests regardless of the URL,
+which clients of the API must not do."""
 
 
 def _proxy(value: str) -> str:

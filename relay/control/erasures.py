@@ -69,8 +69,7 @@ class ErasureService:
             return None
 
     async def erase(self, erasure: Erasure) -> None:
-        """Put an erasure in force, and remove those whose time is over. Raises TooManyErasures, and the log's
-        errors."""
+        """Store an erasure, and remove expired ones. Raises TooManyErasures, and the log's errors."""
         known = self.known.all()
         over = [each for each in known if each.made_at < erasure.made_at - ERASURE_KEPT_S]
         if len(known) - len(over) >= MOST_ERASURES:

@@ -187,9 +187,9 @@ _FORMER: Final = "former_secrets"
 
 
 def rotated(entry: Raw, new: str, *, grace_s: float, now: float) -> Raw:
-    """`entry`, decrypted, with the secret `new`. It replaces the secrets of its kind, HMAC or Ed25519 (all, if there is
-    none of its kind), which also sign for `grace_s`. If it is already there, as in a repeated request, it stays. Raises
-    Faulty."""
+    """`entry`, decrypted, with the secret `new`. It replaces the secrets of its kind, HMAC or Ed25519 (all, if there
+    are none of its kind), which also sign for `grace_s`. If the entry already has it, as in a repeated request, nothing
+    changes. Raises Faulty."""
     present = present_secrets(entry)
     alike = [secret for secret in present if is_private_key(secret) == is_private_key(new)] or present
     replaced = [secret for secret in alike if secret != new]

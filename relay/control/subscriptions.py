@@ -112,7 +112,7 @@ class Subscribed(NamedTuple):
 
 class Subscribers:
     """Finds the subscribers of a message, and caches them until `forget`. `own`: the subscriptions of receivers in
-    memory. `shared`: the names of at most so many subscribers in the shared lane, by source and event type.
+    memory. `shared`: returns the names of subscribers in the shared lane, up to a limit, by source and event type.
     `receiver`: any receiver by name."""
 
     def __init__(

@@ -159,8 +159,8 @@ _verdicts: Final = msgspec.json.Decoder(list[_Verdict]).decode
 
 
 def read_verdicts(response: Response, hops: Sequence[Hop]) -> list[Response | None] | None:
-    """The response to each message of a batch, None for one that the list does not have. None if the response is no
-    list: it is one for all. Raises BadVerdicts."""
+    """The response to each message of a batch; None for a message that the list does not have. None if the response is
+    not a list: then it applies to all. Raises BadVerdicts."""
     body = response.body.lstrip()
     if not body.startswith(b"["):
         return None

@@ -56,7 +56,7 @@ class Message(Struct, frozen=True, gc=False):
     tracestate: str | None = None
     timing: Timing | None = None
     one_off: OneOff | None = None
-    """Its own endpoint; then `receivers` has the one that stands for its origin."""
+    """The message's own endpoint; then `receivers` has the receiver for its origin."""
 
     @property
     def id(self) -> MessageId:
@@ -106,7 +106,7 @@ def parse_message(value: bytes | None, headers: Headers) -> Message:
 
 
 def copy_of(message: Message) -> str | None:
-    """The id of the message that this one is a copy of, from the same source; None if it is none."""
+    """The id of the original, from the same source; None if this is not a copy."""
     given = dict(message.headers).get(COPY_OF)
     return None if given is None else unquote(given)
 

@@ -19,20 +19,20 @@ _HOST_CHARS: Final = 40
 
 
 def receiver_name(url: str) -> str:
-    """The name of the receiver that stands for the origin of this URL. Raises ValueError for an invalid one."""
+    """The name of the receiver for the origin of this URL. Raises ValueError for an invalid URL."""
     host = _NOT_IN_A_NAME.sub("-", host_of(url).lower()).strip("-")[:_HOST_CHARS].strip("-")
     digest = hashlib.sha256(repr(origin_of(url)).encode()).hexdigest()[:8]
     return f"adhoc-{host}-{digest}"
 
 
 def receiver_of(origin: str) -> Receiver:
-    """The receiver that stands for an origin. `senders` empty: no message may name it without an endpoint."""
+    """The receiver for an origin. `senders` is empty: no message may name it without an endpoint."""
     post = Endpoint(origin, SigningPolicy(()))
     return Receiver(receiver_name(origin), post, ordering="none", lane=SHARED, senders=(), is_origin=True)
 
 
 def may_reach(receiver: Receiver, one_off: OneOff | None) -> bool:
-    """Whether a message with this endpoint goes to the receiver that stands for its origin."""
+    """Whether a message with this endpoint is for this receiver, by their origins."""
     return receiver.is_origin and one_off is not None and same_origin(receiver.post.url, one_off.url)
 
 

@@ -1,4 +1,4 @@
-"""Progress of a message: its statuses in order, and when it is over. Shared by the API and its clients."""
+"""Progress of a message: its statuses in order, and when it has ended. Shared by the API and its clients."""
 
 from collections.abc import Iterable
 from typing import Final, Literal, NamedTuple

@@ -292,7 +292,8 @@ class Receiver:
     """The former lane has to finish first; until then the new one only collects (see `relay/domain/route.py`)."""
     life: Life = NO_LIFE
     is_origin: bool = False
-    """It stands for an origin to which messages bring their own endpoints (`relay/domain/origin_receiver.py`)."""
+    """Whether it is the receiver for an origin to which messages bring their own endpoints
+    (`relay/domain/origin_receiver.py`)."""
 
 
 Redelivery = Literal["failed", "always", "never"]

@@ -43,8 +43,8 @@ def may_name(receiver: Receiver, message: Message) -> bool:
 
 
 def may_have_none(directory: Directory, message: Message) -> bool:
-    """Whether it is no failure that a message has no recipients: the subscribers' filters excluded it, or it is an
-    event of our own."""
+    """Whether a message may have no recipients without being a failure: the subscribers' filters excluded it, or it is
+    one of the relay's own events."""
     if message.source_id == OWN_SOURCE:
         return True
     try:

@@ -67,8 +67,9 @@ ADD_COUNT: Final = "ON CONFLICT (span, begins_at, receiver, source_id, life) DO 
 
 @dataclass(frozen=True, slots=True)
 class MessageSearch:
-    """`sparse`: keys of all messages whose ids have the prefix, if they are few. `dense_type`: so many messages have a
-    type with the prefix that a scan by time is faster. `body_bytes`: bytes of each body to fetch; None for all."""
+    """A search for messages. `sparse`: keys of all messages whose ids have the prefix, if they are few. `dense_type`:
+    messages with the type prefix are so many that a scan by time is faster. `body_bytes`: bytes of each body to fetch;
+    None for all."""
 
     dialect: Dialect
     query: MessageQuery

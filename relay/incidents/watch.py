@@ -1,7 +1,5 @@
-"""Folds what is observed into the stored incidents, and publishes their openings and ends. One process does it for all.
-
-It reads rows of the state and the log every few seconds, whatever the traffic; no message waits for it.
-"""
+"""Folds observations into the stored incidents, and publishes their openings and ends. One process does it for all. It
+reads rows of the state and the log every few seconds, regardless of the traffic; no message waits for it."""
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Final

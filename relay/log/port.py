@@ -296,8 +296,8 @@ class LogAdmin(Protocol):
         ...
 
     async def grow(self, topic: str, partitions: int) -> None:
-        """Give a topic so many partitions; with as many or more it stays as it is. Its records stay where they are,
-        and keys go elsewhere from now on. Repeatable; `create` gives groups an offset on the new ones."""
+        """Increases a topic's partitions; one with as many or more stays unchanged. Existing records stay, and keys may
+        map to other partitions from now on. Repeatable; `create` gives groups an offset on the new ones."""
         ...
 
     async def describe(self, topics: Sequence[str]) -> dict[str, TopicState]:

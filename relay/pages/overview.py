@@ -39,7 +39,7 @@ WORDS: Final[Mapping[str, str]] = {
     "held_up": "holds others up",
     "failed": "dead letters",
 }
-"""Labels of alerts whose names are no plain words."""
+"""Labels of alerts whose names are not plain words."""
 
 
 class Overview(Page):

@@ -34,7 +34,7 @@ class Shown(NamedTuple):
 
 
 def shown(payload: bytes, wanted: str | None = None) -> Shown:
-    """`wanted`: how; what it cannot be shown as, or None, gives the best there is."""
+    """The payload for display. `wanted`: the view; None, or one that is not possible, gives the best available."""
     text = _text_of(payload)
     pretty = None if text is None else _pretty(text)
     can: list[How] = ["hex"]
@@ -133,7 +133,7 @@ class _AsWritten(str):
 
 
 def _beginning(pieces: Iterator[str]) -> str:
-    """No more pieces are made than are shown, and one, by which it is known that there are more."""
+    """The beginning in pieces: those that are shown, and one more, which shows that there are more."""
     taken, length = list[str](), 0
     for piece in pieces:
         taken.append(piece)

@@ -256,7 +256,7 @@ def set_framed_cookie(response: web.StreamResponse, name: str, value: str, max_a
 
 
 def see(url: str) -> web.Response:
-    """To one of our pages, whatever the method was."""
+    """Redirects to one of the relay's pages, after any method."""
     return web.Response(status=303, headers={"Location": own_url(url)})
 
 
@@ -267,7 +267,7 @@ def own_url(url: str) -> str:
 
 
 def _path_of(url: str) -> str:
-    """Path and query; empty where it is no URL."""
+    """Path and query; empty if it is not a URL."""
     try:
         return URL(url).raw_path_qs
     except ValueError:

@@ -27,7 +27,8 @@ _LOOK_S: Final = 0.1
 
 
 async def cancel(state: State, deliveries: Sequence[tuple[DeliveryId, int]]) -> list[bool]:
-    """Cancel these generations of deliveries. False: an attempt has begun, or it is over. Can be repeated."""
+    """Cancel these generations of deliveries. False if an attempt was started, or the delivery has ended. Can be
+    repeated."""
     result = Result("dead", reason=CANCELLED, detail=DETAIL)
     rows = await answered(
         state.settle(

@@ -105,8 +105,8 @@ class ReplayExecutor:
         return await answered(self._state.peek(keys)) if keys else []
 
     async def carry_out(self, plans: Sequence[ReplayPlan]) -> list[ReplayPlan]:
-        """Returns the plans as carried out: records that the log rejects for their size are not. Works in slices:
-        marked records are not appended again, whatever happens to the rest."""
+        """Carries out plans, and returns what was done: records that the log rejects for their size are left out. Works
+        in slices: marked records are not appended again, even if the rest fails."""
         weights = [weight_of([out.record for out in plan.out]) for plan in plans]
         return [plan for some in slices(plans, weights) for plan in await self._carry_out(some)]
 

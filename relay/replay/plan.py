@@ -116,7 +116,8 @@ class Planner:
         return self._sent_again(letter, hop, life)
 
     def _sent_again(self, letter: Letter, hop: Hop, life: int) -> ReplayPlan:
-        """To the receiver's current lane. The receiver is not asked about a message that it said it never saw."""
+        """Sends the message to the receiver's current lane. The receiver is not asked about a message that it said it
+        never saw."""
         receiver = self._directory.receiver(hop.delivery.receiver)
         if receiver is None:
             return ReplayPlan(skip="unknown_receiver")

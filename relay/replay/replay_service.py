@@ -299,7 +299,8 @@ class ReplayService:
         return done
 
     async def cancel(self, delivery: DeliveryId, row: Row) -> bool:
-        """Cancel a delivery. False: an attempt has begun, or it is over. Raises StateUnavailable if that is unknown."""
+        """Cancel a delivery. False if an attempt was started, or the delivery has ended. Raises StateUnavailable if
+        that is unknown."""
         if await self._state.gaps([tag_of(f"r:{delivery.receiver}")]):
             raise StateUnavailable("the rows of finished messages were lost, and are being rebuilt from the log")
         return (await cancel(self._state, [(delivery, row.generation)]))[0]

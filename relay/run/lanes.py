@@ -43,7 +43,7 @@ _OF_RECEIVERS: Final = ("to-receiver", "from-receiver-async")
 """Roles that read a topic for each receiver with topics of its own."""
 
 _UNABLE: Final = 1_000
-"""Most receivers to consider; the partitions of so many are nearly all partitions."""
+"""Maximum number of receivers to consider: more would cover nearly all partitions."""
 
 _ALL_TAGS_OF: Final = dict.fromkeys(("to-sender", *_OF_RECEIVERS), ALL_TAGS)
 """Roles whose lanes park records of many receivers or sources."""

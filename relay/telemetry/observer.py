@@ -70,7 +70,7 @@ class Outages:
         return True
 
     def ends(self, gate: str) -> float | None:
-        """The begin of the reported outage that is over now; None if there was none."""
+        """The begin of the reported outage that has ended now; None if there was none."""
         return self.began.pop(gate, None)
 
     def hold(self, gate: str, why: WaitReason, now: float) -> None:

@@ -93,7 +93,7 @@ class ReceiverLabels:
     MEMORY: Final = 0.98
     """Share of a volume that remains at the next `weigh`: half of it after 35."""
     TIMES: Final = 2.0
-    """A receiver that is sent so many times as much takes the place of another, so that places seldom change."""
+    """A receiver with this many times the traffic takes the place of another, so that places seldom change."""
     MOST: Final = 20_000
     """Volumes remembered, at most."""
 

@@ -71,7 +71,7 @@ class AttemptLog:
         self._news.set()
 
     def report(self, record: NewRecord) -> None:
-        """Write a record, unless there is no room, or the log is unavailable."""
+        """Write a record, unless the queue is full, or the log is unavailable."""
         if len(self._waiting) >= MOST:
             self._drop(1, "full", f"{MOST} wait already")
             return

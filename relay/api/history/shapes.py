@@ -123,7 +123,7 @@ def attempt_item(found: AttemptFound, *, whole: bool = False) -> AttemptItem:
 
 
 def _first(headers: Mapping[str, str], most: int | None) -> dict[str, str]:
-    """The first headers, of at most so many characters together; None: all."""
+    """The first headers up to a total number of characters; None: all."""
     sizes = accumulate(len(name) + len(value) for name, value in headers.items())
     return {name: headers[name] for name, size in zip(headers, sizes, strict=True) if most is None or size <= most}
 

@@ -24,9 +24,9 @@ K = TypeVar("K")
 
 FRESH_S: Final = 1.0
 COST: Final = 10.0
-"""A snapshot that took long is valid for so many times as long: snapshots take a tenth of the time at most."""
+"""A snapshot is valid for this many times its duration, so that snapshots take at most a tenth of the time."""
 RATE_SPAN_S: Final = 5.0
-"""Rates are over at least so long, once there are snapshots that far apart."""
+"""Minimum time span of rates, once snapshots are that far apart."""
 MOST_PARKED_OF: Final = 2_000
 """Receivers whose parked records are counted, at most."""
 _WELL: Final = EndpointHealth("closed", 0.0, 0)

@@ -26,7 +26,7 @@ from workers.dependencies import Meter
 
 LOOK_S: Final = 0.2
 REST: Final = 3
-"""A pause is so many times as long as the read before it: reads take a quarter of the time at most..."""
+"""A pause is this many times as long as the read before it, so reads take at most a quarter of the time..."""
 LONGEST_REST_S: Final = 1.0
 """... unless reads are slow because the process is busy: listeners want to see that work."""
 AWAY_S: Final = 1.0

@@ -41,7 +41,7 @@ class Sender(Protocol):
 
 
 class Append:
-    """One call of `append`. It is over when no batch holds any of its records; with `error` set it has failed."""
+    """One call of `append`. It has ended when no batch holds any of its records; with `error` set it has failed."""
 
     __slots__ = ("coordinates", "deadline", "error", "holders", "outcome", "records")
 
@@ -121,7 +121,7 @@ class PartitionQueue:
         self.is_ready = False
 
     def retire(self, batch: Batch) -> None:
-        """`batch` is over."""
+        """`batch` has ended."""
         if self.newest is batch:
             self.newest = None
 
@@ -315,7 +315,7 @@ class Accumulator:
             call.end()
 
     def _expire(self) -> None:
-        """Fail the calls whose time is over. Records that the library already has may still be stored."""
+        """Fails the calls that timed out. Records that the library already has may still be stored."""
         self._expiring = None
         overdue: list[Append] = []
         for call in self._calls:

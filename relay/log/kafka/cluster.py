@@ -106,8 +106,8 @@ class KafkaCluster:
     max_record_bytes: int = 2**31
     isolation: Isolation = Isolation.READ_COMMITTED
     gather_bytes: int = 1
-    """Once records have arrived, a broker is asked for so many bytes at a time. For readers without a deadline: each
-    response costs the broker more than its content."""
+    """Minimum bytes of a fetch once records have arrived. For readers without a deadline: each response costs the
+    broker more than its content."""
 
     @property
     def request_timeout_s(self) -> float:

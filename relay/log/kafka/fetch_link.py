@@ -52,7 +52,7 @@ class Owner(Protocol):
         """Its next long poll will have all that it is to fetch now."""
 
     def arrived(self, at: TopicPartition, part: FetchedPartition) -> None:
-        """A response has this for a wanted partition."""
+        """A response has records for a wanted partition."""
 
     def announce(self) -> None:
         """All partitions of a response have been reported."""
@@ -105,7 +105,7 @@ class Link:
         self._wake.set()
 
     def changed(self, at: TopicPartition) -> None:
-        """Look at this partition again: it is wanted, or from another offset, or not wanted any more."""
+        """Check this partition again: it became wanted or unwanted, or its offset changed."""
         late = self.session.changed(at)
         self._changed_at = self._clock()
         self._wake.set()

@@ -16,8 +16,8 @@ from relay.log.kafka.cluster import KafkaCluster, ends_within
 from relay.log.port import Coordinate, NewRecord, TopicPartition
 
 _MARGIN_S: Final = 5.0
-"""An append may take so much longer than its batch: mostly it ends after its records were given up, not while they may
-still be sent."""
+"""Seconds that an append may take longer than its batch, so that it usually ends after its records were given up, not
+while they may still be sent."""
 
 _BATCH_BYTES: Final = 131_072
 """Before compression. The library's 16 KiB hold 8 records of 2 kB; there is one batch per partition in flight."""

@@ -20,7 +20,7 @@ import msgspec
 from relay.log.port import Flaw, Headers, NewRecord, Record, TopicPartition
 
 FIXED_DIGITS: Final = 16
-"""Offset and time before a packed record in a hash: decimal, padded to so many digits each."""
+"""Number of digits to which the offset and the time before a packed record in a hash are padded."""
 
 CHANGES_KEPT: Final = 4096
 """Changes that stay for followers that are just starting; those known to be behind keep more."""

@@ -39,8 +39,8 @@ Argument = str | bytes | int
 
 
 class Slice(NamedTuple):
-    """Records to append to one partition, packed. `floor`: changes from this offset on are still to be read by a
-    follower (None: there is none)."""
+    """Records to append to one partition, packed. `floor`: a follower has yet to read changes from this offset on; None
+    without a follower."""
 
     at: TopicPartition
     spec: TopicSpec
