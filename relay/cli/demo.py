@@ -147,7 +147,7 @@ class Demo:
         await engine.run(stop, started)
 
     async def _send_and_watch(self, url: str) -> None:
-        click.echo(f"The relay runs at {url}. It gets these messages of the source {SOURCE!r}:\n")
+        click.echo(f"The relay runs at {url}. Messages of the source {SOURCE!r}:\n")
         for case in CASES:
             click.echo(f"  {case.sample:<30}{case.receiver:<10} {case.does}")
         click.echo(f"\n{LEGEND}\n")
@@ -166,7 +166,7 @@ class Demo:
         if problems:
             raise RelayError("\n".join(problems))
         self._complete = True
-        click.echo("\nAll seen: two answers and a failure notice were returned, and there is one dead letter.")
+        click.echo("\nAll seen: two answers and a failure notice were returned; one dead letter.")
         click.echo(f"\n{NEXT}")
 
     async def _send_all(self, client: AsyncRelay) -> tuple[list[MessageView], list[LetterView]]:
