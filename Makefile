@@ -7,6 +7,9 @@ PIP    := $(BIN)/python -m pip --disable-pip-version-check --quiet
 JOBS   ?= 4
 PYTEST := $(BIN)/pytest --numprocesses $(JOBS) --dist loadfile --no-loadscope-reorder
 
+# Tests start hundreds of interpreters: without bytecode each compiles all modules again, a third of what it does.
+unexport PYTHONDONTWRITEBYTECODE
+
 # What is installed is told by stamps inside the environment: `runnable` has what the relay needs, `ready` the tools to
 # develop it on top of that. Both come from hash-locked files.
 RUNNABLE := $(VENV)/.runnable

@@ -45,7 +45,7 @@ from tests.fakes.state import MemoryState
 from tests.servers.valkey import ValkeyServer
 
 NEIGHBOURS: Final = [delivery_row(DeliveryId("ci", "neighbour", f"m-{number}")) for number in range(250)]
-ALL_AT_ONCE: Final = 40_000
+ALL_AT_ONCE: Final = 10_000
 PATIENT: Final = "?socket_timeout=60"
 MANY: Final = 9_000
 """More than Lua's stack has room for."""

@@ -16,7 +16,7 @@ from relay.domain.message import Message
 from relay.domain.one_off import OneOff
 from relay.domain.receiver import BatchPolicy, Receiver
 from relay.log.port import Record
-from tests.fakes.strikes import Fuse
+from tests.fakes.strikes import CRASHES, Fuse, Strikes
 from tests.fakes.surroundings import REFUSED, most_in
 from tests.fakes.virtual_time import run_virtually, virtually
 from tests.fakes.world import Process, World, message, receiver
@@ -295,22 +295,22 @@ EXPECTED = {(each, "r"): {"answered"} for each in in_order("a", 4) + in_order("b
 RECEIVERS = [batched(status=True)]
 
 
-def _calls() -> int:
-    async def story() -> int:
+def _counted() -> Fuse:
+    async def story() -> Fuse:
         world, fuse = await _world(RECEIVERS), Fuse()
         await world.run(fuse, 40)
         assert world.outside.results() == EXPECTED
-        return fuse.calls
+        return fuse
 
     return run_virtually(story())
 
 
 @pytest.mark.timeout(600)
-@pytest.mark.parametrize("after", [False, True], ids=["call_fails", "reply_is_lost"])
-def test_no_crash_at_any_call_loses_doubles_or_reorders_a_message(after: bool) -> None:
+@CRASHES
+def test_no_crash_at_any_call_loses_doubles_or_reorders_a_message(late: bool, strikes: Strikes) -> None:
     async def story(blow_at: int) -> None:
         world = await _world(RECEIVERS)
-        crashing = Fuse(blow_at, after=after)
+        crashing = Fuse(blow_at, after=late)
         await world.run(crashing, 40)
         await world.run(Fuse(), 120, until=lambda: world.outside.results() == EXPECTED)
         place = f"call {blow_at}, {crashing.names[-1]}"
@@ -319,5 +319,5 @@ def test_no_crash_at_any_call_loses_doubles_or_reorders_a_message(after: bool) -
         assert world.outside.arrived("/answer", "b") == in_order("b", 2), place
         assert world.parked_copies() == [], place
 
-    for blow_at in range(1, _calls() + 1):
+    for blow_at in strikes(_counted()):
         run_virtually(story(blow_at))

@@ -17,7 +17,7 @@ from relay.domain.exchange import Exchange, Request, Response
 from relay.domain.message import Message
 from relay.domain.receiver import Receiver
 from relay.sink.emulators import EMULATORS, Emulator
-from tests.fakes.strikes import Fuse
+from tests.fakes.strikes import STRIKES, Fuse, Strikes
 from tests.fakes.surroundings import Surroundings
 from tests.fakes.virtual_time import run_virtually
 from tests.fakes.world import World
@@ -76,19 +76,20 @@ async def _world(name: str) -> tuple[World, Cis]:
     return world, cis
 
 
-def _calls(name: str) -> int:
-    async def story() -> int:
+def _counted(name: str) -> Fuse:
+    async def story() -> Fuse:
         (world, cis), fuse = await _world(name), Fuse()
         await world.run(fuse, 200, until=lambda: bool(cis.results()))
         assert cis.results() == {("a-1", name): {"answered"}}
         assert cis.builds() == {name: 1}
-        return fuse.calls
+        return fuse
 
     return run_virtually(story())
 
 
+@STRIKES
 @pytest.mark.parametrize(("name", "after"), [*((name, True) for name in EMULATORS), ("jenkins", False)])
-def test_no_crash_at_any_call_loses_a_build(name: str, after: bool) -> None:
+def test_no_crash_at_any_call_loses_a_build(name: str, after: bool, strikes: Strikes) -> None:
     """`after`: the call is made, and its reply is lost; otherwise it is not made."""
 
     async def story(blow_at: int) -> int:
@@ -102,6 +103,6 @@ def test_no_crash_at_any_call_loses_a_build(name: str, after: bool) -> None:
         assert json.loads(body)["state"] == "success", place
         return cis.builds()[name]
 
-    builds = [run_virtually(story(blow_at)) for blow_at in range(1, _calls(name) + 1)]
+    builds = [run_virtually(story(blow_at)) for blow_at in strikes(_counted(name))]
     assert set(builds) <= {1, 2}
     assert builds.count(2) <= 2, builds  # the POST, and the outcome that is written after it

@@ -3,11 +3,9 @@
 from collections import defaultdict
 from dataclasses import replace
 
-import pytest
-
 from relay.domain.exchange import NoResponse
 from relay.domain.receiver import Endpoint, Source
-from tests.fakes.strikes import Fuse
+from tests.fakes.strikes import CRASHES, Fuse, Strikes
 from tests.fakes.virtual_time import run_virtually, virtually
 from tests.fakes.world import Process, World, message, receiver
 
@@ -101,20 +99,20 @@ async def test_a_callback_that_refuses_progress_gets_the_result() -> None:
     assert last(world) == EXPECTED
 
 
-def _calls() -> int:
-    async def story() -> int:
+def _counted() -> Fuse:
+    async def story() -> Fuse:
         world, fuse = await _world(), Fuse()
         await world.run(fuse, 40)
-        return fuse.calls
+        return fuse
 
     return run_virtually(story())
 
 
-@pytest.mark.parametrize("after", [False, True], ids=["call_fails", "reply_is_lost"])
-def test_no_crash_at_any_call_puts_progress_behind_the_result(after: bool) -> None:
+@CRASHES
+def test_no_crash_at_any_call_puts_progress_behind_the_result(late: bool, strikes: Strikes) -> None:
     async def story(blow_at: int) -> None:
         world = await _world()
-        crashing = Fuse(blow_at, after=after)
+        crashing = Fuse(blow_at, after=late)
         await world.run(crashing, 40)
         await world.run(Fuse(), 120, until=lambda: last(world) == EXPECTED)
         place = f"call {blow_at}, {crashing.names[-1]}"
@@ -124,5 +122,5 @@ def test_no_crash_at_any_call_puts_progress_behind_the_result(after: bool) -> No
         assert sorted(world.outside.arrived("/answer")) == ["a-1"], place
         assert world.outside.arrived("/later") == ["a-2"], place
 
-    for blow_at in range(1, _calls() + 1):
+    for blow_at in strikes(_counted()):
         run_virtually(story(blow_at))

@@ -5,13 +5,11 @@ import asyncio
 import json
 from dataclasses import replace
 
-import pytest
-
 from relay.domain.exchange import Response
 from relay.domain.expression import STATUS, Expression
 from relay.domain.receiver import Receiver, StatusStep
 from relay.domain.template import template
-from tests.fakes.strikes import Fuse
+from tests.fakes.strikes import CRASHES, Fuse, Strikes
 from tests.fakes.surroundings import Surroundings
 from tests.fakes.virtual_time import run_virtually
 from tests.fakes.world import World, message, receiver
@@ -68,21 +66,21 @@ async def _world() -> World:
 EXPECTED = {("a-1", "ci"): {"answered"}, ("a-2", "ci"): {"answered"}}
 
 
-def _calls() -> int:
-    async def story() -> int:
+def _counted() -> Fuse:
+    async def story() -> Fuse:
         world, fuse = await _world(), Fuse()
         await world.run(fuse, 60)
         assert world.outside.results() == EXPECTED
-        return fuse.calls
+        return fuse
 
     return run_virtually(story())
 
 
-@pytest.mark.parametrize("after", [False, True], ids=["call_fails", "reply_is_lost"])
-def test_no_crash_at_any_call_takes_a_chain_back(after: bool) -> None:
+@CRASHES
+def test_no_crash_at_any_call_takes_a_chain_back(late: bool, strikes: Strikes) -> None:
     async def story(blow_at: int) -> None:
         world = await _world()
-        crashing = Fuse(blow_at, after=after)
+        crashing = Fuse(blow_at, after=late)
         await world.run(crashing, 60, until=lambda: world.outside.results() == EXPECTED)
         await world.run(Fuse(), 200, until=lambda: world.outside.results() == EXPECTED)
         place = f"call {blow_at}, {crashing.names[-1]}"
@@ -91,5 +89,5 @@ def test_no_crash_at_any_call_takes_a_chain_back(after: bool) -> None:
         assert set(arrived) == {"a-1", "a-2"}, place
         assert len(arrived) <= 3, place
 
-    for blow_at in range(1, _calls() + 1):
+    for blow_at in strikes(_counted()):
         run_virtually(story(blow_at))

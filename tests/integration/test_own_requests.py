@@ -74,9 +74,9 @@ async def dev(tmp_path: Path, ci: Ci) -> AsyncIterator[RelayProcess]:
         yield process
 
 
-async def sent(dev: RelayProcess, payload: bytes, receiver: str = "ci") -> dict[str, Any]:
+async def sent(dev: RelayProcess, payload: bytes, receiver: str = "ci", id: str = "m-1") -> dict[str, Any]:
     """The delivery, once it is over."""
-    command = ("send", "--source", "github", "--receiver", receiver, "--id", "m-1", "-o", "json", "--wait", "30", "-")
+    command = ("send", "--source", "github", "--receiver", receiver, "--id", id, "-o", "json", "--wait", "30", "-")
     _, output = await relay(dev, *command, stdin=payload)
     [delivery] = json.loads(output)["deliveries"]
     return dict(delivery)
@@ -89,39 +89,31 @@ async def test_the_result_of_a_build_is_brought_back_and_not_its_ticket(dev: Rel
     assert (ci.asked, delivery["attempts"]) == (2, 1)
 
 
-@pytest.mark.parametrize(
-    ("payload", "error"),
-    [
+async def test_nothing_is_sent_of_a_message_that_does_not_fit(dev: RelayProcess, ci: Ci) -> None:
+    for payload, error in (
         (b"no json", "the payload is not JSON"),
         (b"{}", "request.headers.x-branch: `payload.branch`: there is no field 'branch'"),
         (b'{"branch": "main\\r\\nx-admin: 1"}', "request.headers.x-branch: the value cannot be a header"),
-    ],
-)
-async def test_nothing_is_sent_of_a_message_that_does_not_fit(
-    dev: RelayProcess, ci: Ci, payload: bytes, error: str
-) -> None:
-    delivery = await sent(dev, payload)
-    assert (delivery["status"], delivery["reason"], delivery["attempts"]) == ("failed", "invalid", 0)
-    assert error in delivery["detail"]
-    assert ci.started == []
+    ):
+        delivery = await sent(dev, payload, id=f"m-{len(payload)}")
+        assert (delivery["status"], delivery["reason"], delivery["attempts"]) == ("failed", "invalid", 0)
+        assert error in delivery["detail"]
+        assert ci.started == []
 
 
-@pytest.mark.parametrize(
-    ("ticket", "reason", "error"),
-    [
-        ("<html>", "invalid", "the response's body is not JSON"),
-        ('{"id": 7}', "invalid", "there is no field 'state'"),
-        ('{"state": "refused"}', "rejected", "by outcomes[1]: response.status == 201 && body.state == 'refused'"),
-    ],
-)
-async def test_a_build_that_may_have_begun_is_not_started_again(
-    dev: RelayProcess, ci: Ci, ticket: str, reason: str, error: str
-) -> None:
-    ci.ticket = ticket
-    delivery = await sent(dev, b'{"branch": "main"}')
-    assert (delivery["status"], delivery["reason"], delivery["attempts"]) == ("failed", reason, 1)
-    assert error in delivery["detail"]
-    assert len(ci.started) == 1
+async def test_a_build_that_may_have_begun_is_not_started_again(dev: RelayProcess, ci: Ci) -> None:
+    refused = "by outcomes[1]: response.status == 201 && body.state == 'refused'"
+    for number, (ci.ticket, reason, error) in enumerate(
+        (
+            ("<html>", "invalid", "the response's body is not JSON"),
+            ('{"id": 7}', "invalid", "there is no field 'state'"),
+            ('{"state": "refused"}', "rejected", refused),
+        )
+    ):
+        delivery = await sent(dev, b'{"branch": "main"}', id=f"m-{number}")
+        assert (delivery["status"], delivery["reason"], delivery["attempts"]) == ("failed", reason, 1)
+        assert error in delivery["detail"]
+        assert len(ci.started) == number + 1
 
 
 async def test_a_redirect_is_not_followed(dev: RelayProcess, ci: Ci) -> None:

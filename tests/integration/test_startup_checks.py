@@ -22,6 +22,7 @@ from relay.run.process import Relay
 from tests.integration.production import SECRETS, Rig, messages
 
 pytestmark = pytest.mark.kafka
+SLOW = pytest.mark.slow  # the judgement of each is in tests/unit/test_topic_checks.py
 
 
 async def alter(rig: Rig, topic: str, **configs: str) -> None:
@@ -61,10 +62,14 @@ async def test_one_broker_is_a_risk_but_no_refusal(rig: Rig) -> None:
     ("topic", "configs", "words"),
     [
         ("from_sender", {"cleanup_policy": "compact,delete"}, "cleanup.policy is compact,delete"),
-        ("to_sender", {"retention_bytes": "1000000"}, "retention.bytes is 1000000"),
-        ("parked_messages", {"cleanup_policy": "delete"}, "set cleanup.policy=compact"),
+        pytest.param("to_sender", {"retention_bytes": "1000000"}, "retention.bytes is 1000000", marks=SLOW),
+        pytest.param(
+            "parked_messages", {"cleanup_policy": "delete"}, "set cleanup.policy=compact", marks=pytest.mark.slow
+        ),
         ("failed_messages", {"max_message_bytes": "1000"}, "blocks its partition"),
-        ("to_receiver_later", {"cleanup_policy": "compact"}, "set cleanup.policy=delete"),
+        pytest.param(
+            "to_receiver_later", {"cleanup_policy": "compact"}, "set cleanup.policy=delete", marks=pytest.mark.slow
+        ),
     ],
 )
 async def test_a_topic_that_would_lose_messages_is_refused(

@@ -87,7 +87,7 @@ async def outage(world: World, trouble: str) -> None:
     await world.clock.sleep(3)
     world.state_available = trouble != "state"
     world.broker.available = trouble != "log"
-    await world.clock.sleep(150)
+    await world.clock.sleep(90)
     world.state_available = world.broker.available = True
 
 
@@ -105,7 +105,7 @@ def test_whatever_is_waited_for_is_not_a_standstill(trouble: str) -> None:
         await world.create()
         await world.send(*(message(number, f"s{number % 3}", "ci", "shy") for number in range(40)))
         away = asyncio.create_task(outage(world, trouble))
-        await world.run(Fuse(), 300)
+        await world.run(Fuse(), 200)
         await away
         assert world.told.stalled_at == list[tuple[TopicPartition, int]]()
 
