@@ -24,6 +24,7 @@ from relay.api.doctor import DoctorResource
 from relay.api.erasures import ErasuresResource
 from relay.api.event_types import EventTypesResource
 from relay.api.failed import FailedResource
+from relay.api.failed_groups import FailedGroupsResource
 from relay.api.health import Health, require_start
 from relay.api.history.resource import HistoryResource
 from relay.api.inbound import InboundResource, Redelivery
@@ -168,8 +169,10 @@ def _operation(context: ApiContext, uses: KeyUse, callers: Callers) -> list[obje
     """Resources for operators, keys and sessions."""
     looker = Looker(context)
     incidents = IncidentList(context, looker)
+    letters = FailedResource(context)
     return [
-        FailedResource(context),
+        letters,
+        FailedGroupsResource(context, looker.reader, letters),
         ReceiversResource(context),
         StatsResource(context),
         TryResource(context),

@@ -91,6 +91,22 @@ class FailedResource:
         cursor: Rank | None,
     ) -> web.Response:
         """List open dead letters."""
+        found, last = await self.newest(request, receiver, source, reason, limit, cursor=cursor, stage=stage)
+        after = None if last is None else cursor_at(last)
+        return json_response(200, LetterPage(items=[letter for _, letter in found], cursor=after))
+
+    async def newest(
+        self,
+        request: web.Request,
+        receiver: Sequence[str],
+        source: Sequence[str],
+        reason: Sequence[str],
+        limit: int,
+        *,
+        cursor: Rank | None = None,
+        stage: Stage | None = None,
+    ) -> tuple[Sequence[tuple[Rank, LetterView]], Rank | None]:
+        """The newest that the caller sees, and behind which one others may follow; None: none does."""
         receivers, at = await self._receivers(request, receiver), cursor
         found, size = list[tuple[Rank, LetterView]](), 0
         each = max(_LEAST_OF_EACH, 2 * limit // max(1, len(receivers)))
@@ -112,11 +128,11 @@ class FailedResource:
                 size += read
                 at = _rank(some[-1])
                 if len(found) > limit:
-                    return _page(found[:limit], found[limit - 1][0])
+                    return found[:limit], found[limit - 1][0]
                 if size >= MOST_BYTES:
-                    return _page(found, at)
+                    return found, at
             if are_all:
-                return _page(found, None)
+                return found, None
             each *= 4
 
     async def _open(
@@ -225,12 +241,6 @@ def letter_view(letter: Letter) -> LetterView:
         "offset": at.offset,
         "replay": f"/v1/failed/{at.partition}/{at.offset}/replay",
     }
-
-
-def _page(found: Sequence[tuple[Rank, LetterView]], last: Rank | None) -> web.Response:
-    """The response. `last`: the letter after which the next page begins; None if there is none."""
-    cursor = None if last is None else cursor_at(last)
-    return json_response(200, LetterPage(items=[letter for _, letter in found], cursor=cursor))
 
 
 def _rank(entry: FailedEntry) -> Rank:

@@ -11,6 +11,7 @@ from relay.api.doctor import DoctorResource
 from relay.api.erasures import ErasuresResource
 from relay.api.event_types import EventTypesResource
 from relay.api.failed import FailedResource
+from relay.api.failed_groups import FailedGroupsResource
 from relay.api.health import Health
 from relay.api.history.resource import HistoryResource
 from relay.api.inbound import InboundResource
@@ -50,6 +51,7 @@ RESOURCES: Final[tuple[type, ...]] = (
     ReceiverExportResource,
     ErasuresResource,
     FailedResource,
+    FailedGroupsResource,
     ReplayResource,
     ReplaysResource,
     RegistrationResource,

@@ -4,6 +4,7 @@ They count all processes, some seconds late."""
 
 import asyncio
 from collections.abc import Mapping, Sequence
+from functools import lru_cache
 from typing import Final
 
 from aiohttp import web
@@ -115,18 +116,24 @@ def hours_view(known: Mapping[int, Counted], now: float) -> list[HourView]:
     """The state has a clock of its own, which may be in the next hour already."""
     last = max(int(now // _HOUR_S), max(known, default=0))
     return [
-        {"hour": rfc3339(hour * _HOUR_S), **(counted_view(known[hour]) if hour in known else _IDLE)}
+        {"hour": _begin(hour), **(counted_view(known[hour]) if hour in known else _IDLE)}
         for hour in range(last - HOURS + 1, last + 1)
     ]
 
 
+@lru_cache(maxsize=2 * HOURS)
+def _begin(hour: int) -> str | None:
+    return rfc3339(hour * _HOUR_S)
+
+
 def counted_view(counted: Counted) -> CountedView:
+    p50_ms, p99_ms = counted.quantiles_ms(0.5, 0.99)
     return {
         "attempts": counted.attempts,
         "outcomes": dict(zip(OUTCOMES, counted.outcomes, strict=True)),
         "success_rate": counted.success_rate,
-        "p50_ms": counted.quantile_ms(0.5),
-        "p99_ms": counted.quantile_ms(0.99),
+        "p50_ms": p50_ms,
+        "p99_ms": p99_ms,
     }
 
 

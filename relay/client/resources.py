@@ -10,7 +10,7 @@ from relay.client.call import M, Resource, every, route
 from relay.client.http import Response
 from relay.domain.selection import Stage
 from relay.schema.attempts import AttemptItem, AttemptPage
-from relay.schema.dead_letters import LetterPage, LetterView, WholeLetter
+from relay.schema.dead_letters import LetterGroupList, LetterPage, LetterView, WholeLetter
 from relay.schema.event_types import EventTypePage, EventTypeView
 from relay.schema.incidents import IncidentDetail, IncidentPage, IncidentView
 from relay.schema.keys import KeyPage, KeyView, NewKey
@@ -120,6 +120,17 @@ class Failed(Resource[M]):
         """Open dead letters, the newest first: one page. `stage`: that gave up, as `to_sender` on the way back."""
 
     list = every(page, LetterView)
+
+    @route("GET", "/v1/failed/groups")
+    def groups(
+        self,
+        *,
+        receiver: Iterable[str] = (),
+        source: Iterable[str] = (),
+        reason: Iterable[str] = (),
+        limit: int | None = None,
+    ) -> LetterGroupList:
+        """Dead letters by receiver and reason, the largest groups first."""
 
     @route("GET", _LETTER)
     def get(self, partition: int, offset: int) -> WholeLetter:

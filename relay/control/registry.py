@@ -4,7 +4,7 @@
 writes the entries of a receivers file.
 """
 
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from heapq import nsmallest
 from math import inf
 
@@ -109,9 +109,10 @@ class Registry:
     def names(self, after: str, most: int, owner: str | None = None) -> list[str]:
         """Names of declared receivers in order: the first `most` after `after`, only those of `owner` if it is
         given."""
-        own = (key for key in self._in_force.values if ":" not in key and key > after)
-        own = (key for key in own if owner is None or self.owner_of(key) == owner)
-        return sorted((*sorted(own)[:most], *self.shared.names(after, most, owner)))[:most]
+        own: Iterable[str] = [key for key in self._in_force.values if key > after and ":" not in key]
+        if owner is not None:
+            own = (key for key in own if self.owner_of(key) == owner)
+        return sorted((*nsmallest(most, own), *self.shared.names(after, most, owner)))[:most]
 
     def owner_of(self, name: str) -> str | None:
         """The owner in the receiver's record, whether or not it can be used here; None if it has none, or is not

@@ -4,7 +4,7 @@ from bisect import bisect_left
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
-from math import ceil, inf, isinf
+from math import ceil, inf
 from typing import Final, get_args
 
 from relay.domain.exchange import Exchange, Response
@@ -24,6 +24,7 @@ from relay.domain.outcome import (
 OUTCOMES: Final[tuple[CodeClass, ...]] = get_args(CodeClass)
 BOUNDS_S: Final = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 15.0, 30.0, 60.0)
 """Upper bounds of the response time buckets, in seconds; one more bucket is for longer times."""
+_BOUNDS_MS: Final = (*(bound * 1000 for bound in BOUNDS_S), None)
 NUMBERS: Final = len(OUTCOMES) + len(BOUNDS_S) + 1
 """Numbers stored per hour: attempts by outcome, then responses by bucket."""
 HOURS: Final = 24
@@ -68,7 +69,8 @@ class Counted:
     @property
     def success_rate(self) -> float | None:
         """Share of the attempts that were accepted or delivered; None without attempts."""
-        return self.successes / self.attempts if self.attempts else None
+        attempts = self.attempts
+        return self.successes / attempts if attempts else None
 
     @property
     def successes(self) -> int:
@@ -78,16 +80,18 @@ class Counted:
     def quantile_s(self, share: float) -> float | None:
         """Quantile of response times: the upper bound, in seconds, of the bucket that reaches `share` (0 to 1) of the
         responses; inf for the last bucket, None without responses."""
+        [found] = self._quantiles((share,), (*BOUNDS_S, inf))
+        return found
+
+    def quantiles_ms(self, *shares: float) -> Sequence[float | None]:
+        """As `quantile_s`, in milliseconds; also None for the last bucket, because JSON has no infinity."""
+        return self._quantiles(shares, _BOUNDS_MS)
+
+    def _quantiles(self, shares: Sequence[float], bounds: Sequence[float | None]) -> Sequence[float | None]:
         sums = list(accumulate(self.numbers[len(OUTCOMES) :]))
         if not sums[-1]:
-            return None
-        place = bisect_left(sums, max(1, ceil(share * sums[-1])))
-        return (*BOUNDS_S, inf)[place]
-
-    def quantile_ms(self, share: float) -> float | None:
-        """As `quantile_s`, in milliseconds; also None for the last bucket, because JSON has no infinity."""
-        seconds = self.quantile_s(share)
-        return None if seconds is None or isinf(seconds) else seconds * 1000
+            return [None] * len(shares)
+        return [bounds[bisect_left(sums, max(1, ceil(share * sums[-1])))] for share in shares]
 
 
 def sum_of(parts: Iterable[Counted]) -> Counted:

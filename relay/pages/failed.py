@@ -1,8 +1,7 @@
 """Failed and Replays: dead letters by receiver and reason, and the jobs that replay or discard many of them."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import Final
+from typing import Final, NamedTuple
 
 from aiohttp import web
 
@@ -12,18 +11,15 @@ from relay.pages.causes import group_advice
 from relay.pages.incidents import is_over, share, unresolved
 from relay.pages.page import Nav, Page, PageRoutes
 from relay.pages.render import choices
-from relay.pages.round_trip import moment
 from relay.pages.visit import LoadedList, Visit, problem
-from relay.schema.dead_letters import LetterView
+from relay.schema.dead_letters import LetterGroupView
 
 HERE: Final = "/ui/failed"
-_A_PAGE: Final = 200
-"""Dead letters that are read for one page, which leads to older ones."""
+_A_PAGE: Final = 50
+"""Dead letters of a group on one page, which leads to older ones."""
 _MOST_GROUPS: Final = 50
+_FILTERS: Final = ("receiver", "reason", "source")
 _CHOOSING: Final = ("receiver", "reason", "source", "since", "until")
-HOURS: Final = 24
-"""Hours of which a group shows the counts."""
-_HOUR_S: Final = 3_600.0
 
 
 class FailedPage(Page):
@@ -36,22 +32,21 @@ class FailedPage(Page):
         routes.post("/failed/all", self.all)
 
     async def show(self, visit: Visit) -> web.StreamResponse:
-        query = visit.filters("receiver", "reason", "source")
-        receivers = [query["receiver"]] if "receiver" in query else []
-        found = await visit.load_list(visit.api.failed.page(receiver=receivers, limit=_A_PAGE, cursor=visit.cursor))
-        is_all = found.cursor is None and visit.cursor is None
-        letters = [each for each in found.items if _matches(each, query)]
-        groups = groups_of(letters, visit.renderer.now())
+        query = visit.filters(*_FILTERS)
+        receiver, reason, source = ([query[name]] if name in query else [] for name in _FILTERS)
+        groups = visit.api.failed.groups(receiver=receiver, reason=reason, source=source, limit=_MOST_GROUPS)
+        found, letters = await visit.load(groups), None
+        if receiver and reason:
+            page = visit.api.failed.page(
+                receiver=receiver, reason=reason, source=source, limit=_A_PAGE, cursor=visit.cursor
+            )
+            letters = await visit.load_list(page)
         return visit.show(
             "failed.html",
             found=found,
             letters=letters,
-            count=len(letters),
-            is_all=is_all,
-            groups=groups[:_MOST_GROUPS],
-            more_groups=len(groups) - _MOST_GROUPS,
-            hours=HOURS,
-            asked={name: query.get(name, "") for name in ("receiver", "reason", "source")},
+            groups=[_group(each) for each in found.value["items"]] if found.value else [],
+            asked={name: query.get(name, "") for name in _FILTERS},
             filtered=bool(query),
             reasons=choices(tuple(REASONS)),
             causes=[one for one in (await unresolved(visit)).items if one["waiting"]] if not query else [],
@@ -85,57 +80,22 @@ def _number(text: str) -> float:
         raise problem(422, "invalid-request", "The rate is not a number", f"{text[:40]!r}: give one, as 50.") from None
 
 
-def _matches(letter: LetterView, query: Mapping[str, str]) -> bool:
-    return query.get("reason") in (None, letter["reason"]) and query.get("source") in (None, letter["source_id"])
+class FailedGroup(NamedTuple):
+    """A group as the page shows it. `shares`: the count of each hour, from 0 to 1 of the fullest; `earlier`: how many
+    failed before these."""
 
-
-@dataclass(frozen=True, slots=True)
-class FailedGroup:
-    """`newest`: its newest letter. `hours`: how many in each of the last HOURS hours, the present one last; `earlier`:
-    before that. `share`: of each of these hours, from 0 to 1, of the fullest."""
-
-    receiver: str
-    reason: str
-    count: int
-    first_at: str | None
-    newest: LetterView
-    hours: tuple[int, ...]
+    view: LetterGroupView
+    shares: Sequence[float]
     earlier: int
     advice: str
 
-    @property
-    def shares(self) -> tuple[float, ...]:
-        most = max(self.hours) or 1
-        return tuple(count / most for count in self.hours)
 
-
-def groups_of(letters: Sequence[LetterView], now: float) -> list[FailedGroup]:
-    """The largest first. `letters`: newest first. `now`: Unix seconds."""
-    found: dict[tuple[str, str], list[LetterView]] = {}
-    for letter in letters:
-        found.setdefault((letter["receiver"], letter["reason"]), []).append(letter)
-    groups = [_group(receiver, reason, each, now) for (receiver, reason), each in found.items()]
-    return sorted(groups, key=lambda group: (-group.count, group.receiver, group.reason))
-
-
-def _group(receiver: str, reason: str, letters: Sequence[LetterView], now: float) -> FailedGroup:
-    hours, earlier = [0] * HOURS, 0
-    for letter in letters:
-        ago = int((now - (moment(letter["failed_at"]) or 0.0)) // _HOUR_S)
-        if ago >= HOURS:
-            earlier += 1
-        else:
-            hours[HOURS - 1 - max(0, ago)] += 1
-    first = letters[-1]["failed_at"]
+def _group(view: LetterGroupView) -> FailedGroup:
+    hours, newest = view["hours"], view["newest"]
+    most = max(hours, default=0) or 1
+    shares = [count / most for count in hours]
     return FailedGroup(
-        receiver,
-        reason,
-        len(letters),
-        first,
-        letters[0],
-        tuple(hours),
-        earlier,
-        group_advice(reason, letters[0]["last_status"]),
+        view, shares, view["count"] - sum(hours), group_advice(view["reason"], newest and newest["last_status"])
     )
 
 

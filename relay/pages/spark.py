@@ -2,7 +2,7 @@
 and a list has thousands of bars, so they are formatted as plain text.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Final, Literal
 
 from markupsafe import Markup, escape
@@ -23,13 +23,18 @@ _LEAST: Final = 1.5
 
 
 def attempts(hours: Sequence[HourView], *, large: bool = False) -> Markup:
-    """A bar for each hour, with the failed attempts on top in another colour. `hours`: in their order."""
+    """A bar for each hour, with the failed attempts on top in another colour. `hours`: in their order. Only a large one
+    names each hour: a list would be four times as long."""
     most = max((hour["attempts"] for hour in hours), default=0)
-    bars = [_bar(place, hour, most) for place, hour in enumerate(hours)]
+    bars: dict[str, list[str]] = {"none": [], "ok": [], "no": []}
+    for place, hour in enumerate(hours):
+        _draw(bars, place, hour, most)
     total, failed = sum(hour["attempts"] for hour in hours), sum(map(_failed, hours))
-    return _picture(
-        bars, len(hours), f"{counted(total, 'attempt')} in 24 h, {number(failed)} of them failed", large=large
-    )
+    label = f"{counted(total, 'attempt')} in 24 h, {number(failed)} of them failed"
+    parts = [f'<path class="bar {kind}" d="{"".join(each)}"/>' for kind, each in bars.items() if each]
+    if large:
+        parts += [_hour(place, hour, _count_words(hour)) for place, hour in enumerate(hours)]
+    return _picture(parts, len(hours), label, large=large)
 
 
 def line(hours: Sequence[HourView], names: Sequence[Quantile], label: str) -> Markup:
@@ -41,14 +46,21 @@ def line(hours: Sequence[HourView], names: Sequence[Quantile], label: str) -> Ma
     return _picture([*lines, *dots], len(hours), label, large=True)
 
 
-def _bar(place: int, hour: HourView, most: int) -> str:
-    said = f"{counted(hour['attempts'], 'attempt')}, {number(_failed(hour))} failed"
+def _draw(bars: Mapping[str, list[str]], place: int, hour: HourView, most: int) -> None:
+    """Adds the bars of an hour to those of their kind."""
     if not hour["attempts"]:
-        return _rect(place, _NONE, _HIGH - _NONE, "none") + _hour(place, hour, said)
+        bars["none"].append(_bar(place, _NONE, _HIGH - _NONE))
+        return
     bad = _high(_failed(hour), most)
     whole = max(_high(hour["attempts"], most), bad)
-    good = _rect(place, whole - bad, _HIGH - whole + bad, "ok") if whole > bad else ""
-    return good + (_rect(place, bad, _HIGH - whole, "no") if bad else "") + _hour(place, hour, said)
+    if whole > bad:
+        bars["ok"].append(_bar(place, whole - bad, _HIGH - whole + bad))
+    if bad:
+        bars["no"].append(_bar(place, bad, _HIGH - whole))
+
+
+def _count_words(hour: HourView) -> str:
+    return f"{counted(hour['attempts'], 'attempt')}, {number(_failed(hour))} failed"
 
 
 def _failed(hour: HourView) -> int:
@@ -61,8 +73,8 @@ def _high(count: int, most: int) -> float:
     return max(_LEAST, count * (_HIGH - 1) / most) if count else 0.0
 
 
-def _rect(place: int, high: float, top: float, kind: str) -> str:
-    return f'<rect class="{kind}" x="{place * _STEP}" y="{top:.1f}" width="{_BAR}" height="{high:.1f}"/>'
+def _bar(place: int, high: float, top: float) -> str:
+    return f"M{place * _STEP} {top:.1f}h{_BAR}v{high:.1f}h-{_BAR}z"
 
 
 def _hour(place: int, hour: HourView, said: str) -> str:

@@ -41,6 +41,28 @@ class WholeLetter(LetterView):
     payload: PayloadView
 
 
+class LetterGroupView(TypedDict):
+    """Dead letters of a receiver and reason. `hours`: how many in each of the last 24 hours, the present one last.
+    `newest`: the newest of them; null if the log does not have it any more."""
+
+    receiver: str
+    reason: str
+    count: int
+    first_at: str | None
+    newest_at: str | None
+    hours: list[int]
+    newest: LetterView | None
+
+
+class LetterGroupList(TypedDict):
+    """The largest first. `left_out`: how many smaller groups there are. `more`: there are older dead letters that were
+    not counted."""
+
+    items: list[LetterGroupView]
+    left_out: int
+    more: bool
+
+
 class LetterPage(TypedDict):
     """Newest first. `cursor`: for what follows; null on the last page. A page whose records are large ends early, and
     has one."""

@@ -10,7 +10,7 @@ from playwright.async_api import expect
 from tests.browser.conftest import Visiting
 from tests.browser.hostile import CORPUS
 from tests.browser.scripted_api import ScriptedApi, problem, scripted_pages
-from tests.browser.told import api_of, at, attempt, delivery, job, letter, listed, message
+from tests.browser.told import api_of, at, attempt, delivery, job, letter, letter_groups, listed, message
 from tests.browser.visitor import NARROW, Visitor
 
 SHAPE = """() => {
@@ -70,6 +70,7 @@ def everywhere(text: str, *others: str) -> dict[str, Any]:
             "behind_s": 99.0,
         },
         "/v1/failed": {"items": letters, "cursor": None},
+        "/v1/failed/groups": letter_groups(*letters),
         "/v1/replays": {"items": [job(detail=each) for each in texts], "cursor": text},
         "/v1/replays/5f0c2ba7d1e94c36": job(detail=text),
         "/v1/broken": (500, problem("x", text, text)),

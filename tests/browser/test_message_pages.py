@@ -9,7 +9,20 @@ from playwright.async_api import ViewportSize, expect
 from relay.schema.replays import OneView
 from tests.browser.conftest import Visiting
 from tests.browser.scripted_api import Call, ScriptedApi, problem, scripted_pages
-from tests.browser.told import AT, api_of, at, attempt, delivery, job, letter, listed, message, preview, round_trip
+from tests.browser.told import (
+    AT,
+    api_of,
+    at,
+    attempt,
+    delivery,
+    job,
+    letter,
+    letter_groups,
+    listed,
+    message,
+    preview,
+    round_trip,
+)
 from tests.browser.visitor import NARROW, SIZES
 
 PAGE = "/ui/messages/github/build-4711"
@@ -21,8 +34,10 @@ def failing() -> dict[str, Any]:
     wait = {"kind": "paused", "since": at(1), "until": None, "detail": "paused by hand"}
     one = message(delivery("ci", "arrived", waiting_for=wait), delivery("audit", **REJECTED))
     told = api_of(one, attempt(0.1, 20, 422, receiver="audit", outcome="dead", reason="rejected"))
+    letters = [letter(receiver="audit"), letter(receiver="audit", offset=18)]
     return told | {
-        "/v1/failed": {"items": [letter(receiver="audit"), letter(receiver="audit", offset=18)], "cursor": None},
+        "/v1/failed": {"items": letters, "cursor": None},
+        "/v1/failed/groups": letter_groups(*letters),
         "/v1/replays": {"items": [job()], "cursor": None},
         f"/v1/replays/{job()['id']}": job(),
     }

@@ -5,7 +5,7 @@ from datetime import UTC, datetime
 from typing import Any, Final, cast
 
 from relay.domain.state import delivery_state, message_state
-from relay.schema.dead_letters import LetterView
+from relay.schema.dead_letters import LetterGroupList, LetterGroupView, LetterView
 
 BEGUN: Final = datetime(2026, 11, 22, 14, 3, 7, 120_000, UTC).timestamp()
 
@@ -130,6 +130,26 @@ def letter(**values: Any) -> LetterView:
     return cast(LetterView, usual | values)
 
 
+def letter_groups(*letters: LetterView) -> LetterGroupList:
+    """The groups of these dead letters, the newest first."""
+    found: dict[tuple[str, str], list[LetterView]] = {}
+    for each in letters:
+        found.setdefault((each["receiver"], each["reason"]), []).append(each)
+    items: list[LetterGroupView] = [
+        {
+            "receiver": receiver,
+            "reason": reason,
+            "count": len(some),
+            "first_at": some[-1]["failed_at"],
+            "newest_at": some[0]["failed_at"],
+            "hours": [0] * 23 + [len(some)],
+            "newest": some[0],
+        }
+        for (receiver, reason), some in found.items()
+    ]
+    return {"items": items, "left_out": 0, "more": False}
+
+
 AT: Final = "/v1/sources/github/messages/build-4711"
 PAYLOAD: Final = (
     b'{"ref": "refs/heads/main", "before": "9f2c1e", "repository": {"id": 42, "full_name": "acme/web", "private": true}'
@@ -145,6 +165,7 @@ def api_of(one: Mapping[str, Any], *attempts: Mapping[str, Any], payload: bytes 
         f"{AT}/payload": payload,
         "/v1/messages": {"items": [listed(one)], "cursor": None, "behind_s": 0.0},
         "/v1/failed": {"items": [], "cursor": None},
+        "/v1/failed/groups": letter_groups(),
         "/v1/receivers": {"items": [], "cursor": None},
         "/v1/replays": {"items": [], "cursor": None},
     }

@@ -1,10 +1,11 @@
 """Dead letters page by page: each is seen once, whatever their moments are and whatever comes meanwhile."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import pytest
 
+from relay.api.view import rfc3339
 from relay.domain.dead_letter import DeadLetter, dead_letter_headers
 from relay.domain.hop import Hop, encode_hop
 from relay.domain.identity import DeliveryId
@@ -100,3 +101,38 @@ async def test_letters_of_the_way_back_are_listed_by_their_source() -> None:
             page: Any = document(await rig.get(f"/v1/failed?{query}"))
             assert [letter["message_id"] for letter in page["items"]] == names, query
         assert (await rig.get("/v1/failed?stage=x")).status == 400
+
+
+async def groups(rig: Rig, query: str = "", key: Mapping[str, str] | None = None) -> Any:
+    return document(await rig.request("GET", f"/v1/failed/groups{query}", b"", key or {}))
+
+
+async def test_they_are_counted_by_receiver_and_reason() -> None:
+    async with running_api() as rig:
+        await bury(rig, "ci", [-3_700, -20, -10])
+        await bury(rig, "cd", [-5], stage="to_sender")
+        found = await groups(rig)
+        assert [(one["receiver"], one["reason"], one["count"]) for one in found["items"]] == [
+            ("ci", "rejected", 3),
+            ("cd", "rejected", 1),
+        ]
+        assert (found["left_out"], found["more"]) == (0, False)
+        [ci, _] = found["items"]
+        assert (ci["newest"]["message_id"], ci["hours"][-2:]) == ("ci-2", [1, 2])
+        assert (ci["first_at"], ci["newest_at"]) == (rfc3339(NOW - 3_700), rfc3339(NOW - 10))
+        assert [one["receiver"] for one in (await groups(rig, "?receiver=cd&source=github"))["items"]] == ["cd"]
+        assert (await groups(rig, "?source=other"))["items"] == []
+        assert (await groups(rig, "?reason=gone"))["items"] == []
+        assert (await groups(rig, "?limit=1"))["left_out"] == 1
+
+
+async def test_a_key_of_a_receiver_counts_its_own_alone() -> None:
+    async with running_api() as rig:
+        await bury(rig, "ci", range(-300, 0))
+        await bury(rig, "cd", [-5])
+        await rig.keys.make("admin", now=NOW)
+        key = {"Authorization": f"Bearer {await rig.keys.make('receiver:ci', now=NOW)}"}
+        found = await groups(rig, key=key)
+        assert [(one["receiver"], one["count"]) for one in found["items"]] == [("ci", 200)]
+        assert found["more"] is True
+        assert (await rig.request("GET", "/v1/failed/groups?receiver=cd", b"", key)).status == 403

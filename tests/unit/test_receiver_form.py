@@ -125,10 +125,13 @@ def hour(attempts: int, rate: float | None = None, ms: float | None = None) -> H
 
 
 def test_a_picture_says_in_words_what_it_shows() -> None:
-    picture = spark.attempts([hour(0), hour(1_000, 0.999), hour(10, 0.0)])
+    hours = [hour(0), hour(1_000, 0.999), hour(10, 0.0)]
+    picture = spark.attempts(hours, large=True)
     assert 'aria-label="1\u202f010 attempts in 24 h, 11 of them failed"' in picture
     assert picture.count("<title>12:00 UTC: ") == 3
-    highs = [float(high) for high in re.findall(r'class="no" [^>]*height="([0-9.]+)"', picture)]
+    assert "<title>" not in spark.attempts(hours)
+    [bad] = re.findall(r'class="bar no" d="([^"]*)"', picture)
+    highs = [float(high) for high in re.findall(r"v([0-9.]+)", bad)]
     assert len(highs) == 2
     assert min(highs) >= 1.5  # one in a thousand is seen
     assert spark.attempts([]).startswith("<svg")

@@ -169,11 +169,12 @@ def _counted(span: SpanCount) -> Counted:
 
 
 def _count(counted: Counted) -> CountItem:
+    p50_ms, p99_ms = counted.quantiles_ms(0.5, 0.99)
     return {
         "attempts": counted.attempts,
         "delivered": counted.successes,
         "failed": counted.attempts - counted.successes,
         "success_rate": counted.success_rate,
-        "p50_ms": counted.quantile_ms(0.5),
-        "p99_ms": counted.quantile_ms(0.99),
+        "p50_ms": p50_ms,
+        "p99_ms": p99_ms,
     }
