@@ -3,7 +3,7 @@
 import asyncio
 import json
 import re
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from functools import partial
 from typing import Final, NamedTuple, TypedDict, cast
 
@@ -13,6 +13,7 @@ from yarl import URL
 from relay.client import ApiError
 from relay.client.http import path
 from relay.client.sse import ServerSentEvent
+from relay.domain.identity import PROBE
 from relay.domain.reasons import REASONS
 from relay.domain.state import STATES, STORED, State, look_of
 from relay.pages.export import FORMATS, export_of
@@ -109,7 +110,7 @@ class Messages(Page):
 
     async def list(self, visit: Visit) -> web.StreamResponse:
         query = _filters(visit)
-        found = await visit.load_list(_page(visit))
+        found = (await visit.load_list(_page(visit))).without(_is_left_out(query))
         can_follow = LOOKED_INTO.isdisjoint(query)
         live = can_follow and bool(visit.request.query.get("live")) and "cursor" not in visit.request.query
         return visit.show(
@@ -128,9 +129,10 @@ class Messages(Page):
         )
 
     async def rows(self, visit: Visit) -> str:
-        if not LOOKED_INTO.isdisjoint(_filters(visit)):
+        query = _filters(visit)
+        if not LOOKED_INTO.isdisjoint(query):
             raise problem(400, "invalid-request", "This cannot be followed", _NOT_FOLLOWED)
-        found = LoadedList(await _page(visit))
+        found = LoadedList(await _page(visit)).without(_is_left_out(query))
         return visit.fragment("messages_rows.html", rows=rows_of(found.items, visit.renderer.now()))
 
     async def chart(self, visit: Visit) -> web.StreamResponse:
@@ -188,6 +190,11 @@ def _filters(visit: Visit) -> MessageFilters:
 
 async def _page(visit: Visit) -> MessagePage:
     return await visit.api.messages.page(**_moments(_filters(visit)), limit=_LIMIT, cursor=visit.cursor)
+
+
+def _is_left_out(query: MessageFilters) -> Callable[[MessageItem], bool]:
+    """The relay's own messages are listed only if they are searched for."""
+    return lambda item: item["source_id"] == PROBE and query.get("source") != PROBE
 
 
 def _moments(query: MessageFilters) -> MessageFilters:

@@ -1,4 +1,6 @@
-"""The texts of the portal, which a product may replace, as with those of another language: each is its own key."""
+"""The texts of the portal, which a product may replace, as with those of another language: each is its own key.
+
+A key with slots, as `Attempt {0}`, is a sentence with names or numbers: its text has the same slots."""
 
 import json
 import re
@@ -10,8 +12,10 @@ from jinja2 import Environment, FileSystemLoader
 
 from relay.domain.errors import UserError
 from relay.domain.state import LOOKS
+from relay.pages.portal_sentences import spoken
 from relay.pages.receiver_form import COMMON, NEW_FIELDS
 from relay.pages.template_texts import TEMPLATES, Replacing
+from relay.pages.translator import SLOT
 
 _OF_PORTAL: Final = re.compile(
     "(attempt|base|confirm|event_type|exchange|failed|incident|message|portal|problem|receiver|replay|ui).*"
@@ -26,7 +30,7 @@ def texts() -> list[str]:
     """All texts that can be replaced, in English, sorted."""
     looks = [text for look in LOOKS.values() for text in (look.word, look.sentence)]
     fields = [text for field in (*COMMON, *NEW_FIELDS) for text in (field.label, field.hint) if text]
-    found = {*NAVIGATION, *looks, *fields}
+    found = {*NAVIGATION, *looks, *fields, *spoken()}
 
     def collect(text: str) -> str:
         found.add(text)
@@ -51,6 +55,8 @@ def read_strings(file: Path | None) -> Mapping[str, str]:
         raise _refused(file, f"it is not JSON: {error}") from error
     if not isinstance(found, dict) or not all(isinstance(text, str) and text.strip() for text in found.values()):
         raise _refused(file, "it is not a JSON object of texts")
+    if uneven := sorted(key for key, text in found.items() if set(SLOT.findall(key)) != set(SLOT.findall(text))):
+        raise _refused(file, f"the text of {uneven[0]!r} has other slots, as {{0}}, than that")
     if unknown := sorted(set(found).difference(texts())):
         listed = ", ".join(repr(text[:60]) for text in unknown[:_MOST_LISTED])
         more = f" and {len(unknown) - _MOST_LISTED} more" if len(unknown) > _MOST_LISTED else ""

@@ -16,6 +16,7 @@ from relay.domain.health import TONES as HEALTH_TONES
 from relay.domain.reasons import reason_words
 from relay.domain.state import State, StateLook, look_of, state_text
 from relay.pages.template_texts import TEMPLATES, Replacing
+from relay.pages.translator import Translator
 from relay.telemetry.redaction import escape_control
 
 _STEPS: Final = ((86_400.0, "d"), (3_600.0, "h"), (60.0, "min"))
@@ -88,8 +89,11 @@ class Renderer:
             replaced=replace,
         )
 
+        self._translator = Translator(strings) if strings else None
+
     def render(self, template: str, values: Mapping[str, Any]) -> str:
-        return self._environment.get_template(template).render(values)
+        page = self._environment.get_template(template).render(values)
+        return page if self._translator is None else self._translator.html(page)
 
 
 def moment_of(value: str | float | None) -> datetime | None:

@@ -81,6 +81,16 @@ async def test_a_row_never_overflows(visiting: Visiting, viewport: ViewportSize,
         await visitor.assert_accessible()
 
 
+async def test_the_relays_own_message_is_listed_only_if_it_is_searched_for(visiting: Visiting) -> None:
+    probe = listed(message(delivery("relay-probe"), source_id="relay-probe", message_id="probe-1"))
+    async with scripted_pages(listing(probe, *items(1))) as api, visiting(api.url) as visitor:
+        await visitor.open("/ui/messages")
+        await expect(visitor.page.get_by_role("link", name="m-0")).to_be_visible()
+        await expect(visitor.page.get_by_text("probe-1")).to_have_count(0)
+        await visitor.open("/ui/messages?source=relay-probe")
+        await expect(visitor.page.get_by_role("link", name="probe-1")).to_be_visible()
+
+
 async def test_the_state_comes_first_and_the_payload_last(visiting: Visiting) -> None:
     one = listed(message(delivery("ci", "failed", reason="rejected", last_status=422)), preview='{"ref": "main"}')
     async with scripted_pages(listing(one)) as api, visiting(api.url) as visitor:

@@ -1,6 +1,7 @@
 """The portal in a real browser: opened by a link, and in a frame of another site's page."""
 
 import json
+import re
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -11,8 +12,9 @@ from playwright.async_api import expect
 
 from tests.browser.conftest import Visiting
 from tests.browser.dev_relay import DevRelay
-from tests.browser.test_receivers import KEY, heading, log_in, press
+from tests.browser.test_receivers import KEY, heading, log_in, press, relay_with_receivers
 from tests.browser.test_receivers import dev as dev  # with receivers
+from tests.pseudo import left_of, strings
 
 
 async def test_a_link_shows_what_is_the_owners_and_leaves_the_address(dev: DevRelay, visiting: Visiting) -> None:
@@ -168,6 +170,48 @@ async def test_the_portal_has_the_texts_of_a_product(tmp_path: Path, visiting: V
         await page.context.clear_cookies()
         await log_in(visitor, "/ui/receivers")
         await heading(visitor, "Receivers")
+
+
+TEXTS = """() => {
+    const kept = 'code, pre, bdi, script, style, textarea, .mono, [translate=no], option[value=""] ~ option';
+    const found = [];
+    const walk = document.createTreeWalker(document.documentElement, NodeFilter.SHOW_TEXT);
+    while (walk.nextNode()) if (!walk.currentNode.parentElement.closest(kept)) found.push(walk.currentNode.data);
+    document.querySelectorAll('[aria-label], [title], [alt]').forEach((each) => {
+        if (each.closest(kept)) return;
+        found.push(...['aria-label', 'title', 'alt'].map((name) => each.getAttribute(name) ?? ''));
+    });
+    return found.map((text) => text.replace(/\\s+/g, ' ').trim()).filter((text) => text);
+}"""
+"""Text and labels of a page that are not data."""
+TIMES = re.compile(r"\d{4}-\d\d-\d\d[T ][\d:.+]+Z?")
+DATA = ("127.0.0.1", "relay", "acme", "shop", "push", "ci", "gone", "application/json")
+
+
+async def test_everything_in_the_portal_can_be_translated(tmp_path: Path, visiting: Visiting) -> None:
+    file = tmp_path / "strings.json"
+    file.write_text(json.dumps(strings()))
+    async with relay_with_receivers(tmp_path, {"RELAY_PORTAL_STRINGS": str(file)}) as dev, visiting(dev.url) as visitor:
+        once = {"max_attempts": 1}
+        await dev.receiver("none", "http://127.0.0.1:9/", owner="acme", retry=once)
+        await dev.send("shop", "m-2", to="none")
+        await dev.until_status("shop", "m-2", "failed")
+        [incident] = (await dev.call("GET", "/v1/incidents?party=none"))["items"] or [{"id": ""}]
+        await visitor.page.goto((await dev.call("POST", "/v1/portal-links", {"owner": "acme"}))["url"])
+        paths = [
+            *("/ui/receivers", "/ui/receivers/ci", "/ui/receivers/gone", "/ui/receivers/new", "/ui/receivers/ci/edit"),
+            *("/ui/receivers/ci/remove", "/ui/messages", "/ui/messages/shop/m-1", "/ui/messages/shop/m-2"),
+            *("/ui/failed", "/ui/failed?receiver=none&reason=exhausted", "/ui/incidents", "/ui/replays"),
+            *("/ui/event-types", f"/ui/incidents/{incident['id']}".rstrip("/")),
+        ]
+        english = list[tuple[str, str]]()
+        for path in paths:
+            await visitor.open(path)
+            await expect(visitor.page.locator(".loading")).to_have_count(0)
+            for text in await visitor.page.evaluate(TEXTS):
+                if left_of(TIMES.sub("", text), *DATA, "none"):
+                    english.append((path, text))
+        assert english == []
 
 
 async def test_no_page_of_the_portal_shows_versions_topics_or_offsets(dev: DevRelay, visiting: Visiting) -> None:

@@ -1,7 +1,7 @@
 """Receivers in a real browser: log in, look, and do all that can be done about one."""
 
 import re
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from pathlib import Path
 
@@ -20,12 +20,12 @@ HOSTILE = "<img src=x onerror=alert(1)>\x1b[31m"
 
 
 @asynccontextmanager
-async def relay_with_receivers(directory: Path) -> AsyncIterator[DevRelay]:
+async def relay_with_receivers(directory: Path, environ: Mapping[str, str] | None = None) -> AsyncIterator[DevRelay]:
     """`ci` answers, `gone` refuses connections; both are of acme. `other` is globex's."""
     sink = Sink("answer")
     await sink.start()
     try:
-        async with DevRelay(directory, key=KEY) as relay:
+        async with DevRelay(directory, environ, key=KEY) as relay:
             await relay.receiver("ci", sink.url, owner="acme", labels={"env": "production"}, rate_limit=50)
             await relay.receiver("gone", "http://127.0.0.1:9/", owner="acme")
             await relay.receiver("other", sink.url, owner="globex")

@@ -24,7 +24,7 @@
       if (!Number.isNaN(at.getTime())) time.textContent = FORMS[time.dataset.at](shifted(at));
     });
     all("[data-zone]", root).forEach((part) => { part.textContent = zone(); });
-    all("[data-times]", root).forEach((button) => { button.hidden = false; button.textContent = `Times: ${zone()}`; });
+    all("[data-times]", root).forEach((button) => { button.hidden = false; });
   };
   document.addEventListener("click", (event) => {
     if (!event.target.closest?.("[data-times]")) return;
@@ -64,8 +64,8 @@
       link.textContent = name;
       drop.type = "button";
       drop.className = "quiet";
-      drop.textContent = "Remove";
-      drop.setAttribute("aria-label", `Remove ${name}`);
+      drop.textContent = list.dataset.remove;
+      drop.setAttribute("aria-label", `${list.dataset.remove} ${name}`);
       drop.dataset.drop = place;
       item.append(link, " ", drop);
       return item;
@@ -180,7 +180,7 @@
   const report = (count) => {
     const button = find("[data-news]");
     button.hidden = count === 0;
-    button.textContent = `${count} new`;
+    button.textContent = button.dataset.news.replace("{0}", count);
   };
   document.addEventListener("htmx:sseBeforeMessage", (event) => {
     const list = tail() && find("[sse-swap]", tail());
@@ -199,7 +199,7 @@
   // rows to act on
   const count = () => all("[data-picked]").forEach((part) => {
     const boxes = all("input[name=pick]:checked").length;
-    part.textContent = boxes === 0 ? "" : `${boxes} chosen`;
+    part.textContent = boxes === 0 ? "" : part.dataset.picked.replace("{0}", boxes);
   });
   document.addEventListener("change", (event) => {
     if (event.target.matches("[data-all]")) all("input[name=pick]").forEach((box) => { box.checked = event.target.checked; });

@@ -12,17 +12,17 @@
   const UNITS = [[86400, "d"], [3600, "h"], [60, "min"], [1, "s"]];
   const SIGNS = { d: 86400, h: 3600, min: 60, s: 1 };
   const timed = new WeakMap();
+  const { ago, coming, now } = document.documentElement.dataset; // in the words of the page
   const since = (text) => {
-    const found = /^(in )?(\d+(?:\.\d+)?) (d|h|min|s)( ago)?$/.exec(text);
-    if (!found) return text === "now" ? 0 : null;
-    return (found[1] ? -1 : 1) * found[2] * SIGNS[found[3]];
+    const found = /(\d+(?:\.\d+)?) (d|h|min|s)/.exec(text);
+    if (!found) return text === now ? 0 : null;
+    const sign = text === coming.replace("{0}", found[0]) ? -1 : text === ago.replace("{0}", found[0]) ? 1 : null;
+    return sign && sign * found[1] * SIGNS[found[2]];
   };
   const told = (seconds) => {
     const size = Math.abs(seconds);
     const [unit, name] = UNITS.find(([unit]) => size >= unit) ?? [1, "s"];
-    if (size < 1) return "now";
-    const text = `${Math.floor(size / unit)} ${name}`;
-    return seconds < 0 ? `in ${text}` : `${text} ago`;
+    return size < 1 ? now : (seconds < 0 ? coming : ago).replace("{0}", `${Math.floor(size / unit)} ${name}`);
   };
   const tick = () => document.querySelectorAll("time[data-ago]").forEach((time) => {
     if (!timed.has(time)) timed.set(time, { at: performance.now(), from: since(time.textContent) });
@@ -40,7 +40,7 @@
     if (!button) return;
     await navigator.clipboard.writeText(button.dataset.copy);
     button.classList.add("done");
-    say("Copied");
+    say(document.querySelector("[data-said]").dataset.copied);
     setTimeout(() => button.classList.remove("done"), 1200);
   });
 

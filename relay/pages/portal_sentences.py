@@ -1,0 +1,135 @@
+"""Texts of the portal that code makes: words and advice, and sentences with slots for names and numbers."""
+
+from collections.abc import Iterator
+from http import HTTPStatus
+from typing import Final, get_args
+
+from relay.api import problems
+from relay.domain.advice import ENDINGS, ERRORS, STATUSES, WAITS, of_callback, status_words
+from relay.domain.health import HEALTHS
+from relay.domain.incident_kinds import KINDS, number
+from relay.domain.outcome import CodeClass
+from relay.domain.reasons import REASONS, reason_words
+from relay.domain.state import BLOCKS
+from relay.schema.receivers import Condition
+
+_COUNTED: Final = ("attempt", "more attempt", "time", "message", "result", "status request")
+_WORDS: Final = (
+    *("now", "never", "none", "done", "retry", "doubt", "released", "dead", "post", "ping", "callback", "half open"),
+    *("open", "closed", "acknowledged", "resolved", "paused", "gone", "disabled", "running", "stopped", "stopping"),
+    *("counting", "sending", "refused", "deprecated", "dedicated", "shared", "pending", "verified", "not required"),
+    *("replayed", "discarded", "cancelled", "status", "warning", "ok", "default", "active"),
+)
+"""Words of states, kinds and outcomes."""
+SENTENCES: Final = (
+    *("{0} ago", "in {0}", "{0} at {1}"),
+    # the steps of a message
+    *("Arrived", "acknowledged by the log", "Attempt {0}", "Attempts {0} to {1}", "Status check {0}"),
+    *("Status checks {0} to {1}", "Callback {0}", "Callbacks {0} to {1}", "Ping {0}", "Pings {0} to {1}"),
+    *("Answered: {0}", "Given up: {0}", "given up: {0}", "Waited to be sent", "The receiver was processing it"),
+    *("Waited to try again", "On its way to the sender", "The result could not be returned to the sender", "Done"),
+    *("The sender was notified of the failure", "Back at the sender", "no answer is wanted"),
+    *("kept for the sender, which has no callback", "the last one got {0}", "no content type", "without a body"),
+    "the usual table",
+    *(
+        "Settings of {0}",
+        "Resume {0}",
+        "Verify {0}",
+        "See the message ahead",
+        "Source {0}",
+        "Resume",
+        "Verify",
+        "Replay",
+    ),
+    # the stations of a delivery
+    *(
+        "sent it",
+        "not tried yet",
+        "Answer",
+        "Sender",
+        "not yet",
+        "still to come",
+        "can fetch it",
+        "accepted",
+        "delivered",
+    ),
+    *("was notified of the failure", "has the answer", "no callback", "its callback refused it", "on its way back"),
+    "callback tried {0}",
+    # incidents
+    *("no success", "since {0}", "{0} more", "{0} and {1} more", "its circuit breaker is {0}"),
+    *("{0}'s callback rejects every result {1}.", "{0}'s callback rejects results {1}."),
+    *("{0}'s callback fails for every result {1}.", "{0}'s callback fails for results {1}."),
+    *("{0}'s callback at {1} rejects every result {2}.", "{0}'s callback at {1} rejects results {2}."),
+    *("{0}'s callback at {1} fails for every result {2}.", "{0}'s callback at {1} fails for results {2}."),
+    *("{0} rejects our credentials {1}.", "{0} has nothing at its URL {1}.", "{0} responded that it is gone {1}."),
+    *("{0} is switched off after a long outage {1}.", "{0} fails {1}.", "{0} rejects messages {1}."),
+    *("{0} does not answer {1}.", "{0} does not keep up {1}.", "TLS with {0} fails {1}."),
+    *("The relay may not call {0}, the address of {1}, {2}.", "The name {0} of {1} is not known {2}."),
+    *("The settings of {0} cannot be used {1}.", "{0} is paused until an operator resumes it, {1}."),
+    *("{0} is sent nothing before its URL is verified, {1}.", "{0} sends messages that fail ({1}) {2}."),
+    *(
+        "{0} wait.",
+        "{0} waits.",
+        "{0}: {1} waits behind {2} of source {3} {4}.",
+        "{0}: {1} wait behind {2} of source {3} {4}.",
+    ),
+    *("{0} is sent only pings", "The receiver {0} is not to blame.", "{0} receivers are not to blame."),
+    "{0} receivers are not to blame: {1}.",
+    # parts of pages
+    *("Copied", "Remove", "{0} new", "{0} chosen"),
+    *("{0} failed", "{0} in 24 h", "{0} of them failed", "of {0} a second", "of {0} in {1}", "no limit"),
+    *("the last hour", "6 hours", "a day", "7 days", "30 days", "15 minutes", "Last hour", "24 hours", "All", "Any"),
+    *(
+        "Receiver {0}",
+        "Copy {0}",
+        "source",
+        "message id",
+        "webhook id",
+        "Dark",
+        "Light",
+        "System",
+        "{0}: the first page",
+    ),
+    *("- for none", "a-z, 0-9 and -. It cannot be changed later.", "{0} (of all receivers that share it)"),
+    *("Paused", "Gone", "Disabled", "API", "file"),
+    "What was not yet accepted by the receiver ends as a dead letter, unknown_receiver; for what it has accepted the "
+    "answer is still waited for. Messages for it are refused from then on.",
+    # notes after an action
+    *("Done.", "Sent.", "Started.", "Verified.", "Resolved.", "Acknowledged.", "Nothing was changed.", "Stopping."),
+    *("The copy is sent.", "The replay has started.", "Replay started.", "{0} is paused.", "{0} is resumed."),
+    *(
+        "{0} is registered.",
+        "{0} is removed.",
+        "{0} is disabled.",
+        "{0} is enabled.",
+        "Changed: {0}.",
+        "Not verified: {0}",
+    ),
+    *("{0} delivery is on the way again.", "{0} deliveries are on the way again.", "{0} not: {1}"),
+    *("Select some messages first.", "At most {0} deliveries at once. The page Failed replays any number."),
+    *("{0}: done.", "Discarded.", "Cancelled.", "Sent once more.", "The result is sent again."),
+)
+
+
+def spoken() -> Iterator[str]:
+    """All of them."""
+    yield from SENTENCES
+    yield from _WORDS
+    for one in _COUNTED:
+        yield from (one, f"{one}s", f"{{0}} {one}", f"{{0}} {one}s", f"{{0}} or more {one}s")
+    yield from map(reason_words, (*REASONS, *HEALTHS, *get_args(Condition), *get_args(CodeClass)))
+    yield from (f"{reason_words(each)} by {{0}}" for each in get_args(CodeClass))
+    yield from BLOCKS.values()
+    causes = (*WAITS.values(), *ERRORS.values())
+    advice = (*(each.advice for each in causes), *STATUSES.values(), *ENDINGS.values())
+    yield from (each.title for each in causes)
+    yield from filter(None, (text.replace("`", "") for each in advice for text in (each, of_callback(each))))
+    yield from (status_words(status) for status in HTTPStatus)
+    yield from (kind.title for kind in vars(problems).values() if isinstance(kind, problems.ProblemKind))
+    for row in KINDS.values():
+        yield row.label
+        yield row.cause.replace("{why}", "{0}").replace("{status}", "")
+        if "{status}" in row.cause:
+            yield row.cause.replace("{status}", " ({0})")
+    for count in range(2, 13):
+        yield number(count).capitalize()
