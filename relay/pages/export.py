@@ -2,10 +2,10 @@
 
 import csv
 import io
-import json
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
 from typing import Final, Protocol
 
+import msgspec
 from aiohttp import web
 
 from relay.client import ApiError
@@ -76,7 +76,7 @@ def _cells(item: MessageItem) -> Iterator[list[object]]:
 
 def ndjson_rows(items: Iterable[MessageItem]) -> str:
     """A line for each message, as `GET /v1/messages` returns it."""
-    return "".join(json.dumps(item, ensure_ascii=False, separators=(",", ":")) + "\n" for item in items)
+    return "".join(msgspec.json.encode(item).decode() + "\n" for item in items)
 
 
 FORMATS: Final[Mapping[str, tuple[str, str, Lines]]] = {

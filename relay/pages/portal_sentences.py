@@ -18,7 +18,7 @@ _WORDS: Final = (
     *("now", "never", "none", "done", "retry", "doubt", "released", "dead", "post", "ping", "callback", "half open"),
     *("open", "closed", "acknowledged", "resolved", "paused", "gone", "disabled", "running", "stopped", "stopping"),
     *("counting", "sending", "refused", "deprecated", "dedicated", "shared", "pending", "verified", "not required"),
-    *("replayed", "discarded", "cancelled", "status", "warning", "ok", "default", "active"),
+    *("replayed", "discarded", "cancelled", "status", "state", "warning", "ok", "default", "active"),
 )
 """Words of states, kinds and outcomes."""
 SENTENCES: Final = (
@@ -76,6 +76,7 @@ SENTENCES: Final = (
     *("{0} is sent only pings", "The receiver {0} is not to blame.", "{0} receivers are not to blame."),
     "{0} receivers are not to blame: {1}.",
     # parts of pages
+    *("{0} delivered", "{0} refused", "{0} to be retried"),
     *("Copied", "Remove", "{0} new", "{0} chosen"),
     *("{0} failed", "{0} in 24 h", "{0} of them failed", "of {0} a second", "of {0} in {1}", "no limit"),
     *("the last hour", "6 hours", "a day", "7 days", "30 days", "15 minutes", "Last hour", "24 hours", "All", "Any"),
@@ -88,7 +89,7 @@ SENTENCES: Final = (
         "Dark",
         "Light",
         "System",
-        "{0}: the first page",
+        "{0}: home",
     ),
     *("- for none", "a-z, 0-9 and -. It cannot be changed later.", "{0} (of all receivers that share it)"),
     *("Paused", "Gone", "Disabled", "API", "file"),

@@ -16,8 +16,11 @@ _TAG: Final = re.compile(
 _ATTRIBUTE: Final = re.compile(r"""((?:\s|^)(?:aria-label|placeholder|title|alt)=")([^"]*)""")
 _KEPT: Final = frozenset({"bdi", "code", "pre", "script", "style", "textarea"})
 SLOT: Final = re.compile(r"\{(\d)\}")
-_INSLOT: Final = r"((?:(?!\. ).)+?)"
+_IN_SLOT: Final = r"((?:(?!\. ).)+?)"
 """Within a sentence."""
+_COUNTED: Final = re.compile(r"\{0\} [a-z -]+")
+"""A key of a number and a few words, which would fit the end of many sentences."""
+_NUMBER: Final = "([0-9][0-9\u202f,. a-z]{0,12})"
 _IN_BRACKETS: Final = re.compile(r"(.+) \(([^()]+)\)")
 _CACHED: Final = 4_096
 _LONGEST: Final = 2_000
@@ -109,6 +112,7 @@ def _literal_length(key: str) -> int:
 
 
 def _pattern(key: str) -> re.Pattern[str]:
+    slot = _NUMBER if _COUNTED.fullmatch(key) else _IN_SLOT
     pieces = SLOT.split(key)
-    text = "".join(_INSLOT if place % 2 else re.escape(piece) for place, piece in enumerate(pieces))
+    text = "".join(slot if place % 2 else re.escape(piece) for place, piece in enumerate(pieces))
     return re.compile(text)

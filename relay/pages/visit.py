@@ -78,7 +78,7 @@ class LoadedList(Loaded[Listed[Item]]):
         if self.value is None:
             return self
         kept = [item for item in self.value["items"] if not is_left_out(item)]
-        return LoadedList({"items": kept, "cursor": self.value["cursor"]})
+        return LoadedList({**self.value, "items": kept})
 
 
 def problem(status: int, kind: str, title: str, detail: str) -> ApiError:

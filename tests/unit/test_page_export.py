@@ -1,10 +1,12 @@
 """The CSV of an export: no cell is a formula, and each delivery has a row."""
 
+import json
 from typing import Any
 
 import pytest
 
-from relay.pages.export import csv_rows, safe_cell
+from relay.pages.export import csv_rows, ndjson_rows, safe_cell
+from relay.schema.messages import WaitView
 
 
 @pytest.mark.parametrize("text", ["=1+1", "+1", "-1", "@SUM(A1)", "\t=1", "\r=1"])
@@ -25,3 +27,11 @@ def test_a_message_without_a_delivery_has_a_row() -> None:
     }  # fmt: skip
     [line] = csv_rows([item]).splitlines()
     assert line == '2026-01-31T12:00:00Z,shop,"m,1",msg_1,,1,,arrived,queued,,,,,,,,,,"a ""b"""'
+
+
+def test_a_line_has_what_a_delivery_waits_for() -> None:
+    wait: Any = WaitView(kind="paused", since=None, until=None, detail="by hand")
+    item: Any = {"message_id": "m-é", "deliveries": [{"receiver": "ci", "waiting_for": wait}]}
+    [line] = ndjson_rows([item]).splitlines()
+    found = json.loads(line)
+    assert (found["message_id"], found["deliveries"][0]["waiting_for"]["kind"]) == ("m-é", "paused")
