@@ -17,7 +17,7 @@ from relay.api.route import LIMIT, DocumentedResponse, Example, Parameter, Sourc
 from relay.api.view import rfc3339
 from relay.incidents.reader import IncidentReader
 from relay.log.port import Coordinate, Record, read_each
-from relay.replay.letter import read_letter
+from relay.replay.letter import read_dead_letter
 from relay.schema.dead_letters import LetterGroupList, LetterGroupView, LetterView
 from relay.state.port import FailedEntry
 
@@ -131,7 +131,7 @@ class FailedGroupsResource:
         some = chosen[:limit]
 
         def made(record: Record | None) -> LetterView | None:
-            letter = None if record is None else read_letter(record, self._context.topics)
+            letter = None if record is None else read_dead_letter(record, self._context.topics)
             return letter_view(letter) if letter is not None and sees_letter(request, letter) else None
 
         newest = await read_each(self._context.log, [(group.newest.at, None) for group in some], made)
