@@ -106,6 +106,7 @@ $(RUNNABLE): pyproject.toml requirements/runtime.txt requirements/build.txt
 	$(PIP) install --require-hashes -r requirements/runtime.txt
 	$(PIP) install --require-hashes -r requirements/build.txt
 	$(PIP) install --no-deps --no-build-isolation --editable .
+	$(BIN)/python -m compileall -q relay workers
 	@touch $@
 
 $(READY): $(RUNNABLE) requirements/dev.txt

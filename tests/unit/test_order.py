@@ -193,7 +193,7 @@ class Orders(RuleBasedStateMachine):
         assert len(self.out) == self.number
 
 
-Orders.TestCase.settings = settings(max_examples=150, stateful_step_count=60, deadline=None)
+Orders.TestCase.settings = settings(max_examples=60, stateful_step_count=60, deadline=None)
 TestOrders = Orders.TestCase
 
 
