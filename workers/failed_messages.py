@@ -99,6 +99,7 @@ def entry_of(work: Failure) -> FailedEntry:
         reason=work.letter.reason,
         source_id=work.source_id or "",
         message_id=work.message_id or "",
+        number=number_of(work.record, work.letter),
     )
 
 
@@ -217,6 +218,13 @@ def _with_kept(hop: Hop, original: Mapping[str, bytes]) -> Hop:
 def life_of(record: Record) -> str:
     """The life of the receiver's name that a dead letter belongs to; empty if the letter does not say."""
     return dict(record.headers).get(LIFE_HEADER, b"").decode(errors="replace")
+
+
+def number_of(record: Record, letter: DeadLetter) -> int | None:
+    """The number, or place, of a delivery to its receiver that was given up; None if it was another step."""
+    value = dict(record.headers).get("relay-sequence", b"")
+    is_delivery = "to_receiver_" in letter.stage and value.isdigit() and len(value) <= 18
+    return int(value) if is_delivery else None
 
 
 def generation_of(record: Record) -> int:

@@ -25,6 +25,7 @@ from relay.api.erasures import ErasuresResource
 from relay.api.event_types import EventTypesResource
 from relay.api.failed import FailedResource
 from relay.api.failed_groups import FailedGroupsResource
+from relay.api.gaps import GapsResource
 from relay.api.health import Health, require_start
 from relay.api.history.resource import HistoryResource
 from relay.api.inbound import InboundResource, Redelivery
@@ -189,7 +190,8 @@ def _actions(context: ApiContext, replay: ReplayResource | None) -> list[object]
     """Resources that need a running process."""
     found = list[object]()
     if context.replays is not None and replay is not None:
-        found += [ReplaysResource(context, context.replays), replay]
+        jobs = ReplaysResource(context, context.replays)
+        found += [jobs, GapsResource(context, jobs), replay]
     if context.catalogue is not None:
         found.append(EventTypesResource(context, context.catalogue))
     if context.erasures is not None:

@@ -30,6 +30,7 @@ from relay.schema.replays import (
     RATES,
     Cancels,
     Discards,
+    GapReplays,
     JobPage,
     JobView,
     PreviewView,
@@ -170,6 +171,8 @@ def request_view(order: ReplayOrder) -> ReplayRequestView:
         "ids": sorted(chosen.ids) or None,
         "since": _moment_ms(chosen.since_ms),
         "until": _moment_ms(chosen.until_ms),
+        "first": chosen.first_number,
+        "last": chosen.last_number,
         "only_failed": order.only_failed,
         "rate": order.rate,
     }
@@ -213,7 +216,7 @@ PAGES: Final = NewestFirstPages("[0-9a-f]{1,32}")
 
 REPLAYS: Final = "replays"
 _ID: Final = Parameter("id", "path", Annotated[str, Meta(pattern="^[0-9a-f]{1,32}$")], "Id of the job.")
-_JOB_ANSWERS: Final = (
+JOB_ANSWERS: Final = (
     DocumentedResponse(202, "The job, which was stored.", json_of(JobView), {"Location": "The path of the job."}),
     DocumentedResponse(200, "With `dry_run`: what it would do.", json_of(PreviewView)),
 )
@@ -235,7 +238,7 @@ class ReplaysResource:
         id="beginReplay",
         noun=REPLAYS,
         body=json_of(Replays, required=False),
-        answers=_JOB_ANSWERS,
+        answers=JOB_ANSWERS,
         problems=(TOO_MANY_JOBS,),
         example=Example(202, body={"receiver": "ci", "since": "2d", "rate": 10}),
     )
@@ -255,7 +258,7 @@ class ReplaysResource:
         id="beginDiscard",
         noun=REPLAYS,
         body=json_of(Discards, required=False),
-        answers=_JOB_ANSWERS,
+        answers=JOB_ANSWERS,
         problems=(TOO_MANY_JOBS,),
         example=Example(200, body={"receiver": "ci", "reason": "rejected", "dry_run": True}),
     )
@@ -271,7 +274,7 @@ class ReplaysResource:
         id="beginCancel",
         noun=REPLAYS,
         body=json_of(Cancels, required=False),
-        answers=_JOB_ANSWERS,
+        answers=JOB_ANSWERS,
         problems=(TOO_MANY_JOBS,),
         example=Example(200, body={"receiver": "ci", "source": "github", "dry_run": True}),
     )
@@ -281,6 +284,17 @@ class ReplaysResource:
 
     async def _begin(self, request: web.Request, action: Action, asked: Discards, *, only_failed: bool) -> web.Response:
         selection = selection_of(asked, self._context.clock.time())
+        return await self.begin(request, action, selection, asked, only_failed=only_failed)
+
+    async def begin(
+        self,
+        request: web.Request,
+        action: Action,
+        selection: Selection,
+        asked: Discards | GapReplays,
+        *,
+        only_failed: bool = True,
+    ) -> web.Response:
         check_own(request, selection.receivers)
         selection = _within_rights(request, selection)
         check_rate(asked.rate)

@@ -12,6 +12,7 @@ from relay.api.erasures import ErasuresResource
 from relay.api.event_types import EventTypesResource
 from relay.api.failed import FailedResource
 from relay.api.failed_groups import FailedGroupsResource
+from relay.api.gaps import GapsResource
 from relay.api.health import Health
 from relay.api.history.resource import HistoryResource
 from relay.api.inbound import InboundResource
@@ -61,6 +62,7 @@ RESOURCES: Final[tuple[type, ...]] = (
     TryResource,
     VerificationResource,
     StatsResource,
+    GapsResource,
     ReceiversResource,
     SourcesResource,
     ReencryptionResource,

@@ -10,6 +10,7 @@ from relay.cli.config import notes_on, print_refused, refusals, verdict_on
 from relay.cli.options import FILE, config_option, output_option, settings_from
 from relay.cli.receiver_export import export
 from relay.cli.receivers_apply import apply, file_option
+from relay.cli.receivers_gaps import gaps
 from relay.cli.receivers_try import try_
 from relay.cli.registered import (
     create,
@@ -43,7 +44,23 @@ def receivers() -> None:
     """Check and apply receivers.yaml; register receivers; show their health; pause and resume them."""
 
 
-for _command in (apply, create, show, patch, rotate, test, try_, stats, verify, delete, pause, resume, health, export):
+for _command in (
+    apply,
+    create,
+    show,
+    patch,
+    rotate,
+    test,
+    try_,
+    stats,
+    gaps,
+    verify,
+    delete,
+    pause,
+    resume,
+    health,
+    export,
+):
     receivers.add_command(_command)
 
 

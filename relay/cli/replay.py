@@ -2,8 +2,8 @@
 `relay failed replay` and `relay failed discard`: select, count, confirm, follow."""
 
 import asyncio
-from collections.abc import Awaitable, Callable
-from typing import Final, Literal, TypedDict, Unpack
+from collections.abc import Awaitable, Callable, Coroutine
+from typing import Any, Final, Literal, TypedDict, Unpack
 
 import click
 from rich.console import Console
@@ -239,8 +239,6 @@ def _print_result(done: OneView) -> None:
 
 
 def begin(call: ApiOptions, action: Action, chosen: dict[str, object], how: How) -> None:
-    """Count, confirm, begin, and follow it to its end."""
-
     async def preview(client: AsyncRelay) -> PreviewView:
         jobs = client.replays
         count = {"replay": jobs.preview, "discard": jobs.preview_discard, "cancel": jobs.preview_cancel}[action]
@@ -250,6 +248,17 @@ def begin(call: ApiOptions, action: Action, chosen: dict[str, object], how: How)
         jobs = client.replays
         return await {"replay": jobs.create, "discard": jobs.discard, "cancel": jobs.cancel}[action](**chosen)
 
+    count_and_begin(call, action, preview, create, how)
+
+
+def count_and_begin(
+    call: ApiOptions,
+    action: Action,
+    preview: Callable[[AsyncRelay], Coroutine[Any, Any, PreviewView]],
+    create: Callable[[AsyncRelay], Coroutine[Any, Any, JobView]],
+    how: How,
+) -> None:
+    """Count, confirm, begin, and follow it to its end."""
     counted = call.run(preview)
     is_over = how["dry_run"] or (not counted["to_send"] and counted["complete"])
     if is_over or not call.is_json:

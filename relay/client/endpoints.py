@@ -11,6 +11,8 @@ from relay.client.receiver_export import export
 from relay.schema.attempts import AttemptItem, AttemptPage
 from relay.schema.receivers import (
     EndpointView,
+    GapPage,
+    GapView,
     NewReceiverView,
     ReceiverHealthView,
     ReceiverItem,
@@ -20,6 +22,7 @@ from relay.schema.receivers import (
     RotatedView,
     TriedView,
 )
+from relay.schema.replays import JobView, PreviewView
 from relay.schema.sources import NewSourceView, RotatedSourceView, SourceItem, SourcePage, SourceRemovalView, SourceView
 from relay.schema.statistics import LastResponseDetail, StatsView
 from relay.schema.trials import TrialView, TryView
@@ -124,6 +127,25 @@ class Receivers(Resource[M]):
     @route("GET", _RECEIVER + "/stats")
     def stats(self, name: str) -> StatsView:
         """Outcomes and durations of the attempts of the last 24 hours."""
+
+    @route("GET", _RECEIVER + "/gaps")
+    def gaps_page(
+        self, name: str, *, after: int | None = None, limit: int | None = None, cursor: str | None = None
+    ) -> GapPage:
+        """The numbers that a receiver with `ordering: receiver` did not get, and why: one page. `after`: only higher
+        ones."""
+
+    gaps = every(gaps_page, GapView)
+
+    @route("POST", _RECEIVER + "/gaps/replay")
+    def replay_gaps(
+        self, name: str, *, first: int | None = None, last: int | None = None, rate: float | None = None
+    ) -> JobView:
+        """Send again the messages in these gaps, by default in all of them."""
+
+    @route("POST", _RECEIVER + "/gaps/replay", fixed={"dry_run": True}, safe=True)
+    def preview_replay_gaps(self, name: str, *, first: int | None = None, last: int | None = None) -> PreviewView:
+        """What `replay_gaps` would do."""
 
     @route("GET", _RECEIVER + "/last-response")
     def last_response(self, name: str) -> LastResponseDetail:

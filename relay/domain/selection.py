@@ -14,7 +14,7 @@ Stage = Literal["from_sender", "to_receiver", "pending", "to_sender"]
 
 class LetterFacts(NamedTuple):
     """Properties by which dead letters are selected. `receiver`: None if the message never had one. `failed_ms`: Unix
-    ms. `life`: of the receiver's name."""
+    ms. `life`: of the receiver's name. `number`: of the delivery to its receiver."""
 
     receiver: str | None
     source_id: str | None
@@ -24,12 +24,14 @@ class LetterFacts(NamedTuple):
     stage: Stage | None
     failed_ms: int
     life: str = ""
+    number: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Selection:
     """An empty or None field does not restrict. The receiver of messages that never had one is `-`. `since_ms`
-    (inclusive), `until_ms` (exclusive): Unix ms.
+    (inclusive), `until_ms` (exclusive): Unix ms. `first_number`, `last_number` (both inclusive): of deliveries to their
+    receivers.
 
     Deliveries that were ended on purpose are selected only if `reasons` names that reason. `lives`: of the names in
     `receivers`, as `name=id`, without empty ones. `only_own`: requested with a key that may see only these receivers;
@@ -47,6 +49,8 @@ class Selection:
     lives: frozenset[str] = frozenset()
     only_own: bool = False
     reads: frozenset[str] = frozenset()
+    first_number: int | None = None
+    last_number: int | None = None
 
     def has_life(self, receiver: str, life: str) -> bool:
         """Whether the receiver's name had this life when the selection was made."""
@@ -67,6 +71,8 @@ class Selection:
             and (facts.reason in self.reasons if self.reasons else facts.reason not in ON_PURPOSE)
             and (not self.statuses or facts.last_status in self.statuses)
             and (not self.stages or facts.stage in self.stages)
+            and (self.first_number is None or (facts.number is not None and facts.number >= self.first_number))
+            and (self.last_number is None or (facts.number is not None and facts.number <= self.last_number))
         )
 
     def takes_delivery(

@@ -22,7 +22,7 @@ from relay.domain.selection import LetterFacts, Stage
 from relay.domain.topics import Topics
 from relay.log.port import Coordinate, Headers, Record
 from relay.state.port import FailedEntry
-from workers.failed_messages import generation_of, life_of
+from workers.failed_messages import generation_of, life_of, number_of
 
 NO_SOURCE: Final = "\x01"
 """Stands for a missing source: no id has a control character."""
@@ -93,6 +93,7 @@ class Letter:
             self.dead.reason,
             source_id or "",
             message_id or "",
+            self.facts.number,
         )
 
 
@@ -110,6 +111,7 @@ def read_dead_letter(record: Record, topics: Topics) -> Letter:
         stage,
         dead.first_failed_ms or record.timestamp_ms,
         life_of(record),
+        number_of(record, dead),
     )
     hop = None if stage in (None, "from_sender") else _hop(original_headers(record.headers))
     generation = hop.generation if hop is not None else generation_of(record)

@@ -176,3 +176,21 @@ class TriedView(TypedDict):
     proved: bool
     detail: str | None
     verification: VerificationView
+
+
+class GapView(TypedDict):
+    """Numbers that the receiver did not get, for one `reason`. `failed_at`: when the last of them was given up."""
+
+    first: int
+    last: int
+    reason: str
+    failed_at: str | None
+
+
+class GapPage(TypedDict):
+    """In the order of their numbers. `numbered` false: the receiver's messages have no numbers. `cursor`: of what
+    follows; null: nothing does."""
+
+    numbered: bool
+    items: list[GapView]
+    cursor: str | None

@@ -37,6 +37,16 @@ class Replays(Discards, forbid_unknown_fields=True):
     only_failed: bool = True
 
 
+class GapReplays(msgspec.Struct, forbid_unknown_fields=True):
+    """Which numbers of the receiver are meant; omitted: all. `rate`: so many a second at most. `dry_run`: only say what
+    would be done."""
+
+    first: Annotated[int, msgspec.Meta(ge=1)] | None = None
+    last: Annotated[int, msgspec.Meta(ge=1)] | None = None
+    rate: Annotated[float, _RATE] | None = None
+    dry_run: bool = False
+
+
 class Cancels(msgspec.Struct, forbid_unknown_fields=True):
     """Which deliveries are meant, of those that were not sent yet. `since`, `until`: when the log took the message."""
 
@@ -64,7 +74,8 @@ class Nothing(msgspec.Struct, forbid_unknown_fields=True):
 
 
 class ReplayRequestView(TypedDict):
-    """What was asked for; null where it was left out. `since`, `until`: RFC 3339."""
+    """What was asked for; null where it was left out. `since`, `until`: RFC 3339. `first`, `last`: numbers of a
+    receiver's gaps."""
 
     receiver: list[str] | None
     source: list[str] | None
@@ -74,6 +85,8 @@ class ReplayRequestView(TypedDict):
     ids: list[str] | None
     since: str | None
     until: str | None
+    first: int | None
+    last: int | None
     only_failed: bool
     rate: float | None
 

@@ -102,7 +102,8 @@ class ParkedHead(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class FailedEntry:
-    """Index entry of a dead letter. `failed_at`: Unix seconds."""
+    """Index entry of a dead letter. `failed_at`: Unix seconds. `number`: of the delivery to its receiver, if that was
+    given up and has one."""
 
     receiver: str
     at: Coordinate
@@ -110,6 +111,7 @@ class FailedEntry:
     reason: str
     source_id: str
     message_id: str
+    number: int | None = None
 
 
 class LastAttempt(NamedTuple):

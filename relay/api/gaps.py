@@ -1,0 +1,113 @@
+"""Gaps in the numbers of a receiver's deliveries: those that were given up, and their replay."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Annotated, Final
+
+from aiohttp import web
+from msgspec import Meta
+
+from relay.api.access import OWN, RECEIVER, check_own
+from relay.api.context import ApiContext
+from relay.api.failed import MOST_LOOKED_AT
+from relay.api.paging import cursor_behind
+from relay.api.problems import TOO_MANY_JOBS, invalid, no_receiver
+from relay.api.replays import JOB_ANSWERS, ReplaysResource
+from relay.api.responses import json_response
+from relay.api.route import CURSOR, LIMIT, NAME, DocumentedResponse, Example, Parameter, json_of, route
+from relay.api.view import rfc3339
+from relay.domain.selection import Selection
+from relay.schema.receivers import GapPage, GapView
+from relay.schema.replays import GapReplays
+from relay.state.port import FailedEntry
+
+
+def _after_in(query: Mapping[str, Sequence[str]]) -> int:
+    """Raises a Problem."""
+    text = query.get("after", ["0"])[-1]
+    if not (text.isascii() and text.isdigit() and len(text) <= MOST_DIGITS):
+        raise invalid(f"after is {text[:20]!r}, which is no number", parameter="after")
+    return int(text)
+
+
+MOST_DIGITS: Final = 18
+AFTER: Final = Parameter("after", "query", Annotated[int, Meta(ge=0)], "Only higher numbers.", read=_after_in)
+
+
+class GapsResource:
+    """`GET /v1/receivers/{name}/gaps`, and `POST .../gaps/replay`."""
+
+    def __init__(self, context: ApiContext, replays: ReplaysResource) -> None:
+        self._context = context
+        self._replays = replays
+
+    @route(
+        "GET",
+        "/v1/receivers/{name}/gaps",
+        scope=RECEIVER,
+        id="listGaps",
+        noun="receivers",
+        parameters=(NAME, AFTER, LIMIT, CURSOR),
+        answers=(DocumentedResponse(200, "The lowest first.", json_of(GapPage)),),
+        example=Example(200, path={"name": "ci"}),
+    )
+    async def list(self, _request: web.Request, name: str, after: int, limit: int, cursor: str) -> web.Response:
+        """Numbers that a receiver did not get, and why.
+
+        Of the newest dead letters that are neither replayed nor discarded.
+        """
+        self._check_known(name)
+        receiver = self._context.directory.receiver(name)
+        numbered = receiver is not None and receiver.ordering == "receiver"
+        entries = await self._context.state.failed(name, limit=MOST_LOOKED_AT) if numbered else []
+        behind = max(after, _after_in({"after": [cursor or "0"]}))
+        gaps = gaps_of(entry for entry in entries if (entry.number or 0) > behind)
+        following = cursor_behind(str(gaps[limit - 1]["last"])) if len(gaps) > limit else None
+        return json_response(200, GapPage(numbered=numbered, items=gaps[:limit], cursor=following))
+
+    @route(
+        "POST",
+        "/v1/receivers/{name}/gaps/replay",
+        scope=OWN,
+        audit="replay.started",
+        id="replayGaps",
+        noun="receivers",
+        parameters=(NAME,),
+        body=json_of(GapReplays, required=False),
+        answers=JOB_ANSWERS,
+        problems=(TOO_MANY_JOBS,),
+        example=Example(202, path={"name": "ci"}, body={"first": 1, "last": 20}),
+    )
+    async def replay(self, request: web.Request, name: str, body: GapReplays) -> web.Response:
+        """Send again the messages in a receiver's gaps.
+
+        They have the numbers that they had. A job, as of `POST /v1/replays`.
+        """
+        check_own(request, [name])
+        self._check_known(name)
+        if body.first is not None and body.last is not None and body.last < body.first:
+            raise invalid("last is below first", pointer="/last")
+        selection = Selection(frozenset({name}), first_number=body.first or 1, last_number=body.last)
+        return await self._replays.begin(request, "replay", selection, body)
+
+    def _check_known(self, name: str) -> None:
+        if not self._context.has_receiver(name):
+            raise no_receiver(name)
+
+
+def gaps_of(entries: Iterable[FailedEntry]) -> list[GapView]:
+    """The numbers of `entries`, in ranges with the same reason."""
+    newest: dict[int, FailedEntry] = {}
+    for entry in entries:
+        if entry.number is not None:
+            known = newest.setdefault(entry.number, entry)
+            newest[entry.number] = max(known, entry, key=lambda each: each.failed_at)
+    found: list[GapView] = []
+    failed_at = 0.0
+    for number, entry in sorted(newest.items()):
+        if found and (found[-1]["last"], found[-1]["reason"]) == (number - 1, entry.reason):
+            failed_at = max(failed_at, entry.failed_at)
+            found[-1] |= {"last": number, "failed_at": rfc3339(failed_at)}
+        else:
+            failed_at = entry.failed_at
+            found.append(GapView(first=number, last=number, reason=entry.reason, failed_at=rfc3339(failed_at)))
+    return found

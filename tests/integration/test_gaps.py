@@ -1,0 +1,126 @@
+"""Numbers and gaps over real HTTP, on both engines: numbers have no holes, also after Redis was emptied, and what was
+given up is named, listed, and replayed with its number."""
+
+import asyncio
+import json
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+from aiohttp import web
+from aiohttp.test_utils import TestServer
+from redis.asyncio import Redis
+
+from relay.client import AsyncRelay
+from tests.integration.production import Rig as Production
+from tests.servers.process import RelayProcess
+
+pytestmark = pytest.mark.timeout(200)
+
+
+@dataclass
+class Picky:
+    """A receiver that rejects some messages at first. `got`: id, number, generation and gaps of the others."""
+
+    rejects: set[str] = field(default_factory=lambda: {"m-2", "m-3", "m-6"})
+    got: list[tuple[str, int, int, str | None]] = field(default_factory=list)
+    changed: asyncio.Event = field(default_factory=asyncio.Event)
+
+    async def hooks(self, request: web.Request) -> web.Response:
+        message, headers = request.headers["ce-id"], request.headers
+        if message in self.rejects:
+            return web.Response(status=422)
+        numbers = int(headers["relay-sequence"]), int(headers["relay-generation"])
+        self.got.append((message, *numbers, headers.get("relay-gap")))
+        self.changed.set()
+        return web.Response(status=204)
+
+    async def until(self, count: int) -> None:
+        while len(self.got) < count:
+            self.changed.clear()
+            await self.changed.wait()
+
+
+@asynccontextmanager
+async def picky() -> AsyncIterator[tuple[Picky, str]]:
+    receiver, app = Picky(), web.Application()
+    app.router.add_post("/hooks", receiver.hooks)
+    server = TestServer(app)
+    await server.start_server()
+    entry = {"post_endpoint": str(server.make_url("/hooks")), "ordering": "receiver", "max_in_flight": 1}
+    try:
+        yield receiver, json.dumps({"receivers": {"ci": entry, "other": {**entry, "ordering": "source"}}})
+    finally:
+        await server.close()
+
+
+async def send(relay: AsyncRelay, first: int, end: int) -> None:
+    for number in range(first, end):
+        await relay.send("app", {"n": number}, receivers=["ci"], id=f"m-{number}")
+
+
+async def gaps(relay: AsyncRelay, count: int) -> list[dict[str, Any]]:
+    """Once so many are listed."""
+    while True:
+        found = [gap async for gap in relay.receivers.gaps("ci", limit=1)]
+        if sum(gap["last"] - gap["first"] + 1 for gap in found) == count:
+            return [{name: gap[name] for name in ("first", "last", "reason")} for gap in found]
+        await asyncio.sleep(0.1)  # the index has no event to wait for
+
+
+async def check(api: str, receiver: Picky) -> None:
+    async with AsyncRelay(api) as relay:
+        for number in range(8):  # each is on the log before the next
+            await send(relay, number, number + 1)
+        await receiver.until(5)
+        assert receiver.got == [
+            ("m-0", 1, 0, None),
+            ("m-1", 2, 0, None),
+            ("m-4", 5, 0, "first=3; last=4; reason=rejected"),
+            ("m-5", 6, 0, None),
+            ("m-7", 8, 0, "first=7; last=7; reason=rejected"),
+        ]
+        first, second = {"first": 3, "last": 4, "reason": "rejected"}, {"first": 7, "last": 7, "reason": "rejected"}
+        assert await gaps(relay, 3) == [first, second]
+        assert [gap["first"] async for gap in relay.receivers.gaps("ci", after=3)] == [4, 7]
+        assert await relay.receivers.gaps_page("other") == {"numbered": False, "items": [], "cursor": None}
+
+        receiver.rejects.clear()
+        counted = await relay.receivers.preview_replay_gaps("ci", first=3, last=4)
+        assert (counted["to_send"], counted["request"]["first"], counted["request"]["last"]) == (2, 3, 4)
+        job = await relay.receivers.replay_gaps("ci", first=3, last=4)
+        await receiver.until(7)
+        assert sorted(receiver.got[5:]) == [("m-2", 3, 1, None), ("m-3", 4, 1, None)]
+        assert (await relay.replays.get(job["id"]))["action"] == "replay"
+        assert await gaps(relay, 1) == [second]
+        assert (await relay.receivers.preview_replay_gaps("ci"))["to_send"] == 1
+
+
+async def test_on_the_embedded_engine(tmp_path: Path) -> None:
+    async with picky() as (receiver, file):
+        (tmp_path / "receivers.yaml").write_text(file)
+        async with RelayProcess("dev", "--port", "0", "--ephemeral", cwd=tmp_path) as dev:
+            await dev.line_with("Ready")
+            await asyncio.wait_for(check(dev.value_of("API"), receiver), 90)
+
+
+@pytest.mark.kafka
+async def test_on_kafka_and_after_redis_was_emptied(rig: Production) -> None:
+    async with picky() as (receiver, file):
+        (rig.cwd / "receivers.yaml").write_text(file)
+        async with rig.relay("run", "--processes", "1") as running:
+            started = json.loads(await running.line_with('"started"'))
+            await asyncio.wait_for(check(started["api"], receiver), 120)
+            async with Redis.from_url(rig.environ["RELAY_REDIS_URL"]) as client:
+                await client.flushall()
+            async with AsyncRelay(started["api"]) as relay:
+                await asyncio.wait_for(send(relay, 8, 11), 90)
+            await asyncio.wait_for(receiver.until(10), 90)
+        assert [(message, number) for message, number, _, _ in receiver.got[7:]] == [
+            ("m-8", 9),
+            ("m-9", 10),
+            ("m-10", 11),
+        ]
