@@ -6,7 +6,7 @@ from typing import Annotated, Final
 from aiohttp import web
 from msgspec import Meta
 
-from relay.api.access import OWN, RECEIVER, check_own
+from relay.api.access import RECEIVER
 from relay.api.context import ApiContext
 from relay.api.failed import MOST_LOOKED_AT
 from relay.api.paging import cursor_behind
@@ -67,7 +67,7 @@ class GapsResource:
     @route(
         "POST",
         "/v1/receivers/{name}/gaps/replay",
-        scope=OWN,
+        scope=RECEIVER,
         audit="replay.started",
         id="replayGaps",
         noun="receivers",
@@ -82,7 +82,6 @@ class GapsResource:
 
         They have the numbers that they had. A job, as of `POST /v1/replays`.
         """
-        check_own(request, [name])
         self._check_known(name)
         if body.first is not None and body.last is not None and body.last < body.first:
             raise invalid("last is below first", pointer="/last")

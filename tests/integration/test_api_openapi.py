@@ -25,6 +25,7 @@ from relay.domain.exchange import Request
 from relay.domain.hop import Hop
 from relay.domain.identity import DeliveryId
 from relay.domain.notice import notice_body
+from relay.domain.numbering import NumberGap
 from relay.domain.own_events import message_of, turn_of
 from relay.domain.receiver import Endpoint, Receiver, SigningPolicy
 from relay.domain.requests import callback_request, nonce_request, ping_request, post_request
@@ -203,6 +204,7 @@ def _post(receiver: Receiver, hop: Hop, sequence: int | None, url: str | None) -
         attempt=1,
         sequence=sequence,
         out_of_order=sequence is not None,
+        gaps=() if sequence is None else (NumberGap(1, 2, "expired"),),
         now=NOW,
         answer_url=url,
         payload_url=url,
