@@ -4,6 +4,8 @@ receivers, which are kept for a day. No decision depends on them."""
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
+from msgspec import Struct
+
 from relay.domain.exchange import Response
 from relay.domain.receiver import Endpoint
 from relay.domain.redact import shown_body, shown_response_headers
@@ -100,8 +102,7 @@ class ParkedHead(NamedTuple):
     behind: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class FailedEntry:
+class FailedEntry(Struct, frozen=True, omit_defaults=True):
     """Index entry of a dead letter. `failed_at`: Unix seconds. `number`: of the delivery to its receiver, if that was
     given up and has one."""
 
