@@ -11,6 +11,7 @@ from urllib.parse import unquote
 from msgspec import structs
 
 from relay.domain.exchange import Exchange, NoResponse, Request, Response
+from tests.fakes.batches import messages_in
 from tests.fakes.surroundings import Surroundings
 from tests.fakes.virtual_time import LoopClock
 
@@ -44,6 +45,16 @@ class Wire(Surroundings):
     paced: frozenset[str] = frozenset()
     begun: list[tuple[float, str, str]] = field(default_factory=list)
     """Of each POST in a first life: when it was sent (Unix seconds), path and message id."""
+
+    async def _batch(self, path: str, request: Request) -> Exchange:
+        """A connection is refused before any of its messages has arrived."""
+        for one in messages_in(request):
+            message = unquote(dict(one.headers)["ce-id"])
+            waiting = self.mishaps[message]
+            if waiting and isinstance(waiting[0].response, NoResponse) and not waiting[0].response.sent:
+                self.tried[message] += 1
+                return waiting.popleft().response
+        return await super()._batch(path, request)
 
     async def _post(self, path: str, request: Request) -> Exchange:
         """A receiver decodes what says which message it is."""
