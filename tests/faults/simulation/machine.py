@@ -287,6 +287,18 @@ class ParkedMachine(RelayMachine):
         self.do(self.scene.run(2.0))
 
 
+class ExpiringMachine(RelayMachine):
+    """One story that begins with messages whose deadline passes while their receivers are down."""
+
+    @initialize(receivers=names, rest=st.sampled_from([2.0, 20.0]))
+    def pass_deadline(self, receivers: list[str], rest: float) -> None:
+        self.scene.wire.down.update(receivers)
+        self.do(self.scene.produce_timed("a", receivers, 2, delay=0.0, rest=rest))
+        self.do(self.scene.run(40.0))
+        self.scene.wire.down.clear()
+        self.do(self.scene.run(20.0))
+
+
 class FullMachine(RelayMachine):
     """One story in which few records may be parked, of one receiver or source and of all; it begins with more."""
 
