@@ -1,10 +1,9 @@
 """Entry of receivers.yaml for a receiver that gets several messages in one POST."""
 
-import re
 from collections.abc import Mapping
 from typing import Annotated, Final, Literal
 
-from pydantic import BeforeValidator, Field, StrictInt, ValidationInfo, WithJsonSchema
+from pydantic import ByteSize, Field, StrictInt, ValidationInfo, WithJsonSchema
 
 from relay.config.durations import Duration
 from relay.config.entry_types import Entry
@@ -14,26 +13,16 @@ MOST_EVENTS: Final = 1_000
 _LEAST_BYTES: Final = 1_024
 _MOST_BYTES: Final = 64 * 1024**2
 _LONGEST_S: Final = 60.0
-_UNITS: Final = {"": 1, "B": 1, "KiB": 1024, "MiB": 1024**2, "kB": 1000, "MB": 1000**2}
-_WRITTEN: Final = re.compile(r"([0-9]{1,12}) ?(B|KiB|MiB|kB|MB)?")
-
-
-def _bytes_of(value: object) -> object:
-    if not isinstance(value, str):
-        return value
-    found = _WRITTEN.fullmatch(value.strip())
-    if found is None:
-        raise ValueError(f"{value!r} is not a size; give a number of bytes, or 64KiB, 1MiB")
-    return int(found[1]) * _UNITS[found[2] or ""]
 
 
 _SCHEMA: Final[dict[str, object]] = {
-    "anyOf": [{"type": "integer", "minimum": _LEAST_BYTES}, {"type": "string", "pattern": f"^(?:{_WRITTEN.pattern})$"}],
+    "anyOf": [
+        {"type": "integer", "minimum": _LEAST_BYTES},
+        {"type": "string", "pattern": "^[0-9]{1,12} ?(B|KiB|MiB|kB|MB)?$"},
+    ],
     "description": "Bytes as a number, or with a unit: 64KiB, 1MiB.",
 }
-_Size = Annotated[
-    StrictInt, BeforeValidator(_bytes_of), Field(ge=_LEAST_BYTES, le=_MOST_BYTES), WithJsonSchema(_SCHEMA)
-]
+_Size = Annotated[ByteSize, Field(ge=_LEAST_BYTES, le=_MOST_BYTES), WithJsonSchema(_SCHEMA)]
 
 _CONTRADICTIONS: Final[Mapping[str, str]] = {
     "request": "whose form has one message",
@@ -49,7 +38,7 @@ class BatchEntry(Entry):
 
     max_events: Annotated[StrictInt, Field(ge=1, le=MOST_EVENTS)] = 100
     """Maximum number of messages in a POST."""
-    max_bytes: _Size = 1024**2
+    max_bytes: _Size = ByteSize(1024**2)
     """Maximum size of its body; a larger message is sent alone."""
     linger: Annotated[Duration, Field(le=_LONGEST_S)] = 0.2
     """How long a batch that is not full waits for more messages."""
