@@ -3,7 +3,6 @@ six causes that tests/browser/test_six_causes.py finds with the pages."""
 
 import asyncio
 import json
-import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -16,6 +15,7 @@ from tests.browser.dev_relay import DevRelay
 from tests.browser.test_six_causes import PATIENT, sink, strict_receiver
 from tests.integration.conftest import production
 from tests.servers.asking import until
+from tests.servers.forking import run
 from tests.servers.kafka import Broker
 from tests.servers.valkey import ValkeyServer
 
@@ -27,11 +27,8 @@ class Terminal:
         self._url = url
 
     async def run(self, *words: str, stdin: bytes = b"") -> str:
-        command = [sys.executable, "-m", "relay", *words, "--api", self._url]
-        pipe, together = asyncio.subprocess.PIPE, asyncio.subprocess.STDOUT
-        process = await asyncio.create_subprocess_exec(*command, stdin=pipe, stdout=pipe, stderr=together)
-        output, _ = await process.communicate(stdin)
-        return " ".join(output.decode().split())
+        done = await asyncio.to_thread(run, *words, "--api", self._url, stdin=stdin, together=True)
+        return " ".join(done.stdout.split())
 
     async def until(self, *words: str, says: str) -> str:
         """Run it again and again until it says that; what it said then."""
