@@ -4,6 +4,7 @@ import asyncio
 import signal
 from collections import Counter
 from collections.abc import Iterator
+from functools import partial
 from typing import TextIO
 
 import click
@@ -17,6 +18,7 @@ from relay.sink.behaviour import MODES, Knobs
 from relay.sink.builds import RESULTS, Result
 from relay.sink.emulators import EMULATORS, TOKEN, Emulator
 from relay.sink.github import GitHubEmulator
+from relay.sink.numbers import NumberCheck
 from relay.telemetry.redaction import escape_control
 
 _OF_EMULATORS = frozenset({"result", "token"})
@@ -55,6 +57,7 @@ _GITHUB = "github"
 @click.option("--callback", is_flag=True, help="POST the answer to the relay-answer-url as well.")
 @click.option("--handshakes/--no-handshakes", default=True, show_default=True, help="Whether it answers verifications.")
 @click.option("--verdicts", is_flag=True, help="Respond to a batch with a status for each message.")
+@click.option("--numbered", is_flag=True, help="Check the numbers of `ordering: receiver`, and show gaps.")
 @click.option("--secret", help="Check signatures with this secret, or public key (whpk_).")
 @click.option("--jwk", type=click.File(), help="File with the private JWK, or JWK Set, that decrypts bodies.")
 @click.option("--fetch", is_flag=True, help="Fetch the payloads of thin events.")
@@ -77,6 +80,7 @@ def sink(
     callback: bool,
     handshakes: bool,
     verdicts: bool,
+    numbered: bool,
     secret: str | None,
     jwk: TextIO | None,
     fetch: bool,
@@ -124,7 +128,11 @@ def sink(
         handshakes=handshakes,
         verdicts=verdicts,
     )
-    asyncio.run(_serve(Sink(mode, secret=secret, jwk=keys, fetch=fetch, on_arrival=_print, **knobs), host, port))
+    check = NumberCheck() if numbered else None
+    receiver = Sink(mode, secret=secret, jwk=keys, fetch=fetch, on_arrival=partial(_print, check=check), **knobs)
+    asyncio.run(_serve(receiver, host, port))
+    if check is not None:
+        click.echo(check)
 
 
 def _refuse_others(context: click.Context, as_: str | None) -> None:
@@ -166,9 +174,11 @@ def _addresses(receiver: Sink | Emulator | GitHubEmulator) -> Iterator[str]:
         yield f"headers          {name}: {value}"
 
 
-def _print(arrival: ReceivedPost) -> None:
+def _print(arrival: ReceivedPost, check: NumberCheck | None = None) -> None:
     colour = "red" if arrival.status is None or arrival.status >= 400 or arrival.verified is False else "green"
     click.secho(line(arrival), fg=colour)  # click leaves the colour out where there is no terminal
+    for found in check.look(arrival) if check is not None else ():
+        click.secho(found, fg="yellow")
 
 
 def line(arrival: ReceivedPost) -> str:

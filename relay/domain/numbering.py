@@ -17,6 +17,8 @@ newer one."""
 RENUMBERED: Final = "renumbered"
 """Reason of a gap: the state was lost, and the messages of these numbers have other ones, or had arrived."""
 
+GAP_HEADER: Final = "relay-gap"
+
 Range = tuple[int, int]
 """First and last number."""
 
@@ -85,5 +87,5 @@ def _renumbered(known: Numbering, last: int, unsettled: Iterable[Range], parked:
 
 
 def gap_text(gaps: Iterable[NumberGap]) -> str:
-    """The value of the header `relay-gap`."""
+    """The value of the header GAP_HEADER."""
     return ", ".join(f"first={gap.first}; last={gap.last}; reason={gap.reason}" for gap in gaps)

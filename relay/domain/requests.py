@@ -21,7 +21,7 @@ from relay.domain.hop import Hop
 from relay.domain.http_message import HEADERS, sign_message
 from relay.domain.identity import callback_id, webhook_id
 from relay.domain.jwe import MEDIA_TYPE as ENCRYPTED
-from relay.domain.numbering import NumberGap, gap_text
+from relay.domain.numbering import GAP_HEADER, NumberGap, gap_text
 from relay.domain.receiver import Endpoint, Receiver
 from relay.domain.request_form import FilledRequest, RequestForm, fill_request
 from relay.domain.signing import sign
@@ -113,7 +113,7 @@ def post_request(
     if out_of_order:
         headers.append(("relay-out-of-order", "true"))
     if gaps:
-        headers.append(("relay-gap", gap_text(gaps)))
+        headers.append((GAP_HEADER, gap_text(gaps)))
     if answer_url is not None:
         headers.append((ANSWER_URL_HEADER, header_value(answer_url)))
     if receiver.respond_async is not None:

@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import Any, Final
 
 from relay.domain.batch import CONTENT_TYPES
+from relay.domain.numbering import GAP_HEADER, NumberGap, gap_text
 from relay.domain.requests import ANSWER_URL_HEADER, BATCH_HEADER
 from relay.sink.arrival import ReceivedPost
 from relay.sink.behaviour import Behaviour, Mode, reaction
@@ -29,6 +30,7 @@ def arrivals_in(batch: ReceivedPost) -> list[ReceivedPost]:
 def _arrival(batch: ReceivedPost, event: Mapping[str, Any]) -> ReceivedPost:
     sequence = event.get("relaysequence", event.get("sequence"))
     url = event.get("relayanswerurl") or event.get("answer_url")
+    gaps = event.get("relaygap") or gap_text(NumberGap(**gap) for gap in event.get("gaps", ()))
     return replace(
         batch,
         batch=batch.webhook_id,
@@ -40,7 +42,7 @@ def _arrival(batch: ReceivedPost, event: Mapping[str, Any]) -> ReceivedPost:
         generation=event.get("relaygeneration") or event.get("generation") or 0,
         sequence=None if sequence is None else int(sequence),
         body=_payload(event),
-        headers={**batch.headers, **({ANSWER_URL_HEADER: url} if url else {})},
+        headers={**batch.headers, **({ANSWER_URL_HEADER: url} if url else {}), **({GAP_HEADER: gaps} if gaps else {})},
     )
 
 
