@@ -127,7 +127,7 @@ class EventTypesResource:
         id="removeEventType",
         noun=_NOUN,
         parameters=(_TYPE,),
-        answers=(DocumentedResponse(200, "It was removed.", json_of(EventTypeView)),),
+        answers=(DocumentedResponse(200, "The event type was removed.", json_of(EventTypeView)),),
         problems=(NOT_FOUND,),
         example=Example(200, path=_AT),
     )

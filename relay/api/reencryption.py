@@ -44,7 +44,7 @@ class ReencryptionResource:
         id="reencryptSecrets",
         noun="secrets",
         parameters=(
-            replace(LIMIT, description="So many records at most; usually 50."),
+            replace(LIMIT, description="Maximum number of records. Default: 50."),
             CURSOR,
             Parameter("dry_run", "query", bool, "Only count the secrets, and change nothing."),
         ),

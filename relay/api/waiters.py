@@ -49,7 +49,7 @@ PREFER_PARAMETER: Final = Parameter(
 ANSWER_HEADERS: Final = {
     "webhook-id": "`ans_...`, as a callback has it.",
     "relay-outcome": "`answered` or `delivered`.",
-    "relay-answer-status": "The status that the receiver answered with.",
+    "relay-answer-status": "Status of the receiver's answer.",
 }
 ANSWERED: Final = DocumentedResponse(
     200,

@@ -36,7 +36,7 @@ class WellKnownResource:
         id="listPublicKeys",
         noun="monitoring",
         reads_itself=True,
-        parameters=(Parameter("receiver", "query", ReceiverName, "Of this receiver alone.", read=receiver_in),),
+        parameters=(Parameter("receiver", "query", ReceiverName, "Only the keys of this receiver.", read=receiver_in),),
         answers=(DocumentedResponse(200, "The keys.", json_of(PublicKeys)),),
         example=Example(200),
     )

@@ -7,7 +7,7 @@ from relay.domain.outcome import CodeClass
 
 
 class RequestItem(TypedDict):
-    """What was sent: `headers` in their order, secrets masked."""
+    """A request as it was sent: `headers` in order, secrets masked."""
 
     method: str
     url: str
@@ -15,13 +15,13 @@ class RequestItem(TypedDict):
 
 
 class RequestView(RequestItem):
-    """What was sent. The values of headers that the receiver's settings add are masked, as they are there."""
+    """A request as it was sent. Values of headers from the receiver's settings are masked."""
 
     body: str
 
 
 class ResponseView(TypedDict):
-    """What came back. `body`: its beginning, as text; `truncated`: there was more."""
+    """A response. `body`: its beginning, as text; `truncated`: there was more."""
 
     status: int
     headers: dict[str, str]
@@ -30,8 +30,8 @@ class ResponseView(TypedDict):
 
 
 class FailureView(TypedDict):
-    """Why there is no response. `kind`: as `refused`, `dns`, `timeout`, `blocked`. `sent`: a part of the request went
-    out, so that the receiver may have acted on it."""
+    """The reason for a missing response. `kind`: such as `refused`, `dns`, `timeout`, `blocked`. `sent`: a part of the
+    request was sent, so the receiver may have acted on it."""
 
     kind: str
     detail: str
@@ -39,11 +39,12 @@ class FailureView(TypedDict):
 
 
 class ResponseItem(ResponseView):
-    """What came back. `body`: its beginning as text, secrets masked; `truncated`: there was more."""
+    """A response. `body`: its beginning as text, secrets masked; `truncated`: there was more."""
 
 
 class ErrorItem(FailureView):
-    """Why nothing came back. `sent`: a part of the request went out, so it may have been acted on."""
+    """The reason for a missing response. `sent`: a part of the request was sent, so the receiver may have acted on
+    it."""
 
 
 class AttemptItem(TypedDict):
@@ -78,7 +79,7 @@ class AttemptItem(TypedDict):
 
 
 class AttemptPage(TypedDict):
-    """Newest first. `cursor`: for what follows; null on the last page. A page of large ones ends early."""
+    """Newest first. `cursor`: of the next page; null on the last one. A page of large items ends early."""
 
     items: list[AttemptItem]
     cursor: str | None

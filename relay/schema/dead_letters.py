@@ -27,15 +27,14 @@ LetterView = TypedDict(
 
 
 class PayloadView(TypedDict):
-    """`body`: where it is UTF-8; else `body_base64`."""
+    """A payload. `body` if it is UTF-8, else `body_base64`."""
 
     body: str | None
     body_base64: str | None
 
 
 class WholeLetter(LetterView):
-    """A dead letter with the headers of its record (name and value), and its payload: `body` where that is UTF-8, else
-    `body_base64`."""
+    """A dead letter with the headers of its record (name and value), and its payload."""
 
     headers: list[list[str]]
     payload: PayloadView
@@ -64,7 +63,7 @@ class LetterGroupList(TypedDict):
 
 
 class LetterPage(TypedDict):
-    """Newest first. `cursor`: for what follows; null on the last page. A page whose records are large ends early, and
+    """Newest first. `cursor`: of the next page; null on the last one. A page whose records are large ends early, and
     has one."""
 
     items: list[LetterView]

@@ -19,7 +19,7 @@ class CheckView(TypedDict):
 
 
 class DoctorView(TypedDict):
-    """`ok`: there is no error. `at`: when it was looked at, RFC 3339."""
+    """The result of all checks. `ok`: no check found an error. `at`: time of the checks (RFC 3339)."""
 
     ok: bool
     at: str | None

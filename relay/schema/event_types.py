@@ -4,7 +4,8 @@ from typing import Any, TypedDict
 
 
 class EventVersionView(TypedDict):
-    """`schema`: JSON Schema (2020-12) of the payload. `examples`: payloads that are valid by it."""
+    """A version of an event type. `schema`: JSON Schema (2020-12) of the payload. `examples`: payloads that match
+    it."""
 
     version: int
     schema: dict[str, Any]

@@ -10,8 +10,7 @@ from relay.schema.messages import MessageRef
 
 
 class IncidentParty(TypedDict):
-    """The party at fault: a receiver; a source, whose callback or messages are meant; or a part or role of the
-    relay."""
+    """The party at fault: a receiver; a source, for its callback or messages; or a part or role of the relay."""
 
     type: PartyType
     name: str
@@ -65,7 +64,8 @@ class EvidenceView(TypedDict):
 
 
 class TriedStep(TypedDict):
-    """A step that was taken since it opened. `what`: a verb of the audit, such as `receiver.updated`; `whom`: of."""
+    """A step that was taken since the incident opened. `what`: a verb of the audit, such as `receiver.updated`; `whom`:
+    its subject."""
 
     at: str | None
     who: str
@@ -86,8 +86,8 @@ class IncidentDetail(IncidentView):
 
 
 class IncidentPage(TypedDict):
-    """Newest first. `left_out`: incidents beyond the number that is kept. `cursor`: of what follows; null: nothing
-    does."""
+    """Newest first. `left_out`: incidents beyond the number that is kept. `cursor`: of the next page; null on the last
+    one."""
 
     items: list[IncidentView]
     left_out: int
@@ -95,4 +95,4 @@ class IncidentPage(TypedDict):
 
 
 class NoWords(msgspec.Struct, forbid_unknown_fields=True):
-    """Nothing to add: an empty body, or an empty object."""
+    """An empty body, or an empty object."""

@@ -8,8 +8,8 @@ USUAL_OVERLAP_S: Final = 86_400.0
 
 
 class WantedKey(msgspec.Struct, forbid_unknown_fields=True):
-    """`scopes`: what it may do, as `ingest:<source>`, `read:<source>`, `receiver:<name>`, `metrics`, `admin`.
-    `expires_in`: seconds, or as `30d`; null: never."""
+    """A key to create. `scopes`: its rights, such as `ingest:<source>`, `read:<source>`, `receiver:<name>`, `metrics`,
+    `admin`. `expires_in`: seconds, or text such as `30d`; null: never."""
 
     scopes: list[str]
     name: str = ""
@@ -17,14 +17,14 @@ class WantedKey(msgspec.Struct, forbid_unknown_fields=True):
 
 
 class Rotation(msgspec.Struct, forbid_unknown_fields=True):
-    """`overlap`: for so long the old secret is good, too: seconds, or as `1d`."""
+    """A rotation. `overlap`: how long the old secret stays valid: seconds, or text such as `1d`."""
 
     overlap: float | str = USUAL_OVERLAP_S
 
 
 class KeyView(TypedDict):
-    """A key, without its text. `last_used_at`: to the minute; null: never, not for a year, or not known now.
-    Moments are RFC 3339."""
+    """A key, without its text. `last_used_at`: to the minute; null: never, not for a year, or unknown at present. Times
+    are RFC 3339."""
 
     id: str
     name: str
@@ -45,7 +45,7 @@ class NewKey(KeyView):
 
 
 class KeyPage(TypedDict):
-    """Newest first. `cursor`: of what follows; null: nothing does."""
+    """Newest first. `cursor`: of the next page; null on the last one."""
 
     items: list[KeyView]
     cursor: str | None

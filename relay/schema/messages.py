@@ -12,8 +12,8 @@ from relay.domain.state import State
 
 @dataclass(frozen=True, slots=True)
 class AnswerView:
-    """The receiver's answer. `body`: its text where it is UTF-8, else `body_base64` is given. `truncated`, only where
-    it is so: of many large answers only their beginnings are here; `?receiver=` has a single one whole."""
+    """The receiver's answer. `body`: its text if it is UTF-8, else `body_base64`. `truncated`, only if true: many large
+    answers are cut; `?receiver=` returns one of them whole."""
 
     status: int | None
     content_type: str | None
@@ -43,8 +43,8 @@ class MessageRef(TypedDict):
 
 @dataclass(frozen=True, slots=True)
 class WaitView:
-    """Why it does not go on, since when, and until when at the earliest (RFC 3339; null: not known, or no such end).
-    `message`, only with `order`: the one that comes first."""
+    """Why a delivery waits, since when, and until when at the earliest (RFC 3339; null: unknown, or no such end).
+    `message`, only with `order`: the message ahead."""
 
     kind: WaitKind
     since: str | None
@@ -78,7 +78,7 @@ class DeliveryView:
 
 @dataclass(frozen=True, slots=True)
 class PlaceView:
-    """Where a record is on the log."""
+    """The coordinate of a record on the log."""
 
     topic: str
     partition: int
@@ -123,7 +123,7 @@ class CopyRequest(msgspec.Struct, forbid_unknown_fields=True):
 
 
 class Recorded(msgspec.Struct, frozen=True):
-    """`duplicate`: there was an answer already, and that one counts."""
+    """The response to an answer. `duplicate`: an earlier answer exists, and that one counts."""
 
     status: Literal["recorded"]
     duplicate: bool
@@ -148,7 +148,7 @@ class ItemView(msgspec.Struct):
 
 
 class BatchView(msgspec.Struct):
-    """`accepted` and `rejected` make up all items; the `duplicates` are among the accepted ones."""
+    """The result of a batch. Each item is `accepted` or `rejected`; the accepted ones include `duplicates`."""
 
     items: list[ItemView]
     accepted: int
@@ -157,7 +157,8 @@ class BatchView(msgspec.Struct):
 
 
 class BatchLine(msgspec.Struct):
-    """The JSON envelope of `from_sender`, with what its headers may say there. `type` is short for `event_type`."""
+    """The JSON envelope of `from_sender`, and fields for the headers of such a record. `type` is short for
+    `event_type`."""
 
     payload: msgspec.Raw
     source_id: str | None = None
@@ -178,8 +179,8 @@ class BatchLine(msgspec.Struct):
 
 
 class CloudEvent(msgspec.Struct):
-    """A CloudEvent, structured. `receiver` is our extension, `traceparent` and `tracestate` those of distributed
-    tracing."""
+    """A structured CloudEvent. `receiver` is an extension of the relay, `traceparent` and `tracestate` are those of
+    distributed tracing."""
 
     specversion: str = "1.0"
     id: str | None = None
@@ -232,7 +233,7 @@ class MessageItem(TypedDict):
 
 
 class MessagePage(TypedDict):
-    """Newest first. `cursor`: for what follows; null on the last page. `behind_s`: so many seconds ago happened what
+    """Newest first. `cursor`: of the next page; null on the last one. `behind_s`: so many seconds ago happened what
     the history takes up next; 0: it has everything, null: not known."""
 
     items: list[MessageItem]

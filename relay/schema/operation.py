@@ -9,7 +9,7 @@ from relay.domain.http_message import PublicJwk
 
 
 class SettingItem(TypedDict):
-    """`value`: as text, secrets masked. `source`: an option, variable, or file and field; or `default`."""
+    """A setting. `value`: as text, secrets masked. `source`: an option, variable, or file and field; or `default`."""
 
     name: str
     value: str
@@ -17,7 +17,7 @@ class SettingItem(TypedDict):
 
 
 class SettingsView(TypedDict):
-    """Of the process that was asked, in the order of the documentation."""
+    """The settings of the process that answers, in the order of the documentation."""
 
     items: list[SettingItem]
 
@@ -29,7 +29,7 @@ class PublicKeys(TypedDict):
 
 
 class Version(msgspec.Struct, frozen=True):
-    """Of the process that was asked."""
+    """The version of the process that answers."""
 
     name: str
     version: str
@@ -45,14 +45,14 @@ class ReadinessPart(msgspec.Struct, frozen=True):
 
 
 class Readiness(msgspec.Struct, frozen=True):
-    """Of all processes that share the port. `ready`: no part has failed."""
+    """The readiness of all processes that share the port. `ready`: no part has failed."""
 
     ready: bool
     parts: tuple[ReadinessPart, ...]
 
 
 class Front(msgspec.Struct, frozen=True):
-    """What there is: paths, each with what it is for."""
+    """The parts of the API: paths, each with its purpose."""
 
     name: str
     version: str
@@ -60,7 +60,7 @@ class Front(msgspec.Struct, frozen=True):
 
 
 class AuditPage(TypedDict):
-    """Newest first. `cursor`: of what follows; null: nothing does."""
+    """Newest first. `cursor`: of the next page; null on the last one."""
 
     items: list[AuditLine]
     cursor: str | None
@@ -70,7 +70,7 @@ class ReencryptionPage(TypedDict):
     """`key`: the id of the key that encrypts. Of the records of this page: how many were `looked_at`, have a secret of
     another key (`outdated`), and were `rewritten`; and which cannot be read here (`unreadable`), for want of their key.
     `leaving`: how many removed receivers, of which something is left, have such secrets: they go by themselves.
-    `cursor`: of what follows; null: nothing does."""
+    `cursor`: of the next page; null on the last one."""
 
     key: str
     looked_at: int

@@ -41,7 +41,8 @@ class StageView(TypedDict):
 
 
 class RatesView(TypedDict):
-    """A second, over the last `span_s`: messages that came, deliveries begun, answers given, dead letters."""
+    """Rates per second over the last `span_s`: messages received, deliveries started, answers returned, dead
+    letters."""
 
     span_s: float
     received: float
@@ -51,7 +52,7 @@ class RatesView(TypedDict):
 
 
 class ReasonCountView(TypedDict):
-    """Dead letters of a receiver (`-`: none that is known) and a reason."""
+    """The number of dead letters of a receiver (`-`: unknown) and a reason."""
 
     receiver: str
     reason: str
@@ -60,7 +61,7 @@ class ReasonCountView(TypedDict):
 
 
 class FailuresView(TypedDict):
-    """Dead letters since then, by what they are of. `more`: there are more than were counted."""
+    """Dead letters since that time, by receiver and reason. `more`: there are more than were counted."""
 
     since: str | None
     count: int
@@ -96,7 +97,7 @@ class AttentionView(TypedDict):
 
 
 class NotWellView(TypedDict):
-    """An endpoint that is not well: of a receiver, or a source's callback."""
+    """An unhealthy endpoint: a receiver, or the callback of a source."""
 
     type: Literal["receiver", "source"]
     name: str
@@ -104,7 +105,7 @@ class NotWellView(TypedDict):
 
 
 class HistoryNowView(TypedDict):
-    """`behind_s`: how far the history is behind the log; null: not known."""
+    """The history's lag. `behind_s`: seconds behind the log; null if unknown."""
 
     behind_s: float | None
 
@@ -147,7 +148,7 @@ class LaneItem(TypedDict):
 
 
 class LanePage(TypedDict):
-    """`cursor`: of what follows; null: nothing does."""
+    """`cursor`: of the next page; null on the last one."""
 
     items: list[LaneItem]
     cursor: str | None

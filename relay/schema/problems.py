@@ -15,7 +15,8 @@ class Place(TypedDict, total=False):
 
 
 class ProblemView(TypedDict):
-    """Problem details (RFC 9457). `type`: a page that says what it means and what to do; `detail`: what it is here."""
+    """Problem details (RFC 9457). `type`: path of a page with what it means and what to do; `detail`: the particular
+    cause."""
 
     type: str
     title: str

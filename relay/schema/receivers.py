@@ -27,7 +27,7 @@ class ReceiverView(TypedDict):
 
 
 class NewReceiverView(ReceiverView):
-    """A receiver that was just registered. `secret`: the one that was made for it; only this response has it."""
+    """A receiver that was just registered. `secret`: the generated one, only in this response."""
 
     secret: str | None
 
@@ -47,7 +47,7 @@ class VerificationView(TypedDict):
 
 
 class HoldView(TypedDict):
-    """Why nothing is sent until it is resumed."""
+    """Why nothing is sent until the endpoint is resumed."""
 
     reason: HoldReason
     since: str | None
@@ -62,7 +62,7 @@ class ParkedView(TypedDict):
 
 
 class LaneView(TypedDict):
-    """What a receiver's lane has to finish."""
+    """The unfinished records of a receiver's lane."""
 
     lane: Literal["shared", "dedicated"]
     unfinished: int
@@ -90,13 +90,13 @@ class EndpointView(TypedDict):
 
 
 class ReceiverHealthView(ReceiverView, EndpointView):
-    """Who a receiver is, and how it is. `verification`: null where its settings are refused."""
+    """A receiver with its health. `verification`: null if its settings cannot be used."""
 
     verification: VerificationView | None
 
 
 class Why(msgspec.Struct, forbid_unknown_fields=True):
-    """Why it is held, for people."""
+    """The reason of a pause, for people."""
 
     reason: str = ""
 
@@ -118,14 +118,14 @@ class ReceiverItem(TypedDict):
 
 
 class ReceiverPage(TypedDict):
-    """`cursor`: of what follows; null: nothing does. A page may be short, or empty, and still have one."""
+    """`cursor`: of the next page; null on the last one. A page may be short, or empty, and still have one."""
 
     items: list[ReceiverItem]
     cursor: str | None
 
 
 class MessagesView(TypedDict):
-    """What there is of a receiver's messages, and what becomes of them when it is removed."""
+    """A receiver's messages, and what happens to them when it is removed."""
 
     in_lane: LaneView
     parked: ParkedView
@@ -133,7 +133,7 @@ class MessagesView(TypedDict):
 
 
 class RemovalView(TypedDict):
-    """`removed`: false: it was only asked."""
+    """The removal of a receiver. `removed`: false for a dry run."""
 
     name: str
     removed: bool
@@ -144,15 +144,15 @@ USUAL_GRACE_S: Final = 86_400.0
 
 
 class SecretRotation(msgspec.Struct, forbid_unknown_fields=True):
-    """`grace`: for so long the former secret signs along: seconds, or as `1d`. `secret`: the new one; null: one is
-    made, of the same kind as the present one."""
+    """A rotation. `grace`: how long the former secret also signs: seconds, or text such as `1d`. `secret`: the new one;
+    null to generate one, of the same kind as the present one."""
 
     grace: float | str = USUAL_GRACE_S
     secret: str | None = None
 
 
 class RotatedView(NewReceiverView):
-    """`secret`: the one that was made, only in this response; null if it was given, or is a private key, which only the
+    """`secret`: the generated one, only in this response; null if it was given, or is a private key, which only the
     relay needs. `public_key`: verifies its signatures then. `former_until`: when the former one signs for the last
     time; null: it does not sign any more. RFC 3339."""
 
@@ -161,7 +161,7 @@ class RotatedView(NewReceiverView):
 
 
 class SecretTurnView(TypedDict):
-    """The part of a rotation's response that is about secrets."""
+    """The secrets in the response to a rotation."""
 
     secret: str | None
     public_key: str | None
@@ -169,8 +169,8 @@ class SecretTurnView(TypedDict):
 
 
 class TriedView(TypedDict):
-    """`proved`: whether this handshake was a proof. One that was not takes nothing away that was proved before;
-    `detail` says what came of it."""
+    """The result of a handshake. `proved`: whether it succeeded. A failure does not revoke an earlier proof; `detail`
+    has the reason."""
 
     name: str
     proved: bool

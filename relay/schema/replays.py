@@ -16,8 +16,9 @@ Texts = str | Annotated[list[str], _SOME] | None
 
 
 class Discards(msgspec.Struct, forbid_unknown_fields=True):
-    """Any value of a list matches; omitted fields do not filter. `since`, `until`: RFC 3339, Unix seconds, or how long
-    ago (`90m`). `rate`: so many a second at most. `dry_run`: only say what would be done."""
+    """A selection of dead letters. Any value of a list matches; omitted fields do not filter. `since`, `until`: RFC
+    3339, Unix seconds, or how long ago (`90m`). `rate`: maximum number per second. `dry_run`: only return what would be
+    done."""
 
     receiver: Texts = None
     source: Texts = None
@@ -32,13 +33,13 @@ class Discards(msgspec.Struct, forbid_unknown_fields=True):
 
 
 class Replays(Discards, forbid_unknown_fields=True):
-    """`only_failed` false: what was delivered once more, too."""
+    """A selection of deliveries to replay. `only_failed` false: also delivered ones."""
 
     only_failed: bool = True
 
 
 class GapReplays(msgspec.Struct, forbid_unknown_fields=True):
-    """Which numbers of the receiver are meant; omitted: all. `rate`: so many a second at most. `dry_run`: only say what
+    """The range of the receiver's numbers; default: all. `rate`: maximum number per second. `dry_run`: only return what
     would be done."""
 
     first: Annotated[int, msgspec.Meta(ge=1)] | None = None
@@ -48,7 +49,7 @@ class GapReplays(msgspec.Struct, forbid_unknown_fields=True):
 
 
 class Cancels(msgspec.Struct, forbid_unknown_fields=True):
-    """Which deliveries are meant, of those that were not sent yet. `since`, `until`: when the log took the message."""
+    """A selection of deliveries that were not sent yet. `since`, `until`: time at which the message was accepted."""
 
     receiver: Texts = None
     source: Texts = None
@@ -64,18 +65,18 @@ class Cancels(msgspec.Struct, forbid_unknown_fields=True):
 
 
 class One(msgspec.Struct, forbid_unknown_fields=True):
-    """Of a replay of one delivery. `only_failed` false: also if it was delivered."""
+    """Options of the replay of one delivery. `only_failed` false: also if it was delivered."""
 
     only_failed: bool = True
 
 
 class Nothing(msgspec.Struct, forbid_unknown_fields=True):
-    """There is nothing to say: an empty body, or an empty object."""
+    """An empty body, or an empty object."""
 
 
 class ReplayRequestView(TypedDict):
-    """What was asked for; null where it was left out. `since`, `until`: RFC 3339. `first`, `last`: numbers of a
-    receiver's gaps."""
+    """The request of a job; omitted fields are null. `since`, `until`: RFC 3339. `first`, `last`: numbers of a receiver's
+    gaps."""
 
     receiver: list[str] | None
     source: list[str] | None
@@ -112,14 +113,14 @@ class JobView(TypedDict):
 
 
 class JobPage(TypedDict):
-    """Newest first. `cursor`: of what follows; null: nothing does."""
+    """Newest first. `cursor`: of the next page; null on the last one."""
 
     items: list[JobView]
     cursor: str | None
 
 
 class GoneView(TypedDict):
-    """What the log does not have any more: so many records at most, all of them from before then."""
+    """Records that are no longer on the log: their maximum number, and the time before which they were written."""
 
     records: int
     before: str | None

@@ -11,15 +11,15 @@ USUAL_S: Final = 12 * 3_600.0
 
 class WantedSession(msgspec.Struct, forbid_unknown_fields=True):
     """`key`: the key to make it with, in place of the one in the header; also a portal token, which is checked and
-    given back. `expires_in`: at most 7 days, and no longer than the key: seconds, or as `12h`."""
+    given back. `expires_in`: at most 7 days, and no longer than the key: seconds, or text such as `12h`."""
 
     key: str | None = None
     expires_in: float | str = USUAL_S
 
 
 class WantedLink(msgspec.Struct, forbid_unknown_fields=True):
-    """`owner`: whose receivers it shows. `hours`: how long it is good, at most 168. `receivers`: of theirs these alone;
-    null: all."""
+    """A portal link to create. `owner`: whose receivers it shows. `hours`: validity, at most 168. `receivers`: only
+    these of the owner; null: all."""
 
     owner: str
     hours: float = 24
@@ -27,8 +27,8 @@ class WantedLink(msgspec.Struct, forbid_unknown_fields=True):
 
 
 class NewSession(TypedDict):
-    """`token`: sent as a key is, `Authorization: Bearer rs_...`. `scopes`: what it may do. `receivers`: of its owner's
-    these alone; null: no such limit."""
+    """A session. `token`: sent like a key, `Authorization: Bearer rs_...`. `scopes`: its rights. `receivers`: only
+    these of its owner; null: no such limit."""
 
     token: str
     expires_at: str | None
@@ -37,8 +37,8 @@ class NewSession(TypedDict):
 
 
 class SessionView(TypedDict):
-    """Who calls. `proof`: what they prove it with; `nothing`: there is no key yet. `key`: the id of the key behind it,
-    null: it has none. `expires_at` null: never."""
+    """The caller. `proof`: the kind of its credential; `nothing` while no key exists. `key`: the id of its key; null if
+    it has none. `expires_at` null: never."""
 
     who: str
     proof: Literal["key", "session", "portal", "nothing"]
@@ -50,14 +50,15 @@ class SessionView(TypedDict):
 
 
 class EndedSession(TypedDict):
-    """`ended`: whether it is refused from now on, everywhere within 2 s."""
+    """The end of a session. `ended`: whether it is rejected from now on, by all processes within 2 s."""
 
     ended: bool
     detail: str
 
 
 class NewLink(TypedDict):
-    """`url`: shows the owner's receivers to everyone who has it, until it expires or its key is revoked."""
+    """A portal link. `url`: shows the owner's receivers to everyone who has it, until it expires or its key is
+    revoked."""
 
     url: str
     expires_at: str | None

@@ -18,15 +18,15 @@ class SourceView(TypedDict):
 
 
 class NewSourceView(SourceView):
-    """A source that was just declared. `secret`: the one that was made for its callback; only this response has it."""
+    """A source that was just declared. `secret`: the generated one of its callback, only in this response."""
 
     secret: str | None
 
 
 class RotatedSourceView(NewSourceView):
-    """A source with a new secret of its callback. `secret`: the one that was made, only in this response; null if it
-    was given, or is a private key, which only the relay needs. `public_key`: verifies its signatures then.
-    `former_until`: when the former one signs for the last time; null: it does not sign any more. RFC 3339."""
+    """A source with a new secret of its callback. `secret`: the generated one, only in this response; null if it was
+    given, or is a private key, which only the relay needs. `public_key`: verifies its signatures then. `former_until`:
+    when the former one signs for the last time; null: it does not sign any more. RFC 3339."""
 
     public_key: str | None
     former_until: str | None
@@ -45,21 +45,21 @@ class SourceItem(TypedDict):
 
 
 class SourcePage(TypedDict):
-    """`cursor`: of what follows; null: nothing does. A page may be short, or empty, and still have one."""
+    """`cursor`: of the next page; null on the last one. A page may be short, or empty, and still have one."""
 
     items: list[SourceItem]
     cursor: str | None
 
 
 class ResultsView(TypedDict):
-    """What there is of a source's results, and what becomes of them when it is removed."""
+    """A source's results, and what happens to them when it is removed."""
 
     parked: ParkedView
     then: str
 
 
 class SourceRemovalView(TypedDict):
-    """`removed`: false: it was only asked."""
+    """The removal of a source. `removed`: false for a dry run."""
 
     source_id: str
     removed: bool

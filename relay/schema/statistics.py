@@ -20,13 +20,13 @@ class CountedView(TypedDict):
 
 
 class HourView(CountedView):
-    """`hour`: its begin, RFC 3339."""
+    """The attempts of an hour. `hour`: its start (RFC 3339)."""
 
     hour: str | None
 
 
 class LastResponseView(TypedDict):
-    """What the last attempt came to: the `status` of the response, or as `failure` the kind of it, as `timeout`."""
+    """The result of the last attempt: the `status` of the response, or the kind of `failure`, such as `timeout`."""
 
     at: str | None
     status: int | None
@@ -56,8 +56,8 @@ class HealthView(TypedDict):
 
 
 class StatsView(CountedView):
-    """The present hour of the clock and the 23 before it; `hours` in their order. `buckets_ms`: the upper ends of the
-    buckets that response times are counted in."""
+    """Statistics of the current clock hour and the 23 before it; `hours` in order. `buckets_ms`: upper ends of the
+    buckets of response times."""
 
     name: str
     health: HealthView
@@ -67,8 +67,8 @@ class StatsView(CountedView):
 
 
 class RateView(TypedDict):
-    """`used`: attempts in `window_s`, on average over the present hour; `limit`: as many may begin in it, null: any
-    number."""
+    """The use of a rate limit. `used`: attempts per `window_s`, averaged over the current hour; `limit`: the maximum,
+    null if unlimited."""
 
     used: float | None
     limit: int | None
@@ -76,8 +76,9 @@ class RateView(TypedDict):
 
 
 class TrafficView(CountedView):
-    """The present hour and the 23 before it. `unfinished`: in its lane; in the shared lane, of all receivers in its
-    partition; `parked`: waiting for their next attempt. Null if not known right now."""
+    """The traffic of the current hour and the 23 before it. `unfinished`: records in its lane; in the shared lane
+    those of all receivers in its partition; `parked`: records that wait for their next attempt. Null if unknown at
+    present."""
 
     hours: list[HourView]
     last_response: LastResponseView | None
@@ -100,7 +101,7 @@ class CountItem(TypedDict):
 
 
 class PointItem(CountItem):
-    """`at`: when the minute, or the hour, began."""
+    """A point in time. `at`: the start of the minute or hour."""
 
     at: str | None
 
@@ -112,7 +113,7 @@ class SpanItem(PointItem):
 
 
 class SeriesItem(TypedDict):
-    """Oldest first; what nothing happened in is left out."""
+    """A series of points, oldest first, without idle ones."""
 
     receiver: str
     source_id: str
@@ -120,8 +121,8 @@ class SeriesItem(TypedDict):
 
 
 class CountsView(TypedDict):
-    """Of the time from `since` to before `until`. `spans`: all attempts by time, oldest first; `series`: the same by
-    receiver and source."""
+    """Counts of the time from `since` until before `until`. `spans`: all attempts by time, oldest first; `series`: the
+    same by receiver and source."""
 
     by: Literal["minute", "hour"]
     since: str | None

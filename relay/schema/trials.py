@@ -41,7 +41,8 @@ class WantedTrial(SampleMessage, forbid_unknown_fields=True):
 
 
 class TrialFaultView(TypedDict):
-    """A field whose value cannot be made. `place`: as `request.json.branch`; empty if it is no field."""
+    """A field whose value cannot be computed. `place`: such as `request.json.branch`; empty if it is not about a
+    field."""
 
     place: str
     detail: str

@@ -6,7 +6,7 @@ import msgspec
 
 
 class DeliveryState(msgspec.Struct, frozen=True):
-    """How a delivery is. `reason`: of its failure."""
+    """The state of a delivery. `reason`: of its failure."""
 
     receiver: str
     status: str
@@ -15,8 +15,8 @@ class DeliveryState(msgspec.Struct, frozen=True):
 
 
 class WebhookView(msgspec.Struct, frozen=True):
-    """What became of a webhook, for its sender. `deliveries`: of the first, where this is its `duplicate`. `detail`:
-    what else there is to say of that."""
+    """The result of a webhook, for its sender. `deliveries`: those of the first one, if this is a `duplicate`.
+    `detail`: more about it."""
 
     source_id: str
     message_id: str
@@ -27,27 +27,27 @@ class WebhookView(msgspec.Struct, frozen=True):
 
 
 class BatchTaken(msgspec.Struct, frozen=True):
-    """All events of a batch were taken; `duplicates` of them had come before."""
+    """All events of a batch were accepted; `duplicates` of them had arrived before."""
 
     accepted: int
     duplicates: int
 
 
 class Probed(msgspec.Struct, frozen=True):
-    """The sender only tried whether anybody is here."""
+    """The response to a sender's probe."""
 
     status: str
 
 
 class Nonce(TypedDict):
-    """The whole body of a verification. `nonce`: made for this one."""
+    """The body of a verification. `nonce`: generated for this one."""
 
     type: Literal["relay.verification"]
     nonce: str
 
 
 class Ping(TypedDict):
-    """The whole body of a ping. `test`: an operator asked for it; `receiver`: then, its name."""
+    """The body of a ping. `test`: an operator requested it; `receiver`: its name in that case."""
 
     type: Literal["relay.ping"]
     test: NotRequired[Literal[True]]

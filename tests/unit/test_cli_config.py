@@ -53,7 +53,7 @@ def test_settings_come_from_a_file_too(tmp_path: Path) -> None:
 
 def test_check_covers_settings_and_receivers(file: Path) -> None:
     lines = _run(config, "check", RELAY_RECEIVERS_FILE=str(file)).splitlines()
-    assert lines[0].startswith("settings: ok, 1 given, ")
+    assert lines[0].startswith("settings: ok, 1 set, ")
     assert lines[1] == f"{file}: 1 refused with this environment, of receivers: 2, sources: 0"
     assert lines[2].startswith("refused with this environment: receivers.ci: bearer_token: ")
     lines = _run(config, "check", RELAY_RECEIVERS_FILE=str(file), TOKEN="t").splitlines()
@@ -63,7 +63,7 @@ def test_check_covers_settings_and_receivers(file: Path) -> None:
 
 def test_check_wants_a_receivers_file_only_if_one_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    assert "not there" in _run(config, "check")
+    assert "does not exist" in _run(config, "check")
     with pytest.raises(UserError, match=r"other\.yaml: cannot be read"):
         _run(config, "check", RELAY_RECEIVERS_FILE="other.yaml")
 

@@ -107,7 +107,7 @@ _Time = Annotated[str, Meta(examples=["1h", "2026-01-31T12:00:00Z"])]
 _Header = Annotated[str, Meta(pattern="^[^:]+:")]
 _Field = Annotated[str, Meta(pattern="^(/[^=]*)?=")]
 Cursor = Annotated[str, Meta(min_length=1, max_length=500)]
-_SOURCE: Final = Parameter("source", "query", SourceId, "Of this source.")
+_SOURCE: Final = Parameter("source", "query", SourceId, "Only of this source.")
 _RECEIVER: Final = Parameter("receiver", "query", ReceiverName, "Only with a delivery to this receiver.")
 SINCE: Final = Parameter("since", "query", _Time, "Only since this time: RFC 3339, or how long ago, such as `2h`.")
 UNTIL: Final = Parameter("until", "query", _Time, "Only before this time: RFC 3339, or how long ago.")

@@ -62,7 +62,7 @@ class OverviewResource:
         scope=ADMIN,
         id="getOverview",
         noun=_NOUN,
-        answers=(DocumentedResponse(200, "How it is.", json_of(OverviewView)),),
+        answers=(DocumentedResponse(200, "The overview.", json_of(OverviewView)),),
         example=Example(200),
     )
     async def overview(self, request: web.Request) -> web.Response:
