@@ -24,12 +24,12 @@ _NUMBER: Final = "([0-9][0-9\u202f,. a-z]{0,12})"
 _IN_BRACKETS: Final = re.compile(r"(.+) \(([^()]+)\)")
 _CACHED: Final = 4_096
 _LONGEST: Final = 2_000
-"""Characters of a text that may be a sentence of ours."""
+"""Maximum characters of a text that is looked up."""
 
 
 class Translator:
-    """`strings`: texts by those that they replace. A key may have slots, as `Attempt {0}: {1}`: what is in them is
-    replaced in its turn, if it is a text of ours."""
+    """Replaces texts of the pages. `strings`: replacements by the English text. A key may have slots, such as `Attempt
+    {0}: {1}`; the content of a slot is replaced, too, if it is a text of the pages."""
 
     def __init__(self, strings: Mapping[str, str]) -> None:
         self._exact = strings

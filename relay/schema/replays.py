@@ -75,8 +75,8 @@ class Nothing(msgspec.Struct, forbid_unknown_fields=True):
 
 
 class ReplayRequestView(TypedDict):
-    """The request of a job; omitted fields are null. `since`, `until`: RFC 3339. `first`, `last`: numbers of a receiver's
-    gaps."""
+    """The request of a job; omitted fields are null. `since`, `until`: RFC 3339. `first`, `last`: numbers of a
+    receiver's gaps."""
 
     receiver: list[str] | None
     source: list[str] | None
