@@ -32,8 +32,6 @@ class ParkingRoom:
         self._counted_at = -COUNTED_FOR_S
         self._free = 0
         self._most = 0
-        self.crowded = False
-        """An owner may have more parked than is free."""
 
     async def refusals(self, lane: Lane[Any], works: Sequence[Work]) -> list[NotParked | None]:
         """For each work, NotParked if there is no room. Renewing a reference takes none; that of polls was reserved at
@@ -57,7 +55,6 @@ class ParkingRoom:
                 if work.gate in left:
                     left[work.gate] -= 1
             found.append(None)
-        self._note_crowded()
         return found
 
     async def share_to_retry(self, bounds: Bounds) -> int | None:
@@ -86,10 +83,11 @@ class ParkingRoom:
             total = await self._patience.until_done("count all parked", self._state.parked_total)
             self._most = bounds.parked_total
             self._free = self._most - total.retries - total.polls
-            self._note_crowded()
 
-    def _note_crowded(self) -> None:
-        self.crowded = self._free < self._most // 2
+    @property
+    def crowded(self) -> bool:
+        """An owner may have more parked than is free."""
+        return self._free < self._most // 2
 
 
 def within(ask: BeginAsk, share: int) -> BeginAsk:
