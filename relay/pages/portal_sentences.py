@@ -76,6 +76,8 @@ SENTENCES: Final = (
     *("{0} is sent only pings", "The receiver {0} is not to blame.", "{0} receivers are not to blame."),
     "{0} receivers are not to blame: {1}.",
     # parts of pages
+    *("See {0}", "by {0}", "anybody", "receiver {0}", "delivery {0}", "replay {0}", "created", "changed", "rotated"),
+    *("removed", "tested", "resumed", "started"),
     *("{0} delivered", "{0} refused", "{0} to be retried"),
     *("Copied", "Remove", "{0} new", "{0} chosen"),
     *("{0} failed", "{0} in 24 h", "{0} of them failed", "of {0} a second", "of {0} in {1}", "no limit"),
