@@ -210,7 +210,8 @@ def round_trip() -> dict[str, Any]:
 
 def job(**values: Any) -> dict[str, Any]:
     """A replay, half way."""
-    request = dict.fromkeys(("receiver", "source", "reason", "status", "stage", "ids", "since", "until", "rate"))
+    names = ("receiver", "source", "reason", "status", "stage", "ids", "since", "until", "first", "last", "rate")
+    request = dict.fromkeys(names)
     return {
         "id": "5f0c2ba7d1e94c36",
         "action": "replay",
