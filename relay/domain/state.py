@@ -30,7 +30,6 @@ Tone = Literal["good", "warn", "bad", "live", "plain"]
 STATES: Final[tuple[State, ...]] = get_args(State)
 STORED: Final[tuple[StoredState, ...]] = get_args(StoredState)
 """States by which the history can be searched."""
-UNFINISHED: Final[frozenset[State]] = frozenset({"blocked", "retrying", "queued", "awaiting_answer", "returning"})
 
 
 class StateLook(NamedTuple):

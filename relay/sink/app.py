@@ -123,10 +123,6 @@ class Sink:
         """All status GETs, once there are `count` of them. Raises TimeoutError."""
         return await self._records.wait(self.polls, count, timeout_s)
 
-    async def wait_for_handshakes(self, count: int, timeout_s: float = 30.0) -> list[str]:
-        """Kinds of all handshakes that were answered, once there are `count` of them. Raises TimeoutError."""
-        return await self._records.wait(self.handshakes, count, timeout_s)
-
     async def wait_for_callbacks(self, count: int, timeout_s: float = 30.0) -> list[CallbackSent]:
         """All callbacks sent, once there are `count` of them. Raises TimeoutError."""
         return await self._records.wait(self.callbacks, count, timeout_s)
