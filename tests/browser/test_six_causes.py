@@ -10,6 +10,7 @@ from pathlib import Path
 from secrets import token_bytes
 from typing import Final
 
+import pytest
 from aiohttp import ClientSession, web
 from playwright.async_api import Locator, Page, expect
 
@@ -136,6 +137,7 @@ async def test_a_wrong_secret_is_rotated(dev: DevRelay, visiting: Visiting) -> N
         await expect_delivered(page, "ci")
 
 
+@pytest.mark.slow  # test_incidents.py has the shorter way
 async def test_a_private_address_is_changed(dev: DevRelay, visiting: Visiting) -> None:
     async with sink() as receiver, visiting(dev.url) as visitor:
         await dev.receiver("ci", "https://10.11.12.13/hooks", retry=ONCE, breaker=PATIENT)
@@ -155,6 +157,7 @@ async def test_a_private_address_is_changed(dev: DevRelay, visiting: Visiting) -
         await expect_delivered(page, "ci")
 
 
+@pytest.mark.slow  # test_incidents.py has the shorter way
 async def test_an_open_breaker_is_closed(dev: DevRelay, visiting: Visiting) -> None:
     async with sink() as receiver, visiting(dev.url) as visitor:
         receiver.become("fail", fail_status=500)
@@ -206,6 +209,7 @@ async def test_a_failing_head_is_seen_to(dev: DevRelay, visiting: Visiting) -> N
         await expect_delivered(page, "ci")
 
 
+@pytest.mark.slow  # test_incidents.py has the shorter way
 async def test_a_worker_that_is_missing_is_started(
     kafka_broker: Broker, redis_server: ValkeyServer, tmp_path: Path, unique_prefix: str, visiting: Visiting
 ) -> None:
