@@ -182,6 +182,6 @@ def test_the_engine_on_the_page_of_the_architecture_is_complete() -> None:
     assert set(re.findall(r"`(\w+\.py)`", table)) == modules
 
 
+@pytest.mark.slow  # `make lint` checks it
 def test_prose_and_class_names_keep_the_rules() -> None:
-    """What `make lint` checks, too."""
     assert [str(finding) for finding in findings()] == []
