@@ -95,12 +95,14 @@ class FailedGroupsResource:
         id="listFailedGroups",
         noun=DEAD_LETTERS,
         parameters=(
-            Parameter("receiver", "query", list[str], "Of these; `-`: those that never had one."),
-            Parameter("source", "query", list[SourceId], "Of messages of these sources."),
-            Parameter("reason", "query", list[str], "Given up for one of these."),
+            Parameter(
+                "receiver", "query", list[str], "Only of these receivers; `-` selects messages without a receiver."
+            ),
+            Parameter("source", "query", list[SourceId], "Only of messages of these sources."),
+            Parameter("reason", "query", list[str], "Only with one of these reasons."),
             LIMIT,
         ),
-        answers=(DocumentedResponse(200, "The largest first.", json_of(LetterGroupList)),),
+        answers=(DocumentedResponse(200, "The groups, largest first.", json_of(LetterGroupList)),),
         example=Example(200, query={"receiver": "ci"}),
     )
     async def groups(
@@ -111,10 +113,10 @@ class FailedGroupsResource:
         reason: Sequence[str],
         limit: int,
     ) -> web.Response:
-        """Dead letters by receiver and reason.
+        """List dead letters by receiver and reason.
 
-        Counted as they are indexed, a few seconds late. Of very many, or for a caller who sees a part, only the newest
-        are counted; `more` says so.
+        The counts are those of the index, a few seconds late. With very many, or for a caller who sees only a part,
+        only the newest are counted; `more` says so.
         """
         if access_of(request).may("admin"):
             known, more = await self._of_index()

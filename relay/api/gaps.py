@@ -47,13 +47,13 @@ class GapsResource:
         id="listGaps",
         noun="receivers",
         parameters=(NAME, AFTER, LIMIT, CURSOR),
-        answers=(DocumentedResponse(200, "The lowest first.", json_of(GapPage)),),
+        answers=(DocumentedResponse(200, "A page, lowest numbers first.", json_of(GapPage)),),
         example=Example(200, path={"name": "ci"}),
     )
     async def list(self, _request: web.Request, name: str, after: int, limit: int, cursor: str) -> web.Response:
-        """Numbers that a receiver did not get, and why.
+        """List the numbers that a receiver did not get, with the reasons.
 
-        Of the newest dead letters that are neither replayed nor discarded.
+        By the newest dead letters that are neither replayed nor discarded.
         """
         self._check_known(name)
         receiver = self._context.directory.receiver(name)
@@ -78,9 +78,9 @@ class GapsResource:
         example=Example(202, path={"name": "ci"}, body={"first": 1, "last": 20}),
     )
     async def replay(self, request: web.Request, name: str, body: GapReplays) -> web.Response:
-        """Send again the messages in a receiver's gaps.
+        """Replay the messages in a receiver's gaps.
 
-        They have the numbers that they had. A job, as of `POST /v1/replays`.
+        They keep their numbers. This starts a job, as `POST /v1/replays` does.
         """
         self._check_known(name)
         if body.first is not None and body.last is not None and body.last < body.first:

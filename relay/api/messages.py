@@ -224,7 +224,7 @@ TIMING: Final = (
 )
 TRACE: Final = (
     Parameter("traceparent", "header", _TEXT, "Trace context, which is passed on to receiver and callback."),
-    Parameter("tracestate", "header", str, f"Likewise; left out where it is longer than {MOST_STATE} characters."),
+    Parameter("tracestate", "header", str, f"The same; dropped if it is longer than {MOST_STATE} characters."),
 )
 RATE: Final = {
     "RateLimit": "What is left of the quotas that hold.",

@@ -42,11 +42,13 @@ _SIGNED: Final = (
     SentHeader("stripe-signature", "`signature: stripe`.", always=False),
     SentHeader("content-digest", "`signature: http-message`: RFC 9530, with SHA-256.", always=False),
     SentHeader("signature-input", "`signature: http-message`: RFC 9421, one for each secret.", always=False),
-    SentHeader("signature", "Likewise.", always=False),
+    SentHeader("signature", "`signature: http-message`: RFC 9421, one for each secret.", always=False),
 )
 _TRACE: Final = (
-    SentHeader("traceparent", "W3C Trace Context: of the message, or of our own span in its trace.", always=False),
-    SentHeader("tracestate", "Likewise: the sender's own.", always=False),
+    SentHeader(
+        "traceparent", "W3C Trace Context: that of the message, or of the relay's own span in its trace.", always=False
+    ),
+    SentHeader("tracestate", "W3C Trace Context: the sender's `tracestate`.", always=False),
 )
 _AS_EVENT: Final = (
     *(
@@ -58,53 +60,59 @@ _AS_EVENT: Final = (
             ("ce-type", "`relay.answer`, `relay.failure` or `relay.progress`"),
             ("ce-subject", "the source of the message"),
             ("ce-correlationid", "the message id"),
-            ("ce-causationid", "likewise"),
+            ("ce-causationid", "the message id"),
         )
     ),
 )
 _AGENT: Final = SentHeader("user-agent", "`relay/` and its version.")
-_TYPE: Final = SentHeader("content-type", "Of the body.")
-_REFUSED: Final = "Refused: it fails for good at once."
-_LEFT_ALONE: Final = "Nothing is sent there for as long as `Retry-After` says; then again."
+_TYPE: Final = SentHeader("content-type", "Content type of the body.")
+_REFUSED: Final = "Rejected: the delivery fails for good at once."
+_LEFT_ALONE: Final = "Nothing is sent there for the time in `Retry-After`; then it is retried."
 _RETRIED: Final = {
-    "2XX": "It is done.",
+    "2XX": "Accepted.",
     **dict.fromkeys(("400", "413", "415", "422"), _REFUSED),
-    "410": "The endpoint is gone: nothing more is sent there until it is resumed.",
+    "410": "The endpoint is gone: nothing is sent there until it is resumed.",
     **dict.fromkeys(("429", "503"), _LEFT_ALONE),
-    "default": "Sent again later, less and less often. Redirects are not followed.",
+    "default": "Retried later, with growing delays. Redirects are not followed.",
 }
 
 DELIVERY: Final = Sent(
     "delivery",
     "A message, to one of its receivers",
     "POSTed to the receiver's `post_endpoint` until it is accepted, at least once: `webhook-id` is the same on every "
-    "attempt. Its payload is passed on byte for byte, with the headers of its own that `forward_headers` lets by. With "
+    "attempt. Its payload is passed on byte for byte, with its own headers that `forward_headers` allows. With "
     "`batch` several are in one POST, whose `webhook-id` is the batch's (`batch_...`), with the header `relay-batch`.",
     (
-        SentHeader("webhook-id", "`msg_` and 26 characters, made of source and message id: to recognise repeats."),
+        SentHeader(
+            "webhook-id", "`msg_` and 26 characters, derived from source and message id: use it to recognise repeats."
+        ),
         *_SIGNED,
         SentHeader("ce-specversion", "1.0: CloudEvents, binary mode."),
-        SentHeader("ce-id", "The message id, percent-encoded where CloudEvents has it so."),
-        SentHeader("ce-source", "The source."),
-        SentHeader("ce-type", "The type of the message, if it has one.", always=False),
-        SentHeader("ce-time", "When it happened, if the sender said so.", always=False),
-        SentHeader("relay-attempt", "1 for the first POST of this life of the delivery."),
-        SentHeader("relay-generation", "The delivery's life: 0, and one more for each replay."),
-        SentHeader("relay-deadline", "Unix seconds at which it is given up.", always=False),
+        SentHeader("ce-id", "The message id, percent-encoded as in CloudEvents."),
+        SentHeader("ce-source", "The source id."),
+        SentHeader("ce-type", "The event type of the message, if it has one.", always=False),
+        SentHeader("ce-time", "Time of the event, if the sender set it.", always=False),
+        SentHeader("relay-attempt", "Number of the POST in this generation, beginning with 1."),
+        SentHeader("relay-generation", "Generation of the delivery: 0, and 1 more for each replay."),
+        SentHeader("relay-deadline", "Unix seconds at which the delivery is given up.", always=False),
         SentHeader(
             "relay-sequence",
-            "Grows along what is kept in order; `ordering: receiver`: a number without holes.",
+            "Grows along the order key. With `ordering: receiver` it has no gaps.",
             always=False,
         ),
         SentHeader("relay-gap", "Numbers that do not come: `first=12; last=14; reason=expired`, ....", always=False),
         SentHeader(
             "relay-out-of-order",
-            "`true`: it failed for longer than `ordering.patience`; later ones came.",
+            "`true`: it failed for longer than `ordering.patience`, and later messages were sent before it.",
             always=False,
         ),
-        SentHeader("relay-answer-url", "Where the answer may be POSTed to, where it comes later.", always=False),
+        SentHeader("relay-answer-url", "URL to which the answer may be POSTed later.", always=False),
         SentHeader("prefer", "`respond_async`: `respond-async, wait=N` (RFC 7240).", always=False),
-        SentHeader("relay-payload-url", "`payload: thin`: where the payload can be read for a while.", always=False),
+        SentHeader(
+            "relay-payload-url",
+            "`payload: thin`: URL at which the payload can be read for a limited time.",
+            always=False,
+        ),
         *_TRACE,
         _AGENT,
         _TYPE,
@@ -112,28 +120,28 @@ DELIVERY: Final = Sent(
     {
         **_RETRIED,
         "2XX": "Accepted, and the body is the answer.",
-        "202": "Accepted; the answer comes later: by the status endpoint, or by POST to `relay-answer-url`.",
+        "202": "Accepted. The answer follows later: by the status endpoint, or by a POST to `relay-answer-url`.",
     },
     ("application/json", "*/*"),
 )
 RESULT: Final = Sent(
     "result",
     "A receiver's answer, to the sender's callback",
-    "POSTed to the source's `callback` until it is taken: the bytes of the receiver's answer.",
+    "POSTed to the source's `callback` until it is accepted. The body is the receiver's answer, unchanged.",
     (
         SentHeader("webhook-id", "`ans_`, 26 characters, the receiver, and the generation."),
         *_SIGNED,
         SentHeader("relay-source", "The source, percent-encoded."),
         SentHeader("relay-message-id", "The message id, percent-encoded."),
-        SentHeader("relay-receiver", "Whose answer it is."),
+        SentHeader("relay-receiver", "Name of the receiver."),
         SentHeader("relay-attempt", "1 for the first POST of this result."),
         SentHeader("relay-outcome", "`answered`, or `delivered`: accepted without an answer.", always=False),
         SentHeader("relay-answer-status", "The status of the answer.", always=False),
-        SentHeader("relay-answer-truncated", "`true`: the answer was longer than is kept.", always=False),
+        SentHeader("relay-answer-truncated", "`true` if the answer was truncated.", always=False),
         *_AS_EVENT,
         *_TRACE,
         _AGENT,
-        SentHeader("content-type", "Of the answer, if it had one.", always=False),
+        SentHeader("content-type", "Content type of the answer, if it had one.", always=False),
     ),
     _RETRIED,
     ("*/*",),
@@ -147,10 +155,10 @@ FAILURE: Final = Sent(
         *_SIGNED,
         SentHeader("relay-source", "The source, percent-encoded."),
         SentHeader("relay-message-id", "The message id, percent-encoded."),
-        SentHeader("relay-receiver", "Which delivery failed; `-` where the message never had a receiver."),
+        SentHeader("relay-receiver", "Receiver of the failed delivery; `-` if the message never had one."),
         SentHeader("relay-attempt", "1 for the first POST of this notice."),
         SentHeader("relay-outcome", "`failed`."),
-        SentHeader("relay-reason", "Why, as one word of a closed list."),
+        SentHeader("relay-reason", "The reason: one word of a fixed list."),
         *_AS_EVENT,
         *_TRACE,
         _AGENT,
@@ -162,10 +170,10 @@ FAILURE: Final = Sent(
 )
 PING: Final = Sent(
     "ping",
-    "Are you back?, to an endpoint that was down",
-    "A throw-away event in place of messages, until one is answered with 2xx; or a test. Ignore it.",
+    "A ping, to an endpoint that was down",
+    "Sent instead of messages until one is answered with a 2xx, or as a test. Ignore its content.",
     (
-        SentHeader("webhook-id", "`ping_`, and what is of no meaning."),
+        SentHeader("webhook-id", "`ping_` and random characters."),
         *_SIGNED,
         SentHeader("ce-specversion", "1.0."),
         SentHeader("ce-id", "As `webhook-id`."),
@@ -174,15 +182,19 @@ PING: Final = Sent(
         _AGENT,
         _TYPE,
     ),
-    {"2XX": "It is back: messages follow.", "410": "It is gone.", "default": "It is still down."},
+    {
+        "2XX": "The endpoint is back, and messages follow.",
+        "410": "The endpoint is gone.",
+        "default": "The endpoint is still down.",
+    },
     ("application/json",),
     Ping,
 )
 VERIFICATION: Final = Sent(
     "verification",
-    "Do you want what is sent there?, to a receiver with `verification: hmac`",
-    "Before anything else is sent. Check its signature; answer with a nonce of your own and the signature of both, as "
-    "docs/verifying.md says.",
+    "A verification, to a receiver with `verification: hmac`",
+    "Sent before anything else. Check its signature, and answer with a nonce of your own and the signature of both, as "
+    "in docs/verifying.md.",
     (
         SentHeader("webhook-id", "`verify_` and the nonce."),
         *_SIGNED,
@@ -193,39 +205,42 @@ VERIFICATION: Final = Sent(
         _AGENT,
         _TYPE,
     ),
-    {"200": "With the right body it is verified: messages follow.", "default": "It is not: asked again later."},
+    {
+        "200": "With the right body, the receiver is verified, and messages follow.",
+        "default": "It is not verified; retried later.",
+    },
     ("application/json",),
     Nonce,
 )
 _OWN_EVENTS: Final[Mapping[Turn | Change | Literal["message.failed"], tuple[str, str]]] = {
     "receiver.offline": (
-        "A receiver is down for long, to those that subscribe",
-        "It is sent nothing but pings until it answers one; or, after `offline.disable_after`, nothing at all.",
+        "A receiver has been down for long, to subscribers",
+        "It gets only pings until it answers one, and after `offline.disable_after` nothing.",
     ),
-    "receiver.back": ("A receiver has answered a ping, to those that subscribe", "Its backlog follows, in order."),
+    "receiver.back": ("A receiver has answered a ping, to subscribers", "Its backlog follows, in order."),
     "receiver.disabled": (
-        "A receiver was down for too long, to those that subscribe",
-        "It is sent nothing until it is resumed.",
+        "A receiver was down for too long, to subscribers",
+        "Nothing is sent to it until it is resumed.",
     ),
     "receiver.gone": (
-        "A receiver has said that it is gone, to those that subscribe",
-        "It is sent nothing until it is resumed.",
+        "A receiver returned 410, to subscribers",
+        "Nothing is sent to it until it is resumed.",
     ),
     "message.failed": (
-        "Messages have failed for good, to those that subscribe",
-        "Those of one receiver that failed within ten seconds, with ten of them as examples.",
+        "Messages failed for good, to subscribers",
+        "The messages of one receiver that failed within ten seconds, with ten as examples.",
     ),
     "incident.opened": (
-        "A cause of failures was found, to those that subscribe",
-        "With the party at fault, what it holds up, and a link. Once for each occurrence, and if it is reopened.",
+        "A cause of failures was found, to subscribers",
+        "It has the party at fault, the waiting messages, and a link. Sent once per occurrence, and if it is reopened.",
     ),
-    "incident.resolved": ("It is over, to those that subscribe", "By a person, or without help."),
+    "incident.resolved": ("An incident is over, to subscribers", "It was resolved by a person, or without help."),
 }
 
 
 def _own_event(name: Turn | Change | Literal["message.failed"]) -> Sent:
     summary, description = _OWN_EVENTS[name]
-    whom = "To receivers that have `relay` in `sources`; with an `owner`, about receivers of the same owner only."
+    whom = "Sent to receivers with `relay` in `sources`; to one with an `owner` only about receivers of that owner."
     headers = tuple(_OF_OWN_EVENTS.get(header.name, header) for header in DELIVERY.headers)
     body = MessagesFailed if name == FAILED else IncidentEvent if name.startswith("incident.") else ReceiverEvent
     return Sent(name, summary, f"{description} {whom}", headers, _RETRIED, ("application/json",), body)
@@ -234,10 +249,10 @@ def _own_event(name: Turn | Change | Literal["message.failed"]) -> Sent:
 _OF_OWN_EVENTS: Final = {
     header.name: header
     for header in (
-        SentHeader("ce-id", "Made of the type, the receiver, and what distinguishes it from others."),
+        SentHeader("ce-id", "Derived from the type, the receiver, and the occurrence."),
         SentHeader("ce-source", "`relay`."),
         SentHeader("ce-type", "The name of this event."),
-        SentHeader("ce-time", "When it was noticed."),
+        SentHeader("ce-time", "Time at which it was noticed."),
     )
 }
 SENT: Final = (DELIVERY, RESULT, FAILURE, PING, VERIFICATION, *map(_own_event, _OWN_EVENTS))
