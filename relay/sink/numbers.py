@@ -1,4 +1,4 @@
-"""Checks the numbers of a receiver with `ordering: receiver`, and shows what is missing."""
+"""Checks the numbers of a receiver with `ordering: receiver`, and shows missing ones."""
 
 import re
 from collections.abc import Iterator
@@ -24,7 +24,7 @@ class NumberCheck:
         self.missing: list[NumberGap] = []
 
     def look(self, arrival: ReceivedPost) -> Iterator[str]:
-        """What is worth a line about an arrival: gaps that it names, and holes before it."""
+        """Lines about an arrival: gaps that it names, and holes before it."""
         number = arrival.sequence
         if number is None or arrival.generation or arrival.status is None or arrival.status >= 300:
             return
