@@ -43,18 +43,28 @@ class Wire(Surroundings):
     mishaps: dict[str, deque[Mishap]] = field(default_factory=lambda: defaultdict(deque))
     busy_s: float = 0.0
     paced: frozenset[str] = frozenset()
+    _arriving: set[str] = field(default_factory=set)
+    """Messages of batches that were not refused."""
     begun: list[tuple[float, str, str]] = field(default_factory=list)
     """Of each POST in a first life: when it was sent (Unix seconds), path and message id."""
 
     async def _batch(self, path: str, request: Request) -> Exchange:
-        """A connection is refused before any of its messages has arrived."""
-        for one in messages_in(request):
-            message = unquote(dict(one.headers)["ce-id"])
-            waiting = self.mishaps[message]
-            if waiting and isinstance(waiting[0].response, NoResponse) and not waiting[0].response.sent:
+        """A connection is refused before any of its messages has arrived, or not at all."""
+        messages = [unquote(dict(one.headers)["ce-id"]) for one in messages_in(request)]
+        for message in messages:
+            if self._refuses_next(message):
                 self.tried[message] += 1
-                return waiting.popleft().response
-        return await super()._batch(path, request)
+                return self.mishaps[message].popleft().response
+        self._arriving.update(messages)
+        try:
+            return await super()._batch(path, request)
+        finally:
+            self._arriving.difference_update(messages)
+
+    def _refuses_next(self, message: str) -> bool:
+        waiting = self.mishaps[message]
+        response = waiting[0].response if waiting else None
+        return isinstance(response, NoResponse) and not response.sent
 
     async def _post(self, path: str, request: Request) -> Exchange:
         """A receiver decodes what says which message it is."""
@@ -70,6 +80,8 @@ class Wire(Surroundings):
         if path != "/callback" and headers.get("relay-generation") == "0":
             self.begun.append((LoopClock().time(), path, message))
         await asyncio.sleep(self.busy_s if path != "/callback" else 0.0)
+        while message in self._arriving and self._refuses_next(message):
+            self.mishaps[message].popleft()
         waiting = self.mishaps[message] if path != "/callback" else None
         if not waiting:
             return await super()._post(path, request)
