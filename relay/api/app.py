@@ -139,7 +139,7 @@ def create_app(
         Health(context),
         WellKnownResource(context),
         PagesResource(app.router, ROUTES, context.topics, for_people=pages is not None),
-        *_actions(context, replay),
+        *_actions(context, reader, replay),
     )
     for resource in resources:
         add_routes(app.router, resource)
@@ -186,7 +186,7 @@ def _operation(context: ApiContext, uses: KeyUse, callers: Callers) -> list[obje
     ]
 
 
-def _actions(context: ApiContext, replay: ReplayResource | None) -> list[object]:
+def _actions(context: ApiContext, reader: StatusReader, replay: ReplayResource | None) -> list[object]:
     """Resources that need a running process."""
     found = list[object]()
     if context.replays is not None and replay is not None:
@@ -195,7 +195,7 @@ def _actions(context: ApiContext, replay: ReplayResource | None) -> list[object]
     if context.catalogue is not None:
         found.append(EventTypesResource(context, context.catalogue))
     if context.erasures is not None:
-        found.append(ErasuresResource(context, context.erasures))
+        found.append(ErasuresResource(context, context.erasures, reader))
     if context.transport is not None:
         found.append(TrialResource(context, context.transport))
     if context.examine is not None:

@@ -1,6 +1,7 @@
 """Erasures: payloads that are deleted on request."""
 
 import secrets
+from contextlib import suppress
 from typing import Final
 
 from aiohttp import web
@@ -13,15 +14,17 @@ from relay.api.problems import TOO_MANY_ERASURES, Problem, invalid
 from relay.api.responses import json_response
 from relay.api.route import LIMIT, DocumentedResponse, Example, cursor_of, json_of, route
 from relay.api.shares import caller_of
+from relay.api.status import StatusReader
 from relay.control.erasures import ErasureService, TooManyErasures
 from relay.domain.erasure import Erasure
-from relay.domain.errors import InvalidRecord
-from relay.domain.identity import check_id, is_receiver_name
+from relay.domain.errors import InvalidRecord, Unavailable
+from relay.domain.identity import MessageId, check_id, is_receiver_name
 from relay.domain.selection import Selection
 from relay.domain.timestamps import rfc3339
 from relay.domain.topics import SHARED, Topics, TopicSpec
 from relay.replay.replay_service import TooMany
 from relay.schema.erasures import ErasurePage, ErasureRequest, ErasureView, NewErasureView, RemainsView
+from relay.state.rows import Row
 
 _NOUN: Final = "erasures"
 PAGES: Final = NewestFirstPages("[0-9a-f]{16}")
@@ -30,11 +33,12 @@ PAGES: Final = NewestFirstPages("[0-9a-f]{16}")
 class ErasuresResource:
     """`/v1/erasures`."""
 
-    def __init__(self, context: ApiContext, service: ErasureService) -> None:
+    def __init__(self, context: ApiContext, service: ErasureService, reader: StatusReader) -> None:
         self._clock = context.clock
         self._topics = context.topics
         self._service = service
         self._replays = context.replays
+        self._reader = reader
 
     @route(
         "POST",
@@ -57,7 +61,7 @@ class ErasuresResource:
 
         Of all messages that were received before. The history deletes them with the sender's headers, and the attempts.
         They are not shown, exported, copied, replayed or sent any more: unfinished deliveries end as `discarded`, as
-        soon as they are next due. Those that were not sent yet are cancelled, by a job. What other receivers got, too,
+        soon as they are next due. Those that were not sent yet are cancelled. What other receivers got, too,
         is erased for the given receiver alone.
         """
         erasure = self._erasure(request, body)
@@ -76,8 +80,15 @@ class ErasuresResource:
         return json_response(201, view)
 
     async def _cancelled(self, erasure: Erasure, by: str) -> str | None:
-        """Begins the job that cancels what was not sent, so that no parked copy keeps its payload until it is due."""
+        """Cancels what was not sent, so that no parked copy keeps its payload until it is due: of a message here, of a
+        source or receiver by a job, whose path is returned."""
         if self._replays is None:
+            return None
+        if erasure.source_id is not None and erasure.message_id is not None:
+            with suppress(Unavailable):  # then each ends when it is due
+                known = await self._reader.find(MessageId(erasure.source_id, erasure.message_id))
+                for delivery in () if known is None else self._reader.deliveries(known):
+                    await self._replays.cancel(delivery, Row())
             return None
         named = erasure.receiver, erasure.source_id, erasure.message_id
         receivers, sources, ids = (frozenset(filter(None, [each])) for each in named)

@@ -35,8 +35,9 @@ class ErasureView(TypedDict):
 
 class NewErasureView(ErasureView):
     """`in_history`: the messages whose payload was deleted from the history; null if it does not answer, which then
-    deletes them within two hours. `cancels`: path of the job that cancels what was not sent yet; null if there was no
-    room for one: then it ends when it is due. `remains`: where payloads remain on the log."""
+    deletes them within two hours. `cancels`: path of the job that cancels what was not sent to
+    a receiver, or by a source; null for a message, or if there was no room for a job: then each ends when it is due.
+    `remains`: where payloads remain on the log."""
 
     in_history: int | None
     cancels: str | None

@@ -99,17 +99,20 @@ async def cancels(sender: Sender, known: Timed) -> None:
 
 async def erasure(sender: Sender) -> None:
     """What waits for long ends at once."""
-    await sender.send("good", "erased", b'{"name": "Bob"}', delay="1h")
-    await listed_as_delayed(sender, "erased")
-    async with sender.client.post("/v1/erasures", json={"source_id": "app", "message_id": "erased"}) as response:
-        assert response.status == 201, await response.text()
-        job = (await response.json())["cancels"]
-    async with asyncio.timeout(70):
-        while True:
-            if (await sender.delivery("erased"))["state"] == "discarded":
-                break
-            await asyncio.sleep(0.2)  # a row has no event to wait for
-    assert (await _json(sender.client, job))["action"] == "cancel"
+    targets = {"erased-1": {"source_id": "app", "message_id": "erased-1"}, "erased-2": {"receiver": "good"}}
+    for message_id, target in targets.items():
+        await sender.send("good", message_id, b'{"name": "Bob"}', delay="1h")
+        await listed_as_delayed(sender, message_id)
+        async with sender.client.post("/v1/erasures", json=target) as response:
+            assert response.status == 201, await response.text()
+            job = (await response.json())["cancels"]
+        async with asyncio.timeout(70):
+            while True:
+                if (await sender.delivery(message_id))["state"] == "discarded":
+                    break
+                await asyncio.sleep(0.2)  # a row has no event to wait for
+        assert job is None or (await _json(sender.client, job))["action"] == "cancel"
+        assert (job is None) == ("message_id" in target)
 
 
 async def listed_as_delayed(sender: Sender, message_id: str) -> None:
@@ -177,7 +180,6 @@ async def check(api: str, known: Timed) -> None:
         assert known.headers("good", "later")["relay-out-of-order"] == "true"
         await cancels(sender, known)
         await replacements(sender, known)
-        await erasure(sender)
         [notice] = [
             each for each in await known.sinks["callback"].wait_for(12) if each.headers.get("relay-reason") == "expired"
         ]
@@ -185,6 +187,7 @@ async def check(api: str, known: Timed) -> None:
         delivery = await sender.delivery("in-time")
         assert (delivery["state"], delivery["reason"]) == ("failed", "expired")
         assert "its deadline" in delivery["detail"]
+        await erasure(sender)
 
 
 async def test_on_the_embedded_engine(tmp_path: Path) -> None:
