@@ -31,6 +31,7 @@ _TYPES: Final = 200
 """Event types that the form to register a receiver offers."""
 _CHOSEN: Final = "event_type"
 _ATTEMPTS: Final = 20
+_GAPS: Final = 20
 _INNER: Final = frozenset({"partitions"})
 """Settings that the portal does not show: about topics."""
 SPANS: Final = (("1h", "the last hour"), ("6h", "6 hours"), ("1d", "a day"), ("7d", "7 days"), ("30d", "30 days"))
@@ -127,11 +128,12 @@ class ReceiverDetailPage(Page):
         name = visit.part("name")
         failed = "failed" in visit.filters("failed")
         receivers = visit.api.receivers
-        it, stats, attempts, traffic = await asyncio.gather(
+        it, stats, attempts, traffic, gaps = await asyncio.gather(
             receivers.get(name),
             visit.load(receivers.stats(name)),
             visit.load_list(receivers.attempts_page(name, failed=failed, limit=_ATTEMPTS, cursor=visit.cursor)),
             visit.load_list(receivers.page(prefix=name, limit=1, traffic=True)),
+            visit.load_list(receivers.gaps_page(name, limit=_GAPS)),
         )
         settings = [row for row in settings_of(it) if not (visit.in_portal and row[0] in _INNER)]
         return visit.show(
@@ -140,6 +142,7 @@ class ReceiverDetailPage(Page):
             stats=stats,
             attempts=attempts,
             failed=failed,
+            gaps=gaps,
             traffic=next((each["traffic"] for each in traffic.items if each["name"] == name), None),
             rows=[row for row in settings if row[2] != "default"],
             defaults=[row for row in settings if row[2] == "default"],

@@ -259,3 +259,30 @@ async def test_the_pages_are_read_without_a_script(dev: DevRelay, visiting: Visi
         await expect(visitor.page.get_by_role("img", name=re.compile("attempts in 24 h"))).to_be_visible()
         await press(visitor, "Disable")
         await heading(visitor, "Disable ci?")
+
+
+async def test_gaps_of_a_numbered_receiver_are_listed_and_replayed(dev: DevRelay, visiting: Visiting) -> None:
+    sink = Sink("reject")
+    await sink.start()
+    try:
+        await dev.receiver("numbered", sink.url, owner="acme", ordering="receiver")
+        for number in range(2):
+            await dev.send("shop", f"g-{number}", to="numbered")
+
+        async def listed() -> bool:
+            return bool((await dev.call("GET", "/v1/receivers/numbered/gaps"))["items"])
+
+        await until(listed)
+        await dev.until_status("shop", "g-1", "failed")
+        sink.become("answer")
+        async with visiting(dev.url) as visitor:
+            await log_in(visitor, "/ui/receivers/numbered")
+            await expect(visitor.page.locator("#gaps")).to_contain_text("rejected")
+            await visitor.assert_accessible()
+            await press(visitor, "Replay all gaps")
+            await visitor.page.locator("dialog").get_by_role("button", name="Replay all gaps").click()
+            await expect(visitor.page.get_by_role("status")).to_contain_text("The replay has started.")
+        await dev.until_status("shop", "g-0", "response_delivered_to_sender")
+        await dev.until_status("shop", "g-1", "response_delivered_to_sender")
+    finally:
+        await sink.stop()
