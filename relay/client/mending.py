@@ -1,5 +1,6 @@
 """Fixes an incident by API calls: fix, test, replay of its dead letters. Used by the CLI and the pages."""
 
+import asyncio
 from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Final, NamedTuple
@@ -13,6 +14,9 @@ from relay.schema.trials import TrialView
 
 TESTED: Final = frozenset({"secret", "url", "resume", "callback"})
 """Kinds of actions after which a ping shows whether the receiver, or the callback, accepts requests again."""
+
+_TOO_MANY: Final = 429
+_BETWEEN_S: Final = 1.5
 
 
 class Fix(NamedTuple):
@@ -83,7 +87,14 @@ async def test_endpoint(api: RelayApi[Asyncio], incident: IncidentDetail) -> Tes
     party, name = incident["party"]["type"], incident["party"]["name"]
     if party == "relay" or incident["action"]["kind"] not in TESTED:
         return None
-    return judged(await (api.sources if party == "source" else api.receivers).test(name))
+    test = (api.sources if party == "source" else api.receivers).test
+    try:
+        return judged(await test(name))
+    except ApiError as error:
+        if error.status != _TOO_MANY:
+            raise
+    await asyncio.sleep(_BETWEEN_S)  # an endpoint is tested once a second
+    return judged(await test(name))
 
 
 def judged(trial: TrialView) -> Tested:
