@@ -45,7 +45,8 @@ def wrong_letters(world: World, wire: Wire, story: Story) -> Iterator[str]:
         if dead.reason == _EXPIRED:
             if not timing.deadline:
                 yield f"time: {message} for {receiver} has expired, and has no deadline"
-            elif dead.first_failed_ms < timing.deadline * 1000 and not story.brokers_turned:
+            elif not dead.attempts and dead.first_failed_ms < timing.deadline * 1000 and not story.brokers_turned:
+                # one that was tried is given up as soon as its next attempt would be too late
                 yield f"time: {message} for {receiver} has expired before its deadline"
             continue
         newer = replaced_by(dead.reason, dead.detail)
