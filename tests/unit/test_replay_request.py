@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from relay.api.problems import Problem
 from relay.api.reading import read_json
-from relay.api.replays import check_delivered, check_rate, selection_of
+from relay.api.replay_selection import check_delivered, check_rate, selection_of
 from relay.domain.selection import Selection
 from relay.schema.replays import Discards, Replays
 

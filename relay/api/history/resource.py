@@ -52,15 +52,7 @@ from relay.domain.message import MAX_TEXT_BYTES
 from relay.domain.progress import Status
 from relay.domain.state import StoredState
 from relay.history.lag import Behind
-from relay.history.port import (
-    AttemptFound,
-    AttemptQuery,
-    By,
-    HistoryReader,
-    MessageFound,
-    MessageQuery,
-    Visible,
-)
+from relay.history.port import AttemptFound, AttemptQuery, By, HistoryReader, MessageFound, MessageQuery, Visible
 from relay.schema.attempts import AttemptItem, AttemptPage
 from relay.schema.messages import MessageItem, MessagePage
 from relay.schema.statistics import CountsView
