@@ -14,6 +14,9 @@ PREFIX: Final = b"numbers:"
 SLOTS: Final = 8
 """Records of a receiver that the log keeps. A former owner of its lane may append one late, which must not replace a
 newer one."""
+SKIPPED: Final = 10_000
+"""Numbers left out after the state was lost: requests may have had as many that no record has, as those of a lane's
+window have no end yet."""
 RENUMBERED: Final = "renumbered"
 """Reason of a gap: the state was lost, and the messages of these numbers have other ones, or had arrived."""
 
@@ -66,16 +69,10 @@ def decode_numbering(key: bytes | None, value: bytes | None) -> tuple[str, Numbe
 
 def after_loss(known: Numbering, parked: Collection[int]) -> Numbering:
     """What the state goes on with after it was lost. `known`: the newest one on the log. `parked`: numbers of parked
-    copies, which keep them; other deliveries without an end get new ones."""
-    if not parked:
-        return _renumbered(known, known.last, known.open, ())
-    before = known.last or min(parked) - 1
-    last = max(before, *parked)
-    return _renumbered(known, last, (*known.open, *((before + 1, last),) * (last > before)), parked)
-
-
-def _renumbered(known: Numbering, last: int, unsettled: Iterable[Range], parked: Collection[int]) -> Numbering:
-    unsettled = tuple(unsettled)
+    copies, which keep them. Other deliveries without an end get new ones, behind all that may have been in use."""
+    before = known.last or min(parked, default=0) - 1
+    last = max((before, *parked)) + SKIPPED
+    unsettled = (*known.open, (before + 1, last))
     kept = sorted(number for number in parked if any(first <= number <= end for first, end in unsettled))
     lost: list[NumberGap] = []
     for first, end in unsettled:

@@ -150,7 +150,8 @@ def verdict(lane: Lane[W], work: W, verdict: Verdict, now: float) -> None:
     match verdict:
         case Go(attempt, start_in_s, number, gaps):
             if number is not None:
-                work.number, work.gaps = number, gaps
+                work.take_number(number)
+                work.gaps = gaps
             go(lane, work, attempt, start_in_s, now)
         case Wait():
             _must_wait(lane, work, verdict, now)

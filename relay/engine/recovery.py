@@ -8,7 +8,7 @@ is ready its lanes wait. The same pass runs every few hours as a check, and chan
 import asyncio
 import contextlib
 from collections import Counter, defaultdict
-from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, replace
 
 from relay.clock import Clock
@@ -189,7 +189,7 @@ class Recovery:
         await self._hold_again(frozenset(range(TAGS)) if everything else tags)
         copies, numbers, was_alive = await self._read_parked()
         found = await self._restore([copy for copy in copies if everything or tag_of(copy.owner) in tags])
-        await self._number_again(copies, numbers, frozenset(range(TAGS)) if everything else tags)
+        await self._number_again(copies, numbers, tags, forgotten)
         memory = _memory(tags, forgotten, was_alive=was_alive)
         if not was_alive:
             await self._log.append([NewRecord(self._parked.name, LIFE_KEY, b"ready")])
@@ -236,16 +236,17 @@ class Recovery:
         await self._holding.restore(tags, self._clock.time())
 
     async def _number_again(
-        self, copies: Sequence[_Kept], numbers: Mapping[str, Numbering], tags: Collection[int]
+        self, copies: Sequence[_Kept], numbers: Mapping[str, Numbering], tags: Set[int], forgotten: Set[int]
     ) -> None:
+        """Restore the numbers of `tags`. Those that are not `forgotten` may lack only the newest."""
         parked: dict[str, set[int]] = {owner: set() for owner in numbers}
         for copy in copies:
             if copy.number is not None and not copy.reference.generation:  # a later life has the number of the first
                 parked.setdefault(copy.owner, set()).add(copy.number)
         restored = {
-            owner: after_loss(numbers.get(owner, Numbering()), kept)
+            owner: after_loss(numbers.get(owner, Numbering()), kept) if tag_of(owner) in forgotten else numbers[owner]
             for owner, kept in parked.items()
-            if tag_of(owner) in tags
+            if tag_of(owner) in tags and (owner in numbers or tag_of(owner) in forgotten)
         }
         for part in batches(list(restored.items()), BATCH):
             await self._state.number_again(dict(part))

@@ -237,6 +237,8 @@ class Work:
     """A request waits for its end, and wants a hint."""
     number: int | None = None
     """Its number among those of its endpoint; None before it has one."""
+    number_given: bool = False
+    """The state has given it the number; its record has none."""
     first_number: int = 0
     """That number if the state has numbered nothing of its endpoint; 0 if it gets none."""
     gaps: tuple[NumberGap, ...] = ()
@@ -254,7 +256,12 @@ class Work:
 
     @property
     def number_ask(self) -> NumberAsk:
-        return NumberAsk(self.number or 0, self.first_number)
+        return NumberAsk(self.number or 0, 0 if self.number_given else self.first_number)
+
+    def take_number(self, number: int) -> None:
+        """From the state."""
+        self.number_given = self.number_given or self.number is None
+        self.number = number
 
     @property
     def post_bytes(self) -> int:
@@ -322,7 +329,8 @@ def fill_in(work: W, row: Row, now: float, kind: CallKind) -> None:
     work.sent = work.sent or row.stage is not Stage.NONE
     work.polls = row.polls
     if row.number is not None:
-        work.number, work.numbering = row.number, row.numbering
+        work.take_number(row.number)
+        work.numbering = row.numbering
     if row.due_in_s > 0 and work.parked_at is None:
         work.due = now + row.due_in_s
     if row.stage is Stage.RESULT or (row.stage is Stage.ACCEPTED and kind is CallKind.POST):

@@ -35,8 +35,9 @@ class Limits:
 
 
 class NumberAsk(NamedTuple):
-    """Of a delivery of a numbered receiver. `known`: its number, by its record; 0 if it has none. `first`: the number
-    that it gets if the state has numbered nothing of its receiver before. A delivery is numbered when its first attempt
+    """Of a delivery of a numbered receiver. `known`: the number that it has; 0 if it has none. `first`: the number that
+    it gets if the state has numbered nothing of its receiver before; 0: the state has given it the known one, rather
+    than its record, and may have lost it. A delivery is numbered when its first attempt
     begins, or when it ends without one, and keeps its number."""
 
     known: int

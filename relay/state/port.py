@@ -220,8 +220,8 @@ class State(Protocol):
         ...
 
     async def number_again(self, numberings: Mapping[str, Numbering]) -> None:
-        """In recovery: restore the numbers of these owners (`r:<receiver>`). If numbers as high are in use, only gaps
-        are taken over, of numbers that have no end here. Works while tags are not ready."""
+        """In recovery: restore the numbers of these owners (`r:<receiver>`). If numbers as high are in use, or the tag
+        is ready meanwhile, only gaps are taken over, of numbers that have no end here."""
         ...
 
     async def ready(self, tags: Sequence[int], *, in_doubt_s: float, ends: LaneEnds | None = None) -> None:

@@ -113,6 +113,16 @@ class NumbersContract:
         assert (found.number, found.numbering) == (9, Numbering(1, ((1, 1),)))
         assert await start(rig, 3) == Go(1, 0.0, 2)
 
+    async def test_a_number_that_a_lost_state_gave_is_in_use_again(self, rig: Rig) -> None:
+        """Its delivery is in the memory of a process, and no end was on the log."""
+        assert await begun(rig.state, row(2), number=NumberAsk(4, 0)) == Go(1, 0.0, 4)
+        settlement = outcome(row(2), Change.RESULT, result=DEAD, reason="rejected", number=NumberAsk(4, 0))
+        (found,) = await answered(rig.state.settle([settlement]))
+        assert found is not None
+        assert (found.number, found.numbering) == (4, Numbering(4, (), (NumberGap(4, 4, "rejected"),)))
+        assert await start(rig, 3) == Go(1, 0.0, 5, (NumberGap(4, 4, "rejected"),))
+        assert await begun(rig.state, row(6), number=NumberAsk(3, 0)) == Go(1, 0.0, 3), "a lower one as well"
+
     async def test_one_that_is_given_up_without_an_outcome_has_an_end(self, rig: Rig) -> None:
         await start(rig, 1)
         await answered(rig.state.mark([Mark(row(1), 0, Stage.FAILED, (0, 1))]))

@@ -151,7 +151,7 @@ class MemoryState(StatisticsKept, Records):
         for owner, numbering in numberings.items():
             numbers = self._of(owner).rows.numbers
             known = numbers.setdefault(owner, Numbers())
-            if known.last < numbering.last:
+            if known.last < numbering.last and not self._of(owner).ready:
                 numbers[owner] = Numbers.of(numbering)
                 continue
             for gap in numbering.gaps:

@@ -35,6 +35,9 @@ class Numbers:
     def give(self, ask: NumberAsk) -> tuple[int, bool]:
         """The number of a delivery, and whether it is new."""
         if ask.known:
+            if ask.first == 0 and ask.known > self.last:
+                self.open.update(range(self.last + 1 if self.last else ask.known, ask.known + 1))
+                self.last = ask.known
             return ask.known, False
         self.last = self.last + 1 if self.last else ask.first
         self.open.add(self.last)

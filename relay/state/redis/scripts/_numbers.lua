@@ -25,17 +25,22 @@ local function save_numbers()
   end
 end
 
--- Gives the row its number. `known`: by its record, 0: none; `first`: if the endpoint has numbered nothing before. True if
--- the number is new.
+-- Gives the row its number. `known`: the one that it has, 0: none. `first`: its number if the endpoint has numbered nothing
+-- before; 0: the state has given it the known one, and may have lost it. True if the number is new.
 local function number(row, owner, known, first)
   if row.n then
     return false
   end
   row.n, row.j = known, owner
+  local q = numbers_of(owner)
   if known > 0 then
+    if first == 0 and q[1] < known then
+      local from = q[1] > 0 and q[1] + 1 or known
+      q[1], q[2][#q[2] + 1], q[2][#q[2] + 2] = known, from, known
+      touch_numbers(owner)
+    end
     return false
   end
-  local q = numbers_of(owner)
   local open = q[2]
   q[1] = q[1] > 0 and q[1] + 1 or first
   if open[#open] == q[1] - 1 then
