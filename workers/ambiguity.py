@@ -18,7 +18,7 @@ from relay.domain.receiver import Receiver
 from relay.domain.status import AnswerReady, AskLater, NeverSeen, StatusGone, StillRunning, status_url
 from relay.domain.status_chain import ChainPosition, ChainReading, NoAnswer, StepFinished, first_position
 from relay.domain.text import counted
-from relay.engine.work import Dead, Decision, Done, Later, Resend, Step
+from relay.engine.decision import Dead, Decision, Done, Later, Resend, Step
 from relay.state.attempts import Change
 from relay.state.rows import Result, Stage
 from workers.delivery import Delivery, can_be_asked

@@ -22,7 +22,8 @@ from relay.domain.identity import webhook_id
 from relay.domain.outcome import Accepted, Ambiguous, Gone, NotProcessed, Outcome, Rejected, Ruling, classify, healthy
 from relay.domain.receiver import BatchPolicy
 from relay.domain.requests import batch_request, deadline_of
-from relay.engine.work import Call, Dead, Decision, Done, Later, SharedRequest
+from relay.engine.decision import Call, Dead, Decision, Done, Later
+from relay.engine.work import SharedRequest
 from relay.state.attempts import Change
 from workers.delivery import Delivery, ruled
 from workers.dependencies import Dependencies

@@ -18,7 +18,8 @@ from relay.domain.schedule import GiveUp, Jitter, RetryAgain, backoff, next_atte
 from relay.domain.status_chain import can_be_asked_first
 from relay.domain.text import counted
 from relay.domain.timing import Timing
-from relay.engine.work import Dead, Done, GateRules, Later, Work
+from relay.engine.decision import Dead, Done, Later
+from relay.engine.work import GateRules, Work
 from relay.log.port import Record
 from relay.state.attempts import Change, Limits
 from relay.state.rows import RowKey, delivery_row

@@ -24,8 +24,9 @@ from relay.domain.origin_receiver import addressed, may_reach
 from relay.domain.outcome import Outcome
 from relay.domain.reasons import DISCARDED
 from relay.domain.receiver import Receiver
+from relay.engine.decision import Call, Dead, Decision, Done
 from relay.engine.request_limiter import RequestLimiter
-from relay.engine.work import Call, Dead, Decision, Done, Work
+from relay.engine.work import Work
 from relay.log.port import NewRecord, Record
 from workers.journal import Journal, RequestPurpose
 

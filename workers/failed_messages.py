@@ -24,7 +24,8 @@ from relay.domain.notice import MEDIA_TYPE, notice_body
 from relay.domain.reasons import ON_PURPOSE, is_of_callback, reason_class
 from relay.domain.topics import Topics
 from relay.domain.trace import read_tracestate
-from relay.engine.work import Dead, Done, Outcome, Seen, Work
+from relay.engine.decision import Dead, Done
+from relay.engine.work import Outcome, Seen, Work
 from relay.log.port import NewRecord, Record
 from relay.state.attempts import CallKind
 from relay.state.port import FailedEntry, Lane, State

@@ -44,7 +44,8 @@ from relay.domain.status_chain import (
 )
 from relay.domain.text import counted
 from relay.domain.topics import Topics
-from relay.engine.work import FINISHED_AT, Dead, Decision, Done, GateRules, Later, Step
+from relay.engine.decision import Dead, Decision, Done, Later, Step
+from relay.engine.work import FINISHED_AT, GateRules
 from relay.log.port import NewRecord, Record
 from relay.state.attempts import CallKind, Change, Limits
 from relay.state.port import State

@@ -34,7 +34,8 @@ from relay.domain.route import Cut, Marker, lane_at, marker_in
 from relay.domain.timing import timing_fault
 from relay.domain.topics import DAY_S, Topics
 from relay.domain.variables import kept_of
-from relay.engine.work import Dead, Done, Later, Outcome, Seen, Work
+from relay.engine.decision import Dead, Done, Later
+from relay.engine.work import Outcome, Seen, Work
 from relay.log.port import Coordinate, Headers, NewRecord, Record
 from relay.state.attempts import CallKind
 from relay.state.port import Lane, State

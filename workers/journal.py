@@ -13,7 +13,7 @@ from relay.domain.outcome import CodeClass, Ruling, class_of, recorded_class
 from relay.domain.receiver import Endpoint
 from relay.domain.redact import shown_body, shown_request_headers, shown_response_headers, shown_url
 from relay.domain.secrecy import redacted
-from relay.engine.work import Dead, Decision, Done, Later, Resend
+from relay.engine.decision import Dead, Decision, Done, Later, Resend
 from relay.state.attempts import Change
 
 LOOKED_AT: Final = 2 * SHOWN_BODY

@@ -15,7 +15,7 @@ from relay.domain.hop import SEALED, Hop
 from relay.domain.jwe import MEDIA_TYPE, encrypt, usable_key
 from relay.domain.receiver import Encryption, Receiver
 from relay.domain.requests import DEFAULT_CONTENT_TYPE
-from relay.engine.work import Call, Dead, Decision, Later, Step
+from relay.engine.decision import Call, Dead, Decision, Later, Step
 from relay.log.port import Flaw, Record
 from relay.state.attempts import Change
 from workers.delivery import Delivery

@@ -15,7 +15,7 @@ from relay.domain.receiver import Receiver, Source
 from relay.domain.result_delivery import Handover, handover, to_code
 from relay.domain.timing import Timing, resolved
 from relay.domain.topics import SHARED, Topics
-from relay.engine.work import Dead, Done
+from relay.engine.decision import Dead, Done
 from relay.log.port import Coordinate, Headers, NewRecord, Record
 from relay.state.rows import Result, Stage
 

@@ -14,7 +14,7 @@ from relay.domain.requests import ping_request, status_request
 from relay.domain.schedule import poll_delay
 from relay.domain.status import AskLater, read_status
 from relay.domain.status_chain import ChainReading, read_step
-from relay.engine.work import Call, Decision, Later
+from relay.engine.decision import Call, Decision, Later
 from relay.state.attempts import Change
 from workers.dependencies import Dependencies
 from workers.journal import RequestPurpose

@@ -9,7 +9,8 @@ from typing import Final
 
 from relay.domain.identity import digest12
 from relay.domain.reasons import REPLACED, replaced_detail
-from relay.engine.work import Dead, Seen, row_of
+from relay.engine.decision import Dead
+from relay.engine.work import Seen, row_of
 from relay.state.attempts import Change, Settlement
 from relay.state.port import State
 from relay.state.replies import answered

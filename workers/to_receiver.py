@@ -22,14 +22,11 @@ from msgspec import structs
 
 from relay.domain.directory import Directory, Moves, NoMoves
 from relay.domain.errors import InvalidRecord
-from relay.domain.exchange import Exchange, Request, Response
-from relay.domain.expression import ExpressionError, Variables
-from relay.domain.failure import failure_detail
+from relay.domain.exchange import Exchange, Request
+from relay.domain.expression import ExpressionError
 from relay.domain.hop import decode_hop, encode_hop
-from relay.domain.identity import webhook_id
 from relay.domain.numbering import Numbering, encode_numbering, numbering_key
 from relay.domain.outcome import (
-    CONTROL_HEADER,
     UNCLEAR,
     Accepted,
     Ambiguous,
@@ -41,23 +38,14 @@ from relay.domain.outcome import (
     Outcome,
     Rejected,
     Ruling,
-    classify,
-    controlled,
     healthy,
-    judge,
 )
-from relay.domain.receiver import Receiver
-from relay.domain.request_form import RequestForm
-from relay.domain.requests import own_request, post_request
+from relay.domain.requests import post_request
 from relay.domain.route import waits
 from relay.domain.schedule import backoff
-from relay.domain.secrecy import redacted
-from relay.domain.status import StatusTemplateError, status_url, unaskable
-from relay.domain.status_chain import ChainPosition, first_position
 from relay.domain.topics import SHARED, Topics, lane_of
-from relay.domain.urls import location_url
-from relay.domain.variables import delivery_variables, response_variables
-from relay.engine.work import FINISHED_AT, Call, Dead, Decision, Done, Later, Step
+from relay.engine.decision import Call, Dead, Decision, Done, Later, Step
+from relay.engine.work import FINISHED_AT
 from relay.log.port import NewRecord, Record
 from relay.state.attempts import CallKind, Change
 from relay.state.port import State
@@ -77,6 +65,7 @@ from workers.delivery import (
     unusable_wait,
 )
 from workers.dependencies import Dependencies
+from workers.outcomes import accepted, failure, outcome_of, unaskable_later, unfillable
 from workers.payload_encryption import Encrypted, PayloadEncryption
 from workers.records import Letters, answered, progress_records
 from workers.requests import ping
@@ -145,7 +134,7 @@ class ToReceiver:
             return NO_PAYLOAD_URL
         fault = unaskable_later(work, receiver) if receiver.status_endpoint or receiver.status_steps else None
         if fault is None and receiver.post.request is not None and not work.attempts:
-            fault = _unfillable(work, receiver.post.request)
+            fault = unfillable(work, receiver.post.request)
         if fault is not None:
             return Dead("invalid", fault)
         return self._other_lane_first(work) if waits(receiver, work.hop.move) else None
@@ -256,7 +245,7 @@ class ToReceiver:
                 return Done(stage=Stage.PUBLISHED, result=Result("delivered", status), healthy=health)
             case Accepted():
                 return Done(stage=Stage.AWAITING, result=accepted(work, outcome, exchange), healthy=health)
-        return self._failed(work, outcome, _failure(work, outcome, request, exchange, ruling))
+        return self._failed(work, outcome, failure(work, outcome, request, exchange, ruling))
 
     def _failed(
         self, work: Delivery, outcome: Gone | Rejected | Ambiguous | NotNow | NotProcessed, detail: str
@@ -331,76 +320,3 @@ class ToReceiver:
         receiver = self._directory.receiver(name) or self._directory.removed(name)
         topic = self._topics.pending(lane_of(receiver) if receiver is not None else SHARED)
         return NewRecord(topic, work.record.key, work.record.value, encode_hop(hop))
-
-
-def _unfillable(work: Delivery, form: RequestForm) -> str | None:
-    """Why the receiver's own form of requests cannot be filled in for the first attempt; None if it can."""
-    try:
-        own_request(form, work.receiver.post, _variables(work, 1))
-    except ExpressionError as error:
-        return str(error)
-    return None
-
-
-def outcome_of(work: Delivery, exchange: Exchange, now: float) -> tuple[Outcome, Ruling | None]:
-    """The meaning of what followed the POST of `work`, and the receiver's own rule that decided. `now`: Unix
-    seconds."""
-    receiver, ruling = work.receiver, None
-    if not receiver.outcomes or not isinstance(exchange, Response):
-        outcome = classify(exchange, codes=receiver.post.codes, now=now)
-    else:
-        variables = {**_variables(work, work.attempts), **response_variables(exchange)}
-        outcome, ruling = judge(exchange, receiver.outcomes, variables, codes=receiver.post.codes, now=now)
-    if isinstance(exchange, Response) and CONTROL_HEADER in exchange.headers:
-        return controlled(exchange, outcome, ruling)
-    return outcome, ruling
-
-
-def _variables(work: Delivery, attempt: int) -> Variables:
-    return delivery_variables(work.hop, work.record.value or b"", attempt=attempt)
-
-
-def _failure(work: Delivery, outcome: Outcome, request: Request, exchange: Exchange, ruling: Ruling | None) -> str:
-    """Why the attempt failed, with the rule that decided so."""
-    post = work.receiver.post
-    detail = failure_detail(exchange, post, url=request.url, method=request.method)
-    if ruling is None:
-        return detail
-    why = outcome.error if isinstance(outcome, Ambiguous) and outcome.error else f"by {ruling.rule}"
-    return redacted(f"{why}; {detail}", post.secrets)
-
-
-def unaskable_later(work: Delivery, receiver: Receiver) -> str | None:
-    """Why the receiver could not be asked about this delivery if its response were lost; None if it could, or if it
-    never can."""
-    if receiver.status_steps:
-        return _first_position(work)[1] if can_be_asked(receiver) else None
-    return None if receiver.status_endpoint is None else unaskable(receiver.status_endpoint, work.hop.delivery)
-
-
-def _first_position(work: Delivery, response: Response | None = None) -> tuple[ChainPosition | None, str | None]:
-    """The first position of the status chain, or why it cannot begin."""
-    hop = structs.replace(work.hop, attempt=work.attempts)
-    try:
-        return first_position(work.receiver, hop, work.record.value or b"", response), None
-    except ExpressionError as error:
-        return None, str(error)
-
-
-def accepted(work: Delivery, outcome: Accepted, exchange: Exchange) -> Result:
-    """The answer arrives later: the URL to poll, and when. Without one it can still use the answer URL, or else the
-    deadline ends it."""
-    receiver, delivery = work.receiver, work.hop.delivery
-    if receiver.status_steps:
-        at, fault = _first_position(work, exchange if isinstance(exchange, Response) else None)
-        if at is None:
-            return Result("accepted", outcome.status, detail=fault, ask_after_s=outcome.ask_after_s)
-        return Result("accepted", outcome.status, status_url=at.url, ask_after_s=outcome.ask_after_s, chain=at.text)
-    url = location_url(receiver.post.url, outcome.location) if outcome.location else None
-    if url is None and receiver.status_endpoint is not None:
-        identity = webhook_id(delivery.source_id, delivery.message_id)
-        try:
-            url = status_url(receiver.status_endpoint, delivery, webhook_id=identity, response_body=outcome.body)
-        except StatusTemplateError as error:
-            return Result("accepted", outcome.status, detail=str(error), ask_after_s=outcome.ask_after_s)
-    return Result("accepted", outcome.status, status_url=url, ask_after_s=outcome.ask_after_s)

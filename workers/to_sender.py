@@ -44,7 +44,8 @@ from relay.domain.requests import callback_request
 from relay.domain.result_delivery import Handover, handover, to_code
 from relay.domain.text import counted
 from relay.domain.topics import TopicSpec
-from relay.engine.work import Call, Dead, Decision, Done, GateRules, Later, Outcome, Resend, Seen, Step, row_of
+from relay.engine.decision import Call, Dead, Decision, Done, Later, Resend, Step
+from relay.engine.work import GateRules, Outcome, Seen, row_of
 from relay.log.port import NewRecord, Record
 from relay.state.attempts import CallKind, Change, Limits
 from relay.state.port import Lane, State

@@ -39,10 +39,10 @@ from relay.state.rows import Result
 from workers.batches import event_of
 from workers.delivery import Delivery
 from workers.failed_messages import Failure, notice_record
+from workers.outcomes import accepted, outcome_of, unaskable_later
 from workers.payload_encryption import Encrypted
 from workers.records import answer_record, first_hop
 from workers.requests import read_answer
-from workers.to_receiver import accepted, outcome_of, unaskable_later
 
 _TOPICS: Final = Topics("")
 _HANDED: Final = {

@@ -7,13 +7,14 @@ from typing import Any
 from relay.domain.errors import InvalidRecord
 from relay.engine.commands import Alone, CallQueue
 from relay.engine.completion import append, ask_worker, done, known, publish, put_back, resume
+from relay.engine.decision import Dead, Done
 from relay.engine.lane import Lane
 from relay.engine.parked_copy import ParkedCopy
 from relay.engine.parked_index import ROOM_S
 from relay.engine.parking import Go, add, again, is_to_be_parked, leave_line, park, queue_up
 from relay.engine.phases import Event, Phase, advance
 from relay.engine.quarantine import NO_OFFSET, Arrived, ReservationResult
-from relay.engine.work import Dead, Done, Seen, W, Work, row_of
+from relay.engine.work import Seen, W, Work, row_of
 from relay.log.port import Record, size_of
 
 

@@ -11,6 +11,7 @@ from relay.engine.admission import place
 from relay.engine.batch import has_seat, left_out
 from relay.engine.commands import Alone, CallQueue
 from relay.engine.completion import ask_worker, known, resume
+from relay.engine.decision import Call, Dead, Decision, Later
 from relay.engine.lane import Lane
 from relay.engine.parking import NO_ROOM, TOKEN_BYTES, again_without_seat
 from relay.engine.phases import Event, Phase, advance
@@ -18,7 +19,7 @@ from relay.engine.policy import Fate
 from relay.engine.quarantine import WorkerFault
 from relay.engine.settlement import close, decided, outlived, overdue
 from relay.engine.slices import SLICE_BYTES
-from relay.engine.work import Call, Dead, Decision, Later, W, WaitFor, fill_in
+from relay.engine.work import W, WaitFor, fill_in
 from relay.state.attempts import (
     AmbiguousAttempt,
     BeginAsk,

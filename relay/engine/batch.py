@@ -8,7 +8,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final
 
 from relay.domain.receiver import BatchPolicy
-from relay.engine.work import Dead, Done, Later, SharedRequest
+from relay.engine.decision import Dead, Done, Later
+from relay.engine.work import SharedRequest
 from relay.state.attempts import Change, Verdict, Wait
 
 End = Dead | Done | Later | None

@@ -7,11 +7,12 @@ from typing import Any, Final, TypeVar
 from relay.domain.dead_letter import is_letter, reduced_forms
 from relay.domain.errors import RecordTooLarge
 from relay.engine.commands import BATCH, CallQueue
+from relay.engine.decision import Dead, Done
 from relay.engine.lane import Lane
 from relay.engine.phases import Event, Phase, advance
 from relay.engine.quarantine import WorkerFault
 from relay.engine.slices import measured
-from relay.engine.work import Dead, Done, Outcome, W, is_awaited, row_of
+from relay.engine.work import Outcome, W, is_awaited, row_of
 from relay.log.port import Coordinate, NewRecord, size_of
 
 T = TypeVar("T")

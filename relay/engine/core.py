@@ -18,12 +18,13 @@ from relay.domain.errors import RecordTooLarge
 from relay.engine import admission, attempt, completion, parking, settlement
 from relay.engine.batch import waits_first
 from relay.engine.commands import BATCH, STILL_COUNT, CallQueue, Command
+from relay.engine.decision import Call, Decision
 from relay.engine.lane import Lane
 from relay.engine.parked_index import Became, Stored
 from relay.engine.phases import Event, IllegalTransition, Phase
 from relay.engine.quarantine import Arrived
 from relay.engine.settlement import ToSettle
-from relay.engine.work import Call, Decision, Outcome, Seen, W
+from relay.engine.work import Outcome, Seen, W
 from relay.log.port import Coordinate, Record, size_of
 from relay.state.attempts import Verdict, Wait
 from relay.state.rows import Row

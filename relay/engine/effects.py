@@ -15,6 +15,7 @@ from relay.domain.topics import TopicSpec
 from relay.engine import attempt, parking
 from relay.engine.commands import Alone, CallQueue
 from relay.engine.completion import TOO_LITTLE
+from relay.engine.decision import Call, Dead
 from relay.engine.lane import Lane
 from relay.engine.parked_copy import ParkedCopy, life_key, lost_copy, parked_key, second_copy, unwrap_ours, wrap
 from relay.engine.parked_index import Became, Stored, TakeUp, Took
@@ -24,7 +25,7 @@ from relay.engine.recovery import Holding
 from relay.engine.settlement import ToSettle
 from relay.engine.slices import SLICE_BYTES, Slices, note_places, places_of
 from relay.engine.supervision import Patience
-from relay.engine.work import FINISHED_AT, Call, Dead, Outcome, Seen, Work, mark_of, row_of
+from relay.engine.work import FINISHED_AT, Outcome, Seen, Work, mark_of, row_of
 from relay.log.partitioner import partition_of
 from relay.log.port import AT_ONCE, Coordinate, Log, NewRecord, Record, size_of
 from relay.state.attempts import CallKind, Verdict

@@ -11,12 +11,13 @@ from math import inf
 from typing import Final, Generic, NamedTuple, Protocol
 
 from relay.engine.commands import ATTEMPTS, WAYS_OUT, CallQueue, Commands
+from relay.engine.decision import Dead
 from relay.engine.observer import Observer
 from relay.engine.order import Order
 from relay.engine.parked_index import DueIndex, ParkedKeys
 from relay.engine.policy import ENOUGH, Bounds, BudgetShare, IntakeLimit, LaneStanding, Policy
 from relay.engine.quarantine import Arrived, Breaks, Quarantine
-from relay.engine.work import Dead, Outcome, W, W_contra, WaitFor, Worker
+from relay.engine.work import Outcome, W, W_contra, WaitFor, Worker
 from relay.log.port import TopicPartition
 from relay.state.attempts import CallKind
 from relay.state.port import Lane as LaneId

@@ -6,7 +6,8 @@ from dataclasses import dataclass
 from enum import Enum
 
 from relay.domain.errors import RelayError, Unavailable
-from relay.engine.work import Dead, Decision, Work
+from relay.engine.decision import Dead, Decision
+from relay.engine.work import Work
 from relay.log.port import NewRecord, Record, TopicPartition
 from relay.state.attempts import WaitReason
 from relay.state.port import Restored

@@ -9,9 +9,10 @@ from itertools import islice
 from math import inf
 from typing import Final, Generic
 
+from relay.engine.decision import Dead
 from relay.engine.parked_copy import ParkedCopy
 from relay.engine.policy import BudgetShare
-from relay.engine.work import Dead, W, Work
+from relay.engine.work import W, Work
 from relay.state.rows import Due, tag_of
 
 

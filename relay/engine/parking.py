@@ -7,12 +7,13 @@ from typing import Any, Final
 
 from relay.engine.commands import CallQueue
 from relay.engine.completion import over, publish
+from relay.engine.decision import Dead, Later
 from relay.engine.lane import RELIEVE_S, Lane
 from relay.engine.parked_index import Became, NotParked, TakeUp, Took
 from relay.engine.phases import Event, Phase, advance
 from relay.engine.policy import Fate
 from relay.engine.quarantine import Arrived
-from relay.engine.work import Dead, Later, W, Work, row_of
+from relay.engine.work import W, Work, row_of
 from relay.log.port import size_of
 from relay.state.attempts import Change
 from relay.state.rows import Due

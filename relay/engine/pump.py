@@ -24,13 +24,14 @@ from relay.clock import Clock
 from relay.domain.errors import PartitionLost, RecordTooLarge, Unavailable
 from relay.engine import attempt, core
 from relay.engine.commands import STILL_COUNT, CallQueue, Command
+from relay.engine.decision import Call
 from relay.engine.effects import Effects
 from relay.engine.lane import Lane
 from relay.engine.request_limiter import LaneSeats, RequestLimiter
 from relay.engine.settlement import LONGEST_CLOSE_S
 from relay.engine.slices import SLICE_BYTES
 from relay.engine.supervision import silent_end
-from relay.engine.work import Call, Work
+from relay.engine.work import Work
 
 TURN_S: Final = 0.02
 """Maximum duration of a turn; then other tasks of the event loop run."""

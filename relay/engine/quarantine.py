@@ -4,9 +4,10 @@ from dataclasses import dataclass
 from math import inf
 from typing import Final, NamedTuple
 
+from relay.engine.decision import Dead
 from relay.engine.parked_copy import ParkedCopy
 from relay.engine.phases import IllegalTransition
-from relay.engine.work import Dead, Work
+from relay.engine.work import Work
 from relay.log.port import Coordinate, Record
 from relay.state.port import Remains
 

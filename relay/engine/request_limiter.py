@@ -14,8 +14,9 @@ from relay.domain.errors import Unavailable
 from relay.domain.exchange import LATE, UNAUTHORIZED, Exchange, NoResponse
 from relay.domain.fair_share import FairShare
 from relay.domain.resource_exhaustion import HOLD_S, Shortage
+from relay.engine.decision import Later
 from relay.engine.observer import Observer
-from relay.engine.work import Later, Work
+from relay.engine.work import Work
 from relay.state.attempts import Change
 from relay.state.port import State
 

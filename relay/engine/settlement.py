@@ -10,10 +10,11 @@ from relay.domain.hold import Hold, hold
 from relay.domain.receiver import BreakerPolicy
 from relay.engine.commands import CallQueue
 from relay.engine.completion import known, publish, resume
+from relay.engine.decision import Dead, Decision, Done, Later, Resend
 from relay.engine.lane import Lane
 from relay.engine.parking import again, again_without_seat, later, patience_left_s
 from relay.engine.phases import Event, Phase, advance
-from relay.engine.work import Dead, Decision, Done, Later, Resend, W, WaitFor, Work, fill_in, rules_of
+from relay.engine.work import W, WaitFor, Work, fill_in, rules_of
 from relay.state.attempts import CallKind, Change, Settlement
 from relay.state.rows import Result, Row, Stage
 

@@ -3,7 +3,8 @@
 from typing import assert_never
 
 from relay.domain.dead_letter import identity_of
-from relay.engine.work import Dead, Decision, Done, Later, Resend, Work
+from relay.engine.decision import Dead, Decision, Done, Later, Resend
+from relay.engine.work import Work
 from relay.log.port import NewRecord, Record
 from relay.state.attempts import Change
 

@@ -16,10 +16,11 @@ from relay.domain.errors import (
     Unavailable,
 )
 from relay.domain.own_events import Turn
+from relay.engine.decision import Dead, Decision
 from relay.engine.observer import Observer, Recovered, StateMemory
 from relay.engine.phases import IllegalTransition
 from relay.engine.quarantine import WorkerFault
-from relay.engine.work import Dead, Decision, Work
+from relay.engine.work import Work
 from relay.log.port import NewRecord, Record, TopicPartition
 from relay.state.attempts import WaitReason
 from relay.state.port import Restored

@@ -26,8 +26,8 @@ from relay.domain.message import message_digest, parse_message
 from relay.domain.receiver import Receiver
 from relay.domain.route import MARKER_HEADER
 from relay.domain.topics import Topics
+from relay.engine.decision import Dead
 from relay.engine.parked_copy import unwrap, unwrap_ours
-from relay.engine.work import Dead
 from relay.log.port import Backlog, Log, NewRecord, Record, TopicPartition
 from relay.recovery.rebuild import Rebuild
 from relay.state.port import FailedEntry, State

@@ -16,7 +16,7 @@ from relay.domain.attempt import FINE, encode_attempt, is_sampled, key_of
 from relay.domain.errors import RelayError
 from relay.domain.exchange import Exchange, Request
 from relay.domain.topics import Topics
-from relay.engine.work import Decision
+from relay.engine.decision import Decision
 from relay.log.port import Log, NewRecord
 from relay.telemetry.logging import get_logger
 from relay.telemetry.metrics import Metrics

@@ -32,7 +32,7 @@ from relay.domain.trace import (
     request_span_id,
     trace_id_of,
 )
-from relay.engine.work import Dead, Decision, Done, Later, Resend
+from relay.engine.decision import Dead, Decision, Done, Later, Resend
 from relay.telemetry.logging import get_logger
 from workers.journal import RequestPurpose, outcome_of
 

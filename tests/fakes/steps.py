@@ -15,8 +15,9 @@ from relay.domain.identity import DeliveryId
 from relay.domain.outcome import Outcome
 from relay.domain.receiver import Receiver, Source
 from relay.domain.topics import Topics
+from relay.engine.decision import Call, Decision
 from relay.engine.request_limiter import RequestLimiter
-from relay.engine.work import Call, Decision, W, Worker
+from relay.engine.work import W, Worker
 from relay.log.port import Headers, NewRecord, Record
 from workers.dependencies import Dependencies, Meter, Via
 from workers.journal import RequestPurpose, attempt_of, made_of

@@ -21,11 +21,12 @@ from relay.domain.message import Message, message_headers
 from relay.domain.numbering import PREFIX
 from relay.domain.receiver import BreakerPolicy, Endpoint, Receiver, RetryPolicy, Source
 from relay.domain.topics import SHARED, Topics, lane_of
+from relay.engine.decision import Dead, Decision
 from relay.engine.observer import Observer
 from relay.engine.recovery import Holding, Recovery
 from relay.engine.request_limiter import SEATS, RequestLimiter
 from relay.engine.supervision import Patience, Supervisor
-from relay.engine.work import Dead, Decision, Work
+from relay.engine.work import Work
 from relay.log.port import Headers, NewRecord, Record, TopicPartition, size_of
 from relay.recovery.rebuilding import Rebuilding
 from relay.run.lanes import Lanes

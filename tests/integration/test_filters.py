@@ -10,7 +10,7 @@ from relay.domain.dead_letter import DeadLetter, dead_letter_headers
 from relay.domain.hop import decode_hop
 from relay.domain.identity import MessageId
 from relay.domain.receiver import Endpoint, Receiver
-from relay.engine.work import Done
+from relay.engine.decision import Done
 from relay.log.port import Coordinate, Record
 from relay.replay.letter import read_dead_letter
 from relay.replay.plan import Planner

@@ -20,6 +20,7 @@ from relay.domain.message import Message, message_headers, parse_message
 from relay.domain.receiver import Endpoint, Receiver, SigningPolicy
 from relay.domain.requests import post_request
 from relay.domain.topics import Topics
+from relay.engine.decision import Done
 from relay.engine.effects import Effects
 from relay.engine.lane import Lane, LaneSetup
 from relay.engine.open_lane import OpenLane
@@ -28,7 +29,7 @@ from relay.engine.pump import Pump
 from relay.engine.recovery import Holding
 from relay.engine.request_limiter import RequestLimiter
 from relay.engine.supervision import Patience
-from relay.engine.work import Done, Worker
+from relay.engine.work import Worker
 from relay.log.port import Coordinate, Log, NewRecord, Record
 from relay.state.attempts import BeginAsk, Go, Settlement
 from relay.state.port import IntakeAsk, State

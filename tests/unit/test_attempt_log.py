@@ -10,7 +10,7 @@ from relay.domain.errors import LogUnavailable, RecordTooLarge
 from relay.domain.exchange import Request, Response
 from relay.domain.identity import DeliveryId
 from relay.domain.receiver import Endpoint
-from relay.engine.work import Decision, Done, Later
+from relay.engine.decision import Decision, Done, Later
 from relay.log.port import Coordinate, NewRecord
 from relay.telemetry.metrics import Metrics
 from relay.watch.attempt_log import AT_ONCE, AWAY_S, EVERY_S, LAST_S, MOST, AttemptLog

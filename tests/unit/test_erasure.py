@@ -7,7 +7,7 @@ from relay.domain.erasure import Erasure, Erasures, decode_erasure, encode_erasu
 from relay.domain.errors import InvalidRecord
 from relay.domain.hop import Hop, encode_hop
 from relay.domain.identity import MessageId
-from relay.engine.work import Dead
+from relay.engine.decision import Dead
 from relay.log.port import Record
 from tests.fakes.steps import DELIVERY, NOW, TOPICS, StandingClock
 from workers.records import Letters

@@ -8,7 +8,7 @@ from relay.domain.message import Message, message_digest, message_headers
 from relay.domain.reasons import REASON_CODES
 from relay.domain.receiver import Endpoint, Source
 from relay.domain.result_delivery import Handover, to_code
-from relay.engine.work import Dead
+from relay.engine.decision import Dead
 from relay.log.port import Coordinate, Headers, NewRecord, Record
 from relay.state.rows import Arrival, Mark, Stage, callback_row, delivery_row
 from tests.fakes.steps import DELIVERY, TOPICS, StandingClock

@@ -14,7 +14,8 @@ from relay.domain.identity import DeliveryId, callback_id, webhook_id
 from relay.domain.message import Message, message_headers
 from relay.domain.notice import TITLES
 from relay.domain.reasons import REASONS
-from relay.engine.work import Dead, Done, Outcome, Seen
+from relay.engine.decision import Dead, Done
+from relay.engine.work import Outcome, Seen
 from relay.log.port import NewRecord, Record
 from relay.state.port import Lane
 from tests.fakes.state import MemoryState

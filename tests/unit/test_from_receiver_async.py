@@ -11,7 +11,7 @@ from relay.domain.errors import InvalidRecord
 from relay.domain.exchange import NoResponse, Response
 from relay.domain.hop import Hop, encode_hop
 from relay.domain.receiver import Endpoint, PollPolicy, Receiver, Source, StatusMap
-from relay.engine.work import Dead, Decision, Done, Later
+from relay.engine.decision import Dead, Decision, Done, Later
 from relay.state.attempts import Change
 from relay.state.rows import Result, Stage
 from tests.fakes.state import MemoryState

@@ -23,7 +23,8 @@ from relay.domain.own_events import message_of, turn_of
 from relay.domain.reasons import REASON_CODES
 from relay.domain.receiver import Endpoint, Receiver
 from relay.domain.route import Cut, Marker, Route
-from relay.engine.work import Dead, Done, Later, Outcome, Seen
+from relay.engine.decision import Dead, Done, Later
+from relay.engine.work import Outcome, Seen
 from relay.log.port import Coordinate, NewRecord, Record
 from relay.state.port import Lane
 from relay.state.replies import answered

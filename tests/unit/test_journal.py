@@ -10,7 +10,8 @@ from msgspec import structs
 from relay.domain.attempt import SHOWN_BODY, Attempt, AttemptFailure, AttemptResponse, decode_attempt, encode_attempt
 from relay.domain.exchange import Exchange, NoResponse, Request, Response
 from relay.domain.receiver import CodeClasses, Endpoint, Receiver
-from relay.engine.work import Dead, Decision, Done, Later, W, Worker
+from relay.engine.decision import Dead, Decision, Done, Later
+from relay.engine.work import W, Worker
 from relay.state.attempts import Change
 from tests.fakes.state import MemoryState
 from tests.fakes.steps import DELIVERY, NOW, TOPICS, Rig, hop_record, stepped

@@ -14,7 +14,7 @@ from relay.domain.one_off import ENDPOINT_HEADER, OneOff, encode_one_off
 from relay.domain.origin_receiver import may_reach, receiver_name, receiver_of
 from relay.domain.receiver import Endpoint, Receiver
 from relay.domain.recipients import may_name
-from relay.engine.work import Dead, Done, Later
+from relay.engine.decision import Dead, Done, Later
 from relay.log.port import Record
 from relay.state.attempts import Change
 from relay.state.rows import Result

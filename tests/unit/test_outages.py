@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 
 from relay.domain.errors import ConsumerBroken, LogUnavailable
-from relay.engine.work import Done, Later, Work
+from relay.engine.decision import Done, Later
+from relay.engine.work import Work
 from relay.log.port import Record
 from relay.state.rows import Result
 from relay.telemetry import logging

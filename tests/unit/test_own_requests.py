@@ -16,7 +16,7 @@ from relay.domain.receiver import Receiver
 from relay.domain.requests import post_request
 from relay.domain.signing import verify_standard
 from relay.domain.template import UrlRefused
-from relay.engine.work import Dead, Decision, Done, Later
+from relay.engine.decision import Dead, Decision, Done, Later
 from relay.state.attempts import Change
 from relay.state.rows import Result, Stage
 from tests.fakes.state import MemoryState

@@ -13,7 +13,7 @@ from relay.domain.hop import Hop, decode_hop
 from relay.domain.jwe import MEDIA_TYPE, decrypt, encrypt, key_text
 from relay.domain.receiver import Encryption, Endpoint, Receiver, SigningPolicy
 from relay.domain.signing import verify_standard
-from relay.engine.work import Dead, Done, Later
+from relay.engine.decision import Dead, Done, Later
 from relay.log.port import Record
 from tests.fakes.state import MemoryState
 from tests.fakes.steps import DELIVERY, NOW, TOPICS, Rig, hop_record, stepped

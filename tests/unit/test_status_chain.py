@@ -9,7 +9,7 @@ from relay.domain.exchange import NoResponse
 from relay.domain.hop import Hop, decode_hop, encode_hop
 from relay.domain.receiver import Receiver
 from relay.domain.status_chain import MOST_CHAIN, decode_chain
-from relay.engine.work import Dead, Decision, Done, Later
+from relay.engine.decision import Dead, Decision, Done, Later
 from relay.state.attempts import Change
 from relay.state.rows import Result, Stage
 from tests.fakes.state import MemoryState

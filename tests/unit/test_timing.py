@@ -13,7 +13,7 @@ from relay.domain.message import Message, message_digest, message_headers, parse
 from relay.domain.receiver import Coalescing, Endpoint, Receiver, RetryPolicy
 from relay.domain.requests import post_request
 from relay.domain.timing import Timing, read_timing, resolved, timing_fault
-from relay.engine.work import Dead, Later
+from relay.engine.decision import Dead, Later
 from relay.state.attempts import Change
 from tests.fakes.steps import NOW, hop_record
 from workers.delivery import Delivery

@@ -15,7 +15,7 @@ from relay.domain.hop import Hop
 from relay.domain.identity import DeliveryId
 from relay.domain.receiver import CodeClasses, Endpoint, Receiver, RetryPolicy, SigningPolicy, Source
 from relay.domain.result_delivery import Handed, Handover, from_code
-from relay.engine.work import Dead, Decision, Done, Later, Resend
+from relay.engine.decision import Dead, Decision, Done, Later, Resend
 from relay.log.port import Record
 from relay.state.attempts import Change
 from relay.state.rows import Result, Stage

@@ -13,7 +13,8 @@ from relay.domain.identity import callback_id
 from relay.domain.receiver import Endpoint, RetryPolicy, Source
 from relay.domain.result_delivery import Handed, Handover, from_code, to_code
 from relay.domain.topics import DAY_S
-from relay.engine.work import Dead, Decision, Done, Later, Outcome, Resend, Seen
+from relay.engine.decision import Dead, Decision, Done, Later, Resend
+from relay.engine.work import Outcome, Seen
 from relay.state.attempts import Change
 from relay.state.port import Lane
 from relay.state.replies import answered

@@ -7,7 +7,7 @@ import pytest
 from relay.domain.hop import Hop
 from relay.domain.identity import DeliveryId
 from relay.domain.receiver import Endpoint, Receiver
-from relay.engine.work import Dead, Decision, Done, Later, Resend
+from relay.engine.decision import Dead, Decision, Done, Later, Resend
 from relay.log.port import Record
 from relay.state.attempts import Change
 from relay.state.rows import Result

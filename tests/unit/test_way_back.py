@@ -15,7 +15,8 @@ from relay.domain.identity import callback_id
 from relay.domain.message import Message, message_headers
 from relay.domain.receiver import Endpoint, Receiver, Source
 from relay.domain.result_delivery import Handover
-from relay.engine.work import Dead, Decision, Done, Later, Outcome, Seen, row_of
+from relay.engine.decision import Dead, Decision, Done, Later
+from relay.engine.work import Outcome, Seen, row_of
 from relay.log.port import NewRecord, Record
 from relay.replay.letter import read_dead_letter
 from relay.replay.plan import Planner

@@ -23,6 +23,7 @@ from relay.domain.errors import PartitionLost
 from relay.domain.topics import Topics
 from relay.engine import attempt
 from relay.engine.core import HANDLERS
+from relay.engine.decision import Dead, Done
 from relay.engine.effects import Effects
 from relay.engine.lane import Lane, Watermark
 from relay.engine.observer import Recovered
@@ -32,7 +33,7 @@ from relay.engine.parking import TOKEN_BYTES
 from relay.engine.phases import Event, Phase, advance
 from relay.engine.recovery import Recovery
 from relay.engine.settlement import ToSettle
-from relay.engine.work import Dead, Done, Outcome, Seen, row_of
+from relay.engine.work import Outcome, Seen, row_of
 from relay.log.partitioner import partition_of
 from relay.log.port import Coordinate, NewRecord
 from relay.state.attempts import BeginAsk, CallKind, Go, Verdict

@@ -10,7 +10,7 @@ import workers.from_sender
 from relay.domain.directory import Directory
 from relay.domain.receiver import Source
 from relay.domain.scope import Scope
-from relay.engine.work import Done, Later
+from relay.engine.decision import Done, Later
 from workers.from_sender import FromSender, Incoming
 from workers.to_sender import ToSender
 

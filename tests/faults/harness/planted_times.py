@@ -9,7 +9,7 @@ from msgspec import structs
 
 import workers.superseding
 import workers.tables
-from relay.engine.work import Dead, Later
+from relay.engine.decision import Dead, Later
 from relay.state.attempts import Settlement
 from workers.delivery import Delivery
 

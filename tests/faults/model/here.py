@@ -12,12 +12,13 @@ from relay.config.settings import Settings
 from relay.delivery.port import Transport
 from relay.domain.exchange import Exchange, Request
 from relay.domain.topics import Topics
+from relay.engine.decision import Later
 from relay.engine.effects import Effects
 from relay.engine.observer import Observer
 from relay.engine.recovery import Holding
 from relay.engine.request_limiter import RequestLimiter
 from relay.engine.supervision import Patience
-from relay.engine.work import Later, Worker
+from relay.engine.work import Worker
 from relay.log.partitioner import place_of
 from relay.log.port import TopicPartition
 from tests.fakes.log import MemoryLog

@@ -9,10 +9,11 @@ from enum import Enum
 from typing import Any, Final
 
 from relay.engine.commands import Commands
+from relay.engine.decision import Later
 from relay.engine.lane import LaneSetup
 from relay.engine.order import Gate, Order
 from relay.engine.phases import Phase
-from relay.engine.work import Later, Work
+from relay.engine.work import Work
 from relay.log.port import NewRecord, Record
 from relay.state.attempts import Settlement
 from relay.state.rows import MessageRow, Stage

@@ -14,8 +14,9 @@ from relay.domain.errors import PartitionLost
 from relay.domain.exchange import Exchange, Response
 from relay.engine import attempt, core
 from relay.engine.commands import STILL_COUNT, CallQueue, Command
+from relay.engine.decision import Call
 from relay.engine.policy import Bounds
-from relay.engine.work import Call, Work
+from relay.engine.work import Work
 from tests.faults.model.here import CALLS, REQUESTS, Died, NextCall, effects, finished
 from tests.faults.model.world import Asked, Owner, Posted, UnderWay, World
 

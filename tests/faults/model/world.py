@@ -18,12 +18,13 @@ from relay.domain.identity import DeliveryId, MessageId
 from relay.domain.message import Message, message_headers
 from relay.domain.receiver import BreakerPolicy, Receiver, Source
 from relay.engine.commands import CallQueue, Command
+from relay.engine.decision import Call, Dead, Done, Later
 from relay.engine.lane import Lane, LaneSetup
 from relay.engine.observer import Observer
 from relay.engine.parked_copy import LIFE_KEY
 from relay.engine.phases import Phase
 from relay.engine.policy import Bounds, Policy, dedicated, shared, unparked
-from relay.engine.work import Call, Dead, Done, GateRules, Later, Work
+from relay.engine.work import GateRules, Work
 from relay.log.port import NewRecord, Record, TopicPartition
 from relay.state.attempts import Change, Limits, Settlement
 from relay.state.port import Lane as LaneId
