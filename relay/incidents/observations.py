@@ -9,7 +9,7 @@ from msgspec import structs
 
 from relay.domain.incident import MOST_RECEIVERS, Facts, Kind, Observation, Party
 from relay.domain.incident_kinds import kind_of_attempt, kind_of_letter, party_of_letter, result_words
-from relay.domain.reasons import ON_PURPOSE
+from relay.domain.reasons import ON_PURPOSE, reason_words
 from relay.domain.receiver import Endpoint
 from relay.domain.urls import host_of
 from relay.incidents.stuck import StuckLine
@@ -289,7 +289,7 @@ def _of_letters(group: LetterGroup) -> Observation:
     kind = kind_of_letter(group.reason, group.status, group.detail)
     named = sorted(name for name in group.receivers if name != "-")
     facts = Facts(
-        why=result_words(group.status, None) or group.reason.replace("_", " "),
+        why=result_words(group.status, None) or reason_words(group.reason),
         detail=text(group.detail),
         status=group.status,
         receivers=tuple(named[:MOST_RECEIVERS]),

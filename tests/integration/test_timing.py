@@ -202,7 +202,7 @@ async def test_on_the_embedded_engine(tmp_path: Path) -> None:
 async def test_on_kafka(rig: Production) -> None:
     async with timed() as known:
         (rig.cwd / "receivers.yaml").write_text(known.file())
-        rig.environ.update(HELD)
+        rig.environ.update(HELD, RELAY_HISTORY_URL=f"sqlite:///{rig.cwd}/history.db")
         async with rig.relay("run", "--processes", "1") as running:
             started = json.loads(await running.line_with('"started"'))
             await asyncio.wait_for(check(started["api"], known), 200)

@@ -20,7 +20,7 @@ PURE = (
     "commands",
     "completion",
     "core",
-    "intake",
+    "decision",
     "lane",
     "order",
     "parked_copy",
