@@ -15,6 +15,7 @@ from aiohttp.test_utils import TestServer
 from redis.asyncio import Redis
 
 from relay.client import AsyncRelay
+from relay.domain.numbering import SKIPPED
 from tests.integration.production import Rig as Production
 from tests.servers.process import RelayProcess
 
@@ -119,8 +120,10 @@ async def test_on_kafka_and_after_redis_was_emptied(rig: Production) -> None:
             async with AsyncRelay(started["api"]) as relay:
                 await asyncio.wait_for(send(relay, 8, 11), 90)
             await asyncio.wait_for(receiver.until(10), 90)
-        assert [(message, number) for message, number, _, _ in receiver.got[7:]] == [
+        after = receiver.got[7:]
+        assert [(message, number - SKIPPED) for message, number, _, _ in after] == [
             ("m-8", 9),
             ("m-9", 10),
             ("m-10", 11),
         ]
+        assert f"first=9; last={SKIPPED + 8}; reason=renumbered" in (after[0][3] or "")
