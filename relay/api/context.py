@@ -9,6 +9,7 @@ from aiohttp.web import Application
 
 from relay.api.limits import ApiLimits
 from relay.api.peers import Peers
+from relay.api.problems import no_receiver
 from relay.api.registrar import Registrar
 from relay.api.web_rules import WebRules
 from relay.clock import Clock
@@ -117,3 +118,8 @@ class ApiContext:
     def has_receiver(self, name: str) -> bool:
         """Whether there is an entry of that name, which may be unusable here."""
         return self.directory.receiver(name) is not None or self.directory.refusal(name) is not None
+
+    def check_receiver(self, name: str) -> None:
+        """Raises a Problem if there is no entry of that name."""
+        if not self.has_receiver(name):
+            raise no_receiver(name)

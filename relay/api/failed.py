@@ -46,6 +46,11 @@ MOST_BYTES: Final = 32 * 1024 * 1024
 
 
 DEAD_LETTERS: Final = "dead letters"
+CHOSEN: Final = (
+    Parameter("receiver", "query", list[str], "Only of these receivers; `-` selects messages without a receiver."),
+    Parameter("source", "query", list[SourceId], "Only of messages of these sources."),
+    Parameter("reason", "query", list[str], "Only with one of these reasons."),
+)
 PLACE: Final = (
     Parameter("partition", "path", Partition, "Partition of `failed_messages`."),
     Parameter("offset", "path", Offset, "Offset in that partition."),
@@ -66,11 +71,7 @@ class FailedResource:
         id="listFailed",
         noun=DEAD_LETTERS,
         parameters=(
-            Parameter(
-                "receiver", "query", list[str], "Only of these receivers; `-` selects messages without a receiver."
-            ),
-            Parameter("source", "query", list[SourceId], "Only of messages of these sources."),
-            Parameter("reason", "query", list[str], "Only with one of these reasons."),
+            *CHOSEN,
             Parameter(
                 "stage", "query", Stage, "Only given up in this step; `to_sender` is the way back to the sender."
             ),

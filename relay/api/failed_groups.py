@@ -11,9 +11,9 @@ from aiohttp import web
 
 from relay.api.access import LETTERS, access_of
 from relay.api.context import ApiContext
-from relay.api.failed import DEAD_LETTERS, FailedResource, letter_view, sees_letter
+from relay.api.failed import CHOSEN, DEAD_LETTERS, FailedResource, letter_view, sees_letter
 from relay.api.responses import json_response
-from relay.api.route import LIMIT, DocumentedResponse, Example, Parameter, SourceId, json_of, route
+from relay.api.route import LIMIT, DocumentedResponse, Example, json_of, route
 from relay.api.view import rfc3339
 from relay.incidents.reader import IncidentReader
 from relay.log.port import Coordinate, Record, read_each
@@ -94,14 +94,7 @@ class FailedGroupsResource:
         scope=LETTERS,
         id="listFailedGroups",
         noun=DEAD_LETTERS,
-        parameters=(
-            Parameter(
-                "receiver", "query", list[str], "Only of these receivers; `-` selects messages without a receiver."
-            ),
-            Parameter("source", "query", list[SourceId], "Only of messages of these sources."),
-            Parameter("reason", "query", list[str], "Only with one of these reasons."),
-            LIMIT,
-        ),
+        parameters=(*CHOSEN, LIMIT),
         answers=(DocumentedResponse(200, "The groups, largest first.", json_of(LetterGroupList)),),
         example=Example(200, query={"receiver": "ci"}),
     )

@@ -10,7 +10,7 @@ from relay.api.access import RECEIVER
 from relay.api.context import ApiContext
 from relay.api.failed import MOST_LOOKED_AT
 from relay.api.paging import cursor_behind
-from relay.api.problems import TOO_MANY_JOBS, invalid, no_receiver
+from relay.api.problems import TOO_MANY_JOBS, invalid
 from relay.api.replays import JOB_ANSWERS, ReplaysResource
 from relay.api.responses import json_response
 from relay.api.route import CURSOR, LIMIT, NAME, DocumentedResponse, Example, Parameter, json_of, route
@@ -21,12 +21,15 @@ from relay.schema.replays import GapReplays
 from relay.state.port import FailedEntry
 
 
-def _after_in(query: Mapping[str, Sequence[str]]) -> int:
+def _number_in(text: str) -> int:
     """Raises a Problem."""
-    text = query.get("after", ["0"])[-1]
     if not (text.isascii() and text.isdigit() and len(text) <= MOST_DIGITS):
         raise invalid(f"after is {text[:20]!r}, which is no number", parameter="after")
     return int(text)
+
+
+def _after_in(query: Mapping[str, Sequence[str]]) -> int:
+    return _number_in(query.get("after", ["0"])[-1])
 
 
 MOST_DIGITS: Final = 18
@@ -55,11 +58,11 @@ class GapsResource:
 
         By the newest dead letters that are neither replayed nor discarded.
         """
-        self._check_known(name)
+        self._context.check_receiver(name)
         receiver = self._context.directory.receiver(name)
         numbered = receiver is not None and receiver.ordering == "receiver"
         entries = await self._context.state.failed(name, limit=MOST_LOOKED_AT) if numbered else []
-        behind = max(after, _after_in({"after": [cursor or "0"]}))
+        behind = max(after, _number_in(cursor or "0"))
         gaps = gaps_of(entry for entry in entries if (entry.number or 0) > behind)
         following = cursor_behind(str(gaps[limit - 1]["last"])) if len(gaps) > limit else None
         return json_response(200, GapPage(numbered=numbered, items=gaps[:limit], cursor=following))
@@ -82,15 +85,11 @@ class GapsResource:
 
         They keep their numbers. This starts a job, as `POST /v1/replays` does.
         """
-        self._check_known(name)
+        self._context.check_receiver(name)
         if body.first is not None and body.last is not None and body.last < body.first:
             raise invalid("last is below first", pointer="/last")
         selection = Selection(frozenset({name}), first_number=body.first or 1, last_number=body.last)
         return await self._replays.begin(request, "replay", selection, body)
-
-    def _check_known(self, name: str) -> None:
-        if not self._context.has_receiver(name):
-            raise no_receiver(name)
 
 
 def gaps_of(entries: Iterable[FailedEntry]) -> list[GapView]:

@@ -12,7 +12,7 @@ from aiohttp import web
 from relay.api.access import RECEIVER
 from relay.api.backlog import in_lanes
 from relay.api.context import ApiContext
-from relay.api.problems import NOT_FOUND, Problem, no_receiver
+from relay.api.problems import NOT_FOUND, Problem
 from relay.api.receivers import LANE_LOOK_S, condition, health_view, waited_s
 from relay.api.responses import json_response
 from relay.api.route import NAME, DocumentedResponse, Example, json_of, route
@@ -61,7 +61,7 @@ class StatsResource:
 
         Over all processes, some seconds late. Status GETs, pings and tests do not count.
         """
-        self._check_known(name)
+        self._context.check_receiver(name)
         [found] = await self._context.state.statistics([f"r:{name}"])
         [endpoint] = await self._context.state.endpoints([f"r:{name}"])
         receiver = self._context.directory.receiver(name)
@@ -93,7 +93,7 @@ class StatsResource:
 
         From all processes, some seconds late, for a day; it needs no history. 404 if there was none.
         """
-        self._check_known(name)
+        self._context.check_receiver(name)
         found = await self._context.state.last_response(f"r:{name}")
         if found is None:
             raise Problem(NOT_FOUND, "The receiver sent no response within the last 24 hours.")
@@ -106,10 +106,6 @@ class StatsResource:
             "truncated": found.truncated,
         }
         return json_response(200, view)
-
-    def _check_known(self, name: str) -> None:
-        if not self._context.has_receiver(name):
-            raise no_receiver(name)
 
 
 def hours_view(known: Mapping[int, Counted], now: float) -> list[HourView]:
