@@ -243,11 +243,13 @@ class Recovery:
         for copy in copies:
             if copy.number is not None and not copy.reference.generation:  # a later life has the number of the first
                 parked.setdefault(copy.owner, set()).add(copy.number)
-        restored = {
-            owner: after_loss(numbers.get(owner, Numbering()), kept) if tag_of(owner) in forgotten else numbers[owner]
-            for owner, kept in parked.items()
-            if tag_of(owner) in tags and (owner in numbers or tag_of(owner) in forgotten)
-        }
+        restored: dict[str, Numbering] = {}
+        for owner, kept in parked.items():
+            tag, known = tag_of(owner), numbers.get(owner)
+            if tag in tags & forgotten:
+                restored[owner] = after_loss(known or Numbering(), kept)
+            elif tag in tags and known is not None:
+                restored[owner] = known
         for part in batches(list(restored.items()), BATCH):
             await self._state.number_again(dict(part))
 

@@ -53,11 +53,15 @@ end
 -- Processes only tags whose memory was made ready on the server run of the caller's connection (_memory.lua).
 local READY = 'ready ' .. NODE .. '\n'
 
+local function is_ready(life)
+  return life and string.sub(life, 1, #READY) == READY
+end
+
 local function serve_ready(work)
   return serve(function(arguments)
     local found = call('MGET', P .. 'life', P .. 'tables', P .. 'clock')
     local life = found[1]
-    if not life or string.sub(life, 1, #READY) ~= READY then
+    if not is_ready(life) then
       return NOT_READY
     end
     T.life, T.stored_tables, T.ahead = life, found[2], tell_time(found[3])

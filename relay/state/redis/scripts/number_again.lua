@@ -2,12 +2,11 @@
 -- Arguments: MessagePack of {{owner, its numbers as in _numbers.lua}, ...}, as they were on the log. If numbers as high are
 -- in use, or the tag is ready meanwhile, only gaps are taken over, of numbers that have no end here.
 return serve(function(arguments)
-  local life = call('GET', P .. 'life')
-  local is_ready = life and string.sub(life, 1, #READY) == READY
+  local ready = is_ready(call('GET', P .. 'life'))
   for _, x in ipairs(cmsgpack.unpack(arguments)) do
     local owner, restored = unpack(x)
     local q = numbers_of(owner)
-    if q[1] < restored[1] and not is_ready then
+    if q[1] < restored[1] and not ready then
       T.numbers[owner] = restored
       touch_numbers(owner)
     else
