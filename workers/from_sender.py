@@ -20,6 +20,7 @@ from typing import Final
 
 from msgspec import structs
 
+from relay.domain.control_key import encode_value
 from relay.domain.directory import Directory, Moves, NoMoves
 from relay.domain.errors import InvalidRecord
 from relay.domain.expression import ExpressionError
@@ -252,7 +253,7 @@ class FromSender:
             return Done()
         cut = Cut(marker.name, marker.version, record.partition, record.offset)
         self._moves.note(cut)
-        return Done((NewRecord(self._topics.receiver_config, cut.key.encode(), cut.encode()),))
+        return Done((NewRecord(self._topics.receiver_config, cut.key.encode(), encode_value(cut)),))
 
     def resume(self, work: Incoming | Turn, result: Result) -> Done | Dead:
         raise AssertionError("a message has no stored result")

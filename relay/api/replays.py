@@ -1,10 +1,9 @@
 """Replay, discard and cancel of many: the jobs, whose records are on the log."""
 
-from dataclasses import replace
 from typing import Annotated, Final
 
 from aiohttp import web
-from msgspec import Meta
+from msgspec import Meta, structs
 
 from relay.api.access import OWN, access_of, check_own, is_admin, life_of, may_see
 from relay.api.audit import changed_nothing, record_audit
@@ -289,10 +288,10 @@ def _sees(request: web.Request, job: ReplayJob) -> bool:
 def _within_rights(request: web.Request, selection: Selection) -> Selection:
     """The part of the selection that the caller has rights for."""
     lives = {name: life_of(request, name).id for name in selection.receivers}
-    selection = replace(selection, lives=frozenset(f"{name}={id}" for name, id in lives.items() if id))
+    selection = structs.replace(selection, lives=frozenset(f"{name}={id}" for name, id in lives.items() if id))
     if is_admin(request):
         return selection
-    return replace(selection, only_own=True, reads=access_of(request).named("read"))
+    return structs.replace(selection, only_own=True, reads=access_of(request).named("read"))
 
 
 def _rank(job: ReplayJob) -> tuple[float, str]:

@@ -10,9 +10,10 @@ from relay.cli.api import PAGE, ApiOptions, api_command
 from relay.cli.options import FILE, confirm
 from relay.cli.table import print_json, print_table
 from relay.config.strict_yaml import read_mapping
+from relay.domain.control_key import encode_value
 from relay.domain.errors import UserError
 from relay.domain.event_schema import SchemaError, check_event_type, check_type_name
-from relay.domain.event_type import EventTypeEntry, encode_event_type
+from relay.domain.event_type import EventTypeEntry
 from relay.schema.event_types import EventTypeView
 
 if TYPE_CHECKING:
@@ -51,7 +52,7 @@ async def _apply(
     client: "AsyncRelay", wanted: dict[str, EventTypeEntry], *, prune: bool, dry_run: bool
 ) -> dict[str, list[str]]:
     known = {each["type"]: each async for each in client.event_types.list(limit=PAGE)}
-    entries = {name: msgspec.json.decode(encode_event_type(entry)) for name, entry in wanted.items()}
+    entries = {name: msgspec.json.decode(encode_value(entry)) for name, entry in wanted.items()}
     added = [name for name in entries if name not in known]
     changed = [name for name, entry in entries.items() if name in known and known[name] != {"type": name, **entry}]
     removed = sorted(known.keys() - entries.keys()) if prune else []

@@ -10,7 +10,7 @@ from relay.config.differences import FieldChange, field_changes
 from relay.config.problems import raise_all
 from relay.config.receivers_file import Raw, ReceiversFile
 from relay.control.records import Declarations, EntryRecord, Topic, lane_of_entry, read_topic, source_key
-from relay.domain.control_key import ControlKey, control_key
+from relay.domain.control_key import ControlKey, control_key, encode_value
 from relay.domain.errors import UserError
 from relay.domain.receiver import LaneKind
 from relay.domain.route import Route, next_move
@@ -204,7 +204,7 @@ def _records(
     for name in filter(_is_receiver, (*diff.added, *diff.changed)):
         route = _route(there, name, wanted[name].entry, sizes.get(name))
         if route != there.routes.route(name):
-            yield NewRecord(topic, ControlKey("route", name).encode(), route.encode())
+            yield NewRecord(topic, ControlKey("route", name).encode(), encode_value(route))
     for name in filter(_is_receiver, diff.removed):
         yield NewRecord(topic, ControlKey("removed", name).encode(), there.declared[name].encode())
     for name in filter(_is_receiver, diff.added):

@@ -5,15 +5,8 @@ from collections.abc import Awaitable, Callable
 from typing import Final
 
 from relay.control.keys import append_and_reach
-from relay.domain.control_key import ControlKey
-from relay.domain.erasure import (
-    ERASURE_KEPT_S,
-    MOST_ERASURES,
-    Erasure,
-    Erasures,
-    decode_erasure,
-    encode_erasure,
-)
+from relay.domain.control_key import ControlKey, decode_value, encode_value
+from relay.domain.erasure import ERASURE_KEPT_S, MOST_ERASURES, Erasure, Erasures
 from relay.domain.errors import HistoryUnavailable, InvalidRecord, RelayError
 from relay.history.port import History
 from relay.log.port import Log, NewRecord, Record
@@ -34,7 +27,7 @@ class ErasureIndex(Erasures):
         if record.value is None:
             return
         try:
-            self.add(decode_erasure(record.value))
+            self.add(decode_value(Erasure, record.value))
         except InvalidRecord as error:
             _log.warning("erasure_unreadable", extra={"at": str(record.coordinate), "problem": error.detail})
 
@@ -74,6 +67,6 @@ class ErasureService:
         over = [each for each in known if each.made_at < erasure.made_at - ERASURE_KEPT_S]
         if len(known) - len(over) >= MOST_ERASURES:
             raise TooManyErasures(f"{MOST_ERASURES} erasures are in force: erase whole sources, or wait")
-        values = [(each.id, None) for each in over] + [(erasure.id, encode_erasure(erasure))]
+        values = [(each.id, None) for each in over] + [(erasure.id, encode_value(erasure))]
         records = [NewRecord(self._topic, ControlKey("erasure", id).encode(), value) for id, value in values]
         await append_and_reach(self._log, self._reach, records)

@@ -5,10 +5,10 @@ from collections.abc import Awaitable, Callable, Mapping
 from typing import Final
 
 from relay.control.keys import append_and_reach
-from relay.domain.control_key import ControlKey
+from relay.domain.control_key import ControlKey, decode_value, encode_value
 from relay.domain.errors import InvalidRecord, RelayError
 from relay.domain.event_schema import PayloadFault, payload_fault
-from relay.domain.event_type import MOST_TYPES, EventTypeEntry, decode_event_type, encode_event_type
+from relay.domain.event_type import MOST_TYPES, EventTypeEntry
 from relay.log.port import Log, NewRecord, Record
 
 _log: Final = logging.getLogger(__name__)
@@ -30,7 +30,7 @@ class EventTypeIndex:
         if record.value is None:
             return
         try:
-            self._known[key.id] = decode_event_type(record.value)
+            self._known[key.id] = decode_value(EventTypeEntry, record.value)
         except InvalidRecord as error:
             _log.warning("event_type_unreadable", extra={"at": str(record.coordinate), "problem": error.detail})
 
@@ -65,7 +65,7 @@ class Catalogue:
         """Declare a type, or replace its entry. Raises TooManyTypes."""
         if self.types.get(name) is None and len(self.types.all()) >= MOST_TYPES:
             raise TooManyTypes(f"the catalogue has {MOST_TYPES} event types; remove some")
-        await self._write(name, encode_event_type(entry))
+        await self._write(name, encode_value(entry))
 
     async def remove(self, name: str) -> None:
         await self._write(name, None)

@@ -14,17 +14,15 @@ from relay.domain.api_key import (
     Key,
     Secret,
     decode_key,
-    decode_secret,
     encode_key,
-    encode_secret,
     fresh_key,
     id_of,
     secret_key,
 )
-from relay.domain.control_key import KEYS, ControlKey
+from relay.domain.control_key import KEYS, ControlKey, decode_value, encode_value
 from relay.domain.errors import InvalidRecord, LogUnavailable, RelayError
 from relay.domain.scope import Scope
-from relay.domain.session import Session, SessionEnd, decode_end, encode_end
+from relay.domain.session import Session, SessionEnd
 from relay.log.port import Log, NewRecord, Record
 
 _log = logging.getLogger(__name__)
@@ -100,7 +98,7 @@ class ApiKeys:
 
     def _hold(self, key: ControlKey, value: bytes) -> None:
         if key.kind == "session-end":
-            self._ended[key.id] = decode_end(value)
+            self._ended[key.id] = decode_value(SessionEnd, value)
             return
         self.closed = True  # also for an unreadable record: a key was created
         if key.kind == "key":
@@ -108,7 +106,7 @@ class ApiKeys:
             self._put_together(key.id)
         elif key.kind == "key-secret":
             id, _, number = key.id.partition(":")
-            self._added.setdefault(id, {})[number] = decode_secret(value)
+            self._added.setdefault(id, {})[number] = decode_value(Secret, value)
             self._put_together(id)
 
     def _drop(self, key: ControlKey) -> None:
@@ -243,7 +241,7 @@ class KeyService:
             now, key.secrets[-1].made_at + 0.001
         )  # after all secrets that it ends, even if another process's clock was ahead
         secret = Secret(digest, round(made_at, 3), round(now + overlap_s, 3))
-        added = self._record(secret_key(key.id, digest), encode_secret(secret))
+        added = self._record(secret_key(key.id, digest), encode_value(secret))
         await self._append(added, *self._outlived(key, now))
         return CreatedKey(replace(key, secrets=(*key.secrets, secret)), text)
 
@@ -262,7 +260,7 @@ class KeyService:
         if len(self.keys.ended) - len(over) >= MOST_ENDED:
             raise TooManyEnded(f"{MOST_ENDED} sessions were ended early; to end more, revoke their key")
         end = SessionEnd(session.expires, session.maker.key)
-        ended = self._record(ControlKey("session-end", session.id), encode_end(end))
+        ended = self._record(ControlKey("session-end", session.id), encode_value(end))
         await self._append(ended, *(self._record(ControlKey("session-end", id), None) for id in over))
 
     def _outlived(self, key: Key, now: float) -> list[NewRecord]:

@@ -5,9 +5,9 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from relay.control.topic_follower import Changes
-from relay.domain.control_key import ControlKey
+from relay.domain.control_key import ControlKey, decode_value
 from relay.domain.errors import InvalidRecord
-from relay.domain.replay_job import OVER, ReplayOrder, ReplayProgress, decode_order, decode_progress
+from relay.domain.replay_job import OVER, ReplayOrder, ReplayProgress
 from relay.log.port import Record
 
 _log = logging.getLogger(__name__)
@@ -48,9 +48,10 @@ class Jobs:
         known = self._known.setdefault(key.id, _Known())
         try:
             if key.kind == "replay":
-                known.order = None if record.value is None else decode_order(record.value)
+                known.order = None if record.value is None else decode_value(ReplayOrder, record.value)
             elif key.kind == "replay-progress":
-                known.progress = ReplayProgress() if record.value is None else decode_progress(record.value)
+                value = record.value
+                known.progress = ReplayProgress() if value is None else decode_value(ReplayProgress, value)
             else:
                 known.stopping = record.value is not None
         except InvalidRecord as error:

@@ -3,9 +3,9 @@
 from collections.abc import Mapping
 from typing import Final
 
-from relay.domain.control_key import ControlKey
+from relay.domain.control_key import ControlKey, decode_value
 from relay.domain.errors import InvalidRecord, UserError
-from relay.domain.route import Cut, Marker, Route, decode_cut, decode_route
+from relay.domain.route import Cut, Marker, Route
 
 _UNMOVED: Final = Route()
 
@@ -33,11 +33,11 @@ class LaneRoutes:
         """Take a record of the topic; returns the name of its receiver. Raises UserError."""
         try:
             if key.kind == "cut":
-                return self.note(decode_cut(value))
+                return self.note(decode_value(Cut, value))
             if key.kind == "removed":
                 self.removed[key.id] = value
                 return key.id
-            return self._take_route(key.id, decode_route(value))
+            return self._take_route(key.id, decode_value(Route, value))
         except InvalidRecord as error:
             raise UserError(f"receiver_config: {error.detail}") from error
 

@@ -11,11 +11,11 @@ from typing import Final, NamedTuple
 from relay.config.references import has_reference
 from relay.control.record_header import RecordHeader
 from relay.control.shared_index import index_errors, temporary_database
+from relay.domain.control_key import decode_value
 from relay.domain.errors import InvalidRecord
 from relay.domain.receiver import Receiver, Verification
 from relay.domain.verification import (
     HandshakeResult,
-    decode_result,
     handshake_of,
     next_try,
     with_proof,
@@ -62,7 +62,7 @@ class VerificationResults:
         """Take the verification of receiver `name`; returns whether it is a proof of any handshake."""
         result = None
         try:
-            result = None if record.value is None else decode_result(record.value)
+            result = None if record.value is None else decode_value(HandshakeResult, record.value)
         except InvalidRecord as error:
             _log.warning("verification_unreadable", extra={"at": str(record.coordinate), "problem": error.detail})
         with index_errors():
@@ -109,7 +109,7 @@ class VerificationResults:
         """The result of a receiver's newest handshake, which may not be the one that it needs now."""
         with index_errors():
             found = self._db.execute("SELECT value FROM results WHERE name = ?", (name,)).fetchone()
-        return None if found is None else decode_result(found[0])
+        return None if found is None else decode_value(HandshakeResult, found[0])
 
     def applied_to(self, receiver: Receiver) -> Receiver:
         """The receiver with its verification result applied."""

@@ -13,13 +13,13 @@ API to everybody.
 
 import hashlib
 import hmac
-import json
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
 
-from relay.domain.control_key import ControlKey
-from relay.domain.errors import InvalidRecord
+from msgspec import Struct
+
+from relay.domain.control_key import ControlKey, decode_value, encode_value
 from relay.domain.identity import base32
 from relay.domain.scope import Access, Scope, in_text, parse_scope
 from relay.domain.session import proof_of_digest
@@ -61,10 +61,6 @@ class Key:
         """The time at which a newer secret ends this one; None if there is no newer one."""
         newer = self.secrets[self.secrets.index(secret) + 1 :]
         return min((each.others_until for each in newer), default=None)
-
-    def proves(self, text: str, now: float) -> bool:
-        """Whether `text` is this key with a secret that is valid at `now`. The key itself may have expired."""
-        return self.secret_of(text, now) is not None
 
     def secret_of(self, text: str, now: float) -> Secret | None:
         """The secret in `text`, if it is valid at `now`."""
@@ -128,36 +124,29 @@ def secret_key(id: str, digest: str) -> ControlKey:
     return ControlKey("key-secret", f"{id}:{digest[:16]}")
 
 
-def encode_key(key: Key) -> bytes:
+class _StoredKey(Struct):
     """The record of a newly created key, with its first secret."""
+
+    name: str
+    scopes: list[Any]
+    made_at: float
+    made_by: str
+    expires_at: float | None
+    digest: str
+
+
+def encode_key(key: Key) -> bytes:
+    """The record of a newly created key."""
     [first] = key.secrets
-    known = {
-        "name": key.name,
-        "scopes": in_text(key.scopes),
-        "made_at": key.made_at,
-        "made_by": key.made_by,
-        "expires_at": key.expires_at,
-        "digest": first.digest,
-    }
-    return json.dumps(known, sort_keys=True).encode()
+    scopes = in_text(key.scopes)
+    return encode_value(_StoredKey(key.name, scopes, key.made_at, key.made_by, key.expires_at, first.digest))
 
 
 def decode_key(id: str, value: bytes) -> Key:
     """The reverse of `encode_key`. Raises InvalidRecord. A scope that only a newer version knows grants nothing."""
-    try:
-        known = json.loads(value)
-        made_at, expires_at = float(known["made_at"]), known["expires_at"]
-        return Key(
-            id,
-            str(known["name"]),
-            _scopes(known["scopes"]),
-            made_at,
-            str(known["made_by"]),
-            None if expires_at is None else float(expires_at),
-            (Secret(str(known["digest"]), made_at),),
-        )
-    except (ValueError, KeyError, TypeError, OverflowError, RecursionError) as error:
-        raise InvalidRecord("invalid", "not a valid record of an API key") from error
+    known = decode_value(_StoredKey, value)
+    first = Secret(known.digest, known.made_at)
+    return Key(id, known.name, _scopes(known.scopes), known.made_at, known.made_by, known.expires_at, (first,))
 
 
 def _scopes(texts: Iterable[Any]) -> frozenset[Scope]:
@@ -168,21 +157,3 @@ def _scopes(texts: Iterable[Any]) -> frozenset[Scope]:
         except (ValueError, AttributeError):
             continue
     return frozenset(found)
-
-
-def encode_secret(secret: Secret) -> bytes:
-    known: Mapping[str, object] = {
-        "digest": secret.digest,
-        "made_at": secret.made_at,
-        "others_until": secret.others_until,
-    }
-    return json.dumps(known, sort_keys=True).encode()
-
-
-def decode_secret(value: bytes) -> Secret:
-    """The reverse of `encode_secret`. Raises InvalidRecord."""
-    try:
-        known = json.loads(value)
-        return Secret(str(known["digest"]), float(known["made_at"]), float(known["others_until"]))
-    except (ValueError, KeyError, TypeError, OverflowError, RecursionError) as error:
-        raise InvalidRecord("invalid", "not a valid record of an API key's secret") from error

@@ -1,7 +1,14 @@
-"""Keys of the records on `receiver_config`: all kinds of records that the topic has, and how a key is written."""
+"""Records on `receiver_config`: all kinds of records that the topic has, and how keys and values are written."""
 
+import json
 from collections.abc import Mapping
-from typing import Final, Literal, NamedTuple
+from typing import Final, Literal, NamedTuple, TypeVar
+
+import msgspec
+
+from relay.domain.errors import InvalidRecord
+
+T = TypeVar("T")
 
 Kind = Literal[
     "receiver",
@@ -80,3 +87,16 @@ def decode_key(raw: bytes | None) -> ControlKey | None:
     except UnicodeDecodeError:
         key = control_key(raw.decode(errors="replace"))
         return None if key.kind in ENTRIES else key
+
+
+def encode_value(known: object) -> bytes:
+    """The value of a record: the fields of a dataclass or struct as JSON, by name; those of a named tuple as a list."""
+    return json.dumps(msgspec.to_builtins(known, order="sorted"), sort_keys=True).encode()
+
+
+def decode_value(kind: type[T], value: bytes) -> T:
+    """The reverse of `encode_value`; unknown fields, of a newer version, are ignored. Raises InvalidRecord."""
+    try:
+        return msgspec.json.decode(value, type=kind)
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+        raise InvalidRecord("invalid", f"not a valid record: {error}") from error

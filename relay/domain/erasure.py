@@ -1,13 +1,11 @@
 """Erasures: payloads that are not to be shown, sent or kept any longer. Pure."""
 
 from collections.abc import Iterable
-from typing import Final
+from typing import Annotated, Final
 
-import msgspec
-from msgspec import Struct
+from msgspec import Meta, Struct
 
 from relay.domain.coordinate import Headers
-from relay.domain.errors import InvalidRecord
 from relay.domain.identity import MessageId
 from relay.domain.topics import DAY_S
 
@@ -24,7 +22,7 @@ class Erasure(Struct, frozen=True, omit_defaults=True):
     received until `made_at` (Unix seconds). `by`: the caller."""
 
     id: str
-    made_at: float
+    made_at: Annotated[float, Meta(ge=0, le=LATEST)]
     by: str = ""
     source_id: str | None = None
     message_id: str | None = None
@@ -33,22 +31,6 @@ class Erasure(Struct, frozen=True, omit_defaults=True):
     @property
     def target(self) -> tuple[str | None, str | None, str | None]:
         return self.source_id, self.message_id, self.receiver
-
-
-def encode_erasure(erasure: Erasure) -> bytes:
-    """The value of its record on `receiver_config`."""
-    return msgspec.json.encode(erasure)
-
-
-def decode_erasure(value: bytes) -> Erasure:
-    """The reverse of `encode_erasure`. Raises InvalidRecord."""
-    try:
-        found = msgspec.json.decode(value, type=Erasure)
-    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
-        raise InvalidRecord("malformed", f"not an erasure: {error}") from error
-    if not 0 <= found.made_at <= LATEST:
-        raise InvalidRecord("malformed", "not an erasure: made_at is no time")
-    return found
 
 
 class Erasures:

@@ -2,10 +2,8 @@
 
 from typing import Annotated, Any, Final
 
-import msgspec
 from msgspec import Meta, Struct
 
-from relay.domain.errors import InvalidRecord
 from relay.domain.message import MAX_TEXT_BYTES
 
 MOST_TYPES: Final = 1_000
@@ -28,16 +26,3 @@ class EventTypeEntry(Struct, frozen=True, forbid_unknown_fields=True):
     description: Annotated[str, Meta(max_length=4_000)] = ""
     deprecated: bool = False
     versions: Annotated[tuple[EventVersion, ...], Meta(max_length=20)] = ()
-
-
-def encode_event_type(entry: EventTypeEntry) -> bytes:
-    """The value of its record on `receiver_config`."""
-    return msgspec.json.encode(entry)
-
-
-def decode_event_type(value: bytes) -> EventTypeEntry:
-    """The reverse of `encode_event_type`. Raises InvalidRecord."""
-    try:
-        return msgspec.json.decode(value, type=EventTypeEntry)
-    except (msgspec.MsgspecError, RecursionError) as error:
-        raise InvalidRecord("malformed", f"not an event type: {error}") from error

@@ -1,11 +1,12 @@
 """Holds: an endpoint is sent nothing until an operator resumes it. An operator's decision, or a 410, must not be lost,
 so a hold is a record on `receiver_config`, and the state has a copy of it."""
 
-import json
 from dataclasses import dataclass
 from typing import Final, Literal, get_args
 
-from relay.domain.errors import InvalidRecord
+from msgspec import Struct
+
+from relay.domain.control_key import decode_value, encode_value
 
 HoldReason = Literal["paused", "gone", "disabled"]
 """`paused`: by an operator. `gone`: it returned 410. `disabled`: it was down for too long."""
@@ -28,17 +29,19 @@ def hold(reason: HoldReason, now: float, detail: str) -> Hold:
     return Hold(reason, round(now, 3), detail[:MAX_DETAIL])
 
 
+class _StoredHold(Struct):
+    hold: str
+    since: float
+    detail: str = ""
+
+
 def encode_hold(held: Hold) -> bytes:
-    return json.dumps({"hold": held.reason, "since": held.since, "detail": held.detail}, sort_keys=True).encode()
+    return encode_value(_StoredHold(held.reason, held.since, held.detail))
 
 
 def decode_hold(value: bytes) -> Hold:
     """The reverse of `encode_hold`; unknown fields, of a newer version, are ignored. Raises InvalidRecord."""
-    try:
-        known = json.loads(value)
-        reason, since, detail = known["hold"], float(known["since"]), str(known.get("detail", ""))
-    except (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError) as error:
-        raise InvalidRecord("invalid", "a hold that is not JSON of hold and since") from error
-    if reason not in get_args(HoldReason):
-        reason = "paused"  # a newer version's reason: nothing may be sent in any case
-    return hold(reason, since, detail)
+    known = decode_value(_StoredHold, value)
+    # a newer version's reason: nothing may be sent in any case
+    reason: HoldReason = known.hold if known.hold in get_args(HoldReason) else "paused"  # type: ignore[assignment]
+    return hold(reason, known.since, known.detail)

@@ -7,13 +7,13 @@ ends of the job's spans count. So a process that repeats a part of it sends the 
 the deliveries deduplicate.
 """
 
-import json
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field, replace
-from typing import Any, Final, Literal, NamedTuple, get_args
+from dataclasses import dataclass, field, replace
+from typing import Final, Literal, NamedTuple
 
-from relay.domain.errors import InvalidRecord
-from relay.domain.selection import Selection, as_fields, from_fields
+from msgspec import Struct
+
+from relay.domain.selection import Selection
 
 Action = Literal["replay", "discard", "cancel"]
 JobState = Literal["waiting", "counting", "running", "done", "stopped", "failed"]
@@ -29,8 +29,7 @@ class OffsetSpan(NamedTuple):
     end: int
 
 
-@dataclass(frozen=True, slots=True)
-class ReplayOrder:
+class ReplayOrder(Struct, frozen=True, omit_defaults=True):
     """The request. `rate`: deliveries per second at most; None for as fast as the lanes allow. `made_at`: Unix seconds.
 
     `letters`: spans of `failed_messages`. `lanes`: spans of `to_receiver_*`, if deliveries that did not fail are
@@ -43,25 +42,13 @@ class ReplayOrder:
     selection: Selection
     made_at: float
     letters: tuple[OffsetSpan, ...]
-    lanes: tuple[OffsetSpan, ...] = ()
-    rate: float | None = None
+    lanes: tuple[OffsetSpan, ...]
+    rate: float | None
     by: str = ""
 
     @property
     def only_failed(self) -> bool:
         return not self.lanes
-
-    def encode(self) -> bytes:
-        known = {
-            "id": self.id,
-            "action": self.action,
-            "selection": as_fields(self.selection),
-            "made_at": self.made_at,
-            "letters": self.letters,
-            "lanes": self.lanes,
-            "rate": self.rate,
-        } | ({"by": self.by} if self.by else {})
-        return json.dumps(known, sort_keys=True).encode()
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,9 +75,6 @@ class ReplayProgress:
     def done(self) -> int:
         return self.sent + sum(self.skipped.values())
 
-    def encode(self) -> bytes:
-        return json.dumps(asdict(self), sort_keys=True).encode()
-
     def after(self, sent: int, skipped: Mapping[str, int]) -> "ReplayProgress":
         """The progress with these numbers added."""
         total = dict(self.skipped)
@@ -107,33 +91,3 @@ def eta_s(progress: ReplayProgress, now: float) -> float | None:
     if not rest:
         return 0.0
     return rest * elapsed_s / progress.done if progress.done and elapsed_s > 0 else None
-
-
-def decode_order(value: bytes) -> ReplayOrder:
-    """The reverse of `ReplayOrder.encode`. Raises InvalidRecord."""
-    try:
-        known: dict[str, Any] = json.loads(value)
-        if known["action"] not in get_args(Action):
-            raise ValueError(known["action"])
-        return ReplayOrder(
-            str(known["id"]),
-            known["action"],
-            from_fields(known["selection"]),
-            float(known["made_at"]),
-            tuple(OffsetSpan(*span) for span in known["letters"]),
-            tuple(OffsetSpan(*span) for span in known["lanes"]),
-            known["rate"],
-            str(known.get("by", "")),
-        )
-    except (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError) as error:
-        raise InvalidRecord("invalid", "not a valid record of a replay job's order") from error
-
-
-def decode_progress(value: bytes) -> ReplayProgress:
-    """The reverse of `ReplayProgress.encode`; unknown fields, of a newer version, are ignored. Raises InvalidRecord."""
-    try:
-        known: dict[str, Any] = json.loads(value)
-        known["positions"], known["upto"] = tuple(known["positions"]), tuple(known["upto"])
-        return ReplayProgress(**{name: known[name] for name in ReplayProgress.__dataclass_fields__ if name in known})
-    except (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError) as error:
-        raise InvalidRecord("invalid", "not a valid record of a replay job's progress") from error

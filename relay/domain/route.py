@@ -23,14 +23,12 @@ Adding partitions to a receiver's own topics takes two such moves: more partitio
 topics grow while the receiver is in the shared lane and no process reads or writes them.
 """
 
-import json
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
-from typing import Final
+from typing import Final, NamedTuple
 
 from relay.domain.control_key import ControlKey
 from relay.domain.coordinate import Headers
-from relay.domain.errors import InvalidRecord
 from relay.domain.receiver import LaneKind, Receiver
 from relay.domain.topics import SHARED, lane_of
 
@@ -56,10 +54,6 @@ class Route:
     left: bool = False
     life: int = 0
 
-    def encode(self) -> bytes:
-        known = {name: getattr(self, name) for name in self.__dataclass_fields__}
-        return json.dumps(known, sort_keys=True).encode()
-
     def applied_to(self, receiver: Receiver) -> Receiver:
         """The receiver with the lane in effect."""
         lane, partitions = (self.lane, self.partitions) if self.lane else (receiver.lane, receiver.partitions)
@@ -74,15 +68,6 @@ class Route:
     def rank(self) -> tuple[int, int, bool]:
         """Rises with each step of a move. A record of a lower rank is outdated and ignored."""
         return self.life, self.version, not self.moving
-
-
-def decode_route(value: bytes) -> Route:
-    """The reverse of `Route.encode`; unknown fields, of a newer version, are ignored. Raises InvalidRecord."""
-    try:
-        known = json.loads(value).items()
-        return Route(**{name: each for name, each in known if name in Route.__dataclass_fields__})
-    except (ValueError, TypeError, AttributeError, RecursionError) as error:
-        raise InvalidRecord("invalid", "not a valid record of a route") from error
 
 
 def former_lane(name: str, lane: LaneKind | None) -> str:
@@ -138,8 +123,7 @@ def own_lanes(receivers: Iterable[Receiver], left: frozenset[str]) -> OwnLanes:
     return OwnLanes(left | names, frozenset(receiver.name for receiver in dedicated if receiver.moving))
 
 
-@dataclass(frozen=True, slots=True)
-class Cut:
+class Cut(NamedTuple):
     """Where in a partition of `from_sender` a move takes effect: for the messages after `offset`."""
 
     name: str
@@ -151,21 +135,9 @@ class Cut:
     def key(self) -> ControlKey:
         return cut_key(self.name, self.partition)
 
-    def encode(self) -> bytes:
-        return json.dumps([self.name, self.version, self.partition, self.offset]).encode()
-
 
 def cut_key(name: str, partition: int) -> ControlKey:
     return ControlKey("cut", f"{partition}:{name}")
-
-
-def decode_cut(value: bytes) -> Cut:
-    """The reverse of `Cut.encode`. Raises InvalidRecord."""
-    try:
-        name, version, partition, offset = json.loads(value)
-        return Cut(str(name), int(version), int(partition), int(offset))
-    except (ValueError, TypeError, OverflowError, RecursionError) as error:
-        raise InvalidRecord("invalid", "not a valid record of a cut") from error
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,8 +1,8 @@
 """Selects the dead letters or deliveries of a replay or discard. Pure."""
 
-from collections.abc import Collection, Mapping
-from dataclasses import dataclass, fields
-from typing import Any, Literal, NamedTuple
+from typing import Literal, NamedTuple
+
+from msgspec import Struct
 
 from relay.domain.hop import NO_RECEIVER
 from relay.domain.reasons import ON_PURPOSE
@@ -27,8 +27,7 @@ class LetterFacts(NamedTuple):
     number: int | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Selection:
+class Selection(Struct, frozen=True, omit_defaults=True):
     """An empty or None field does not restrict. The receiver of messages that never had one is `-`. `since_ms`
     (inclusive), `until_ms` (exclusive): Unix ms. `first_number`, `last_number` (both inclusive): of deliveries to their
     receivers.
@@ -87,23 +86,3 @@ class Selection:
             and (self.until_ms is None or moment_ms < self.until_ms)
             and (not self.only_own or self.has_life(receiver or NO_RECEIVER, life))
         )
-
-
-def as_fields(selection: Selection) -> dict[str, Any]:
-    """The fields that restrict, for JSON."""
-    said = {each.name: getattr(selection, each.name) for each in fields(selection)}
-    return {
-        name: sorted(value) if isinstance(value, frozenset) else value
-        for name, value in said.items()
-        if value is not None and value is not False and value != frozenset()
-    }
-
-
-def from_fields(known: Mapping[str, Any]) -> Selection:
-    """The reverse of `as_fields`; unknown fields, of a newer version, are ignored. Raises TypeError."""
-    names = {each.name for each in fields(Selection)}
-    return Selection(**{name: _read(value) for name, value in known.items() if name in names})
-
-
-def _read(value: Any) -> Any:
-    return frozenset(value) if isinstance(value, Collection) and not isinstance(value, str) else value

@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Final, Literal
 
-from relay.domain.errors import InvalidRecord, RelayError
+from relay.domain.errors import RelayError
 
 Kind = Literal["session", "portal"]
 
@@ -138,20 +138,8 @@ class SessionEnd:
     """`expires`: when the session would have expired; the record is not needed afterwards. `key`: its creator's."""
 
     expires: int
-    key: str
-
-
-def encode_end(end: SessionEnd) -> bytes:
-    return json.dumps({"expires": end.expires, "key": end.key}).encode()
-
-
-def decode_end(value: bytes) -> SessionEnd:
-    """The reverse of `encode_end`; records of older releases have no key. Raises InvalidRecord."""
-    try:
-        known = json.loads(value)
-        return SessionEnd(int(known["expires"]), str(known.get("key", "")))
-    except (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError) as error:
-        raise InvalidRecord("invalid", "not a valid record of a session's end") from error
+    key: str = ""
+    """Empty in records of older releases."""
 
 
 def _mac(secret: bytes, kind: Kind, text: bytes) -> bytes:

@@ -5,13 +5,11 @@ matches, in every process, as soon as it knows of the change.
 """
 
 import hashlib
-import json
 from dataclasses import dataclass, replace
-from math import inf, isfinite
-from typing import Any, Final
+from math import inf
+from typing import Final
 from urllib.parse import urlsplit
 
-from relay.domain.errors import InvalidRecord
 from relay.domain.receiver import Receiver, Verification
 from relay.domain.requests import ORIGIN_HEADER
 
@@ -40,37 +38,6 @@ class HandshakeResult:
     detail: str = ""
     allowed_rate: int | None = None
     origin: str | None = None
-
-    def encode(self) -> bytes:
-        known = {
-            "of": self.of,
-            "tried_at": self.tried_at,
-            "verified_at": self.verified_at,
-            "failures": self.failures,
-            "failing_since": self.failing_since,
-            "detail": self.detail,
-            "allowed_rate": self.allowed_rate,
-            "origin": self.origin,
-        }
-        return json.dumps(known, sort_keys=True).encode()
-
-
-def decode_result(value: bytes) -> HandshakeResult:
-    """The reverse of `encode`; unknown fields, of a newer version, are ignored. Raises InvalidRecord."""
-    try:
-        known: dict[str, Any] = json.loads(value)
-        return HandshakeResult(
-            of=str(known["of"]),
-            tried_at=float(known["tried_at"]),
-            verified_at=_number(known.get("verified_at")),
-            failures=int(known.get("failures", 0)),
-            failing_since=_number(known.get("failing_since")),
-            detail=str(known.get("detail", ""))[:MAX_DETAIL],
-            allowed_rate=None if known.get("allowed_rate") is None else max(1, int(known["allowed_rate"])),
-            origin=None if known.get("origin") is None else str(known["origin"]),
-        )
-    except (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError) as error:
-        raise InvalidRecord("invalid", "not a valid record of a verification") from error
 
 
 def handshake_of(kind: Verification, url: str) -> str:
@@ -124,10 +91,3 @@ def per_minute(receiver: Receiver) -> float:
     """POSTs per minute that its settings allow; inf if unlimited."""
     post = receiver.post
     return inf if post.rate_limit is None else post.rate_limit * _MINUTE_S / post.window_size
-
-
-def _number(value: object) -> float | None:
-    found = None if value is None else float(value)  # type: ignore[arg-type]
-    if found is not None and not isfinite(found):
-        raise ValueError("not a finite time")
-    return found

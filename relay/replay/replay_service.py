@@ -10,7 +10,7 @@ from typing import Final, NamedTuple
 
 from relay.clock import Clock
 from relay.control.replay_jobs import Jobs, ReplayJob
-from relay.domain.control_key import ControlKey
+from relay.domain.control_key import ControlKey, encode_value
 from relay.domain.directory import Directory, Moves
 from relay.domain.erasure import Erasures
 from relay.domain.errors import NotYet, StateUnavailable
@@ -145,7 +145,7 @@ class ReplayService:
                     "wait for them, or stop some"
                 )
         await self._say(
-            NewRecord(self._topics.receiver_config, ControlKey("replay", order.id).encode(), order.encode())
+            NewRecord(self._topics.receiver_config, ControlKey("replay", order.id).encode(), encode_value(order))
         )
         return self.jobs.get(order.id) or ReplayJob(order)
 

@@ -11,7 +11,7 @@ from typing import Final
 
 from relay.clock import Clock
 from relay.control.replay_jobs import ReplayJob
-from relay.domain.control_key import ControlKey, Kind
+from relay.domain.control_key import ControlKey, Kind, encode_value
 from relay.domain.errors import NotYet, StateUnavailable, Unavailable, UserError
 from relay.domain.hop import NO_RECEIVER
 from relay.domain.replay_job import JobState, ReplayProgress
@@ -213,7 +213,7 @@ class ReplayRunner:
         if not await self._state.lease(LEASE, self._owner, LEASE_S):
             raise NotYet("another process runs the replays")
         key = ControlKey("replay-progress", under_way.job.order.id).encode()
-        *_, at = await self._log.append([NewRecord(self._topics.receiver_config, key, progress.encode()), *more])
+        *_, at = await self._log.append([NewRecord(self._topics.receiver_config, key, encode_value(progress)), *more])
         under_way.progress, under_way.said_at = progress, self._clock.monotonic()
         return at
 

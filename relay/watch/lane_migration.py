@@ -12,7 +12,7 @@ from typing import Final, NamedTuple
 
 from relay.clock import Clock
 from relay.control.registry import Registry
-from relay.domain.control_key import ControlKey
+from relay.domain.control_key import ControlKey, encode_value
 from relay.domain.errors import NotYet, Unavailable, UserError
 from relay.domain.receiver import LaneKind
 from relay.domain.route import Marker, Route, cut_key, former_lane, next_move
@@ -300,7 +300,7 @@ class LaneMigration:
         if not await self._state.lease(LEASE, self._owner, LEASE_S):
             raise NotYet("another process runs the moves")
         key = ControlKey("route", name).encode()
-        await self._log.append([NewRecord(self._topics.receiver_config, key, route.encode()), *more])
+        await self._log.append([NewRecord(self._topics.receiver_config, key, encode_value(route)), *more])
 
 
 def _unread(backlog: Backlog) -> int:

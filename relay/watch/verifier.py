@@ -11,7 +11,7 @@ from urllib.parse import urlsplit
 from relay.clock import Clock
 from relay.control.registry import Registry
 from relay.delivery.port import Transport
-from relay.domain.control_key import ControlKey
+from relay.domain.control_key import ControlKey, encode_value
 from relay.domain.errors import NotYet, Unavailable
 from relay.domain.handshake import TIMEOUT_S, Verdict, handshake
 from relay.domain.receiver import Receiver
@@ -117,7 +117,7 @@ class Verifier:
             if result.verified_at is None and is_proof(self._registry.proofs.newest(receiver.name), receiver):
                 return result
             record = NewRecord(
-                self._topics.receiver_config, ControlKey("verification", receiver.name).encode(), result.encode()
+                self._topics.receiver_config, ControlKey("verification", receiver.name).encode(), encode_value(result)
             )
             [at] = await self._log.append([record])
             await self._registry.reach(at.offset + 1)

@@ -12,8 +12,8 @@ from relay.config.receivers_file import parse_receivers_file
 from relay.config.settings import Settings
 from relay.control.apply import Diff, apply_file
 from relay.control.registry import Registry
-from relay.domain.control_key import ControlKey
-from relay.domain.erasure import Erasure, Erasures, encode_erasure
+from relay.domain.control_key import ControlKey, encode_value
+from relay.domain.erasure import Erasure, Erasures
 from relay.domain.errors import LogUnavailable
 from relay.domain.route import Route
 from relay.domain.topics import SHARED, TopicSpec
@@ -66,13 +66,13 @@ class MovingWorld(World):
 
     async def announce(self, name: str, route: Route) -> None:
         """As the process that looks after the moves would."""
-        await self.append(self.topics.receiver_config, ControlKey("route", name).encode(), route.encode(), ())
+        await self.append(self.topics.receiver_config, ControlKey("route", name).encode(), encode_value(route), ())
 
     async def erase(self, **what: str) -> None:
         """As an administrator may over the API."""
         erasure = Erasure("e1", self.clock.time(), **what)
         key = ControlKey("erasure", erasure.id).encode()
-        await self.append(self.topics.receiver_config, key, encode_erasure(erasure), ())
+        await self.append(self.topics.receiver_config, key, encode_value(erasure), ())
 
     async def registry(self) -> Registry:
         """As the topic says now."""

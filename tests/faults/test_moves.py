@@ -12,6 +12,7 @@ from typing import Any, cast
 import pytest
 
 from relay.control.apply import awaited
+from relay.domain.control_key import encode_value
 from relay.domain.receiver import LaneKind
 from relay.domain.route import Cut, Marker, Route
 from relay.watch.lane_migration import MARK_AGAIN_S, LaneMigration
@@ -357,7 +358,7 @@ async def test_nothing_begins_before_what_came_before_the_markers_is_on_the_log(
     await world.announce("r", Route(1, "shared", moving=True, token="t", left=True))
     for partition in world.broker.partitions_of(world.topics.from_sender):
         cut = Cut("r", 1, partition.partition, 0)
-        await world.append(world.topics.receiver_config, cut.key.encode(), cut.encode(), ())
+        await world.append(world.topics.receiver_config, cut.key.encode(), encode_value(cut), ())
         world.broker.offsets[world.topics.group("from-sender"), partition] = 0
     log = MemoryLog(world.broker)
     await log.start()

@@ -4,6 +4,7 @@ whatever the state forgets. What came for it meanwhile arrives in order, once it
 import pytest
 
 from relay.config.settings import Settings
+from relay.domain.control_key import encode_value
 from relay.domain.receiver import LaneKind, Verification
 from relay.domain.verification import HandshakeResult, failed, handshake_of
 from tests.fakes.moving import MovingProcess, MovingWorld
@@ -26,7 +27,7 @@ async def _world(lane: LaneKind, kind: Verification = "challenge") -> MovingWorl
 async def _prove(world: MovingWorld, url: str = "http://r/answer", kind: Verification = "challenge") -> None:
     now = world.clock.time()
     result = HandshakeResult(handshake_of(kind, url), now, now)
-    await world.append(world.topics.receiver_config, b"verification:r", result.encode(), ())
+    await world.append(world.topics.receiver_config, b"verification:r", encode_value(result), ())
 
 
 @pytest.mark.parametrize("lane", ["dedicated", "shared"])
@@ -41,7 +42,7 @@ async def test_its_backlog_waits_for_the_proof_and_then_arrives_in_order(lane: L
     assert world.outside.arrived("/neighbour") == ["a-7"]
     of = handshake_of("challenge", "http://r/answer")
     refusal = failed(of, "404", world.clock.time(), None)
-    await world.append(world.topics.receiver_config, b"verification:r", refusal.encode(), ())
+    await world.append(world.topics.receiver_config, b"verification:r", encode_value(refusal), ())
     await process.ended(30)
     assert world.outside.arrived("/answer") == []
     await _prove(world)

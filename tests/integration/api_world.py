@@ -18,7 +18,7 @@ from relay.api.waiters import FAILURES
 from relay.config.encryption import KeyRing
 from relay.control.records import EntryRecord, source_key
 from relay.domain.api_key import Key, Secret, encode_key
-from relay.domain.control_key import ControlKey
+from relay.domain.control_key import ControlKey, encode_value
 from relay.domain.dead_letter import DeadLetter, dead_letter_headers
 from relay.domain.event_type import EventTypeEntry
 from relay.domain.hop import Hop, encode_hop
@@ -64,9 +64,9 @@ async def world() -> AsyncIterator[Rig]:
         rig.directory.inbound["hooks"] = Inbound("github", (HOOK_SECRET,), receivers=("ci",))
         await _sent(rig, "sent-1")
         await bury(rig, "failed-1")
-        order = ReplayOrder(JOB, "replay", Selection(receivers=frozenset({"ci"})), NOW, ())
+        order = ReplayOrder(JOB, "replay", Selection(receivers=frozenset({"ci"})), NOW, (), (), None)
         await rig.log.append(
-            [NewRecord(rig.topics.receiver_config, ControlKey("replay", JOB).encode(), order.encode())]
+            [NewRecord(rig.topics.receiver_config, ControlKey("replay", JOB).encode(), encode_value(order))]
         )
         key = Key(KEY_ID, "an older one", frozenset({Scope("metrics")}), NOW, "test", None, (Secret("0" * 64, NOW),))
         await rig.log.append(

@@ -19,21 +19,22 @@ from relay.control.records import EntryRecord
 from relay.control.records import decode as decode_declared
 from relay.domain import answer_token, session
 from relay.domain import hop as hops
-from relay.domain.api_key import Key, Secret, decode_key, decode_secret, digest_of, encode_key, encode_secret
+from relay.domain.api_key import Key, Secret, decode_key, digest_of, encode_key
 from relay.domain.attempt import Attempt, AttemptFailure, AttemptResponse, decode_attempt, encode_attempt
 from relay.domain.audit import AuditLine, decode_line, encode_line
+from relay.domain.control_key import decode_value, encode_value
 from relay.domain.coordinate import Coordinate
 from relay.domain.dead_letter import DeadLetter, dead_letter_headers, parse_dead_letter
 from relay.domain.hold import Hold, decode_hold, encode_hold
 from relay.domain.hop import Hop, decode_hop, encode_hop, result_headers
 from relay.domain.identity import DeliveryId
 from relay.domain.message import Message, message_headers, parse_message
-from relay.domain.replay_job import OffsetSpan, ReplayOrder, ReplayProgress, decode_order, decode_progress
-from relay.domain.route import Cut, Route, decode_cut, decode_route
+from relay.domain.replay_job import OffsetSpan, ReplayOrder, ReplayProgress
+from relay.domain.route import Cut, Route
 from relay.domain.scope import Scope
 from relay.domain.selection import Selection
 from relay.domain.topics import TopicSpec
-from relay.domain.verification import HandshakeResult, decode_result
+from relay.domain.verification import HandshakeResult
 from relay.engine import parked_copy
 from relay.engine.parked_copy import unwrap, wrap
 from relay.engine.work import Work
@@ -217,6 +218,10 @@ def _encrypted(text: str) -> bytes:
     return _RING.encrypted(text, _PLACE, lambda size: bytes(range(size))).encode()
 
 
+def _read(kind: type[Any]) -> Callable[[bytes], Any]:
+    return lambda value: decode_value(kind, value)
+
+
 _VOCABULARY: Final = Vocabulary({"to_receiver_ci": 1, "to_receiver_shared": 32})
 
 FORMATS: Final[dict[str, Format]] = {
@@ -231,14 +236,14 @@ FORMATS: Final[dict[str, Format]] = {
         1, [EntryRecord("file", {"post_endpoint": "https://ci.example"})], EntryRecord.encode, decode_declared
     ),
     "hold": Format(1, [Hold("gone", 1.5, "said 410")], encode_hold, decode_hold),
-    "route": Format(1, [Route(2, "shared", 4, True, "t", True, 1)], Route.encode, decode_route),
-    "cut": Format(1, [Cut("ci", 2, 3, 99)], Cut.encode, decode_cut),
-    "verification": Format(1, [_HANDSHAKE], HandshakeResult.encode, decode_result),
-    "job": Format(1, [_ORDER], ReplayOrder.encode, decode_order),
-    "progress of a job": Format(1, [_PROGRESS], ReplayProgress.encode, decode_progress),
+    "route": Format(1, [Route(2, "shared", 4, True, "t", True, 1)], encode_value, _read(Route)),
+    "cut": Format(1, [Cut("ci", 2, 3, 99)], encode_value, _read(Cut)),
+    "verification": Format(1, [_HANDSHAKE], encode_value, _read(HandshakeResult)),
+    "job": Format(1, [_ORDER], encode_value, _read(ReplayOrder)),
+    "progress of a job": Format(1, [_PROGRESS], encode_value, _read(ReplayProgress)),
     "key of the API": Format(1, [_KEY], encode_key, lambda value: decode_key("key-1", value)),
-    "further secret of a key": Format(1, [Secret("ab", 1.5, 2.5)], encode_secret, decode_secret),
-    "end of a session": Format(1, [session.SessionEnd(7, "key-1")], session.encode_end, session.decode_end),
+    "further secret of a key": Format(1, [Secret("ab", 1.5, 2.5)], encode_value, _read(Secret)),
+    "end of a session": Format(1, [session.SessionEnd(7, "key-1")], encode_value, _read(session.SessionEnd)),
     "session": Format(1, [_SESSION, _PORTAL], _issued, _session),
     "answer token": Format(
         1,

@@ -13,9 +13,7 @@ from relay.domain.api_key import (
     Key,
     Secret,
     decode_key,
-    decode_secret,
     encode_key,
-    encode_secret,
     fresh_key,
     id_of,
     secret_key,
@@ -23,7 +21,7 @@ from relay.domain.api_key import (
 from relay.domain.api_key import (
     digest_of as digest,
 )
-from relay.domain.control_key import ControlKey
+from relay.domain.control_key import ControlKey, decode_value, encode_value
 from relay.domain.errors import InvalidRecord
 from relay.domain.scope import Scope
 from relay.domain.topics import Topics
@@ -71,8 +69,8 @@ def test_what_has_not_the_form_of_a_key_has_no_id(text: str) -> None:
 
 def test_a_former_secret_is_good_until_its_overlap_is_over() -> None:
     key = replace(made("old"), secrets=(*made("old").secrets, Secret(digest("new"), NOW + 5, NOW + 10)))
-    assert [key.proves("old", at) for at in (NOW, NOW + 9.9, NOW + 10)] == [True, True, False]
-    assert [key.proves(text, NOW + 99) for text in ("new", "other", "")] == [True, False, False]
+    assert [key.secret_of("old", at) is not None for at in (NOW, NOW + 9.9, NOW + 10)] == [True, True, False]
+    assert [key.secret_of(text, NOW + 99) is not None for text in ("new", "other", "")] == [True, False, False]
     assert (key.old_until(NOW + 6), key.old_until(NOW + 10)) == (NOW + 10, None)
 
 
@@ -85,7 +83,7 @@ def test_a_key_is_over_when_it_expires() -> None:
 def test_a_second_rotation_ends_the_first_secret_no_later() -> None:
     first, second = Secret(digest("b"), NOW + 1, NOW + 50), Secret(digest("c"), NOW + 2, NOW + 10)
     key = replace(made("a"), secrets=(*made("a").secrets, first, second))
-    assert [key.proves(text, NOW + 20) for text in "abc"] == [False, False, True]
+    assert [key.secret_of(text, NOW + 20) is not None for text in "abc"] == [False, False, True]
 
 
 # --- records --------------------------------------------------------------------------------------------------------
@@ -96,7 +94,7 @@ def test_records_say_what_the_key_is_and_not_its_text() -> None:
     key = replace(made(expires_at=NOW + 1), id=id, secrets=(Secret(kept, NOW),))
     assert decode_key(id, encode_key(key)) == key
     assert text.split("_")[2] not in encode_key(key).decode()
-    assert decode_secret(encode_secret(Secret("d", 1.0, 2.0))) == Secret("d", 1.0, 2.0)
+    assert decode_value(Secret, encode_value(Secret("d", 1.0, 2.0))) == Secret("d", 1.0, 2.0)
 
 
 def test_a_scope_of_a_newer_version_allows_nothing() -> None:
@@ -109,7 +107,7 @@ def test_what_is_no_key_is_refused(value: bytes) -> None:
     with pytest.raises(InvalidRecord):
         decode_key("a", value)
     with pytest.raises(InvalidRecord):
-        decode_secret(value)
+        decode_value(Secret, value)
 
 
 A = ControlKey("key", "a")
@@ -124,7 +122,7 @@ def take(keys: ApiKeys, key: ControlKey, value: bytes | None) -> None:
 def test_records_may_come_in_any_order(order: list[int]) -> None:
     secrets = [Secret(digest(str(n)), NOW + n, NOW + n + 10) for n in (1, 2)]
     records = [(CLOSED, b"{}"), (A, encode_key(made("0")))]
-    records += [(secret_key("a", each.digest), encode_secret(each)) for each in secrets]
+    records += [(secret_key("a", each.digest), encode_value(each)) for each in secrets]
     keys = ApiKeys()
     for number in order:
         take(keys, *records[number])
@@ -137,7 +135,7 @@ def test_a_revoked_key_is_gone_and_a_late_secret_does_not_bring_it_back() -> Non
     keys = ApiKeys()
     take(keys, A, encode_key(made()))
     take(keys, A, None)
-    take(keys, secret_key("a", "d" * 64), encode_secret(Secret("d" * 64, NOW)))
+    take(keys, secret_key("a", "d" * 64), encode_value(Secret("d" * 64, NOW)))
     assert (keys.all(), keys.get("a"), keys.closed) == ([], None, True)
 
 
@@ -211,8 +209,8 @@ def test_secrets_that_are_over_are_cleared_away_and_change_nothing(steps: list[t
         assert known is not None
         whole = replace(key, secrets=tuple(all_secrets))
         at = now + later
-        assert [known.proves(each, at) for each in texts] == [whole.proves(each, at) for each in texts]
-        assert known.proves(texts[-1], at)
+        assert [known.secret_of(each, at) for each in texts] == [whole.secret_of(each, at) for each in texts]
+        assert known.secret_of(texts[-1], at) is not None
 
     asyncio.run(main())
 
@@ -224,4 +222,4 @@ async def test_there_are_never_more_good_secrets_than_may_be() -> None:
         key = (await own.rotate(key, 100.0, NOW)).key
     with pytest.raises(TooManyKeys):
         await own.rotate(key, 100.0, NOW)
-    assert (await own.rotate(key, 100.0, NOW + 100)).key.proves("x", NOW) is False
+    assert (await own.rotate(key, 100.0, NOW + 100)).key.secret_of("x", NOW) is None

@@ -2,8 +2,9 @@
 
 import pytest
 
+from relay.domain.control_key import decode_value, encode_value
 from relay.domain.dead_letter import original_headers, parse_dead_letter
-from relay.domain.erasure import Erasure, Erasures, decode_erasure, encode_erasure, received_at
+from relay.domain.erasure import Erasure, Erasures, received_at
 from relay.domain.errors import InvalidRecord
 from relay.domain.hop import Hop, encode_hop
 from relay.domain.identity import MessageId
@@ -51,10 +52,10 @@ def test_it_ends_when_its_record_is_gone() -> None:
 
 
 def test_its_record_can_be_read_again() -> None:
-    assert decode_erasure(encode_erasure(OF_MESSAGE)) == OF_MESSAGE
+    assert decode_value(Erasure, encode_value(OF_MESSAGE)) == OF_MESSAGE
     for bad in (b"[]", b'{"id": "\xff", "made_at": 1}', b'{"id": "1", "made_at": 1e30}', b'{"id": "1"}'):
         with pytest.raises(InvalidRecord):
-            decode_erasure(bad)
+            decode_value(Erasure, bad)
 
 
 def test_the_time_of_a_message_is_that_of_its_first_record() -> None:

@@ -5,8 +5,9 @@ from typing import Any
 
 import pytest
 
+from relay.domain.control_key import decode_value, encode_value
 from relay.domain.event_schema import STEPS, PayloadFault, SchemaError, check_event_type, check_type_name, payload_fault
-from relay.domain.event_type import EventTypeEntry, EventVersion, decode_event_type, encode_event_type
+from relay.domain.event_type import EventTypeEntry, EventVersion
 
 BUILD = {
     "type": "object",
@@ -118,4 +119,4 @@ def test_a_pattern_takes_linear_time() -> None:
 
 def test_an_entry_is_read_as_it_was_written() -> None:
     known = EventTypeEntry("A build.", True, (EventVersion(1, BUILD, ({"number": 1},)),))
-    assert decode_event_type(encode_event_type(known)) == known
+    assert decode_value(EventTypeEntry, encode_value(known)) == known

@@ -11,7 +11,7 @@ from msgspec import structs
 from relay.config.filter_entry import FilterEntry
 from relay.control.routes import LaneRoutes
 from relay.domain import recipients
-from relay.domain.control_key import ControlKey
+from relay.domain.control_key import ControlKey, encode_value
 from relay.domain.coordinate import Headers
 from relay.domain.directory import NoMoves
 from relay.domain.errors import InvalidRecord
@@ -354,7 +354,7 @@ class Announced(NoMoves):
 
     def __init__(self) -> None:
         self.routes = LaneRoutes()
-        self.routes.take(ControlKey("route", "ci"), Route(1, "shared", moving=True, token="t", left=True).encode())
+        self.routes.take(ControlKey("route", "ci"), encode_value(Route(1, "shared", moving=True, token="t", left=True)))
 
     def announced(self, marker: Marker) -> bool:
         return self.routes.announced(marker)
@@ -386,7 +386,7 @@ def test_a_message_takes_the_old_lane_before_the_marker_and_the_new_one_behind_i
     old, new = (TOPICS.to_receiver("ci"), b"github", 0), (TOPICS.to_receiver("shared"), b"ci", 1)
     assert lane(20) == old
     cut = Cut("ci", 1, 3, 10)
-    assert marked(10, "t") == Done((NewRecord(TOPICS.receiver_config, cut.key.encode(), cut.encode()),))
+    assert marked(10, "t") == Done((NewRecord(TOPICS.receiver_config, cut.key.encode(), encode_value(cut)),))
     assert [lane(9), lane(11)] == [old, new]
     assert marked(15, "t") == Done()  # of two markers the first one counts
     assert lane(12) == new
@@ -399,7 +399,7 @@ def test_a_message_takes_the_old_lane_before_the_marker_and_the_new_one_behind_i
 def test_a_marker_of_a_move_that_is_over_says_nothing(rig: Rig, version: int, token: str) -> None:
     """A sender can write one: under its key it would take the place of the cut that counts."""
     moves = Announced()
-    moves.routes.take(ControlKey("route", "ci"), Route(2, "dedicated", moving=version == 1, token="t").encode())
+    moves.routes.take(ControlKey("route", "ci"), encode_value(Route(2, "dedicated", moving=version == 1, token="t")))
     step = FromSender(TOPICS, rig.known, MemoryState(), rig.letters, rig.outside, max_payload_bytes=MAX, moves=moves)
     marker = Marker("ci", version, token)
     assert step.step(step.admit(record(FROM_SENDER, marker.headers(), b"", offset=5))) == Done()

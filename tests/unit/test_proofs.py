@@ -7,6 +7,7 @@ import pytest
 
 from relay.control.record_header import glance
 from relay.control.verification_results import VerificationResults
+from relay.domain.control_key import encode_value
 from relay.domain.receiver import Endpoint, Receiver
 from relay.domain.verification import HandshakeResult, failed, handshake_of
 from relay.log.port import Record
@@ -20,7 +21,7 @@ CI = Receiver("ci", Endpoint(URL), verification="challenge", verified=False)
 
 
 def tell(proofs: VerificationResults, result: HandshakeResult | None, name: str = "ci") -> bool:
-    value = None if result is None else result.encode()
+    value = None if result is None else encode_value(result)
     return proofs.take(name, Record("receiver_config", 0, 0, f"verification:{name}".encode(), value, (), 0))
 
 

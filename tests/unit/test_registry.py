@@ -13,6 +13,7 @@ from relay.config.receivers_file import ReceiversFile, parse_receivers_file
 from relay.control.apply import Diff, apply_file, awaited, preview_file, refusal_of
 from relay.control.records import EntryRecord
 from relay.control.registry import Registry
+from relay.domain.control_key import encode_value
 from relay.domain.errors import LogUnavailable, UserError
 from relay.domain.hold import Hold, encode_hold
 from relay.domain.receiver import Endpoint, Source
@@ -428,7 +429,7 @@ async def test_who_comes_back_while_something_is_left_begins_a_life_of_its_own(l
     await apply_file(log.as_log(), _one(), TOPICS)
     await apply_file(log.as_log(), _file("receivers: {}"), TOPICS, prune=True)
     await apply_file(log.as_log(), _one(lane="shared"), TOPICS)
-    await log.declare("route:ci", Route().encode())
+    await log.declare("route:ci", encode_value(Route()))
     registry = Registry(TOPICS, {})
     async with _following(registry, log):
         assert registry.receivers()["ci"].lane == "dedicated"
@@ -476,7 +477,7 @@ async def test_who_catches_up_reads_what_it_has_not_seen_and_nothing_else(log: _
         log.calls.clear()
         await registry.catch_up()
         assert log.calls == []
-    await log.declare("route:ci", Route(1, "shared", moving=True, token="t").encode())  # nobody follows any more
+    await log.declare("route:ci", encode_value(Route(1, "shared", moving=True, token="t")))  # nobody follows any more
     await log.declare("ci", b"?")
     count = len(log.records)
     log.calls.clear()
@@ -494,7 +495,7 @@ async def test_a_topic_that_was_made_anew_is_read_from_its_beginning(log: _Topic
     async with _following(registry, log):
         pass
     log.records.clear()
-    await log.declare("route:ci", Route(1, "shared", moving=True, token="t").encode())
+    await log.declare("route:ci", encode_value(Route(1, "shared", moving=True, token="t")))
     await registry.catch_up()
     assert registry.routes()["ci"].moving
 

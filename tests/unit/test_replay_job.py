@@ -1,18 +1,15 @@
 """A job's records on `receiver_config`, and what a selection takes."""
 
-from dataclasses import replace
-
 import pytest
+from msgspec.structs import replace
 
 from relay.control.replay_jobs import Jobs, ReplayJob
-from relay.domain.control_key import ControlKey
+from relay.domain.control_key import ControlKey, decode_value, encode_value
 from relay.domain.errors import InvalidRecord
 from relay.domain.replay_job import (
     OffsetSpan,
     ReplayOrder,
     ReplayProgress,
-    decode_order,
-    decode_progress,
     eta_s,
 )
 from relay.domain.selection import LetterFacts, Selection
@@ -31,17 +28,20 @@ def record(key: bytes, value: bytes | None) -> Record:
 
 
 def test_records_round_trip() -> None:
-    assert decode_order(ORDER.encode()) == ORDER
-    assert decode_progress(PROGRESS.encode()) == PROGRESS
+    assert decode_value(ReplayOrder, encode_value(ORDER)) == ORDER
+    assert decode_value(ReplayProgress, encode_value(PROGRESS)) == PROGRESS
 
 
-@pytest.mark.parametrize(
-    "value", [b"", b"[]", b"{}", b'{"action": "burn"}', b"\xff", b'{"positions": 1}', b"[" * 10_000]
-)
-def test_what_is_none_is_refused(value: bytes) -> None:
-    for decode in (decode_order, decode_progress):
-        with pytest.raises(InvalidRecord):
-            decode(value)
+@pytest.mark.parametrize("kind", [ReplayOrder, ReplayProgress])
+@pytest.mark.parametrize("value", [b"", b"[]", b"\xff", b'{"positions": 1, "action": "burn"}', b"[" * 10_000])
+def test_what_is_none_is_refused(kind: type, value: bytes) -> None:
+    with pytest.raises(InvalidRecord):
+        decode_value(kind, value)
+
+
+def test_an_order_has_all_that_a_job_needs() -> None:
+    with pytest.raises(InvalidRecord):
+        decode_value(ReplayOrder, b"{}")
 
 
 def test_what_is_known_does_not_depend_on_the_order_of_the_records() -> None:
@@ -49,8 +49,8 @@ def test_what_is_known_does_not_depend_on_the_order_of_the_records() -> None:
         jobs, records = (
             Jobs(),
             [
-                (ControlKey("replay", "ab12"), ORDER.encode()),
-                (ControlKey("replay-progress", "ab12"), PROGRESS.encode()),
+                (ControlKey("replay", "ab12"), encode_value(ORDER)),
+                (ControlKey("replay-progress", "ab12"), encode_value(PROGRESS)),
                 (ControlKey("replay-stop", "ab12"), b"{}"),
                 (ControlKey("replay-progress", "other"), b"spoilt"),
             ],

@@ -60,7 +60,7 @@ async def test_a_gap_in_the_offsets_is_no_obstacle(monkeypatch: pytest.MonkeyPat
 @pytest.mark.parametrize("size", [1, 2, 3, 100])
 async def test_chunks_go_on_where_the_last_one_ended(size: int) -> None:
     log = await written(0, 1, 1, 0, 1)
-    order = ReplayOrder("1", "replay", Selection(), 0.0, tuple(spans(2, 3)))
+    order = ReplayOrder("1", "replay", Selection(), 0.0, tuple(spans(2, 3)), (), None)
     whole = [chunk async for chunk in ReplayScanner(log, Topics(), order).chunks(size=size)]
     read = [record.timestamp_ms for chunk in whole for record in chunk.records]
     assert read == [0, 1_000, 2_000, 3_000, 4_000]
@@ -77,7 +77,7 @@ async def test_a_chunk_of_large_letters_is_small(monkeypatch: pytest.MonkeyPatch
     await log.start()
     await log.create([TopicSpec(TOPIC, 2)], {})
     await log.append([NewRecord(TOPIC, KEYS[0], b" " * 400) for _ in range(10)])
-    order = ReplayOrder("job", "replay", Selection(), 0.0, (OffsetSpan(TOPIC, 0, 0, 10),))
+    order = ReplayOrder("job", "replay", Selection(), 0.0, (OffsetSpan(TOPIC, 0, 0, 10),), (), None)
     chunks = [chunk async for chunk in ReplayScanner(log, Topics(), order).chunks(size=100)]
     assert [len(chunk) for chunk in chunks] == [3, 3, 3, 1]
     assert [chunk.positions for chunk in chunks] == [(3,), (6,), (9,), (10,)]

@@ -3,9 +3,9 @@
 import pytest
 
 from relay.control.routes import LaneRoutes
-from relay.domain.control_key import ControlKey
+from relay.domain.control_key import ControlKey, decode_value, encode_value
 from relay.domain.receiver import LaneKind
-from relay.domain.route import Route, decode_route, next_move
+from relay.domain.route import Route, next_move
 
 
 @pytest.mark.parametrize(
@@ -36,7 +36,7 @@ def test_ranks_rise_with_each_step_and_a_new_life_counts_most() -> None:
         Route(1, "shared", moving=True, life=1),
     ]
     assert [step.rank for step in steps] == sorted({step.rank for step in steps})
-    assert [decode_route(step.encode()) for step in steps] == steps
+    assert [decode_value(Route, encode_value(step)) for step in steps] == steps
 
 
 def test_the_tombstone_of_a_cut_of_no_partition_is_overlooked() -> None:

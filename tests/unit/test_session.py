@@ -15,6 +15,7 @@ from relay.config.session_secrets import keep_launch_secret, launch_secret, sess
 from relay.config.setting_layers import load_settings
 from relay.control.keys import MOST_ENDED, TooManyEnded, TooManyEndedOfOne, read_keys
 from relay.domain.answer_token import issue as issue_answer
+from relay.domain.control_key import decode_value, encode_value
 from relay.domain.errors import InvalidRecord, UserError
 from relay.domain.identity import DeliveryId
 from relay.domain.session import (
@@ -24,9 +25,7 @@ from relay.domain.session import (
     SessionInvalid,
     SessionIssuer,
     SessionOver,
-    decode_end,
     derived_secret,
-    encode_end,
     issue,
     kind_of,
     proof_of,
@@ -225,8 +224,8 @@ async def test_one_key_takes_no_ends_from_the_others(monkeypatch: pytest.MonkeyP
 
 def test_an_end_is_read_as_it_was_written() -> None:
     end = SessionEnd(EXPIRES, "key")
-    assert decode_end(encode_end(end)) == end
-    assert decode_end(b'{"expires": 7}') == SessionEnd(7, "")  # of a release before
+    assert decode_value(SessionEnd, encode_value(end)) == end
+    assert decode_value(SessionEnd, b'{"expires": 7}') == SessionEnd(7, "")  # of a release before
     for rubbish in (b"", b"{}", b'{"expires": Infinity}', b"[]", b"\xff", b'{"expires": null}', b"[" * 100_000):
         with pytest.raises(InvalidRecord):
-            decode_end(rubbish)
+            decode_value(SessionEnd, rubbish)

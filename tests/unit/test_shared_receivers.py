@@ -18,6 +18,7 @@ from relay.control.apply import Diff, apply_file
 from relay.control.record_header import glance, lacks
 from relay.control.records import EntryRecord
 from relay.control.registry import Registry
+from relay.domain.control_key import encode_value
 from relay.domain.errors import InvalidRecord, LogUnavailable
 from relay.domain.filters import UNDECIDED
 from relay.domain.own_events import feed, hearers
@@ -216,7 +217,7 @@ async def test_a_route_keeps_a_receiver_in_memory_with_the_lane_that_is_in_force
     async with following(log) as registry:
         lanes = registry.lane_changes()
         await anext(lanes)
-        await log.say({"route:ci": Route(lane="shared").encode(), "ci": entry(lane="dedicated", timeout=2)})
+        await log.say({"route:ci": encode_value(Route(lane="shared")), "ci": entry(lane="dedicated", timeout=2)})
         await until(lambda: timeout_of(registry, "ci") == 2)
         await anext(lanes)
         assert registry.receivers()["ci"].lane == "shared"

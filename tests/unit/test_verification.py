@@ -6,13 +6,13 @@ from math import inf
 
 import pytest
 
+from relay.domain.control_key import decode_value, encode_value
 from relay.domain.errors import InvalidRecord
 from relay.domain.receiver import Endpoint, Receiver
 from relay.domain.verification import (
     GIVEN_UP_S,
     LONGEST_WAIT_S,
     HandshakeResult,
-    decode_result,
     failed,
     handshake_of,
     next_try,
@@ -99,9 +99,9 @@ def test_the_url_is_sent_no_more_than_it_has_agreed_to() -> None:
 
 def test_a_record_is_read_as_it_was_written() -> None:
     for result in (PROOF, failed(OF, "it said no", NOW, None), replace(PROOF, allowed_rate=7, origin="relay")):
-        assert decode_result(result.encode()) == result
-    newer = json.loads(PROOF.encode()) | {"more": 1}
-    assert decode_result(json.dumps(newer).encode()) == PROOF
+        assert decode_value(HandshakeResult, encode_value(result)) == result
+    newer = json.loads(encode_value(PROOF)) | {"more": 1}
+    assert decode_value(HandshakeResult, json.dumps(newer).encode()) == PROOF
 
 
 @pytest.mark.parametrize(
@@ -109,4 +109,4 @@ def test_a_record_is_read_as_it_was_written() -> None:
 )
 def test_what_is_no_record_is_no_proof(value: bytes) -> None:
     with pytest.raises(InvalidRecord):
-        decode_result(value)
+        decode_value(HandshakeResult, value)
