@@ -1,4 +1,4 @@
-"""`relay demo`: the main job, live. Real payloads to three kinds of receiver, with each event as it happens."""
+"""`relay demo`: sends real payloads to three kinds of receiver, and prints each event as it happens."""
 
 import asyncio
 import json
@@ -16,6 +16,7 @@ import click
 
 from relay.cli.api import api_client
 from relay.cli.events import Lines, Screen
+from relay.cli.options import program
 from relay.cli.send import LOOK_EVERY_S, until_over
 from relay.cli.tail import report_all
 from relay.client import AsyncRelay, ClientError
@@ -42,11 +43,13 @@ LEGEND: Final = (
     "<== an answer returns   !!! a dead letter"
 )
 NEXT: Final = """\
-Next, a relay of your own, with pages at http://127.0.0.1:8080/ui/ :
+Next, start a relay of your own, with pages at http://127.0.0.1:8080/ui/ :
 
-  relay dev                                            in one terminal
-  relay trigger github.push --receiver demo --wait 10  in another one
-  relay tail                                           to watch any relay"""
+  {relay} dev
+
+and send to it from another one:
+
+  {relay} trigger github.push --receiver demo --wait 10"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,12 +69,12 @@ CASES: Final = (
     DemoCase(
         "ci-later",
         "later",
-        "says 202, and answers to status GETs",
+        "returns 202, and answers a status GET",
         "github.pull_request.opened",
         "response_delivered_to_sender",
         "answered",
     ),
-    DemoCase("ci-broken", "fail", "fails with 500, for good", "github.workflow_run.completed", "failed", "failed"),
+    DemoCase("ci-broken", "fail", "always returns 500", "github.workflow_run.completed", "failed", "failed"),
 )
 
 
@@ -99,7 +102,7 @@ class Demo:
         self._complete = False
 
     async def run(self) -> None:
-        """Raises RelayError unless everything was seen."""
+        """Raises RelayError unless all expected results arrived."""
         sinks = (*self._receivers.values(), self._sender)
         for sink in sinks:
             await sink.start()
@@ -166,8 +169,8 @@ class Demo:
         if problems:
             raise RelayError("\n".join(problems))
         self._complete = True
-        click.echo("\nAll seen: two answers and a failure notice were returned; one dead letter.")
-        click.echo(f"\n{NEXT}")
+        click.echo("\nAll results arrived: two answers and a failure notice, with one dead letter.")
+        click.echo(f"\n{NEXT.format(relay=program())}")
 
     async def _send_all(self, client: AsyncRelay) -> tuple[list[MessageView], list[LetterView]]:
         """The messages' states in the end, and the dead letters."""
@@ -187,7 +190,7 @@ class Demo:
             click.echo(f"  {case.receiver:<10} {how}")
             if result is not None:
                 signed = "verified" if result.verified else "WRONG"
-                click.echo(f"{'':<13}the sender has: {result.headers['relay-outcome']}, signature {signed}")
+                click.echo(f"{'':<13}result at the sender: {result.headers['relay-outcome']}, signature {signed}")
 
     def _problems(self, states: list[MessageView], letters: list[LetterView]) -> list[str]:
         """The results that are missing."""

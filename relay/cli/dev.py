@@ -13,7 +13,7 @@ import click
 
 from relay.cli.api import api_client, newest
 from relay.cli.events import Lines, Screen
-from relay.cli.options import DIRECTORY, FILE, config_option
+from relay.cli.options import DIRECTORY, FILE, config_option, program
 from relay.cli.send import until_over
 from relay.cli.sink import line
 from relay.cli.tail import report_all, shown_on
@@ -207,7 +207,7 @@ class Dev:
     def _say_ready(self, url: str) -> None:
         click.echo("Ready")
         if self._demo:
-            click.echo(f"Try: relay trigger github.push --receiver {DEMO} --api {url}")
+            click.echo(f"Try: {program()} trigger github.push --receiver {DEMO} --api {url}")
 
     def _block(self, url: str, relay: Relay) -> str:
         version = self._engine.server_version if self._engine else "?"
@@ -235,7 +235,9 @@ class Dev:
         former = user_directory(os.environ)
         if self._ephemeral or self._directory == former or not holds_data(former):
             return []
-        return [("Former data", f"{former}, of an earlier release; relay dev --data-dir {former} continues with it")]
+        return [
+            ("Former data", f"{former}, of an earlier release; {program()} dev --data-dir {former} continues with it")
+        ]
 
     def _port_note(self, url: str) -> str:
         if self._wanted_port and not url.endswith(f":{self._wanted_port}"):
@@ -264,13 +266,18 @@ async def _left_over(client: AsyncRelay) -> str:
 
 
 def _file_note(path: Path) -> str:
-    return f"{path}, read again when it changes" if path.exists() else f"{path} is not there; only the demo's"
+    return (
+        f"{path}, read again when it changes"
+        if path.exists()
+        else f"{path} does not exist; only the demo receiver is there"
+    )
 
 
 def _key_note(settings: Settings, url: str, *, made: bool) -> str:
     if made or settings.api_key is not None:
-        return f"needed, as RELAY_API_KEY; relay keys list --api {url}"
-    return f"none yet: every client on this machine may call; relay keys create --scope admin --api {url}"
+        return f"required, in RELAY_API_KEY; list them: {program()} keys list --api {url}"
+    create = f"{program()} keys create --scope admin --api {url}"
+    return f"not required: any program on this machine may use the API; to change that: {create}"
 
 
 def _print_arrival(arrival: ReceivedPost) -> None:

@@ -18,7 +18,7 @@ import click
 from relay.cli.api import api_base, api_client, error_of, key_in
 from relay.cli.events import Screen, request_line, response_line
 from relay.cli.listener import ForwardedRequest, ForwardedResponse, Listener
-from relay.cli.options import api_option, config_option, settings_from
+from relay.cli.options import api_option, config_option, program, settings_from
 from relay.client import AsyncRelay, ClientError
 from relay.config.entry_types import check_url
 from relay.config.own_address import is_loopback
@@ -197,8 +197,8 @@ class Listening:
         if known["secret"]:
             click.echo(f"Signing secret: {known['secret']}")
         if not self._sources:
-            click.echo(f"Try: relay trigger github.push --receiver {self._name} --api {self._base}")
-        click.echo("Ctrl-C ends it.")
+            click.echo(f"Try: {program()} trigger github.push --receiver {self._name} --api {self._base}")
+        click.echo("Stop with Ctrl-C.")
 
     async def _end(self, client: AsyncRelay) -> None:
         try:

@@ -1,6 +1,7 @@
 """Options that several commands have, and the types of paths on the command line."""
 
 import os
+import shutil
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -55,6 +56,12 @@ def options(*some: Callable[[F], F]) -> Callable[[F], F]:
         return command
 
     return decorate
+
+
+def program() -> str:
+    """`relay` if the shell finds it; otherwise the path that the user typed, such as `.venv/bin/relay`."""
+    typed = Path(sys.argv[0])
+    return "relay" if typed.name != "relay" or shutil.which("relay") else str(typed)
 
 
 def settings_from(config_file: Path | None) -> "Settings":

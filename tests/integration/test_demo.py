@@ -19,7 +19,7 @@ async def test_the_demo_shows_every_message_s_way(tmp_path: Path) -> None:
     assert demo.returncode == 0, output
     assert "ci-now" in output
     assert "failed (exhausted)" in output
-    assert "All seen" in output
+    assert "All results arrived" in output
     assert max(map(len, demo.lines)) <= 80, output
     assert "…" not in output
     story = [line for line in demo.lines if line[:2].isdigit() and line[8:9] == " "]

@@ -275,7 +275,7 @@ async def test_the_demo_needs_no_more_than_a_place_for_temporary_files(image: Im
     async with Service(image, ["demo"], image.environment()) as demo:
         output = await demo.finish()
     assert demo.returncode == 0, output
-    assert "All seen" in output
+    assert "All results arrived" in output
 
 
 def test_the_prefix_cannot_be_written_to_by_the_image_s_user(image: Image) -> None:

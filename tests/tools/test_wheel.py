@@ -210,7 +210,7 @@ def test_it_has_the_pages_of_the_documentation(installed: Path, tmp_path: Path) 
 
 
 def test_the_demo_runs(installed: Path, tmp_path: Path) -> None:
-    assert "All seen" in output(installed, "demo", cwd=tmp_path)
+    assert "All results arrived" in output(installed, "demo", cwd=tmp_path)
 
 
 async def test_a_post_is_answered_and_the_pages_are_there(installed: Path, tmp_path: Path) -> None:

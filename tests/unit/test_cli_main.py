@@ -3,10 +3,12 @@
 import re
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
 import relay
+from relay.cli.options import program
 
 INTERRUPTED = """
 import os, signal, sys
@@ -43,3 +45,21 @@ def test_the_version_is_looked_up_when_it_is_asked_for() -> None:
     assert re.fullmatch(r"\d+\.\d+\.\d+(\.dev\d+\+g[0-9a-f]+(\.d\d+)?)?", relay.__version__)  # of a tag, or since it
     with pytest.raises(AttributeError, match="module 'relay' has no attribute 'nonsense'"):
         _ = relay.nonsense
+
+
+@pytest.mark.parametrize(
+    ("typed", "on_path", "printed"),
+    [
+        (".venv/bin/relay", False, ".venv/bin/relay"),
+        (".venv/bin/relay", True, "relay"),
+        ("__main__.py", False, "relay"),
+    ],
+)
+def test_suggested_commands_begin_with_what_the_shell_finds(
+    typed: str, on_path: bool, printed: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if on_path:
+        (tmp_path / "relay").touch(0o755)
+    monkeypatch.setattr(sys, "argv", [typed, "dev"])
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert program() == printed
