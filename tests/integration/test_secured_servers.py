@@ -319,8 +319,8 @@ def outcomes(callback: Sink) -> set[tuple[str, str]]:
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
-        ({"RELAY_KAFKA_SASL_PASSWORD": "wrong"}, "does not let user relay-api in with this password; see RELAY_KAFKA_"),
-        ({"RELAY_KAFKA_SASL_USERNAME": "nobody"}, "does not let user nobody in"),
+        ({"RELAY_KAFKA_SASL_PASSWORD": "wrong"}, "rejects the password of user relay-api; see RELAY_KAFKA_"),
+        ({"RELAY_KAFKA_SASL_USERNAME": "nobody"}, "rejects the password of user nobody"),
         ({"RELAY_KAFKA_SASL_MECHANISM": "SCRAM-SHA-256"}, "does not take SCRAM-SHA-256; see RELAY_KAFKA_SASL_MECH"),
         ({"RELAY_KAFKA_CA_FILE": None}, "its certificate is refused: "),
     ],

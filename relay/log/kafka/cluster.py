@@ -156,7 +156,7 @@ class KafkaCluster:
     def _why(self, error: BaseException) -> str | None:
         match error:
             case SaslAuthenticationFailed() | AuthenticationFailedError():
-                return f"it does not let user {self.security.user} in with this password; see {_LOGIN}"
+                return f"it rejects the password of user {self.security.user}; see {_LOGIN}"
             case UnsupportedSaslMechanismError():
                 return f"it does not take {self.security.mechanism}; see RELAY_KAFKA_SASL_MECHANISM"
             case SSLCertVerificationError():
