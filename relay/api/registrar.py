@@ -24,7 +24,7 @@ from relay.control.patch import (
     Faulty,
     Rules,
     check_name,
-    checked_as,
+    checked,
     encrypted,
     merge_patch,
     opened,
@@ -239,7 +239,7 @@ class Registrar:
     def _sealed(self, name: str, draft: object, former: Raw, behalf: OwnerScope | None, kind: Kind) -> EntryRecord:
         if isinstance(draft, dict) and kind is RECEIVER:
             draft = with_verification(draft, former, self._rules)
-        entry = checked_as(kind, draft, self._rules if behalf is None else replace(self._rules, allowed=()))
+        entry = checked(kind, draft, self._rules if behalf is None else replace(self._rules, allowed=()))
         if behalf is not None:
             behalf.check(former, entry)
         return EntryRecord(API, encrypted(name, entry, self._rules, kind))

@@ -264,21 +264,13 @@ class Settings(BaseModel):
             raise ValueError("needs kafka_certificate_file, whose key it is")
         return value
 
-    @field_validator("window_offsets")
+    @field_validator("window_offsets", "parked_total")
     @classmethod
-    def _not_under_records(cls, offsets: int, info: ValidationInfo) -> int:
-        records = info.data.get("window_records", 0)
-        if offsets < records:
-            raise ValueError(f"{offsets} is less than window_records, {records}")
-        return offsets
-
-    @field_validator("parked_total")
-    @classmethod
-    def _not_under_one_receiver(cls, total: int, info: ValidationInfo) -> int:
-        one = info.data.get("parked_per_receiver", 0)
-        if total < one:
-            raise ValueError(f"{total} is less than parked_per_receiver, {one}")
-        return total
+    def _not_under_its_part(cls, whole: int, info: ValidationInfo) -> int:
+        name = "window_records" if info.field_name == "window_offsets" else "parked_per_receiver"
+        if whole < info.data.get(name, 0):
+            raise ValueError(f"{whole} is less than {name}, {info.data[name]}")
+        return whole
 
     def remember(self, origins: Mapping[str, str]) -> None:
         """Remember where the given values came from, for display; copies keep it."""

@@ -109,12 +109,7 @@ def with_verification(draft: Raw, former: Raw, rules: Rules) -> Raw:
     return draft | {"verification": required}
 
 
-def checked(draft: object, rules: Rules) -> ReceiverEntry:
-    """As `checked_as`, for a receiver."""
-    return checked_as(RECEIVER, draft, rules)
-
-
-def checked_as(kind: EntryKind[E], draft: object, rules: Rules) -> E:
+def checked(kind: EntryKind[E], draft: object, rules: Rules) -> E:
     """The entry of a draft with decrypted secrets. Raises Faulty with all mistakes found."""
     entry, faults = _validated(kind, draft)
     faults += _unfit(draft, rules)

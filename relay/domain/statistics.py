@@ -4,7 +4,7 @@ from bisect import bisect_left
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
-from math import ceil, inf
+from math import ceil
 from typing import Final, get_args
 
 from relay.domain.exchange import Exchange, Response
@@ -77,21 +77,13 @@ class Counted:
         """Attempts that were accepted or delivered."""
         return sum(self.numbers[place] for place in _GOOD)
 
-    def quantile_s(self, share: float) -> float | None:
-        """Quantile of response times: the upper bound, in seconds, of the bucket that reaches `share` (0 to 1) of the
-        responses; inf for the last bucket, None without responses."""
-        [found] = self._quantiles((share,), (*BOUNDS_S, inf))
-        return found
-
     def quantiles_ms(self, *shares: float) -> Sequence[float | None]:
-        """As `quantile_s`, in milliseconds; also None for the last bucket, because JSON has no infinity."""
-        return self._quantiles(shares, _BOUNDS_MS)
-
-    def _quantiles(self, shares: Sequence[float], bounds: Sequence[float | None]) -> Sequence[float | None]:
+        """Quantiles of response times: for each share (0 to 1) the upper bound, in milliseconds, of the bucket that
+        reaches this share of the responses; None for the last bucket, and without responses."""
         sums = list(accumulate(self.numbers[len(OUTCOMES) :]))
         if not sums[-1]:
             return [None] * len(shares)
-        return [bounds[bisect_left(sums, max(1, ceil(share * sums[-1])))] for share in shares]
+        return [_BOUNDS_MS[bisect_left(sums, max(1, ceil(share * sums[-1])))] for share in shares]
 
 
 def sum_of(parts: Iterable[Counted]) -> Counted:

@@ -539,9 +539,9 @@ class HistoryContract:
             (NOON + 60, "cd", "shop"),
         ]
         counted = Counted(minutes[0].counts)
-        assert (counted.attempts, counted.success_rate, counted.quantile_s(0.5)) == (3, 2 / 3, 0.05)
+        assert (counted.attempts, counted.success_rate, counted.quantiles_ms(0.5)) == (3, 2 / 3, [50])
         assert Counted(minutes[1].counts).outcomes[OUTCOMES.index("ambiguous")] == 1
-        assert Counted(minutes[1].counts).quantile_s(0.5) is None
+        assert Counted(minutes[1].counts).quantiles_ms(0.5) == [None]
         assert [(one.at, one.receiver) for one in await spans(history, "hour")] == [(NOON, "cd"), (NOON, "ci")]
         assert await spans(history, "minute", receiver="cd", source_id="shop") == minutes[1:]
         assert await spans(history, "minute", source_id="other") == []

@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 
 from relay.config.encryption import NO_KEYS, KeyRing
+from relay.control.entry_kinds import RECEIVER
 from relay.control.patch import (
     Fault,
     Faulty,
@@ -78,14 +79,14 @@ def test_merging(target: Any, patch: Any, result: Any) -> None:
 )
 def test_a_mistake_and_its_place(fields: dict[str, object], fault: Fault) -> None:
     with pytest.raises(Faulty) as caught:
-        checked({"post_endpoint": URL, **fields}, RULES)
+        checked(RECEIVER, {"post_endpoint": URL, **fields}, RULES)
     assert caught.value.faults == [fault]
 
 
 def test_all_mistakes_are_told_and_no_secret_is() -> None:
     draft = {"secret": [CANARY, 1], "headers": {"x": f"{CANARY}\n"}, "bearer_token": f"{CANARY} ", "lane": 1}
     with pytest.raises(Faulty) as caught:
-        checked(draft, RULES)
+        checked(RECEIVER, draft, RULES)
     assert {fault.pointer for fault in caught.value.faults} == {
         "/secret/1", "/headers/x", "/bearer_token", "/lane", "/post_endpoint"
     }  # fmt: skip
@@ -94,9 +95,9 @@ def test_all_mistakes_are_told_and_no_secret_is() -> None:
 
 def test_what_a_variable_stands_for_is_checked_and_never_repeated() -> None:
     rules = Rules(RULES.variables, {"SHORT", "CI_SECRET"}, RING)
-    assert checked({"post_endpoint": URL, "secret": "${CI_SECRET}"}, rules).secrets == ("${CI_SECRET}",)
+    assert checked(RECEIVER, {"post_endpoint": URL, "secret": "${CI_SECRET}"}, rules).secrets == ("${CI_SECRET}",)
     with pytest.raises(Faulty) as caught:
-        checked({"post_endpoint": URL, "secret": "${SHORT}"}, rules)
+        checked(RECEIVER, {"post_endpoint": URL, "secret": "${SHORT}"}, rules)
     assert caught.value.faults == [Fault("/secret", "not valid with the values of its references")]
 
 
@@ -109,7 +110,7 @@ def test_every_secret_is_encrypted_and_comes_back() -> None:
         "labels": {"env": "production"},
         "retry": {"cap": "2h"},
     }
-    raw = encrypted("ci", checked(draft, RULES), RULES)
+    raw = encrypted("ci", checked(RECEIVER, draft, RULES), RULES)
     assert CANARY not in json.dumps(raw)
     assert raw["retry"] == {"cap": 7200.0}
     assert opened("ci", raw, RULES) == {**draft, "retry": {"cap": 7200.0}}
@@ -119,11 +120,11 @@ def test_every_secret_is_encrypted_and_comes_back() -> None:
 def test_without_a_key_there_are_only_references() -> None:
     rules = Rules(RULES.variables, RULES.allowed, NO_KEYS)
     assert (
-        encrypted("ci", checked({"post_endpoint": URL, "secret": "${CI_SECRET}"}, rules), rules)["secret"]
+        encrypted("ci", checked(RECEIVER, {"post_endpoint": URL, "secret": "${CI_SECRET}"}, rules), rules)["secret"]
         == "${CI_SECRET}"
     )
     with pytest.raises(NoKey, match="set RELAY_SECRETS_KEY") as caught:
-        encrypted("ci", checked({"post_endpoint": URL, "secret": CANARY}, rules), rules)
+        encrypted("ci", checked(RECEIVER, {"post_endpoint": URL, "secret": CANARY}, rules), rules)
     assert CANARY not in str(caught.value)
 
 

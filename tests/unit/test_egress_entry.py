@@ -8,6 +8,7 @@ import yaml
 from relay.config.encryption import NO_KEYS, KeyRing
 from relay.config.receivers_file import ReceiversFile, parse_receivers_file
 from relay.config.redacted_entry import effective
+from relay.control.entry_kinds import RECEIVER
 from relay.control.patch import Faulty, Rules, checked, encrypted, opened
 from relay.domain.egress import Egress, OAuth2, ProxyAddress
 from relay.domain.errors import UserError
@@ -71,7 +72,7 @@ def test_oauth2_reaches_the_endpoint_and_its_secret_stays_here() -> None:
 def test_a_client_secret_that_came_over_the_api_is_encrypted() -> None:
     rules = Rules({}, (), KeyRing([b"k" * 32]))
     draft = {"post_endpoint": URL, "oauth2": OAUTH2}
-    raw = encrypted("ci", checked(draft, rules), rules)
+    raw = encrypted("ci", checked(RECEIVER, draft, rules), rules)
     assert "hunter2" not in json.dumps(raw)
     assert opened("ci", raw, rules) == draft
 
@@ -108,8 +109,8 @@ def test_a_mistake_about_oauth2(fields: dict[str, object], message: str) -> None
 @pytest.mark.parametrize("proxy", ["http://proxy:3128", "none"])
 def test_only_the_file_says_so(proxy: str) -> None:
     with pytest.raises(Faulty) as caught:
-        checked({"post_endpoint": URL, "proxy": proxy}, Rules({}, (), NO_KEYS))
+        checked(RECEIVER, {"post_endpoint": URL, "proxy": proxy}, Rules({}, (), NO_KEYS))
     [fault] = caught.value.faults
     assert fault.pointer == "/proxy"
     assert "only the receivers file" in fault.detail
-    assert checked({"post_endpoint": URL, "proxy": None}, Rules({}, (), NO_KEYS)).proxy is None
+    assert checked(RECEIVER, {"post_endpoint": URL, "proxy": None}, Rules({}, (), NO_KEYS)).proxy is None

@@ -15,6 +15,7 @@ from relay.config.filter_entry import FilterEntry
 from relay.config.receiver_entry import ReceiverEntry
 from relay.config.receivers_file import parse_receivers_file, raw_entry, resolve
 from relay.config.redacted_entry import effective
+from relay.control.entry_kinds import RECEIVER
 from relay.control.patch import Faulty, Rules, checked
 from relay.domain.errors import UserError
 from relay.domain.filters import FilterInput
@@ -274,7 +275,7 @@ def nested(depth: int) -> dict[str, Any]:
 def test_a_mistake_is_told_with_its_place(declared: object, place: str, says: str) -> None:
     draft = {"post_endpoint": "https://ci.example/", "sources": ["a"], "event_types": ["b"], "filter": declared}
     with pytest.raises(Faulty) as caught:
-        checked(draft, RULES)
+        checked(RECEIVER, draft, RULES)
     assert [fault.pointer for fault in caught.value.faults] == [f"/filter{place}"]
     assert says in str(caught.value)
 

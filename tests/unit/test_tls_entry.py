@@ -10,6 +10,7 @@ from relay.config.encryption import KeyRing
 from relay.config.receiver_entry import ReceiverEntry
 from relay.config.receivers_file import parse_receivers_file, resolve
 from relay.config.redacted_entry import effective
+from relay.control.entry_kinds import RECEIVER
 from relay.control.patch import Rules, checked, encrypted, opened
 from relay.domain.egress import Egress, Tls
 from relay.domain.errors import UserError
@@ -128,7 +129,7 @@ def test_a_key_leaves_the_file_as_a_reference_only() -> None:
 def test_a_key_that_came_over_the_api_is_encrypted_and_not_shown() -> None:
     rules = Rules({}, (), KeyRing([b"k" * 32]))
     draft = {"post_endpoint": URL, "tls": KEY}
-    entry = checked(draft, rules)
+    entry = checked(RECEIVER, draft, rules)
     raw = encrypted("ci", entry, rules)
     assert "PRIVATE KEY" not in json.dumps(raw)
     assert opened("ci", raw, rules) == draft
