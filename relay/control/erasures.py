@@ -1,15 +1,14 @@
 """The erasures that this process has read from `receiver_config`, and the requests for new ones."""
 
 import logging
-from collections.abc import Awaitable, Callable
 from typing import Final
 
-from relay.control.keys import append_and_reach
+from relay.control.topic_follower import ControlWriter
 from relay.domain.control_key import ControlKey, decode_value, encode_value
 from relay.domain.erasure import ERASURE_KEPT_S, MOST_ERASURES, Erasure, Erasures
 from relay.domain.errors import HistoryUnavailable, InvalidRecord, RelayError
 from relay.history.port import History
-from relay.log.port import Log, NewRecord, Record
+from relay.log.port import Record
 
 _log: Final = logging.getLogger(__name__)
 
@@ -33,21 +32,11 @@ class ErasureIndex(Erasures):
 
 
 class ErasureService:
-    """`topic`: `receiver_config`. `reach`: waits until this process has read the topic up to an offset. `history`: None
-    if there is none."""
+    """Requests erasures. `history`: None if there is none."""
 
-    def __init__(
-        self,
-        log: Log,
-        topic: str,
-        known: ErasureIndex,
-        reach: Callable[[int], Awaitable[None]],
-        history: History | None,
-    ) -> None:
+    def __init__(self, writer: ControlWriter, known: ErasureIndex, history: History | None) -> None:
         self.known = known
-        self._log = log
-        self._topic = topic
-        self._reach = reach
+        self._writer = writer
         self._history = history
 
     async def erase_in_history(self, erasure: Erasure) -> int | None:
@@ -67,6 +56,5 @@ class ErasureService:
         over = [each for each in known if each.made_at < erasure.made_at - ERASURE_KEPT_S]
         if len(known) - len(over) >= MOST_ERASURES:
             raise TooManyErasures(f"{MOST_ERASURES} erasures are in force: erase whole sources, or wait")
-        values = [(each.id, None) for each in over] + [(erasure.id, encode_value(erasure))]
-        records = [NewRecord(self._topic, ControlKey("erasure", id).encode(), value) for id, value in values]
-        await append_and_reach(self._log, self._reach, records)
+        tombstones = [(ControlKey("erasure", each.id), None) for each in over]
+        await self._writer.write(*tombstones, (ControlKey("erasure", erasure.id), encode_value(erasure)))

@@ -1,15 +1,15 @@
 """The catalogue of event types that this process has read from `receiver_config`."""
 
 import logging
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Mapping
 from typing import Final
 
-from relay.control.keys import append_and_reach
+from relay.control.topic_follower import ControlWriter
 from relay.domain.control_key import ControlKey, decode_value, encode_value
 from relay.domain.errors import InvalidRecord, RelayError
 from relay.domain.event_schema import PayloadFault, payload_fault
 from relay.domain.event_type import MOST_TYPES, EventTypeEntry
-from relay.log.port import Log, NewRecord, Record
+from relay.log.port import Record
 
 _log: Final = logging.getLogger(__name__)
 
@@ -52,24 +52,17 @@ class EventTypeIndex:
 
 
 class Catalogue:
-    """Changes the event types. `topic`: `receiver_config`. `reach`: waits until this process has read the topic up to
-    an offset. Its methods raise the log's errors."""
+    """Changes the event types. Its methods raise the log's errors."""
 
-    def __init__(self, log: Log, topic: str, types: EventTypeIndex, reach: Callable[[int], Awaitable[None]]) -> None:
+    def __init__(self, writer: ControlWriter, types: EventTypeIndex) -> None:
         self.types = types
-        self._log = log
-        self._topic = topic
-        self._reach = reach
+        self._writer = writer
 
     async def put(self, name: str, entry: EventTypeEntry) -> None:
         """Declare a type, or replace its entry. Raises TooManyTypes."""
         if self.types.get(name) is None and len(self.types.all()) >= MOST_TYPES:
             raise TooManyTypes(f"the catalogue has {MOST_TYPES} event types; remove some")
-        await self._write(name, encode_value(entry))
+        await self._writer.write((ControlKey("event-type", name), encode_value(entry)))
 
     async def remove(self, name: str) -> None:
-        await self._write(name, None)
-
-    async def _write(self, name: str, value: bytes | None) -> None:
-        record = NewRecord(self._topic, ControlKey("event-type", name).encode(), value)
-        await append_and_reach(self._log, self._reach, [record])
+        await self._writer.write((ControlKey("event-type", name), None))

@@ -1,29 +1,20 @@
 """API keys: those that this process has read from `receiver_config`, and the service that creates, rotates and revokes
 them, and ends their sessions, by records there."""
 
-import asyncio
 import logging
 import secrets
-from collections.abc import Awaitable, Callable, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Final, NamedTuple
 
+from relay.control.topic_follower import ControlWriter
 from relay.domain import control_key
-from relay.domain.api_key import (
-    Key,
-    Secret,
-    decode_key,
-    encode_key,
-    fresh_key,
-    id_of,
-    secret_key,
-)
+from relay.domain.api_key import Key, Secret, decode_key, encode_key, fresh_key, id_of, secret_key
 from relay.domain.control_key import KEYS, ControlKey, decode_value, encode_value
-from relay.domain.errors import InvalidRecord, LogUnavailable, RelayError
+from relay.domain.errors import InvalidRecord, RelayError
 from relay.domain.scope import Scope
 from relay.domain.session import Session, SessionEnd
-from relay.log.port import Log, NewRecord, Record
+from relay.log.port import Log, Record
 
 _log = logging.getLogger(__name__)
 _CLOSED: Final = ControlKey("keys-closed", "")
@@ -160,18 +151,6 @@ MOST_ENDED_OF_ONE: Final = 400
 """Limit per key of these sessions, so that no client can use up the limit of all."""
 MOST_SECRETS: Final = 10
 """Valid secrets of a key at a time, each of which is compared at authentication."""
-REACH_S: Final = 2.0
-"""Maximum wait until this process has read its own record, which is already in effect on the log."""
-
-Random = Callable[[int], bytes]
-
-
-async def append_and_reach(log: Log, reach: Callable[[int], Awaitable[None]], records: Sequence[NewRecord]) -> None:
-    """Append `records`, which are in effect then; returns once this process has read them, or after `REACH_S`."""
-    last = (await log.append(records))[-1]
-    with suppress(TimeoutError, LogUnavailable):
-        async with asyncio.timeout(REACH_S):
-            await reach(last.offset + 1)
 
 
 class TooManyKeys(RelayError):
@@ -198,25 +177,17 @@ class CreatedKey(NamedTuple):
 
 
 class KeyService:
-    """`topic`: `receiver_config`. `reach`: waits until this process has read the topic up to an offset. `random`
-    returns the given number of random bytes.
+    """Creates, rotates and revokes keys, and ends sessions. `random` returns the given number of random bytes.
 
     Its methods raise the log's errors. Repeating one after an error may leave an additional key whose secret was never
     returned.
     """
 
     def __init__(
-        self,
-        log: Log,
-        topic: str,
-        keys: ApiKeys,
-        reach: Callable[[int], Awaitable[None]],
-        random: Random = secrets.token_bytes,
+        self, writer: ControlWriter, keys: ApiKeys, random: Callable[[int], bytes] = secrets.token_bytes
     ) -> None:
         self.keys = keys
-        self._log = log
-        self._topic = topic
-        self._reach = reach
+        self._writer = writer
         self._random = random
 
     async def create(
@@ -227,9 +198,7 @@ class KeyService:
             raise TooManyKeys(f"the limit of {MOST_KEYS} keys is reached; revoke some")
         id, text, digest = fresh_key(self._random)
         key = Key(id, name, scopes, round(now, 3), by, expires_at, (Secret(digest, round(now, 3)),))
-        await self._append(
-            self._record(ControlKey("keys-closed", ""), b"{}"), self._record(ControlKey("key", id), encode_key(key))
-        )
+        await self._writer.write((_CLOSED, b"{}"), (ControlKey("key", id), encode_key(key)))
         return CreatedKey(key, text)
 
     async def rotate(self, key: Key, overlap_s: float, now: float) -> CreatedKey:
@@ -241,15 +210,15 @@ class KeyService:
             now, key.secrets[-1].made_at + 0.001
         )  # after all secrets that it ends, even if another process's clock was ahead
         secret = Secret(digest, round(made_at, 3), round(now + overlap_s, 3))
-        added = self._record(secret_key(key.id, digest), encode_value(secret))
-        await self._append(added, *self._outlived(key, now))
+        added = secret_key(key.id, digest), encode_value(secret)
+        await self._writer.write(added, *((each, None) for each in self._outlived(key, now)))
         return CreatedKey(replace(key, secrets=(*key.secrets, secret)), text)
 
     async def revoke(self, key: Key) -> None:
         """Revoke a key permanently: on return it is rejected here, and in other processes as soon as they read the
         record."""
         added = [secret_key(key.id, each.digest) for each in key.secrets[1:]]
-        await self._append(*(self._record(each, None) for each in (ControlKey("key", key.id), *added)))
+        await self._writer.write(*((each, None) for each in (ControlKey("key", key.id), *added)))
 
     async def end(self, session: Session, now: float) -> None:
         """End a session early, with the same effect as `revoke`. Raises TooManyEnded, TooManyEndedOfOne."""
@@ -260,20 +229,14 @@ class KeyService:
         if len(self.keys.ended) - len(over) >= MOST_ENDED:
             raise TooManyEnded(f"{MOST_ENDED} sessions were ended early; to end more, revoke their key")
         end = SessionEnd(session.expires, session.maker.key)
-        ended = self._record(ControlKey("session-end", session.id), encode_value(end))
-        await self._append(ended, *(self._record(ControlKey("session-end", id), None) for id in over))
+        ended = ControlKey("session-end", session.id), encode_value(end)
+        await self._writer.write(ended, *((ControlKey("session-end", id), None) for id in over))
 
-    def _outlived(self, key: Key, now: float) -> list[NewRecord]:
-        """Tombstones of expired secrets of former rotations.
+    def _outlived(self, key: Key, now: float) -> list[ControlKey]:
+        """Records of expired secrets of former rotations.
 
         The secret that ended them also ended all earlier ones, and is still stored, or was ended by a later one. So
         their removal does not make earlier secrets valid again, such as the first one, which has no record of its own.
         """
         over = [each for each in key.secrets[1:] if (end := key.until(each)) is not None and end <= now]
-        return [self._record(secret_key(key.id, each.digest), None) for each in over]
-
-    def _record(self, key: ControlKey, value: bytes | None) -> NewRecord:
-        return NewRecord(self._topic, key.encode(), value)
-
-    async def _append(self, *records: NewRecord) -> None:
-        await append_and_reach(self._log, self._reach, records)
+        return [secret_key(key.id, each.digest) for each in over]

@@ -1,16 +1,20 @@
-"""Follows the topic `receiver_config`: the read position of this process, and waiting for a position or the next
-change."""
+"""Follows and writes the topic `receiver_config`: the read position of this process, and waiting for a position or the
+next change."""
 
 import asyncio
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import suppress
 from typing import Final, Protocol
 
 from relay.control.shared_index import AT_ONCE, IndexBroken
+from relay.domain.control_key import ControlKey
 from relay.domain.errors import LogUnavailable, OffsetMissing
-from relay.log.port import LogReader, Record, TopicPartition
+from relay.log.port import Log, LogReader, NewRecord, Record, TopicPartition
 
 RESUMED_S: Final = 6 * 3600.0
 """After an interruption of at most this long, reading continues at its position: tombstones stay on a log for a day."""
+REACH_S: Final = 2.0
+"""Maximum wait until this process has read its own record, which is already in effect on the log."""
 
 
 class Taker(Protocol):
@@ -125,6 +129,23 @@ class Following:
         self._position = position
         self._routes_to = max(self._routes_to, position)
         self._taken.notify()
+
+
+class ControlWriter:
+    """Appends records to `topic`. `reach`: waits until this process has read the topic up to an offset."""
+
+    def __init__(self, log: Log, topic: str, reach: Callable[[int], Awaitable[None]]) -> None:
+        self._log = log
+        self._topic = topic
+        self._reach = reach
+
+    async def write(self, *records: tuple[ControlKey, bytes | None]) -> None:
+        """Append values, and tombstones (None), which are in effect then. Returns once this process has read them, or
+        after `REACH_S`. Raises the log's errors."""
+        appended = await self._log.append([NewRecord(self._topic, key.encode(), value) for key, value in records])
+        with suppress(TimeoutError, LogUnavailable):
+            async with asyncio.timeout(REACH_S):
+                await self._reach(appended[-1].offset + 1)
 
 
 class Changes:

@@ -25,6 +25,7 @@ from relay.control.erasures import ErasureService
 from relay.control.event_types import Catalogue
 from relay.control.keys import KeyService
 from relay.control.patch import Rules
+from relay.control.topic_follower import ControlWriter
 from relay.delivery.egress import USER_AGENT
 from relay.domain.signing import generate_secret
 from relay.history.port import History
@@ -67,10 +68,10 @@ class ApiPart:
         self._warnings = warnings
         registry, launch = context.registry, launch_secret(None if member is None else member.directory)
         self._session_secrets = session_secrets(context.settings, context.plan.answer_secrets, launch)
-        topic = context.topics.receiver_config
-        self._keys = KeyService(context.log, topic, registry.keys, registry.reach)
-        self._catalogue = Catalogue(context.log, topic, registry.event_types, registry.reach)
-        self._erasures = ErasureService(context.log, topic, registry.erasures, registry.reach, history)
+        writer = ControlWriter(context.log, context.topics.receiver_config, registry.reach)
+        self._keys = KeyService(writer, registry.keys)
+        self._catalogue = Catalogue(writer, registry.event_types)
+        self._erasures = ErasureService(writer, registry.erasures, history)
         self.desk = self._new_desk()
         """Plans replays and discards."""
 

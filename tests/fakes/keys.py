@@ -3,6 +3,7 @@
 from itertools import count
 
 from relay.control.keys import ApiKeys, KeyService
+from relay.control.topic_follower import ControlWriter
 from relay.domain.control_key import KEYS, decode_key
 from relay.domain.scope import parse_scope
 from tests.fakes.log import MemoryLog
@@ -20,7 +21,7 @@ class MemoryKeys(KeyService):
 
     def __init__(self, log: MemoryLog, topic: str) -> None:
         self.log, self._topic_read, self._seen = log, topic, 0
-        super().__init__(log, topic, ApiKeys(), self._take_all, counted)
+        super().__init__(ControlWriter(log, topic, self._take_all), ApiKeys(), counted)
         self.keys.finish()
 
     async def _take_all(self, offset: int) -> None:

@@ -26,6 +26,7 @@ from relay.control.patch import Rules
 from relay.control.registry import Registry
 from relay.control.replay_jobs import Jobs
 from relay.control.subscriptions import Subscriptions
+from relay.control.topic_follower import ControlWriter
 from relay.delivery.port import Transport
 from relay.domain.control_key import JOBS, decode_key
 from relay.domain.diagnosis import Diagnosis, fine
@@ -305,6 +306,7 @@ async def running_api(
     ring = KeyRing(secrets_keys)
     directory.receivers |= {one.name: one for one in map(receiver_of, adhoc_endpoints)}
     registry, rules = Registry(topics, variables, ring=ring), Rules(variables, variables, ring)
+    writer = ControlWriter(log, topics.receiver_config, registry.reach)
     registrar = Registrar(log, state, topics, registry, SystemClock(), rules, lambda: "", owner="rig")
     following = asyncio.create_task(registry.follow(log))
     context = ApiContext(
@@ -328,8 +330,8 @@ async def running_api(
         key_quota=key_quota,
         source_quota=source_quota,
         keys=keys,
-        catalogue=Catalogue(log, topics.receiver_config, registry.event_types, registry.reach),
-        erasures=ErasureService(log, topics.receiver_config, registry.erasures, registry.reach, history),
+        catalogue=Catalogue(writer, registry.event_types),
+        erasures=ErasureService(writer, registry.erasures, history),
         transport=transport,
         own_key=own_key,
         metrics_key=metrics_key,
