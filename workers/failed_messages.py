@@ -18,8 +18,7 @@ from msgspec import structs
 from relay.domain.dead_letter import MOVED, DeadLetter, identity_of, original_headers, parse_dead_letter
 from relay.domain.hop import KEEP_HEADER, LIFE_HEADER, NO_RECEIVER, Hop, json_object, result_headers
 from relay.domain.identity import DeliveryId
-from relay.domain.incident import incident_id
-from relay.domain.incident_kinds import kind_of_letter, party_of_letter
+from relay.domain.incident_kinds import kind_of_letter, page_of_letter, party_of_letter
 from relay.domain.notice import MEDIA_TYPE, notice_body
 from relay.domain.reasons import ON_PURPOSE, is_of_callback, reason_class
 from relay.domain.topics import Topics
@@ -47,7 +46,7 @@ class Reporter(Protocol):
         last_status: int | None,
         incident: str | None = None,
     ) -> None:
-        """`incident`: id of the incident that the failure belongs to."""
+        """`incident`: page of the incident that the failure belongs to."""
         ...
 
 
@@ -105,11 +104,11 @@ def entry_of(work: Failure) -> FailedEntry:
 
 
 def incident_of(work: Failure) -> str:
-    """The id of the incident that the failure belongs to."""
+    """The page of the incident that the failure belongs to."""
     letter = work.letter
     kind = kind_of_letter(letter.reason, letter.last_status, letter.detail)
     party = party_of_letter(work.receiver or NO_RECEIVER, work.source_id or "", letter.reason)
-    return incident_id(party, kind)
+    return page_of_letter(party, kind)
 
 
 def is_listed(work: Failure) -> bool:

@@ -1,15 +1,17 @@
 """Incidents over HTTP: listed, with evidence and history, acknowledged and resolved."""
 
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
-from typing import Annotated, Final, Literal
+from typing import Annotated, Final, Literal, NamedTuple
 
 from aiohttp import web
-from msgspec import Meta
+from msgspec import Meta, structs
 
 from relay.api.access import LETTERS, access_of, is_admin, may_read, may_see
 from relay.api.audit import newest_lines
 from relay.api.context import ApiContext
+from relay.api.overview.attention import lag_of_history
 from relay.api.overview.snapshot import Looker
 from relay.api.paging import NewestFirstPages, Rank
 from relay.api.problems import NOT_FOUND, Problem
@@ -17,10 +19,11 @@ from relay.api.responses import json_response
 from relay.api.route import LIMIT, DocumentedResponse, Example, Parameter, cursor_of, json_of, route
 from relay.api.view import rfc3339
 from relay.domain.audit import AuditLine
-from relay.domain.errors import Unavailable
+from relay.domain.errors import HistoryUnavailable, Unavailable
 from relay.domain.incident import (
+    MOST,
     NO_MARKS,
-    Advance,
+    SAME_S,
     Incident,
     Marks,
     PersonMark,
@@ -28,13 +31,15 @@ from relay.domain.incident import (
     Verb,
     acknowledgement,
     advance,
-    has_lasted,
+    is_listed,
     resolution,
     state_of,
 )
 from relay.domain.incident_kinds import KINDS, action, cause, replay_selection, summary
+from relay.history.lag import Behind
 from relay.schema.incidents import EvidenceView, IncidentDetail, IncidentPage, IncidentView, NoWords, TriedStep
 from relay.schema.messages import MessageRef
+from relay.schema.overview import HistoryNowView
 from relay.state.port import StoredIncidents
 
 PAGES: Final = NewestFirstPages("inc_[a-z2-7]{16}")
@@ -47,6 +52,17 @@ _NOUN: Final = "incidents"
 _SAMPLE: Final = {"id": "inc_aaaaaaaaaaaaaaaa"}
 
 
+class IncidentsNow(NamedTuple):
+    """`listed`: by id, each of them readable in every process. `known`: also those that are not listed. `history`: its
+    lag, None without one."""
+
+    listed: Mapping[str, Incident]
+    known: Mapping[str, Incident]
+    marks: Mapping[str, Marks]
+    left_out: int
+    history: HistoryNowView | None
+
+
 class IncidentList:
     """The incidents as of now: those that are stored, and what this process observes, which is at most a second old.
     While the log or the state is unavailable, the last ones known, with that as an incident."""
@@ -56,19 +72,47 @@ class IncidentList:
         self._looker = looker
         self._stored = StoredIncidents({}, {})
         self._own: Mapping[str, Incident] = {}
-        """Observed here, and not stored yet."""
+        """Occurrences that are observed here, and not stored yet."""
+        history = context.history
+        self._behind = None if history is None else Behind(history, context.log, context.topics, context.clock)
 
-    async def now(self) -> tuple[Advance, Mapping[str, Marks]]:
+    async def now(self) -> IncidentsNow:
+        history = await self._history()
         try:
             self._stored = await self._context.state.incidents()
             look = (await self._looker.look()).causes
         except Unavailable:
             look = self._looker.reader.away()
         stored, marks = self._stored
-        found = advance({**self._own, **stored}, marks, look)
-        self._own = {id: one for id, one in found.incidents.items() if id not in stored}
-        listed = {id: one for id, one in found.incidents.items() if has_lasted(one, look)}
-        return replace(found, incidents=listed), marks
+        own = {id: one for id, one in self._own.items() if _is_own(one, stored.get(id))}
+        newer = {id: one for id, one in stored.items() if max(one.opened_at, one.last_at) > look.now}
+        look = replace(look, observations=[*look.observations, *lag_of_history(history, look.now)])
+        found = advance({**stored, **own}, marks, look)
+        known = {**stored, **found.incidents, **newer}
+        self._own = {
+            id: structs.replace(one, reported=False)
+            for id, one in found.incidents.items()
+            if _is_own(one, stored.get(id))
+        }
+        listed = {id: one for id, one in known.items() if is_listed(one, look)}
+        await self._store([self._own[id] for id in listed if id not in stored])
+        return IncidentsNow(listed, known, marks, found.left_out, history)
+
+    async def _store(self, new: Sequence[Incident]) -> None:
+        """Stores them before they are listed: their links may be opened in other processes, and after their end."""
+        with suppress(Unavailable):
+            if new:
+                await self._context.state.add_incidents(new)
+
+    async def _history(self) -> HistoryNowView | None:
+        """The lag of the history; unknown while its store is unavailable."""
+        if self._behind is None:
+            return None
+        try:
+            behind_s = await self._behind.seconds()
+        except HistoryUnavailable:
+            behind_s = None
+        return {"behind_s": None if behind_s is None else round(behind_s, 3)}
 
 
 class IncidentsResource:
@@ -106,11 +150,12 @@ class IncidentsResource:
         If the cause returns soon, it is reopened. Incidents are hints: at most 1,000 are kept, resolved ones for a
         week.
         """
-        found, marks = await self._incidents.now()
+        found = await self._incidents.now()
+        marks = found.marks
         chosen = sorted(
             (
                 one
-                for one in found.incidents.values()
+                for one in found.listed.values()
                 if (not state or state_of(one, marks.get(one.id, NO_MARKS)) in state)
                 and (not party or one.party.name in party)
                 and _sees(request, one)
@@ -192,11 +237,12 @@ class IncidentsResource:
         return json_response(200, await self._detail(request, *await self._find(request, id)))
 
     async def _find(self, request: web.Request, id: str) -> tuple[Incident, Marks]:
-        found, marks = await self._incidents.now()
-        incident = found.incidents.get(id)
+        found = await self._incidents.now()
+        incident = found.known.get(id)
         if incident is None or not _sees(request, incident):
-            raise Problem(NOT_FOUND, f"There is no incident {id}: it was resolved long ago, or never opened.")
-        return incident, marks.get(id, NO_MARKS)
+            kept = f"resolved ones are kept for a week, and at most {MOST:,} in all"
+            raise Problem(NOT_FOUND, f"There is no incident {id}: {kept}.")
+        return incident, found.marks.get(id, NO_MARKS)
 
     async def _detail(self, request: web.Request, incident: Incident, marks: Marks) -> IncidentDetail:
         facts, tried = incident.facts, await self._tried(request, incident)
@@ -265,12 +311,18 @@ def view_of(incident: Incident, marks: Marks, now: float) -> IncidentView:
         "acknowledged_at": None if known is None else rfc3339(known.at),
         "acknowledged_by": None if known is None else known.who,
         "reopened": incident.reopened,
+        "merged_into": incident.merged_into,
         "count": incident.count,
         "waiting": incident.waiting,
         "summary": summary(incident, now),
         "cause": cause(incident),
         "action": {"kind": kind, "label": label, "href": href},
     }
+
+
+def _is_own(one: Incident, stored: Incident | None) -> bool:
+    """Whether the process that stores incidents does not know of this occurrence."""
+    return stored is None or one.opened_at > stored.opened_at + SAME_S
 
 
 def _sees(request: web.Request, one: Incident) -> bool:

@@ -174,6 +174,8 @@ async def _wait_until_over(client: AsyncRelay, id: str) -> None:
     """Waits a limited time until the cause is no longer observed. Raises RelayError."""
     for _ in range(round(BACK_S / LOOK_S)):
         now = await close_if_over(client, id)
+        if now is not None and now["merged_into"] is not None:
+            raise RelayError(f"its cause is part of another incident now: relay incidents show {now['merged_into']}")
         if now is None or now["state"] == "resolved":
             _say("All back.")
             return
@@ -239,6 +241,7 @@ def _print(one: IncidentDetail) -> None:
         ("Opened", one["opened_at"]),
         ("Last", one["last_at"]),
         ("Waiting", f"{one['waiting']:,}"),
+        ("Merged into", one["merged_into"]),
         ("Host", one["host"]),
         ("Response", evidence["status"] or evidence["failure"]),
         ("Detail", evidence["detail"]),
@@ -249,7 +252,8 @@ def _print(one: IncidentDetail) -> None:
             _say(f"{name:<12}{value}")
     for step in one["tried"]:
         _say(f"{'Tried':<12}{step['at']} {step['who']}: {step['what']} {step['whom']}")
-    _say(f"\n{one['action']['label']}: relay incidents fix {one['id']}")
+    if one["state"] != "resolved":
+        _say(f"\n{one['action']['label']}: relay incidents fix {one['id']}")
 
 
 def _say(text: str) -> None:

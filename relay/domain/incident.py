@@ -128,8 +128,9 @@ class Observation:
 
 class Incident(Struct, frozen=True, omit_defaults=True):
     """`last_at`: the newest failure. `cleared_at`: since when it is not observed any more. `resolved_by`: None if it
-    was resolved without help. `reopened`: how often in this occurrence. `reported`: its opening was published. Times:
-    Unix seconds."""
+    was resolved without help. `reopened`: how often in this occurrence. `reported`: its opening was published.
+    `merged_into`: id of the incident that has its cause now. `unlisted`: it did not last, or was merged before it was
+    published; it is kept for links to it. Times: Unix seconds."""
 
     id: str
     kind: Kind
@@ -145,6 +146,8 @@ class Incident(Struct, frozen=True, omit_defaults=True):
     resolved_by: str | None = None
     reopened: int = 0
     reported: bool = False
+    merged_into: str | None = None
+    unlisted: bool = False
 
     @property
     def hold_s(self) -> float:
@@ -233,18 +236,19 @@ class IncidentLook:
 def advance(before: Mapping[str, Incident], marks: Mapping[str, Marks], look: IncidentLook) -> Advance:
     """The incidents after this look."""
     now, seen = look.now, _merged(_steady(before, look.observations))
-    merged = {(one.party, kind) for one in seen.values() for kind in one.merges}
-    parties = {one.party for one in seen.values()}
+    merged = {(one.party, kind): one.id for one in seen.values() for kind in one.merges}
+    causes = {one.party: one.id for one in seen.values() if one.kind != "store_away"}
     after = {id: _observed(before.get(id), marks.get(id, NO_MARKS), one, now) for id, one in seen.items()}
     for id, incident in before.items():
         if id in seen or incident.kind in look.unseen:
             after.setdefault(id, incident)
             continue
-        if _is_superseded(incident, parties) or not has_lasted(incident, look):
-            continue
-        is_merged = (incident.party, incident.kind) in merged
-        hold_s = 0.0 if is_merged else incident.hold_s
-        after[id] = _absent(incident, marks.get(id, NO_MARKS), now, hold_s)
+        merged_into = merged.get((incident.party, incident.kind))
+        if _is_superseded(incident, causes) or not has_lasted(incident, look):
+            merged_into = merged_into or causes.get(incident.party)
+            after[id] = replace(incident, resolved_at=now, waiting=0, merged_into=merged_into, unlisted=True)
+        else:
+            after[id] = _absent(incident, marks.get(id, NO_MARKS), now, merged_into)
     kept, left_out = bounded(after.values(), now)
     opened = [one for one in kept if _is_to_be_reported(one, look)]
     resolved = [one for one in kept if one.resolved_at is not None and _was_open(before.get(one.id)) and one.reported]
@@ -265,24 +269,31 @@ def _steady(before: Mapping[str, Incident], observations: Sequence[Observation])
             yield Observation(known.kind, one.party, one.last, known.scope, waiting=known.waiting, facts=known.facts)
 
 
+def is_listed(one: Incident, look: IncidentLook) -> bool:
+    """Whether it is in lists. `look`: the current one."""
+    return not one.unlisted and has_lasted(one, look)
+
+
 def has_lasted(one: Incident, look: IncidentLook) -> bool:
-    """Whether it counts: it is listed, and is resolved rather than forgotten. `look`: the current one."""
-    patience_s = SETTLE_S if one.kind in _SETTLING else 0.0
+    """Whether it counts: it is listed, also once it is resolved. `look`: the current one."""
+    if one.kind not in _SETTLING or one.reported or one.resolved_at is not None:
+        return True
     ended_at = one.cleared_at if one.cleared_at is not None else look.now
-    return one.reported or one.resolved_at is not None or ended_at - one.opened_at >= patience_s
+    return ended_at - one.opened_at >= SETTLE_S
 
 
 def _is_superseded(one: Incident, parties: Collection[Party]) -> bool:
-    """Whether it is forgotten, as its opening was not published: its cause is known better now, or it was a part that
-    recovered at once, as each start has."""
+    """Whether it is not listed any more, as its opening was not published: its cause is known better now, or it was a
+    part that recovered at once, as each start has."""
     if one.reported or one.resolved_at is not None:
         return False
     return one.kind == "store_away" or (one.kind == "failing" and one.party in parties)
 
 
 def _is_to_be_reported(one: Incident, look: IncidentLook) -> bool:
-    lasts_s = look.now - one.opened_at
-    return one.resolved_at is None and not one.reported and lasts_s >= look.patience_s.get(one.kind, 0.0)
+    if one.resolved_at is not None or one.cleared_at is not None or one.reported:
+        return False
+    return look.now - one.opened_at >= look.patience_s.get(one.kind, 0.0)
 
 
 def _was_open(before: Incident | None) -> bool:
@@ -331,7 +342,7 @@ def _joined(one: Observation, other: Observation) -> Observation:
 
 
 def _observed(before: Incident | None, marks: Marks, seen: Observation, now: float) -> Incident:
-    if before is None:
+    if before is None or before.unlisted:
         return new_incident(seen, now)
     if before.resolved_at is None:
         by_hand = resolution(before, marks)
@@ -342,8 +353,8 @@ def _observed(before: Incident | None, marks: Marks, seen: Observation, now: flo
         return before
     if now - before.resolved_at > REOPEN_S:
         return new_incident(seen, now, not_before=before.resolved_at)
-    again = replace(before, resolved_at=None, resolved_by=None, reopened=before.reopened + 1, reported=False)
-    return _updated(again, seen)
+    again = replace(before, resolved_at=None, resolved_by=None, merged_into=None, reported=False)
+    return _updated(replace(again, reopened=before.reopened + 1), seen)
 
 
 def new_incident(seen: Observation, now: float, *, not_before: float = 0.0) -> Incident:
@@ -365,19 +376,19 @@ def _updated(before: Incident, seen: Observation) -> Incident:
     )
 
 
-def _absent(before: Incident, marks: Marks, now: float, hold_s: float) -> Incident:
+def _absent(before: Incident, marks: Marks, now: float, merged_into: str | None) -> Incident:
     if before.resolved_at is not None:
         return before
     if (by_hand := resolution(before, marks)) is not None:
         return replace(before, resolved_at=by_hand.at, resolved_by=by_hand.who, waiting=0)
     cleared = before.cleared_at if before.cleared_at is not None else now
     facts = replace(before.facts, letters=0, letters_more=False)
-    is_over = now - cleared >= hold_s
-    return replace(before, cleared_at=cleared, resolved_at=now if is_over else None, waiting=0, facts=facts)
+    resolved_at = now if merged_into is not None or now - cleared >= before.hold_s else None
+    return replace(before, cleared_at=cleared, resolved_at=resolved_at, waiting=0, facts=facts, merged_into=merged_into)
 
 
 def bounded(incidents: Iterable[Incident], now: float) -> tuple[list[Incident], int]:
-    """At most `MOST`: the oldest resolved ones go first, then the least urgent; and how many unresolved ones went."""
+    """At most `MOST` (unlisted ones go first, then the oldest resolved, then the least urgent), and how many went."""
     alive, over = list[Incident](), list[Incident]()
     for one in incidents:
         if one.resolved_at is None:
@@ -385,5 +396,5 @@ def bounded(incidents: Iterable[Incident], now: float) -> tuple[list[Incident], 
         elif now - one.resolved_at < KEPT_S:
             over.append(one)
     alive.sort(key=rank)
-    over.sort(key=lambda one: (-(one.resolved_at or 0.0), one.id))
+    over.sort(key=lambda one: (one.unlisted, -(one.resolved_at or 0.0), one.id))
     return [*alive[:MOST], *over[: max(0, MOST - len(alive))]], max(0, len(alive) - MOST)

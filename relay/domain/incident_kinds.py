@@ -7,7 +7,7 @@ from typing import Final, Literal, NamedTuple
 from urllib.parse import quote
 
 from relay.domain.advice import ERRORS, status_words
-from relay.domain.incident import Incident, Kind, Party
+from relay.domain.incident import Incident, Kind, Party, incident_id
 from relay.domain.reasons import is_of_callback, reason_class
 from relay.domain.text import counted
 
@@ -42,6 +42,12 @@ class IncidentAction(NamedTuple):
 def page_of(id: str) -> str:
     """The page of an incident, below the relay's public URL."""
     return f"/ui/incidents/{id}"
+
+
+def page_of_letter(party: Party, kind: Kind) -> str:
+    """The page of the incident that a dead letter belongs to, or, if its cause turns out to be another one, of those of
+    its party."""
+    return f"{page_of(incident_id(party, kind))}?party={quote(party.name, safe='')}"
 
 
 # --- which kind a result is ---------------------------------------------------------------------------------------

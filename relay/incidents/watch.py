@@ -2,10 +2,11 @@
 reads rows of the state and the log every few seconds, regardless of the traffic; no message waits for it."""
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextlib import suppress
 from typing import Final
 
 from relay.clock import Clock
-from relay.domain.errors import LogUnavailable
+from relay.domain.errors import LogUnavailable, Unavailable
 from relay.domain.incident import Advance, Incident, IncidentLook, Marks, advance
 from relay.domain.incident_kinds import KINDS
 from relay.domain.own_events import Change
@@ -64,17 +65,19 @@ class IncidentWatch:
         await self._state.keep_waiting(found.waiting)
         return found.causes
 
-    def idle(self) -> None:
+    async def idle(self) -> None:
         """Another process looks; or the state is away, which the process that looked last still reports."""
         if self._known is None:
             return
         look = self._reader.away()
-        if not look.observations:
+        if look.observations:
+            nobodys: Mapping[str, Marks] = {}
+            self._finish(advance(self._known, nobodys, look))
+            return
+        with suppress(Unavailable):  # the process that looks now resolves those of a time without the state
+            await self._state.add_incidents(list(self._known.values()))
             self._known = None
             self._metrics.incidents_open.clear()
-            return
-        nobodys: Mapping[str, Marks] = {}
-        self._finish(advance(self._known, nobodys, look))
 
     def _finish(self, found: Advance) -> None:
         self._known = found.incidents

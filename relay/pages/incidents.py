@@ -13,7 +13,7 @@ from relay.domain.incident import State
 from relay.domain.replay_job import OVER
 from relay.pages.page import Nav, Page, PageRoutes
 from relay.pages.receiver_form import credentials_of, renewed_credentials
-from relay.pages.visit import LoadedList, Visit
+from relay.pages.visit import LoadedList, Visit, see
 from relay.schema.incidents import IncidentDetail, IncidentView
 from relay.schema.replays import JobView
 
@@ -52,7 +52,16 @@ class IncidentsPage(Page):
         return visit.show("incidents.html", found=found, tabs=tabs(party), here=here, party=party)
 
     async def show(self, visit: Visit) -> web.StreamResponse:
-        return await self._page(visit, await visit.api.incidents.get(visit.part("id")))
+        """A link to an incident that never opened, as one that Sentry has may be, leads to those of its party."""
+        found, party = (
+            await visit.result(visit.api.incidents.get(visit.part("id"))),
+            visit.filters("party").get("party"),
+        )
+        if not isinstance(found, ApiError):
+            return await self._page(visit, found)
+        if found.status == 404 and party:
+            return see(f"{HERE}?{urlencode({'party': party})}")
+        raise found
 
     async def progress(self, visit: Visit) -> str:
         incident = await visit.api.incidents.get(visit.part("id"))

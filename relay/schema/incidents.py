@@ -27,7 +27,8 @@ class IncidentActionView(TypedDict):
 class IncidentView(TypedDict):
     """A cause. `opened_at`: its begin; `last_at`: its newest failure; `cleared_at`: since when it is not observed any
     more, which resolves it after a while; `resolved_by`: null if that was without help. `reopened`: how often since
-    `opened_at`. `count`: failures known; `waiting`: messages or results that it holds up, dead letters included."""
+    `opened_at`. `merged_into`: id of the incident that has its cause now. `count`: failures known; `waiting`: messages
+    or results that it holds up, dead letters included."""
 
     id: str
     kind: Kind
@@ -42,6 +43,7 @@ class IncidentView(TypedDict):
     acknowledged_at: str | None
     acknowledged_by: str | None
     reopened: int
+    merged_into: str | None
     count: int
     waiting: int
     summary: str

@@ -347,6 +347,10 @@ class State(Protocol):
         """Store these, and remove those with the ids `dropped`, with their marks. Only one process calls it."""
         ...
 
+    async def add_incidents(self, new: Sequence[Incident]) -> None:
+        """Store those of these whose ids are not stored. Any process calls it, before it lists them."""
+        ...
+
     async def mark_incident(self, id: str, verb: Verb, mark: PersonMark) -> PersonMark:
         """Store that a person acknowledged or resolved an occurrence. Returns the mark in effect: the first one of the
         occurrence."""

@@ -18,7 +18,6 @@ from urllib.parse import urlencode
 
 from relay.domain.errors import UserError
 from relay.domain.identity import is_receiver_name
-from relay.domain.incident_kinds import page_of as incident_page
 from relay.domain.reasons import REASONS
 from relay.telemetry.throttle import Throttle
 
@@ -91,7 +90,7 @@ class SentryReporter:
     ) -> None:
         """A dead letter. Only the class `system` is an error that pages an operator; the others are warnings.
 
-        `receiver` and `stage` (a topic) may be foreign: a text that cannot be a name becomes `-`.
+        `receiver` and `stage` (a topic) may be foreign: a text that cannot be a name becomes `-`. `incident`: a page.
         """
         receiver = receiver if is_receiver_name(receiver) else _UNKNOWN
         reason, reason_class = _word(reason), _word(reason_class)
@@ -117,7 +116,7 @@ class SentryReporter:
                     "last_status": last_status,
                     "suppressed": suppressed,
                     **self._link(page_of(receiver, reason)),
-                    **({} if incident is None else self._link(incident_page(incident), "incident")),
+                    **({} if incident is None else self._link(incident, "incident")),
                 },
             }
         )

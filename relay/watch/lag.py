@@ -49,7 +49,9 @@ class LeasedLook:
     lease: str
     owner: str
 
-    async def run(self, look: Callable[[], Awaitable[object]], clear: Callable[[], None], every_s: float) -> None:
+    async def run(
+        self, look: Callable[[], Awaitable[object]], clear: Callable[[], Awaitable[None]], every_s: float
+    ) -> None:
         """Runs until cancelled. `clear`: called while another process looks, or while a dependency is unavailable."""
         pause_s = every_s
         while True:
@@ -58,9 +60,9 @@ class LeasedLook:
                 if await self.state.lease(self.lease, self.owner, pause_s + LEASE_S):
                     await look()
                 else:
-                    clear()
+                    await clear()
             except Unavailable:
-                clear()
+                await clear()
                 await self._let_others_look()
             pause_s = max(every_s, COST * (self.clock.monotonic() - begun))
             await self.clock.sleep(pause_s)
@@ -90,11 +92,15 @@ class LagWatch:
     async def run(self) -> None:
         """Runs until cancelled. While log or state are unavailable, no value is published."""
         leased = LeasedLook(self.state, self.clock, "lag-watch", self.owner)
-        await leased.run(self.publish, lambda: self._show(()), LOOK_S)
+        await leased.run(self.publish, self.clear, LOOK_S)
 
     async def publish(self) -> None:
         """Publishes the result of a look. Raises Unavailable."""
         self._show(await self.look())
+
+    async def clear(self) -> None:
+        """Publishes nothing any more."""
+        self._show(())
 
     async def look(self) -> Sequence[LaneNow]:
         """One check. Raises Unavailable."""
@@ -154,8 +160,11 @@ class HistoryWatch:
                 raise HistoryUnavailable("its lag is unknown")
             self.metrics.history_behind_seconds.labels().set(behind_s)
 
+        async def clear() -> None:
+            self.metrics.history_behind_seconds.clear()
+
         leased = LeasedLook(self.state, self.clock, "history-watch", self.owner)
-        await leased.run(publish, self.metrics.history_behind_seconds.clear, LOOK_S)
+        await leased.run(publish, clear, LOOK_S)
 
 
 # --- of unread records that may be deleted ------------------------------------------------------------------------
@@ -189,7 +198,7 @@ class BacklogWatch:
     async def run(self) -> None:
         """Runs until cancelled. While log or state are unavailable it waits; other parts report that."""
         leased = LeasedLook(self.state, self.clock, "backlog-watch", self.owner)
-        await leased.run(self.look, lambda: self._count(Counter()), BACKLOG_LOOK_S)
+        await leased.run(self.look, self.clear, BACKLOG_LOOK_S)
 
     async def look(self) -> None:
         """One check. Raises Unavailable."""
@@ -202,6 +211,10 @@ class BacklogWatch:
         missing = sum(each.committed is None for each in backlogs)
         lost = sum(each.is_lost for each in backlogs)
         self._count(Counter(missing_offset=missing, lost=lost, old=len(old), open_transaction=len(held_back)))
+
+    async def clear(self) -> None:
+        """Publishes that there are none."""
+        self._count(Counter())
 
     def _held_back(self, backlogs: Sequence[Backlog]) -> list[Backlog]:
         """Partitions where the same transaction is open as at the last check."""

@@ -30,6 +30,12 @@ class IncidentsContract:
         await rig.state.keep_incidents([newer], [other.id])
         assert (await rig.state.incidents()).incidents == {one.id: newer}
 
+    async def test_what_is_stored_is_not_replaced_by_what_another_process_adds(self, rig: Rig) -> None:
+        one, other = incident(), incident(1)
+        await rig.state.keep_incidents([one])
+        await rig.state.add_incidents([incident(waiting=7), other])
+        assert (await rig.state.incidents()).incidents == {one.id: one, other.id: other}
+
     async def test_of_two_who_acknowledge_at_once_one_counts(self, rig: Rig) -> None:
         one = incident()
         await rig.state.keep_incidents([one])

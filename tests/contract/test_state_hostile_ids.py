@@ -255,6 +255,7 @@ def calls() -> Iterator[Call]:
     yield call("keep_waiting", dict.fromkeys(owners, 1.5))
     yield call("waiting")
     yield call("keep_incidents", [], owners)
+    yield call("add_incidents", [])
     yield call("index_failed", failed)
     yield call("failed", "ci", limit=20)
     yield call("drop_failed", failed)

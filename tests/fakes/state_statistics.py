@@ -58,6 +58,9 @@ class StatisticsKept(Memory):
             self._incidents.pop(id, None)
             self._marks.pop(id, None)
 
+    async def add_incidents(self, new: Sequence[Incident]) -> None:
+        self._incidents = {one.id: one for one in new} | self._incidents
+
     async def mark_incident(self, id: str, verb: Verb, mark: PersonMark) -> PersonMark:
         known = self._marks.get(id, Marks())
         before = known.acknowledged if verb == "acknowledge" else known.resolved

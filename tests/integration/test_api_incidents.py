@@ -2,17 +2,28 @@
 
 import asyncio
 import json
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
+from relay.api.incidents import IncidentList
+from relay.api.overview.snapshot import Looker
 from relay.domain.dead_letter import DeadLetter, dead_letter_headers
+from relay.domain.errors import HistoryUnavailable
 from relay.domain.hold import hold
+from relay.domain.incident import Party
+from relay.domain.incident_kinds import page_of_letter
 from relay.domain.statistics import NUMBERS, Counted
-from relay.log.port import NewRecord
+from relay.incidents.reader import IncidentReader
+from relay.incidents.watch import IncidentWatch
+from relay.log.port import NewRecord, TopicPartition
+from relay.state.lanes import LaneNow
 from relay.state.port import FailedEntry
 from relay.state.read_model import LastAttempt, LastResponse, Sign, Tally
-from tests.integration.api_rig import NOW, Rig, document, problem, running_api
+from relay.telemetry.metrics import Metrics
+from tests.fakes.history import MemoryHistory
+from tests.integration.api_rig import NOW, Rig, StandingClock, document, problem, running_api
 
 
 async def serve_all(rig: Rig) -> None:
@@ -155,6 +166,98 @@ async def test_there_is_no_such_incident() -> None:
         problem(await rig.post("/v1/incidents/inc_aaaaaaaaaaaaaaaa/acknowledge", b""), 404, "not-found")
         problem(await rig.get("/v1/incidents?state=odd"), 400, "invalid-request")
         problem(await rig.get("/v1/incidents?cursor=odd"), 400, "invalid-request")
+
+
+async def overview(rig: Rig) -> dict[str, Any]:
+    """What needs attention, by kind."""
+    return {item["kind"]: item for item in document(await rig.get("/v1/overview"))["attention"]}
+
+
+def other_process(rig: Rig) -> IncidentList:
+    """The incidents of another process, which has no problems of its own."""
+    context = replace(rig.context, ready=dict, history=None)
+    return IncidentList(context, Looker(context))
+
+
+async def test_what_is_listed_can_be_read_although_it_was_stored_a_moment_later() -> None:
+    async with running_api() as rig:
+        await serve_all(rig)
+        rig.trouble["state"] = "slow"
+        item = (await overview(rig))["part_away"]
+        later = StandingClock()
+        later.now += 0.6
+        reader = IncidentReader(rig.log, rig.state, rig.topics, None, later, lambda: rig.trouble, dict)
+
+        async def no_lanes() -> list[LaneNow]:
+            return []
+
+        await IncidentWatch(reader, rig.state, no_lanes, later, Metrics("0"), []).look()
+        whole = document(await rig.get(f"/v1/incidents/{item['incident']}"))
+        assert (whole["state"], whole["cleared_at"]) == ("open", None)
+
+
+async def test_what_is_listed_can_be_read_in_another_process_and_after_its_end() -> None:
+    async with running_api() as rig:
+        await serve_all(rig)
+        rig.trouble["state"] = "slow"
+        item = (await overview(rig))["part_away"]
+        found = await other_process(rig).now()
+        assert item["incident"] in found.known
+        [stored] = (await rig.state.incidents()).incidents.values()
+        assert not stored.reported  # that is up to the process that publishes it
+        rig.trouble["state"] = None
+        rig.clock.now += 20
+        assert document(await rig.get(f"/v1/incidents/{item['incident']}"))["state"] == "resolved"
+
+
+async def test_the_page_that_sentry_links_to_is_of_the_incident_or_of_its_party() -> None:
+    async with running_api(pages=True) as rig:
+        await serve_all(rig)
+        await fail(rig, "exhausted", status=401)
+        [one] = await listed(rig)
+        party = Party("receiver", "ci")
+        page = await rig.get(page_of_letter(party, "credentials"))
+        assert page_of_letter(party, "credentials").startswith(f"/ui/incidents/{one['id']}?")
+        assert (page.status, "rejected our credentials" in page.text) == (200, True)
+        other = await rig.get(page_of_letter(party, "tls"))  # of a letter that is not the newest of its reason
+        assert (other.status, other.headers["Location"]) == (303, "/ui/incidents?party=ci")
+        assert "rejected our credentials" in (await rig.get("/ui/incidents?party=ci")).text
+        assert (await rig.get("/ui/incidents/inc_aaaaaaaaaaaaaaaa")).status == 404
+
+
+async def test_a_cause_that_is_better_known_a_moment_later_leads_to_that() -> None:
+    async with running_api(pages=True) as rig:
+        await serve_all(rig)
+        await fail(rig, "exhausted", status=500)
+        [before] = await listed(rig)
+        await fail(rig, "exhausted", status=401)
+        rig.clock.now += 2
+        [now] = await listed(rig)
+        assert (before["kind"], now["kind"]) == ("failing", "credentials")
+        former = document(await rig.get(f"/v1/incidents/{before['id']}"))
+        assert (former["state"], former["merged_into"]) == ("resolved", now["id"])
+        page = (await rig.get(f"/ui/incidents/{before['id']}")).text
+        assert f'<a href="/ui/incidents/{now["id"]}">See that incident</a>' in page
+        assert "All back" not in page
+        assert now["merged_into"] is None
+        assert not await listed(rig, "?state=resolved")
+
+
+async def test_a_history_that_lags_is_an_incident_like_others() -> None:
+    class Away(MemoryHistory):
+        async def next_offsets(self) -> dict[TopicPartition, int]:
+            raise HistoryUnavailable("refused")
+
+    async with running_api(history=Away()) as rig:
+        await serve_all(rig)
+        assert not await overview(rig)
+        rig.clock.now += 20
+        await serve_all(rig)
+        item = (await overview(rig))["warning"]
+        assert item["since"] == "2023-11-14T22:13:20.000Z"
+        whole = document(await rig.get(f"/v1/incidents/{item['incident']}"))
+        assert (whole["party"]["name"], whole["state"]) == ("history", "open")
+        assert item["incident"] in (await other_process(rig).now()).known
 
 
 async def test_many_come_in_pages() -> None:

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from relay.api.overview.attention import attention_of, incidents_of_history
+from relay.api.overview.attention import attention_of, lag_of_history
 from relay.domain.coordinate import Coordinate
 from relay.domain.hold import Hold
 from relay.domain.incident import Incident, IncidentLook, Observation, Party, advance
@@ -286,8 +286,8 @@ def test_for_a_part_that_is_away_there_is_no_call() -> None:
 
 @pytest.mark.parametrize(("behind_s", "reported"), [(None, True), (59.0, False), (61.0, True)])
 def test_a_history_that_lags_is_listed(behind_s: float | None, reported: bool) -> None:
-    assert bool(incidents_of_history({"behind_s": behind_s}, NOW)) == reported
-    assert not incidents_of_history(None, NOW)
+    assert bool(lag_of_history({"behind_s": behind_s}, NOW)) == reported
+    assert not lag_of_history(None, NOW)
 
 
 def test_observations_of_parties_are_values() -> None:

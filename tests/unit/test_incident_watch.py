@@ -123,16 +123,32 @@ async def test_a_state_that_is_away_is_published_by_the_process_that_looked_last
     await rig.look()
     rig.state.away = True
     rig.trouble["state"] = "it does not answer"
-    rig.watch.idle()
-    other.idle()
+    await rig.watch.idle()
+    await other.idle()
     rig.clock.now += 6
-    rig.watch.idle()
-    other.idle()
+    await rig.watch.idle()
+    await other.idle()
     assert rig.published == [("incident.opened", "store_away", "state")]
     rig.state.away, rig.trouble["state"] = False, None
     await rig.look()
     assert rig.published[1:] == [("incident.resolved", "store_away", "state")]
     assert incident_id(Party("relay", "state"), "store_away") in (await rig.state.incidents()).incidents
+
+
+async def test_a_part_that_was_away_is_resolved_by_the_process_that_looks_next() -> None:
+    rig = await Rig().start()
+    await rig.look()
+    former, rig.state.away, rig.trouble["state"] = rig.watch, True, "it does not answer"
+    rig.clock.now += 6
+    await former.idle()
+    rig.clock.now += 6
+    await former.idle()
+    assert rig.published == [("incident.opened", "store_away", "state")]
+    rig.state.away, rig.trouble["state"] = False, None
+    await former.idle()
+    rig.watch = rig.process()
+    await rig.look()
+    assert rig.published[1:] == [("incident.resolved", "store_away", "state")]
 
 
 async def test_a_log_that_is_away_leaves_the_others_as_they_are() -> None:

@@ -26,6 +26,7 @@ from relay.domain.incident import (
     advance,
     has_lasted,
     incident_id,
+    is_listed,
     new_incident,
     resolution,
     state_of,
@@ -144,9 +145,32 @@ def test_its_opening_is_published_only_if_it_lasts() -> None:
     assert not has_lasted(life.only, IncidentLook(life.now, ()))
     found = life.look(seen("no_worker", Party("relay", "to-receiver")), after_s=PATIENCE_S["no_worker"])
     assert [one.kind for one in found.opened] == ["no_worker"]
-    short = Life()
-    short.look(seen("no_worker", Party("relay", "to-receiver")))
-    assert not short.look().incidents  # a process has just started
+
+
+def test_what_does_not_last_is_not_listed_and_can_be_read() -> None:
+    life, observed = Life(), seen("no_worker", Party("relay", "to-receiver"))
+    life.look(observed)
+    life.look()  # a process has just started
+    assert (life.only.unlisted, life.state(), is_listed(life.only, IncidentLook(life.now, ()))) == (
+        True,
+        "resolved",
+        False,
+    )
+    life.look(observed, after_s=100.0)
+    assert (life.only.unlisted, life.only.opened_at, life.only.reopened) == (False, life.now, 0)
+
+
+@pytest.mark.parametrize("kind", ["head_of_line", "failing", "configuration", "store_away"])
+def test_what_is_stored_is_listed_also_by_a_process_whose_look_is_older(kind: Kind) -> None:
+    stored = new_incident(seen(kind), NOW + 0.8)
+    assert is_listed(stored, IncidentLook(NOW, ()))
+
+
+def test_a_cause_that_was_absent_before_it_lasted_is_not_published() -> None:
+    life = Life()
+    life.look(seen("failing"))
+    assert not life.look(after_s=PATIENCE_S["failing"]).opened
+    assert [one.kind for one in life.look(seen("failing")).opened] == ["failing"]
 
 
 def test_what_could_not_be_looked_at_stays_as_it_is() -> None:
@@ -176,14 +200,20 @@ def test_a_better_known_cause_takes_the_place_of_a_failing_receiver() -> None:
     life = Life()
     assert not life.look(seen("failing")).opened
     found = life.look(seen("credentials"))
-    assert [one.kind for one in found.incidents.values()] == ["credentials"]
+    assert [one.kind for one in found.opened] == ["credentials"]
+    assert not found.resolved
+    failing = life.incidents[incident_id(CI, "failing")]
+    assert (failing.unlisted, failing.merged_into) == (True, incident_id(CI, "credentials"))
 
 
 def test_a_published_cause_that_is_better_known_now_is_resolved_at_once() -> None:
     life = Life()
     life.look(seen("head_of_line", scope="shop"))
     found = life.look(seen("credentials", merges=("head_of_line",)))
-    assert [one.kind for one in found.resolved] == ["head_of_line"]
+    [over] = found.resolved
+    assert (over.kind, over.merged_into) == ("head_of_line", incident_id(CI, "credentials"))
+    [again] = life.look(seen("head_of_line", scope="shop", last=life.now + 1)).opened
+    assert (again.id, again.merged_into) == (over.id, None)
 
 
 def test_a_line_that_seems_to_move_between_two_attempts_is_still_stuck() -> None:

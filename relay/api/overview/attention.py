@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from typing import Final
 from urllib.parse import quote
 
-from relay.domain.incident import Facts, Incident, Kind, Marks, Observation, Party, new_incident, state_of
+from relay.domain.incident import Facts, Incident, Kind, Marks, Observation, Party, state_of
 from relay.domain.incident_kinds import KINDS, action, behind_words, cause, replay_selection, summary
 from relay.domain.timestamps import rfc3339
 from relay.schema.messages import MessageRef
@@ -34,8 +34,8 @@ def needs_attention(one: Incident, marks: Marks) -> bool:
     return one.cleared_at is None and state_of(one, marks) != "resolved"
 
 
-def incidents_of_history(history: HistoryNowView | None, now: float) -> list[Incident]:
-    """Incidents of a history that lags, which only a process that queries its store knows. `now`: Unix seconds."""
+def lag_of_history(history: HistoryNowView | None, now: float) -> list[Observation]:
+    """That the history lags, which only a process that queries its store knows. `now`: Unix seconds."""
     if history is None:
         return []
     behind_s = history["behind_s"]
@@ -44,7 +44,7 @@ def incidents_of_history(history: HistoryNowView | None, now: float) -> list[Inc
     why = "it is unknown how far it is behind: its store does not answer"
     if behind_s is not None:
         why = f"it is {behind_s:.0f} s behind: messages and attempts of since then are not in lists yet"
-    return [new_incident(Observation("lag", Party("relay", "history"), now, facts=Facts(detail=why)), now)]
+    return [Observation("lag", Party("relay", "history"), now, facts=Facts(detail=why))]
 
 
 def attention_of(one: Incident, now: float) -> AttentionView:

@@ -8,7 +8,7 @@ from aiohttp import web
 from relay.api.access import ADMIN
 from relay.api.context import ApiContext
 from relay.api.incidents import IncidentList
-from relay.api.overview.attention import attention_of, incidents_of_history, needs_attention
+from relay.api.overview.attention import attention_of, needs_attention
 from relay.api.overview.snapshot import FAILED_SPAN_S, EndpointNow, FailedNow, Looker, OverviewSnapshot
 from relay.api.paging import cursor_behind
 from relay.api.responses import json_response
@@ -24,12 +24,9 @@ from relay.api.route import (
     route,
 )
 from relay.api.view import rfc3339
-from relay.domain.errors import HistoryUnavailable
 from relay.domain.incident import NO_MARKS, rank
 from relay.domain.progress import StageName
-from relay.history.lag import Behind
 from relay.schema.overview import (
-    HistoryNowView,
     LaneItem,
     LanePage,
     NotWellView,
@@ -53,8 +50,6 @@ class OverviewResource:
         self._context = context
         self._looker = looker
         self._incidents = incidents
-        history = context.history
-        self._behind = None if history is None else Behind(history, context.log, context.topics, context.clock)
 
     @route(
         "GET",
@@ -73,11 +68,9 @@ class OverviewResource:
         if there is one.
         """
         look = await self._looker.look()
-        history = await self._history()
         since = rfc3339(look.now - FAILED_SPAN_S)
-        found, marks = await self._incidents.now()
-        alive = [one for one in found.incidents.values() if needs_attention(one, marks.get(one.id, NO_MARKS))]
-        alive += incidents_of_history(history, look.now)
+        found = await self._incidents.now()
+        alive = [one for one in found.listed.values() if needs_attention(one, found.marks.get(one.id, NO_MARKS))]
         body: OverviewView = {
             "at": rfc3339(look.now),
             "stages": _stages(look),
@@ -91,7 +84,7 @@ class OverviewResource:
             },
             "attention": [attention_of(one, look.now) for one in sorted(alive, key=rank)[:MOST_ATTENTION]],
             "not_well": [_not_well(one) for one in look.not_well[:MOST_SHOWN_NOT_WELL]],
-            "history": history,
+            "history": found.history,
         }
         return json_response(200, body)
 
@@ -137,15 +130,6 @@ class OverviewResource:
         further = cursor_behind(some[-1][0]) if len(chosen) > len(some) else None
         body: LanePage = {"items": [_lane(lane, look) for _, lane in some], "cursor": further}
         return json_response(200, body)
-
-    async def _history(self) -> HistoryNowView | None:
-        """The lag of the history; unknown while its store is unavailable."""
-        if self._behind is None:
-            return None
-        try:
-            return {"behind_s": _rounded(await self._behind.seconds())}
-        except HistoryUnavailable:
-            return {"behind_s": None}
 
 
 def _stages(look: OverviewSnapshot) -> list[StageView]:

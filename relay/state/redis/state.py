@@ -237,8 +237,14 @@ class RedisState(Records):
         return wire.stored_incidents(found)
 
     async def keep_incidents(self, kept: Sequence[Incident], dropped: Sequence[str] = ()) -> None:
-        arguments = encode((list(map(wire.encode_incident, kept)), list(dropped)))
-        await self._calls.run("keep_incidents", [(_TAG_OF_INCIDENTS, arguments)], numbers)
+        await self._write_incidents(kept, dropped, ())
+
+    async def add_incidents(self, new: Sequence[Incident]) -> None:
+        await self._write_incidents((), (), new)
+
+    async def _write_incidents(self, kept: Sequence[Incident], dropped: Sequence[str], new: Sequence[Incident]) -> None:
+        arguments = [list(map(wire.encode_incident, kept)), list(dropped), list(map(wire.encode_incident, new))]
+        await self._calls.run("keep_incidents", [(_TAG_OF_INCIDENTS, encode(arguments))], numbers)
 
     async def keep_waiting(self, since: Mapping[str, float]) -> None:
         await self._calls.run("keep_waiting", [(_TAG_OF_INCIDENTS, encode(raw(encode(since))))], numbers)
