@@ -9,7 +9,7 @@ from relay.domain.forwarding import PREFIX
 from relay.domain.hop import Outcome
 from relay.domain.identity import MAX_ID_BYTES
 from relay.domain.message import MAX_RECEIVERS, MAX_TEXT_BYTES
-from relay.domain.reasons import REASONS
+from relay.domain.reasons import REASONS, ReasonClass
 from relay.domain.trace import MOST_STATE
 
 _NUMBER: Final = {"pattern": "^[0-9]{1,18}$"}
@@ -112,7 +112,7 @@ LETTER: Final = (
     HeaderSpec(
         "relay-reason-class",
         "Who has to act: sender, receiver or system.",
-        {"enum": sorted(set(REASONS.values()))},
+        {"enum": sorted(get_args(ReasonClass))},
         always=True,
     ),
     HeaderSpec("relay-detail", "The reason in words.", always=True),

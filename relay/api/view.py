@@ -16,7 +16,7 @@ from relay.domain.errors import InvalidRecord
 from relay.domain.hop import decode_hop
 from relay.domain.identity import DeliveryId, MessageId, webhook_id
 from relay.domain.progress import CallbackStatus, Status, least_advanced
-from relay.domain.reasons import REASON_CODES, replaced_by
+from relay.domain.reasons import REASON_OF_CODE, replaced_by
 from relay.domain.receiver import Source
 from relay.domain.result_delivery import Handover, from_code, handover
 from relay.domain.state import State, delivery_state, message_state
@@ -26,7 +26,6 @@ from relay.schema.messages import AnswerView, CallbackView, DeliveryView, Messag
 from relay.state.read_model import Watched
 from relay.state.rows import Result, Row, Stage
 
-_REASONS: Final = {code: reason for reason, code in REASON_CODES.items()}
 _ON_THE_WAY: Final = frozenset({"arrived", "delivered_to_receiver"})
 _UNFINISHED: Final = frozenset({Stage.NONE, Stage.ENQUEUED, Stage.SENDING, Stage.ACCEPTED, Stage.AWAITING})
 
@@ -176,7 +175,7 @@ def status_of(row: Row) -> Status:
 def reason_of(row: Row) -> str | None:
     """Why it failed; of an unfinished delivery, why it waits."""
     if row.stage is Stage.FAILED:
-        return _REASONS.get(row.code, row.reason)
+        return REASON_OF_CODE.get(row.code, row.reason)
     if row.stage is Stage.RESULT and row.result is not None:
         return row.result.reason
     return row.reason if row.stage in _UNFINISHED else None

@@ -31,8 +31,7 @@ from relay.domain.errors import InvalidRecord, Unavailable
 from relay.domain.headers import header_value
 from relay.domain.hop import decode_hop
 from relay.domain.identity import DeliveryId, callback_id
-from relay.domain.notice import TITLES
-from relay.domain.reasons import REASON_CODES
+from relay.domain.reasons import REASON_OF_CODE, REASONS, UNKNOWN
 from relay.domain.requests import attribute_value
 from relay.engine.supervision import end
 from relay.log.port import Record
@@ -94,7 +93,6 @@ def asked_in(query: Sequence[str], prefer: Iterable[str], longest_s: float) -> W
 
 ANSWER_GONE: Final = ProblemKind("answer-gone", 410, "The answer is not kept any more")
 _FAILED: Final = "delivery-failed"
-_REASONS: Final = {code: reason for reason, code in REASON_CODES.items()}
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,8 +108,8 @@ def _kind(reason: str, title: str) -> ProblemKind:
     return ProblemKind(reason.replace("_", "-"), 502, title)
 
 
-DELIVERY_FAILED: Final = _kind(_FAILED, "The message could not be delivered")
-FAILURES: Final = (DELIVERY_FAILED, *(_kind(reason, title) for reason, title in TITLES.items()))
+DELIVERY_FAILED: Final = _kind(_FAILED, UNKNOWN.title)
+FAILURES: Final = (DELIVERY_FAILED, *(_kind(reason, one.title) for reason, one in REASONS.items()))
 """Problems of deliveries without an answer; the first one is for unknown reasons."""
 
 
@@ -151,8 +149,8 @@ def _answer(delivery: DeliveryId, record: Record) -> AnswerGiven | None:
 
 def _failed(delivery: DeliveryId, row: Row, record: Record | None) -> Problem:
     letter = None if record is None else parse_dead_letter(record.headers)
-    reason = _REASONS.get(row.code) or (letter.reason if letter else None)
-    title = TITLES.get(reason or "", DELIVERY_FAILED.title)
+    reason = REASON_OF_CODE.get(row.code) or (letter.reason if letter else None)
+    title = REASONS.get(reason or "", UNKNOWN).title
     more: dict[str, object] = {
         "reason": reason,
         "attempts": letter.attempts if letter else row.attempts,

@@ -6,33 +6,9 @@ import msgspec
 
 from relay.domain.hop import NO_RECEIVER
 from relay.domain.identity import DeliveryId, webhook_id
-from relay.domain.reasons import replaced_by
+from relay.domain.reasons import REASONS, UNKNOWN, replaced_by
 
 MEDIA_TYPE: Final = "application/problem+json"
-
-TITLES: Final = {
-    "invalid": "The message is not valid",
-    "unknown_receiver": "There is no such receiver",
-    "id_conflict": "The message id is taken by another message",
-    "too_large": "The message is too large",
-    "rejected": "The receiver refused the message",
-    "gone": "The receiver is gone",
-    "exhausted": "Every attempt to deliver the message failed",
-    "expired": "The message could not be delivered in time",
-    "ambiguous": "The message may or may not have reached the receiver",
-    "backlog_full": "Too many messages wait for the receiver",
-    "answer_timeout": "The receiver did not answer in time",
-    "receiver_forgot": "The receiver accepted the message, and then forgot it",
-    "callback_rejected": "The sender rejected the result",
-    "callback_exhausted": "Every attempt to deliver the result to the sender failed",
-    "poison": "The message could not be processed",
-    "lost": "The log lost the message while it waited",
-    "discarded": "The message was discarded",
-    "cancelled": "The message was cancelled before it was sent",
-    "replaced": "A newer message took the place of the message before it was sent",
-}
-"""Titles by reason."""
-_UNTITLED: Final = "The message could not be delivered"
 
 
 class Notice(TypedDict):
@@ -57,7 +33,7 @@ def notice_body(
     delivery: DeliveryId, generation: int, *, reason: str, detail: str, attempts: int, last_status: int | None
 ) -> bytes:
     """The notice of a failed `delivery` as JSON. `type` is `/problems/<reason>`, as in the API's own problems."""
-    title = TITLES.get(reason, _UNTITLED)
+    title = REASONS.get(reason, UNKNOWN).title
     notice: Notice = {
         "type": f"/problems/{reason.replace('_', '-')}",
         "title": title,

@@ -1,7 +1,7 @@
 """Progress of a message: its statuses in order, and when it has ended. Shared by the API and its clients."""
 
 from collections.abc import Iterable
-from typing import Final, Literal, NamedTuple
+from typing import Final, Literal, NamedTuple, get_args
 
 Status = Literal[
     "arrived",
@@ -34,14 +34,7 @@ WaitKind = Literal[
 ]
 """What a delivery, or its result, waits for."""
 
-PROGRESS: Final[tuple[Status, ...]] = (
-    "arrived",
-    "delivered_to_receiver",
-    "failed",
-    "response_received_from_receiver",
-    "response_delivered_to_sender",
-    "done",
-)
+PROGRESS: Final[tuple[Status, ...]] = get_args(Status)
 """Least advanced first. A failed delivery stopped before its answer. So a message with several deliveries counts as
 failed once no delivery waits for its receiver any more, and answered deliveries do not hide a failed one."""
 ON_RECORD: Final = tuple(status for status in PROGRESS if status != "done")

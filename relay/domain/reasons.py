@@ -1,63 +1,54 @@
-"""Reasons of dead letters: a closed list, with the party that has to act on each, and its code in a row."""
+"""Reasons of dead letters: a closed list. `advice.py` has what to do about each."""
 
 import json
 import re
-from typing import Final, Literal
+from collections.abc import Mapping
+from typing import Final, Literal, NamedTuple
 
 ReasonClass = Literal["sender", "receiver", "system"]
+"""The party that has to act. Only `system` pages an operator."""
 
-REASONS: Final[dict[str, ReasonClass]] = {
-    "invalid": "sender",
-    "unknown_receiver": "sender",
-    "id_conflict": "sender",
-    "too_large": "sender",
-    "rejected": "receiver",
-    "gone": "receiver",
-    "exhausted": "receiver",
-    "expired": "receiver",
-    "ambiguous": "receiver",
-    "backlog_full": "receiver",
-    "answer_timeout": "receiver",
-    "receiver_forgot": "receiver",
-    "callback_rejected": "sender",
-    "callback_exhausted": "sender",
-    "poison": "system",
-    "lost": "system",
-    "discarded": "system",
-    "cancelled": "sender",
-    "replaced": "sender",
+
+class Reason(NamedTuple):
+    """`code`: in finished rows, one byte. Rows live for days, so it is never reused for another reason. `title`: of the
+    failure notice."""
+
+    party: ReasonClass
+    code: int
+    title: str
+
+
+REASONS: Final[Mapping[str, Reason]] = {
+    "invalid": Reason("sender", 1, "The message is not valid"),
+    "unknown_receiver": Reason("sender", 2, "There is no such receiver"),
+    "id_conflict": Reason("sender", 3, "The message id is taken by another message"),
+    "too_large": Reason("sender", 4, "The message is too large"),
+    "rejected": Reason("receiver", 5, "The receiver refused the message"),
+    "gone": Reason("receiver", 6, "The receiver is gone"),
+    "exhausted": Reason("receiver", 7, "Every attempt to deliver the message failed"),
+    "expired": Reason("receiver", 8, "The message could not be delivered in time"),
+    "ambiguous": Reason("receiver", 9, "The message may or may not have reached the receiver"),
+    "backlog_full": Reason("receiver", 10, "Too many messages wait for the receiver"),
+    "answer_timeout": Reason("receiver", 11, "The receiver did not answer in time"),
+    "receiver_forgot": Reason("receiver", 12, "The receiver accepted the message, and then forgot it"),
+    "callback_rejected": Reason("sender", 13, "The sender rejected the result"),
+    "callback_exhausted": Reason("sender", 14, "Every attempt to deliver the result to the sender failed"),
+    "poison": Reason("system", 15, "The message could not be processed"),
+    "lost": Reason("system", 17, "The log lost the message while it waited"),
+    "discarded": Reason("system", 16, "The message was discarded"),
+    "cancelled": Reason("sender", 18, "The message was cancelled before it was sent"),
+    "replaced": Reason("sender", 19, "A newer message took the place of the message before it was sent"),
 }
-"""Reason -> class. Only `system` pages an operator. Source: design, section 9."""
+UNKNOWN: Final = Reason("system", 0, "The message could not be delivered")
+"""Stands for a reason of a newer release. It counts as `system`, so that an operator sees it."""
+REASON_CODES: Final[Mapping[str, int]] = {reason: one.code for reason, one in REASONS.items()}
+REASON_OF_CODE: Final[Mapping[int, str]] = {code: reason for reason, code in REASON_CODES.items()}
 
 DISCARDED: Final = "discarded"
 CANCELLED: Final = "cancelled"
 REPLACED: Final = "replaced"
 ON_PURPOSE: Final = frozenset({DISCARDED, CANCELLED, REPLACED})
 """Reasons of deliveries that were ended on purpose, and need no attention."""
-
-REASON_CODES: Final[dict[str, int]] = {
-    "invalid": 1,
-    "unknown_receiver": 2,
-    "id_conflict": 3,
-    "too_large": 4,
-    "rejected": 5,
-    "gone": 6,
-    "exhausted": 7,
-    "expired": 8,
-    "ambiguous": 9,
-    "backlog_full": 10,
-    "answer_timeout": 11,
-    "receiver_forgot": 12,
-    "callback_rejected": 13,
-    "callback_exhausted": 14,
-    "poison": 15,
-    "discarded": 16,
-    "lost": 17,
-    "cancelled": 18,
-    "replaced": 19,
-}
-"""One-byte codes of reasons in finished rows. Rows live for days, so a code is never reused for another reason."""
-
 
 _REPLACED: Final = re.compile(r'replaced by the newer message (".*") of its key')
 
@@ -79,8 +70,7 @@ def is_of_callback(reason: str | None) -> bool:
 
 
 def reason_class(reason: str) -> ReasonClass:
-    """The class of `reason`. An unknown reason, of a newer release, counts as `system`, so that an operator sees it."""
-    return REASONS.get(reason, "system")
+    return REASONS.get(reason, UNKNOWN).party
 
 
 _WORDS: Final = {"exhausted": "retries exhausted", "callback_exhausted": "callback retries exhausted"}

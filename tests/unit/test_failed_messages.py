@@ -12,7 +12,6 @@ from relay.domain.dead_letter import DeadLetter, dead_letter_headers
 from relay.domain.hop import NO_RECEIVER, Hop, decode_hop, encode_hop
 from relay.domain.identity import DeliveryId, callback_id, webhook_id
 from relay.domain.message import Message, message_headers
-from relay.domain.notice import TITLES
 from relay.domain.reasons import REASONS
 from relay.engine.decision import Dead, Done
 from relay.engine.work import Outcome, Seen
@@ -89,11 +88,6 @@ def test_the_sender_is_told(reason: str) -> None:
         answer_status=500,
         reason=reason,
     )
-
-
-@pytest.mark.parametrize("reason", sorted(REASONS))
-def test_every_reason_has_a_title(reason: str) -> None:
-    assert TITLES[reason]
 
 
 def test_the_notice_is_a_document_that_says_what_happened() -> None:

@@ -109,7 +109,7 @@ def test_a_crash_leads_to_the_page_of_the_lanes() -> None:
 def test_only_the_class_system_pages(rig: Rig, reason: str) -> None:
     rig.fail(reason=reason)
     [event] = rig.sent.events
-    pages = REASONS[reason] == "system"
+    pages = REASONS[reason].party == "system"
     assert event["level"] == ("error" if pages else "warning")
     assert event["tags"]["page"] == ("yes" if pages else "no")
 

@@ -56,7 +56,7 @@ def _section(operation: Route) -> str:
 
 
 def reasons() -> str:
-    rows = [(code(reason), whose, ENDINGS.get(reason, "")) for reason, whose in REASONS.items()]
+    rows = [(code(reason), one.party, ENDINGS.get(reason, "")) for reason, one in REASONS.items()]
     return titled("Reasons", OF_REASONS, table(("reason", "who acts", "what to do"), rows))
 
 
