@@ -7,7 +7,7 @@ from typing import Final, NamedTuple
 
 from relay.checks.context import CheckContext, LaneTopic
 from relay.checks.registry import Check
-from relay.domain.diagnosis import Checked, error, fine, warning
+from relay.domain.diagnosis import Checked, error, fine, skipped, warning
 from relay.domain.durations import format_duration
 from relay.domain.errors import LogUnavailable, StateRecovering, StateUnavailable, UserError
 from relay.log.port import TopicPartition
@@ -118,6 +118,8 @@ class Unserved(NamedTuple):
 async def look_at_lanes(case: CheckContext) -> list[Checked]:
     state, known = await case.state(), await case.known()
     lanes = case.lanes(known)
+    if not lanes:
+        return [skipped("lanes", "there is no receiver to check")]
     places = [TopicPartition(lane.topic, number) for lane in lanes for number in range(lane.partitions)]
     signs = dict(zip(places, await state.signs(places), strict=True))
     unread = await _unread(case, lanes)

@@ -15,7 +15,7 @@ from rich.markdown import Markdown
 import relay
 from relay.cli.options import output_option
 from relay.cli.table import print_json, print_table
-from relay.config.problems import unknown
+from relay.config.problems import nearest
 from relay.domain.errors import RelayError, UserError
 
 _WIDEST: Final = 110
@@ -38,7 +38,10 @@ def help(topic: str | None, output: str) -> None:
         return _list(pages, output)
     name = topic_of(topic, pages)
     if name is None:
-        raise UserError(f"TOPIC {topic!r}: {unknown('topic', topic, list(pages))}; `relay help` lists them")
+        meant = nearest(topic, pages)
+        raise UserError(
+            f"TOPIC: no page {topic!r}; {f'did you mean {meant!r}? ' if meant else ''}`relay help` lists all"
+        )
     text = pages[name].read_text(encoding="utf-8")
     if output == "json":
         print_json({"topic": name, "title": title_of(text), "text": text})

@@ -201,9 +201,9 @@ class Http:
             case aiohttp.ClientSSLError():
                 return RelayUnreachable(f"no TLS connection to {self.url}: {tls_failure(str(error))}")
             case aiohttp.ClientConnectionError() | aiohttp.ClientPayloadError() | TimeoutError():
-                why = str(error) or "timeout"
+                why = _cause(error)
                 return RelayUnreachable(
-                    f"no relay answers at {self.url}: is `relay dev` or `relay run` up? ({why})", lost=True
+                    f"no relay answers at {self.url} ({why}): is `relay dev` or `relay run` running?", lost=True
                 )
             case _:  # no HTTP, or something that is invalid in a URL or header
                 return RelayUnreachable(f"{request.partition(' ')[0]} {self.url}: {error}")
@@ -229,9 +229,20 @@ class Http:
         return "; set RELAY_API_KEY to a key of the API"
 
 
+def _cause(error: Exception) -> str:
+    """Why there is no response, without the words of the HTTP library."""
+    if isinstance(error, aiohttp.ClientConnectorDNSError):
+        return "its host name cannot be resolved"
+    if isinstance(error, aiohttp.ClientConnectorError) and error.errno:
+        return os.strerror(error.errno).lower()
+    return str(error) or "timeout"
+
+
 def path(template: str, *parts: object) -> str:
     """`template` with each `{}` replaced by a part, percent-encoded: an id may contain a slash. Bytes of a command line
-    that are not UTF-8 are kept, and the API rejects them."""
+    that are not UTF-8 are kept, and the API rejects them. Raises ClientError for an empty part."""
+    if "" in parts:
+        raise ClientError(f"a name or id is empty, in {template}")
     return template.format(*(quote(str(part), safe="", errors="surrogateescape") for part in parts))
 
 

@@ -11,8 +11,9 @@ from relay.config.problems import Place, dotted, raise_all
 from relay.domain.errors import UserError
 from relay.domain.secrecy import MASK
 
-_QUOTED: Final = re.compile(r"'[^'<]{3,}'")
-"""A word of the file in a syntax error, which may be a secret that begins with * or !."""
+_QUOTED: Final = re.compile(r"'([^']*)'")
+"""A word of the file in a syntax error, which may be a secret that begins with * or !; or a token of YAML."""
+_TOKEN: Final = re.compile(r".{0,2}|<[a-z ]+>", re.DOTALL)
 _BOOL: Final = "tag:yaml.org,2002:bool"
 
 
@@ -74,7 +75,7 @@ def parse_mapping(text: str, origin: str) -> dict[object, object]:
     except yaml.YAMLError as error:
         raise UserError(f"{origin}: {_syntax(error)}") from error
     except (ValueError, RecursionError) as error:  # e.g. the date 2024-99-99, or a thousand nested lists
-        problem = _QUOTED.sub(MASK, str(error))
+        problem = _masked(str(error))
         raise UserError(f"{origin}: is not YAML that can be read: {problem}") from error
     if not isinstance(value, dict):
         raise UserError(f"{origin}: has to be a mapping of names to values")
@@ -113,5 +114,9 @@ def _twice(node: yaml.Node, place: Place, visited: set[yaml.Node]) -> Iterator[t
 def _syntax(error: yaml.YAMLError) -> str:
     if isinstance(error, yaml.MarkedYAMLError) and error.problem_mark is not None:
         mark = error.problem_mark
-        return f"line {mark.line + 1}, column {mark.column + 1}: {_QUOTED.sub(MASK, str(error.problem))}"
-    return _QUOTED.sub(MASK, str(error).partition("\n")[0])
+        return f"line {mark.line + 1}, column {mark.column + 1}: {_masked(str(error.problem))}"
+    return _masked(str(error).partition("\n")[0])
+
+
+def _masked(problem: str) -> str:
+    return _QUOTED.sub(lambda found: found[0] if _TOKEN.fullmatch(found[1]) else MASK, problem)

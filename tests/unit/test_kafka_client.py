@@ -5,11 +5,12 @@ from types import SimpleNamespace
 from typing import Any, NoReturn
 
 import pytest
+from aiokafka.errors import KafkaConnectionError
 from aiokafka.protocol.metadata import MetadataRequest
 from aiokafka.protocol.offset import OffsetRequest
 
 from relay.domain.errors import LogUnavailable
-from relay.log.kafka.client import TOPICS_A_REQUEST, KafkaClient
+from relay.log.kafka.client import TOPICS_A_REQUEST, KafkaClient, described
 from relay.log.kafka.cluster import KafkaCluster, KafkaSecurity
 from relay.log.port import TopicPartition
 
@@ -77,3 +78,9 @@ async def test_the_leaders_of_many_topics_are_asked_for_together() -> None:
     await client.offsets([TopicPartition("other", 0)], "end")
     assert [type(request) for request in broker.asked[3:]] == [MetadataRequest, OffsetRequest]
     await client.close()
+
+
+def test_an_error_names_the_cause_once_and_no_objects_of_the_library() -> None:
+    unreachable = "Unable to bootstrap from [('kafka', 9092, <AddressFamily.AF_UNSPEC: 0>)]"
+    assert described(KafkaConnectionError(unreachable)) == "connection failed"
+    assert described(KafkaConnectionError("the broker has moved")) == "KafkaConnectionError: the broker has moved"

@@ -510,6 +510,8 @@ FILE_MISTAKES = [
         "receivers: {12: {post_endpoint: 'https://a.example'}}",
         "receivers[12]: a name has to be text; put it in quotes",
     ),
+    ("receivers: [a\n", "line 2, column 1: expected ',' or ']', but got '<stream end>'"),
+    ("receivers: *secret\n", "line 1, column 12: found undefined alias ********"),
     ("receivers:\n  a:\n    timeout: 1\n    timeout: 2\n", "receivers.a.timeout: written twice, again in line 4"),
     ("receivers: {a: [", "line 1, column 17: expected the node content, but found '<stream end>'"),
     ("a: \x07", "unacceptable character #x0007: special characters are not allowed"),

@@ -85,8 +85,10 @@ def described(error: BaseException) -> str:
         return _NO_COORDINATOR
     if isinstance(error, _FORBIDDEN):
         return f"{type(error).__name__}: {_NO_RIGHT}"
-    text = str(error)
     name = "no answer in time" if isinstance(error, TimeoutError) else type(error).__name__
+    text = str(error).removeprefix(f"{name}: ")
+    if text.startswith("Unable to bootstrap"):  # then it lists the addresses, in a form for programmers
+        return "connection failed"
     return f"{name}: {text}" if text and text != name else name
 
 

@@ -90,7 +90,7 @@ class KafkaProducer:
 
     async def start(self) -> None:
         """Raises LogUnavailable when no broker answers."""
-        with kafka_errors(f"no broker answers at {self._cluster.servers}"):
+        with kafka_errors(f"no broker answers at {self._cluster.servers} (RELAY_KAFKA_BOOTSTRAP_SERVERS)"):
             async with asyncio.timeout(self._patience_s):
                 await self._started()
 
