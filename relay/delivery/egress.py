@@ -30,12 +30,16 @@ def requests_of(settings: Settings, descriptors: int | None = None) -> int:
 def transport_of(settings: Settings, most_open: int) -> LeanTransport:
     """Raises UserError."""
     return LeanTransport(
-        AddressGuard(settings.allow_private_networks, bool(settings.allow_http), settings.allow_private_names),
+        guard_of(settings),
         body_cap=settings.answer_body_cap,
         ca_file=str(settings.ca_file) if settings.ca_file else None,
         proxy=egress_proxy_of(settings),
         most_open=most_open,
     )
+
+
+def guard_of(settings: Settings) -> AddressGuard:
+    return AddressGuard(settings.allow_private_networks, bool(settings.allow_http), settings.allow_private_names)
 
 
 def egress_proxy_of(settings: Settings) -> EgressProxy | None:

@@ -141,6 +141,18 @@ def test_receivers_check_says_what_was_understood(file: Path) -> None:
     assert "refused" in _run(receivers, "check", str(file), TOKEN="t", RELAY_SECRETS_FROM="OTHER_*")
 
 
+def test_receivers_check_names_urls_to_which_nothing_is_sent(tmp_path: Path) -> None:
+    file = tmp_path / "receivers.yaml"
+    file.write_text("receivers: {ci: {post_endpoint: 'http://10.0.0.1/a'}, cd: {post_endpoint: 'https://cd.example/'}}")
+    notes = json.loads(_run(receivers, "check", str(file), "-o", "json"))["notes"]
+    assert [note for note in notes if "send nothing" in note] == [
+        "ci: `relay run` would send nothing to http://10.0.0.1/a: 10.0.0.1 is not a public address and in none of the "
+        "allowed networks; RELAY_ALLOW_PRIVATE_NETWORKS=10.0.0.1/32 would allow it"
+    ]
+    for allowed in ({"RELAY_ALLOW_PRIVATE_NETWORKS": "10.0.0.0/8"}, {"RELAY_EGRESS_PROXY": "http://proxy:3128"}):
+        assert "send nothing" not in _run(receivers, "check", str(file), **allowed)
+
+
 def test_receivers_check_raises_one_clear_message(file: Path) -> None:
     file.write_text(GOOD.replace("retry_after", "retry_afte"))
     with pytest.raises(UserError) as caught:
