@@ -11,7 +11,7 @@ import json
 import os
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Final
+from typing import Any, Final
 
 from relay.config.problems import Place, dotted, raise_all
 from relay.domain.errors import UserError
@@ -118,19 +118,19 @@ def open_all(raw: object, ring: KeyRing, *, origin: str, place: Place) -> object
     Raises UserError with a line for each secret that cannot be decrypted.
     """
     mistakes: list[str] = []
-    found = _mapped(raw, place, lambda text, where: _opened_or_noted(text, where, ring, origin, mistakes))
+    found = map_texts(raw, place, lambda text, where: _opened_or_noted(text, where, ring, origin, mistakes))
     raise_all(mistakes)
     return found
 
 
 def open_some(raw: object, ring: KeyRing, place: Place) -> object:
     """As `open_all`, but secrets that cannot be decrypted stay as they are."""
-    return _mapped(raw, place, lambda text, where: _opened_or_noted(text, where, ring, "", []))
+    return map_texts(raw, place, lambda text, where: _opened_or_noted(text, where, ring, "", []))
 
 
 def renew_all(raw: object, ring: KeyRing, place: Place) -> object:
     """A copy of the tree with every secret re-encrypted with the first key. Raises CannotOpen."""
-    return _mapped(raw, place, ring.renewed)
+    return map_texts(raw, place, ring.renewed)
 
 
 def key_ids_in(value: bytes) -> set[str]:
@@ -146,7 +146,7 @@ def secrets_of(raw: object, ring: KeyRing, place: Place) -> Iterator[str]:
         found.extend(ring.opened(each[0], where) for each in _REFERENCE.finditer(text))
         return text
 
-    _mapped(raw, place, note)
+    map_texts(raw, place, note)
     return iter(found)
 
 
@@ -158,13 +158,14 @@ def _opened_or_noted(text: str, where: Place, ring: KeyRing, origin: str, mistak
         return text
 
 
-def _mapped(value: object, place: Place, change: Callable[[str, Place], str]) -> object:
+def map_texts(value: object, place: Place, change: Callable[[str, Place], str]) -> Any:
+    """A copy of a tree of mappings and lists with each text replaced by `change(text, place)`."""
     if isinstance(value, str):
-        return change(value, place) if "${" in value else value
+        return change(value, place)
     if isinstance(value, Mapping):
-        return {key: _mapped(inner, (*place, key), change) for key, inner in value.items()}
+        return {key: map_texts(inner, (*place, key), change) for key, inner in value.items()}
     if isinstance(value, list | tuple):
-        return [_mapped(inner, (*place, index), change) for index, inner in enumerate(value)]
+        return [map_texts(inner, (*place, index), change) for index, inner in enumerate(value)]
     return value
 
 

@@ -3,10 +3,10 @@
 from typing import Annotated, Final
 
 import msgspec
-from pydantic import AfterValidator, BeforeValidator, SecretStr
+from pydantic import AfterValidator, SecretStr
 
 from relay.config.entry_types import check_url
-from relay.config.setting_values import Secret, items_of
+from relay.config.setting_values import Secret, listed
 from relay.domain.durations import parse_duration
 from relay.domain.incident_notice import parse_quiet_hours
 
@@ -48,7 +48,8 @@ def _check(one: OwnerNotices) -> None:
         check_url(one.slack_url)
     if one.quiet_hours is not None:
         parse_quiet_hours(one.quiet_hours)
-    _addresses(one.email_to)
+    for address in one.email_to:
+        _address(address)
     parse_duration(one.digest or 0)
 
 
@@ -69,10 +70,6 @@ def _checked_smtp(value: SecretStr) -> SecretStr:
     return value
 
 
-def _addresses(value: object) -> object:
-    return tuple(_address(str(item)) for item in items_of(value, "e-mail addresses, as ops@example.com"))
-
-
 def _address(text: str) -> str:
     name, at, host = text.rpartition("@")
     if not (name and at and host) or not text.isprintable() or " " in text:
@@ -87,6 +84,6 @@ def _quiet(value: str) -> str:
 
 WebhookUrl = Annotated[Secret, AfterValidator(_checked_url)]
 SmtpUrl = Annotated[Secret, AfterValidator(_checked_smtp)]
-Addresses = Annotated[tuple[str, ...], BeforeValidator(_addresses)]
+Addresses = Annotated[tuple[str, ...], listed("e-mail addresses, as ops@example.com", _address)]
 Hours = Annotated[str, AfterValidator(_quiet)]
 Owners = Annotated[Secret, AfterValidator(_checked_owners)]

@@ -17,7 +17,7 @@ from pydantic import (
     field_validator,
 )
 
-from relay.config.encryption import NO_KEYS, KeyRing, open_all, secrets_of
+from relay.config.encryption import NO_KEYS, KeyRing, map_texts, open_all, secrets_of
 from relay.config.entry_settings import receiver_settings, source_settings
 from relay.config.entry_types import Entry, ReceiverName
 from relay.config.presets import FromPreset
@@ -253,18 +253,14 @@ def with_secrets_replaced(raw: Raw, replaced: Callable[[str, Place], str]) -> Ra
     """A copy of `raw` with `replaced(text, place)` instead of each literal secret: the values of secret fields, and
     secret parts of URLs. `place` has no positions in lists."""
 
-    def changed(value: object, place: Place, secret: bool) -> object:
-        if isinstance(value, dict):
-            return {key: changed(inner, (*place, key), secret or key in SECRET_FIELDS) for key, inner in value.items()}
-        if isinstance(value, list):
-            return [changed(inner, place, secret) for inner in value]
-        if not isinstance(value, str):
-            return value
-        if secret:
-            return value if is_public(value) else replaced(value, place)
-        return _with_parts_replaced(value, lambda part: replaced(part, place)) if "://" in value else value
+    def changed(text: str, place: Place) -> str:
+        place = tuple(step for step in place if isinstance(step, str))
+        if SECRET_FIELDS.intersection(place):
+            return text if is_public(text) else replaced(text, place)
+        return _with_parts_replaced(text, lambda part: replaced(part, place)) if "://" in text else text
 
-    return {key: changed(value, (key,), key in SECRET_FIELDS) for key, value in raw.items()}
+    found: Raw = map_texts(raw, (), changed)
+    return found
 
 
 def _sealed(raw: Raw, name: str, literals: dict[str, str]) -> Raw:

@@ -4,7 +4,7 @@ import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Final
 
-from relay.config.encryption import ENCRYPTED, is_encrypted_name
+from relay.config.encryption import ENCRYPTED, is_encrypted_name, map_texts
 from relay.config.problems import Place, dotted, raise_all
 from relay.domain.template import has_expression, spans_of_expressions, without_expressions
 
@@ -109,7 +109,7 @@ def substitute(value: object, environ: Mapping[str, str], *, origin: str, place:
         for where, text in texts_in(value, place)
         for name in _unknown_in(text, environ)
     )
-    return _replaced(value, environ)
+    return map_texts(value, place, lambda text, _: _text_of(text, environ))
 
 
 def _unknown_in(text: str, environ: Mapping[str, str]) -> Iterator[str]:
@@ -118,16 +118,6 @@ def _unknown_in(text: str, environ: Mapping[str, str]) -> Iterator[str]:
             yield name
         elif name.startswith(SEALED_PREFIX):  # a literal may refer to the environment itself
             yield from _unknown_in(environ[name], environ)
-
-
-def _replaced(value: object, environ: Mapping[str, str]) -> object:
-    if isinstance(value, str):
-        return _text_of(value, environ)
-    if isinstance(value, Mapping):
-        return {key: _replaced(inner, environ) for key, inner in value.items()}
-    if isinstance(value, list | tuple):
-        return [_replaced(inner, environ) for inner in value]
-    return value
 
 
 def _text_of(text: str, environ: Mapping[str, str]) -> str:

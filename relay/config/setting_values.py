@@ -3,6 +3,7 @@
 import base64
 import binascii
 import re
+from collections.abc import Callable
 from ipaddress import IPv4Network, IPv6Network, ip_network
 from pathlib import Path
 from typing import Annotated, Final, Literal
@@ -37,31 +38,22 @@ def items_of(value: object, expected: str) -> list[object]:
     raise ValueError(f"not a list of {expected}")
 
 
-def _networks(value: object) -> object:
-    return tuple(_network(item) for item in items_of(value, "networks, as 10.0.0.0/8"))
+def listed(expected: str, item: Callable[[str], object] = str) -> BeforeValidator:
+    """Reads a comma-separated text, or a list, with `item`. `expected`: for the error."""
+    return BeforeValidator(lambda value: tuple(item(str(each)) for each in items_of(value, expected)))
 
 
-def _network(value: object) -> IPv4Network | IPv6Network:
-    if isinstance(value, IPv4Network | IPv6Network):
-        return value
+def _network(value: str) -> IPv4Network | IPv6Network:
     try:
-        return ip_network(str(value))
+        return ip_network(value)
     except ValueError as error:
         raise ValueError(f"{error}; write a network as 10.0.0.0/8 or fd00::/8") from error
-
-
-def _variable_names(value: object) -> object:
-    return tuple(_variable_name(str(item)) for item in items_of(value, "environment variables, as CI_SECRET,GITHUB_*"))
 
 
 def _variable_name(text: str) -> str:
     if not _VARIABLES.fullmatch(text):
         raise ValueError(f"{text!r} is neither the name of an environment variable nor a prefix followed by *")
     return text
-
-
-def hosts_and_networks(value: object) -> object:
-    return tuple(str(item) for item in items_of(value, "hosts and networks, as ci.internal,10.0.0.0/8"))
 
 
 def _logo(value: Path) -> Path:
@@ -90,10 +82,6 @@ def url_without_slash(value: str) -> str:
     return check_url(value).rstrip("/")
 
 
-def _host_names(value: object) -> object:
-    return tuple(_host_name(str(item)) for item in items_of(value, "host names, as relay.example,relay-api"))
-
-
 def _host_name(text: str) -> str:
     name = text.lower().strip("[]")
     if not _HOST_NAME.fullmatch(name):
@@ -101,10 +89,6 @@ def _host_name(text: str) -> str:
             f"{text!r} is not a host name; write it without scheme, port and path, as relay.example or *.relay.example"
         )
     return name
-
-
-def _private_names(value: object) -> object:
-    return tuple(_private_name(str(item)) for item in items_of(value, "host names, as ci.internal,*.svc.cluster.local"))
 
 
 def _private_name(text: str) -> str:
@@ -192,10 +176,6 @@ def _hot_receivers(value: object) -> object:
     return mode
 
 
-def _origins(value: object) -> object:
-    return tuple(_origin(str(item)) for item in items_of(value, "origins, as https://app.example"))
-
-
 def _origin(text: str) -> str:
     """The origin in lower case, as browsers send it."""
     if not _ORIGIN.fullmatch(text.lower()):
@@ -224,7 +204,7 @@ Secrets = Annotated[tuple[Secret, ...], BeforeValidator(_secrets)]
 Keys = Annotated[tuple[Annotated[SecretStr, AfterValidator(_key)], ...], BeforeValidator(_secrets)]
 SessionSecrets = Annotated[tuple[Annotated[SecretStr, AfterValidator(_long_enough)], ...], BeforeValidator(_secrets)]
 HotReceiverMode = Annotated[Literal["tell", "off"], BeforeValidator(_hot_receivers)]
-Origins = Annotated[tuple[str, ...], BeforeValidator(_origins)]
+Origins = Annotated[tuple[str, ...], listed("origins, as https://app.example", _origin)]
 Port = Annotated[int, Field(ge=0, le=65_535)]
 ProductName = Annotated[str, Field(min_length=1, max_length=60, pattern=r"^[^\x00-\x1f\x7f]+$")]
 HexColour = Annotated[str, Field(pattern="^#[0-9a-fA-F]{6}$")]
@@ -232,10 +212,11 @@ LogoFile = Annotated[Path, AfterValidator(_logo)]
 Count = Annotated[int, Field(ge=1)]
 Share = Annotated[float, Field(ge=0, le=1)]
 Size = Annotated[ByteSize, Field(ge=1)]
-HostNames = Annotated[tuple[str, ...], BeforeValidator(_host_names)]
-VariableNames = Annotated[tuple[str, ...], BeforeValidator(_variable_names)]
-PrivateNames = Annotated[tuple[str, ...], BeforeValidator(_private_names)]
-Networks = Annotated[tuple[IPv4Network | IPv6Network, ...], BeforeValidator(_networks)]
+HostNames = Annotated[tuple[str, ...], listed("host names, as relay.example,relay-api", _host_name)]
+VariableNames = Annotated[tuple[str, ...], listed("environment variables, as CI_SECRET,GITHUB_*", _variable_name)]
+PrivateNames = Annotated[tuple[str, ...], listed("host names, as ci.internal,*.svc.cluster.local", _private_name)]
+Networks = Annotated[tuple[IPv4Network | IPv6Network, ...], listed("networks, as 10.0.0.0/8", _network)]
+HostsAndNetworks = Annotated[tuple[str, ...], listed("hosts and networks, as ci.internal,10.0.0.0/8")]
 
 
 def _private_jwk(value: SecretStr) -> SecretStr:

@@ -26,6 +26,7 @@ from relay.config.setting_values import (
     HexColour,
     HistoryUrl,
     HostNames,
+    HostsAndNetworks,
     HotReceiverMode,
     Isolation,
     Keys,
@@ -45,7 +46,6 @@ from relay.config.setting_values import (
     check_brokers,
     check_redis_url,
     check_topic_prefix,
-    hosts_and_networks,
     lowered,
     url_without_slash,
 )
@@ -236,7 +236,7 @@ class Settings(BaseModel):
     egress_proxy: Secret | None = None
     """Proxy for receivers and callbacks, `http://[user:password@]host:port`. The proxy then resolves host names, so the
     relay can only check literal addresses."""
-    no_proxy: Annotated[tuple[str, ...], BeforeValidator(hosts_and_networks)] = ()
+    no_proxy: HostsAndNetworks = ()
     """Targets reached without the proxy: `*`, names (with subdomains), addresses and networks; also `host:port`."""
 
     @field_validator("kafka_sasl_mechanism", "kafka_sasl_username", "kafka_sasl_password")
