@@ -86,7 +86,7 @@ class ReencryptionResource:
         """The keys of all entries, including sources, sorted."""
         registry = self._registrar.registry
         own = sorted(key for key in registry.topic().declared.own() if key > after)[:most]
-        return sorted((*own, *registry.shared.names(after, most)))[:most]
+        return sorted((*own, *registry.shared.index.names(after, most)))[:most]
 
     def _found(self, keys: Sequence[str]) -> _Found:
         """The re-encrypted records of the outdated ones."""

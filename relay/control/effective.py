@@ -8,6 +8,7 @@ from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 
 from relay.config.encryption import KeyRing
+from relay.control.changes import Changes
 from relay.control.erasures import ErasureIndex
 from relay.control.event_types import EventTypeIndex
 from relay.control.keys import ApiKeys
@@ -27,7 +28,6 @@ from relay.control.routes import LaneRoutes
 from relay.control.shared_index import Loading
 from relay.control.shared_receivers import SharedReceivers, log_refused
 from relay.control.subscriptions import Subscribers, Subscriptions
-from relay.control.topic_follower import Changes
 from relay.control.verification_results import VerificationResults
 from relay.domain.control_key import JOBS, KEYS, ROUTES, ControlKey, Kind, control_key
 from relay.domain.errors import UserError
@@ -36,7 +36,7 @@ from relay.log.port import Record
 
 
 class InForce:
-    """Updated record by record by `topic_follower.py` (as its `Taker`). If this process cannot use an entry, the former
+    """Updated record by record by `topic_follower.py`. If this process cannot use an entry, the former
     one stays in effect, and the error is in `problems`, by key; without a former one, the receiver or source is
     `unusable`. `resumed`: called with the owner of each ended hold, and of each entry that is usable again; `moved`:
     with the owner of each endpoint whose URL has changed, or may have. `ring`: decrypts the secrets on the topic."""
@@ -125,6 +125,7 @@ class InForce:
     # updates
 
     def take(self, record: Record) -> None:
+        """Take a new record."""
         if (key := key_of(record)) is None:
             return
         if (project := self._projections.get(key.kind)) is not None:
@@ -133,17 +134,20 @@ class InForce:
             self._announce(lanes=self._apply(record, key))
 
     def take_routes(self, records: Sequence[Record]) -> None:
+        """Take only the routes among records that may not have been taken yet."""
         for record in records:
             key = key_of(record)
             if key is not None and key.kind in ROUTES and record.value is not None:
                 self._announce(lanes=self._apply(record, key))
 
     def loaded(self) -> None:
+        """Notify waiting tasks after a load."""
         self._announce()
 
     async def load(self, records: AsyncIterator[Record | None], end: int) -> int:
-        """Entries in memory change record by record. Receivers in the shared lane change once all has been read; until
-        then the former ones are in effect."""
+        """Replace all known entries with the current records, at least all before `end`. Returns the offset before
+        which all records are taken. Entries in memory change record by record; receivers in the shared lane once all
+        has been read, until when the former ones are in effect."""
         self.keys.begin()
         self.proofs.begin()
         unseen = set(self.values)  # a tombstone written between two calls may have been compacted

@@ -3,7 +3,7 @@
 import logging
 from typing import Final
 
-from relay.control.topic_follower import ControlWriter
+from relay.control.records import ControlWriter
 from relay.domain.control_key import ControlKey, decode_value, encode_value
 from relay.domain.erasure import ERASURE_KEPT_S, MOST_ERASURES, Erasure, Erasures
 from relay.domain.errors import HistoryUnavailable, InvalidRecord, RelayError

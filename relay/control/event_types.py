@@ -4,7 +4,7 @@ import logging
 from collections.abc import Mapping
 from typing import Final
 
-from relay.control.topic_follower import ControlWriter
+from relay.control.records import ControlWriter
 from relay.domain.control_key import ControlKey, decode_value, encode_value
 from relay.domain.errors import InvalidRecord, RelayError
 from relay.domain.event_schema import PayloadFault, payload_fault

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Final, NamedTuple
 
-from relay.control.topic_follower import ControlWriter
+from relay.control.records import ControlWriter
 from relay.domain import control_key
 from relay.domain.api_key import Key, Secret, decode_key, encode_key, fresh_key, id_of, secret_key
 from relay.domain.control_key import KEYS, ControlKey, decode_value, encode_value

@@ -1,12 +1,14 @@
-"""Records of `receiver_config`: encodes and decodes entries, and reads the topic.
+"""Records of `receiver_config`: encodes and decodes entries, and reads and writes the topic.
 
 `relay/domain/control_key.py` lists all kinds of records. The value of a receiver's or source's is JSON: the entry, with
 unresolved references, and its origin.
 """
 
+import asyncio
 import json
 import logging
-from collections.abc import Iterator, Mapping
+from collections.abc import Awaitable, Callable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Final
 
@@ -19,16 +21,18 @@ from relay.control.record_header import glance
 from relay.control.routes import LaneRoutes
 from relay.control.shared_index import Loading, SharedIndex
 from relay.domain.control_key import ENTRIES, ROUTES, ControlKey, control_key, decode_key
-from relay.domain.errors import UserError
+from relay.domain.errors import LogUnavailable, UserError
 from relay.domain.life import NO_LIFE, Life
 from relay.domain.receiver import LaneKind
 from relay.domain.topics import SHARED, Topics
-from relay.log.port import LogReader, Record
+from relay.log.port import Log, LogReader, NewRecord, Record
 
 _log = logging.getLogger(__name__)
 
 ORIGIN: Final = "receiver_config"
 """The file name in messages about an entry on the topic."""
+REACH_S: Final = 2.0
+"""Maximum wait until this process has read its own record, which is already in effect on the log."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,6 +171,23 @@ def _take(own: dict[str, bytes], loading: Loading, offset: int, key: ControlKey,
         own.pop(key.text, None)
     else:
         own[key.text] = value
+
+
+class ControlWriter:
+    """Appends records to `topic`. `reach`: waits until this process has read the topic up to an offset."""
+
+    def __init__(self, log: Log, topic: str, reach: Callable[[int], Awaitable[None]]) -> None:
+        self._log = log
+        self._topic = topic
+        self._reach = reach
+
+    async def write(self, *records: tuple[ControlKey, bytes | None]) -> None:
+        """Append values, and tombstones (None), which are in effect then. Returns once this process has read them, or
+        after `REACH_S`. Raises the log's errors."""
+        appended = await self._log.append([NewRecord(self._topic, key.encode(), value) for key, value in records])
+        with suppress(TimeoutError, LogUnavailable):
+            async with asyncio.timeout(REACH_S):
+                await self._reach(appended[-1].offset + 1)
 
 
 def _readable(value: bytes) -> EntryRecord:

@@ -80,7 +80,7 @@ class Registry:
     def unusable_in_shared(self, most: int) -> list[str]:
         """Unusable receivers with messages in the shared lane, at most `most`."""
         own = [one.name for one in self.receivers().values() if one.unusable is not None and is_in_shared(one)]
-        return [*own[:most], *self.shared.unusable(most - len(own[:most]))]
+        return [*own[:most], *self.shared.index.unusable(most - len(own[:most]))]
 
     def removed(self, name: str) -> Receiver | None:
         """The last settings of a removed receiver, without secrets that are no longer known."""
@@ -112,7 +112,7 @@ class Registry:
         own: Iterable[str] = [key for key in self._in_force.values if key > after and ":" not in key]
         if owner is not None:
             own = (key for key in own if self.owner_of(key) == owner)
-        return sorted((*nsmallest(most, own), *self.shared.names(after, most, owner)))[:most]
+        return sorted((*nsmallest(most, own), *self.shared.index.names(after, most, owner)))[:most]
 
     def owner_of(self, name: str) -> str | None:
         """The owner in the receiver's record, whether or not it can be used here; None if it has none, or is not

@@ -4,7 +4,7 @@ import logging
 from dataclasses import dataclass, field
 from typing import Final
 
-from relay.control.topic_follower import Changes
+from relay.control.changes import Changes
 from relay.domain.control_key import ControlKey, decode_value
 from relay.domain.errors import InvalidRecord
 from relay.domain.replay_job import OVER, ReplayOrder, ReplayProgress

@@ -94,18 +94,6 @@ class SharedReceivers:
         names = self._index.names("", most)
         return {name: one for name in names if (one := self.receiver(name)) is not None}
 
-    def names(self, after: str, most: int, owner: str | None = None) -> list[str]:
-        """As `SharedIndex.names`."""
-        return self._index.names(after, most, owner)
-
-    def unusable(self, most: int) -> list[str]:
-        """As `SharedIndex.unusable`."""
-        return self._index.unusable(most)
-
-    def longest_waits(self, most: int) -> dict[str, float]:
-        """As `SharedIndex.longest_waits`."""
-        return self._index.longest_waits(most)
-
     def __len__(self) -> int:
         return len(self._index)
 

@@ -1,49 +1,25 @@
-"""Follows and writes the topic `receiver_config`: the read position of this process, and waiting for a position or the
-next change."""
+"""Follows the topic `receiver_config`: the read position of this process, and waiting for a position."""
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
-from contextlib import suppress
-from typing import Final, Protocol
+from collections.abc import AsyncIterator
+from typing import Final
 
+from relay.control.changes import Changes
+from relay.control.effective import InForce
 from relay.control.shared_index import AT_ONCE, IndexBroken
-from relay.domain.control_key import ControlKey
 from relay.domain.errors import LogUnavailable, OffsetMissing
-from relay.log.port import Log, LogReader, NewRecord, Record, TopicPartition
+from relay.log.port import LogReader, Record, TopicPartition
 
 RESUMED_S: Final = 6 * 3600.0
 """After an interruption of at most this long, reading continues at its position: tombstones stay on a log for a day."""
-REACH_S: Final = 2.0
-"""Maximum wait until this process has read its own record, which is already in effect on the log."""
-
-
-class Taker(Protocol):
-    """Consumer of the topic's records."""
-
-    async def load(self, records: AsyncIterator[Record | None], end: int) -> int:
-        """Replace all known entries with the current records, at least all before `end`. Returns the offset before
-        which all records are taken."""
-        ...
-
-    def loaded(self) -> None:
-        """Notify waiting tasks after a load."""
-        ...
-
-    def take(self, record: Record) -> None:
-        """Take a new record."""
-        ...
-
-    def take_routes(self, records: Sequence[Record]) -> None:
-        """Take only the routes among records that may not have been taken yet."""
-        ...
 
 
 class Following:
-    """Reads `topic` and passes its records to `taker`. `ready` is set once the topic has been read to its end."""
+    """Reads `topic` and passes its records to `in_force`. `ready` is set once the topic has been read to its end."""
 
-    def __init__(self, topic: str, taker: Taker) -> None:
+    def __init__(self, topic: str, in_force: InForce) -> None:
         self._topic = topic
-        self._taker = taker
+        self._in_force = in_force
         self._log: LogReader | None = None
         self._routes_to = 0  # all routes before this offset are known here
         self._position: int | None = None  # all records before this offset are taken; None before the first load
@@ -95,7 +71,7 @@ class Following:
         if self._routes_to == end:
             return
         async for records in self._log.scan(self._topic, 0, start=self._routes_to, end=end):
-            self._taker.take_routes(records)
+            self._in_force.take_routes(records)
         self._routes_to = max(self._routes_to, end)
 
     async def _follow_anew(self, log: LogReader) -> None:
@@ -103,9 +79,9 @@ class Following:
         # A read from the beginning may not return tombstones at the end, so the end is read first.
         [there] = (await log.ends([TopicPartition(self._topic, 0)])).values()
         records = log.follow(self._topic)
-        self._reached(await self._taker.load(records, there))
+        self._reached(await self._in_force.load(records, there))
         self.ready.set()
-        self._taker.loaded()
+        self._in_force.loaded()
         await self._go_on(records, in_touch=True)
 
     async def _go_on(self, records: AsyncIterator[Record | None], *, in_touch: bool) -> None:
@@ -116,7 +92,7 @@ class Following:
                 if record is None:
                     in_touch = True
                     continue
-                self._taker.take(record)
+                self._in_force.take(record)
                 self._reached(record.offset + 1)
                 taken += 1
                 if taken % AT_ONCE == 0:
@@ -129,45 +105,3 @@ class Following:
         self._position = position
         self._routes_to = max(self._routes_to, position)
         self._taken.notify()
-
-
-class ControlWriter:
-    """Appends records to `topic`. `reach`: waits until this process has read the topic up to an offset."""
-
-    def __init__(self, log: Log, topic: str, reach: Callable[[int], Awaitable[None]]) -> None:
-        self._log = log
-        self._topic = topic
-        self._reach = reach
-
-    async def write(self, *records: tuple[ControlKey, bytes | None]) -> None:
-        """Append values, and tombstones (None), which are in effect then. Returns once this process has read them, or
-        after `REACH_S`. Raises the log's errors."""
-        appended = await self._log.append([NewRecord(self._topic, key.encode(), value) for key, value in records])
-        with suppress(TimeoutError, LogUnavailable):
-            async with asyncio.timeout(REACH_S):
-                await self._reach(appended[-1].offset + 1)
-
-
-class Changes:
-    """Notifies followers of changes: each once for several changes while it is busy. Call `notify` after a change."""
-
-    def __init__(self) -> None:
-        self.version = 0
-        """Grows with every change."""
-        self._changed = asyncio.Event()
-
-    def notify(self) -> None:
-        self.version += 1
-        self._changed.set()
-        self._changed = asyncio.Event()
-
-    async def follow(self, after: asyncio.Event | None = None) -> AsyncIterator[int]:
-        """Yields an increasing number: at once, or once `after` is set, then after every change."""
-        if after is not None:
-            await after.wait()
-        seen = -1
-        while True:
-            while seen == self.version:
-                await self._changed.wait()
-            seen = self.version
-            yield seen

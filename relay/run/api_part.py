@@ -25,7 +25,7 @@ from relay.control.erasures import ErasureService
 from relay.control.event_types import Catalogue
 from relay.control.keys import KeyService
 from relay.control.patch import Rules
-from relay.control.topic_follower import ControlWriter
+from relay.control.records import ControlWriter
 from relay.delivery.egress import USER_AGENT
 from relay.domain.signing import generate_secret
 from relay.history.port import History

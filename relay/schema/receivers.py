@@ -151,21 +151,18 @@ class SecretRotation(msgspec.Struct, forbid_unknown_fields=True):
     secret: str | None = None
 
 
-class RotatedView(NewReceiverView):
-    """`secret`: the generated one, only in this response; null if it was given, or is a private key, which only the
-    relay needs. `public_key`: verifies its signatures then. `former_until`: when the former one signs for the last
-    time; null: it does not sign any more. RFC 3339."""
-
-    public_key: str | None
-    former_until: str | None
-
-
 class SecretTurnView(TypedDict):
     """The secrets in the response to a rotation."""
 
     secret: str | None
     public_key: str | None
     former_until: str | None
+
+
+class RotatedView(ReceiverView, SecretTurnView):
+    """`secret`: the generated one, only in this response; null if it was given, or is a private key, which only the
+    relay needs. `public_key`: verifies its signatures then. `former_until`: when the former one signs for the last
+    time; null: it does not sign any more. RFC 3339."""
 
 
 class TriedView(TypedDict):

@@ -2,7 +2,7 @@
 
 from typing import Any, Literal, TypedDict
 
-from relay.schema.receivers import ParkedView
+from relay.schema.receivers import ParkedView, SecretTurnView
 
 
 class SourceView(TypedDict):
@@ -23,13 +23,10 @@ class NewSourceView(SourceView):
     secret: str | None
 
 
-class RotatedSourceView(NewSourceView):
+class RotatedSourceView(SourceView, SecretTurnView):
     """A source with a new secret of its callback. `secret`: the generated one, only in this response; null if it was
     given, or is a private key, which only the relay needs. `public_key`: verifies its signatures then. `former_until`:
     when the former one signs for the last time; null: it does not sign any more. RFC 3339."""
-
-    public_key: str | None
-    former_until: str | None
 
 
 class SourceItem(TypedDict):

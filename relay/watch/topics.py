@@ -97,4 +97,4 @@ class TopicWatch:
 
     async def _look_at_lanes(self) -> list[Finding]:
         registry = self._registry
-        return await self._lanes.look(registry.receivers(), registry.shared.longest_waits(WAITS_LOOKED_AT))
+        return await self._lanes.look(registry.receivers(), registry.shared.index.longest_waits(WAITS_LOOKED_AT))

@@ -3,7 +3,7 @@
 from itertools import count
 
 from relay.control.keys import ApiKeys, KeyService
-from relay.control.topic_follower import ControlWriter
+from relay.control.records import ControlWriter
 from relay.domain.control_key import KEYS, decode_key
 from relay.domain.scope import parse_scope
 from tests.fakes.log import MemoryLog

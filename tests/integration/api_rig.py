@@ -23,10 +23,10 @@ from relay.config.setting_layers import load_settings, origins_of
 from relay.control.erasures import ErasureService
 from relay.control.event_types import Catalogue
 from relay.control.patch import Rules
+from relay.control.records import ControlWriter
 from relay.control.registry import Registry
 from relay.control.replay_jobs import Jobs
 from relay.control.subscriptions import Subscriptions
-from relay.control.topic_follower import ControlWriter
 from relay.delivery.port import Transport
 from relay.domain.control_key import JOBS, decode_key
 from relay.domain.diagnosis import Diagnosis, fine

@@ -3,7 +3,7 @@
 from collections.abc import AsyncIterator, Collection
 from dataclasses import replace
 
-from relay.control.topic_follower import Changes
+from relay.control.changes import Changes
 from tests.fakes.strikes import Fuse
 from tests.fakes.world import Known, Process, World
 
