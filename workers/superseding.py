@@ -1,10 +1,11 @@
 """Messages with a key that take the place of older ones which were not sent.
 
 The state notes the newest message of each key, whose record its lane has. Then the end of those before it is stored in
-their rows, if no attempt of them has begun; their lane writes their dead letters, as for cancelled ones.
+their rows, if no attempt of them has begun; their lane writes their dead letters, as for cancelled ones. Nothing is
+decided without the rows: another owner of the lane may have sent an older one in the meantime.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from typing import Final
 
 from relay.domain.identity import digest12
@@ -14,7 +15,7 @@ from relay.engine.work import Seen, row_of
 from relay.state.attempts import Change, Settlement
 from relay.state.port import State
 from relay.state.replies import answered
-from relay.state.rows import Result, RowKey, Superseding
+from relay.state.rows import Result, Row, RowKey, Superseding
 from workers.delivery import Delivery
 
 _LATE_S: Final = 3600.0
@@ -28,36 +29,27 @@ def has_key(work: Delivery) -> bool:
 async def supersede(state: State, works: Iterable[tuple[Delivery, Seen]], now: float) -> None:
     """For works of a lane that were just looked up, in their order. `now`: monotonic seconds.
 
-    One that a newer one replaces gets its end, and one that waits for newer ones its due time. Several records of one
-    delivery, whose message was sent again, count as one. Can be repeated.
+    One that a newer one replaces gets its end, and one that waits for newer ones its due time. Can be repeated.
     """
-    newest: dict[bytes, list[Delivery]] = {}
-    for work, seen in works:
-        if not _registers(work, seen):
-            continue
-        same = newest.setdefault(key_of(work), [])
-        if same and row_of(same[0]) != row_of(work):
-            if _is_older(work, same[0]):
-                work.end = _replaced_by(same[0].hop.delivery.message_id)
-                continue
-            for older in same:
-                older.end = _replaced_by(work.hop.delivery.message_id)
-            same.clear()
-        same.append(work)
-    if not newest:
+    keyed = [work for work, seen in works if _registers(work, seen)]
+    if not keyed:
         return
-    found = await state.supersede([_superseding(key, same[0]) for key, same in newest.items()])
-    ends: list[Settlement] = []
-    for same, result in zip(newest.values(), found, strict=True):
-        for work in same:
-            if result.by is not None:
-                work.end = _replaced_by(result.by)
-            elif result.wait_s:
-                work.due = max(work.due, now + result.wait_s)
-        if result.by is None:
-            ends += _ends(row_of(same[0]).owner, result.replaced, same[0].hop.delivery.message_id)
-    if ends:
-        await answered(state.settle(ends))
+    found = await state.supersede(list(map(_superseding, keyed)))
+    ends: dict[RowKey, Settlement] = {}
+    for work, result in zip(keyed, found, strict=True):
+        row = row_of(work)
+        if result.by is not None:
+            ends[row] = _end(row, result.by, work.hop.accepted_ms)
+        for digest in result.replaced:
+            older = RowKey(row.owner, digest)
+            ends[older] = _end(older, work.hop.delivery.message_id, result.at_ms)
+    rows = dict(zip(ends, await answered(state.settle(list(ends.values()))), strict=True)) if ends else {}
+    for work, result in zip(keyed, found, strict=True):
+        end = _replaced_by(rows.get(row_of(work)))
+        if end is not None:
+            work.end = end
+        elif result.wait_s:
+            work.due = max(work.due, now + result.wait_s)
 
 
 def key_of(work: Delivery) -> bytes:
@@ -74,27 +66,22 @@ def _registers(work: Delivery, seen: Seen) -> bool:
     return is_new and has_key(work) and work.hop.origin is not None
 
 
-def _is_older(work: Delivery, other: Delivery) -> bool:
-    """Whether its message came first, although its record is behind: it was sent again."""
-    here, there = work.hop.origin, other.hop.origin
-    return here is not None and there is not None and here[:2] == there[:2] and here.offset < there.offset
-
-
-def _superseding(key: bytes, work: Delivery) -> Superseding:
+def _superseding(work: Delivery) -> Superseding:
     hop, timing = work.hop, work.timing
     if hop.origin is None or timing is None:
         raise AssertionError("it has no key")
     recorded_ms, age_s = work.record.timestamp_ms, work.receiver.post.retry.max_age
     keep_s = max(0.0, timing.deliver_at - recorded_ms / 1000) + timing.window + age_s + _LATE_S
     place = hop.origin.partition, hop.origin.offset, recorded_ms
-    return Superseding(key, row_of(work), *place, hop.delivery.message_id, keep_s, timing.window)
+    return Superseding(key_of(work), row_of(work), *place, hop.delivery.message_id, keep_s, timing.window)
 
 
-def _replaced_by(message_id: str) -> Dead:
-    return Dead(REPLACED, replaced_detail(message_id))
+def _end(row: RowKey, message_id: str, unsent_ms: int) -> Settlement:
+    result = Result("dead", reason=REPLACED, detail=replaced_detail(message_id))
+    return Settlement(row, 0, b"", Change.RESULT, result=result, unsent_ms=unsent_ms)
 
 
-def _ends(owner: str, rows: Sequence[bytes], message_id: str) -> list[Settlement]:
-    dead = _replaced_by(message_id)
-    result = Result("dead", reason=dead.reason, detail=dead.detail)
-    return [Settlement(RowKey(owner, row), 0, b"", Change.RESULT, result=result, unsent=True) for row in rows]
+def _replaced_by(row: Row | None) -> Dead | None:
+    """The end that is stored, if it is this one."""
+    result = None if row is None or row.generation else row.result
+    return Dead(REPLACED, result.detail or "") if result is not None and result.reason == REPLACED else None

@@ -87,8 +87,9 @@ class ErasuresResource:
         if erasure.source_id is not None and erasure.message_id is not None:
             with suppress(Unavailable):  # then each ends when it is due
                 known = await self._reader.find(MessageId(erasure.source_id, erasure.message_id))
-                for delivery in () if known is None else self._reader.deliveries(known):
-                    await self._replays.cancel(delivery, Row())
+                if known is not None:
+                    for delivery in self._reader.deliveries(known):
+                        await self._replays.cancel(delivery, Row(), known.received_ms)
             return None
         named = erasure.receiver, erasure.source_id, erasure.message_id
         receivers, sources, ids = (frozenset(filter(None, [each])) for each in named)

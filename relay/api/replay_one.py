@@ -163,9 +163,10 @@ class ReplayResource:
             row = (await self._service.hands.rows([delivery]))[delivery]
         else:
             row, _ = await self._visible(request, delivery)
+        known = await self._reader.find(MessageId(delivery.source_id, delivery.message_id))
         if not row.park_intent:  # of a parked one, the message may not be known any more
-            await self._known(delivery)
-        if not await self._service.cancel(delivery, row):
+            known = self._with(delivery, known)
+        if not await self._service.cancel(delivery, row, None if known is None else known.received_ms):
             raise Problem(ALREADY_SENT, "An attempt was started, or the delivery has ended: look up the message.")
         return json_response(202, _of_one("cancel", delivery, row.generation, None))
 
@@ -225,7 +226,9 @@ class ReplayResource:
 
     async def _known(self, delivery: DeliveryId) -> KnownMessage:
         """The delivery's message. Raises a Problem if the delivery is unknown."""
-        known = await self._reader.find(MessageId(delivery.source_id, delivery.message_id))
+        return self._with(delivery, await self._reader.find(MessageId(delivery.source_id, delivery.message_id)))
+
+    def _with(self, delivery: DeliveryId, known: KnownMessage | None) -> KnownMessage:
         if known is None or delivery not in self._reader.deliveries(known):
             raise Problem(NOT_FOUND, _NO_DELIVERY)
         return known

@@ -5,7 +5,7 @@ dead letter when it reaches the record, which is at once if that is parked.
 """
 
 from collections.abc import Sequence
-from typing import Final
+from typing import Final, NamedTuple
 
 from relay.clock import Clock
 from relay.domain.hop import Hop
@@ -26,21 +26,30 @@ _ROUTED_S: Final = 5.0
 _LOOK_S: Final = 0.1
 
 
-async def cancel(state: State, deliveries: Sequence[tuple[DeliveryId, int]]) -> list[bool]:
-    """Cancel these generations of deliveries. False if an attempt was started, or the delivery has ended. Can be
-    repeated."""
+class UnsentLife(NamedTuple):
+    """A generation of a delivery that may be unsent. `accepted_ms`: when its message was accepted (Unix ms; 0: not
+    known)."""
+
+    delivery: DeliveryId
+    generation: int
+    accepted_ms: int
+
+
+async def cancel(state: State, lives: Sequence[UnsentLife]) -> list[bool]:
+    """Cancel these. False if an attempt was started, or may have been before the state lost its memory, or the delivery
+    has ended. Can be repeated."""
     result = Result("dead", reason=CANCELLED, detail=DETAIL)
     rows = await answered(
         state.settle(
             [
-                Settlement(delivery_row(delivery), generation, b"", Change.RESULT, result=result, unsent=True)
-                for delivery, generation in deliveries
+                Settlement(delivery_row(delivery), generation, b"", Change.RESULT, result=result, unsent_ms=accepted_ms)
+                for delivery, generation, accepted_ms in lives
             ]
         )
     )
     return [
-        row is not None and row.generation == generation and is_cancelled(row)
-        for row, (_, generation) in zip(rows, deliveries, strict=True)
+        row is not None and row.generation == life.generation and is_cancelled(row)
+        for row, life in zip(rows, lives, strict=True)
     ]
 
 

@@ -19,7 +19,7 @@ from relay.domain.topics import Topics
 from relay.engine.completion import ever_smaller
 from relay.engine.slices import slices, weight_of
 from relay.log.port import Coordinate, Log, NewRecord, Record
-from relay.replay.cancel import cancel, obstacle
+from relay.replay.cancel import UnsentLife, cancel, obstacle
 from relay.replay.letter import Letter, is_erased, kept
 from relay.replay.plan import HERE, Out, Planner, ReplayPlan
 from relay.state.port import FailedEntry, State
@@ -88,11 +88,11 @@ class ReplayExecutor:
     async def plan_cancels(self, hops: Sequence[Hop]) -> list[ReplayPlan]:
         """Plans for deliveries that may not have been sent."""
         rows = await self.rows([hop.delivery for hop in hops])
-        found = [(hop, obstacle(hop, rows[hop.delivery])) for hop in hops]
-        plans = [
-            ReplayPlan(cancels=(hop.delivery, hop.generation)) if skip is None else ReplayPlan(skip=skip)
-            for hop, skip in found
-        ]
+        plans = []
+        for hop in hops:
+            skip = obstacle(hop, rows[hop.delivery])
+            life = UnsentLife(hop.delivery, hop.generation, hop.accepted_ms)
+            plans.append(ReplayPlan(skip=skip, cancels=None if skip else life))
         return _each_life_once(plans)
 
     async def rows(self, deliveries: Sequence[DeliveryId]) -> dict[DeliveryId, Row]:
@@ -177,7 +177,7 @@ def _each_life_once(plans: Sequence[ReplayPlan]) -> list[ReplayPlan]:
     seen: set[tuple[DeliveryId, int]] = set()
     found = []
     for plan in plans:
-        lives = {(out.delivery, out.generation) for out in plan.out} | ({plan.cancels} if plan.cancels else set())
+        lives = {(out.delivery, out.generation) for out in plan.out} | ({plan.cancels[:2]} if plan.cancels else set())
         found.append(ReplayPlan(skip="replayed") if lives & seen else plan)
         seen |= lives
     return found

@@ -25,6 +25,7 @@ from relay.domain.status import status_url, unaskable
 from relay.domain.topics import Topics, lane_of
 from relay.domain.variables import kept_of
 from relay.log.port import Coordinate, Headers, NewRecord, Record
+from relay.replay.cancel import UnsentLife
 from relay.replay.letter import Letter, is_named
 from relay.state.rows import Mark, Row, Stage, callback_row, delivery_row
 from workers.delivery import can_be_asked
@@ -68,7 +69,7 @@ class ReplayPlan:
 
     out: tuple[Out, ...] = ()
     skip: str | None = None
-    cancels: tuple[DeliveryId, int] | None = None
+    cancels: UnsentLife | None = None
 
     @property
     def acts(self) -> bool:

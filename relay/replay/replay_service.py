@@ -23,7 +23,7 @@ from relay.domain.result_delivery import Handover, from_code
 from relay.domain.selection import Selection
 from relay.domain.topics import DAY_S, SHARED, Topics, lane_of
 from relay.log.port import Coordinate, Log, NewRecord, TopicPartition
-from relay.replay.cancel import cancel, unsent_spans
+from relay.replay.cancel import UnsentLife, cancel, unsent_spans
 from relay.replay.executor import ReplayExecutor
 from relay.replay.letter import Letter, read_dead_letter
 from relay.replay.partition_merge import start_at
@@ -298,12 +298,13 @@ class ReplayService:
         (done,) = await self.hands.carry_out([plan])
         return done
 
-    async def cancel(self, delivery: DeliveryId, row: Row) -> bool:
-        """Cancel a delivery. False if an attempt was started, or the delivery has ended. Raises StateUnavailable if
-        that is unknown."""
+    async def cancel(self, delivery: DeliveryId, row: Row, accepted_ms: int | None) -> bool:
+        """Cancel a delivery. `accepted_ms`: when its message was accepted (None: not known). False if an attempt was
+        started, or may have been before the state lost its memory, or the delivery has ended. Raises StateUnavailable
+        if that is unknown."""
         if await self._state.gaps([tag_of(f"r:{delivery.receiver}")]):
             raise StateUnavailable("the rows of finished messages were lost, and are being rebuilt from the log")
-        return (await cancel(self._state, [(delivery, row.generation)]))[0]
+        return (await cancel(self._state, [UnsentLife(delivery, row.generation, accepted_ms or 0)]))[0]
 
     async def discard_waiting(self, delivery: DeliveryId, row: Row) -> bool:
         """End an unfinished delivery. Its lane writes the dead letter when it reaches the record; an attempt in

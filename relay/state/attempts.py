@@ -190,8 +190,9 @@ class Settlement(Struct, frozen=True, gc=False):
     `detail`: a description, stored only together with `reason`. `counted`: False reverts the count of the attempt
     (429). `healthy`: for the endpoint's breaker; None for neither. `up` (with token b""): the endpoint answered a GET,
     or called us; if it is offline, it is pinged at the next attempt, early once per `ping_every`. `pause_s`: seconds
-    for which the endpoint gets no requests; finite (for an indefinite hold see `State.hold`). `unsent` (with token
-    b""): only if no attempt was ever begun; otherwise nothing changes. `number`: for a delivery to a numbered receiver.
+    for which the endpoint gets no requests; finite (for an indefinite hold see `State.hold`). `unsent_ms` (with token
+    b""): only if no attempt was ever begun; otherwise nothing changes. It is a time (Unix ms) at which none had begun:
+    if the state has lost its memory since, one may have. `number`: for a delivery to a numbered receiver.
     ACCEPTED and RESULT end its number: with `reason`, or if it gets its number only now, it is a gap.
     """
 
@@ -209,5 +210,5 @@ class Settlement(Struct, frozen=True, gc=False):
     up: bool = False
     pause_s: float = 0.0
     breaker: BreakerPolicy = BreakerPolicy()
-    unsent: bool = False
+    unsent_ms: int | None = None
     number: NumberAsk | None = None

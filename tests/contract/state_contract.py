@@ -26,6 +26,7 @@ from relay.state.attempts import (
 from relay.state.port import IntakeAsk, Lane, State
 from relay.state.replies import answered, of
 from relay.state.rows import (
+    TAGS,
     Arrival,
     Mark,
     MessageRow,
@@ -230,17 +231,37 @@ class RowsContract:
         await settled(rig.state, failed, Change.RETRY, due_in_s=100)
         end = Result("dead", reason="cancelled", detail="d")
         rows = {
-            key: await settled(rig.state, key, Change.RESULT, b"", result=end, unsent=True)
+            key: await settled(rig.state, key, Change.RESULT, b"", result=end, unsent_ms=0)
             for key in (fresh, under_way, released, failed, again)
         }
         stages = [rows[key].stage for key in (fresh, under_way, released, failed, again)]
         assert stages == [Stage.RESULT, Stage.SENDING, Stage.RESULT, Stage.ENQUEUED, Stage.RESULT]
         assert rows[fresh].result == end
-        assert await settled(rig.state, again, Change.RESULT, b"", result=end, unsent=True) == rows[again]
+        assert await settled(rig.state, again, Change.RESULT, b"", result=end, unsent_ms=0) == rows[again]
         for key in (fresh, released, again):
             verdict = await begun(rig.state, key, b"t2", unseen=key is fresh)
             assert verdict == (LookedUp(rows[key]) if key is fresh else Have(rows[key])), "it is never sent"
         assert (await settled(rig.state, under_way, Change.RESULT, result=ANSWER)).result == ANSWER
+
+    async def test_after_a_loss_a_missing_row_says_only_of_what_came_later_that_it_was_not_sent(self, rig: Rig) -> None:
+        earlier_ms = round(await rig.state.time() * 1000)
+        await rig.elapse(1)
+        await begun(rig.state, row(1))
+        await rig.lose()
+        await rig.state.lost()
+        await rig.state.ready(range(TAGS), in_doubt_s=100)
+        await rig.state.close_gaps(await rig.state.gaps(range(TAGS)))
+        await rig.elapse(1)
+        now_ms = round(await rig.state.time() * 1000)
+        end = Result("dead", reason="cancelled", detail="d")
+
+        async def ended(key: RowKey, unsent_ms: int) -> bool:
+            return (await settled(rig.state, key, Change.RESULT, b"", result=end, unsent_ms=unsent_ms)).result == end
+
+        assert not await ended(row(1), earlier_ms), "it was sent"
+        assert await ended(row(2), now_ms)
+        await rig.elapse(100)
+        assert await ended(row(3), earlier_ms), "what was sent before has ended since"
 
     async def test_an_attempt_of_another_settles_and_is_then_ambiguous(self, rig: Rig) -> None:
         await begun(rig.state, row())

@@ -1,6 +1,6 @@
 """What every state has to do: know the newest message of each key, and which ones it has taken the place of."""
 
-from relay.state.rows import Superseded, Superseding
+from relay.state.rows import TAGS, Superseded, Superseding
 from tests.contract.state_contract import Rig, row
 
 KEEP_S = 100.0
@@ -17,35 +17,55 @@ def newest(*numbers: int, wait_s: float = 0.0) -> Superseded:
     return Superseded(None, tuple(row(number).digest for number in numbers), wait_s)
 
 
+async def superseded(rig: Rig, *messages: Superseding) -> list[Superseded]:
+    """Without the time of the reply."""
+    found = await rig.state.supersede(messages)
+    assert all(one.at_ms == found[0].at_ms > 0 for one in found)
+    return [one._replace(at_ms=0) for one in found]
+
+
 class SupersedingContract:
     async def test_the_newest_of_a_key_takes_the_place_of_the_one_before_it(self, rig: Rig) -> None:
-        assert await rig.state.supersede([one(1), one(2), one(3, key=OTHER)]) == [newest(), newest(1), newest()]
-        assert await rig.state.supersede([one(4)]) == [newest(1, 2)]
-        assert await rig.state.supersede([one(4)]) == [newest(1, 2)], "a repeat"
-        assert await rig.state.supersede([one(5), one(6)]) == [newest(1, 2, 4), newest(2, 4, 5)], "the last ones"
+        assert await superseded(rig, one(1), one(2), one(3, key=OTHER)) == [newest(), newest(1), newest()]
+        assert await superseded(rig, one(4)) == [newest(1, 2)]
+        assert await superseded(rig, one(4)) == [newest(1, 2)], "a repeat"
+        assert await superseded(rig, one(5), one(6)) == [newest(1, 2, 4), newest(2, 4, 5)], "the last ones"
 
     async def test_an_older_one_that_comes_late_is_replaced(self, rig: Rig) -> None:
-        assert await rig.state.supersede([one(2), one(1)]) == [newest(), Superseded("m-2")]
-        assert await rig.state.supersede([one(2)]) == [newest()]
+        assert await superseded(rig, one(2), one(1)) == [newest(), Superseded("m-2")]
+        assert await superseded(rig, one(2)) == [newest()]
 
     async def test_between_partitions_the_time_counts(self, rig: Rig) -> None:
-        await rig.state.supersede([one(5, at_ms=1000)])
+        await superseded(rig, one(5, at_ms=1000))
         earlier, later = one(9, partition=1, at_ms=999), one(1, partition=1, at_ms=1001)
-        assert await rig.state.supersede([earlier, later]) == [Superseded("m-5"), newest(5)]
+        assert await superseded(rig, earlier, later) == [Superseded("m-5"), newest(5)]
 
     async def test_it_is_known_for_as_long_as_an_older_one_may_come(self, rig: Rig) -> None:
-        await rig.state.supersede([one(2)])
+        await superseded(rig, one(2))
         await rig.elapse(KEEP_S - 1)
-        assert await rig.state.supersede([one(1)]) == [Superseded("m-2")]
+        assert await superseded(rig, one(1)) == [Superseded("m-2")]
         await rig.elapse(2)
-        assert await rig.state.supersede([one(1)]) == [newest()]
+        assert await superseded(rig, one(1)) == [newest()]
 
     async def test_a_window_is_opened_by_the_first_and_has_one_newest(self, rig: Rig) -> None:
-        assert await rig.state.supersede([one(1, window_s=10)]) == [newest(wait_s=10)]
+        assert await superseded(rig, one(1, window_s=10)) == [newest(wait_s=10)]
         await rig.elapse(4)
-        assert await rig.state.supersede([one(2, window_s=10)]) == [newest(1, wait_s=6)]
+        assert await superseded(rig, one(2, window_s=10)) == [newest(1, wait_s=6)]
         await rig.elapse(6)
-        assert await rig.state.supersede([one(2, window_s=10)]) == [newest(1)], "its window has closed"
-        assert await rig.state.supersede([one(3, window_s=10)]) == [newest(1, wait_s=10)], "2 stays as it is"
+        assert await superseded(rig, one(2, window_s=10)) == [newest(1)], "its window has closed"
+        assert await superseded(rig, one(3, window_s=10)) == [newest(1, wait_s=10)], "2 stays as it is"
         await rig.elapse(1)
-        assert await rig.state.supersede([one(4, window_s=10)]) == [newest(1, 3, wait_s=9)]
+        assert await superseded(rig, one(4, window_s=10)) == [newest(1, 3, wait_s=9)]
+
+    async def test_a_row_that_may_have_been_lost_is_not_replaced(self, rig: Rig) -> None:
+        """It may have been sent. That of a message that came after the loss cannot."""
+        await superseded(rig, one(1))
+        await rig.lose()
+        await rig.state.lost()
+        await rig.state.ready(range(TAGS), in_doubt_s=10)
+        await rig.state.close_gaps(await rig.state.gaps(range(TAGS)))
+        after_ms = (await rig.state.supersede([one(0, key=OTHER)]))[0].at_ms
+        assert await superseded(rig, one(1), one(2)) == [newest(), newest()]
+        assert await superseded(rig, one(3, at_ms=after_ms), one(4, at_ms=after_ms)) == [newest(), newest(3)]
+        await rig.elapse(11)
+        assert await superseded(rig, one(5)) == [newest(3, 4)]

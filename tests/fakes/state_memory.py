@@ -18,12 +18,14 @@ from tests.fakes.state_rows import Rows
 
 @dataclass(slots=True)
 class Newest:
-    """The newest message of a key. `replaced`: the last rows before it; `until`: how long it is kept."""
+    """The newest message of a key. `replaced`: the last rows before it; `until`: how long it is kept; `since`: when the
+    memory had lost something last."""
 
     message: Superseding
     replaced: tuple[bytes, ...]
     closes: float
     until: float
+    since: float
 
 
 @dataclass(slots=True)
@@ -40,6 +42,10 @@ class Tag:
     lanes: dict[tuple[str, int], LaneIndex] = field(default_factory=dict)
     failed: dict[str, dict[Coordinate, FailedEntry]] = field(default_factory=dict)
     newest: dict[bytes, "Newest"] = field(default_factory=dict)
+
+    def may_have_lost(self, at_ms: float, now: float) -> bool:
+        """Whether an attempt may have been lost that began after `at_ms`."""
+        return now < self.doubt_until and (self.gap is not None or at_ms < self.lost_at * 1000)
 
     def lane(self, lane: Lane) -> LaneIndex:
         index = self.lanes.get((lane.topic, lane.partition))

@@ -110,7 +110,8 @@ class Records(Memory):
     def _settle(self, one: Settlement) -> Row | None:
         tag = self._of(one.row.owner)
         with self._waking(one.row.owner):
-            return settle(tag.rows, one, self.now, partial(tag.free, now=self.now))
+            lost = tag.may_have_lost(one.unsent_ms or 0, self.now)
+            return settle(tag.rows, one, self.now, partial(tag.free, now=self.now), lost=lost)
 
     @contextmanager
     def _waking(self, owner: str) -> Iterator[None]:
@@ -133,22 +134,25 @@ class Records(Memory):
 
     def _supersede(self, tag: Tag, one: Superseding) -> Superseded:
         known = tag.newest.get(one.key)
+        if known is not None and known.since != tag.lost_at and tag.may_have_lost(0, self.now):
+            known.replaced = ()
         if known is None or known.until <= self.now:
-            known = Newest(one, (), self.now + one.window_s if one.window_s else 0.0, 0.0)
+            known = Newest(one, (), self.now + one.window_s if one.window_s else 0.0, 0.0, tag.lost_at)
         elif known.message.row != one.row:
             former = known.message
             is_later = former.offset > one.offset
             if former.partition != one.partition:
                 is_later = former.recorded_ms > one.recorded_ms
             if is_later:
-                return Superseded(former.message_id)
+                return Superseded(former.message_id, at_ms=round(self.now * 1000))
             is_open = not one.window_s or known.closes > self.now
             closes = (known.closes if is_open else self.now + one.window_s) if one.window_s else 0.0
-            replaced = (*known.replaced, *((former.row.digest,) if is_open else ()))[-3:]
-            known = Newest(one, replaced, closes, known.until)
+            is_proved = is_open and not tag.may_have_lost(former.recorded_ms, self.now)
+            replaced = (*known.replaced, *((former.row.digest,) if is_proved else ()))[-3:]
+            known = Newest(one, replaced, closes, known.until, tag.lost_at)
         known.until = max(known.until, self.now + one.keep_s)
         tag.newest[one.key] = known
-        return Superseded(None, known.replaced, max(0.0, known.closes - self.now))
+        return Superseded(None, known.replaced, max(0.0, known.closes - self.now), round(self.now * 1000))
 
     async def forget(self, rows: Sequence[RowKey]) -> list[Refusal | None]:
         return [self._done(row.owner, partial(self._forget, row)) for row in rows]

@@ -167,9 +167,9 @@ def finished_until(now: float, window_s: float) -> float:
     return (now // half + 3) * half
 
 
-def settle(rows: Rows, one: Settlement, now: float, free: Callable[[bytes], None]) -> Row | None:
+def settle(rows: Rows, one: Settlement, now: float, free: Callable[[bytes], None], *, lost: bool) -> Row | None:
     """Write one outcome; the row as it now is, None where the attempt under way was settled as told. `free`: what is
-    parked of it need not wait any more."""
+    parked of it need not wait any more. `lost`: an attempt may have been lost."""
     digest, token = one.row.digest, one.token
     row = rows.load(digest, now)
     finished = row is not None and row.stage >= Stage.DONE
@@ -179,7 +179,7 @@ def settle(rows: Rows, one: Settlement, now: float, free: Callable[[bytes], None
     rows.endpoint(one.row.owner).in_flight.pop(token, None)
     mine = row if row is not None and row.generation >= one.generation else StoredRow(one.generation)
     current = token != b"" and mine.token == token
-    changed = mine.generation == one.generation and _apply(mine, one, now)
+    changed = mine.generation == one.generation and _apply(mine, one, now, lost=lost)
     if changed:
         _give_room_back(rows.room(one.row.owner), digest, mine)
     if changed and mine.stage is Stage.RESULT and not token:
@@ -218,7 +218,7 @@ def _give_room_back(reserved: set[bytes], digest: bytes, row: StoredRow) -> None
         reserved.discard(digest)
 
 
-def _apply(row: StoredRow, one: Settlement, now: float) -> bool:
+def _apply(row: StoredRow, one: Settlement, now: float, *, lost: bool) -> bool:
     if one.change is Change.STEP:
         if row.stage is Stage.AWAITING:
             row.reason = one.reason
@@ -226,7 +226,8 @@ def _apply(row: StoredRow, one: Settlement, now: float) -> bool:
     current = one.token != b"" and row.token == one.token
     target = _TARGETS.get(one.change)
     if target is not None:
-        if target <= row.stage or (one.unsent and (row.stage or row.attempts or row.polls)):
+        may_be_sent = row.stage or row.attempts or row.polls or lost
+        if target <= row.stage or (one.unsent_ms is not None and may_be_sent):
             return False
         row.stage, row.result = target, one.result
         row.last_status, row.reason, row.detail, row.due_at = (

@@ -35,7 +35,8 @@ async def send(world: ReplayWorld, numbers: Sequence[int], delay: float = LONG_S
 
 
 async def cancel(world: ReplayWorld, process: ReplayProcess, message_id: str) -> bool:
-    return await process.desk.cancel(DeliveryId("r", "a", message_id), await world.row("r", "a", message_id))
+    row = await world.row("r", "a", message_id)
+    return await process.desk.cancel(DeliveryId("r", "a", message_id), row, None)
 
 
 @LANES

@@ -287,10 +287,10 @@ def pack_settlement(item: Settlement, policy_index: int) -> bytes:
     head = _SETTLE(
         item.generation,
         _CHANGES[item.change] + 128 * (item.number is not None),
-        2 if item.unsent else item.counted,
+        item.counted if item.unsent_ms is None else 2,
         -1 if item.last_status is None else item.last_status,
         2 if item.up else -1 if item.healthy is None else item.healthy,
-        ms(item.due_in_s) if item.due_in_s else 0,
+        item.unsent_ms or (ms(item.due_in_s) if item.due_in_s else 0),
         ms(item.pause_s) if item.pause_s else 0,
         policy_index,
         len(item.token),
@@ -313,7 +313,7 @@ _NOWHERE: Final = (-1, 0)
 
 # --- superseding ------------------------------------------------------------------------------------------------
 
-decode_superseded: Final = msgspec.msgpack.Decoder(list[list[tuple[str, msgspec.Raw, int]] | bool]).decode
+decode_superseded: Final = msgspec.msgpack.Decoder(list[list[tuple[str, msgspec.Raw, int, int]] | bool]).decode
 
 
 def encode_superseding(item: Superseding) -> tuple[object, ...]:
@@ -321,10 +321,10 @@ def encode_superseding(item: Superseding) -> tuple[object, ...]:
     return raw(item.key), raw(item.row.digest), *place, item.message_id, ms(item.keep_s), ms(item.window_s)
 
 
-def superseded_of(reply: tuple[str, msgspec.Raw, int]) -> Superseded:
-    by, packed, wait_ms = reply
+def superseded_of(reply: tuple[str, msgspec.Raw, int, int]) -> Superseded:
+    by, packed, wait_ms, at_ms = reply
     rows = text_bytes(packed)
-    return Superseded(by or None, tuple(rows[n : n + 12] for n in range(0, len(rows), 12)), wait_ms / 1000)
+    return Superseded(by or None, tuple(rows[n : n + 12] for n in range(0, len(rows), 12)), wait_ms / 1000, at_ms)
 
 
 # --- messages ---------------------------------------------------------------------------------------------------

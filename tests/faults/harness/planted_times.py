@@ -1,6 +1,6 @@
 """Planted bugs about messages with times and keys of their own; see `planted`."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 from unittest.mock import patch
@@ -37,11 +37,11 @@ def deadline_forgotten() -> Iterator[None]:
 def replaced_though_sent() -> Iterator[None]:
     """A newer message of a key replaces older ones whose attempt has begun, too."""
 
-    def ends(owner: str, rows: Sequence[bytes], message_id: str) -> list[Settlement]:
-        return [structs.replace(one, unsent=False) for one in rightly(owner, rows, message_id)]
+    def end(*what: Any) -> Settlement:
+        return structs.replace(rightly(*what), unsent_ms=None)
 
-    rightly = workers.superseding._ends
-    with patch.object(workers.superseding, "_ends", ends):
+    rightly = workers.superseding._end
+    with patch.object(workers.superseding, "_end", end):
         yield
 
 

@@ -233,8 +233,7 @@ def _arrived(world: World, posted: Posted) -> None:
     if posted.to_sender:
         world.back[m] = True
     else:
-        world.disordered = world.disordered or not all(world.seen[:m])
-        world.seen[m] += 1
+        world.arrived(m)
 
 
 def _takes_too_long(world: World, number: int) -> None:

@@ -22,9 +22,10 @@ from relay.state.attempts import BeginAsk, Verdict
 from relay.state.replies import answered
 from relay.state.rows import MessageRow
 from tests.fakes.state_begin import Beginning
-from tests.fakes.state_memory import Memory
+from tests.fakes.state_memory import Memory, Tag
 from tests.fakes.state_rows import StoredRow
 from tests.faults.harness.planted import PLANTED
+from tests.faults.harness.planted_times import PLANTED_IN_TIMES
 
 AnyWork = Any
 """A patched method serves the works of all workers."""
@@ -152,7 +153,15 @@ def time_goes_back() -> Iterator[None]:
         yield
 
 
+@contextmanager
+def loss_forgotten() -> Iterator[None]:
+    """After a loss of the state, a message counts as unsent if no row says otherwise."""
+    with patch.object(Tag, "may_have_lost", lambda self, at_ms, now: False):
+        yield
+
+
 FLAWS: Mapping[str, Callable[[], AbstractContextManager[None]]] = {
+    **PLANTED_IN_TIMES,
     **{
         name: PLANTED[name]
         for name in (
@@ -181,6 +190,7 @@ FLAWS: Mapping[str, Callable[[], AbstractContextManager[None]]] = {
             stale_proof,
             first_hop_is_enough,
             time_goes_back,
+            loss_forgotten,
         )
     },
 }

@@ -5,12 +5,13 @@ answered. So it is something that can be copied, and a crash can come between an
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Mapping
 from typing import TYPE_CHECKING, Any, Final, Literal, TypeVar
 
 from relay.config.settings import Settings
 from relay.delivery.port import Transport
 from relay.domain.exchange import Exchange, Request
+from relay.domain.timing import Timing
 from relay.domain.topics import Topics
 from relay.engine.decision import Later
 from relay.engine.effects import Effects
@@ -199,10 +200,17 @@ _OUTSIDE: Final = Dependencies(REQUESTS, HERE, lambda: 0.5, "relay/model", turns
 class Cast:
     """The workers, for one kind of receiver. `asked`: it has a status endpoint. `parks`: what has failed waits longer
     than anything is held in memory. `names`: each message is for all of them; only FromSender serves a second one here,
-    because a lane tells another nothing."""
+    because a lane tells another nothing. `timings`: of the messages that have one."""
 
-    def __init__(self, *, asked: bool = True, parks: bool = False, names: tuple[str, ...] = ("r",)) -> None:
-        self.names = names
+    def __init__(
+        self,
+        *,
+        asked: bool = True,
+        parks: bool = False,
+        names: tuple[str, ...] = ("r",),
+        timings: Mapping[int, Timing] | None = None,
+    ) -> None:
+        self.names, self.timings = names, timings or {}
         pause_s = PARKED_S if parks else HELD_S
         retry: dict[str, Any] = {"base": pause_s, "factor": 1.0, "cap": pause_s, "max_attempts": 1_000}
         known = Known([receiver(name, "/answer", status=asked, failures=1_000, **retry) for name in names], [])

@@ -50,7 +50,7 @@ def sameness(world: World) -> int:
     """Equal for worlds that are the same (and, of very few, for others: it is a hash)."""
     seen = _Seen(world.now)
     parts: list[Any] = [world.faults, world.committed, world.owners, world.former, world.wire]
-    parts += [world.seen, world.back, world.disordered]
+    parts += [world.seen, world.back, world.disordered, world.untimely, world.dead]
     known, seen.now = seen.all(parts), world.now + world.state.behind_s
     tags = seen.all([(tag, tag.ready) for tag in world.state.tags])
     seen.now = world.now

@@ -4,6 +4,7 @@ from collections import deque
 from dataclasses import dataclass, field
 from typing import Final
 
+from relay.domain.reasons import REPLACED
 from relay.state.rows import MessageStage, Stage
 from tests.faults.model.events import Event, events, happen
 from tests.faults.model.here import HERE, Role
@@ -25,7 +26,7 @@ class Found:
 
     @property
     def violations(self) -> set[str]:
-        """Of: lost, unmarked, stuck, copied, disordered, late, broken."""
+        """Of: lost, unmarked, stuck, copied, disordered, untimely, replaced, late, broken."""
         return set(self.first)
 
 
@@ -93,6 +94,10 @@ class _Search:
             self._violated("late", place)
         if world.disordered:
             self._violated("disordered", place)
+        if world.untimely:
+            self._violated("untimely", place)
+        if not is_rightly_replaced(world):
+            self._violated("replaced", place)
         if world.is_at_rest:
             place.rests = True
             found.at_rest += 1
@@ -137,6 +142,12 @@ def search(start: World, *, to_the_end: bool = True) -> Found:
     return searching.found
 
 
+def is_rightly_replaced(world: World) -> bool:
+    """Whether no message ended as replaced that was sent, or was the last one."""
+    replaced = {number for number, reason in world.dead if reason == REPLACED}
+    return not replaced or not (any(world.seen[number] for number in replaced) or max(world.messages) in replaced)
+
+
 def is_marked(world: World) -> bool:
     """Whether the rows say what is over, where they were not lost since."""
     if world.state.was_lost:
@@ -153,9 +164,10 @@ _WRITES: Final[dict[Role, Role]] = {"from_sender": "to_receiver", "to_receiver":
 
 
 def is_complete(world: World) -> bool:
-    """Whether the last of its workers has handed on every message."""
+    """Whether the last of its workers has handed on every message; one with a timing may have ended by it."""
     last = list(world.owners)[-1]
     if last == "to_sender":
         return all(world.back[number] for number in world.messages)
     logs = [world.log(_WRITES[last])] + [world.beside] * (len(world.cast.names) - 1)
-    return all(world.messages <= set(log) for log in logs)
+    ended = {number for number, _ in world.dead if number in world.cast.timings}
+    return all(world.messages <= {*log, *ended} for log in logs)

@@ -9,7 +9,7 @@ from tests.faults.model.events import after
 from tests.faults.model.flaws import FLAWS
 from tests.faults.model.here import Cast
 from tests.faults.model.search import Found, search
-from tests.faults.model.test_model import ASKED, ONE, PARKED, TWO_RECEIVERS, in_removal
+from tests.faults.model.test_model import ASKED, EXPIRING, HELD, KEYED, ONE, PARKED, TWO_RECEIVERS, in_removal
 from tests.faults.model.world import MESSAGES, Faults, World, beginning
 
 
@@ -126,6 +126,20 @@ def test_to_take_one_receiver_for_all_loses_the_message_of_the_other_at_one_cras
 def test_a_state_whose_time_goes_back_makes_what_is_parked_wait_for_as_long() -> None:
     assert _delivered(Faults(refused=1), "time_goes_back", cast=PARKED).violations == set()
     assert "late" in _delivered(Faults(refused=1, clocks=1), "time_goes_back", cast=PARKED).violations
+
+
+@pytest.mark.parametrize(
+    ("flaw", "cast", "faults", "violation"),
+    [
+        ("sent_before_due", HELD, Faults(), "untimely"),
+        ("deadline_forgotten", EXPIRING, Faults(refused=1), "untimely"),
+        ("replaced_though_sent", KEYED, Faults(), "replaced"),
+        ("loss_forgotten", KEYED, Faults(flushes=1), "replaced"),
+    ],
+)
+def test_a_time_or_a_key_that_is_not_kept_is_seen(flaw: str, cast: Cast, faults: Faults, violation: str) -> None:
+    assert _delivered(faults, messages=MESSAGES, cast=cast).first == {}
+    assert violation in _delivered(faults, flaw, messages=MESSAGES, cast=cast).violations
 
 
 def test_what_never_comes_to_an_end_is_seen() -> None:

@@ -12,16 +12,23 @@ from typing import NamedTuple
 
 import pytest
 
+from relay.domain.timing import Timing
 from relay.engine.commands import CallQueue
 from tests.faults.model.events import after, events, happen
 from tests.faults.model.here import Cast
 from tests.faults.model.search import Found, search
-from tests.faults.model.world import MESSAGES, Faults, World, beginning
+from tests.faults.model.world import MESSAGES, START, Faults, World, beginning
 
 ASKED = Cast()
 UNASKED = Cast(asked=False)
 PARKED = Cast(parks=True)
 TWO_RECEIVERS = Cast(names=("r", "q"))
+DELAYED = Cast(parks=True, timings={0: Timing(deliver_at=START + 20)})
+HELD = Cast(timings={0: Timing(deliver_at=START + 3)})
+EXPIRING = Cast(parks=True, timings={0: Timing(deadline=START + 1)})
+KEYED = Cast(timings=dict.fromkeys(MESSAGES, Timing(key="k")))
+KEYED_DELAYED = Cast(parks=True, timings={0: Timing(deliver_at=START + 20, key="k"), 1: Timing(key="k")})
+COALESCED = Cast(timings=dict.fromkeys(MESSAGES, Timing(key="k", window=2.0)))
 ONE = (0,)
 DEEP = bool(os.environ.get("RELAY_MODEL_DEEP"))
 
@@ -229,3 +236,57 @@ def test_after_a_loss_of_redis_a_crash_may_repeat_what_was_not_committed(story: 
 )
 def test_to_sender_brings_every_answer_back(story: Story, told: Told) -> None:
     assert _seen(search(beginning(ASKED, story.faults, to_sender=story.messages)), story, told).first == {}
+
+
+# --- messages with times and keys -------------------------------------------------------------------------------
+
+
+@_stories(
+    Story(Faults(crashes=1), 2_500),
+    Story(Faults(flushes=1), 600),
+    Story(Faults(lost=1), 300),
+    Story(Faults(refused=1, repeats=1), 400),
+    deep=(Story(Faults(moves=1), 8_000), Story(Faults(crashes=1, flushes=1), 2_000, ONE)),
+)
+def test_a_delayed_message_is_sent_once_and_not_before_it_is_due(story: Story, told: Told) -> None:
+    assert _seen(search(beginning(DELAYED, story.faults, to_receiver=story.messages)), story, told).first == {}
+
+
+@_stories(Story(Faults(crashes=1), 150), Story(Faults(flushes=1), 60), Story(Faults(zombies=1), 700))
+def test_so_is_one_that_is_held_in_memory(story: Story, told: Told) -> None:
+    assert _seen(search(beginning(HELD, story.faults, to_receiver=story.messages)), story, told).first == {}
+
+
+@_stories(Story(Faults(refused=1), 80), Story(Faults(crashes=1), 350), Story(Faults(flushes=1), 100))
+def test_a_message_is_not_sent_after_its_deadline(story: Story, told: Told) -> None:
+    assert _seen(search(beginning(EXPIRING, story.faults, to_receiver=story.messages)), story, told).first == {}
+
+
+@_stories(
+    Story(Faults(crashes=1), 700),
+    Story(Faults(refused=1, crashes=1), 1_500),
+    Story(Faults(flushes=1), 300),
+    Story(Faults(lost=1, flushes=1), 900),
+    Story(Faults(resends=1, flushes=1), 600),
+    Story(Faults(moves=1), 3_000),
+    deep=(Story(Faults(zombies=1), 15_000), Story(Faults(refused=1, flushes=1, repeats=1), 1_500)),
+)
+def test_a_message_is_replaced_by_a_newer_one_only_if_it_was_not_sent(story: Story, told: Told) -> None:
+    assert _seen(search(beginning(KEYED, story.faults, to_receiver=story.messages)), story, told).first == {}
+
+
+@_stories(Story(Faults(flushes=1), 2_000), Story(Faults(lost=1), 800), deep=(Story(Faults(crashes=1), 8_000),))
+def test_so_is_a_delayed_one(story: Story, told: Told) -> None:
+    assert _seen(search(beginning(KEYED_DELAYED, story.faults, to_receiver=story.messages)), story, told).first == {}
+
+
+@_stories(Story(Faults(crashes=1), 300), Story(Faults(flushes=1), 120), Story(Faults(lost=1), 60))
+def test_of_a_window_the_newest_is_sent(story: Story, told: Told) -> None:
+    assert _seen(search(beginning(COALESCED, story.faults, to_receiver=story.messages)), story, told).first == {}
+
+
+def test_after_a_loss_of_redis_a_crash_may_send_one_whose_end_was_not_committed() -> None:
+    """Its dead letter is on the log; until the rows of finished messages are rebuilt from that, it is asked for, and
+    the receiver has not seen it."""
+    found = search(beginning(KEYED, Faults(crashes=1, flushes=1), to_receiver=MESSAGES))
+    assert found.violations == {"replaced", "disordered"}

@@ -140,6 +140,8 @@ def _ask(world: World, owner: Owner, work: Work, call: Call[Any]) -> None:
     headers = dict(request.headers)
     to_sender = "relay-message-id" in headers
     number = int(headers["relay-message-id" if to_sender else "ce-id"].rsplit("-", 1)[1])
+    if not to_sender:
+        world.posts(number)
     asked = Asked(work, call)
     owner.asked.append(asked)
     until = work.start_by - Bounds().start_within_s + (work.rules.limits.settle_s if work.rules is not None else 0.0)

@@ -12,11 +12,13 @@ from typing import Any, Final, NamedTuple
 
 from msgspec import structs
 
+from relay.domain.dead_letter import parse_dead_letter
 from relay.domain.exchange import Request
 from relay.domain.hop import Hop, decode_hop, encode_hop
 from relay.domain.identity import DeliveryId, MessageId
 from relay.domain.message import Message, message_headers
 from relay.domain.receiver import BreakerPolicy, Receiver, Source
+from relay.domain.timing import Timing
 from relay.engine.commands import CallQueue, Command
 from relay.engine.decision import Call, Dead, Done, Later
 from relay.engine.lane import Lane, LaneSetup
@@ -186,7 +188,7 @@ class World:
     """`messages`: those that there are. `owners`: of each lane that is served. `former`: who had one of them, and does
     not know that it is another's, or is still giving it up. `committed`: as far as it surely was when an owner last
     changed: see `events`. `seen`: arrivals at the receiver by message, `back`: whether the sender has its answer.
-    `tokens`: how many were given out."""
+    `untimely`: a message was sent before it was due, or after its deadline. `tokens`: how many were given out."""
 
     cast: Cast
     messages: frozenset[int]
@@ -201,6 +203,7 @@ class World:
     seen: list[int] = field(default_factory=lambda: [0 for _ in MESSAGES])
     back: list[bool] = field(default_factory=lambda: [False for _ in MESSAGES])
     disordered: bool = False
+    untimely: bool = False
     tokens: int = 0
 
     def end(self, role: Role) -> int:
@@ -226,6 +229,30 @@ class World:
     def letters(self) -> list[Record]:
         """Dead letters, of all partitions."""
         return self.broker.records(TOPICS.failed_messages)
+
+    @property
+    def dead(self) -> frozenset[tuple[int, str]]:
+        """The messages that have dead letters, and why."""
+        return frozenset((number_of(each), parse_dead_letter(each.headers).reason) for each in self.letters)
+
+    def posts(self, number: int) -> None:
+        """A request with this message begins, which may take as long to start as an attempt is good for."""
+        timing = self.timing(number)
+        is_late = 0.0 < timing.deadline < self.now - Bounds().start_within_s
+        self.untimely = self.untimely or timing.deliver_at > self.now or is_late
+
+    def arrived(self, number: int) -> None:
+        """At the receiver. Those that are delayed have left the order; those with a key or a deadline may stay away,
+        but not come after a newer one."""
+        ordered = [m for m in MESSAGES if not self.timing(m).deliver_at and not self.timing(m).window]
+        if number in ordered:
+            missing = any(not self.seen[m] and m not in self.cast.timings for m in ordered if m < number)
+            late = not self.seen[number] and any(self.seen[m] for m in ordered if m > number)
+            self.disordered = self.disordered or missing or late
+        self.seen[number] += 1
+
+    def timing(self, number: int) -> Timing:
+        return self.cast.timings.get(number, Timing())
 
     def replay(self) -> None:
         """The first record of the receiver's lane once more, in its next life."""
@@ -282,13 +309,13 @@ def beginning(cast: Cast, faults: Faults, **logs: tuple[int, ...]) -> World:
 
 def sent(cast: Cast, numbers: tuple[int, ...]) -> list[NewRecord]:
     """The records by which a sender hands in these messages."""
-    messages = [message(number, SOURCE, *cast.names) for number in numbers]
+    messages = [structs.replace(message(n, SOURCE, *cast.names), timing=cast.timings.get(n)) for n in numbers]
     return [NewRecord(LANES["from_sender"].topic, SOURCE.encode(), m.payload, message_headers(m)) for m in messages]
 
 
 def _hops(cast: Cast, numbers: tuple[int, ...]) -> list[NewRecord]:
     """What FromSender makes of them."""
-    return [_made(cast, "from_sender", record) for record in sent(cast, numbers)]
+    return [_made(cast, "from_sender", record, offset) for offset, record in enumerate(sent(cast, numbers))]
 
 
 def _answers(cast: Cast, numbers: tuple[int, ...]) -> list[NewRecord]:
@@ -303,9 +330,9 @@ _MADE: Final[dict[Role, Callable[[Cast, tuple[int, ...]], list[NewRecord]]]] = {
 }
 
 
-def _made(cast: Cast, role: Role, record: NewRecord) -> NewRecord:
+def _made(cast: Cast, role: Role, record: NewRecord, offset: int = 0) -> NewRecord:
     worker = cast.workers[role]
-    work = worker.admit(Record(*LANES[role], 0, record.key, record.value, record.headers, int(START * 1000)))
+    work = worker.admit(Record(*LANES[role], offset, record.key, record.value, record.headers, int(START * 1000)))
     if work is None:
         raise AssertionError("it was done before")
     end = worker.resume(work, ANSWER) if role == "to_receiver" else worker.step(work)
@@ -396,6 +423,7 @@ VALUES: Final[tuple[type[Any], ...]] = (
         Observer,
         Source,
         Stage,
+        Timing,
         ToReceiver,
         ToSender,
         _FreeSeats,

@@ -11,6 +11,12 @@ local function about_life(life)
   return cmsgpack.unpack(string.sub(life, string.find(life, '\n', 1, true) + 1))
 end
 
+-- Whether an attempt may have been lost that began after `at` (ms).
+local function may_be_lost_since(at)
+  T.loss = T.loss or about_life(T.life)
+  return now < (T.loss.doubt or 0) and (T.loss.open or at < T.loss.since)
+end
+
 -- State, node, map; nil if there is none.
 local function read_life()
   local life = call('GET', P .. 'life')

@@ -1,8 +1,8 @@
---include _life _tables _usual _forms _room _in_flight
+--include _life _memory _tables _usual _forms _room _in_flight
 -- Arguments: MessagePack of {policies {{owner, failures, window ms, open ms, offline after ms, ping every ms}, ...},
 -- row digests, settlements}, the last two concatenated; a settlement: generation, change, counted (2: only if no attempt
--- was ever begun), last status or -1,
--- healthy (1, 0, -1: neither, 2: up otherwise), due ms, pause ms, index into policies, lengths of the token, the reason
+-- was ever begun), last status or -1, healthy (1, 0, -1: neither, 2: up otherwise), due ms (with counted 2: when none had
+-- begun, Unix ms), pause ms, index into policies, lengths of the token, the reason
 -- and the result, and these three ('' for none). A change with NUMBERED: then its number or 0, and what that is if it is
 -- the first. Reply: 1 if the current attempt was settled as requested, there is no intent to park and no number has ended,
 -- else the row.
@@ -132,7 +132,8 @@ local function general()
       return row.s == AWAITING
     end
     if change > DOUBT then
-      if change <= row.s or x.unsent and (row.s ~= NONE or row.a + row.p > 0) then
+      if change <= row.s or x.unsent
+        and (row.s ~= NONE or row.a + row.p > 0 or may_be_lost_since(x.due_ms)) then
         return false
       end
       row.s, row.r = change, x.result
