@@ -232,7 +232,9 @@ class World:
 
     @property
     def dead(self) -> frozenset[tuple[int, str]]:
-        """The messages that have dead letters, and why."""
+        """The messages that have dead letters, and why, where some have times or keys of their own."""
+        if not self.cast.timings:
+            return frozenset()
         return frozenset((number_of(each), parse_dead_letter(each.headers).reason) for each in self.letters)
 
     def posts(self, number: int) -> None:
