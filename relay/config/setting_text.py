@@ -1,31 +1,19 @@
 """Formats the values of settings for display, as they would be written, with secrets masked."""
 
-from typing import Final
+from typing import Final, get_args
 
 from pydantic import SecretStr
 
+from relay.config.settings import Settings
 from relay.domain.durations import format_duration
 from relay.domain.secrecy import MASK, masked_url
 
-SECRET_SETTINGS: Final = frozenset(
-    {
-        "kafka_sasl_password",
-        "redis_url",
-        "history_url",
-        "api_key",
-        "metrics_key",
-        "answer_jwk",
-        "answer_secret",
-        "session_secret",
-        "secrets_key",
-        "sentry_dsn",
-        "notice_slack_url",
-        "notice_smtp_url",
-        "notice_pagerduty_key",
-        "notice_owners",
-        "egress_proxy",
-    }
-)
+
+def _has_secret(kind: object) -> bool:
+    return kind is SecretStr or any(map(_has_secret, get_args(kind)))
+
+
+SECRET_SETTINGS: Final = frozenset(name for name, one in Settings.model_fields.items() if _has_secret(one.annotation))
 """Settings whose values must not appear in any message."""
 _SHARES: Final = frozenset({"attempt_log"})
 """Numbers that are not durations."""
