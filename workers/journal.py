@@ -187,7 +187,7 @@ def _code_class(made: EndedRequest) -> CodeClass:
 def _rule(made: EndedRequest) -> str | None:
     if made.ruling is not None:
         return redacted(made.ruling.rule, made.about.endpoint.secrets)
-    listed = made.about.endpoint.codes.by_code
+    listed = made.about.endpoint.codes
     if isinstance(made.exchange, Response) and made.exchange.status in listed:
         return f"codes.{listed[made.exchange.status]}"
     return None

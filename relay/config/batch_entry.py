@@ -7,7 +7,7 @@ from pydantic import ByteSize, Field, StrictInt, ValidationInfo, WithJsonSchema
 
 from relay.config.durations import Duration
 from relay.config.entry_types import Entry
-from relay.domain.receiver import BatchFormat, BatchPolicy
+from relay.domain.receiver import BatchFormat
 
 MOST_EVENTS: Final = 1_000
 _LEAST_BYTES: Final = 1_024
@@ -45,9 +45,6 @@ class BatchEntry(Entry):
     format: BatchFormat = "cloudevents"
     """`cloudevents`: a CloudEvents JSON batch. `list`: a JSON list with the fields `sequence`, `type`, `id`, `source`,
     `time` and `payload`."""
-
-    def settings(self) -> BatchPolicy:
-        return BatchPolicy(self.max_events, self.max_bytes, self.linger, self.format)
 
 
 def check_batch(batch: BatchEntry | None, info: ValidationInfo) -> BatchEntry | None:

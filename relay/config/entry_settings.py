@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from dataclasses import fields, replace
 from functools import cache
-from typing import Any, Final, TypeVar
+from typing import Any, Final, TypeVar, get_args
 
 from pydantic import BaseModel
 
@@ -15,6 +15,7 @@ from relay.config.receiver_entry import ReceiverEntry
 from relay.config.source_entry import CallbackEntry, InboundEntry, SourceEntry
 from relay.domain.expression import CALLBACK, REQUEST, ROUTING, Expression
 from relay.domain.receiver import (
+    BatchPolicy,
     BreakerPolicy,
     Coalescing,
     CodeClasses,
@@ -22,6 +23,7 @@ from relay.domain.receiver import (
     FormerSecret,
     Inbound,
     OfflinePolicy,
+    OutcomeClass,
     PollPolicy,
     Receiver,
     SigningPolicy,
@@ -43,7 +45,7 @@ def receiver_settings(name: str, entry: ReceiverEntry, secrets: tuple[str, ...])
         entry,
         entry.post_endpoint,
         secrets,
-        codes=CodeClasses(**{kind: frozenset(listed) for kind, listed in entry.codes.model_dump().items()}),
+        codes={code: kind for kind in get_args(OutcomeClass) for code in getattr(entry.codes, kind)},
         request=None if entry.request is None else entry.request.compiled(REQUEST),
     )
     return _from_entry(
@@ -51,16 +53,16 @@ def receiver_settings(name: str, entry: ReceiverEntry, secrets: tuple[str, ...])
         entry,
         name=name,
         post=post,
-        status_map=_status_map(entry),
+        status_map=None if entry.status is None else StatusMap(**entry.status.model_dump()),
         status_steps=status_steps(entry.status_steps),
         outcomes=outcome_rules(entry.outcomes),
         poll=PollPolicy(**entry.poll.model_dump()),
         ordering=order_by(entry.ordering),
         patience=patience_of(entry.ordering),
-        coalesce=None if entry.coalesce is None else Coalescing(entry.coalesce.key, entry.coalesce.window),
+        coalesce=None if entry.coalesce is None else Coalescing(**entry.coalesce.model_dump()),
         filter=None if entry.filter is None else entry.filter.compiled(),
         encrypt=None if entry.encrypt is None else entry.encrypt.settings(),
-        batch=None if entry.batch is None else entry.batch.settings(),
+        batch=None if entry.batch is None else BatchPolicy(**entry.batch.model_dump()),
         labels=tuple(sorted(entry.labels.items())),
         verified=entry.verification == "none",  # proofs are not part of the entry
     )
@@ -89,7 +91,7 @@ def _callback(entry: CallbackEntry, secrets: tuple[str, ...]) -> Endpoint:
         made = url_template(url, CALLBACK, "url", leading=True)
         form, url = replace(form, url=made), made.origin or entry.allow_origins[0]
     request = None if form == RequestForm() else form
-    return _endpoint(entry, url, secrets, codes=CodeClasses(), request=request)
+    return _endpoint(entry, url, secrets, codes={}, request=request)
 
 
 def _endpoint(
@@ -138,11 +140,3 @@ def _signing(entry: EndpointEntry) -> SigningPolicy:
 
 def _inbound(entry: InboundEntry) -> Inbound:
     return _from_entry(Inbound, entry, secrets=entry.secrets, tolerance_s=entry.tolerance)
-
-
-def _status_map(entry: ReceiverEntry) -> StatusMap | None:
-    if entry.status is None:
-        return None
-    status = entry.status
-    done, running, unknown = map(frozenset, (status.done, status.running, status.unknown))
-    return StatusMap(status.pointer, done, running, unknown, status.result)

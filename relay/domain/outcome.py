@@ -200,8 +200,8 @@ def recorded_class(outcome_class: OutcomeClass) -> CodeClass:
 
 def class_of(status: int, codes: CodeClasses) -> OutcomeClass:
     """The class of a status code: the receiver's own lists first, then the table."""
-    if status in codes.by_code:
-        return codes.by_code[status]
+    if status in codes:
+        return codes[status]
     if status in _TABLE:
         return _TABLE[status]
     if 200 <= status < 300:
@@ -213,7 +213,7 @@ def class_of(status: int, codes: CodeClasses) -> OutcomeClass:
 
 def usual_rule(status: int, codes: CodeClasses) -> str:
     """Which rule decides about a status code if no rule of `outcomes` does, in words."""
-    return f"codes.{codes.by_code[status]}: {status}" if status in codes.by_code else f"the usual meaning of {status}"
+    return f"codes.{codes[status]}: {status}" if status in codes else f"the usual meaning of {status}"
 
 
 def healthy(outcome: Outcome) -> bool | None:

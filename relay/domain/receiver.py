@@ -1,8 +1,8 @@
 """Receivers and sources with their settings in effect: frozen, durations in seconds, secrets resolved."""
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Final, Literal, get_args
+from typing import Final, Literal
 
 from relay.domain.egress import Egress
 from relay.domain.expression import Expression, Path
@@ -76,9 +76,9 @@ class StatusMap:
     """
 
     pointer: str
-    done: frozenset[str]
-    running: frozenset[str]
-    unknown: frozenset[str] = frozenset()
+    done: Collection[str]
+    running: Collection[str]
+    unknown: Collection[str] = ()
     result: str | None = None
 
 
@@ -102,6 +102,8 @@ class StatusStep:
 
 OutcomeClass = Literal["accepted", "answered", "delivered", "not_now", "ambiguous", "not_processed", "rejected", "gone"]
 """What a response to a POST means (`relay/domain/outcome.py`)."""
+CodeClasses = Mapping[int, OutcomeClass]
+"""Status codes that a receiver assigns to another class than the default table."""
 _SHOWN: Final = 200
 """Characters of a condition."""
 
@@ -163,26 +165,6 @@ class BatchPolicy:
 
 
 @dataclass(frozen=True, slots=True)
-class CodeClasses:
-    """Status codes that this receiver assigns to another class than the default table (`outcome.py`)."""
-
-    accepted: frozenset[int] = frozenset()
-    answered: frozenset[int] = frozenset()
-    delivered: frozenset[int] = frozenset()
-    not_now: frozenset[int] = frozenset()
-    ambiguous: frozenset[int] = frozenset()
-    not_processed: frozenset[int] = frozenset()
-    rejected: frozenset[int] = frozenset()
-    gone: frozenset[int] = frozenset()
-    by_code: Mapping[int, OutcomeClass] = field(init=False, repr=False, compare=False)
-    """The class of each of the codes; the first field that has it counts."""
-
-    def __post_init__(self) -> None:
-        names = reversed(get_args(OutcomeClass))
-        object.__setattr__(self, "by_code", {code: name for name in names for code in getattr(self, name)})
-
-
-@dataclass(frozen=True, slots=True)
 class Endpoint:
     """Settings for POSTs to a receiver's endpoint, or to a source's callback.
 
@@ -201,7 +183,7 @@ class Endpoint:
     timeout: float = 15.0
     breaker: BreakerPolicy = BreakerPolicy()
     headers: tuple[tuple[str, str], ...] = field(default=(), repr=False)
-    codes: CodeClasses = CodeClasses()
+    codes: CodeClasses = field(default_factory=dict)
     secrets: tuple[str, ...] = field(default=(), repr=False, compare=False)
     egress: Egress | None = None
     request: RequestForm | None = None

@@ -12,7 +12,6 @@ from structlog.testing import capture_logs
 from relay.cli.receivers import receivers
 from relay.domain.exchange import Exchange, NoResponse, Response
 from relay.domain.outcome import classify
-from relay.domain.receiver import CodeClasses
 from relay.domain.statistics import BOUNDS_S, OUTCOMES
 from relay.watch.statistics import StatisticsWriter, Tallies
 from tests.integration.api_rig import Rig, document, problem, running_api
@@ -32,7 +31,7 @@ async def rig() -> AsyncIterator[Rig]:
 async def attempted(rig: Rig, *told: tuple[Exchange, float], teller: str = "one", owner: str = "r:ci") -> None:
     tallies = Tallies(rig.clock.time, lambda name: rig.directory.receivers[name].post)
     for exchange, seconds in told:
-        tallies.count(owner, exchange, classify(exchange, codes=CodeClasses(), now=0), seconds)
+        tallies.count(owner, exchange, classify(exchange, codes={}, now=0), seconds)
     await StatisticsWriter(tallies, rig.state, rig.clock, writer=teller).write()
 
 

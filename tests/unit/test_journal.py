@@ -250,7 +250,7 @@ def test_of_a_large_body_little_is_kept_and_less_is_told() -> None:
 
 
 def test_the_class_is_that_of_the_receivers_own_list() -> None:
-    codes = CodeClasses(delivered=frozenset({418}))
+    codes: CodeClasses = {418: "delivered"}
     assert attempt(Response(418, {}, b""), endpoint=replace(WARY, codes=codes)).code_class == "delivered"
 
 

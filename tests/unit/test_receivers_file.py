@@ -22,7 +22,6 @@ from relay.domain.receiver import (
     BatchPolicy,
     BreakerPolicy,
     Coalescing,
-    CodeClasses,
     Endpoint,
     Inbound,
     OfflinePolicy,
@@ -97,12 +96,10 @@ def test_every_field_reaches_the_receiver() -> None:
             timeout=7,
             breaker=BreakerPolicy(3, 30, 10, OfflinePolicy(300, 30, 172_800)),
             headers=(("X-Team", "team-core"), ("authorization", "Bearer t-1")),
-            codes=CodeClasses(gone=frozenset({404}), rejected=frozenset({409, 423})),
+            codes={404: "gone", 409: "rejected", 423: "rejected"},
         ),
         status_endpoint="https://ci.example/hooks/{message_id}",
-        status_map=StatusMap(
-            "/status", frozenset({"success", "failed"}), frozenset({"pending"}), frozenset({"not_found"}), "/result"
-        ),
+        status_map=StatusMap("/status", ("success", "failed"), ("pending",), ("not_found",), "/result"),
         poll=PollPolicy(1, 2, 30),
         answer="required",
         answer_deadline=1800,

@@ -20,7 +20,7 @@ from relay.watch.statistics import AT_ONCE, MetricsMeter, StatisticsWriter, Tall
 from tests.fakes.state import MemoryState
 from tests.fakes.steps import StandingClock
 
-CODES = CodeClasses()
+CODES: CodeClasses = {}
 
 
 FINE = Response(204, {}, b"")

@@ -425,7 +425,7 @@ async def test_gone_pauses_the_receiver_until_somebody_resumes_it(rig: Rig) -> N
 
 async def test_a_receiver_may_read_its_codes_differently(rig: Rig) -> None:
     rig.reply(404)
-    codes = CodeClasses(gone=frozenset({404}))
+    codes: CodeClasses = {404: "gone"}
     decision = await posted(rig, replace(PLAIN, post=replace(PLAIN.post, codes=codes)))
     assert isinstance(decision, Dead)
     assert decision.reason == "gone"
@@ -776,7 +776,7 @@ async def test_a_ping_that_finds_nobody_is_not_answered(rig: Rig) -> None:
 
 async def test_gone_says_a_receiver_that_is_pinged(rig: Rig) -> None:
     rig.reply(404)
-    decision = await pinged(rig, replace(PLAIN, post=replace(PLAIN.post, codes=CodeClasses(gone=frozenset({404})))))
+    decision = await pinged(rig, replace(PLAIN, post=replace(PLAIN.post, codes={404: "gone"})))
     assert isinstance(decision, Later)
     assert (decision.healthy, decision.pause_s) == (True, inf)
 
