@@ -200,7 +200,8 @@ class ReceiverListResource:
         value = self._registry.record(name)
         if value is None:
             return None  # gone since its name was looked up
-        return {**_item_of(name, value)}
+        item = _item_of(name, value)
+        return {**item, "lane": item["lane"] and (self._registry.route(name).lane or item["lane"])}
 
 
 @lru_cache(maxsize=_LOOKED_AT)

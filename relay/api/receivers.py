@@ -253,8 +253,14 @@ class ReceiversResource:
             **body,
             **found.declared,
             "verification": found.verification,
+            "hot_since": self._hot_since(owner[2:]),
         }
         return json_response(200, whole, **({"ETag": f'"{whole["etag"]}"'} if whole["etag"] else {}))
+
+    def _hot_since(self, name: str) -> str | None:
+        registrar = self._context.registrar
+        is_hot = registrar is not None and registrar.registry.is_hot(name)
+        return rfc3339(registrar.registry.hot()[name].since) if registrar is not None and is_hot else None
 
     async def _in_lane(self, found: FoundEndpoint) -> LaneView | None:
         """The unfinished records of its lane; None for a callback, and if it is not known at once."""

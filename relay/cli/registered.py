@@ -95,6 +95,7 @@ def _print(known: ReceiverHealthView) -> None:
         ("condition", _condition(known["condition"])),
         ("health", health_text(known["health"])),
         ("verification", _verified(known["verification"]) if known["verification"] else None),
+        ("own lane, because it is hot, since", known.get("hot_since")),
         ("etag", known["etag"]),
         *(known["settings"] or {}).items(),
     )

@@ -170,10 +170,7 @@ def _long_enough(value: SecretStr) -> SecretStr:
 def _hot_receivers(value: object) -> object:
     if value is False:  # YAML's off
         return "off"
-    mode = value.lower() if isinstance(value, str) else value
-    if mode == "move":
-        raise ValueError("this release moves no receiver on its own; write tell, and move one with lane: dedicated")
-    return mode
+    return value.lower() if isinstance(value, str) else value
 
 
 def _origin(text: str) -> str:
@@ -203,7 +200,7 @@ Secret = Annotated[SecretStr, AfterValidator(_not_empty)]
 Secrets = Annotated[tuple[Secret, ...], BeforeValidator(_secrets)]
 Keys = Annotated[tuple[Annotated[SecretStr, AfterValidator(_key)], ...], BeforeValidator(_secrets)]
 SessionSecrets = Annotated[tuple[Annotated[SecretStr, AfterValidator(_long_enough)], ...], BeforeValidator(_secrets)]
-HotReceiverMode = Annotated[Literal["tell", "off"], BeforeValidator(_hot_receivers)]
+HotReceiverMode = Annotated[Literal["move", "tell", "off"], BeforeValidator(_hot_receivers)]
 Origins = Annotated[tuple[str, ...], listed("origins, as https://app.example", _origin)]
 Port = Annotated[int, Field(ge=0, le=65_535)]
 ProductName = Annotated[str, Field(min_length=1, max_length=60, pattern=r"^[^\x00-\x1f\x7f]+$")]

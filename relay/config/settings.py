@@ -164,7 +164,8 @@ class Settings(BaseModel):
     allow_http: bool | None = None
     """Allow plain http endpoints. None: only in `allow_private_networks`, and to private addresses of those names."""
     hot_receivers: HotReceiverMode = "off"
-    """`tell`: report receivers that take more than their share of the shared lane, in the log and as a metric."""
+    """`tell`: report receivers that take more than their share of the shared lane, in the log and as a metric. `move`:
+    also give them a lane of their own until they are calm. With `tell` and `off`, those that were moved return."""
     dedup_window: PositiveDuration = 604_800.0
     """Time for which the id of a finished message is known, so that a duplicate has no effect."""
     strict_json: bool = False

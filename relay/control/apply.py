@@ -9,7 +9,15 @@ from typing import Final
 from relay.config.differences import FieldChange, field_changes
 from relay.config.problems import raise_all
 from relay.config.receivers_file import Raw, ReceiversFile
-from relay.control.records import Declarations, EntryRecord, Topic, lane_of_entry, read_topic, source_key
+from relay.control.records import (
+    Declarations,
+    EntryRecord,
+    Topic,
+    lane_of_entry,
+    partitions_of_entry,
+    read_topic,
+    source_key,
+)
 from relay.domain.control_key import ControlKey, control_key, encode_value
 from relay.domain.errors import UserError
 from relay.domain.receiver import LaneKind
@@ -125,17 +133,19 @@ async def awaited(log: Log, topics: Topics) -> dict[str, str]:
     """Descriptions of pending changes by receiver: what has to end before the declared settings are in effect."""
     there = await read_topic(log, topics)
     found = {}
-    for name, route in there.routes.all().items():
+    for name in there.routes.all().keys() | there.routes.hot.keys():
         declared = there.declared.get(name)
-        if declared is not None and (text := _awaited(name, route, declared.entry)) is not None:
+        if declared is None:
+            continue
+        route = there.routes.current(name, lane_of_entry(declared.entry))
+        if (text := _awaited(name, route, *there.wanted_lane(name, declared.entry))) is not None:
             found[name] = text
     for name in (name for name in there.routes.removed if name not in there.declared):
         found[name] = "is removed; its lanes continue until its last messages have ended"
     return dict(sorted(found.items()))
 
 
-def _awaited(name: str, route: Route, entry: Raw) -> str | None:
-    wanted, partitions = lane_of_entry(entry), _partitions(entry)
+def _awaited(name: str, route: Route, wanted: LaneKind, partitions: int) -> str | None:
     following = next_move(route, wanted, partitions)
     lane = route.lane if route.moving else following and following[0]
     if lane is None:
@@ -226,24 +236,19 @@ def _route(there: Topic, name: str, wanted: Raw, size: int | None) -> Route:
     """The route that keeps the current lane in effect when the entry changes. `size`: partitions of its own topics."""
     known, former = there.routes.route(name), there.former(name)
     if former is None and known.lane is None:
-        return known if size is None or size >= _partitions(wanted) else _pinned(known, wanted, size)
+        return known if size is None or size >= partitions_of_entry(wanted) else _pinned(known, wanted, size)
     if former is not None and name not in there.declared:
         # another process may be completing its removal: a new life makes that process's records void
         return replace(_pinned(known, former.entry, size), life=known.life + 1)
     pinned = _pinned(known, former.entry if former is not None else wanted, size)
-    return known if next_move(pinned, lane_of_entry(wanted), _partitions(wanted)) is None else pinned
+    return known if next_move(pinned, lane_of_entry(wanted), partitions_of_entry(wanted)) is None else pinned
 
 
 def _pinned(known: Route, entry: Raw, size: int | None) -> Route:
     if known.lane is not None:
         return known
-    partitions = _partitions(entry)
+    partitions = partitions_of_entry(entry)
     return replace(known, lane=lane_of_entry(entry), partitions=min(partitions, size or partitions))
-
-
-def _partitions(entry: Raw) -> int:
-    found = entry.get("partitions", 1)
-    return found if isinstance(found, int) else 1
 
 
 async def _ensure_topics(
@@ -254,7 +259,7 @@ async def _ensure_topics(
     own = [name for name in filter(_is_receiver, keys) if lane_of_entry(wanted[name].entry) != SHARED]
     if not own:
         return {}
-    specs = {name: topics.lane_specs(name, _partitions(wanted[name].entry)) for name in own}
+    specs = {name: topics.lane_specs(name, partitions_of_entry(wanted[name].entry)) for name in own}
     groups = {topic: group for name in own for topic, group in topics.lane_groups(name).items()}
     await log.create([spec for of_one in specs.values() for spec in of_one], groups)
     states = await log.describe(list(groups))

@@ -137,7 +137,8 @@ class InForce:
         """Take only the routes among records that may not have been taken yet."""
         for record in records:
             key = key_of(record)
-            if key is not None and key.kind in ROUTES and record.value is not None:
+            # that of a hot receiver has no rank, by which an outdated one would be ignored
+            if key is not None and key.kind in ROUTES - {"hot"} and record.value is not None:
                 self._announce(lanes=self._apply(record, key))
 
     def loaded(self) -> None:

@@ -78,6 +78,11 @@ def lane_of_entry(entry: Raw) -> LaneKind:
     return "shared" if entry.get("lane") == SHARED else "dedicated"
 
 
+def partitions_of_entry(entry: Raw) -> int:
+    found = entry.get("partitions", 1)
+    return found if isinstance(found, int) else 1
+
+
 class Declarations(Mapping[str, EntryRecord]):
     """Declared entries by key: those in `own`, and receivers of the shared lane in `shared`."""
 
@@ -127,7 +132,14 @@ class Topic:
     def uses_own_topics(self, name: str) -> bool:
         """Whether it has a lane of its own, or will after its move."""
         declared = self.declared.get(name)
-        return declared is not None and "dedicated" in (self.routes.route(name).lane, lane_of_entry(declared.entry))
+        return declared is not None and "dedicated" in (
+            self.routes.route(name).lane,
+            self.wanted_lane(name, declared.entry)[0],
+        )
+
+    def wanted_lane(self, name: str, entry: Raw) -> tuple[LaneKind, int]:
+        """The lane and partitions that the receiver is to have, if this is its entry."""
+        return self.routes.wanted(name, lane_of_entry(entry), partitions_of_entry(entry))
 
     def last_entry(self, name: str) -> Raw:
         """The last entry of a removed receiver; empty if it is unreadable."""

@@ -16,6 +16,7 @@ from relay.control.records import Declarations, Topic
 from relay.control.subscriptions import Subscriptions
 from relay.control.topic_follower import Following
 from relay.domain.control_key import control_key
+from relay.domain.hot_receivers import HotLane
 from relay.domain.life import NO_LIFE, Life
 from relay.domain.origin_receiver import receiver_of
 from relay.domain.receiver import LaneKind, Receiver, Source
@@ -146,9 +147,27 @@ class Registry:
         return name in self._in_force.routes.outdated
 
     def wanted_lane(self, name: str) -> tuple[LaneKind, int] | None:
-        """Lane and partitions in its entry, whether or not they are in effect; None without a readable entry."""
+        """Lane and partitions that it is to have, whether or not they are in effect; None without a readable entry."""
+        wanted = self._entry_lane(name)
+        return None if wanted is None else self._in_force.routes.wanted(name, *wanted)
+
+    def _entry_lane(self, name: str) -> tuple[LaneKind, int] | None:
         wanted = self._in_force.wanted.get(name)
         return (SHARED, 1) if wanted is None and self.shared.value(name) is not None else wanted
+
+    def route(self, name: str) -> Route:
+        """The route from which it moves."""
+        wanted = self._entry_lane(name)
+        return self._in_force.routes.current(name, None if wanted is None else wanted[0])
+
+    def hot(self) -> Mapping[str, HotLane]:
+        """Records of hot receivers, by name; live. One has no effect if `is_hot` is false."""
+        return self._in_force.routes.hot
+
+    def is_hot(self, name: str) -> bool:
+        """Whether the receiver is to have a lane of its own only because it is hot."""
+        wanted = self._entry_lane(name) if name in self.hot() else None
+        return wanted is not None and wanted[0] == SHARED
 
     def source(self, source_id: str) -> Source:
         """The source: its own entry, or that of `*` with this id, or a source without callback."""

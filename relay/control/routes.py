@@ -1,11 +1,15 @@
-"""Routes, cuts and removed receivers read from `receiver_config`. Outdated records do not undo newer ones."""
+"""Routes, cuts, removed and hot receivers read from `receiver_config`. Outdated records do not undo newer ones."""
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Final
 
 from relay.domain.control_key import ControlKey, decode_value
 from relay.domain.errors import InvalidRecord, UserError
+from relay.domain.hot_receivers import HotLane
+from relay.domain.receiver import LaneKind
 from relay.domain.route import Cut, Marker, Route
+from relay.domain.topics import SHARED
 
 _UNMOVED: Final = Route()
 
@@ -18,6 +22,8 @@ class LaneRoutes:
         self._cuts: dict[tuple[str, int], Cut] = {}
         self.removed: dict[str, bytes] = {}
         """The last records of removed receivers."""
+        self.hot: dict[str, HotLane] = {}
+        """Receivers that are to have a lane of their own although their entries say the shared lane."""
         self.outdated: set[str] = set()
         """Receivers whose newest route is outdated, from a suspended process: the right one has to be published
         again."""
@@ -29,6 +35,19 @@ class LaneRoutes:
     def route(self, name: str) -> Route:
         return self._routes.get(name, _UNMOVED)
 
+    def current(self, name: str, lane: LaneKind | None) -> Route:
+        """The route from which the receiver moves, whose entry says `lane`: a hot one that has never moved has none."""
+        route = self.route(name)
+        is_new = route.lane is None and lane == SHARED and name in self.hot
+        return replace(route, lane=lane) if is_new else route
+
+    def wanted(self, name: str, lane: LaneKind, partitions: int) -> tuple[LaneKind, int]:
+        """The lane and partitions that a receiver is to have, whose entry says `lane` and `partitions`: all decisions
+        on lanes begin here. An entry with a lane of its own is stronger than the record of a hot receiver."""
+        if lane == SHARED and name in self.hot:
+            return "dedicated", self.route(name).partitions
+        return lane, partitions
+
     def take(self, key: ControlKey, value: bytes) -> str:
         """Take a record of the topic; returns the name of its receiver. Raises UserError."""
         try:
@@ -36,6 +55,9 @@ class LaneRoutes:
                 return self.note(decode_value(Cut, value))
             if key.kind == "removed":
                 self.removed[key.id] = value
+                return key.id
+            if key.kind == "hot":
+                self.hot[key.id] = decode_value(HotLane, value)
                 return key.id
             return self._take_route(key.id, decode_value(Route, value))
         except InvalidRecord as error:
@@ -49,6 +71,8 @@ class LaneRoutes:
             return name
         if key.kind == "removed":
             self.removed.pop(key.id, None)
+        if key.kind == "hot":
+            self.hot.pop(key.id, None)
         return key.id
 
     def note(self, cut: Cut) -> str:

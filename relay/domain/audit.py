@@ -19,7 +19,8 @@ MOST_ITEMS: Final = 20
 
 
 class AuditLine(msgspec.Struct, frozen=True, rename={"remote": "from"}):
-    """`at`: RFC 3339. `who`: `key:<id>` with its `who_name`, `RELAY_API_KEY`, or `anybody` while there are no keys.
+    """`at`: RFC 3339. `who`: `key:<id>` with its `who_name`, `RELAY_API_KEY`, or `anybody` while there are no keys;
+    `relay` for a change that the relay made on its own.
     `what`: a verb, such as `receiver.paused`. `whom`: a name, an id, or ids as in the path. `from`: the client's
     address. `outcome`: `done`; `refused`: the key lacks the scope; `unknown`: the relay failed, and the change may or
     may not have been made. `status`: of the response, null if there was none. `facts`: further details."""

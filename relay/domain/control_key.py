@@ -16,6 +16,7 @@ Kind = Literal[
     "route",
     "cut",
     "removed",
+    "hot",
     "hold",
     "verification",
     "replay",
@@ -34,6 +35,7 @@ PREFIXES: Final[Mapping[Kind, str]] = {
     "route": "route:",  # a receiver's lane, and its move to another: `route.py`
     "cut": "cut:",  # id: `<partition>:<receiver>`; where in a partition of `from_sender` a move takes effect
     "removed": "removed:",  # the last entry of a removed receiver, in the form of its own record
+    "hot": "hot:",  # a receiver that has a lane of its own while it is hot: `hot_receivers.py`
     "hold": "hold:",  # id: `r:<receiver>`, or `s:<source_id>` for the callback of a source; `hold.py`
     "verification": "verification:",  # the result of a receiver's handshake: `verification.py`
     "replay": "replay:",  # the order of a replay job, by its id: `replay_job.py`
@@ -47,7 +49,7 @@ PREFIXES: Final[Mapping[Kind, str]] = {
     "erasure": "erasure:",  # payloads that were erased on request, by the id of the request: `erasure.py`
 }
 ENTRIES: Final[frozenset[Kind]] = frozenset({"receiver", "source"})
-ROUTES: Final[frozenset[Kind]] = frozenset({"route", "cut", "removed"})
+ROUTES: Final[frozenset[Kind]] = frozenset({"route", "cut", "removed", "hot"})
 JOBS: Final[frozenset[Kind]] = frozenset({"replay", "replay-progress", "replay-stop"})
 KEYS: Final[frozenset[Kind]] = frozenset({"key", "key-secret", "keys-closed", "session-end"})
 _KINDS: Final = {prefix: kind for kind, prefix in PREFIXES.items()}

@@ -25,10 +25,14 @@ from relay.domain.message import Message
 from relay.domain.receiver import Receiver
 from relay.domain.timestamps import rfc3339
 
-Turn = Literal["receiver.offline", "receiver.back", "receiver.disabled", "receiver.gone"]
+Turn = Literal[
+    "receiver.offline", "receiver.back", "receiver.disabled", "receiver.gone", "receiver.moved", "receiver.returned"
+]
 Change = Literal["incident.opened", "incident.resolved"]
 FAILED: Final = "message.failed"
-_BY_ITSELF: Final = frozenset({"receiver.offline", "receiver.back", *get_args(Change)})
+_BY_ITSELF: Final = frozenset(
+    {"receiver.offline", "receiver.back", "receiver.moved", "receiver.returned", *get_args(Change)}
+)
 """Types of events that occur and end without an operator."""
 _TYPES: Final = frozenset({*get_args(Turn), *get_args(Change), FAILED})
 _CONTENT_TYPE: Final = "application/json"
@@ -108,6 +112,8 @@ _DETAILS: Final[dict[Turn, str]] = {
     "receiver.back": "It has answered a ping; waiting messages are now sent.",
     "receiver.disabled": "It was down for too long. Nothing is sent to it until an operator resumes it.",
     "receiver.gone": "It has returned 410 Gone. Nothing is sent to it until an operator resumes it.",
+    "receiver.moved": "It took more than its share of the shared lane, and gets a lane of its own until it is calm.",
+    "receiver.returned": "It returns to the shared lane, which it had left because it took more than its share.",
 }
 
 

@@ -111,7 +111,7 @@ class IncidentReader:
             parked_lines(self.log, self.state, lanes),
             self._retention(lanes),
         )
-        stuck = await stuck_lines(self.state, lanes, parked.heads)
+        stuck = await stuck_lines(self.state, lanes, [head for head in parked.heads if head.behind > 0])
         refused, warnings = self._refused(), _wrong(self.warnings())
         away = _wrong(self.ready())
         rows = Rows(now, lanes, endpoints, letters, stuck, refused, away, warnings, retention_s)

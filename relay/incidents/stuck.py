@@ -40,8 +40,7 @@ class StuckLine(NamedTuple):
 
 
 class ParkedLines(NamedTuple):
-    """The first parked messages of order keys. `heads`: those that others of `to_receiver` are parked behind.
-    `waiting`: what each is parked for."""
+    """The first parked messages of order keys. `heads`: those of `to_receiver`. `waiting`: what each is parked for."""
 
     heads: Sequence[LineHead] = ()
     waiting: Sequence[Waiting] = ()
@@ -95,7 +94,7 @@ async def parked_lines(log: LogReader, state: State, lanes: Sequence[LaneNow]) -
     heads = [
         LineHead(line.queue, head.row, *names_of(original), owner=line.owner, behind=head.behind)
         for (stage, line, head), original in zip(some, copies, strict=True)
-        if stage == _STAGE and head.behind > 0
+        if stage == _STAGE
     ]
     waits = [
         waits_of(original).get(stage)

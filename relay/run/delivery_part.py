@@ -51,6 +51,7 @@ class DeliveryPart:
             telemetry.sentry,
             telemetry.events.failed,
             process=context.owner,
+            load=telemetry.load,
         )
         _show_levels(telemetry.metrics, self.lanes)
 

@@ -1,7 +1,7 @@
 """The lanes of a process, and how each is built: consumer, worker and the setup of its partitions."""
 
 import secrets
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from contextlib import suppress
 from functools import partial
 from typing import Any, Final, Protocol
@@ -28,6 +28,7 @@ from relay.engine.work import Worker
 from relay.log.port import NONE_UNABLE, Assignment, Log, Unable
 from relay.state.port import Lane as LaneId
 from relay.state.port import State
+from relay.state.read_model import LaneLoad
 from relay.state.rows import TAGS, tag_of
 from relay.watch.heartbeats import Heartbeats
 from workers.dependencies import Dependencies
@@ -101,8 +102,9 @@ class Lanes:
         gather: Gather = lambda _entry, _attempts: None,
         *,
         process: str = "",
+        load: Callable[[str], LaneLoad | None] = lambda _topic: None,
     ) -> None:
-        """`process`: this process's name, for operators."""
+        """`process`: this process's name, for operators. `load`: POSTs to the receivers of a topic, if measured."""
         self._settings = settings
         self._plan = plan
         self._known = known
@@ -111,7 +113,7 @@ class Lanes:
         self._outside = outside
         self._observer = observer
         self._patience = patience
-        self.roster = Heartbeats(process, self._unusable)
+        self.roster = Heartbeats(process, self._unusable, load)
         """Publishes which lanes are served here; the caller runs it."""
         self._topics = topics = Topics(settings.topic_prefix)
         effects = Effects(

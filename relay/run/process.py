@@ -42,6 +42,7 @@ from relay.run.supervisor import LIFELINE
 from relay.run.telemetry_part import TelemetryPart
 from relay.state.port import State
 from relay.telemetry.logging import get_logger
+from relay.watch.hot_moves import HotReceiverMoves
 from relay.watch.lag import BacklogWatch, HistoryWatch, LagWatch, LeasedLook
 from relay.watch.lane_migration import LaneMigration
 from relay.watch.readiness import ClockWatch, ParkedWatch, report_draining, warnings_of, watch_part
@@ -263,6 +264,16 @@ class Relay:
         # moves and replays park at most this many records per receiver: the rest of the limit is for new messages
         room = settings.parked_per_receiver // 4
         yield "moves", LaneMigration(*stores, self.registry, clock, owner=owner, room=room).run()
+        moves = HotReceiverMoves(
+            *stores,
+            self.registry,
+            clock,
+            metrics,
+            self._telemetry.events.turned,
+            owner=owner,
+            moves=settings.hot_receivers == "move",
+        )
+        yield "hot receivers", moves.run()
         yield "replays", ReplayRunner(*stores, self._api.desk, clock, owner=owner, room=room).run()
         yield "backlog watch", BacklogWatch(*stores, lanes.own, clock, metrics, owner).run()
         lags = LagWatch(*stores, lanes.own, clock, metrics, owner)

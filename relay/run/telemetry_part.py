@@ -38,17 +38,15 @@ class TelemetryPart:
         self.metrics = metrics = Metrics(__version__)
         tallies = Tallies(clock.time, partial(_endpoint_of, context.registry))
         self.meter = MetricsMeter(metrics, tallies)
-        hot = (
-            HotReceiverWatch(metrics, partial(_is_shared, context.registry))
-            if settings.hot_receivers == "tell"
-            else None
-        )
+        hot = HotReceiverWatch(metrics, context.topics, partial(_is_shared, context.registry), context.registry.hot)
+        measures = settings.hot_receivers != "off"
 
         def took(sent: Mapping[str, int]) -> None:
             metrics.weigh(sent)
-            if hot is not None:
+            if measures:
                 hot.add(sent)
 
+        self.load = hot.load if measures else lambda _topic: None
         self.statistics = StatisticsWriter(tallies, context.state, clock, writer=context.owner, took=took)
         log, topics = context.log, context.topics
         self.events = OwnEvents(log, context.state, topics, context.registry, clock, metrics)

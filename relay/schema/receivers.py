@@ -90,9 +90,11 @@ class EndpointView(TypedDict):
 
 
 class ReceiverHealthView(ReceiverView, EndpointView):
-    """A receiver with its health. `verification`: null if its settings cannot be used."""
+    """A receiver with its health. `verification`: null if its settings cannot be used. `hot_since`: since when it has,
+    or gets, a lane of its own because it took more than its share of the shared lane; otherwise null."""
 
     verification: VerificationView | None
+    hot_since: str | None
 
 
 class Why(msgspec.Struct, forbid_unknown_fields=True):

@@ -61,9 +61,18 @@ class ParkedLine(NamedTuple):
     queue: bytes
 
 
+class LaneLoad(NamedTuple):
+    """POSTs of a process in the last minute, to the receivers of a lane; in the shared lane, of all its partitions.
+    `hot`: the hot receivers of the shared lane, with their shares."""
+
+    posts: int
+    hot: tuple[tuple[str, float], ...] = ()
+
+
 class Sign(NamedTuple):
     """A heartbeat of the process that serves a partition. `heads`: first records of order keys in memory, a limited
-    number; `parked`: order keys with parked records, likewise. `in_flight`: requests in flight."""
+    number; `parked`: order keys with parked records, likewise. `in_flight`: requests in flight.
+    `load`: None if it is not measured."""
 
     topic: str
     partition: int
@@ -71,6 +80,7 @@ class Sign(NamedTuple):
     process: str = ""
     in_flight: int = 0
     parked: tuple[ParkedLine, ...] = ()
+    load: LaneLoad | None = None
 
 
 def unusable_at(owner: str) -> TopicPartition:
@@ -91,6 +101,7 @@ class Served(NamedTuple):
     process: str = ""
     in_flight: int = 0
     parked: tuple[ParkedLine, ...] = ()
+    load: LaneLoad | None = None
 
 
 class ParkedHead(NamedTuple):

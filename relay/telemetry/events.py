@@ -150,6 +150,15 @@ EVENTS: Final[dict[str, str]] = {
     "receiver_config_record_without_key": "A record on `receiver_config` has no key, and is ignored.",
     "verification_unreadable": "A verification on `receiver_config` cannot be read, and is ignored.",
     "receiver_hot": "One receiver gets at least half of the POSTs of the shared lane. Give it a lane of its own.",
+    "receiver_moved": (
+        "A hot receiver gets a lane of its own, until it has been calm for a while. `move_ended` follows when its"
+        " messages in the shared lane are finished."
+    ),
+    "receiver_returned": "A receiver that was hot returns to the shared lane: `why` says for which reason.",
+    "hot_receiver_waits": (
+        "A hot receiver stays in the shared lane for now: a message of it fails again and again, and its own lane could"
+        " not begin before that message has ended."
+    ),
     "receiver_calm": "A hot receiver of the shared lane gets less than a quarter of its POSTs again.",
     "erasure_unreadable": "An erasure on `receiver_config` cannot be read, so this process does not apply it.",
     "event_type_unreadable": "An event type on `receiver_config` cannot be read, and is ignored.",

@@ -174,6 +174,10 @@ class Metrics:
         "with RELAY_HOT_RECEIVERS=off",
         "receiver",
     )
+    hot_receivers_moved = _gauge(
+        "Hot receivers that have a lane of their own for as long as they are hot, as the one process sees it that moves"
+        " them; absent in all others"
+    )
     waiting_records = _gauge(
         "Records in memory that wait, by reason: those of `waiting_for`, and backlog (no free place for an answer "
         "or a retry), max_in_flight, own_shortage, seat (the process's request limit), turn (for nothing). Records "

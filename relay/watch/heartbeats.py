@@ -11,7 +11,7 @@ from relay.domain.errors import Unavailable
 from relay.engine.order import Order
 from relay.log.port import Headers, TopicPartition
 from relay.state.port import State
-from relay.state.read_model import LineHead, ParkedLine, Sign, unusable_at
+from relay.state.read_model import LaneLoad, LineHead, ParkedLine, Sign, unusable_at
 
 SIGN_EVERY_S: Final = 3.0
 UNUSABLE: Final = 500
@@ -45,11 +45,17 @@ class Heartbeats:
 
     All go out together, a few times a minute, whatever the traffic. `process`: its name, for operators. `unusable`:
     owners
-    of the lanes that this process does not ask for, as it cannot use their settings.
+    of the lanes that this process does not ask for, as it cannot use their settings. `load`: of a topic.
     """
 
-    def __init__(self, process: str = "", unusable: Callable[[], Iterable[str]] = tuple) -> None:
+    def __init__(
+        self,
+        process: str = "",
+        unusable: Callable[[], Iterable[str]] = tuple,
+        load: Callable[[str], LaneLoad | None] = lambda _topic: None,
+    ) -> None:
         self._process = process
+        self._load = load
         self._unusable = unusable
         self._lanes: dict[TopicPartition, SignedFor] = {}
         self._new: set[TopicPartition] = set()
@@ -98,7 +104,7 @@ class Heartbeats:
             if head.queue is not None and head.row is not None
         )
         lines = tuple(ParkedLine(owner, queue) for queue, owner in parked)
-        return Sign(*partition, line_heads, self._process, lane.in_flight, lines)
+        return Sign(*partition, line_heads, self._process, lane.in_flight, lines, self._load(partition.topic))
 
 
 def _ids(headers: Headers) -> tuple[str, str]:

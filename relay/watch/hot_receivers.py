@@ -1,4 +1,4 @@
-"""Reports receivers that take more than their share of the shared lane: in the log, and as a metric.
+"""Measures which receivers take more than their share of the shared lane: for the log, a metric and the heartbeats.
 
 Each process sees what it sends itself. All messages to a receiver are in one partition of the shared lane, so one
 process sees all of its POSTs, and the neighbours that it delays.
@@ -6,7 +6,9 @@ process sees all of its POSTs, and the neighbours that it delays.
 
 from collections.abc import Callable, Mapping
 
-from relay.domain.hot_receivers import HotReceivers
+from relay.domain.hot_receivers import HotLane, HotReceivers, PostWindow
+from relay.domain.topics import SHARED, Topics
+from relay.state.read_model import LaneLoad
 from relay.telemetry.logging import get_logger
 from relay.telemetry.metrics import Metrics
 
@@ -14,22 +16,42 @@ _log = get_logger("relay.engine")
 
 
 class HotReceiverWatch:
-    """`is_shared`: whether a receiver is in the shared lane."""
+    """`is_shared`: whether a receiver is in the shared lane. `moved`: those that have left it because they are hot."""
 
-    def __init__(self, metrics: Metrics, is_shared: Callable[[str], bool]) -> None:
+    def __init__(
+        self,
+        metrics: Metrics,
+        topics: Topics,
+        is_shared: Callable[[str], bool],
+        moved: Callable[[], Mapping[str, HotLane]],
+    ) -> None:
         self._metrics = metrics
+        self._topics = topics
         self._is_shared = is_shared
+        self._moved = moved
         self._known = HotReceivers()
+        self._own = PostWindow()
 
     def add(self, sent: Mapping[str, int]) -> None:
         """Takes the number of POSTs to each receiver since the last call."""
+        moved = self._moved()
+        self._own.add({name: posts for name, posts in sent.items() if name in moved})
         turns = self._known.add({name: posts for name, posts in sent.items() if posts and self._is_shared(name)})
         for turn in turns:
             facts = {"receiver": turn.receiver, "share": round(turn.share, 3), "posts": turn.posts}
             if turn.state == "hot":
                 _log.warning("receiver_hot", **facts)
-            else:
+            elif self._is_shared(turn.receiver):
                 _log.info("receiver_calm", **facts)
         self._metrics.hot_receiver_share.clear()
         for name, share in self._known.hot.items():
             self._metrics.hot_receiver_share.labels(name).set(share)
+
+    def load(self, topic: str) -> LaneLoad | None:
+        """The load of a lane that this process serves; None if it is not measured."""
+        lane = self._topics.lane_of(topic)
+        if topic != self._topics.to_receiver(lane):
+            return None
+        if lane == SHARED:
+            return LaneLoad(self._known.posts, tuple(self._known.hot.items()))
+        return LaneLoad(self._own.sums[lane]) if lane in self._moved() else None

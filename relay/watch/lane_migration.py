@@ -110,8 +110,9 @@ class LaneMigration:
             await self._sweep(name, route)
 
     def _all(self) -> list[tuple[str, Route]]:
-        routes = self._registry.routes()
-        return [(name, routes.get(name, Route())) for name in sorted(routes.keys() | self._registry.gone())]
+        registry = self._registry
+        names = registry.routes().keys() | registry.gone() | registry.hot().keys()
+        return [(name, registry.route(name)) for name in sorted(names)]
 
     def _is_due(self) -> bool:
         version = self._registry.version
@@ -149,6 +150,9 @@ class LaneMigration:
         if wanted is None or following is None:
             return
         lane, partitions = following
+        if lane == "dedicated" and self._registry.is_hot(name):
+            sizes = await self._log.describe(list(self._topics.lane_groups(name)))  # it may have had them before
+            partitions = max([partitions, *(each.spec.partitions for each in sizes.values())])
         if lane == "dedicated" and not await self._has_grown(name, route, partitions):
             return
         if lane != wanted[0] and await self._backlog(name) > self._room:

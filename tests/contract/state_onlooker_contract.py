@@ -5,7 +5,7 @@ from dataclasses import replace
 from relay.log.port import Coordinate, TopicPartition
 from relay.state.attempts import Change, Go
 from relay.state.port import State
-from relay.state.read_model import LineHead, Openings, ParkedHead, ParkedLine, Served, Sign, Watched
+from relay.state.read_model import LaneLoad, LineHead, Openings, ParkedHead, ParkedLine, Served, Sign, Watched
 from relay.state.replies import answered, of
 from relay.state.rows import Mark, Parked, ParkedLife, Row, RowKey, Stage
 from tests.contract.state_contract import ANSWER, LANE, LIMITS, Rig, begun, outcome, peeked, row, settled
@@ -103,6 +103,7 @@ class OnlookerContract:
         other = TopicPartition("to_sender", 300)
         assert await rig.state.signs([AT, other]) == [None, None]
         sign = Sign(*AT, (HEAD, HEAD._replace(owner="r:ci", behind=3)), "host-1-a", 5, (ParkedLine("r:ci", QUEUE),))
+        sign = sign._replace(load=LaneLoad(700, (("ci", 0.75),)))
         await rig.state.sign([sign, Sign(*other)])
         await rig.elapse(7)
         assert await rig.state.signs([AT, other]) == [Served(7.0, *sign[2:]), Served(7.0, ())]

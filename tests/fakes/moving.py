@@ -15,6 +15,7 @@ from relay.control.registry import Registry
 from relay.domain.control_key import ControlKey, encode_value
 from relay.domain.erasure import Erasure, Erasures
 from relay.domain.errors import LogUnavailable
+from relay.domain.hot_receivers import HotLane
 from relay.domain.route import Route
 from relay.domain.topics import SHARED, TopicSpec
 from relay.engine.observer import Observer
@@ -39,6 +40,7 @@ class MovingWorld(World):
         super().__init__([], settings=settings or Settings(receivers_file="none", hold_max=5.0))
         self.served = None
         self.entries: dict[str, dict[str, Any]] = {}
+        self.hot = set[str]()
         self.sources: dict[str, dict[str, Any]] = SOURCES
 
     async def create(self) -> None:
@@ -48,11 +50,18 @@ class MovingWorld(World):
         await log.create([TopicSpec(name, FEW) for name in names], {})
         await log.create(topics.fixed(), topics.fixed_groups())
 
-    async def declare(self, name: str, path: str = "/answer", *, prune: bool = False, **entry: Any) -> Diff:
-        """Apply a file in which this receiver is so."""
+    async def declare(
+        self, name: str, path: str = "/answer", *, prune: bool = False, hot: bool = False, **entry: Any
+    ) -> Diff:
+        """Apply a file in which this receiver is so. `hot`: it also gets, or else loses, the record of a hot one."""
         post = {"post_endpoint": f"http://{name}{path}", "signature": "none", "retry": QUICK}
         self.entries[name] = post | entry
-        return await self.apply(prune=prune)
+        diff = await self.apply(prune=prune)
+        if hot != (name in self.hot):
+            self.hot ^= {name}
+            value = encode_value(HotLane(self.clock.time(), 0.9)) if hot else None
+            await self.append(self.topics.receiver_config, ControlKey("hot", name).encode(), value, ())
+        return diff
 
     async def remove(self, name: str) -> Diff:
         del self.entries[name]

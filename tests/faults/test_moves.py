@@ -31,10 +31,14 @@ ASKED: dict[str, Any] = {"status_endpoint": "http://r/answer/{message_id}", "ret
 Entry = dict[str, Any]
 GROWN: Entry = {"partitions": 3}
 """Where the source's messages take another partition than in a topic with one."""
+CALM: Entry = {"lane": "shared"}
+HOT: Entry = {"lane": "shared", "hot": True}
 MOVES = [
     pytest.param({"lane": "dedicated"}, {"lane": "shared"}, id="to the shared lane"),
     pytest.param({"lane": "shared"}, {"lane": "dedicated"}, id="to its own lane"),
     pytest.param({}, GROWN, id="to more partitions"),
+    pytest.param(CALM, HOT, id="to its own lane because it is hot"),
+    pytest.param(HOT, CALM, id="back because it is calm"),
 ]
 
 

@@ -222,7 +222,9 @@ def test_what_is_sent_has_the_headers_that_are_described(kind: int) -> None:
 def test_bodies_that_are_sent_are_as_described() -> None:
     found = described()
     hooks = found["webhooks"]
-    own = {f"receiver.{turn}" for turn in ("offline", "back", "disabled", "gone")} | {"message.failed"}
+    own = {f"receiver.{turn}" for turn in ("offline", "back", "disabled", "gone", "moved", "returned")} | {
+        "message.failed"
+    }
     own |= {"incident.opened", "incident.resolved"}
     assert set(hooks) == {"delivery", "result", "failure", "ping", "verification"} | own
     content = hooks["ping"]["post"]["requestBody"]["content"]["application/json"]

@@ -19,8 +19,13 @@ from relay.config.receivers_file import parse_receivers_file
 from relay.control.apply import apply_file
 from relay.control.patch import Rules
 from relay.control.registry import Registry
+from relay.domain.control_key import ControlKey, encode_value
+from relay.domain.hot_receivers import HotLane
 from relay.domain.receiver import Receiver
+from relay.domain.route import Route
 from relay.domain.statistics import NUMBERS, OUTCOMES, Counted
+from relay.domain.timestamps import rfc3339
+from relay.log.port import NewRecord
 from relay.state.read_model import LastAttempt, Tally
 from tests.integration.api_rig import NOW, Reply, document, problem, running_api
 from tests.integration.api_rig import Rig as ApiRig
@@ -181,6 +186,22 @@ async def test_a_body_that_is_no_json_object(rig: Rig, body: bytes, why: str) ->
 async def test_a_body_of_another_type_or_size(rig: Rig) -> None:
     problem(await rig.ask("POST", "/v1/receivers", {}, {"Content-Type": "text/plain"}), 415, "unsupported-media-type")
     problem(await rig.ask("POST", "/v1/receivers", b" " * 70_000), 413, "too-large")
+
+
+async def test_a_hot_receiver_is_shown_in_the_lane_that_is_in_effect(rig: Rig) -> None:
+    await rig.create("ci")
+    records = {
+        ControlKey("hot", "ci"): encode_value(HotLane(NOW, 0.9)),
+        ControlKey("route", "ci"): encode_value(Route(1, "dedicated")),
+    }
+    topic = rig.api.topics.receiver_config
+    places = await rig.api.log.append([NewRecord(topic, key.encode(), value) for key, value in records.items()])
+    await rig.registries[0].reach(places[-1].offset + 1)
+    shown = document(await rig.ask("GET", "/v1/receivers/ci"))
+    assert (shown["hot_since"], shown["in_lane"]["lane"]) == (rfc3339(NOW), "dedicated")
+    assert shown["settings"]["lane"] == "shared"  # as its entry says
+    [item] = document(await rig.ask("GET", "/v1/receivers?lane=dedicated"))["items"]
+    assert (item["name"], item["lane"]) == ("ci", "dedicated")
 
 
 async def test_a_name_is_taken_once(rig: Rig) -> None:

@@ -27,6 +27,7 @@ from relay.domain.coordinate import Coordinate
 from relay.domain.dead_letter import DeadLetter, dead_letter_headers, parse_dead_letter
 from relay.domain.hold import Hold, decode_hold, encode_hold
 from relay.domain.hop import Hop, decode_hop, encode_hop, result_headers
+from relay.domain.hot_receivers import HotLane
 from relay.domain.identity import DeliveryId
 from relay.domain.message import Message, message_headers, parse_message
 from relay.domain.replay_job import OffsetSpan, ReplayOrder, ReplayProgress
@@ -238,6 +239,7 @@ FORMATS: Final[dict[str, Format]] = {
     "hold": Format(1, [Hold("gone", 1.5, "said 410")], encode_hold, decode_hold),
     "route": Format(1, [Route(2, "shared", 4, True, "t", True, 1)], encode_value, _read(Route)),
     "cut": Format(1, [Cut("ci", 2, 3, 99)], encode_value, _read(Cut)),
+    "hot receiver": Format(1, [HotLane(1.5, 0.75)], encode_value, _read(HotLane)),
     "verification": Format(1, [_HANDSHAKE], encode_value, _read(HandshakeResult)),
     "job": Format(1, [_ORDER], encode_value, _read(ReplayOrder)),
     "progress of a job": Format(1, [_PROGRESS], encode_value, _read(ReplayProgress)),

@@ -9,7 +9,7 @@ from relay.domain.identity import DeliveryId
 from relay.engine.order import Order
 from relay.engine.work import Work
 from relay.log.port import Record, TopicPartition
-from relay.state.read_model import UNSERVED_S, LineHead, ParkedLine, Served, Sign
+from relay.state.read_model import UNSERVED_S, LaneLoad, LineHead, ParkedLine, Served, Sign
 from relay.state.rows import delivery_row
 from relay.watch.heartbeats import SIGN_EVERY_S, Heartbeats
 from tests.fakes.state import MemoryState
@@ -46,7 +46,7 @@ class World:
     partition = LANE
 
     def __init__(self) -> None:
-        self.roster = Heartbeats("host-1-a")
+        self.roster = Heartbeats("host-1-a", load=lambda topic: LaneLoad(7) if topic == LANE.topic else None)
         self.order: Order[Work] = Order()
         self.left = asyncio.Event()
         self.in_flight = 0
@@ -115,7 +115,7 @@ def test_a_sign_tells_who_serves_what_is_in_flight_and_which_lines_are_parked() 
         await asyncio.sleep(0.1)
         sign = await world.sign()
         assert sign is not None
-        assert sign[1:] == ((), "host-1-a", 3, (ParkedLine("r:ci", KEY),))
+        assert sign[1:] == ((), "host-1-a", 3, (ParkedLine("r:ci", KEY),), LaneLoad(7))
         world.running.cancel()
 
     run_virtually(main())

@@ -226,6 +226,14 @@ _OWN_EVENTS: Final[Mapping[Turn | Change | Literal["message.failed"], tuple[str,
         "A receiver returned 410, to subscribers",
         "Nothing is sent to it until it is resumed.",
     ),
+    "receiver.moved": (
+        "A hot receiver leaves the shared lane, to subscribers",
+        "It gets a lane of its own until it is calm; the order of its messages is kept.",
+    ),
+    "receiver.returned": (
+        "A receiver that was hot returns to the shared lane, to subscribers",
+        "The order of its messages is kept.",
+    ),
     "message.failed": (
         "Messages failed for good, to subscribers",
         "The messages of one receiver that failed within ten seconds, with ten as examples.",

@@ -15,6 +15,7 @@ from relay.domain.statistics import NUMBERS, Counted
 from relay.log.port import Coordinate, TopicPartition
 from relay.state.port import Balance, Charge, EndpointHealth, FailedEntry, StoredIncidents
 from relay.state.read_model import (
+    LaneLoad,
     LastAttempt,
     LastResponse,
     LineHead,
@@ -100,6 +101,7 @@ class WireSign(msgspec.Struct, frozen=True, omit_defaults=True):
     process: str = ""
     in_flight: int = 0
     parked: tuple[ParkedLine, ...] = ()
+    load: LaneLoad | None = None
 
 
 _encode_content: Final = msgspec.msgpack.Encoder().encode
@@ -110,7 +112,7 @@ _decode_heads: Final = msgspec.msgpack.Decoder(tuple[_HeadAlone, ...]).decode
 
 
 def encode_sign(sign: Sign) -> tuple[object, ...]:
-    content = WireSign(sign.heads, sign.process, sign.in_flight, sign.parked)
+    content = WireSign(*sign[2:])
     alone = _encode_content([head[:4] for head in sign.heads])
     return f"{sign.topic}/{sign.partition}", raw(alone), raw(_encode_content(content))
 
@@ -125,7 +127,7 @@ class WireServed(msgspec.Struct, array_like=True):
             heads = tuple(LineHead(*head) for head in _decode_heads(text_bytes(self.heads)))
             return Served(self.ago_ms / 1000, heads)
         content = _decode_content(data)
-        return Served(self.ago_ms / 1000, content.heads, content.process, content.in_flight, content.parked)
+        return Served(self.ago_ms / 1000, *msgspec.structs.astuple(content))
 
 
 decode_served: Final = msgspec.msgpack.Decoder(list[list[WireServed | int] | bool]).decode

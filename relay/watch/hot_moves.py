@@ -1,0 +1,190 @@
+"""Lets hot receivers leave the shared lane, and return to it: writes their records on `receiver_config`.
+
+One process at a time, under a lease. It reads the heartbeats, in which each process reports the POSTs that it measured
+(`relay/watch/hot_receivers.py`). A record only says which lane a receiver is to have: `relay/watch/lane_migration.py`
+moves it there, as after a change of its entry.
+"""
+
+import secrets
+from collections.abc import Callable, Sequence
+from typing import Final, Literal
+
+from relay.clock import Clock
+from relay.control.records import ControlWriter
+from relay.control.registry import Registry
+from relay.domain.audit import AuditLine, Fact, encode_line
+from relay.domain.control_key import ControlKey, encode_value
+from relay.domain.errors import RelayError
+from relay.domain.hot_receivers import HotLane, HotMoves, MoveLimits, SharesSeen, is_calm
+from relay.domain.own_events import Turn
+from relay.domain.timestamps import rfc3339
+from relay.domain.topics import SHARED, Topics
+from relay.incidents.stuck import parked_lines, stuck_lines
+from relay.log.partitioner import partition_of
+from relay.log.port import Log, NewRecord
+from relay.state.lanes import LaneNow, lanes_of
+from relay.state.port import State
+from relay.state.read_model import LaneLoad
+from relay.state.replies import answered
+from relay.telemetry.logging import get_logger
+from relay.telemetry.metrics import Metrics
+from relay.watch.lag import LeasedLook
+
+LEASE: Final = "hot-receivers"
+LOOK_S: Final = 5.0
+WHO: Final = "relay"
+"""The caller in the audit."""
+
+Why = Literal["calm", "setting"]
+"""It has been calm for long; or the setting does not let hot receivers have a lane of their own any more."""
+
+_log = get_logger("relay.moves")
+
+
+class HotReceiverMoves:
+    """`moves`: whether hot receivers leave the shared lane; otherwise those that have left it return. `publish`: called
+    for each move; never blocks, never raises. `owner`: unique per process."""
+
+    def __init__(
+        self,
+        log: Log,
+        state: State,
+        topics: Topics,
+        registry: Registry,
+        clock: Clock,
+        metrics: Metrics,
+        publish: Callable[[Turn, str, float | None], None],
+        *,
+        owner: str,
+        moves: bool,
+        limits: MoveLimits | None = None,
+    ) -> None:
+        self._log = log
+        self._records = ControlWriter(log, topics.receiver_config, registry.reach)
+        self._state = state
+        self._topics = topics
+        self._registry = registry
+        self._clock = clock
+        self._metrics = metrics
+        self._publish = publish
+        self._owner = owner
+        self._moves = moves
+        self._limits = limits or MoveLimits()
+        self._decisions = HotMoves(self._limits)
+        self._stuck: frozenset[str] = frozenset()
+
+    async def run(self) -> None:
+        """Runs until cancelled. Costs nothing where no receiver moves."""
+        if not self._moves:
+            async for _ in self._registry.changes():
+                if self._registry.hot():
+                    break
+        leased = LeasedLook(self._state, self._clock, LEASE, self._owner)
+        await leased.run(self.look, self._clear, LOOK_S)
+
+    async def _clear(self) -> None:
+        """Another process looks, and what this one has seen is outdated."""
+        self._decisions = HotMoves(self._limits)
+        self._metrics.hot_receivers_moved.clear()
+
+    async def look(self) -> None:
+        """One look. Raises Unavailable."""
+        registry = self._registry
+        await registry.catch_up()
+        for name in list(registry.hot()):
+            if not self._moves:
+                await self._return(name, "setting")
+            elif not registry.is_hot(name) and not self._is_unreadable(name):
+                await self._write(name, None)
+        if self._moves:
+            await self._decide()
+        self._metrics.hot_receivers_moved.labels().set(len(registry.hot()))
+
+    def _is_unreadable(self, name: str) -> bool:
+        """Whether a newer version wrote its entry, which then also decides on its lane."""
+        return self._registry.wanted_lane(name) is None and self._registry.is_declared(name)
+
+    async def _decide(self) -> None:
+        seen = await self._seen()
+        for name, to in self._decisions.decide(self._clock.time(), seen):
+            if to == "shared":
+                await self._return(name, "calm")
+            else:
+                await self._leave(name, seen.hot[name])
+
+    # measurements
+
+    async def _seen(self) -> SharesSeen:
+        moved = dict(self._registry.hot())
+        topics = [self._topics.to_receiver(lane) for lane in (SHARED, *moved)]
+        backlogs = await self._log.backlogs(dict.fromkeys(topics, self._topics.group("to-receiver")))
+        signs = await self._state.signs([each.partition for each in backlogs])
+        lanes = lanes_of(self._topics, backlogs, signs)
+        shared = [lane for lane in lanes if lane.receiver is None]
+        calm = [name for name in moved if await self._is_calm(name, lanes, shared)]
+        return SharesSeen(await self._hot(shared), moved, frozenset(calm))
+
+    async def _hot(self, shared: Sequence[LaneNow]) -> dict[str, float]:
+        """The hot receivers that could leave. One with a message that fails again and again could not: all others
+        would have to wait for that message before the lane of its own begins."""
+        loads = filter(None, map(_load, shared))
+        hot = {name: share for load in loads for name, share in load.hot if self._may_leave(name)}
+        if not hot:
+            self._stuck = frozenset()
+            return {}
+        parked = await parked_lines(self._log, self._state, shared)
+        stuck = frozenset({line.receiver for line in await stuck_lines(self._state, shared, parked.heads)} & hot.keys())
+        for name in sorted(stuck - self._stuck):
+            _log.warning("hot_receiver_waits", receiver=name, share=round(hot[name], 3))
+        self._stuck = stuck
+        return {name: share for name, share in hot.items() if name not in stuck}
+
+    def _may_leave(self, name: str) -> bool:
+        found, wanted = self._registry.receiver(name), self._registry.wanted_lane(name)
+        is_there = found is not None and found.lane == SHARED and not found.moving
+        return is_there and wanted is not None and wanted[0] == SHARED
+
+    async def _is_calm(self, name: str, lanes: Sequence[LaneNow], shared: Sequence[LaneNow]) -> bool:
+        """Whether it would be calm where it came from, by all that it has to send, beside those that are there now.
+        False if that is not known, or if a retry is parked, for which the shared lane would have to wait."""
+        own = [lane for lane in lanes if lane.receiver == name]
+        place = partition_of(name.encode(), len(shared))
+        neighbours = next(
+            (load.posts for lane in shared if lane.key.partition == place and (load := _load(lane))), None
+        )
+        posts = {lane.process: load.posts for lane in own if (load := _load(lane))}
+        if not posts or neighbours is None or not all(lane.served for lane in own):
+            return False
+        [parked] = await answered(self._state.parked([f"r:{name}"]))
+        due = sum(posts.values()) + sum(lane.lag for lane in own)
+        return not parked.retries and is_calm(due, due + neighbours)
+
+    # records
+
+    async def _leave(self, name: str, share: float) -> None:
+        record = HotLane(self._clock.time(), share)
+        await self._write(name, encode_value(record))
+        facts: dict[str, Fact] = {"share": round(share, 3), "others": len(self._registry.hot()) - 1}
+        _log.warning("receiver_moved", receiver=name, **facts)
+        await self._report("receiver.moved", name, facts)
+
+    async def _return(self, name: str, why: Why) -> None:
+        await self._write(name, None)
+        _log.info("receiver_returned", receiver=name, why=why)
+        await self._report("receiver.returned", name, {"why": why})
+
+    async def _write(self, name: str, value: bytes | None) -> None:
+        await self._records.write((ControlKey("hot", name), value))
+
+    async def _report(self, what: Turn, name: str, facts: dict[str, Fact]) -> None:
+        now = self._clock.time()
+        self._publish(what, name, now)
+        line = AuditLine(secrets.token_hex(8), rfc3339(now) or "", WHO, None, what, name, None, "done", None, facts)
+        try:
+            await self._log.append([NewRecord(self._topics.audit, WHO.encode(), encode_line(line))])
+        except RelayError as error:  # its own log has it, and the move goes on
+            _log.error("audit_line_not_on_the_log", line=line.id, why=str(error))
+
+
+def _load(lane: LaneNow) -> LaneLoad | None:
+    return lane.sign.load if lane.served and lane.sign is not None else None
