@@ -1,4 +1,4 @@
-"""Asks Valkey servers of a test, until they say what is awaited."""
+"""Polls the Valkey servers of a test until they are in an awaited state."""
 
 import asyncio
 from collections.abc import Awaitable, Callable
@@ -15,7 +15,7 @@ async def said(client: Redis, *words: str) -> Any:
 
 
 async def until(look: Callable[[], Awaitable[bool]]) -> None:
-    """Return when `look` finds it so. For what a server has no event for."""
+    """Return once `look` returns true. For states without an event."""
     async with asyncio.timeout(TIMEOUT_S):
         while True:
             if await look():

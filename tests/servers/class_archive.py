@@ -1,6 +1,5 @@
-"""The classes of a broker as the JVM archives them (AppCDS): with them a start costs half of the CPU.
-
-Made once, beside the jars. The JVM ignores one that another Java or other jars have made, and an empty one.
+"""Archive of a broker's classes (AppCDS), which halves the CPU of its start. It is made once, beside the jars. The JVM
+ignores an empty archive, and one of another Java or of other jars.
 """
 
 import contextlib
@@ -12,7 +11,7 @@ from pathlib import Path
 
 
 def class_archive(jars: Path, write: Callable[[Path], None]) -> Path:
-    """`write`: has a broker's JVM archive its classes there; RuntimeError: it did not start."""
+    """`write`: starts a broker whose JVM archives its classes at that path. Raises RuntimeError if it did not start."""
     archive = jars.with_name(f"{jars.name}.jsa")
     with archive.with_name(f"{archive.name}.lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)

@@ -1,4 +1,4 @@
-"""A cluster of three masters, for tests."""
+"""A Valkey cluster of three masters, for tests."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -17,7 +17,7 @@ SHARDS: Final = 3
 
 
 class ValkeyCluster:
-    """`shards[n]` serves the n-th part of the slots. One that is away stops nobody else."""
+    """`shards[n]` serves the n-th part of the slots. The others go on while one is down."""
 
     def __init__(self, *, fsync: Fsync | None = None) -> None:
         ports = free_ports(2 * SHARDS)
@@ -29,11 +29,11 @@ class ValkeyCluster:
         return "redis+cluster://" + ",".join(f"127.0.0.1:{port}" for port, _ in self._addresses)
 
     def shard_of(self, tag: int) -> int:
-        """Which of `shards` serves a hash tag."""
+        """The index in `shards` of the server of a hash tag."""
         return key_slot(b"{%02d}" % tag) * SHARDS // REDIS_CLUSTER_HASH_SLOTS
 
     async def start(self) -> None:
-        """Returns when every shard knows who serves what."""
+        """Returns when every shard knows the server of every slot."""
         for shard in self.shards:
             await asyncio.to_thread(shard.start)
         async with self.clients() as clients:
@@ -54,7 +54,7 @@ class ValkeyCluster:
 
     @asynccontextmanager
     async def replica_of(self, number: int) -> AsyncIterator[Redis]:
-        """A client of a replica of that shard, which is up to date."""
+        """A client of an up-to-date replica of that shard."""
         port, bus = free_ports(2)
         server = _server(port, bus, None)
         try:

@@ -1,8 +1,9 @@
-"""`python -m tests.servers.fork_server`: has imported all of the relay, and forks what becomes `python -m MODULE`.
+"""`python -m tests.servers.fork_server`: imports all of the relay once, and forks a child for each `python -m MODULE`.
 
 A process of the relay spends most of a second of CPU on imports, and the tests start hundreds. Each message on standard
-input, a socket, asks for one: a `Job`, with the descriptors of a connection and of its standard streams. The connection
-is told the process's id, then how it has ended, by a keeper that is its parent. Standard input's end is the server's.
+input, a socket, is a `Job`, with the descriptors of a connection and of the child's standard streams. The child's
+parent, the keeper, writes the child's process id and later its exit status to the connection. The server ends with its
+standard input.
 """
 
 import atexit
@@ -28,7 +29,7 @@ MOST_BYTES = 2**17
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """What to become. `descriptors`: how many it may have at most."""
+    """The module to run, and how. `descriptors`: the child's limit of open descriptors."""
 
     module: str
     arguments: tuple[str, ...]
@@ -65,19 +66,19 @@ def main() -> None:
 
 
 def _leave(statuses: list[int]) -> None:
-    """End at once: the interpreter would free each object of all modules, ten times the CPU of a short command."""
+    """End without freeing each object of all modules, which would take ten times the CPU of a short command."""
     if not statuses:
         return  # there is a traceback, or more, to be written
-    with suppress(OSError, ValueError):  # what a broken stream is to the interpreter, only the interpreter says
+    with suppress(OSError, ValueError):  # a broken stream is left to the interpreter, which reports it
         sys.stdout.flush()
         sys.stderr.flush()
         os._exit(statuses[0])
 
 
 def _wanted() -> Job:
-    """Returns in a child that is to become it, and nowhere else."""
+    """Fork a child for the job. Returns in that child only."""
     asked = socket.socket(fileno=0)
-    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # nobody waits for a keeper
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # keepers are not waited for
     while True:
         data, descriptors, _, _ = socket.recv_fds(asked, MOST_BYTES, 4)
         if not data:
@@ -97,7 +98,7 @@ def _kept(job: Job, connection: socket.socket, streams: list[int]) -> Job:
         connection.close()
         _become(job, streams)
         return job
-    for each in streams:  # whoever reads is to see that the child has closed them
+    for each in streams:  # so that a reader notices when the child has closed them
         os.close(each)
     connection.sendall(b"%d\n" % pid)
     _, status = os.waitpid(pid, 0)

@@ -1,4 +1,4 @@
-"""Processes of the relay that are forked from one that has imported it, the fork server: started, and waited for."""
+"""Starts relay processes by forking the fork server, which has imported the relay already; and waits for them."""
 
 import asyncio
 import atexit
@@ -22,7 +22,8 @@ _STARTING = threading.Lock()
 
 
 class Forked:
-    """A process that was forked, as one of `asyncio.subprocess` is. `streams`: descriptors for its standard streams."""
+    """A forked process, with the interface of `asyncio.subprocess.Process`. `streams`: descriptors of its standard
+    streams."""
 
     def __init__(self, job: Job, streams: Sequence[int]) -> None:
         self._keeper, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
@@ -52,7 +53,7 @@ class Forked:
         return self.join()
 
     def join(self) -> int:
-        """As `wait`, where there is no loop."""
+        """As `wait`, for code without an event loop."""
         returncode = self._listen()
         self._keeper.close()
         return returncode
@@ -80,7 +81,7 @@ def run(
     stdin: bytes = b"",
     together: bool = False,
 ) -> subprocess.CompletedProcess[str]:
-    """A `relay` command, from its start to its end. `together`: what it writes as an error is in its output."""
+    """Run a `relay` command to its end. `together`: its standard error is part of its output."""
     words = tuple(map(os.fsdecode, arguments))
     job = Job("relay", words, str(cwd or Path.cwd()), dict(os.environ if environ is None else environ))
     with tempfile.TemporaryFile() as given, tempfile.TemporaryFile() as output, tempfile.TemporaryFile() as errors:
@@ -94,7 +95,7 @@ def run(
 
 
 def _server() -> socket.socket:
-    """Where to ask for a process. It runs from the first time on, as long as this one."""
+    """The socket of the fork server, which is started by the first call, and ends with this process."""
     with _STARTING:
         return _started()
 

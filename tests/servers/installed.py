@@ -1,4 +1,4 @@
-"""The wheel as users get it, and an environment that has it and what it asks for, and nothing else of the checkout."""
+"""The wheel as users get it, and an environment with the wheel and its requirements, without the checkout."""
 
 import os
 import subprocess
@@ -15,7 +15,7 @@ _HOOK = "import sys, hatchling.build as backend; print(getattr(backend, sys.argv
 
 
 def build(what: str, tree: Path, into: Path, **environ: str) -> Path:
-    """The `wheel` or `sdist` of `tree`, built as PEP 517 has it, by the tools of this environment."""
+    """The `wheel` or `sdist` of `tree`, built by PEP 517 with the tools of this environment."""
     into.mkdir(parents=True, exist_ok=True)
     done = subprocess.run(
         [sys.executable, "-c", _HOOK, f"build_{what}", str(into)],
@@ -30,10 +30,9 @@ def build(what: str, tree: Path, into: Path, **environ: str) -> Path:
 
 
 def install(wheel: Path, into: Path, extras: Sequence[str] = (), base: str = sys.executable) -> Path:
-    """An environment at `into` with `wheel` and what it requires, with `extras`; its `python`. `base`: of this version.
-
-    What it requires is linked from this environment, where each version is the locked one: the requirements that the
-    wheel declares and those of these, and no distribution more. Nothing is downloaded.
+    """Create an environment at `into` with `wheel`, its requirements and those of `extras`. Returns its `python`.
+    `base`: the interpreter to use. Only the requirements that the wheel declares, and theirs, are linked, from this
+    environment with its locked versions. Nothing is downloaded.
     """
     subprocess.run([base, "-m", "venv", "--symlinks", "--without-pip", str(into)], check=True)
     python = into / "bin" / "python"
@@ -49,7 +48,7 @@ def install(wheel: Path, into: Path, extras: Sequence[str] = (), base: str = sys
 
 
 def _of_extras(asked: Sequence[str], extras: Sequence[str]) -> Iterator[str]:
-    """What `asked` asks for with one of `extras` only, as if it always did."""
+    """The requirements among `asked` that belong to one of `extras`, without that condition."""
     for one in map(Requirement, asked):
         marker, one.marker = one.marker, None
         if marker is not None and any(marker.evaluate({"extra": extra}) for extra in extras):

@@ -1,7 +1,5 @@
-"""A real Kafka broker for tests: from its published jars, else in a container, or one that is already there.
-
-`RELAY_TEST_KAFKA=host:port` names one that is there. Without that, Java 17 with Maven is looked for, then a container
-engine. Where there is nothing the tests are skipped, but fail when CI is `true`.
+"""A real Kafka broker for tests: an existing one (`RELAY_TEST_KAFKA=host:port`), one from the published jars (with Java
+17 and Maven), or one in a container. Without any of these, the tests are skipped, but fail when CI is `true`.
 """
 
 import os
@@ -36,11 +34,11 @@ log.cleaner.backoff.ms=1000
 metadata.max.idle.interval.ms=5000
 """
 )
-"""The cleaner looks at all topics each time, and tests leave hundreds behind."""
+"""Each run of the cleaner takes longer with more topics, and tests leave hundreds of them."""
 
 
 class Broker(Protocol):
-    """A broker that answers. `bootstrap`: host:port."""
+    """A running broker. `bootstrap`: host:port."""
 
     @property
     def bootstrap(self) -> str: ...
@@ -48,17 +46,16 @@ class Broker(Protocol):
 
 @dataclass(frozen=True)
 class GivenBroker:
-    """A broker that somebody else runs."""
+    """A broker that was started outside of the tests."""
 
     bootstrap: str
 
 
 class KafkaBroker:
-    """A broker of our own, in KRaft mode. `start` returns when it answers; a restarted one keeps data and port.
-
-    `more`: further lines of `server.properties`, which win over the others; may name {port}, {controller_port} and
-    {data}. `ports`: its own and its controller's; None: any free ones. `fresh`: how its storage is formatted first;
-    None: as that of a cluster of one. `archives`: where its JVM archives its classes when it is terminated.
+    """A broker in KRaft mode that the tests start. `start` returns when it answers; a restart keeps data and port.
+    `more`: further lines of `server.properties`, which override the others, and may contain {port}, {controller_port}
+    and {data}. `ports`: of the broker and of its controller; None: free ones. `fresh`: how the storage is formatted;
+    None: for a cluster of one. `archives`: the file to which its JVM archives its classes when it is terminated.
     """
 
     def __init__(
@@ -90,7 +87,7 @@ class KafkaBroker:
         self.await_answer()
 
     def launch(self) -> None:
-        """Start it without waiting for it: one of several cannot answer before the others are there."""
+        """Start it without waiting: a broker of several cannot answer before the others run."""
         if not (self.data / "meta.properties").exists():
             self._format()
         classes = f"-XX:ArchiveClassesAtExit={self._archives}" if self._archives else self._shared()
@@ -123,7 +120,7 @@ class KafkaBroker:
         self.start()
 
     def freeze(self) -> None:
-        """Its connections stay open and nothing answers, until `thaw`."""
+        """Stop it (SIGSTOP) until `thaw`: its connections stay open, without an answer."""
         self._signal(signal.SIGSTOP)
 
     def thaw(self) -> None:
@@ -135,11 +132,11 @@ class KafkaBroker:
 
     @property
     def ended(self) -> bool:
-        """Whether it has ended by itself, or was never started."""
+        """Whether it has ended on its own, or was never started."""
         return self._process is None or self._process.poll() is not None
 
     def stop(self) -> None:
-        """For good: its data go with it, so there is nothing that a clean shutdown would save."""
+        """Kill it and delete its data; so a clean shutdown would be of no use."""
         self.kill()
         shutil.rmtree(self._directory, ignore_errors=True)
 
@@ -190,7 +187,7 @@ def _archive(target: Path) -> None:
 
 
 def unavailable(reason: str) -> NoReturn:
-    """Skip for want of a server, or fail where the tests must not be skipped."""
+    """Skip the test because a server is missing, or fail if tests must not be skipped."""
     if os.environ.get("CI") == "true":
         pytest.fail(f"not here: {reason}")
     pytest.skip(f"not here: {reason}")
@@ -205,7 +202,7 @@ def _container(why_not_jars: str) -> Iterator[Broker]:
 
 @pytest.fixture(scope="session")
 def kafka_broker() -> Iterator[Broker]:
-    """A broker for the whole session: each test takes topics and groups of its own."""
+    """A broker for the whole session. Each test uses its own topics and groups."""
     if given := os.environ.get("RELAY_TEST_KAFKA"):
         yield GivenBroker(given)
         return
@@ -223,7 +220,8 @@ def kafka_broker() -> Iterator[Broker]:
 
 @pytest.fixture(scope="module")
 def own_broker() -> Iterator[KafkaBroker]:
-    """A broker that the tests of a module may stop and kill. A given one is not ours to kill."""
+    """A broker that the tests of a module may stop and kill. One that `RELAY_TEST_KAFKA` names is never used for
+    this."""
     if "RELAY_TEST_KAFKA" in os.environ:
         pytest.skip("RELAY_TEST_KAFKA: no other broker is started")
     try:

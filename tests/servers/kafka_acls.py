@@ -1,4 +1,4 @@
-"""`kafka-acls.sh --add` and `--remove` without a Java machine for each: the same lines, over the admin protocol."""
+"""Executes `kafka-acls.sh --add` and `--remove` commands over the admin protocol, without starting a JVM for each."""
 
 import argparse
 import shlex
@@ -41,7 +41,7 @@ class _Remove(Request[DeleteAclsRequest_v1]):  # type: ignore[misc]
 
 
 async def run(bootstrap: str, commands: Iterable[str]) -> None:
-    """Do what the commands say, as whoever comes in at `bootstrap` without a password."""
+    """Execute the commands, as the user that `bootstrap` accepts without a password."""
     client = AIOKafkaClient(bootstrap_servers=bootstrap)
     await client.bootstrap()
     try:

@@ -1,4 +1,4 @@
-"""Three brokers that replicate to each other, for what happens when one of them goes; from the same jars as one."""
+"""Three brokers that replicate to one another, for tests in which one of them fails."""
 
 from bench.kafka_parts import free_ports, new_cluster_id
 from tests.servers.kafka import KafkaBroker
@@ -18,7 +18,7 @@ controller.quorum.fetch.timeout.ms=1000
 
 
 class KafkaCluster:
-    """Brokers which are controllers, too. Each is started, killed and frozen on its own: `nodes`."""
+    """Three brokers that are also the controllers. `nodes`: each can be started, killed and frozen alone."""
 
     def __init__(self, size: int = 3) -> None:
         ports = free_ports(2 * size)
@@ -32,7 +32,7 @@ class KafkaCluster:
 
     @property
     def bootstrap(self) -> str:
-        """All of them, comma-separated."""
+        """Addresses of all brokers, comma-separated."""
         return ",".join(node.bootstrap for node in self.nodes)
 
     def start(self) -> None:
@@ -42,7 +42,7 @@ class KafkaCluster:
             node.await_answer()
 
     def stop(self) -> None:
-        """For good, data included."""
+        """Stop all brokers, and delete their data."""
         for node in self.nodes:
             node.thaw()
             node.stop()

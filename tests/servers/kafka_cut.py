@@ -1,4 +1,4 @@
-"""Cuts the log of a broker that does not run, as a crash does whose last writes never reached the disk."""
+"""Removes the end of a stopped broker's log, as a crash does whose last writes did not reach the disk."""
 
 import struct
 from collections.abc import Iterator
@@ -12,8 +12,8 @@ _FRAME: Final = struct.Struct(">qi")
 
 
 def cut_log(broker: KafkaBroker, at: Coordinate) -> None:
-    """Remove the records of that partition from `at` on, which has to be the first of its batch. The broker must have
-    been killed: after a clean shutdown it trusts its indexes."""
+    """Remove the partition's records from offset `at` on, which has to be the first offset of a batch. The broker must
+    have been killed: after a clean shutdown it trusts its indexes."""
     folder = _folder(broker, at.topic, at.partition)
     for segment in sorted(folder.glob("*.log")):
         places = [place for offset, place in _batches(segment) if offset >= at.offset]
@@ -36,7 +36,7 @@ def _folder(broker: KafkaBroker, topic: str, partition: int) -> Path:
 
 
 def _batches(segment: Path) -> Iterator[tuple[int, int]]:
-    """The first offset of each, and where in the file it begins."""
+    """The first offset of each batch, and its position in the file."""
     data, place = segment.read_bytes(), 0
     while len(data) - place >= _FRAME.size:
         base, length = _FRAME.unpack_from(data, place)

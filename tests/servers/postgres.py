@@ -1,4 +1,4 @@
-"""A private PostgreSQL of a test. Where it is not installed the test is skipped, but fails when CI is `true`."""
+"""A private PostgreSQL server of a test. If it is not installed, the test is skipped, but fails when CI is `true`."""
 
 from bench.kafka_parts import Unsuitable
 from bench.postgres import Postgres

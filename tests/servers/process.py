@@ -1,4 +1,4 @@
-"""A `relay` command as a process of its own, its output read line by line."""
+"""Runs a `relay` command as a separate process, and reads its output line by line."""
 
 import asyncio
 import os
@@ -13,15 +13,14 @@ from tests.servers.forking import Forked
 
 LINE_TIMEOUT_S = 40.0
 LONGEST_LINE = 2**20
-"""Of a log in JSON: it may hold a traceback."""
+"""Largest line in bytes: a JSON log line may have a traceback."""
 
 
 class RelayProcess:
-    """Starts with the block, and is gone at its end. `lines`: what it has printed so far, on both streams.
-
-    `descriptors`: how many it may have at most. `module`: what is run. `python`: by which interpreter, that imports all
-    itself; None: by this one. Where `environ` has a PYTHONPATH it imports all itself, too: what is forked has imported
-    this checkout's code, whatever its environment says.
+    """Runs during the `async with` block. `lines`: its output so far, of both streams. `descriptors`: its limit of open
+    descriptors. `module`: the module to run. `python`: the interpreter, which then imports everything itself; None: a
+    fork of this one. With a PYTHONPATH in `environ` it is not forked either, because a fork has imported the code of
+    this checkout.
     """
 
     def __init__(
@@ -46,7 +45,7 @@ class RelayProcess:
 
     async def __aenter__(self) -> Self:
         clean = {name: value for name, value in os.environ.items() if not name.startswith("RELAY_")}
-        # no place for a history or data that nobody asked for
+        # no directory for a history or data that the test did not request
         environ = clean | {"PYTHONUNBUFFERED": "1", "XDG_DATA_HOME": os.devnull} | self._environ
         reading, writing = os.pipe()
         nothing = os.open(os.devnull, os.O_RDONLY)
@@ -92,7 +91,7 @@ class RelayProcess:
         self._running.send_signal(number)
 
     async def finish(self) -> str:
-        """All of its output, once it has ended."""
+        """Wait for its end; returns all of its output."""
         async with asyncio.timeout(90):
             await self._running.wait()
             if self._reader is not None:
@@ -100,11 +99,11 @@ class RelayProcess:
         return "\n".join(self.lines)
 
     async def line_with(self, text: str) -> str:
-        """The first line that contains `text`, as soon as it is there. Fails when the process ends without it."""
+        """Wait for the first line that contains `text`. Fails if the process ends without it."""
         return (await self.lines_with(text, 1))[0]
 
     async def lines_with(self, text: str, count: int) -> list[str]:
-        """Likewise the first `count` lines."""
+        """Wait for the first `count` lines that contain `text`."""
         async with asyncio.timeout(LINE_TIMEOUT_S):
             while True:
                 found = [line for line in self.lines if text in line]

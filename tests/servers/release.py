@@ -1,4 +1,4 @@
-"""The last release beside the checkout: its wheel, unpacked, runs with the dependencies that are installed here."""
+"""The last release: its unpacked wheel, which runs with the dependencies that are installed here."""
 
 import subprocess
 import sys
@@ -14,7 +14,7 @@ _WHEELS: Final = Path(__file__).parents[1] / "fixtures" / "release"
 
 
 class Release:
-    """`environ`: what a process needs to be of this release."""
+    """`environ`: variables with which a process runs this release."""
 
     def __init__(self, directory: Path) -> None:
         self.environ = {"PYTHONPATH": str(directory)}
@@ -22,7 +22,7 @@ class Release:
 
 @pytest.fixture(scope="session")
 def last_release() -> Iterator[Release]:
-    """Fails unless processes with its environment run its code, and not that of the checkout."""
+    """Fails unless processes with its environment run its code instead of the checkout's."""
     [wheel] = _WHEELS.glob("*.whl")
     with TemporaryDirectory(prefix="release-") as directory:
         with zipfile.ZipFile(wheel) as packed:

@@ -1,4 +1,4 @@
-"""A master, its replica, and one sentinel that puts the replica in its place within seconds, for tests."""
+"""A master, a replica, and a sentinel that fails over to the replica within seconds, for tests."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -57,7 +57,7 @@ class SentinelGroup:
         return Redis.from_url(self.sentinel_url)
 
     async def start(self) -> None:
-        """Returns when the replica is up to date and the sentinel knows it."""
+        """Returns when the replica is up to date and known to the sentinel."""
         for server in self.servers:
             await asyncio.to_thread(server.start)
         await _follow(self.servers[1], self._ports[0])
@@ -72,7 +72,7 @@ class SentinelGroup:
 
     @asynccontextmanager
     async def cut_off(self) -> AsyncIterator[None]:
-        """Within the block the replica does nothing, and gets nothing of what the master is told."""
+        """Within the block the replica is stopped, and gets no writes of the master."""
         self.servers[1].freeze()
         async with Redis.from_url(self.servers[0].url) as master:
             await said(master, "CLIENT", "KILL", "TYPE", "replica")  # else it would find it all in its socket later

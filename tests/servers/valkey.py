@@ -13,13 +13,12 @@ Fsync = Literal["always", "everysec", "no"]
 
 
 class ValkeyServer:
-    """`start` returns when the server answers; `stop` also removes its files.
-
-    `fsync`: None keeps nothing on disk; else the append-only file is synced so often. `port`: on 127.0.0.1, too.
+    """`start` returns when the server answers; `stop` also removes its files. `fsync`: the policy of the append-only
+    file; None: nothing is kept on disk. `port`: also listen on this port of 127.0.0.1.
     """
 
     started = "eady to accept connections"
-    """In its log, once it answers."""
+    """A line in its log once it answers."""
 
     def __init__(self, *, fsync: Fsync | None = None, port: int | None = None, options: tuple[str, ...] = ()) -> None:
         self.directory = Path(tempfile.mkdtemp(prefix="vk-", dir="/tmp"))  # socket paths must be short
@@ -57,7 +56,7 @@ class ValkeyServer:
             self._process = None
 
     def freeze(self) -> None:
-        """Its connections stay open and nothing answers, until `thaw`."""
+        """Stop it (SIGSTOP) until `thaw`: its connections stay open, without an answer."""
         if self._process is not None:
             self._process.send_signal(signal.SIGSTOP)
 
@@ -66,12 +65,12 @@ class ValkeyServer:
             self._process.send_signal(signal.SIGCONT)
 
     def restart(self) -> None:
-        """A crash, and a new run on the same files."""
+        """Kill it, and start it again with the same files."""
         self.kill()
         self.start()
 
     def wipe(self) -> None:
-        """A crash, and an empty server in its place."""
+        """Kill it, and start an empty server in its place."""
         self.kill()
         shutil.rmtree(self.directory / "appendonlydir", ignore_errors=True)
         self.start()

@@ -1,4 +1,4 @@
-"""`python -m tests.faults.harness`: runs the experiments, and says what became of every message."""
+"""`python -m tests.faults.harness`: runs the experiments, and reports the outcome of every message."""
 
 import argparse
 import asyncio
@@ -17,7 +17,7 @@ from tests.faults.harness.trial import Context, Experiment, run_experiment
 
 
 def main() -> int:
-    """Exit code 0: all is well; 1: something is not; 2: a mistake in the arguments."""
+    """Exit code 0: all passed; 1: a failure; 2: a mistake in the arguments."""
     arguments = _arguments()
     chosen = [EXPERIMENTS[name] for name in arguments.only or EXPERIMENTS]
     context = Context(arguments.scale, arguments.seed, arguments.out.absolute(), _say, arguments.patience)

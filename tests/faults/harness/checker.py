@@ -1,8 +1,8 @@
-"""The judge: what a history proves about the promises. Pure.
+"""Checks a history against the guarantees. Pure.
 
 Each message that the log acknowledged ends once, as a result at the sender or as a dead letter. A receiver with a
-status endpoint processes each message once; another one gets a copy only where an answer was not heard, or a fault left
-a request in doubt. Order holds for the first arrivals of a source. Nothing is altered, invented, or left behind.
+status endpoint processes each message once; another one gets a copy only if a response was lost, or a fault left a
+request in doubt. Order holds for the first arrivals of a source. Nothing is altered, invented, or left behind.
 """
 
 from collections import Counter, defaultdict
@@ -27,10 +27,10 @@ from tests.faults.harness.timed import has_own_time, may_die_of, untimely, wrong
 
 _NOTHING_DIES: Final = Promise(asked=False, ordered=False, in_doubt_per_fault=0)
 _NOT_AN_END: Final = "id_conflict"
-"""It refuses another payload under an id that is taken: the message that has the id still has to end."""
+"""Reason of a second message with an id that is taken: the first one still has to end."""
 
 _NOT_FOUND: Final = "unknown_receiver"
-"""The end at a receiver that the source may not name."""
+"""Reason at a receiver that the source may not name."""
 
 DAMAGE: Final = (
     *("lost", "altered", "phantom", "crossed", "doubled", "copies_over", "disordered", "contradicted"),
@@ -41,19 +41,19 @@ DAMAGE: Final = (
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """How much of what there is. `messages`, and all that is counted, are per message and receiver.
+    """Counts of violations. All counts are per message and receiver.
 
-    `lost`: acknowledged, and neither returned nor dead. `doubled`: processed once more by a receiver that can be asked.
-    `copies`: the same at others; `copies_over`: those of them that neither an unheard answer nor the faults explain.
-    `doubled_results`: results that came to the sender once more; `results_over`: those for which there was no reason.
-    `contradicted`: answered and failed in one life. `disordered`: behind a later message of its source. `altered`:
-    with other bytes. `stuck`: uncommitted records, parked messages, and arrivals of unacknowledged messages that never
-    ended. `phantom`: arrivals, results and deaths of what was never sent, and results of what never arrived.
-    `crossed`: arrivals at a receiver that the source may not name, and results at the callback of another source.
-    `over_in_flight`, `over_rate`: how often more POSTs than promised were under way at a receiver, or came within its
-    window. `unexpected_dead`: dead for a reason that neither the promise nor the message allows. `untimely`: before a
-    message was due, or after its deadline. `misreplaced`: by one that is not newer, or though it was sent. `first`: the
-    gravest damage, its first case.
+    `lost`: acknowledged, and neither returned nor dead. `doubled`: processed again by a receiver with a status
+    endpoint. `copies`: processed again by others; `copies_over`: those of them that neither a lost response nor the
+    faults explain. `doubled_results`: results that the sender got again; `results_over`: those without a reason.
+    `contradicted`: both answered and failed in one generation. `disordered`: arrived after a later message of its
+    source. `altered`: with other bytes. `stuck`: uncommitted records, parked messages, and arrivals of unacknowledged
+    messages that never ended. `phantom`: arrivals, results and dead letters of messages that were never sent, and
+    results of messages that never arrived. `crossed`: arrivals at a receiver that the source may not name, and results
+    at the callback of another source. `over_in_flight`, `over_rate`: how often a receiver had more POSTs in flight, or
+    within its window, than its limit. `unexpected_dead`: dead letters with a reason that neither the promise nor the
+    message allows. `untimely`: before a message was due, or after its deadline. `misreplaced`: replaced by one that is
+    not newer, or after it was sent. `first`: the first case of the gravest violation.
     """
 
     messages: int
@@ -120,7 +120,7 @@ def check(history: History, promises: Mapping[str, Promise]) -> Verdict:
 
 
 def total(verdicts: Iterable[Verdict]) -> Verdict:
-    """All of them together, as if it had been one run. `first`: the first one's that has any."""
+    """The sum of all verdicts. `first`: of the first verdict that has one."""
     every = list(verdicts)
     names = [each.name for each in fields(Verdict) if each.name != "first"]
     counts = {name: sum(getattr(verdict, name) for verdict in every) for name in names}
@@ -159,14 +159,14 @@ class _Facts:
         return key in self.sent and not self.sent[key][0].allowed
 
     def was_heard(self, arrival: Arrival) -> bool:
-        """Whether the relay may be expected to know what became of this POST."""
+        """Whether the relay can know the outcome of this POST."""
         if arrival.status is None or arrival.status >= 500 or arrival.status == 408:
             return False
         return (arrival.key, arrival.generation, arrival.attempt) not in self.unheard
 
 
 def _deaths(died: Iterable[Died], sent: Iterable[Key]) -> dict[Key, list[Died]]:
-    """By message and receiver: one that was not routed yet dies for all its receivers."""
+    """By message and receiver: a dead letter of a message that was not routed counts for all its receivers."""
     receivers: dict[tuple[str, str], list[Key]] = defaultdict(list)
     for key in sent:
         receivers[key.source, key.message_id].append(key)
@@ -228,7 +228,7 @@ def _crossed(facts: _Facts) -> Iterator[Counterexample]:
 
 @dataclass(frozen=True, slots=True)
 class _Copy:
-    """One more processed arrival than a life has. `excused`: the answer to the one before it was not heard."""
+    """A processed arrival beyond the first of a generation. `excused`: the response to the previous one was lost."""
 
     key: Key
     asked: bool
@@ -258,7 +258,7 @@ def _copies(facts: _Facts) -> Iterator[_Copy]:
 
 
 def _copies_over(facts: _Facts, copies: Iterable[_Copy]) -> Iterator[_Copy]:
-    """Those beyond what the faults may have left in doubt, for each receiver."""
+    """Copies beyond those that the faults may have left in doubt, for each receiver."""
     unexplained: Counter[str] = Counter()
     for copy in copies:
         if copy.asked or copy.excused:
@@ -271,7 +271,7 @@ def _copies_over(facts: _Facts, copies: Iterable[_Copy]) -> Iterator[_Copy]:
 
 def _disordered(facts: _Facts) -> Iterator[Counterexample]:
     """First arrivals that a receiver processed behind a later one of their source, by the sender's numbers or by the
-    sequence that the relay gave them. What died does not count, nor what the sender is not sure to have sent in turn.
+    sequence that the relay gave them. Dead letters do not count, nor messages whose order the sender does not know.
     """
     highest: dict[tuple[str, str], tuple[int, Arrival]] = {}
     sequences: dict[tuple[str, str], int] = {}
@@ -294,7 +294,7 @@ def _disordered(facts: _Facts) -> Iterator[Counterexample]:
 
 
 def _first_processed(facts: _Facts) -> Iterator[Arrival]:
-    """Of each message whose order counts, in order of time."""
+    """First arrivals of messages whose order counts, in order of time."""
     seen: set[Key] = set()
     for arrival in facts.history.arrivals:
         key = arrival.key
@@ -321,7 +321,7 @@ def _generation(result: Returned) -> int:
 
 
 def _repeated_results(facts: _Facts) -> Iterator[tuple[Returned, bool]]:
-    """Each result that came once more, and whether the sender had left the one before without an answer."""
+    """Each repeated result, and whether the sender had not responded to the previous one."""
     latest: dict[str, Returned] = {}
     for result in facts.history.returned:
         before = latest.get(result.result_id)
@@ -358,7 +358,7 @@ def _over_in_flight(facts: _Facts) -> Iterator[Counterexample]:
 
 
 def _over_rate(facts: _Facts) -> Iterator[Counterexample]:
-    """Where even those that were seen late cannot have come further apart."""
+    """Arrivals that were too close together, even if some were seen late."""
     for name, promise in facts.promises.items():
         most = promise.rate_limit
         if most is None:
@@ -381,12 +381,12 @@ def _stuck(facts: _Facts) -> Iterator[Counterexample]:
 
 
 def _left_count(history: History) -> int:
-    """A lag that could not be told, below zero, is one."""
+    """An unknown lag, below zero, counts as one."""
     return history.parked + sum(max(1, lag) if lag else 0 for lag in history.unfinished.values())
 
 
 def _left_over(history: History) -> str:
-    """What the groups have not committed, and what is parked; empty when nothing is."""
+    """Uncommitted and parked records, in words; empty if there are none."""
     parts = [
         f"{group} has {lag if lag > 0 else 'an unknown number of'} records to go"
         for group, lag in sorted(history.unfinished.items())

@@ -34,14 +34,14 @@ class Doors:
         """By tenant."""
 
     def environ(self) -> dict[str, str]:
-        """Of one more process, with a door of its own."""
+        """Add a process, with an address of its own."""
         [port] = free_ports(1)
         self._urls.append(f"http://127.0.0.1:{port}")
         own = {"RELAY_PUBLIC_URL": self._urls[-1], "RELAY_ANSWER_SECRET": self._answer_secret}
         return {"RELAY_API_PORT": str(port), "RELAY_API_KEY": self.admin, **own}
 
     async def make_keys(self) -> None:
-        """For each tenant. A process has started."""
+        """Create a key for each tenant. A process has to run."""
         for tenant in range(len(CALLBACKS)):
             scopes = [f"{kind}:{name}" for kind in ("ingest", "read") for name in sources_of(tenant)]
             body = {"name": f"tenant {tenant}", "scopes": [*scopes, f"owner:tenant-{tenant}"]}
@@ -50,7 +50,7 @@ class Doors:
 
     async def send(self, tenant: int, source: str, payload: bytes, record: Mapping[str, bytes]) -> bool:
         """Whether a process has accepted the message. `record`: the headers that it would have on Kafka. Raises
-        AssertionError if one says that it never will."""
+        AssertionError for a rejection that a repeat would not change."""
         about = {name: value.decode() for name, value in record.items()}
         headers = {"ce-id": about["ce_id"], "ce-type": about["ce_type"], "content-type": about["content-type"]}
         headers |= {name: value for name, value in about.items() if name in HEADERS}
@@ -61,7 +61,7 @@ class Doors:
         return status < 300
 
     async def trespasses(self, sent: Sequence[Sent]) -> list[str]:
-        """What the key of a tenant can do of another one's, or cannot do of its own."""
+        """Calls that a tenant's key may make on another tenant's data, or may not make on its own."""
         found, callbacks = [], list(CALLBACKS)
         last = {callbacks.index(each.callback): each for each in sent}
         for tenant, (owner, each) in itertools.product(range(len(callbacks)), last.items()):
@@ -76,7 +76,7 @@ class Doors:
         return found
 
     async def _answer(self, key: str, method: str, path: str, **how: Any) -> tuple[int, str]:
-        """Of the first process that has one."""
+        """The API's URL of the first process that has one."""
         async with asyncio.timeout(_ANSWER_S):
             while (answer := await self._ask(key, method, path, **how))[0] in _AGAIN:  # noqa: ASYNC110 - it may be down
                 await asyncio.sleep(_PAUSE_S)

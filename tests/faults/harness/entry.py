@@ -35,7 +35,7 @@ USAGE: Final = 2
 
 
 def main() -> None:
-    """As `relay`. Exit code 137 when the failpoint killed it, 2 for a mistake in the variables."""
+    """As `relay`. Exit code 137 if the failpoint killed it, 2 for a mistake in the variables."""
     given = {name: _take(name) for name in (FAILPOINT, COUNTS, BUG)}
     try:
         armed = parse(given[FAILPOINT]) if given[FAILPOINT] else None
@@ -54,7 +54,7 @@ def main() -> None:
 
 
 def planted(name: str) -> AbstractContextManager[None]:
-    """Raises ValueError for a name that is not known."""
+    """Raises ValueError for an unknown name."""
     module = importlib.import_module("tests.faults.harness.planted")  # most processes have no bug
     bugs: Mapping[str, Callable[[], AbstractContextManager[None]]] = module.PLANTED
     if name not in bugs:
@@ -63,7 +63,7 @@ def planted(name: str) -> AbstractContextManager[None]:
 
 
 def install(failpoints: Failpoints) -> None:
-    """From now on the ports of production have points."""
+    """Adds failpoints to production's ports."""
     open_log, open_state = relay.run.composition.kafka_log, relay.run.composition.redis_state
     open_transport = relay.delivery.egress.transport_of
 
@@ -82,7 +82,7 @@ def install(failpoints: Failpoints) -> None:
 
 
 def keep_children() -> None:
-    """Processes that this one starts come here, too, instead of to the plain command."""
+    """Child processes run this module, too, instead of the plain command."""
     plain = relay.run.processes.command
 
     def command(member: GroupProcess, plan: ProcessPlan, config_file: Path | None) -> list[str]:
@@ -92,7 +92,7 @@ def keep_children() -> None:
 
 
 def replace(original: T, by: T) -> None:
-    """Everywhere: in the module that defines it, and in those that have imported it."""
+    """Replaces it in the module that defines it, and in those that have imported it."""
     name: str = original.__name__  # type: ignore[attr-defined]
     for module in list(sys.modules.values()):
         if vars(module).get(name) is original:
@@ -100,8 +100,8 @@ def replace(original: T, by: T) -> None:
 
 
 def _take(name: str) -> str | None:
-    """The variable, out of sight of the settings, which refuse what they do not know. For the processes that this one
-    starts it stays there under a name that they let pass."""
+    """Removes the variable from the environment, because the settings refuse unknown ones. Child processes get it under
+    a name that the settings ignore."""
     inherited = name.replace("RELAY_", "RELAY_TEST_", 1)
     if name in os.environ:
         os.environ[inherited] = os.environ.pop(name)
@@ -109,7 +109,7 @@ def _take(name: str) -> str | None:
 
 
 def _write(failpoints: Failpoints, path: Path) -> None:
-    """Nothing of a process that only started others."""
+    """Writes nothing for a process that only started others."""
     if failpoints.passed:
         failpoints.write(path)
 

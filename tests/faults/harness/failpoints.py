@@ -1,7 +1,7 @@
-"""Named points around every call of a port, where a process can be killed, frozen, or told that the call failed.
+"""Failpoints around every call of a port, at which a process can be killed or frozen, or the call can fail.
 
-A point is `<port>.<method>.<before|after>`: `state.settle.after` is passed when the state has the outcome and the
-process does not know it yet. Requests to the outside are `http.post` and `http.get`. The armed point is given as
+A point is `<port>.<method>.<before|after>`: `state.settle.after` is passed when the state has stored the outcome, and
+the process does not know that yet. Requests to the outside are `http.post` and `http.get`. The armed point is given as
 `name:n:action`: at the n-th passing (1-based) of that point by this process. `log.append.before@failed_messages` counts
 only the appends with a record for that topic (whatever prefix it has), `log.append.after@tombstone` those with a record
 that has no value.
@@ -61,16 +61,16 @@ WITHOUT_EFFECT: Final = frozenset(
         "http.exchange",  # goes through send
     }
 )
-"""Methods that change nothing and that no step of a message leans on: to die there is to die before the next call."""
+"""Methods that change nothing, and on which no step depends: a crash there is the same as one before the next call."""
 
 SENDS: Final = "http.send"
 """Stands for one method per kind of request."""
 
 UNFAILING: Final = frozenset({"consumer.close.before", "consumer.close.after", "consumer.poll.after"})
-"""Only the process can fail there: close never raises, and what a poll has taken would be lost with the call."""
+"""Calls that cannot fail here: `close` never raises, and records that a poll has taken would be lost."""
 
 APPEND: Final = "log.append"
-"""Its points can be narrowed to what is appended."""
+"""Its points can be limited to certain records."""
 TOMBSTONE: Final = "tombstone"
 
 KILLED: Final = 137
@@ -79,7 +79,7 @@ LOST: Final = NoResponse("disconnected", "failpoint", sent=True)
 
 
 def methods_of(port: type) -> set[str]:
-    """The public methods of a port, its bases' too."""
+    """The public methods of a port and its bases."""
     members = ((name, getattr(port, name)) for name in dir(port) if not name.startswith("_"))
     return {name for name, member in members if callable(member)}
 
@@ -126,12 +126,12 @@ def parse(text: str) -> Failpoint:
 
 
 def die() -> None:
-    """As SIGKILL would have it, with an exit code that no other end has: nothing is flushed, closed or told."""
+    """Ends the process like SIGKILL, with an exit code of its own: nothing is flushed or closed."""
     os._exit(KILLED)
 
 
 def freeze() -> None:
-    """Until somebody sends SIGCONT."""
+    """Stops the process until it gets SIGCONT."""
     os.kill(os.getpid(), signal.SIGSTOP)
 
 
@@ -146,7 +146,7 @@ class Failpoints:
         self._actions = {"kill": die, "pause": freeze}
 
     def fails(self, name: str) -> bool:
-        """Pass the point `name`. True when the call there has to fail."""
+        """Pass the point `name`. True if the call has to fail."""
         self.passed[name] += 1
         armed = self._armed
         if armed is None or armed.name != name or armed.nth != self.passed[name]:
@@ -157,7 +157,7 @@ class Failpoints:
         return False
 
     def write(self, path: Path) -> None:
-        """Append a line with what was passed; several processes may share the file."""
+        """Append a line with the counts of points; several processes may share the file."""
         line = json.dumps({"pid": os.getpid(), "passed": self.passed}) + "\n"
         with path.open("ab", buffering=0) as file:
             file.write(line.encode())
@@ -182,7 +182,7 @@ def pointed_state(state: State, failpoints: Failpoints) -> State:
 
 
 class _Pointed:
-    """A port whose calls pass their points; what is no point is the port's own."""
+    """A port whose calls pass their points. Other attributes are the port's own."""
 
     def __init__(self, port: object, name: str, failpoints: Failpoints, error: type[Unavailable]) -> None:
         self._port = port
@@ -211,7 +211,7 @@ class _Pointed:
 
 class _PointedLog(_Pointed):
     async def append(self, records: Sequence[NewRecord]) -> list[Coordinate]:
-        """Passes its points as they are, and narrowed to each kind of record among these."""
+        """Passes its points, also those limited to the kinds of these records."""
         kinds = sorted(
             {record.topic.rpartition("-")[2] for record in records}
             | {TOMBSTONE for record in records if record.value is None}
@@ -231,7 +231,7 @@ class _PointedLog(_Pointed):
 
 
 class PointedTransport(Transport):
-    """A transport whose requests pass their points. One that fails was not sent (before), or its answer is lost
+    """A transport whose requests pass their points. A request that fails was not sent (before), or its response is lost
     (after)."""
 
     def __init__(self, transport: Transport, failpoints: Failpoints) -> None:

@@ -1,4 +1,4 @@
-"""Reads a ledger while it grows: each call gives what is new."""
+"""Reads a ledger while it grows: each call returns the new records."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""What a run left behind: what was sent, what came out, and what was done to the relay in between.
+"""The history of a run: messages sent, arrivals, results, and faults.
 
 Times are Unix seconds. Digests are SHA-256 in hexadecimal. Ids are decoded, not percent-encoded.
 """
@@ -48,10 +48,9 @@ class Sent:
 
 @dataclass(frozen=True, slots=True)
 class Arrival:
-    """A POST at a receiver. `status`: what it gets as an answer, None for nothing; `digest`: of its body.
-
-    `processed`: whether the receiver did its work for it. A refusal (429, 500, 503) is not processed, and neither is
-    what a hanging receiver never looks at. `seen_late_s`: it came at most so long before `at`, when it was seen.
+    """A POST at a receiver. `status`: of the response, None for none; `digest`: of its body. `processed`: whether the
+    receiver processed it; not if it returned 429, 500 or 503, or if it hangs. `seen_late_s`: it arrived at most so long
+    before `at`, when it was seen.
     """
 
     at: float
@@ -73,7 +72,7 @@ class Arrival:
 
 @dataclass(frozen=True, slots=True)
 class Peak:
-    """More POSTs were under way at a receiver than ever before: so many."""
+    """A new maximum of POSTs in flight at a receiver."""
 
     at: float
     receiver: str
@@ -82,7 +81,7 @@ class Peak:
 
 @dataclass(frozen=True, slots=True)
 class Unheard:
-    """The connection was gone when the answer to this POST was due: the relay cannot know what became of it."""
+    """The connection was closed before the response to this POST: the relay cannot know its outcome."""
 
     at: float
     receiver: str
@@ -108,7 +107,7 @@ class Asked:
 
 @dataclass(frozen=True, slots=True)
 class Ping:
-    """A POST that carries no message: the relay looks whether the receiver is back."""
+    """A ping: the relay checks whether the receiver is available again."""
 
     at: float
     receiver: str
@@ -117,8 +116,8 @@ class Ping:
 
 @dataclass(frozen=True, slots=True)
 class Returned:
-    """A result that a sender's callback took. `result_id`: its `webhook-id`; `digest`: of its body; `status`: what it
-    gets as an answer, None for nothing. `callback`: which one took it."""
+    """A result at a sender's callback. `result_id`: its `webhook-id`; `digest`: of its body; `status`: of the response,
+    None for none. `callback`: the name of the callback."""
 
     at: float
     result_id: str
@@ -153,7 +152,7 @@ class Died:
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """What the harness did, in words: "kill -9 relay-1". `heals`: it took a fault away, and did no harm itself."""
+    """An action of the harness, in words: "kill -9 relay-1". `heals`: it ended a fault, and does no harm."""
 
     at: float
     what: str
@@ -165,8 +164,8 @@ Record = Sent | Arrival | Peak | Unheard | Asked | Ping | Returned | Died | Faul
 
 @dataclass(frozen=True, slots=True)
 class Counterexample:
-    """One piece of damage. `kind`: the field of `Verdict` that counts it. `messages`: those concerned, none where the
-    run as a whole is stuck. `says`: it in words."""
+    """A violation. `kind`: the field of `Verdict` that counts it. `messages`: those concerned; none if the whole run is
+    stuck. `says`: a description."""
 
     kind: str
     messages: tuple[Key, ...]
@@ -175,13 +174,11 @@ class Counterexample:
 
 @dataclass(frozen=True, slots=True)
 class Promise:
-    """What one receiver was promised.
-
-    `asked`: it has a status endpoint, so it gets each message once. `ordered`: messages of a source come in order.
-    `in_doubt_per_fault`: at most so many copies for each harmful fault, where nobody can be asked.
-    `deaths`: the reasons for which its messages may become dead letters. `generations`: how many lives a message may
-    have; replays make it more than one. `max_in_flight`: POSTs under way at a time; `rate_limit`: POSTs within any
-    `window_s`. None: any number, or the receiver cannot tell.
+    """The guarantees for one receiver. `asked`: it has a status endpoint, so it gets each message once. `ordered`:
+    messages of a source arrive in order. `in_doubt_per_fault`: copies allowed for each harmful fault, if it has no
+    status endpoint. `deaths`: reasons for which its messages may become dead letters. `generations`: of a message; more
+    than one with replays. `max_in_flight`: POSTs in flight; `rate_limit`: POSTs within any `window_s`. None: any
+    number, or the receiver cannot tell.
     """
 
     asked: bool
@@ -212,8 +209,7 @@ class History:
 
     @classmethod
     def of(cls, records: Iterable[Record], *, unfinished: Mapping[str, int], parked: int) -> "History":
-        """The history that `records` tell, in any order: those of several ledgers can be chained. Pings are left
-        out."""
+        """The history of `records`, in any order, without pings: those of several ledgers can be chained."""
         every = list(records)
         return cls(
             sent=_in_order(every, Sent),
@@ -241,10 +237,10 @@ def digest_of(body: bytes) -> str:
 
 
 NOTHING: Final = digest_of(b"")
-"""The digest of an empty body: what a failure notice has, and a result without an answer."""
+"""The digest of an empty body, as of a failure notice and of a result without an answer."""
 
 
 def answer_to(key: Key, digest: str) -> bytes:
-    """What a receiver of the harness answers to the message `key` whose payload had `digest`. It follows from the
-    message alone, so that the checker can tell whether the sender got the right answer, and all of it."""
+    """The answer of a receiver to the message `key` whose payload has `digest`. It depends on the message alone, so the
+    checker can compare the answer that the sender got."""
     return json.dumps({"done": True, "message": list(key), "digest": digest}, separators=(",", ":")).encode()

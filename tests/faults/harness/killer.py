@@ -1,4 +1,4 @@
-"""Faults on processes of the relay, on a schedule that follows from a seed."""
+"""Kills and freezes processes of the relay, on a schedule that depends on a seed."""
 
 import asyncio
 import random
@@ -10,7 +10,7 @@ from tests.faults.harness.stack import Stack
 
 
 class Killer:
-    """What it does is written down in the stack's history. `seed`: gives the same victims and gaps again."""
+    """Its actions are recorded in the stack's history. `seed`: determines the processes and pauses."""
 
     def __init__(self, stack: Stack, seed: int) -> None:
         self._stack = stack
@@ -37,7 +37,7 @@ class Killer:
             await member.start()
 
     async def freeze(self, member: Member, seconds: float) -> None:
-        """SIGSTOP, and SIGCONT `seconds` later: what others have taken over meanwhile is no longer its own."""
+        """SIGSTOP, and SIGCONT `seconds` later: meanwhile others may have taken over its partitions."""
         self._stack.fault(f"SIGSTOP {member.name} for {seconds:.1f} s")
         member.freeze()
         await asyncio.sleep(seconds)
@@ -45,8 +45,8 @@ class Killer:
         member.thaw()
 
     async def roll(self, members: Sequence[Member]) -> list[float]:
-        """One after the other: SIGTERM, wait for its end, start, wait until it has started. Gives the seconds that each
-        took to end."""
+        """For each member in turn: SIGTERM, wait for its end, start, wait until it has started. Returns the seconds
+        that each took to end."""
         took = []
         for member in members:
             self._stack.fault(f"SIGTERM {member.name}")
@@ -66,7 +66,7 @@ class Killer:
         return self._random.uniform(least_s, most_s)
 
     async def _victim(self) -> Member:
-        """A member that runs; where all are down, the next one that does."""
+        """A running member; if all are down, the first to run again."""
         while True:
             running = [member for member in self._stack.members.values() if member.running]
             if running:

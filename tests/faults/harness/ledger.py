@@ -1,7 +1,7 @@
-"""What happened, on disk: an append-only file of JSON lines, one for each record of the history.
+"""The history on disk: an append-only file with one JSON line for each record.
 
-A line is written with a single `write` call, so the page cache has it whole before anything is answered: it outlives
-the process that wrote it, which may be killed at any moment.
+A line is written with a single `write` call, so it is complete in the page cache before a response is sent, and
+survives a kill of its process.
 """
 
 import os
@@ -34,13 +34,13 @@ class _Kind(msgspec.Struct):
 
 
 class Ledger:
-    """Appends to the file at `path`, which is made when it is not there. For one process at a time."""
+    """Appends to the file at `path`, which is created if necessary. For one process at a time."""
 
     def __init__(self, path: Path) -> None:
         self._file = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600)
 
     def write(self, record: Record) -> None:
-        """On return the record outlives this process. Raises OSError when it cannot be written whole."""
+        """Append a record, which then survives this process. Raises OSError if it cannot be written completely."""
         line = _STARTS[type(record)] + _encode(record)[1:] + b"\n"
         written = os.write(self._file, line)
         if written < len(line):
@@ -61,8 +61,8 @@ class Ledger:
 def read(path: Path) -> list[Record]:
     """All records of a ledger, in the order in which they were written; none if there is no such file.
 
-    A last line without its end is one whose writer died over it: it is left out. Raises ValueError for any other line
-    that is not a record, since a history with a hole proves nothing.
+    An incomplete last line, of a killed process, is left out. Raises ValueError for any other line that is not a
+    record, because an incomplete history proves nothing.
     """
     try:
         content = path.read_bytes()
@@ -73,7 +73,7 @@ def read(path: Path) -> list[Record]:
 
 
 def decode(line: bytes, path: Path, number: int) -> Record:
-    """A whole line of the ledger at `path`. Raises ValueError for one that is no record."""
+    """Decodes a line of the ledger at `path`. Raises ValueError if it is not a record."""
     try:
         kind = msgspec.json.decode(line, type=_Kind).kind
         return msgspec.json.decode(line, type=_KINDS[kind])
