@@ -49,6 +49,8 @@ CHECKED: Final = (
     "relay/transfer",
     "relay/watch",
     "SECURITY.md",
+    "tests/faults/harness",
+    "tests/servers",
     "workers",
 )
 """Pages, and folders or modules whose comments and docstrings are checked, as paths from the root. Add one when it is

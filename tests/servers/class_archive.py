@@ -25,7 +25,7 @@ def _make(archive: Path, jars: Path, write: Callable[[Path], None]) -> None:
         made = Path(directory) / archive.name
         with contextlib.suppress(RuntimeError):
             write(made)
-        if not _usable(made, jars):  # half of one crashes each JVM that is given it
+        if not _usable(made, jars):  # an incomplete archive crashes the JVM
             made.unlink(missing_ok=True)
             made.touch()
         made.rename(archive)

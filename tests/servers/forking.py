@@ -40,7 +40,7 @@ class Forked:
         return self._returncode
 
     def send_signal(self, number: int) -> None:
-        with contextlib.suppress(ProcessLookupError):  # it has ended, of which we may not have heard yet
+        with contextlib.suppress(ProcessLookupError):  # it may have ended before its exit status arrived
             os.kill(self.pid, number)
 
     def kill(self) -> None:

@@ -22,7 +22,7 @@ def cut_log(broker: KafkaBroker, at: Coordinate) -> None:
                 file.truncate(places[0])
             for other in folder.iterdir():
                 if other.suffix in (".index", ".timeindex", ".snapshot"):
-                    other.unlink()  # made anew of what is there
+                    other.unlink()  # the broker rebuilds it from the log
 
 
 def last_batches(broker: KafkaBroker, topic: str, partition: int, count: int) -> list[int]:
@@ -41,6 +41,6 @@ def _batches(segment: Path) -> Iterator[tuple[int, int]]:
     while len(data) - place >= _FRAME.size:
         base, length = _FRAME.unpack_from(data, place)
         if length <= 0:
-            return  # room that was set aside
+            return  # preallocated space
         yield base, place
         place += _FRAME.size + length

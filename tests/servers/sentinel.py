@@ -75,7 +75,9 @@ class SentinelGroup:
         """Within the block the replica is stopped, and gets no writes of the master."""
         self.servers[1].freeze()
         async with Redis.from_url(self.servers[0].url) as master:
-            await said(master, "CLIENT", "KILL", "TYPE", "replica")  # else it would find it all in its socket later
+            await said(
+                master, "CLIENT", "KILL", "TYPE", "replica"
+            )  # otherwise it would read the writes from its socket later
         yield
         self.servers[1].thaw()
 

@@ -44,7 +44,7 @@ class ValkeyServer:
         for line in output:
             seen.append(line)
             if self.started in line:
-                output.close()  # from here on its log has no reader, which it does not mind
+                output.close()  # the server ignores that its log has no reader any more
                 return
         raise RuntimeError(f"valkey-server did not start:\n{''.join(seen)}")
 

@@ -22,7 +22,7 @@ def main() -> int:
     chosen = [EXPERIMENTS[name] for name in arguments.only or EXPERIMENTS]
     context = Context(arguments.scale, arguments.seed, arguments.out.absolute(), _say, arguments.patience)
     context.out.mkdir(parents=True, exist_ok=True)
-    logging.getLogger("aiokafka").setLevel(logging.CRITICAL)  # that brokers go away is what all this is about
+    logging.getLogger("aiokafka").setLevel(logging.CRITICAL)  # the experiments stop brokers, so its errors are expected
     found: list[Outcome] = []
     try:
         with asyncio.Runner() as runner:
@@ -36,12 +36,12 @@ def main() -> int:
 async def _run(chosen: Sequence[Experiment], context: Context, found: list[Outcome]) -> None:
     task = asyncio.current_task()
     assert task is not None, "this is a coroutine"
-    for number in (signal.SIGINT, signal.SIGTERM):  # whoever started this may have had interrupts ignored
+    for number in (signal.SIGINT, signal.SIGTERM):  # the parent may have ignored interrupts
         asyncio.get_running_loop().add_signal_handler(number, task.cancel)
     for experiment in chosen:
         outcome = await run_experiment(experiment, context)
         found.append(outcome)
-        _write(context, found)  # at once: hours of work are not to be lost with the rest
+        _write(context, found)  # after each experiment, because all take hours
 
 
 def _write(context: Context, found: Sequence[Outcome]) -> None:

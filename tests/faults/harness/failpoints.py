@@ -55,7 +55,7 @@ WITHOUT_EFFECT: Final = frozenset(
         "state.endpoints",
         "state.failed",
         "state.failed_receivers",
-        "state.hints",  # whoever hears none looks each second
+        "state.hints",  # without a hint, callers look each second
         "http.start",
         "http.close",
         "http.exchange",  # goes through send
@@ -195,7 +195,7 @@ class _Pointed:
         if f"{self._name}.{method}.before" not in POINTS:
             return real
         call = partial(self._call, f"{self._name}.{method}", real)
-        setattr(self, method, call)  # the next time it is found without coming here
+        setattr(self, method, call)  # later look-ups find the attribute directly
         return call
 
     async def _call(self, name: str, real: Callable[..., Any], *args: Any, **named: Any) -> Any:

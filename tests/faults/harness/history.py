@@ -178,7 +178,7 @@ class Promise:
     messages of a source arrive in order. `in_doubt_per_fault`: copies allowed for each harmful fault, if it has no
     status endpoint. `deaths`: reasons for which its messages may become dead letters. `generations`: of a message; more
     than one with replays. `max_in_flight`: POSTs in flight; `rate_limit`: POSTs within any `window_s`. None: any
-    number, or the receiver cannot tell.
+    number, or unknown to the receiver.
     """
 
     asked: bool

@@ -1,4 +1,4 @@
-"""The load: a sender that keeps the order of each source, repeats what was not acknowledged, and remembers it all."""
+"""The load: a sender that keeps the order of each source, repeats unacknowledged messages, and records all of them."""
 
 import asyncio
 import contextlib
@@ -22,7 +22,7 @@ _GIVE_UP_S = 120.0
 _REQUEST_MS = 5_000
 _TRANSACTION_S = 10.0
 _ABORTED = 0.3
-"""Of the messages of a transactional source, so many are first sent with other bytes, which are aborted."""
+"""Share of a transactional source's messages that are first sent with other bytes in a transaction that is aborted."""
 _LARGE_BYTES = (10_000, 1_000_000)
 _WIDEST = 8
 Headers = list[tuple[str, bytes]]
@@ -31,11 +31,11 @@ Headers = list[tuple[str, bytes]]
 @dataclass(frozen=True, slots=True)
 class Plan:
     """`rate`: messages a second, of all sources together. `two`: the share of messages for two receivers, `wide`: for
-    three to eight. `crossing`: the share that also names a receiver of another tenant. `by_http`: so many sources send
-    over HTTP, where there are doors.
-    `again`: the share of messages behind which an older id of the source is sent once more. `payload`: its bytes, but
-    for a share of `large` ones, up to 1 MB. `transactional`: so many sources send each message in a transaction.
-    `timed`: the share of messages with a time, a deadline or a key of their own.
+    three to eight. `crossing`: the share that also names a receiver of another tenant. `by_http`: number of sources
+    that send over HTTP, if the relay has an API. `again`: the share of messages after which an older id of the source
+    is sent again. `payload`: its bytes, except for a share of `large` ones, up to 1 MB. `transactional`: number of
+    sources that send each message in a transaction. `timed`: the share of messages with a time, a deadline or a key of
+    their own.
     """
 
     receivers: Sequence[str]
@@ -54,10 +54,9 @@ class Plan:
 
 @dataclass(slots=True)
 class _Source:
-    """One source. It sends one message at a time, so that what it sent later also is behind on the log.
-
-    `doors`: it sends over HTTP. `transactional`: the id of its own producer, empty for none, and `producer`: that one,
-    while it works.
+    """One source. It sends one message at a time, so that the log has the messages in the order of sending. `doors`:
+    the API, if it sends over HTTP. `transactional`: the id of its own producer, empty for none; `producer`: that
+    producer, while it works.
     """
 
     name: str
@@ -70,8 +69,8 @@ class _Source:
 
 
 class Load:
-    """Sends while `run` runs. `label`: begins the ids of its messages. `numbers`: of each source, the last one used.
-    `tenants`: of the receivers that belong to one. `doors`: of the relay's processes, where these have any."""
+    """Sends while `run` runs. `label`: prefix of the ids of its messages. `numbers`: the last number used by each
+    source. `tenants`: of receivers that have one. `doors`: the API of the relay's processes, if they have one."""
 
     def __init__(
         self,
@@ -103,8 +102,8 @@ class Load:
         self.sent: list[Sent] = []
 
     async def run(self, *, seconds: float | None = None, messages: int | None = None) -> None:
-        """Until `seconds` are over, so many `messages` are sent, or `stop` was called. Returns when what was begun is
-        acknowledged, or given up after two minutes."""
+        """Send for `seconds`, or until `messages` are sent or `stop` is called. Returns when all are acknowledged, or
+        given up after two minutes."""
         self._left = messages if messages is not None else 1 << 40
         producer = self._producer(acks="all", enable_idempotence=False, linger_ms=2)
         await producer.start()
@@ -122,7 +121,7 @@ class Load:
 
     @property
     def over(self) -> bool:
-        """Whether it was told to stop. What was begun may go on for a while."""
+        """Whether `stop` was called. Messages that were begun may take a while."""
         return self._stop.is_set()
 
     def stop(self) -> None:
@@ -149,7 +148,7 @@ class Load:
         number = self._numbers[source.name]
         message_id = f"{self._label}-{source.name}-{number}"
         receivers, foreign = self._receivers(source)
-        foreign = foreign if source.doors is None else []  # there the whole message is refused
+        foreign = foreign if source.doors is None else []  # the API refuses the whole message
         size = source.random.randint(*_LARGE_BYTES) if source.random.random() < self._plan.large else self._plan.payload
         payload = _payload(source.name, number, size)
         is_envelope = number % 2 == 0 and source.doors is None
@@ -167,7 +166,7 @@ class Load:
         source.older.append((value, headers, sent))
 
     def _receivers(self, source: _Source) -> tuple[list[str], list[str]]:
-        """For the next message: some that the source may name, and at times one that it may not."""
+        """Receivers of the next message: some that the source may name, and sometimes one that it may not."""
         own = [name for name in self._plan.receivers if self._tenants.get(name, source.tenant) == source.tenant]
         foreign = [name for name in self._plan.receivers if name not in own]
         draw, count = source.random.random(), 1
@@ -179,7 +178,7 @@ class Load:
         return source.random.sample(own, min(count, len(own))), source.random.sample(foreign, int(crosses))
 
     async def _send_again(self, producer: AIOKafkaProducer, source: _Source) -> None:
-        """An older message once more, as a sender does that has forgotten what it sent."""
+        """Send an older message again, like a sender that has lost its state."""
         value, headers, sent = source.random.choice(source.older)
         at = time.time()
         acked = await self._acknowledged(producer, source, value, headers)
@@ -191,7 +190,7 @@ class Load:
             self._told(each)
 
     async def _acknowledged(self, producer: AIOKafkaProducer, source: _Source, value: bytes, headers: Headers) -> bool:
-        """Send until it is acknowledged: as a sender would that must not lose it, and must keep its order."""
+        """Repeat a message until it is acknowledged, like a sender that must keep its order."""
         give_up = time.monotonic() + _GIVE_UP_S
         while time.monotonic() < give_up:
             try:
@@ -209,7 +208,7 @@ class Load:
         return False
 
     async def _transact(self, source: _Source, value: bytes, headers: Headers) -> None:
-        """In a transaction of its own. After a failure another producer ends what this one has left open."""
+        """Send in a separate transaction. After a failure another producer ends the open transaction."""
         key = source.name.encode()
         try:
             async with asyncio.timeout(2 * _TRANSACTION_S):
@@ -251,7 +250,7 @@ async def _close(source: _Source) -> None:
 def record_of(
     source: str, message_id: str, receivers: Sequence[str], payload: bytes, *, envelope: bool
 ) -> tuple[bytes, Headers]:
-    """A record for `from_sender`: as a JSON envelope, or with everything about the message in headers."""
+    """A record for `from_sender`: a JSON envelope, or CloudEvents headers."""
     if envelope:
         about = {"source_id": source, "message_id": message_id, "receiver": list(receivers), "event_type": "push"}
         return json.dumps(about)[:-1].encode() + b', "payload": ' + payload + b"}", []
@@ -261,7 +260,7 @@ def record_of(
 
 
 def timing_at(now: float, random_: random.Random) -> Timing:
-    """For a message that is sent now (Unix seconds)."""
+    """The times of a message that is sent now (Unix seconds)."""
     delay = now + random_.uniform(0.5, 4.0)
     key, window = f"k{random_.randrange(3)}", random_.uniform(0.5, 2.0)
     return random_.choice(
@@ -277,6 +276,6 @@ def timing_at(now: float, random_: random.Random) -> Timing:
 
 
 def _payload(source: str, number: int, size: int) -> bytes:
-    """JSON that is no longer the same once somebody decodes and encodes it again."""
+    """JSON that changes if it is decoded and encoded again."""
     head = f'{{"source": "{source}",  "n": {number}, "kept": [1.50,   1e2], "text": "é", "fill": "'.encode()
     return head + b"x" * max(0, size - len(head) - 2) + b'"}'

@@ -1,4 +1,4 @@
-"""A process of the relay under test: started, killed, frozen, and started again when it has ended by itself."""
+"""A process of the relay under test: starts, kills and freezes it, and starts it again when it has ended on its own."""
 
 import asyncio
 import contextlib
@@ -17,10 +17,9 @@ _BACKOFF_S: Final = 0.3
 
 
 class Member:
-    """One place in the deployment, whatever process holds it. `arguments`: of the `relay` command.
-
-    `wanted`: it should run, so it is started again when it ends. `extra`: settings of its next start only, by which a
-    failpoint or a planted bug comes into force (through the harness's own entry).
+    """One member of the deployment, across restarts. `arguments`: of the `relay` command. `wanted`: it should run, so
+    it is started again when it ends. `extra`: settings of its next start only, such as a failpoint or a planted bug
+    (with the harness's own entry).
     """
 
     def __init__(
@@ -38,7 +37,7 @@ class Member:
         """Settings of all of its starts."""
         self.starts = 0
         self.ends = 0
-        """How often it ended without being told to."""
+        """How often it ended without a request."""
         self._arguments = arguments
         self._directory = directory
         self._environ = environ
@@ -58,11 +57,11 @@ class Member:
 
     @property
     def log_file(self) -> Path:
-        """Of its latest start."""
+        """Of the latest start."""
         return self._directory / f"{self.name}.{self.starts}.log"
 
     async def start(self) -> None:
-        """Without waiting for it; see `started`."""
+        """Start it without waiting; see `started`."""
         self.starts += 1
         self.wanted = True
         extra, self.extra = self.always | self.extra, {}
@@ -74,15 +73,15 @@ class Member:
             environ={**self._environ, **extra},
         )
         await child.start()
-        self._child = child  # not before: one that has not begun looks like one that has ended
+        self._child = child  # only now, because a child that has not begun looks like one that has ended
 
     async def started(self) -> None:
-        """Wait until it says so. Raises ChildFailed when it ends first."""
+        """Wait until it logs `started`. Raises ChildFailed if it ends first."""
         if self._child is not None:
             await self._child.until_logged('"started"', 1, _START_S)
 
     async def kill(self) -> None:
-        """kill -9, and leave it so."""
+        """kill -9, without a restart."""
         self.wanted = False
         await self._end(signal.SIGKILL)
 
@@ -112,7 +111,7 @@ class Member:
         return False
 
     async def keep(self) -> None:
-        """For ever: start it again when it has ended though it is wanted, as whoever runs a relay would."""
+        """Forever: start it again whenever it has ended while it is wanted, as an operator would."""
         while True:
             await asyncio.sleep(_LOOK_S)
             ended = self._child
@@ -120,7 +119,7 @@ class Member:
                 self.ends += 1
                 self._told(f"{self.name} ended with {await ended.wait()}")
                 await asyncio.sleep(_BACKOFF_S)
-                if self._child is ended:  # nobody else has done something about it
+                if self._child is ended:  # it was not started again meanwhile
                     await self.start()
 
     async def _end(self, number: signal.Signals) -> None:

@@ -1,12 +1,12 @@
-"""The world outside the relay, as a process of its own that never crashes: all receivers, and the senders' callbacks.
+"""All receivers and senders' callbacks, in a separate process that never crashes.
 
 `python -m tests.faults.harness.outside --ledger FILE --receivers SPEC.json` prints `{"port": N}` as its first line.
 
 `POST /r/<name>` is a delivery, `GET /r/<name>/<message id or webhook id>` its status endpoint: 200 with the answer, 202
-while it is worked on, 404 for what never arrived. `GET /r/<name>/item/<message id>` and then `/build/<build>` are the
-two steps in which a CI is asked. `POST /callback` takes results, and so does each other name that begins like that.
-`PUT /control/<name>` changes how a receiver or callback behaves. Each arrival is in the ledger before it is answered.
-Signatures are not looked at. Message ids are expected to be unique over all sources.
+while it is worked on, 404 for a message that never arrived. `GET /r/<name>/item/<message id>` and then `/build/<build>`
+are the two status steps of a CI. `POST /callback`, and every other name with that prefix, takes results. `PUT
+/control/<name>` changes how a receiver or callback behaves. Each arrival is in the ledger before the response.
+Signatures are not checked. Message ids have to be unique over all sources.
 """
 
 import argparse
@@ -34,8 +34,8 @@ from tests.faults.harness.party import Behaviour, Party, Reaction
 from tests.faults.harness.serving import Connection, Incoming, listen
 
 CALLBACK: Final = "callback"
-"""How the callback is called in the spec and in `PUT /control/<name>`, where there may be more whose names begin like
-that: no receiver may have such a name."""
+"""Name of the callback in the spec and in `PUT /control/<name>`, and prefix of the names of further callbacks: no
+receiver may have such a name."""
 
 _PING: Final = "relay.ping"
 _BEAT_S: Final = 0.005
@@ -43,13 +43,13 @@ _READ: Final = aiohttp.ClientTimeout(total=1.5)
 
 
 class Pulse:
-    """Says since when this process may have stood still: what it reads now may have come right after that."""
+    """Since when this process may have been stopped: data that it reads now may have arrived right after that."""
 
     def __init__(self) -> None:
         self._last = self._before = time.monotonic()
 
     def late_s(self) -> float:
-        """Since the beat before the last: after a standstill a loop has timers run before it reads."""
+        """The last beat but one, because after a stop the event loop runs timers before it reads."""
         return time.monotonic() - self._before
 
     async def run(self) -> None:
@@ -73,7 +73,7 @@ class Outside:
         await self._pulse.run()
 
     def handle(self, request: Incoming, connection: Connection) -> None:
-        """A request, whatever it wants."""
+        """Handles any request."""
         match (request.method, *request.path.strip("/").split("/")):
             case ("POST", "r", name) if name in self._parties and not name.startswith(CALLBACK):
                 self._deliver(name, request, connection)
@@ -111,7 +111,8 @@ class Outside:
     async def _deliver_thin(
         self, url: str, name: str, request: Incoming, connection: Connection, met: Reaction
     ) -> None:
-        """Without its payload, as where the process that has it was just killed, it is as if it had not come."""
+        """A POST without its payload, as when the process that has the payload was just killed, counts as not
+        arrived."""
         try:
             async with aiohttp.ClientSession(timeout=_READ) as session, session.get(url) as response:
                 response.raise_for_status()
@@ -137,7 +138,7 @@ class Outside:
         _react(met, answer if met.status == 200 else item, connection, unheard)
 
     def _deliver_batch(self, name: str, request: Incoming, connection: Connection, met: Reaction) -> None:
-        """All of a batch meet the same; what is answered is a list of all answers."""
+        """All messages of a batch get the same treatment; the response is a list of their answers."""
         party, late_s, listed, arrivals = self._parties[name], self._pulse.late_s(), [], []
         for one in messages_in(Request("POST", request.path, tuple(request.headers.items()), request.body)):
             headers = dict(one.headers)
@@ -160,7 +161,7 @@ class Outside:
         party = self._parties[name]
         party.begun()
         connection.ended = party.ended
-        asyncio.get_running_loop().call_soon(self._note_peak, name)  # behind the ends that came together with it
+        asyncio.get_running_loop().call_soon(self._note_peak, name)  # after the ends that arrived in the same iteration
 
     def _note_peak(self, name: str) -> None:
         peak = self._parties[name].new_peak()
@@ -168,7 +169,7 @@ class Outside:
             self._ledger.write(Peak(time.time(), name, peak))
 
     def _take_back(self, name: str, request: Incoming, connection: Connection) -> None:
-        """A result that is not processed is none; a ping of a callback neither."""
+        """A result that is not processed does not count; neither does a ping of a callback."""
         is_ping = unquote(request.headers.get("ce-type", "")) == _PING
         met = self._parties[name].meet(counts=not is_ping)
         if is_ping:
@@ -180,7 +181,7 @@ class Outside:
         _react(met, b"", connection)
 
     def _control(self, name: str, body: bytes) -> tuple[int, bytes]:
-        """Change what `body`, a JSON object, names of the behaviour; the rest stays."""
+        """Change the fields of the behaviour that `body`, a JSON object, names."""
         party = self._parties[name]
         try:
             changes = msgspec.json.decode(body, type=dict[str, object])
@@ -191,7 +192,7 @@ class Outside:
 
 
 def _react(met: Reaction, body: bytes, connection: Connection, unheard: Callable[[], None] = lambda: None) -> None:
-    """Answer as `met` says; `unheard` is called when the connection is gone by then."""
+    """Send the response in `met`; `unheard` is called if the connection was closed before."""
     status = met.status
     if status is None:
         if met.cut:
@@ -246,7 +247,7 @@ def _returned(callback: str, request: Incoming, status: int | None) -> Returned:
 
 
 def _is_about(body: bytes, returned: Returned) -> bool:
-    """Whether a failure notice says the same in its body as in its headers: nothing of a receiver is in it then."""
+    """Whether the body and the headers of a failure notice agree. Then it has no content of a receiver."""
     try:
         notice = msgspec.json.decode(body, type=_Notice)
     except msgspec.MsgspecError:
@@ -262,7 +263,7 @@ class _Notice(msgspec.Struct):
 
 
 async def serve(spec: Mapping[str, Behaviour], ledger: Ledger, random_: random.Random) -> None:
-    """Until this process is ended."""
+    """Serve until this process is ended."""
     outside = Outside(spec, ledger, random_)
     server = await listen(outside.handle)
     sys.stdout.write(f'{{"port": {server.sockets[0].getsockname()[1]}}}\n')

@@ -1,4 +1,4 @@
-"""A receiver or a callback outside the relay: how it meets requests."""
+"""A receiver or a callback outside the relay, and how it responds."""
 
 import math
 import time
@@ -12,14 +12,14 @@ Mode = Literal["answer", "slow", "later", "builds", "hang", "fail", "lossy", "fl
 
 
 class Behaviour(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """How POSTs are met. In every mode at most `rate` a second (null: any number) are; those above it get 429.
+    """How POSTs are answered. In every mode those above `rate` a second (null: no limit) get 429.
 
     `answer`, `slow`: 200 with the answer, after `seconds`. `later`: 202, and the status endpoint has the answer
     `seconds` after that. `builds`: 202 with the name of its item, which has a build after half of `seconds`; the build
-    has the answer after `seconds`. `hang`: nothing, and nothing is processed. `fail`: 500, not processed. `lossy`: with
-    the probability `chance` processed, and the connection closed without an answer; else as `answer`. `flaky`: likewise
-    with one of a lost answer, a connection closed before anything is done, a 500 and a 503. `status`: whether there is
-    a status endpoint; it also answers while POSTs hang or fail.
+    has the answer after `seconds`. `hang`: no response, and nothing is processed. `fail`: 500, not processed. `lossy`:
+    with the probability `chance` processed, and the connection closed without an answer; else as `answer`. `flaky`:
+    likewise, with one of a lost response, a connection closed before processing, a 500 and a 503. `status`: whether
+    there is a status endpoint; it also answers while POSTs hang or fail.
     """
 
     mode: Mode = "answer"
@@ -30,7 +30,7 @@ class Behaviour(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Reaction(NamedTuple):
-    """What one POST meets. `status` None: no answer; then the connection hangs, or is closed when `cut`."""
+    """The treatment of a POST. `status` None: no response; then the connection hangs, or is closed if `cut`."""
 
     status: int | None
     processed: bool
@@ -49,13 +49,14 @@ _FLAWS: Final = (
 
 
 class Pace:
-    """At most so many in any second; in any 1/rate seconds one, for a rate below one."""
+    """Limits requests to `rate` in any second; to one in 1/rate seconds for a rate below one."""
 
     def __init__(self) -> None:
         self._starts: deque[float] = deque()
 
     def wait_s(self, rate: float, now: float) -> float:
-        """0 for one that may come now, and then counts; else how long until one may. `now`: monotonic seconds."""
+        """0 if a request is admitted now, which then counts; otherwise the seconds until one is. `now`: monotonic
+        seconds."""
         window_s = max(1.0, 1 / rate)
         starts = self._starts
         while starts and starts[0] <= now - window_s:
@@ -67,7 +68,7 @@ class Pace:
 
 
 def reaction(behaviour: Behaviour, chance: Callable[[], float]) -> Reaction:
-    """What a POST meets, but for the rate. `chance` returns uniform samples of [0, 1)."""
+    """The treatment of a POST, without the rate. `chance` returns uniform samples of [0, 1)."""
     healthy = Reaction(200, processed=True, after_s=behaviour.seconds)
     match behaviour.mode:
         case "answer" | "slow":
@@ -101,14 +102,14 @@ class Party:
         self._under_way -= 1
 
     def new_peak(self) -> int | None:
-        """How many POSTs are under way, where those are more than ever before."""
+        """The number of POSTs in flight, if that is a new maximum."""
         if self._under_way <= self._peak:
             return None
         self._peak = self._under_way
         return self._peak
 
     def meet(self, *, counts: bool) -> Reaction:
-        """What the next POST meets. `counts`: towards the rate."""
+        """The treatment of the next POST. `counts`: towards the rate."""
         if counts and self.behaviour.rate is not None:
             wait_s = self._pace.wait_s(self.behaviour.rate, time.monotonic())
             if wait_s > 0:
@@ -116,13 +117,13 @@ class Party:
         return reaction(self.behaviour, self._chance)
 
     def work(self, names: tuple[str, ...], answer: bytes) -> None:
-        """Process a message, which its status endpoint knows by `names` from now on. Its answer stays what it was."""
+        """Process a message, which the status endpoint then knows by `names`. A repeat does not change its answer."""
         takes_s = self.behaviour.seconds if self.behaviour.mode in ("later", "builds") else 0.0
         for name in filter(None, names):
             self._answers.setdefault(name, (time.monotonic() + takes_s, answer))
 
     def status_of(self, name: str) -> tuple[int, bytes]:
-        """What its status endpoint says."""
+        """The response of its status endpoint."""
         if not self.behaviour.status:
             return 405, b""
         ready_at, answer = self._answers.get(name, (math.inf, b""))
@@ -131,7 +132,7 @@ class Party:
         return (404, b"") if ready_at == math.inf else (202, b"")
 
     def item_of(self, name: str) -> tuple[int, bytes]:
-        """What the item of a message says, the first step: 404 for what never arrived."""
+        """The response of the first status step, a message's item: 404 for one that never arrived."""
         if name not in self._answers:
             return 404, b""
         has_build = self._answers[name][0] - self.behaviour.seconds / 2 <= time.monotonic()

@@ -1,7 +1,6 @@
-"""Planted bugs: each makes the relay of this process really wrong in one way, so that experiments can show their worth.
-
-They replace methods of the engine, the workers' tables or a state's rule, and so are there with every log and state,
-in memory and on real servers. A process under test enters one before it starts; nothing else of it changes.
+"""Planted bugs: each breaks the relay of this process in one way, to prove that the experiments detect it. They replace
+methods of the engine, of the workers' tables, or a rule of the state, so they work with every log and state. A process
+under test enters one before it starts.
 """
 
 import asyncio
@@ -77,7 +76,7 @@ def mark_before_produce() -> Iterator[None]:
 
 @contextmanager
 def delete_at_done() -> Iterator[None]:
-    """Finished rows are forgotten, of messages as of deliveries: there is no memory of what is over."""
+    """Finished rows of messages and deliveries are not kept."""
 
     async def mark_rows(self: RowTable[AnyWork], works: Sequence[tuple[AnyWork, Outcome]]) -> None:
         over = [row_of(work) for work, outcome in works if _is_over(outcome.decision)]
@@ -105,7 +104,8 @@ def delete_at_done() -> Iterator[None]:
 
 @contextmanager
 def commit_before_produce() -> Iterator[None]:
-    """What was read counts as finished: it is committed before its hop records are acknowledged, or even appended."""
+    """Records count as finished once they were read: they are committed before their hop records are acknowledged, or
+    even appended."""
     with patch.object(Watermark, "next_offset", property(lambda self: self.seen_next)):
         yield
 
@@ -125,7 +125,7 @@ def skip_on_delivered() -> Iterator[None]:
 
 @contextmanager
 def no_settle() -> Iterator[None]:
-    """What an attempt in doubt has come to is asked at once, while it may still arrive."""
+    """The status endpoint is asked at once about an attempt in doubt, while the POST may still arrive."""
 
     def asks(lane: AnyLane, works: Sequence[AnyWork], now: float) -> list[BeginAsk]:
         asked = rightly(lane, works, now)
@@ -138,7 +138,7 @@ def no_settle() -> Iterator[None]:
 
 @contextmanager
 def no_fence() -> Iterator[None]:
-    """Every owner has the same, highest epoch: none is ever refused."""
+    """Every owner has the same, highest epoch, so none is ever fenced."""
 
     def lane(topic: str, partition: int, epoch: int) -> LaneId:
         return LaneId(topic, partition, 2**31 - 1)
@@ -149,8 +149,8 @@ def no_fence() -> Iterator[None]:
 
 @contextmanager
 def no_life_in_removals() -> Iterator[None]:
-    """Whoever removes a parked reference removes it for any life, and as any owner. In the state in memory, and in the
-    script that this process has Redis run."""
+    """A parked reference is removed for any generation, and by any owner. Changes the state in memory, and the script
+    that this process has Redis run."""
 
     async def unpark(self: Records, lives: Sequence[tuple[LaneId, ParkedLife]]) -> list[bool | Refusal]:
         return [self._refused_owner(life.row.owner) or self._unpark(lane, any_of(life)) for lane, life in lives]
@@ -169,7 +169,7 @@ def no_life_in_removals() -> Iterator[None]:
 
 @contextmanager
 def no_life_in_tombstones() -> Iterator[None]:
-    """All lives of a delivery are parked under the same key."""
+    """All generations of a delivery are parked under the same key."""
 
     def key(stage: str, row: RowKey, generation: int) -> bytes:
         return parked_key(stage, row)
@@ -180,8 +180,8 @@ def no_life_in_tombstones() -> Iterator[None]:
 
 @contextmanager
 def non_monotone_stage() -> Iterator[None]:
-    """A mark that comes late puts a row back. A rule of the state itself: broken in the one in memory, and in the
-    script that this process has Redis run."""
+    """A late mark lowers the stage of a row. Changes the state in memory, and the script that this process has Redis
+    run."""
 
     def mark(rows: Rows, one: Mark, now: float) -> None:
         row = rows.load(one.row.digest, now)
@@ -199,12 +199,12 @@ def non_monotone_stage() -> Iterator[None]:
 
 @contextmanager
 def dlq_not_acked() -> Iterator[None]:
-    """Nobody waits for a dead letter's acknowledgement, or repeats one that failed."""
+    """Dead letters are neither awaited nor repeated."""
     under_way: set[asyncio.Task[None]] = set()
 
     def send(self: Effects, letter: NewRecord) -> None:
         async def once() -> None:
-            await asyncio.sleep(0.01)  # as it would lie in a producer's buffer
+            await asyncio.sleep(0.01)  # as if it were in a producer's buffer
             with suppress(Exception):
                 await self._log.append([letter])
 
@@ -227,8 +227,8 @@ def dlq_not_acked() -> Iterator[None]:
 
 @contextmanager
 def index_before_park() -> Iterator[None]:
-    """The due reference is there before the parked copy is on the log. (A reference need not know the copy's offset:
-    the newest record of its key is what counts.)"""
+    """The due reference is written before the parked copy is on the log. (The reference does not need the copy's
+    offset: the newest record of its key counts.)"""
 
     async def store(self: Effects, lane: AnyLane, works: Sequence[AnyWork]) -> list[Became]:
         state, owned, stage, topic = self._state, lane.setup.lane, lane.worker.stage, self._parked.name
@@ -285,7 +285,7 @@ def ready_before_recovery() -> Iterator[None]:
         if not (tags and was_alive):
             return await rightly(self, tags, everything=everything)
         await self._state.ready(sorted(tags), in_doubt_s=self._in_doubt_s)
-        await self._state.lost()  # the pass is over, as far as the state knows: what follows counts as a check
+        await self._state.lost()  # the state counts the pass as finished, and the rest as a check
         return await rightly(self, frozenset(), everything=True)
 
     rightly = Recovery._pass
@@ -347,7 +347,7 @@ def begin_at_intake() -> Iterator[None]:
 
 @contextmanager
 def fenced_outcome_dropped() -> Iterator[None]:
-    """What comes of a request is not stored when its lane has another owner by then."""
+    """The outcome of a request is not stored if its lane has another owner by then."""
 
     async def settle(self: Effects, lane: AnyLane, settled: Sequence[ToSettle]) -> Sequence[Row | None]:
         if lane.fenced_at is not None or lane.left:
@@ -364,7 +364,7 @@ def _is_over(decision: Done | Dead) -> bool:
 
 
 def _place(topic: str, stage: str, work: AnyWork) -> Coordinate:
-    """In the partition where the parked copy will be."""
+    """The partition of the parked copy."""
     return Coordinate(topic, partition_of(parked_key(stage, row_of(work)), Topics().parked().partitions), 0)
 
 
@@ -394,4 +394,4 @@ PLANTED: Mapping[str, Callable[[], AbstractContextManager[None]]] = {
         )
     },
 }
-"""By name. Each is a context manager: the bug is there from entering it to leaving it."""
+"""By name. Each is a context manager, within which the bug is active."""

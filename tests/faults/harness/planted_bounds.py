@@ -1,4 +1,4 @@
-"""Planted bugs about what may be in flight, wait or be parked, and for how long; see `planted`."""
+"""Planted bugs in the limits of requests in flight, waits and parking; see `planted`."""
 
 import hashlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -21,7 +21,7 @@ from tests.fakes.state_endpoint import Endpoint
 
 @contextmanager
 def changed_script(name: str, *changes: tuple[bytes, bytes]) -> Iterator[None]:
-    """A script as this process has Redis run it, with these places changed."""
+    """Changes a script that this process has Redis run."""
 
     def changed(asked: str) -> Script:
         right = script(asked)
@@ -68,7 +68,7 @@ def seen_parked_before_unseen() -> Iterator[None]:
 
 @contextmanager
 def parked_without_bounds() -> Iterator[None]:
-    """There is room for everything that is to be parked."""
+    """The limit of parked records does not apply."""
 
     async def refusals(self: ParkingRoom, lane: object, works: Sequence[object]) -> list[None]:
         return [None] * len(works)
@@ -79,7 +79,7 @@ def parked_without_bounds() -> Iterator[None]:
 
 @contextmanager
 def patience_forgotten() -> Iterator[None]:
-    """A message that fails again and again holds up those behind it until it ends."""
+    """A message that keeps failing blocks its order key until it ends: `patience` does not apply."""
 
     def left_s(work: object, now: float) -> float:
         return inf

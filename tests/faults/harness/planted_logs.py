@@ -20,7 +20,7 @@ from workers.to_receiver import ToReceiver
 
 @contextmanager
 def truncation_ignored() -> Iterator[None]:
-    """Offsets count, whatever became of the records that were read."""
+    """Offsets count, even if the log has lost the records that were read."""
 
     def goes_on(self: object, *about: object) -> None:
         return None
@@ -31,7 +31,7 @@ def truncation_ignored() -> Iterator[None]:
 
 @contextmanager
 def unfinished_skipped() -> Iterator[None]:
-    """After a cut it goes on at the cut, also where what is before that was read and not finished."""
+    """After a loss of the log's end, reading continues there, even if earlier records were read and not finished."""
 
     async def commit_first(self: GroupConsumer, error: Any) -> None:
         for place in error.partitions:
@@ -49,7 +49,7 @@ def unfinished_skipped() -> Iterator[None]:
 
 @contextmanager
 def aborted_delivered() -> Iterator[None]:
-    """Records of aborted transactions are read as others are."""
+    """Records of aborted transactions are read like others."""
 
     def end(self: MemoryTransaction, *, aborted: bool) -> None:
         rightly(self, aborted=False)
@@ -64,7 +64,7 @@ def aborted_delivered() -> Iterator[None]:
 
 @contextmanager
 def lost_copy_forgotten() -> Iterator[None]:
-    """A reference whose parked copy is gone is taken for one that was left over."""
+    """A reference whose parked copy is missing counts as finished."""
 
     async def finished(self: Effects, lane: object, gone: Sequence[Due], found: object) -> list[Due]:
         return list(gone)
@@ -75,7 +75,7 @@ def lost_copy_forgotten() -> Iterator[None]:
 
 @contextmanager
 def numbers_in_state_only() -> Iterator[None]:
-    """No record says which numbers a receiver's deliveries have."""
+    """The numbers of a receiver's deliveries are not written to the log."""
     with patch.object(ToReceiver, "resume", ToReceiver._resumed):
         yield
 

@@ -17,7 +17,7 @@ from workers.to_sender import ToSender
 
 @contextmanager
 def wide_fan_out_cut() -> Iterator[None]:
-    """Of the receivers of a message only the first two are routed to."""
+    """A message is routed to its first two receivers only."""
 
     def names(self: FromSender, message: Any) -> Any:
         return rightly(self, message)[:2]
@@ -36,7 +36,7 @@ def senders_not_asked() -> Iterator[None]:
 
 @contextmanager
 def unusable_is_unknown() -> Iterator[None]:
-    """A receiver whose settings this process cannot use is one that there is not: its messages are dead letters."""
+    """A receiver whose settings this process cannot use counts as unknown: its messages become dead letters."""
 
     def routed(self: FromSender, work: Incoming, names: Sequence[str]) -> Done | Later:
         unusable = [name for name in names if (one := self._directory.receiver(name)) and one.unusable is not None]
@@ -52,7 +52,7 @@ def unusable_is_unknown() -> Iterator[None]:
 
 
 class _OneCallback:
-    """Knows one callback: that of the source that was asked for first."""
+    """Knows only the callback of the source that was looked up first."""
 
     def __init__(self, directory: Directory) -> None:
         self._directory = directory
@@ -69,7 +69,7 @@ class _OneCallback:
 
 @contextmanager
 def callbacks_mixed_up() -> Iterator[None]:
-    """Results go to the callback of whichever source had one first."""
+    """All results are sent to the callback of the first source that had one."""
 
     def init(self: ToSender, directory: Directory, *rest: Any) -> None:
         rightly(self, _OneCallback(directory), *rest)
@@ -81,7 +81,7 @@ def callbacks_mixed_up() -> Iterator[None]:
 
 @contextmanager
 def keys_without_limits() -> Iterator[None]:
-    """A key that may do something of one source may do it of all."""
+    """A key's right on one source applies to all sources."""
 
     def covers(self: Scope, kind: str, name: str) -> bool:
         return self.kind in (kind, "admin")

@@ -47,7 +47,7 @@ def replaced_though_sent() -> Iterator[None]:
 
 @contextmanager
 def older_ones_kept() -> Iterator[None]:
-    """Nothing is replaced."""
+    """No message is replaced."""
 
     async def supersede(*_: Any) -> None:
         return

@@ -1,4 +1,4 @@
-"""A TCP proxy whose connections can be slowed down, held up, cut and reset while they are in use."""
+"""A TCP proxy whose connections can be delayed, blocked, cut and reset while they are in use."""
 
 import asyncio
 import random
@@ -10,19 +10,17 @@ from typing import Final, Literal
 
 Side = Literal["client", "target"]
 _Line = asyncio.Queue[tuple[float, bytes | None]]
-"""Chunks under way, each with the moment when it may arrive: b"" is the end, None a break."""
+"""Chunks in transit, each with the time at which it may arrive; b"": the end of the stream, None: a reset."""
 
 _CHUNK_BYTES: Final = 64 * 1024
 _CHUNKS_UNDER_WAY: Final = 64
-"""Of one direction of a connection: what a latency can hold."""
+"""Maximum of chunks in transit in one direction of a connection."""
 _RESET_AT_CLOSE: Final = struct.pack("ii", 1, 0)
 
 
 class Direction:
-    """What happens to the bytes of all connections on their way to one side.
-
-    `latency_s`: each chunk arrives so much later, in order. `cut_after`: a connection is reset once it has carried so
-    many bytes this way since its beginning. `cut_chance`: of every chunk, to be the last one before a reset.
+    """Faults in one direction of all connections. `latency_s`: delay of each chunk. `cut_after`: a connection is reset
+    after so many bytes in this direction. `cut_chance`: the probability that a reset follows a chunk.
     """
 
     def __init__(self) -> None:
@@ -37,8 +35,8 @@ class Direction:
 
     @property
     def black_hole(self) -> bool:
-        """Connections are accepted and bytes taken, but none arrives, and neither does an end. As on a network that
-        drops packets, nothing is missing afterwards: it comes late."""
+        """Connections are accepted and bytes read, but nothing is passed on, not even the end. As on a network that
+        drops packets, all bytes arrive later."""
         return not self._open.is_set()
 
     @black_hole.setter
@@ -90,18 +88,17 @@ class Proxy:
         return len(self._links)
 
     def reset(self) -> None:
-        """Every connection ends with an RST to both sides; what was under way is lost. New ones are welcome."""
+        """Reset every connection, to both sides; bytes in transit are lost. New connections are accepted."""
         for task in self._links.values():
             task.cancel()
 
     def half_close(self, side: Side = "client") -> None:
-        """Tell `side` on every connection that the other has nothing more to say, whatever it says from now on. The
-        other direction goes on."""
+        """Close every connection in the direction to `side`. The other direction continues."""
         for link in list(self._links):
             link.half_close(side)
 
     def restore(self) -> None:
-        """No more faults; connections that were cut stay so."""
+        """End all faults; cut connections stay cut."""
         self.refuse = False
         self.to_target.restore()
         self.to_client.restore()
@@ -124,7 +121,7 @@ class Proxy:
 
 
 class _Link:
-    """One connection of a client, and the one to the target that belongs to it."""
+    """A client's connection, and its connection to the target."""
 
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, proxy: Proxy) -> None:
         self._reader = reader
@@ -133,7 +130,7 @@ class _Link:
         self._told_end: set[Side] = set()
 
     async def run(self, host: str, port: int, chance: Callable[[], float]) -> None:
-        """Until both sides have said all and heard it. Returns with open connections when one of them broke."""
+        """Forward until both sides have closed. Returns with open connections if one of them broke."""
         try:
             reader, self._writers["target"] = await asyncio.open_connection(host, port)
             async with asyncio.TaskGroup() as tasks:
@@ -146,7 +143,7 @@ class _Link:
             pass
 
     def cut(self) -> None:
-        """Reset what is still open."""
+        """Reset the open connections."""
         for writer in self._writers.values():
             _reset(writer)
 
@@ -159,7 +156,7 @@ class _Link:
     async def _carry(
         self, source: asyncio.StreamReader, side: Side, way: Direction, chance: Callable[[], float]
     ) -> None:
-        """All that `source` says, to `side`. Raises ConnectionError when the link is to be cut."""
+        """Forward everything from `source` to `side`. Raises ConnectionError if the link is to be cut."""
         line: _Line = asyncio.Queue(_CHUNKS_UNDER_WAY)
         reading = asyncio.create_task(_read(source, line, way))
         carried = 0
@@ -182,7 +179,7 @@ class _Link:
 
 
 async def _read(source: asyncio.StreamReader, line: _Line, way: Direction) -> None:
-    """Take in what comes, with the moment when it may arrive."""
+    """Read chunks, and set the time at which each may arrive."""
     clock = asyncio.get_running_loop().time
     chunk: bytes | None = b"-"
     while chunk:
@@ -194,7 +191,7 @@ async def _read(source: asyncio.StreamReader, line: _Line, way: Direction) -> No
 
 
 async def _next(line: _Line, way: Direction) -> bytes:
-    """The next chunk when it may arrive; empty at the end. Raises ConnectionError where the connection broke."""
+    """The next chunk, at its time; empty at the end. Raises ConnectionError if the connection broke."""
     due, chunk = await line.get()
     wait_s = due - asyncio.get_running_loop().time()
     if wait_s > 0:

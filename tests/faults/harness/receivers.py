@@ -1,4 +1,4 @@
-"""The receivers of a relay under test: how they behave, and what they are promised."""
+"""The receivers of a relay under test: their behaviour, and the guarantees for each."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -18,7 +18,7 @@ QUICK: Final[Mapping[str, object]] = {
 
 
 CALLBACKS: Final[Mapping[str, int]] = {"callback": 64, "callback-1": 16, "callback-2": 6}
-"""Of each tenant, with what it may have in flight. Sources belong to the tenants in turn."""
+"""Receivers of each tenant, with their limits in flight. Sources are assigned to the tenants in turn."""
 MOST_SOURCES: Final = 32
 OF_SOME: Final = "HARNESS_SECRET"
 """A variable that some processes lack."""
@@ -34,10 +34,10 @@ def sources_of(tenant: int) -> list[str]:
 
 @dataclass(frozen=True, slots=True)
 class ReceiverPlan:
-    """A receiver: how it behaves (see outside.Behaviour), what it is promised (see history.Promise), and what
-    receivers.yaml says of it besides the quick defaults. `item`: the expression that names its item, where the answer
-    is asked for in two steps; one of the response cannot be asked for when that got lost. `tenant`: whose sources alone
-    may name it; None: all may."""
+    """A receiver: its behaviour (see outside.Behaviour), its guarantees (see history.Promise), and its fields in
+    receivers.yaml that differ from the defaults of the harness. `item`: the expression for its item, if it has two
+    status steps; it cannot be asked if that needs a response that was lost. `tenant`: only this tenant's sources may
+    name it; None: all may."""
 
     mode: Mode = "answer"
     seconds: float = 0.0
@@ -55,7 +55,7 @@ class ReceiverPlan:
         return self.status and not self.item.startswith("response")
 
     def entry_at(self, url: str) -> dict[str, object]:
-        """In receivers.yaml."""
+        """The entry in receivers.yaml."""
         entry = {**QUICK, **self.entry, "post_endpoint": url}
         if self.tenant is not None:
             entry |= {"owner": f"tenant-{self.tenant}", "senders": sources_of(self.tenant)}
@@ -86,16 +86,16 @@ MIX: Final[Mapping[str, ReceiverPlan]] = {
     "own-1": ReceiverPlan(seconds=0.02, tenant=1),
     "own-2": ReceiverPlan(seconds=0.02, tenant=2, entry={"lane": "shared", "max_in_flight": 4}),
 }
-"""With and without a status endpoint, quick and slow, answering at once and later, in one step and in two, which begin
-with the message's id or the response, in lanes of their own and shared, with fewer places in flight than partitions,
-with a rate that a backlog brings it to, two that get batches, and two that belong to tenants."""
+"""Receivers with and without a status endpoint, fast and slow, that answer at once and later, with one status step and
+with two (from the message's id or the response), dedicated and shared, with a lower limit in flight than partitions,
+with a rate limit that a backlog reaches, two with batches, and two that belong to tenants."""
 WITH_DOORS: Final[Mapping[str, ReceiverPlan]] = {
     "thin": ReceiverPlan(seconds=0.02, entry={"payload": "thin"}),
     "shared-thin": ReceiverPlan("slow", seconds=0.1, entry={"payload": "thin", "lane": "shared"}),
 }
-"""Those that read each payload from the relay's API."""
+"""Receivers that read each payload from the relay's API."""
 OF_SOME_PROCESSES: Final[Mapping[str, ReceiverPlan]] = {
     "signed": ReceiverPlan(seconds=0.02, entry={"secret": f"${{{OF_SOME}}}"}),
     "shared-signed": ReceiverPlan(seconds=0.02, entry={"secret": f"${{{OF_SOME}}}", "lane": "shared"}),
 }
-"""Those that only processes with the variable can serve."""
+"""Receivers that only processes with the variable can serve."""

@@ -1,4 +1,4 @@
-"""How long the relay took to come back: from a fault until all that was sent before it was answered."""
+"""Recovery times: from a fault until all messages that were sent before it are answered."""
 
 from math import inf
 
@@ -8,11 +8,9 @@ from tests.faults.harness.history import History, Key
 def recoveries(history: History, *, only: str = "", slow_s: float = inf) -> list[float]:
     """Seconds, for each fault that did harm (and has `only` in its words) while messages were unanswered.
 
-    `slow_s`: messages sent after the fault count, too, where they took longer than this: they waited for its end.
-
-    It ends when the last message that was sent before the fault has its first result at the sender: so it holds the
-    settling of requests in doubt, and whatever faults came before that end. A message that never got one does not
-    count here; it is lost or dead. One with a time of its own does not count either.
+    `slow_s`: messages sent after the fault count, too, if they took longer than this. A recovery ends when the last
+    message that was sent before the fault has its first result at the sender. So it includes the wait for requests in
+    doubt, and further faults in between. Messages without a result, and those with a time of their own, do not count.
     """
     answered: dict[Key, float] = {}
     for result in history.returned:

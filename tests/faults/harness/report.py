@@ -1,4 +1,4 @@
-"""What the experiments came to: as JSON for programs, as a Markdown table for people."""
+"""The report of the experiments: JSON for programs, a Markdown table for people."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
@@ -10,7 +10,7 @@ import msgspec
 from tests.faults.harness.checker import DAMAGE, Verdict
 
 RECOVERY_MAX: Final = "recovery_max_s"
-"""In `Outcome.bounds`: how long the longest recovery may take."""
+"""Key in `Outcome.bounds` for the longest recovery."""
 
 _COLUMNS: Final = (
     *("experiment", "trials", "faults", "messages", "lost", "doubled", "copies", "out of order", "stuck"),
@@ -24,9 +24,8 @@ _IN_TABLE: Final = frozenset({"lost", "doubled", "copies", "disordered", "stuck"
 class Outcome:
     """One experiment. `verdict`: of all its trials (`checker.total`). `faults`: harmful ones; 0: each trial is one.
 
-    `recoveries_s`: seconds from a fault to normal work, one for each fault where it was seen. `bounds`: the most that
-    is expected of a field of `Verdict` or of `RECOVERY_MAX`; damage that is not named there must not occur at all.
-    `problems`: what else was wrong, in words.
+    `recoveries_s`: seconds from a fault to normal work, one for each fault where it was seen. `bounds`: maximum of a
+    field of `Verdict` or of `RECOVERY_MAX`; the maximum of other violations is 0. `problems`: other failures, in words.
     """
 
     experiment: str
@@ -42,7 +41,7 @@ class Outcome:
 
     @property
     def exceeded(self) -> tuple[str, ...]:
-        """What was more than expected, and the problems. Raises ValueError for a bound on what nothing counts."""
+        """The exceeded bounds, and the problems. Raises ValueError for a bound on an unknown field."""
         return (*self._exceeded(), *self.problems)
 
     @property
@@ -52,7 +51,7 @@ class Outcome:
     @property
     def most_lost(self) -> float | None:
         """The share of faults that lose a message, at most, with 95 % confidence: none in n shows 3/n, the rule of
-        three. None where a message was lost, or nothing was tried."""
+        three. None if a message was lost, or there was no fault."""
         tried = self.faults or self.trials
         return None if self.verdict.lost or not tried else min(1.0, 3 / tried)
 
@@ -70,7 +69,7 @@ class Outcome:
 
 
 def as_json(outcomes: Iterable[Outcome], about: Mapping[str, object] | None = None) -> bytes:
-    """Indented JSON: `about` (how it was run), `passed`, and the outcomes with what follows from them."""
+    """Indented JSON: `about` (the conditions of the run), `passed`, and the outcomes."""
     every = list(outcomes)
     document = {
         "about": dict(about or {}),
@@ -92,7 +91,7 @@ def _fields(outcome: Outcome) -> dict[str, object]:
 
 
 def markdown(outcomes: Iterable[Outcome]) -> str:
-    """The table, and below it what else there is to say of each experiment."""
+    """The table, followed by the notes on each experiment."""
     every = list(outcomes)
     lines = [_row(_COLUMNS), _row("---" if column in _LEFT else "---:" for column in _COLUMNS)]
     lines += [_row(_cells(outcome)) for outcome in every]

@@ -1,4 +1,4 @@
-"""Kafka and Redis for the harness, and the proxies in front of them. Several stacks may share them."""
+"""Kafka and Redis of the harness, with proxies. Several stacks may share them."""
 
 import asyncio
 import random
@@ -11,7 +11,7 @@ from tests.servers.kafka import KafkaBroker
 from tests.servers.kafka_cluster import KafkaCluster
 from tests.servers.valkey import ValkeyServer
 
-# A second listener, whose advertised port is that of a proxy: who comes through the proxy stays behind it.
+# A second listener, which advertises the port of a proxy, so that its clients reconnect through the proxy.
 _PROXIED = """
 listeners=PLAINTEXT://127.0.0.1:{{port}},CONTROLLER://127.0.0.1:{{controller_port}},PROXIED://127.0.0.1:{inner}
 advertised.listeners=PLAINTEXT://127.0.0.1:{{port}},PROXIED://127.0.0.1:{outer}
@@ -20,8 +20,8 @@ listener.security.protocol.map=PLAINTEXT:PLAINTEXT,CONTROLLER:PLAINTEXT,PROXIED:
 
 
 class Servers:
-    """Up while the block runs. `brokers`: one, or three that replicate. `proxied`: the relay reaches Kafka and Redis
-    through proxies; the harness itself never does. `kafka_more`: lines for `server.properties`."""
+    """They run during the `async with` block. `brokers`: one, or three that replicate. `proxied`: the relay reaches
+    Kafka and Redis through proxies; the harness itself never does. `kafka_more`: lines for `server.properties`."""
 
     def __init__(self, *, brokers: int = 1, proxied: bool = False, seed: int = 0, kafka_more: str = "") -> None:
         inner, outer, self.redis_port = free_ports(3)
@@ -74,7 +74,7 @@ class Servers:
         await self._stop()
 
     async def heal(self) -> None:
-        """End every fault that is still in force, and start what is down."""
+        """End all faults, and start servers that are down."""
         for proxy in (self.kafka_proxy, self.redis_proxy):
             if proxy is not None:
                 proxy.restore()

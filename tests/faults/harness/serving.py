@@ -1,4 +1,4 @@
-"""A thin HTTP/1.1 server for what stands outside the relay: next to no CPU, and full say over each connection."""
+"""A minimal HTTP/1.1 server for receivers and callbacks: little CPU, and full control of each connection."""
 
 import asyncio
 from asyncio import Transport
@@ -22,8 +22,8 @@ class Incoming(NamedTuple):
 
 
 Handler = Callable[[Incoming, "Connection"], None]
-"""Called for each request. It answers through the connection, now or later or not at all, with one answer for each
-request; clients are expected to wait for it before they send the next."""
+"""Called for each request. It may respond through the connection now, later or never, once for each request; clients
+have to wait for the response before they send the next request."""
 
 
 class Connection(asyncio.Protocol):
@@ -36,14 +36,14 @@ class Connection(asyncio.Protocol):
         self._start()
 
     ended: Callable[[], None] | None = None
-    """Called when the request that came last is over: it is answered, or the connection is gone."""
+    """Called when the last request has ended: after its response, or when the connection is closed."""
 
     @property
     def is_open(self) -> bool:
         return self._transport is not None and not self._transport.is_closing()
 
     def answer(self, status: int, body: bytes = b"", *, retry_after_s: int | None = None) -> None:
-        """To the request that came last. A body is JSON. Nothing happens when the connection is closed."""
+        """Respond to the last request. The body is JSON. No effect if the connection is closed."""
         if self._transport is None or self._transport.is_closing():
             return
         self._end()
@@ -59,7 +59,7 @@ class Connection(asyncio.Protocol):
             self._transport.close()
 
     def close(self) -> None:
-        """Close it without an answer."""
+        """Close it without a response."""
         if self._transport is not None:
             self._transport.close()
 
@@ -81,7 +81,7 @@ class Connection(asyncio.Protocol):
         try:
             self._parser.feed_data(data)
         except httptools.HttpParserCallbackError:
-            self.close()  # not answered: what could not be written down did not happen
+            self.close()  # no response: an unrecorded request must count as not arrived
             raise
         except (httptools.HttpParserError, httptools.HttpParserUpgrade):
             self._keeps_alive = False

@@ -1,4 +1,5 @@
-"""One relay with everything round it: topics of its own, receivers that never crash, and processes that do."""
+"""A relay under test and its environment: topics of its own, receivers that never crash, and relay processes that are
+killed."""
 
 import asyncio
 import contextlib
@@ -47,10 +48,11 @@ _LOOK_S: Final = 0.3
 
 
 class Stack:
-    """Up while the block runs, on `servers`. Used for many trials: each has messages of its own.
+    """Runs during the `async with` block, on `servers`. Many trials use one stack, each with messages of its own.
 
     `directory`: where logs and ledgers go. `settings`: further environment of the relay's processes. `wired`: the relay
-    reaches the outside through a proxy, `wire`. `has_doors`: its processes have the HTTP API, for some of the sources.
+    reaches receivers and callbacks through a proxy, `wire`. `has_doors`: its processes have the HTTP API, which some of
+    the sources use.
     """
 
     def __init__(
@@ -74,7 +76,7 @@ class Stack:
         """Dead letters without ids are expected here; they belong to no trial."""
         self.sent: list[Sent] = []
         self.told: list[Record] = []
-        """Of both ledgers, as far as they were read."""
+        """The records read from both ledgers."""
         self.wire: Proxy | None = None
         self.doors = Doors(seed) if has_doors else None
         self._wired = wired
@@ -103,7 +105,7 @@ class Stack:
         entry = {**QUICK, **plan.entry}
         in_flight = int(str(entry["max_in_flight"]))
         promise = Promise(plan.can_be_asked, ordered, in_flight, plan.deaths, plan.generations)
-        if self._wired:  # what was kept on the way comes whenever it comes
+        if self._wired:  # delayed requests may arrive at any time
             return promise
         rate, window_s = entry.get("rate_limit"), float(str(entry.get("window_size", 1)))
         return replace(
@@ -153,8 +155,8 @@ class Stack:
     def member(
         self, name: str, roles: Sequence[str] = ROLES, only: Sequence[str] = (), *, lacks: bool = False
     ) -> Member:
-        """Another place for a process, not yet started. `only`: the receivers that it serves; none: all. `lacks`: it
-        has not the variable of some receivers."""
+        """Another member, not yet started. `only`: the receivers that it serves; none: all. `lacks`: it lacks the
+        variable of some receivers."""
         environ = self._environ()
         if self.doors is not None:
             roles, environ = (*roles, API), environ | self.doors.environ()
@@ -169,7 +171,8 @@ class Stack:
         return member
 
     async def start_members(self, count: int, *, lacking: int = 0) -> None:
-        """So many that do everything, and each says that it has started. So many of them lack a variable."""
+        """Start `count` members with all roles, and wait until each has started. The first `lacking` of them lack a
+        variable."""
         fresh = [self.member(f"relay-{number}", lacks=number <= lacking) for number in range(1, count + 1)]
         for member in fresh:
             await member.start()
@@ -179,13 +182,13 @@ class Stack:
             await self.doors.make_keys()
 
     async def control(self, receiver: str, **knobs: object) -> None:
-        """Change how a receiver behaves from now on."""
+        """Change the behaviour of a receiver."""
         url = f"http://127.0.0.1:{self.port}/control/{receiver}"
         async with aiohttp.ClientSession() as session, session.put(url, json=knobs) as response:
             response.raise_for_status()
 
     async def flush_redis(self) -> None:
-        """FLUSHALL, whatever else is going on."""
+        """FLUSHALL at any moment."""
         client = redis.asyncio.Redis.from_url(self.servers.redis, socket_timeout=5)
         try:
             await client.flushall()
@@ -195,7 +198,7 @@ class Stack:
     # trials
 
     def fault(self, what: str, *, heals: bool = False) -> None:
-        """Write down what is done, or what has happened, at this moment."""
+        """Record an action or event in the history, at this time."""
         self._note(Fault(time.time(), what, heals))
 
     def load(self, plan: Plan) -> Load:
@@ -207,9 +210,8 @@ class Stack:
         return Load(bootstrap, topic, label, self._numbers, plan, self._seed, tenants, self.doors, self._told)
 
     async def quiesce(self, within_s: float = 120.0) -> bool:
-        """Every fault ends, every member runs; wait until each message is answered and nothing is left to do.
-
-        False when it takes longer: then `history` says what is unfinished.
+        """End all faults and start all members; wait until each message is answered and no work is left. False if that
+        takes too long: then `history` has the unfinished work.
         """
         await self.servers.heal()
         for member in self.members.values():
@@ -232,7 +234,7 @@ class Stack:
         return not self.unanswered()
 
     def unanswered(self) -> list[Sent]:
-        """Acknowledged, and neither answered nor given up, as far as is known now."""
+        """Messages that are acknowledged, and neither answered nor given up."""
         over = self._answered | {Key(died.source, died.message_id, died.receiver) for died in self.log.died}
         return [
             sent
@@ -243,7 +245,7 @@ class Stack:
         ]
 
     async def until(self, seen: Callable[[], bool], within_s: float) -> bool:
-        """Wait until `seen`; False when it takes longer."""
+        """Wait until `seen()`; False if that takes too long."""
         deadline = time.monotonic() + within_s
         while time.monotonic() < deadline:
             self.read()
@@ -253,7 +255,7 @@ class Stack:
         return False
 
     def left(self) -> str:
-        """What was not finished when it was last looked at, in words."""
+        """The unfinished work at the last check, in words."""
         open_ = [f"{each.message_id} for {each.receiver}" for each in self.unanswered()]
         parts = [f"{len(open_)} messages unanswered, as {', '.join(open_[:3])}"] if open_ else []
         parts += [f"{group} has {lag} records to go" for group, lag in sorted(self._lags.items())]
@@ -261,14 +263,14 @@ class Stack:
         return "; ".join(parts)
 
     def read(self) -> None:
-        """Read on in the ledger of the outside."""
+        """Read new records of the ledger of `outside`."""
         for record in self._outside_ledger.more():
             self.told.append(record)
             if isinstance(record, Returned) and record.status is not None and record.status < 300:
                 self._answered.add(Key(record.source, record.message_id, record.receiver))
 
     def history(self, of: Sequence[Sent] | None = None) -> History:
-        """What is known now. `of`: of these messages only, with the faults since the first of them was sent."""
+        """The history so far. `of`: of these messages only, with the faults since the first of them was sent."""
         records: Iterable[Record] = (*self.told, *self.log.died)
         if of is not None:
             ids = {each.message_id for each in of}  # each is used by one source only
@@ -291,11 +293,11 @@ class Stack:
 
     @property
     def python_path(self) -> str:
-        """Where the relay's processes find their modules."""
+        """PYTHONPATH of the relay's processes."""
         return own_environ()["PYTHONPATH"]
 
     def groups(self) -> dict[str, str]:
-        """Topic -> group, of all that the relay reads."""
+        """Topic -> group, for all topics that the relay reads."""
         own = [name for name, plan in self.receivers.items() if plan.entry.get("lane") != "shared"]
         return self.topics.groups(own)
 

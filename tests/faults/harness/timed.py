@@ -1,4 +1,4 @@
-"""The judge of messages with times and keys of their own. Pure."""
+"""Checks messages that have times and keys of their own. Pure."""
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
@@ -9,9 +9,9 @@ from relay.domain.timing import Timing
 from tests.faults.harness.history import Counterexample, History, Key, Sent
 
 EARLY_S: Final = 0.25
-"""By which the relay's clock, which it shares with Redis, may differ from the receivers'."""
+"""Maximum difference between the relay's clock, which it shares with Redis, and the receivers'."""
 LATE_S: Final = 30.0
-"""An attempt may wait for its slot of a rate, or its process may stand still right before its POST."""
+"""Delay of an attempt that waits for its slot of a rate limit, or whose process is stopped right before the POST."""
 _FORGETS: Final = re.compile("redis|flushall|replica", re.IGNORECASE)
 
 
@@ -32,7 +32,7 @@ def may_die_of(sent: Sequence[Sent]) -> frozenset[str]:
 
 
 def untimely(history: History, sent: Mapping[Key, Sequence[Sent]]) -> Iterator[Counterexample]:
-    """Arrivals before the message was due, or long after its deadline. A replay is sent when it is wanted."""
+    """Arrivals before the message was due, or long after its deadline. Replays have neither."""
     for arrival in history.arrivals:
         timing, key = timing_of(sent.get(arrival.key, ())), arrival.key
         if arrival.generation == 0 and arrival.at < timing.deliver_at - EARLY_S:
@@ -42,7 +42,8 @@ def untimely(history: History, sent: Mapping[Key, Sequence[Sent]]) -> Iterator[C
 
 
 def wrongly_replaced(history: History, sent: Mapping[Key, Sequence[Sent]]) -> Iterator[Counterexample]:
-    """What was replaced by another one than a newer one of its key; or was sent, unless Redis has forgotten that."""
+    """Messages that were replaced by one that is not a newer one of their key, or after they were sent, unless Redis
+    had lost that."""
     forgets = any(_FORGETS.search(fault.what) for fault in history.faults)
     sent_once = {each.key for each in history.arrivals if each.generation == 0 and each.processed}
     for died in history.died:

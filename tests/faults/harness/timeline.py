@@ -1,4 +1,4 @@
-"""A counterexample as a story: what happened to the messages concerned, and what was done to the relay around it."""
+"""The timeline of a counterexample: the events of the messages concerned, and the faults around them."""
 
 from collections.abc import Iterable, Iterator
 from itertools import chain
@@ -9,7 +9,7 @@ from tests.faults.harness.history import Arrival, Asked, Counterexample, Fault, 
 
 _BEFORE_S: Final = 10.0
 _AFTER_S: Final = 30.0
-"""Faults so long after the last thing that happened may be why nothing more did."""
+"""Faults within this time after the last event may be the reason why no event followed."""
 _MOST_FAULTS: Final = 60
 
 
@@ -23,8 +23,8 @@ _Told = Sent | Arrival | Unheard | Returned
 
 
 def timeline(history: History, counterexample: Counterexample) -> str:
-    """One line each, in order; seconds count from the first thing that happened to the messages concerned. Without
-    any, from the end: the last faults of the run."""
+    """One line for each event, in order; seconds since the first event of the messages concerned. Without messages: the
+    last faults of the run, in seconds before its end."""
     lines = [f"{counterexample.kind}: {counterexample.says}"]
     keys = counterexample.messages
     events = sorted(_events(history, keys), key=lambda event: event.at)
@@ -58,7 +58,7 @@ def _events(history: History, keys: tuple[Key, ...]) -> Iterator[_Event]:
 
 
 def _names(key: Key) -> tuple[str, str]:
-    """By what a status endpoint may be asked for it."""
+    """The ids by which a status endpoint may be asked for it."""
     return key.message_id, webhook_id(key.source, key.message_id)
 
 
@@ -94,7 +94,7 @@ def _fault(fault: Fault) -> str:
 
 
 def _deaths(history: History, keys: tuple[Key, ...]) -> Iterator[str]:
-    """When a dead letter was written is not known."""
+    """The time of a dead letter is unknown."""
     for died in history.died:
         for key in keys:
             if (died.source, died.message_id) == key[:2] and died.receiver in ("", key.receiver):

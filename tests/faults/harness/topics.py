@@ -1,4 +1,4 @@
-"""What the harness reads from the log by itself, with clients of its own: lags, dead letters, parked records."""
+"""Reads lags, dead letters and parked records from the log, with clients of its own."""
 
 import asyncio
 from collections import Counter
@@ -24,7 +24,7 @@ _POLL_MS: Final = 1_000
 
 
 class TopicReader:
-    """Reads on from where it was. Connects anew each time, because brokers die here; may raise KafkaError."""
+    """Reads new records. Connects each time, because the brokers are killed; may raise KafkaError."""
 
     def __init__(self, bootstrap: str, topics: Topics) -> None:
         self._bootstrap = bootstrap
@@ -40,7 +40,7 @@ class TopicReader:
         return sum(key != LIFE_KEY and not (key or b"").startswith(PREFIX) for key in self._parked)
 
     async def catch_up(self) -> None:
-        """Read dead letters and parked records up to the end as of now."""
+        """Read dead letters and parked records up to the current end."""
         async with AsyncExitStack() as stack:
             admin, consumer = await self._clients(stack)
             partitions = await self._partitions(admin, [self._topics.failed_messages, self._topics.parked_messages])
@@ -58,10 +58,9 @@ class TopicReader:
             return await _between(consumer, dict.fromkeys(partitions, 0), ends)
 
     async def lags(self, groups: Mapping[str, str]) -> dict[str, int]:
-        """Of each group that has not committed all of its topic: how many records are left. `groups`: topic -> group.
-
-        The relay commits offset 0 when it makes a topic. Where none is told, the coordinator had none at hand, as a
-        starved one may: raises KafkaError, and it is asked again.
+        """The number of uncommitted records of each group that has some. `groups`: topic -> group. The relay commits
+        offset 0 when it creates a topic. If the coordinator returns no offset, as an overloaded one may, this raises
+        KafkaError, and the caller repeats it.
         """
         async with AsyncExitStack() as stack:
             admin, consumer = await self._clients(stack)
@@ -91,7 +90,7 @@ class TopicReader:
         return admin, consumer
 
     async def _partitions(self, admin: AIOKafkaAdminClient, topics: Sequence[str]) -> list[TopicPartition]:
-        """Asked once: they do not become more."""
+        """Cached, because their number does not change."""
         if missing := [topic for topic in topics if topic not in self._counts]:
             for about in await admin.describe_topics(missing):
                 self._counts[about["topic"]] = len(about["partitions"])

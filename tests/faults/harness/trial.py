@@ -1,4 +1,4 @@
-"""A trial: load, faults, quiet, judgement. And an experiment: what its trials came to, all together."""
+"""A trial: load, faults, quiet, verdict. And an experiment: the results of its trials."""
 
 import asyncio
 import shutil
@@ -19,8 +19,8 @@ from tests.faults.harness.timeline import timeline
 
 @dataclass(frozen=True, slots=True)
 class Context:
-    """What an experiment is given. `scale`: of its number of trials. `say`: one line to whoever watches. `patience`:
-    how many times as long as on an idle machine a trial waits for quiet."""
+    """The context of an experiment. `scale`: factor of its number of trials. `say`: prints a line of progress.
+    `patience`: factor of the time that a trial waits for quiet, 1 for an idle machine."""
 
     scale: float
     seed: int
@@ -29,14 +29,14 @@ class Context:
     patience: float = 1.0
 
     def times(self, trials: int) -> int:
-        """So many at this scale, and at least one."""
+        """The number of trials at this scale, at least one."""
         return max(1, round(trials * self.scale))
 
 
 @dataclass(slots=True)
 class Findings:
-    """What the trials of one experiment came to. `problems`: what was wrong besides what a verdict counts, in words.
-    `bad`: the counterexamples, as text. `bounds`: as in `Outcome`. `notes`: for the report."""
+    """The results of the trials of one experiment. `problems`: failures that no verdict counts, in words. `bad`: the
+    counterexamples, as text. `bounds`: as in `Outcome`. `notes`: for the report."""
 
     name: str
     title: str
@@ -67,7 +67,7 @@ class Findings:
 
 @dataclass(frozen=True)
 class Judged(Outcome):
-    """An outcome that also fails for what no verdict counts."""
+    """The outcome, which also fails for problems that no verdict counts."""
 
     problems: Sequence[str] = ()
 
@@ -80,7 +80,7 @@ Faults = Callable[[Load], Awaitable[None]]
 
 
 class Trials:
-    """Runs trials on one stack, and adds to `findings`. `slow_s`: see `recoveries`."""
+    """Runs trials on one stack, and adds their results to `findings`. `slow_s`: see `recoveries`."""
 
     def __init__(self, stack: Stack, context: Context, findings: Findings, *, slow_s: float = inf) -> None:
         self.stack = stack
@@ -98,7 +98,8 @@ class Trials:
         only: str = "",
         also: Callable[[History], Sequence[str]] = lambda history: (),
     ) -> Verdict:
-        """Load while `faults` goes on; then quiet, and the verdict. `also`: what else would be wrong, in words."""
+        """Run the load and `faults`; then wait for quiet, and compute the verdict. `also`: returns further failures, in
+        words."""
         load = self.stack.load(plan)
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(load.run())
@@ -117,7 +118,7 @@ class Trials:
         only: str = "",
         also: Callable[[History], Sequence[str]] = lambda history: (),
     ) -> Verdict:
-        """Wait for quiet and judge what became of `sent`."""
+        """Wait for quiet, and check the outcome of the messages `sent`."""
         quiet_s *= self.context.patience
         calm = await self.stack.quiesce(quiet_s)
         history = self.stack.history(sent)
@@ -145,7 +146,7 @@ class Trials:
         self.context.say(f"{self.findings.name} {self.findings.trials} {what}: {state}, {counts}")
 
     def _keep(self, what: str, history: History, verdict: Verdict, wrong: Sequence[str]) -> None:
-        """Say what is wrong, the first time with its timeline."""
+        """Print a violation, the first one with its timeline."""
         findings = self.findings
         text = [f"{findings.name}, trial {findings.trials} {what}: {verdict}", *wrong]
         if verdict.first is not None:
@@ -158,7 +159,7 @@ class Trials:
 
 @dataclass(frozen=True, slots=True)
 class Experiment:
-    """`name`: as in the table of the test programme. `title`: what is done, in a few words. `bounds`: see `Outcome`."""
+    """`name`: as in the table of the test programme. `title`: a short description. `bounds`: see `Outcome`."""
 
     name: str
     title: str
@@ -167,7 +168,7 @@ class Experiment:
 
 
 async def run_experiment(experiment: Experiment, context: Context) -> Judged:
-    """What it came to. Ledgers and logs stay only where something is not ok."""
+    """Run it and return the outcome. Ledgers and logs are kept only after a failure."""
     findings = Findings(experiment.name, experiment.title, bounds=dict(experiment.bounds))
     directory = context.out / experiment.name
     shutil.rmtree(directory, ignore_errors=True)

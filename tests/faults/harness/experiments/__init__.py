@@ -1,4 +1,4 @@
-"""The experiments, each by the name it has in the test programme, the most telling first."""
+"""The experiments by name, the most important first."""
 
 from collections.abc import Mapping
 from typing import Final

@@ -1,13 +1,12 @@
 """E6, E6b: the broker dies and comes back. E18: the groups' offsets are lost. E19a: its disk is full.
 
 E6: one broker, kill -9 under load, started again 0 to 5 s later. Passes: nothing lost that was acknowledged, order
-kept, all answered within 30 s of the kill (the broker's own start included).
-E6b: three brokers that replicate, acknowledged by two. One is killed under load, the controller in every other trial,
-and started again 5 s later. Passes: as E6.
-E18: after a load all processes stop, every group is put back to offset 0, and they start again: as after offsets have
-expired. Passes: no copy at any receiver, and nothing returned twice.
-E19a: the broker's data are on a small file system, which is filled under load until the broker gives up; then there is
-room again, and the broker is started. Passes: nothing lost that was acknowledged, order kept.
+kept, all answered within 30 s of the kill (the broker's own start included). E6b: three brokers that replicate,
+acknowledged by two. One is killed under load, the controller in every other trial, and started again 5 s later. Passes:
+as E6. E18: after a load all processes stop, every group is put back to offset 0, and they start again: as after offsets
+have expired. Passes: no copy at any receiver, and nothing returned twice. E19a: the broker's data are on a small file
+system, which is filled under load until the broker gives up; then space is freed, and the broker is started. Passes:
+nothing lost that was acknowledged, order kept.
 """
 
 import asyncio
@@ -106,7 +105,7 @@ async def full_disk(context: Context, findings: Findings) -> None:
 
 
 async def _fill(stack: Stack, broker: KafkaBroker) -> None:
-    """Until the broker gives up, or for half a minute; then room is made, and it is started again."""
+    """Wait until the broker ends, for at most half a minute; then free space, and start it again."""
     ballast = broker.data / "ballast"
     stack.fault("the broker's disk is full")
     try:
@@ -129,7 +128,7 @@ def _take_all_room(ballast: Path) -> None:
 
 @asynccontextmanager
 async def small_disk(directory: Path) -> AsyncIterator[bool]:
-    """A file system of its own for `directory`; False where that is not allowed."""
+    """Mount a separate file system at `directory`; False if that is not permitted."""
     await asyncio.to_thread(directory.mkdir)
     mounting = ("mount", "-t", "tmpfs", "-o", f"size={DISK_MB}m", "tmpfs", str(directory))
     mounted = await _call(*mounting)

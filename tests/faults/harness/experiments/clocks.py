@@ -3,7 +3,7 @@
 Two processes do everything; one of them has the wrong clock (Python's own; Redis and the other process have the right
 one). Waits over 3 s are parked by one and come due at the other, and each process is killed once, so that the other one
 takes over what it has begun. Passes: nothing lost, nothing dead before its time, no copy at receivers that can be
-asked, order kept. (Signatures carry the wrong time then; receivers here do not look at them.)
+asked, order kept. (Signatures then have the wrong time; these receivers do not check them.)
 """
 
 import asyncio
@@ -19,7 +19,7 @@ from tests.faults.harness.stack import Stack
 from tests.faults.harness.trial import Context, Experiment, Findings, Trials
 
 TRIALS: Final = 3
-"""Of each clock."""
+"""Trials with each clock."""
 HOUR_S: Final = 3600
 OFF_S: Final = (HOUR_S, -HOUR_S, 24 * HOUR_S, -24 * HOUR_S)
 _SKEW: Final = Path(__file__).parents[1] / "skew"

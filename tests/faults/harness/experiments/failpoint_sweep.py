@@ -1,10 +1,10 @@
 """E1, E2: a process dies at every point where it calls a port, before the call and after it.
 
-Each role is a process of its own. A run without faults says which points each role passes and how often; a second one,
-with a kill of each and a receiver that loses answers, which it passes only when requests are in doubt. Then, point by
-point: the role's process is started with that failpoint armed at a random passing, a short load comes, the process
-ends there and is started again. One trial in ten fails the call instead (error), one in ten freezes the process past
-the session timeout (pause). Several stacks work in parallel.
+Each role is a process of its own. A run without faults counts the points that each role passes. A second run, with a
+kill of each and a receiver that loses responses, finds those that are passed only when requests are in doubt. Then,
+point by point: the role's process is started with that failpoint armed at a random passing; under a short load it ends
+there, and is started again. One trial in ten fails the call instead (error), one in ten freezes the process past the
+session timeout (pause). Several stacks work in parallel.
 
 E1 has receivers with a status endpoint. Passes: nothing lost, each message processed once, order kept.
 E2 has receivers without. Passes: nothing lost, order kept, copies at most what was in flight; the notes say at which
@@ -27,7 +27,7 @@ from tests.faults.harness.stack import ROLES, Stack
 from tests.faults.harness.trial import Context, Experiment, Findings, Trials
 
 TRIALS: Final = 20
-"""Of each point."""
+"""Trials of each point."""
 STACKS: Final = 3
 MESSAGES: Final = 60
 RATE: Final = 40.0
@@ -36,7 +36,7 @@ _WITHIN_S: Final = 8.0
 _DOUBTFUL_S: Final = 20.0
 _SETTINGS: Final = {"RELAY_HOLD_MAX": "3"}
 _EDGES: Final = ("close", "start")
-"""Calls of a process's own start and end; a death there is a death between messages."""
+"""Calls at a process's start and end: a crash there is one between messages."""
 
 REJECTING: Final = ReceiverPlan(
     "fail", status=False, deaths=frozenset({"rejected"}), entry={"codes": {"rejected": [500]}}
@@ -86,7 +86,7 @@ async def sweep(receivers: Mapping[str, ReceiverPlan], context: Context, finding
 
 
 async def _count(stack: Stack, trials: Trials, *, doubt: bool) -> dict[str, Counter[str]]:
-    """How often each role passes each point while a load goes through it, and at a stop. `doubt`: after a kill."""
+    """How often each role passes each point under a load, and at a stop. `doubt`: after a kill."""
     counts = {role: stack.directory / f"{role}.{doubt}.counts" for role in ROLES}
 
     async def restart_all(load: Load) -> None:
@@ -109,7 +109,7 @@ async def _count(stack: Stack, trials: Trials, *, doubt: bool) -> dict[str, Coun
 
 
 def _only(some: Mapping[str, Counter[str]], others: Mapping[str, Counter[str]]) -> dict[str, Counter[str]]:
-    """The points of `some` that `others` has not."""
+    """The points in `some` that are not in `others`."""
     return {
         role: Counter({point: count for point, count in points.items() if point not in others[role]})
         for role, points in some.items()
@@ -120,13 +120,13 @@ def _cases(passed: Mapping[str, Counter[str]], context: Context, *, doubt: bool 
     chance = random.Random(context.seed)
     for role, points in passed.items():
         for point, count in sorted(points.items()):
-            if point.split(".")[1] in _EDGES or "@" in point:  # what is narrowed is among what is not
+            if point.split(".")[1] in _EDGES or "@" in point:  # points limited to certain records are among the others
                 continue
             for trial in range(context.times(TRIALS)):
                 action = {8: "error", 9: "pause"}.get(trial % 10, "kill")
                 if action == "error" and point in UNFAILING:
                     action = "kill"
-                # of the first half: the last passings do not come every time
+                # of the first half, because the number of passings varies
                 yield Case(role, point, chance.randint(1, max(1, count // 2)), action, doubt)
 
 
@@ -158,7 +158,7 @@ async def _sweep_stack(
 
 
 async def _strike(stack: Stack, case: Case, load: Load) -> None:
-    """Put an armed process in the role's place, let the load come, and see it end."""
+    """Replace the role's process by one with the armed failpoint, run the load, and wait for the end of the process."""
     member = stack.members[case.role]
     await member.terminate()
     ends = member.ends

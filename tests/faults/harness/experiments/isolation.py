@@ -1,9 +1,9 @@
-"""E11: one receiver hangs, one answers 500, one takes a message a second; the 17 others must not notice.
+"""E11: one receiver hangs, one answers 500, one takes a message a second; the 17 others must not be affected.
 
-Two processes do everything for twenty receivers with a steady load. Two phases alternate: all twenty are well, and the
-three are not. Passes: the 99th percentile of the time from sending to arrival at the 17 is in the bad phases below 1.5
-times that of the good ones, or less than 50 ms above it (two cores do not measure better); and once the three are well
-again, all of theirs arrives, too. The notes have the figures, and how the processes' memory grew.
+Two processes do everything for twenty receivers with a steady load. Two phases alternate: all twenty healthy, and the
+three not. Passes: the 99th percentile of the time from sending to arrival at the 17 is in the bad phases below 1.5
+times that of the good ones, or less than 50 ms above it (two cores do not measure better); and after the three have
+recovered, all of their messages arrive, too. The notes have the figures, and how the processes' memory grew.
 """
 
 import asyncio

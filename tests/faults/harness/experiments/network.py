@@ -1,9 +1,9 @@
 """E7: the network between the relay and the broker. E8a: the one between the relay and Redis.
 
-Both run through proxies that the relay's processes cannot get round; the senders do not come through them. Under load,
-in turn: the connections hang and nothing gets through for 5 to 15 s (a black hole); all connections are reset, five
-times; each direction takes half a second (Redis: 2 s, more than the relay waits for an answer); one chunk in a
-hundred is followed by a reset. Then all is well again.
+Both go through proxies, which the relay's processes cannot bypass; senders connect directly. Under load, in turn: the
+connections hang and nothing gets through for 5 to 15 s (a black hole); all connections are reset, five times; each
+direction takes half a second (Redis: 2 s, more than the relay waits for an answer); one chunk in a hundred is followed
+by a reset. Then the faults end.
 
 Passes: nothing lost, no copy at receivers that can be asked, order kept, all quiet at the end: no consumer or producer
 stays wedged. Recovery: until all that was sent before the fault is answered, so it holds the fault itself.
@@ -22,12 +22,12 @@ from tests.faults.harness.stack import Stack
 from tests.faults.harness.trial import Context, Experiment, Findings, Trials
 
 TRIALS: Final = 5
-"""Of each kind of fault."""
+"""Trials of each kind of fault."""
 _CUT: Final = 0.01
 _LASTS_S: Final = (5.0, 15.0)
 
 Trouble = Callable[[Proxy, float, float], Awaitable[None]]
-"""Makes trouble on a proxy: for so many seconds, with so much latency where it is about that."""
+"""Applies a fault to a proxy, for a time, and with a latency if the fault has one."""
 
 
 async def black_hole(proxy: Proxy, seconds: float, latency_s: float) -> None:
@@ -36,7 +36,7 @@ async def black_hole(proxy: Proxy, seconds: float, latency_s: float) -> None:
 
 
 async def one_way(proxy: Proxy, seconds: float, latency_s: float) -> None:
-    """What the relay says arrives, and it does not hear the answer: the outcome of every call is unknown."""
+    """The relay's requests arrive, but no response does: the outcome of every call is unknown."""
     proxy.to_client.black_hole = True
     await asyncio.sleep(seconds)
     proxy.reset()

@@ -1,12 +1,12 @@
 """E21: bugs planted in the relay's processes, each of which has to be caught by a short experiment.
 
-The processes run with the bug (planted.PLANTED) in force; the faults are those of the other experiments, aimed at
-where the bug hurts. A bug is caught when the checker, or the wait for quiet, finds anything wrong within a few trials.
-Passes: every bug is caught, and the same faults without the bug do no damage. Others are left to the experiments in
-memory: what `non_monotone_stage` does shows in a row alone; where `no_fence` lets a former owner go on, the rows'
-attempt tokens still stop it, but for a moment that cannot be aimed at from outside; the two of `no_life_in_` need a
-process that is frozen at one call until a replay has failed; a deadline that is forgotten, or an older message of a
-key that is sent, too, shows where the moment is known; and a log that lost its end is what E22 is about.
+The processes run with the bug (planted.PLANTED) in force; the faults are those of the other experiments, chosen to make
+the bug visible. A bug is caught if the checker, or the wait for quiet, finds a failure within a few trials. Passes:
+every bug is caught, and the same faults without the bug do no damage. Some bugs are tested only in memory:
+`non_monotone_stage` shows only in a row; with `no_fence` a former owner is still stopped by the rows' attempt tokens,
+except in a moment that an outside process cannot hit; the two of `no_life_in_` need a process that is frozen at one
+call until a replay has failed; a deadline that is forgotten, or an older message of a key that is sent, too, shows
+where the moment is known; and a log that lost its end is what E22 is about.
 """
 
 import asyncio
@@ -23,18 +23,18 @@ from tests.faults.harness.stack import Stack
 from tests.faults.harness.trial import Context, Experiment, Findings, Trials
 
 TRIALS: Final = 8
-"""At most so many for each bug, at any scale: one that is there has to show."""
+"""Maximum of trials for each bug, at any scale: the bug has to be found within these."""
 QUIET_S: Final = 45.0
 _SESSION_S: Final = 2.0
 
 Strike = Callable[[Stack, Killer, int], Awaitable[None]]
-"""What is done to a stack while its load goes on. The number is that of the trial, from 0."""
+"""A fault on a stack under load. The number is that of the trial, 0-based."""
 
 
 @dataclass(frozen=True, slots=True)
 class Hunt:
-    """How a bug is looked for. `again`, `timed`: see load.Plan. `most_dead`: so many may die for a kill. `lacking`: so
-    many of the members lack a variable."""
+    """How to find a bug. `again`, `timed`: see load.Plan. `most_dead`: dead letters allowed for a kill. `lacking`:
+    number of members that lack a variable."""
 
     strike: Strike
     receivers: Mapping[str, ReceiverPlan]
@@ -64,7 +64,8 @@ async def planted_bugs(context: Context, findings: Findings) -> None:
 
 
 async def hunt_down(servers: Servers, bug: str, hunt: Hunt, context: Context, most: int = TRIALS) -> str:
-    """What gave the bug away, in at most so many trials; empty when nothing did. `bug` "": there is none."""
+    """The failure that revealed the bug, within the maximum of trials; empty if none did. `bug` "": no bug is
+    planted."""
     quiet = replace(context, say=lambda line: None)
     async with Stack(
         servers,
@@ -118,8 +119,8 @@ def _too_many_dead(hunt: Hunt, history: History) -> Sequence[str]:
 
 
 def dies_at(point: str, *, first: int = 4, step: int = 5, action: str = "kill") -> Strike:
-    """The first process is replaced by one that dies at `point` (or is told that the call failed), at a later passing
-    in each trial."""
+    """Replace the first process by one that dies at `point`, or whose call fails there, at a later passing in each
+    trial."""
 
     async def strike(stack: Stack, killer: Killer, trial: int) -> None:
         await _arm(stack, f"{point}:{first + step * trial}:{action}")
@@ -166,7 +167,7 @@ async def killed(stack: Stack, killer: Killer, trial: int) -> None:
 
 
 async def slow_wire(stack: Stack, killer: Killer, trial: int) -> None:
-    """Requests arrive 4 s late, twice as late as the relay waits; those behind them arrive at once."""
+    """Requests arrive 4 s late, twice the relay's timeout; later ones arrive at once."""
     assert stack.wire is not None, "this one is wired"
     stack.fault("requests take 4 s")
     stack.wire.to_target.latency_s = 4.0
@@ -177,7 +178,7 @@ async def slow_wire(stack: Stack, killer: Killer, trial: int) -> None:
 
 
 async def state_lost(stack: Stack, killer: Killer, trial: int) -> None:
-    """Everything is parked when Redis loses its memory; the process dies while it puts it back."""
+    """All messages are parked when Redis loses its data; the process dies while it restores them."""
     for name in stack.receivers:
         await stack.control(name, mode="fail")
     await asyncio.sleep(3.0)
@@ -193,7 +194,7 @@ async def state_lost(stack: Stack, killer: Killer, trial: int) -> None:
 
 
 async def one_joins(stack: Stack, killer: Killer, trial: int) -> None:
-    """The second process leaves, and comes back while requests of the first are under way that take 7 s."""
+    """The second process stops, and starts again while the first has requests in flight that take 7 s."""
     second = stack.members["relay-2"]
     await second.terminate()
     await asyncio.sleep(2.0)
@@ -204,7 +205,8 @@ async def one_joins(stack: Stack, killer: Killer, trial: int) -> None:
 
 
 async def stands_still(stack: Stack, killer: Killer, trial: int) -> None:
-    """For less than its session, with slots of the rate in hand; then a backlog goes on."""
+    """Freeze a process for less than its session timeout while it has slots of the rate limit; then continue with a
+    backlog."""
     for _ in range(2):
         await asyncio.sleep(2.0)
         await killer.freeze(stack.members["relay-1"], 1.0)

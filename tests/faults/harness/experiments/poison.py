@@ -1,8 +1,8 @@
-"""E16: records that nobody can make sense of, among good ones, while processes are killed.
+"""E16: unreadable records among good ones, while processes are killed.
 
 Each kind of poison (see POISON) is put on `from_sender` between good messages. Passes: each bad record becomes exactly
 one dead letter of its reason (a kill may make a second one of the same record, at most one for each kill), the good
-messages behind it are all answered in order, and nothing stands still.
+messages behind it are all answered in order, and no partition is blocked.
 """
 
 import asyncio
@@ -85,7 +85,7 @@ def _of_round(name: str, content: bytes, number: int) -> bytes:
 
 
 def _judge(stack: Stack, findings: Findings, rounds: int, kills: int) -> None:
-    """At least one dead letter of each bad record, and not more than kills can have repeated."""
+    """Checks that each bad record has a dead letter, and not more than the kills can have repeated."""
     expected = Counter(reason for _, _, reason in POISON.values())
     found = Counter(died.reason for died in stack.log.died)
     for reason, count in expected.items():

@@ -2,8 +2,8 @@
 
 Three processes do everything for the mix of receivers. In rounds of 20 kills, a random one is killed every 0.5 to 4 s
 and started again at once or up to 2 s later, so that at times none is left. Every third message's id is sent a second
-time. In half of the rounds waits over 3 s are parked, so that those in doubt (12 s) go through the parked topic, and
-one more receiver closes the connection on every twentieth message that it has processed. One process lacks a variable
+time. In half of the rounds waits over 3 s are parked, so that those in doubt (12 s) go through the parked topic, and a
+further receiver closes the connection after every twentieth message that it processes. One process lacks a variable
 that two further receivers need, and some sources send over HTTP, with the keys of three tenants.
 
 Passes: nothing lost, no copy at receivers that can be asked, at others no more copies than were in flight at the

@@ -1,9 +1,10 @@
-"""RW, RB: how soon the relay is back, with the settings of production (a session timeout of 15 s).
+"""RW, RB: recovery times with the settings of production (a session timeout of 15 s).
 
 RW: one of two processes is killed (kill -9) and not started again, so that the other one has to take over. All
-receivers answer at once, and have no status endpoint: what is in doubt is sent again at once, and the time is that of
-the groups. Aim: within 20 s all that was sent before the kill is answered, and nothing takes over a second any more.
-RB: the one broker is killed and started again at once. Aim: the same within 30 s, the broker's own start included.
+receivers answer at once, and have no status endpoint: attempts in doubt are repeated at once, so the time is that of
+the consumer groups. Aim: within 20 s all that was sent before the kill is answered, and nothing takes over a second any
+more. RB: the one broker is killed and started again at once. Aim: the same within 30 s, the broker's own start
+included.
 """
 
 import asyncio
@@ -22,7 +23,7 @@ SESSION_S: Final = 15.0
 WORKER_S: Final = 20.0
 BROKER_S: Final = 30.0
 SLOW_S: Final = 1.0
-"""All answers come within this where nothing is wrong."""
+"""Maximum time to an answer without a fault."""
 RECEIVERS: Final = {
     "blind": ReceiverPlan(status=False),
     "blind-2": ReceiverPlan(status=False),

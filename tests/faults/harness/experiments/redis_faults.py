@@ -1,11 +1,11 @@
-"""E8: Redis dies, or stands still. E9: it loses its memory. E19b: it has no memory left.
+"""E8: Redis is killed, or stopped. E9: it loses its data. E19b: it has no memory left.
 
 E8: in turn: kill -9 and a new start on the same files (fsynced every second, so up to a second is missing) at once or
 up to 3 s later; stopped for 10 s (SIGSTOP). Passes: nothing lost, no copy at receivers that can be asked, order kept;
-and no POST arrives while Redis has been away for longer than a request may take to start.
-E9: FLUSHALL at a random moment under load, in every other trial with a kill -9 of a process in the same moment.
-Messages are parked (waits over 3 s), so that the recovery pass has something to put back. Passes: as E8.
-E19b: `maxmemory` is set to what is in use, for 8 s. Passes: as E8: the relay waits, and nothing is lost.
+and no POST arrives while Redis has been away for longer than a request may take to start. E9: FLUSHALL at a random
+moment under load, in every other trial with a kill -9 of a process in the same moment. Messages are parked (waits over
+3 s), so that the recovery pass has records to restore. Passes: as E8. E19b: `maxmemory` is set to the memory in use,
+for 8 s. Passes: as E8: the relay waits, and nothing is lost.
 """
 
 import asyncio
@@ -29,7 +29,7 @@ FLUSHES: Final = 30
 FULL: Final = 5
 STOPPED_S: Final = 10.0
 _STARTS_WITHIN_S: Final = 6.0
-"""A request starts within 5 s of its begin; what was begun before Redis went may still arrive."""
+"""A request starts within 5 s of its begin, so one that was begun before Redis failed may still arrive."""
 _LOSSY: Final = ReceiverPlan("lossy", chance=0.1)
 
 
@@ -117,7 +117,7 @@ async def _limited(url: str) -> AsyncIterator[None]:
 
 
 def posts_while_away(history: History) -> Sequence[str]:
-    """POSTs that arrived although Redis had been away for so long that none can have been begun before."""
+    """POSTs that arrived although Redis had been unavailable for longer than a begun request may take to start."""
     away: Fault | None = None
     wrong = []
     for fault in history.faults:

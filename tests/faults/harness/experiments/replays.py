@@ -1,9 +1,8 @@
-"""E17: what was delivered is replayed, twice, during kills: one more delivery each, not two.
-
-A replay is a record of the stage's topic with the next generation. After a load is delivered, each of its records on
-the receivers' topics is produced again with generation 1, and all of that once more, while processes are killed at
-random. Passes: every message is processed once in its first and at most once in its second life by receivers that can
-be asked, others get copies only for what was in flight at a kill; each has a result of generation 1; nothing lost.
+"""E17: delivered messages are replayed twice during kills, and delivered once more, not twice. A replay is a record on
+the stage's topic with the next generation. After a load is delivered, each of its records on the receivers' topics is
+produced twice with generation 1, while processes are killed at random. Passes: receivers with a status endpoint process
+each message once in generation 0 and at most once in generation 1; others get copies only of requests in flight at a
+kill; each has a result of generation 1; nothing lost.
 """
 
 import asyncio

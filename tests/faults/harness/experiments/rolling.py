@@ -1,8 +1,8 @@
-"""E5: rolling restarts (SIGTERM) under load: the everyday fault, which has to cost nothing.
+"""E5: rolling restarts (SIGTERM) under load: the most common fault, which must have no effect.
 
 Three processes do everything and are replaced one after the other, each waiting for the one before. Passes: nothing
-lost, no copy at any receiver and no result twice, order kept, no stop over 10 s. The notes tell the longest pause of a
-receiver while messages were waiting for it.
+lost, no copy at any receiver and no result twice, order kept, no stop over 10 s. The notes have the longest pause of a
+receiver while messages waited for it.
 """
 
 from bisect import bisect_left
@@ -45,7 +45,7 @@ async def rolling(context: Context, findings: Findings) -> None:
 
 
 def longest_pause(history: History) -> float:
-    """Of any receiver: the longest time without an arrival while a message of the load was waiting for one."""
+    """The longest time in which a receiver had no arrival while a message of the load waited for it."""
     first: dict[tuple[str, str], float] = {}
     arrivals: dict[str, list[float]] = defaultdict(list)
     for arrival in history.arrivals:

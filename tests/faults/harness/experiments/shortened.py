@@ -3,8 +3,8 @@
 When all is quiet the broker is killed, every partition of `from_sender` loses its last records, which were acknowledged
 and are finished, and it is started again; then the senders go on, and other records take the lost offsets. In every
 other trial the relay's processes are stopped meanwhile, so that they begin with what they have committed. Passes:
-nothing lost that was sent after that, no copy, order kept, and the relay has said which offsets were lost. Nobody
-sends in transactions: a broker that has lost a transaction's end does not know that it is over.
+nothing lost that was sent after that, no copy, order kept, and the relay has logged the lost offsets. No sender uses
+transactions: a broker that has lost the end of a transaction would keep it open.
 """
 
 import asyncio
@@ -24,7 +24,7 @@ from tests.servers.kafka_cut import cut_log, last_batches
 
 CUTS: Final = 10
 LOST: Final = 5
-"""Batches that each partition loses at most."""
+"""Maximum of batches that each partition loses."""
 LOAD_S: Final = 5.0
 
 
@@ -52,7 +52,7 @@ async def shortened(context: Context, findings: Findings) -> None:
 
 
 def _shorten(broker: KafkaBroker, topic: str, partitions: int) -> set[tuple[int, int]]:
-    """The partitions that were cut, and from which offset on."""
+    """The cut partitions, each with its first lost offset."""
     broker.kill()
     cut = set()
     for number in range(partitions):
@@ -64,7 +64,7 @@ def _shorten(broker: KafkaBroker, topic: str, partitions: int) -> set[tuple[int,
 
 
 def _told(directory: Path) -> set[tuple[int, int]]:
-    """Of which partitions the relay's processes have said that the log was cut, and from which offset on."""
+    """The partitions that the relay's processes have logged as cut, each with its first lost offset."""
     lines = [line for path in directory.glob("**/*.log") for line in path.read_text().splitlines()]
     alarms = [json.loads(line) for line in lines if '"log_truncated"' in line]
     return {(alarm["partition"], alarm["first"]) for alarm in alarms}

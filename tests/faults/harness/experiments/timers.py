@@ -1,9 +1,9 @@
 """E15: retries and polls fall due while every process is down.
 
 Receivers refuse everything (so retries wait, those over a second parked), or answer later (so polls wait). Then all
-processes are killed, the receivers get well, everything falls due, and 15 s later two processes start. Passes: nothing
-lost, order kept, no copy, and everything is answered within 5 s of the moment when both have started and the groups
-have forgotten their dead members.
+processes are killed, the receivers recover, all retries and polls become due, and 15 s later two processes start.
+Passes: nothing lost, order kept, no copy, and everything is answered within 5 s after both have started and the groups
+have removed their dead members.
 """
 
 import asyncio
@@ -63,7 +63,7 @@ async def timers(context: Context, findings: Findings) -> None:
 
         def late(history: History) -> Sequence[str]:
             came = {arrival.key: arrival.at for arrival in history.arrivals if arrival.receiver == "later"}
-            # what came just before the kill may be POSTed only now, and its receiver takes its time
+            # messages sent right before the kill may be POSTed only now, some to a slow receiver
             due = {key: max(started_at, at + ANSWER_S + POLL_S) for key, at in came.items()}
             took = max((result.at - due.get(result.key, started_at) for result in history.returned), default=0.0)
             findings.recoveries.append(max(0.0, took))

@@ -1,9 +1,9 @@
-"""E4: a process is frozen (SIGSTOP) until others have taken over its partitions, and then goes on (SIGCONT).
+"""E4: a process is frozen (SIGSTOP) until others have taken over its partitions, and then continues (SIGCONT).
 
 Two processes do everything. In rounds of five, one of them is frozen for 1 to 6 s beyond the session timeout under
-load; it wakes up with requests, timers and commits of partitions that are no longer its own. One of the two lacks a
+load; then it continues with requests, timers and commits of partitions that it has lost. One of the two lacks a
 variable that two receivers need. Passes: nothing lost, no copy at receivers that can be asked, order kept. The notes
-say how often a lane found itself fenced.
+have the number of fenced lanes.
 """
 
 import asyncio

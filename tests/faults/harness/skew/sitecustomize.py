@@ -1,6 +1,5 @@
-"""Python runs this at its start where this directory is on its path: it sets the wall clock of the process off.
-
-`HARNESS_CLOCK_S`: by so many seconds, negative for a clock that is behind. Monotonic clocks stay as they are.
+"""Shifts the wall clock of a process; Python imports this module at its start if this directory is on its path.
+`HARNESS_CLOCK_S`: seconds; negative for a clock that is behind. Monotonic clocks are not changed.
 """
 
 import os
