@@ -216,7 +216,7 @@ def _with_kept(hop: Hop, original: Mapping[str, bytes]) -> Hop:
 
 
 def life_of(record: Record) -> str:
-    """The life of the receiver's name that a dead letter belongs to; empty if the letter does not say."""
+    """The life of the receiver's name in a dead letter; empty if the letter has none."""
     return dict(record.headers).get(LIFE_HEADER, b"").decode(errors="replace")
 
 

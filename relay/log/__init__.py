@@ -1,1 +1,1 @@
-"""The log port and its implementations: where obligations are kept."""
+"""The log port and its implementations. The log holds all unfinished work."""

@@ -15,7 +15,7 @@ from relay.domain.topics import DAY_S, Topics, TopicSpec
 from relay.log.port import Backlog, TopicState
 
 HEADROOM_BYTES: Final = 65_536
-"""Largest difference of a record to its payload: hop metadata, and a dead letter's detail of 8 KiB."""
+"""Maximum bytes of a record beyond its payload: hop metadata, and a dead letter's detail of 8 KiB."""
 
 SAFE_REPLICATION: Final = 3
 RISK: Final = 0.5
@@ -41,8 +41,8 @@ class Finding:
 class Expected:
     """The required configuration of a topic. `record_bytes`: the largest record that it has to accept.
 
-    `all_read`: no process would read partitions beyond those of `spec`. `must_fit`: a record that is too large would
-    be retried for ever, as it can go nowhere else. `only_told`: no message depends on it; operators choose its
+    `all_read`: no process would read partitions beyond those of `spec`. `must_fit`: a record that is too large would be
+    retried for ever, as it can go nowhere else. `only_told`: no message depends on it, so operators choose its
     retention.
     """
 
@@ -184,7 +184,7 @@ def wait_findings(topic: str, state: TopicState | None, waits_s: Mapping[str, fl
 
 
 def backlog_findings(backlogs: Iterable[Backlog]) -> list[Finding]:
-    """Groups that cannot go on where they left off."""
+    """Groups that cannot continue from their committed offsets."""
     found: list[Finding] = []
     for (group, topic), these in groupby(backlogs, lambda each: (each.group, each.partition.topic)):
         of_group = list(these)
@@ -224,7 +224,7 @@ def _days(seconds: float) -> str:
 
 
 def in_lines(found: Iterable[Finding]) -> dict[str, list[str]]:
-    """Problem -> the topics that have it: one line says it of all of them."""
+    """Problem -> the topics that have it, which share one line."""
     lines: dict[str, list[str]] = {}
     for finding in found:
         lines.setdefault(finding.problem, []).append(finding.topic)

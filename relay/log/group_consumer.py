@@ -34,12 +34,13 @@ _CLOSE_TIMEOUT_S: Final = 20.0
 _LOOK_AGAIN_S: Final = 1.0
 """For topics that are missing."""
 _CONFIRMED_S: Final = 15.0
-"""Like a session on Kafka. Here no member is removed for being slow, but the time has to be finite."""
+"""The time for which `confirm` is valid, like a session on Kafka. Here no member is removed for being slow."""
 _log = logging.getLogger(__name__)
 
 
 class Position(NamedTuple):
-    """Where to read on. `history`: of the log that was read up to there; a log that loses its end gets another."""
+    """A position to read from. `history`: of the log that was read up to there; a log that loses its end gets another
+    one."""
 
     offset: int
     history: int = 0
@@ -53,7 +54,7 @@ class Fetched(NamedTuple):
 
 
 class TakenPartition(NamedTuple):
-    """A partition with its new owner's epoch, and where the group goes on (None if it has no offset)."""
+    """A partition with its new owner's epoch, and the group's next offset (None if it has none)."""
 
     epoch: int
     position: Position | None
@@ -247,7 +248,7 @@ class GroupConsumer:
             self._leave()
 
     def abandon(self) -> None:
-        """Leave as a process that dies: no callback, no commit."""
+        """Leave like a process that dies: without callback and commit."""
         self._closing = True
         for task in self._ending:
             task.cancel()
@@ -365,8 +366,8 @@ class GroupConsumer:
             raise error
 
     async def _commit_first(self, error: OffsetMissing) -> None:
-        """Commit where they restart: where the log diverges from the records read, if known, or at the first unfinished
-        record before it; otherwise at the first record of the log: rows absorb repeated records."""
+        """Commit the offsets at which they restart: where the log diverges from the records read, if known, or at the
+        first unfinished record before it; otherwise at the first record of the log: rows absorb repeated records."""
         places = [TopicPartition(*place) for place in error.partitions]
         starts: dict[TopicPartition, int] = {}
         for place in places:

@@ -75,7 +75,7 @@ class Outages:
         return self.began.pop(gate, None)
 
     def hold(self, gate: str, why: WaitReason, now: float) -> None:
-        """The endpoint is sent nothing now."""
+        """Note that the endpoint gets no requests now."""
         key = gate, why
         if key in self._held or len(self._held) < MOST:
             self._held[key] = now
@@ -86,7 +86,7 @@ class Outages:
         return self._held.keys()
 
     def let_go(self, now: float) -> None:
-        """An endpoint without reports is held no longer."""
+        """Drop endpoints that are no longer reported as held."""
         self._held = {key: told_at for key, told_at in self._held.items() if now - told_at <= HELD_S}
 
 
@@ -247,7 +247,7 @@ class TelemetryObserver(Observer):
         self._outages.hold(gate, why, time.monotonic())
 
     def _count_held(self) -> None:
-        """Counted again each time: a receiver's series may have changed meanwhile."""
+        """Sets the gauges again, because a receiver's series may have changed."""
         for level in self._metrics.endpoints_held.every():
             level.set(0)
         for gate, why in self._outages.held:

@@ -54,7 +54,7 @@ class Append:
         self.error: RelayError | None = None
 
     def fail(self, error: RelayError) -> None:
-        """RecordTooLarge goes before any other error, as no repeat helps."""
+        """RecordTooLarge takes precedence over other errors, because a repeat cannot succeed."""
         if self.error is None or isinstance(error, RecordTooLarge):
             self.error = error
 
@@ -153,7 +153,7 @@ class Accumulator:
         return list(found)
 
     def take_as_they_are(self, topics: Collection[str], records: Sequence[NewRecord]) -> None:
-        """These topics have fewer partitions than the records say: use those."""
+        """These topics have fewer partitions than the records say: use the existing ones."""
         for record in records:
             if record.topic in topics:
                 self._looked_for[record.topic] = max(record.spread, self._looked_for.get(record.topic, 0))
@@ -329,7 +329,7 @@ class Accumulator:
 
 
 def _failure(place: TopicPartition, batch: Batch, error: BaseException) -> RelayError:
-    """One for each call: an exception that several tasks raise would gather all their tracebacks."""
+    """A copy for each call: an exception that several tasks raise would collect all their tracebacks."""
     if isinstance(error, _TOO_LARGE):
         failure: RelayError = _too_large(place, batch.builder.size(), "more than its topic takes")
     else:

@@ -54,7 +54,7 @@ _REFUSALS: Final = (
     PolicyViolationError,
     TopicAuthorizationFailedError,
 )
-"""Errors that no repeat cures: the settings, or the rights, have to change."""
+"""Errors that a repeat does not fix: the settings, or the rights, have to change."""
 
 _CONFIGS: Final = (
     "cleanup.policy",
@@ -66,9 +66,9 @@ _CONFIGS: Final = (
 )
 
 _BROKERS_TIME: Final = "LogAppendTime"
-"""Ages and retention go by timestamps, and producers' clocks may be wrong by any amount."""
+"""Ages and retention depend on timestamps, and producers' clocks may be wrong by any amount."""
 
-# Only closed segments are compacted, and a recovery pass reads all that is there: small segments, closed each hour.
+# Segments are small and closed each hour: only closed ones are compacted, and a recovery pass reads them all.
 _COMPACTED: Final = {
     "segment.bytes": str(64 * 1024 * 1024),
     "segment.ms": "3600000",
@@ -274,7 +274,7 @@ class KafkaAdmin:
 
 
 async def _configs(admin: AIOKafkaAdminClient, topics: Sequence[str]) -> dict[str, dict[str, str]]:
-    """Of each topic the settings in _CONFIGS."""
+    """The settings in _CONFIGS, of each topic."""
     wanted = [ConfigResource(ConfigResourceType.TOPIC, name, dict.fromkeys(_CONFIGS, "")) for name in topics]
     with kafka_errors("describing topics"):
         [answer] = await admin.describe_configs(wanted)
@@ -313,7 +313,7 @@ def _state(name: str, partitions: Sequence[Replicas], configs: Mapping[str, str]
 
 
 def release_of(newest_fetch: int) -> str:
-    """The release, judged by the newest version of Fetch."""
+    """The release, derived from the newest version of Fetch."""
     known = [version for version in _SINCE if version <= newest_fetch]
     return f"{_SINCE[max(known)]} or newer" if known else f"older than {_SINCE[min(_SINCE)]}"
 

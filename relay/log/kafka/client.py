@@ -38,7 +38,7 @@ from relay.log.port import TopicPartition
 _RETRY_S: Final = 0.1
 _CLOSE_S: Final = 2.0
 _PATIENCE_S: Final = 2.0
-"""With one broker, for requests that any broker can answer."""
+"""Time limit in seconds with one broker, for requests that any broker can answer."""
 
 _EARLIEST: Final = -2
 _LATEST: Final = -1
@@ -113,7 +113,7 @@ class KafkaClient:
         self._closed = False
 
     async def close(self) -> None:
-        """For good, in bounded time: requests in flight and later ones raise LogUnavailable."""
+        """Close for good, in bounded time: requests in flight and later ones raise LogUnavailable."""
         self._closed = True
         await self._disconnect()
 
@@ -258,7 +258,7 @@ class KafkaClient:
 
     async def _metadata(self, client: AIOKafkaClient, names: Sequence[str]) -> dict[str, list[Replicas]]:
         if not names:
-            return {}  # an empty list would ask for nothing, and some versions take it for everything
+            return {}  # an empty list means no topics in some versions, and all topics in others
         request = MetadataRequest(list(names), allow_auto_topic_creation=False)
         answer = await self._send(client, client.get_random_node(), request)
         found: dict[str, list[Replicas]] = {}
@@ -337,7 +337,7 @@ class KafkaClient:
             chunk = decode(partition, data, start=start, end=end, max_bytes=most, aborted=aborted, trail=trail)
             if chunk.next_offset > start or not answer.throttle_ms:
                 return chunk._replace(end=stable) if isolation is Isolation.READ_COMMITTED and stable >= 0 else chunk
-            await asyncio.sleep(answer.throttle_ms / 1000)  # empty because of a quota: says nothing of the log
+            await asyncio.sleep(answer.throttle_ms / 1000)  # empty because of a quota, not because of the log
 
 
 def check(code: int) -> None:

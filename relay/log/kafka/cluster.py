@@ -19,13 +19,14 @@ from aiokafka.helpers import create_ssl_context
 from relay.domain.errors import UserError
 
 FETCH_BYTES: Final = 262_144
-"""Of a partition, in one fetch: the memory a consumer may hold per partition. A larger record comes alone."""
+"""Bytes of one partition in a fetch: the memory that a consumer may hold per partition. A larger record is returned
+alone."""
 
 FETCH_ALL_BYTES: Final = 1_048_576
-"""Of all partitions of a broker, in one fetch."""
+"""Bytes of all partitions of a broker in a fetch."""
 
 GATHER_S: Final = 0.25
-"""For which a broker gathers `KafkaCluster.gather_bytes`, at most."""
+"""Longest time for which a broker gathers `KafkaCluster.gather_bytes`."""
 
 
 _LOOK_S: Final = 5.0
@@ -43,10 +44,9 @@ class Isolation(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class KafkaSecurity:
-    """Who we are to the cluster, and how the connection is protected. Files are PEM. `ca_file` None: the system's own
-    authorities. `certificate_file`: ours, for a cluster that knows users by theirs; `key_file` None: it is in there.
-
-    Raises UserError for combinations that cannot work, or that would send the password in the clear.
+    """The client's credentials, and the protection of its connections. Files are PEM. `ca_file` None: the system's
+    authorities. `certificate_file`: the client's certificate (mTLS); `key_file` None: the key is in the same file.
+    Raises UserError for combinations that cannot work, or that would send the password unencrypted.
     """
 
     protocol: Literal["PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL"] = "PLAINTEXT"
@@ -84,13 +84,13 @@ class KafkaSecurity:
 
 
 def _no_passphrase() -> str:
-    """Else the library would ask for one on the terminal, and wait."""
+    """Rejects encrypted keys; otherwise the library would prompt for a passphrase at the terminal."""
     raise ValueError("the key is encrypted; give one without a passphrase")
 
 
 @dataclass(frozen=True, slots=True)
 class KafkaCluster:
-    """A cluster and how we name ourselves there. `servers`: "host:port", comma-separated.
+    """A cluster, and the client's name and limits. `servers`: "host:port", comma-separated.
 
     `request_timeout_ms`: for one request, and for a request with its repetitions; a member's own are in GroupTiming.
     `max_record_bytes`: no larger value is kept of a record that is read.
@@ -102,7 +102,7 @@ class KafkaCluster:
     ssl_context: SSLContext | None
     request_timeout_ms: int = 15_000
     repeat_s: float | None = None
-    """For how long a request is repeated whose error is a passing one; None: as long as it may take in all."""
+    """Seconds for which a request with a temporary error is repeated; None: as long as a request may take."""
     max_record_bytes: int = 2**31
     isolation: Isolation = Isolation.READ_COMMITTED
     gather_bytes: int = 1
@@ -175,7 +175,7 @@ class KafkaCluster:
 class GroupTiming:
     """How a consumer group notices the loss of a member, in milliseconds.
 
-    A member that dies is missed after `session_timeout_ms`; a rebalance is noticed at the next heartbeat, and waits
+    The loss of a member is noticed after `session_timeout_ms`; a rebalance is noticed at the next heartbeat, and waits
     for `on_revoked` of each member up to `rebalance_timeout_ms`, which has to be below `request_timeout_ms`, and above
     the 5 s for requests in flight together with `commit_timeout_s`.
     """

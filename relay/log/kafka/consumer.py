@@ -34,18 +34,19 @@ from relay.log.port import (
 )
 
 _REVOKE_S: Final = 15.0
-"""For `on_revoked` when we leave: requests in flight (5 s) and a last commit. Below the rebalance timeout."""
+"""Time limit of `on_revoked` when this member leaves: requests in flight (5 s) and a last commit. Below the rebalance
+timeout."""
 
 _TICK_S: Final = 1.0
-"""A waiting poll checks its member so often."""
+"""Interval at which a waiting poll checks its member."""
 
 _AGAIN_S: Final = 1.0
 """Interval of retries of what could not begin: a missing topic, an offset that other members still hold."""
 
 _LOOK_S: Final = 60.0
 _COMMIT_AGAIN_S: Final = 3_600.0
-"""The broker forgets offsets to which nothing was committed for `offsets.retention`, unless members name their topics
-in a list of its own; ours would be too long."""
+"""The broker forgets offsets to which nothing was committed for `offsets.retention`, unless members list their topics
+in a separate field; for the relay this list would be too long."""
 
 
 class KafkaConsumer:
@@ -365,7 +366,7 @@ class KafkaConsumer:
             self._paused.discard(partition)
 
     async def _wait(self, timeout_s: float) -> None:
-        """Until records arrive, or our partitions change."""
+        """Wait until records arrive, or the member's partitions change."""
         self._waiting = self._loop.create_future()
         timer = self._loop.call_later(timeout_s, self._nudge)
         try:

@@ -14,7 +14,7 @@ from relay.log.port import Record, TopicPartition
 
 _LARGEST_BATCH: Final = 256 * 1024**2
 _CUTS: Final = 10
-"""So often in a row a batch may arrive cut short before its length counts as wrong."""
+"""How often in a row a batch may arrive truncated before its length counts as wrong."""
 
 
 class Feed:
@@ -60,7 +60,7 @@ class Feed:
 
     @property
     def has_some(self) -> bool:
-        """Whether there are records, or an error, to take."""
+        """Whether `take` would return records, or an error is pending."""
         return bool(self._chunks) or self.trouble is not None
 
     @property
@@ -154,7 +154,7 @@ class FetchMemory:
             await self._room.wait()
 
     def hold(self, size: int) -> None:
-        """So many bytes more, or fewer."""
+        """Change the number of bytes held."""
         self.held += size
         if self.held < self._held_limit:
             self._room.set()

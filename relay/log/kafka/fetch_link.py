@@ -16,13 +16,13 @@ from relay.log.kafka.wire import Asked, FetchAnswer, FetchAsk, FetchedPartition
 from relay.log.port import TopicPartition
 
 LONG_WAIT_S: Final = 5.0
-"""The broker holds an empty long poll so long; a record ends it at once."""
+"""Time for which the broker waits for records in a long poll; a record ends the wait."""
 
 _SHORT_WAIT_S: Final = 0.04
-"""The same of a short request, so that a partition that is wanted next waits no longer."""
+"""The same for a short request, which bounds the wait of the next wanted partition."""
 
 _GRACE_S: Final = 0.005
-"""The long poll has so long to return before a short request is sent beside it."""
+"""Time for the long poll to return before a short request is sent beside it."""
 
 _LEAST_WAIT_S: Final = 0.01
 _RENEWED_S: Final = 60.0
@@ -124,7 +124,7 @@ class Link:
             tasks.create_task(self._short_requests())
 
     async def close(self) -> None:
-        """For good, in bounded time, after `run` has ended."""
+        """Close for good, in bounded time, after `run` has ended."""
         connections, self._connections = self._connections, {}
         for connection in connections.values():
             if (closed := connection.close()) is not None:

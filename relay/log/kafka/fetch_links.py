@@ -9,7 +9,7 @@ from relay.log.kafka.fetch_session import FEW
 from relay.log.port import TopicPartition
 
 QUIET_S: Final = 30.0
-"""A partition without records for so long is moved to the quiet link of its broker."""
+"""A partition without records for this long is moved to the quiet link of its broker."""
 
 _SORT_S: Final = 5.0
 

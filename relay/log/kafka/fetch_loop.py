@@ -33,13 +33,14 @@ OPENED_BYTES: Final = 32 * 1024**2
 
 _OUT_OF_RANGE: Final = 1
 _DOUBT_S: Final = 0.5
-"""A missing offset is requested again for so long: a broker that comes back believes that it leads what it led."""
+"""Time for which a missing offset is requested again: a restarted broker may still believe that it leads its former
+partitions."""
 
 _RETRY_S: Final = (0.0, 0.1, 0.2, 0.4, 0.8, 1.0)
 _FORGIVEN_S: Final = 10.0
 _LEADERLESS_S: Final = 50.0
 _STUCK_S: Final = 60.0
-"""A turn with a broker takes 40 s at most, until connecting and answering have timed out."""
+"""Longest time with one broker: 40 s, until connecting and responding have timed out."""
 
 _CLOSE_S: Final = 2.0
 
@@ -84,7 +85,7 @@ class FetchLoop:
         self._running = asyncio.create_task(self._run())
 
     async def close(self) -> None:
-        """For good, in bounded time. Never raises."""
+        """Close for good, in bounded time. Never raises."""
         self._closed = True
         if self._running is not None:
             self._running.cancel()
@@ -96,7 +97,7 @@ class FetchLoop:
 
     @property
     def is_broken(self) -> bool:
-        """It will never fetch again: another one has to be made."""
+        """Whether it will never fetch again, so that a new one is needed."""
         return self._failure is not None
 
     def open(self, partition: TopicPartition, trail: Trail, on_arrival: Callable[[], None]) -> None:

@@ -26,8 +26,8 @@ INVALID_SESSION_EPOCH: Final = 71
 
 
 class FetchSession:
-    """The partitions of one broker. `feeds`: all that it leads; `asked`: those in the session, which every request asks
-    for until they change."""
+    """The partitions of one broker. `feeds`: all that it leads; `asked`: those in the session, which every request
+    includes until they change."""
 
     def __init__(self) -> None:
         self.feeds: dict[TopicPartition, Feed] = {}
@@ -47,7 +47,7 @@ class FetchSession:
         return wanted is not None
 
     def served(self, at: TopicPartition) -> None:
-        """It got records: the others go before it in the next request."""
+        """It got records, so the next request names the others first."""
         if at in self.asked:
             self.asked[at] = self.asked.pop(at)
         if at in self._changed:
@@ -64,7 +64,7 @@ class FetchSession:
 
     @property
     def is_empty(self) -> bool:
-        """Nothing is wanted."""
+        """Whether no partition is wanted."""
         return not self.late() and self.asked.keys() <= self._changed.keys()
 
     def request(self, max_wait_ms: int, min_bytes: int, isolation: Isolation) -> FetchAsk:

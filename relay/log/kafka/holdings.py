@@ -88,7 +88,8 @@ class HeldPartition:
     is_open: bool = False
     is_leaving: bool = False
     is_meant: bool = True
-    """It is in the last assignment: a partition that is released for a restart may be assigned to another member."""
+    """Whether it is in the last assignment: a partition that is released for a restart may be assigned to another
+    member."""
     is_missing: bool = False
     """The log does not have its offset: an error was raised, and it waits to be restarted."""
     trail: Trail = field(default_factory=Trail)

@@ -1,7 +1,7 @@
 """Leader epochs of the records of a partition that a reader has got. Pure.
 
 Source: KIP-320. An offset alone names another record once a log has lost its end and grown again; with the epoch of the
-record before it, the leader can say where the log that it knows parts from the one that was read.
+record before it, the leader can say where its log diverges from the one that was read.
 """
 
 from bisect import bisect_left
@@ -47,8 +47,8 @@ class Trail:
             self._last = last + 1
 
     def behind(self, offset: int) -> int:
-        """Where to go on when all records before `offset` are finished: behind markers, aborted and compacted records,
-        too."""
+        """Where to continue once all records before `offset` are finished: behind markers, aborted and compacted
+        records, too."""
         return max(offset, self.position) if offset == self._last else offset
 
     def epoch_before(self, offset: int) -> int:

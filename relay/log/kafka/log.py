@@ -35,7 +35,8 @@ from relay.log.port import (
 )
 
 MAX_MESSAGE_BYTES: Final = 2 * 1024 * 1024
-"""Of payloads, by default: senders on Kafka may send more than the API accepts, and get a dead letter."""
+"""Default maximum bytes of a payload. Senders on Kafka may send more than the API accepts; larger ones become dead
+letters."""
 
 _HEARTBEAT_MS: Final = 1_000
 _COMMIT_S: Final = 10.0
@@ -46,11 +47,10 @@ class KafkaLog:
 
     `bootstrap_servers`: "host:port", comma-separated. `max_message_bytes`: the largest payload; a record may be 64 KiB
     larger, for the metadata that hops and dead letters add, and every topic that `create` makes allows that much.
-    `replication_factor` None: the broker's default. `request_timeout_ms`: so long an append tries (and 5 s more), and
-    every other request, before LogUnavailable says that the cluster is away. `repeat_s`: how long a request
-    is repeated that the cluster cannot answer at the moment; None: as long as a request may take.
-    `gather_bytes`: see Cluster. `isolation`: of all that is read. `fetch_budget`: bytes of records that are
-    fetched and not taken.
+    `replication_factor` None: the broker's default. `request_timeout_ms`: time after which an append (5 s later) and
+    every other request raises LogUnavailable. `repeat_s`: how long a request is repeated that the cluster cannot answer
+    at the moment; None: as long as a request may take. `gather_bytes`: see Cluster. `isolation`: of all that is read.
+    `fetch_budget`: bytes of records that are fetched and not taken.
     """
 
     def __init__(
@@ -100,7 +100,7 @@ class KafkaLog:
         self._consumers: WeakSet[KafkaConsumer] = WeakSet()
         self._followers: set[KafkaClient] = set()
         self._followed: dict[str, Trail] = {}
-        """By topic: a follower that goes on after a pause notices if the log lost its end meanwhile."""
+        """By topic, so that a follower that continues after a pause notices whether the log has lost its end."""
 
     async def start(self) -> None:
         """Raises LogUnavailable if no broker answers, UserError if one rejects us, or the client library is
@@ -129,7 +129,7 @@ class KafkaLog:
         former: FormerGroup = no_former_group,
     ) -> KafkaConsumer:
         """As the port says. `on_revoked` has to return within the rebalance timeout, 20 s, when it is called because
-        we leave: then the group goes on."""
+        this member leaves: then the group continues."""
         consumer = KafkaConsumer(
             self._cluster,
             self._timing,
@@ -246,7 +246,7 @@ class KafkaLog:
 
 def _check_library() -> None:
     """Without a codec the first record that a sender compressed with it blocks its partition for ever; without its C
-    extension the library is many times slower, and does not say so."""
+    extension the library is many times slower, without a warning."""
     if not (codec.has_lz4() and codec.has_snappy() and codec.has_zstd()):
         raise UserError("aiokafka lacks its compression codecs; install them: pip install 'webhook-relay[zstd]'")
     if DefaultRecordBatch.__module__ == "aiokafka.record.default_records":

@@ -1,4 +1,4 @@
-"""Membership in a consumer group: the library's coordinator joins and sends heartbeats, with an assignor of ours.
+"""Membership in a consumer group: the library's coordinator joins and sends heartbeats, with the relay's own assignor.
 
 This module has all uses of private parts of the library's coordinator. Written for aiokafka 0.14.
 """
@@ -40,7 +40,7 @@ _SETTLING_S: Final = 10.0
 _SETTLING_BEAT_S: Final = 0.25
 """A member learns of a round by its heartbeat. Until then it reads none of its new partitions."""
 _NEVER_MS: Final = 10**15
-"""How long it may read nothing: progress is watched elsewhere."""
+"""How long it may read no records: progress is checked elsewhere."""
 
 _STALLED_S: Final = 50.0
 """A rebalance is over within 30 s: much longer without an end is a fault."""
@@ -139,7 +139,7 @@ class GroupMember:
 
     @property
     def standing(self) -> Generation | None:
-        """The generation that the member belongs to, and its id; None if it belongs to none (any more)."""
+        """The generation that the member belongs to, and its id; None if it belongs to none."""
         coordinator = self._coordinator
         if coordinator is None or coordinator.generation < 0:
             return None
@@ -182,7 +182,7 @@ class GroupMember:
             raise LogUnavailable(f"Kafka: {self._group} cannot go on (coordination): {described(trouble)}") from trouble
 
     def remove(self) -> None:
-        """The group does not know this member, or not in this generation: it starts anew."""
+        """The group does not know this member, or not in this generation: join again."""
         if self._coordinator is not None:
             self._coordinator.reset_generation()
 

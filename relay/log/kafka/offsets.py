@@ -36,8 +36,8 @@ Generation = tuple[int, str]
 
 class Committed(NamedTuple):
     """A committed offset. `incarnation` 0: of a release that had none, whose epochs were mere generations. `taken`:
-    another group goes on from here. `leader_epoch`: in which the record before `offset` was written; -1 from a release
-    that did not commit it, or if there is no such record."""
+    another group continues from here. `leader_epoch`: in which the record before `offset` was written; -1 from a
+    release that did not commit it, or if there is no such record."""
 
     offset: int
     incarnation: int = 1
@@ -126,8 +126,8 @@ class GroupOffsets:
     async def begun(
         self, partitions: Collection[TopicPartition], member: Generation, former: Callable[[str], str | None]
     ) -> Begun:
-        """Where `member`, the owner of these, has to begin. `former`: topic -> the group that read it before this
-        one; its offsets are taken over once it has no member, once, and never where this group has an offset."""
+        """The offsets at which `member`, the owner of these, begins. `former`: topic -> the group that read it before
+        this one; its offsets are taken over once it has no member, once, and never where this group has an offset."""
         starts = await self.committed(partitions)
         missing = [partition for partition in partitions if partition not in starts]
         by_group: dict[str, list[TopicPartition]] = {}

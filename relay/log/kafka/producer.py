@@ -27,7 +27,8 @@ _COMPRESSION: Final = "snappy"
 bytes: it saves more copying than it costs. lz4 as the library does it (level 9) costs five times as much."""
 
 _STALE_S: Final = 60.0
-"""Failing for so long, the producer starts anew from the bootstrap servers: the cluster may have other addresses."""
+"""After failing for this long, the producer starts again from the bootstrap servers: the cluster may have other
+addresses."""
 
 _LOOKS: Final = 20
 _LOOK_S: Final = 0.1
@@ -41,8 +42,8 @@ EnsureTopics = Callable[[Sequence[str]], Awaitable[None]]
 
 
 class _LibrarySender:
-    """The library's producer as the accumulator wants it. `send_batch` would make a coroutine and two futures for each
-    batch, to wait for facts that we know already: the topic, and that no other batch of the partition is there.
+    """The library's producer, adapted to the accumulator. `send_batch` would create a coroutine and two futures for
+    each batch, to wait for facts that are known here: the topic, and that no other batch of the partition is there.
 
     Written for aiokafka 0.14.
     """
@@ -74,7 +75,7 @@ class _RunningProducer(NamedTuple):
 class KafkaProducer:
     """One producer for the process, shared by all its tasks.
 
-    Idempotence is off: a batch of an idempotent producer that fails for good wedges all later ones (aiokafka #1017).
+    Idempotence is off: a batch of an idempotent producer that fails for good blocks all later ones (aiokafka #1017).
     `ensure_topics` raises LogUnavailable if one of them is missing; the library would create it, or wait for it.
     """
 

@@ -15,11 +15,12 @@ from relay.log.kafka.record_batches import FetchedRecords
 from relay.log.port import Coordinate, Record, TopicPartition
 
 _RECORD_BYTES: Final = 16_384
-"""Fetched per wanted record: a few typical ones, as wanted records are often neighbours."""
+"""Bytes fetched per wanted record: a few typical records, because wanted ones are often adjacent."""
 
 _BULK_BYTES: Final = 1_048_576
 _FOLLOWED_BYTES: Final = 131_072
-"""Some thousand small records when they are unpacked: to take more at a time would hold up the event loop."""
+"""Bytes of a follower's fetch, which are some thousand small records when they are unpacked: more would block the event
+loop."""
 _WAIT_MS: Final = 5_000
 _LOOK_S: Final = 0.1
 _REPORTED: Final = 1_000
@@ -193,7 +194,7 @@ class KafkaReader:
                 todo = await self._within(place, todo)
                 continue
             found.update(_matching(chunk, todo, newest_counts=newest_counts))
-            following = max(chunk.next_offset, first + 1)  # nothing came: `first` is the end, or compacted away
+            following = max(chunk.next_offset, first + 1)  # no records: `first` is the end, or compacted away
             todo = [entry for entry in todo if entry[0].offset >= following]
         return found
 

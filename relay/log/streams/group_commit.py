@@ -63,7 +63,8 @@ class GroupCommit:
         self._writer = asyncio.create_task(self._run(), name="log-writer")
 
     async def append(self, records: Sequence[Prepared]) -> list[Coordinate]:
-        """Returns when all are written. Raises the error of `write`; then it is unknown whether its records are."""
+        """Returns when all are written. Raises the error of `write`; then it is unknown which of its records are
+        written."""
         if self._writer is None:
             raise LogUnavailable("the log is closed")
         pending = _Pending(len(records))

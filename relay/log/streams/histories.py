@@ -2,8 +2,8 @@
 read.
 
 The server writes records, offsets and epochs of groups to one file, one after the other: if it loses some, it loses the
-newest of all of them. So only positions in the memory of this process can be beyond the end; they would go on in other
-records with the same offsets.
+newest of all of them. So only positions in the memory of this process can be beyond the end; from them, reading would
+continue in other records with the same offsets.
 """
 
 from collections import defaultdict

@@ -1,7 +1,7 @@
 """The embedded log: Redis Streams on a server whose data this process alone holds (relay/embedded).
 
 Offsets, partitions, groups and retention behave as on Kafka. Groups are coordinated in this process; their offsets and
-epochs are in the server, so that they outlive it.
+epochs are on the server, so they survive a restart.
 """
 
 import asyncio
@@ -49,8 +49,8 @@ _log = logging.getLogger(__name__)
 class StreamsLog:
     """A `relay.log.port.Log` in the database that `url` names. `prefix` goes before all keys.
 
-    `max_message_bytes`: the largest record, with its key and headers. `passed`: groups that no record is kept for
-    beyond its retention, however far they are behind.
+    `max_message_bytes`: the largest record, with its key and headers. `passed`: groups for which no record is kept
+    beyond its retention, whatever their lag.
     """
 
     def __init__(
@@ -69,7 +69,7 @@ class StreamsLog:
         self._groups: dict[str, ConsumerGroup] = {}
         self._followers: dict[TopicPartition, list[_Follower]] = defaultdict(list)
         self._followed: dict[str, int] = {}
-        """Of topics that were followed, the history of the log that was read."""
+        """The history of the log that was read, for each followed topic."""
         self._trim_at: dict[TopicPartition, float] = {}
 
     async def start(self) -> None:
