@@ -123,6 +123,16 @@ class Twins(Generic[W]):
         """The works that later ones of their delivery would wait for."""
         return (work for work, _ in self._here.values())
 
+    def oldest(self, before_ms: float, limit: int) -> list[W]:
+        """Of each endpoint the first work whose record was appended before `before_ms` (Unix milliseconds); at most
+        `limit`. Works that were parked come later than newer ones, and may be left out."""
+        found: dict[str, W] = {}
+        for work in self:
+            if work.record.timestamp_ms > before_ms or len(found) == limit:
+                break
+            found.setdefault(work.gate, work)
+        return list(found.values())
+
     def has(self, work: W) -> bool:
         """Whether a record of the same delivery is in memory."""
         return work.row is not None and (work.row.digest, work.generation) in self._here

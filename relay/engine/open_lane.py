@@ -13,6 +13,7 @@ from relay.engine.pump import Pump
 from relay.engine.quarantine import blamed
 from relay.engine.request_limiter import LaneSeats
 from relay.engine.supervision import never_in_silence
+from relay.engine.work import Work
 from relay.log.port import Record, TopicPartition
 from relay.state.port import Lane as LaneId
 from relay.state.port import State
@@ -53,6 +54,10 @@ class OpenLane:
 
     def parked_keys(self, limit: int) -> Sequence[tuple[bytes, str]]:
         return self.core.parked_keys.parked(limit)
+
+    def oldest(self, before_ms: float, limit: int) -> Sequence[Work]:
+        """Of each endpoint of a lane of many, the first work in memory whose record was appended before `before_ms`."""
+        return self.core.twins.oldest(before_ms, limit) if self.core.policy.clears_the_way else ()
 
     # for the runner
 

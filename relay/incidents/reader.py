@@ -18,7 +18,7 @@ from relay.domain.topics import Topics
 from relay.incidents.observations import EndpointSeen, LetterGroup, Rows, failure_of, groups_of, observations
 from relay.incidents.stuck import ParkedLines, parked_lines, stuck_lines
 from relay.log.port import Coordinate, Log, Record, read_each
-from relay.state.lanes import LaneNow
+from relay.state.lanes import LONG_S, LaneNow
 from relay.state.port import Counts, EndpointHealth, FailedEntry, State
 from relay.state.read_model import LastAttempt
 from workers.failed_messages import life_of
@@ -40,8 +40,6 @@ _AT_ONCE: Final = 500
 _RECEIVERS_AT_ONCE: Final = 200
 MOST_WAITING: Final = 1_000
 """Endpoints whose oldest message is published, those with the oldest."""
-LONG_S: Final = 5.0
-"""Messages that wait for less are not looked at: most are sent at once."""
 OLD_S: Final = 3_600.0
 """Age of an unread record from which its topic's retention is read."""
 
@@ -221,7 +219,9 @@ def _newest_of(record: Record | None) -> NewestLetter | None:
 
 def _waiting(lanes: Sequence[LaneNow], parked: ParkedLines, now: float) -> dict[str, float]:
     found = dict[str, float]()
-    for one in (*parked.waiting, *(lane.oldest for lane in lanes if lane.oldest is not None)):
+    first = (lane.oldest for lane in lanes if lane.oldest is not None)
+    in_memory = (one for lane in lanes if lane.served and lane.sign is not None for one in lane.sign.waiting)
+    for one in (*parked.waiting, *first, *in_memory):
         if one.since <= now - LONG_S:
             found[one.owner] = min(one.since, found.get(one.owner, one.since))
     return dict(sorted(found.items(), key=lambda item: item[1])[:MOST_WAITING])

@@ -11,9 +11,9 @@ from relay.domain.errors import InvalidRecord, LogUnavailable
 from relay.domain.hop import decode_hop
 from relay.engine.parked_copy import parked_key, unwrap
 from relay.log.port import LogReader, Record, read_each
-from relay.state.lanes import LaneNow, Waiting, waits_of
+from relay.state.lanes import LaneNow, waits_of
 from relay.state.port import State
-from relay.state.read_model import LineHead, Watched
+from relay.state.read_model import LineHead, ParkedLine, Waiting, Watched
 from relay.state.rows import RowKey, Stage
 
 MOST_LINES: Final = 200
@@ -40,7 +40,8 @@ class StuckLine(NamedTuple):
 
 
 class ParkedLines(NamedTuple):
-    """The first parked messages of order keys. `heads`: those of `to_receiver`. `waiting`: what each is parked for."""
+    """The first parked messages of order keys, and of endpoints for what needs no order. `heads`: those of
+    `to_receiver`. `waiting`: what each is parked for."""
 
     heads: Sequence[LineHead] = ()
     waiting: Sequence[Waiting] = ()
@@ -89,6 +90,8 @@ async def parked_lines(log: LogReader, state: State, lanes: Sequence[LaneNow]) -
         if head is not None
     ]
     some = sorted(found, key=lambda one: one[2].behind, reverse=True)[:MOST_LINES]
+    for owner, head in await state.oldest_parked(MOST_LINES):
+        some.append(("to_sender" if owner.startswith("s:") else _STAGE, ParkedLine(owner, b""), head))
     places = [(head.at, parked_key(stage, RowKey(line.owner, head.row))) for stage, line, head in some]
     copies = await read_each(log, places, original_of)
     heads = [

@@ -11,10 +11,13 @@ from relay.domain.hop import decode_hop
 from relay.domain.progress import StageName
 from relay.domain.topics import SHARED, Topics
 from relay.log.port import Backlog, LogReader, Record, TopicPartition, read_each
-from relay.state.read_model import UNSERVED_S, Served
+from relay.state.read_model import UNSERVED_S, Served, Waiting
 
 OLDEST_LOOKED_AT: Final = 200
 """Maximum number of lanes, those with the largest lag, whose oldest unread record is read, to bound the time."""
+
+LONG_S: Final = 5.0
+"""Messages that wait for less are not looked at: most are sent at once."""
 
 STAGES: Final[Mapping[str, StageName]] = {
     "from-sender": "from_sender",
@@ -24,13 +27,6 @@ STAGES: Final[Mapping[str, StageName]] = {
     "failed-messages": "failed_messages",
 }
 """Role -> stage whose topics it reads, in the order of processing."""
-
-
-class Waiting(NamedTuple):
-    """The endpoint that a record waits for (`r:<receiver>` or `s:<source_id>`), and since when, in Unix seconds."""
-
-    owner: str
-    since: float
 
 
 @dataclass(frozen=True, slots=True)

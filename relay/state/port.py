@@ -383,3 +383,8 @@ class State(Protocol):
     async def parked_heads(self, lane: TopicPartition, queues: Sequence[tuple[str, bytes]]) -> list[ParkedHead | None]:
         """The first parked record of each (owner, order key) in the lane; None if none is parked."""
         ...
+
+    async def oldest_parked(self, limit: int) -> list[tuple[str, ParkedHead]]:
+        """Of each owner with records parked for a retry without an order key, the one that was parked first; the
+        longest parked first, at most `limit`. Of very many owners, a part. Tags that are not ready are left out."""
+        ...

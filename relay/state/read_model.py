@@ -69,10 +69,17 @@ class LaneLoad(NamedTuple):
     hot: tuple[tuple[str, float], ...] = ()
 
 
+class Waiting(NamedTuple):
+    """The endpoint that a record waits for (`r:<receiver>` or `s:<source_id>`), and since when, in Unix seconds."""
+
+    owner: str
+    since: float
+
+
 class Sign(NamedTuple):
     """A heartbeat of the process that serves a partition. `heads`: first records of order keys in memory, a limited
-    number; `parked`: order keys with parked records, likewise. `in_flight`: requests in flight.
-    `load`: None if it is not measured."""
+    number; `parked`: order keys with parked records, likewise. `in_flight`: requests in flight. `load`: None if it is
+    not measured. `waiting`: the oldest record in memory of each endpoint, in a lane of many, a limited number."""
 
     topic: str
     partition: int
@@ -81,6 +88,7 @@ class Sign(NamedTuple):
     in_flight: int = 0
     parked: tuple[ParkedLine, ...] = ()
     load: LaneLoad | None = None
+    waiting: tuple[Waiting, ...] = ()
 
 
 def unusable_at(owner: str) -> TopicPartition:
@@ -102,6 +110,7 @@ class Served(NamedTuple):
     in_flight: int = 0
     parked: tuple[ParkedLine, ...] = ()
     load: LaneLoad | None = None
+    waiting: tuple[Waiting, ...] = ()
 
 
 class ParkedHead(NamedTuple):

@@ -9,7 +9,9 @@ from typing import Any, Final, Protocol
 from relay.clock import Clock
 from relay.domain.errors import Unavailable
 from relay.engine.order import Order
+from relay.engine.work import Work
 from relay.log.port import Headers, TopicPartition
+from relay.state.lanes import LONG_S, waits_of
 from relay.state.port import State
 from relay.state.read_model import LaneLoad, LineHead, ParkedLine, Sign, unusable_at
 
@@ -17,7 +19,7 @@ SIGN_EVERY_S: Final = 3.0
 UNUSABLE: Final = 500
 """Endpoints with unusable settings that are published, at most."""
 HEADS: Final = 50
-"""Order keys published per lane, at most, and as many of those that are parked."""
+"""Order keys published per lane, at most, and as many of those that are parked, and of endpoints."""
 
 
 class SignedFor(Protocol):
@@ -37,6 +39,10 @@ class SignedFor(Protocol):
 
     def parked_keys(self, limit: int) -> Sequence[tuple[bytes, str]]:
         """Order keys with parked records, and the owner of their rows."""
+        ...
+
+    def oldest(self, before_ms: float, limit: int) -> Sequence[Work]:
+        """Of each endpoint of a lane of many, the first work in memory whose record was appended before then."""
         ...
 
 
@@ -72,9 +78,10 @@ class Heartbeats:
         while True:
             if clock.monotonic() >= next_round:
                 next_round = clock.monotonic() + SIGN_EVERY_S
-                await self._sign(state, self._signs_of(list(self._lanes)) + self._signs_of_unusable(clock.monotonic()))
+                signs = self._signs_of(list(self._lanes), clock.time())
+                await self._sign(state, signs + self._signs_of_unusable(clock.monotonic()))
             else:
-                await self._sign(state, self._signs_of(self._new))
+                await self._sign(state, self._signs_of(self._new, clock.time()))
             await clock.wait(self._entered, max(0.0, next_round - clock.monotonic()))
             self._entered.clear()
 
@@ -84,15 +91,15 @@ class Heartbeats:
             with suppress(Unavailable):  # readers see that the state is unavailable anyway
                 await state.sign(signs)
 
-    def _signs_of(self, partitions: Iterable[TopicPartition]) -> list[Sign]:
-        return [sign for partition in partitions if (sign := self._sign_of(partition)) is not None]
+    def _signs_of(self, partitions: Iterable[TopicPartition], now: float) -> list[Sign]:
+        return [sign for partition in partitions if (sign := self._sign_of(partition, now)) is not None]
 
     def _signs_of_unusable(self, now: float) -> list[Sign]:
         lanes = (lane.order.closed_for("configuration", now, HEADS) for lane in self._lanes.values())
         owners = {*islice(self._unusable(), UNUSABLE), *chain.from_iterable(lanes)}
         return [Sign(*unusable_at(owner), process=self._process) for owner in sorted(owners)[:UNUSABLE]]
 
-    def _sign_of(self, partition: TopicPartition) -> Sign | None:
+    def _sign_of(self, partition: TopicPartition, now: float) -> Sign | None:
         lane = self._lanes[partition]
         if lane.left.is_set():
             del self._lanes[partition]
@@ -104,7 +111,10 @@ class Heartbeats:
             if head.queue is not None and head.row is not None
         )
         lines = tuple(ParkedLine(owner, queue) for queue, owner in parked)
-        return Sign(*partition, line_heads, self._process, lane.in_flight, lines, self._load(partition.topic))
+        oldest = lane.oldest((now - LONG_S) * 1000, HEADS)
+        waiting = tuple(one for work in oldest for one in waits_of(work.record).values() if one.owner == work.gate)
+        load = self._load(partition.topic)
+        return Sign(*partition, line_heads, self._process, lane.in_flight, lines, load, waiting)
 
 
 def _ids(headers: Headers) -> tuple[str, str]:

@@ -5,7 +5,7 @@ from dataclasses import replace
 from relay.log.port import Coordinate, TopicPartition
 from relay.state.attempts import Change, Go
 from relay.state.port import State
-from relay.state.read_model import LaneLoad, LineHead, Openings, ParkedHead, ParkedLine, Served, Sign, Watched
+from relay.state.read_model import LaneLoad, LineHead, Openings, ParkedHead, ParkedLine, Served, Sign, Waiting, Watched
 from relay.state.replies import answered, of
 from relay.state.rows import Mark, Parked, ParkedLife, Row, RowKey, Stage
 from tests.contract.state_contract import ANSWER, LANE, LIMITS, Rig, begun, outcome, peeked, row, settled
@@ -103,7 +103,8 @@ class OnlookerContract:
         other = TopicPartition("to_sender", 300)
         assert await rig.state.signs([AT, other]) == [None, None]
         sign = Sign(*AT, (HEAD, HEAD._replace(owner="r:ci", behind=3)), "host-1-a", 5, (ParkedLine("r:ci", QUEUE),))
-        sign = sign._replace(load=LaneLoad(700, (("ci", 0.75),)))
+        waiting = (Waiting("s:git\u00e9", 1_700_000_000.25),)
+        sign = sign._replace(load=LaneLoad(700, (("ci", 0.75),)), waiting=waiting)
         await rig.state.sign([sign, Sign(*other)])
         await rig.elapse(7)
         assert await rig.state.signs([AT, other]) == [Served(7.0, *sign[2:]), Served(7.0, ())]
@@ -133,3 +134,23 @@ class OnlookerContract:
         assert await rig.state.parked_heads(AT, asked) == [ParkedHead(row(1).digest, first, 1), None, None]
         await answered(rig.state.unpark(of(LANE, [ParkedLife(row(1), 0, QUEUE)])))
         assert await rig.state.parked_heads(AT, asked[:1]) == [ParkedHead(row(2).digest, later)]
+
+    async def test_of_what_needs_no_order_the_one_that_was_parked_first(self, rig: Rig) -> None:
+        assert await rig.state.oldest_parked(9) == []
+        places = [Coordinate("parked_messages", 3, offset) for offset in range(6)]
+        alone = [Parked(row(n), 0, places[n], 900, None, 9 - n) for n in range(3)]
+        await answered(rig.state.park(of(LANE, alone[:1])))
+        await rig.elapse(5)
+        cd = RowKey("r:cd", row(3).digest)
+        others = [Parked(cd, 0, places[3], 60, None, 1), Parked(row(4), 0, places[4], 60, QUEUE, 1)]
+        poll = Parked(RowKey("r:ce", row(5).digest), 0, places[5], 60, None, 1, poll=True)
+        await answered(rig.state.park(of(LANE, [*alone[1:], *others, poll])))
+        first = "r:ci", ParkedHead(row(0).digest, places[0])
+        assert await rig.state.oldest_parked(9) == [first, ("r:cd", ParkedHead(cd.digest, places[3]))]
+        assert await rig.state.oldest_parked(1) == [first]
+        again = Coordinate("parked_messages", 3, 7)
+        await answered(rig.state.park(of(LANE, [Parked(row(0), 0, again, 900, None, 9)])))  # after another attempt
+        assert await rig.state.oldest_parked(1) == [("r:ci", ParkedHead(row(0).digest, again))]
+        await answered(rig.state.unpark(of(LANE, [ParkedLife(row(n), 0, None) for n in range(3)])))
+        await answered(rig.state.unpark(of(LANE, [ParkedLife(cd, 0, None)])))
+        assert await rig.state.oldest_parked(9) == []

@@ -192,6 +192,7 @@ def calls() -> Iterator[Call]:
     yield call("take_due", of(LANE._replace(epoch=6), [DueAsk(TAG, MANY, TOKEN)]), lease_s=30.0)
     yield call("parked", owners)
     yield call("parked_heads", lane, [(OWNER, queue) for queue in QUEUES if queue] * (MANY // 10))
+    yield call("oldest_parked", MANY)
     yield call("watch", ROWS)
     yield call("unpark", of(LANE, [ParkedLife(row, 2, QUEUES[n % 3]) for n, row in enumerate(ROWS)]))
     yield call("remember", [Mark(row, 0, Stage.DONE) for row in ROWS])

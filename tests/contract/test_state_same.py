@@ -283,6 +283,7 @@ calls = st.one_of(
     call("use_keys", st.dictionaries(st.sampled_from(["a", "b"]), st.sampled_from([0.0, 1.0, 100.0]))),
     call("keys_used", st.just(["a", "b"])),
     call("parked_heads", st.just(TopicPartition("topic", 0)), st.lists(st.tuples(st.sampled_from(OWNERS), keys))),
+    call("oldest_parked", st.just(9)),
     call("parked", st.just(OWNERS)),
     call("tally", st.sampled_from(["one", "another"]), st.integers(1, 3), st.lists(tallies, max_size=3)),
     call("statistics", st.just(OWNERS)),

@@ -272,6 +272,17 @@ class MemoryState(StatisticsKept, Records):
         self._reach_owners(owner for owner, _ in queues)
         return [self._of(owner).lane(Lane(*lane, 0)).parked_head(queue) for owner, queue in queues]
 
+    async def oldest_parked(self, limit: int) -> list[tuple[str, ParkedHead]]:
+        lanes = [lane for tag in self._tags if tag.ready for lane in tag.lanes.values()]
+        found: dict[str, tuple[float, bytes, ParkedHead]] = {}
+        for lane in lanes:
+            for member, at in lane.first_at.items():
+                owner = lane.references[member].row.owner
+                one = at, member, ParkedHead(member, lane.references[member].at)
+                found[owner] = min(one, found.get(owner, one))
+        ranked = sorted(found.items(), key=lambda item: (item[1][0], item[0]))
+        return [(owner, head) for owner, (_, _, head) in ranked[:limit]]
+
     async def forget_endpoint(self, owner: str, lanes: Sequence[Lane] = ()) -> None:
         self._reach_owners([owner])
         tag = self._of(owner)

@@ -24,6 +24,8 @@ class LaneIndex:
     """Its token."""
     lent_last: set[bytes] = field(default_factory=set)
     """Of those in hand, what the last take lent."""
+    first_at: dict[bytes, float] = field(default_factory=dict)
+    """When what is parked for a retry without a queue was first parked."""
     freed: set[bytes] = field(default_factory=set)
     """References that count no more, and are only to be removed."""
     counts: Counter[tuple[str, bool]] = field(default_factory=Counter)
@@ -56,6 +58,10 @@ class LaneIndex:
         before = None if one.queue is None else self.head(one.queue)
         former = self._leave_out(member)
         self.references[member] = one
+        if one.queue is None and not one.poll:
+            self.first_at.setdefault(member, now)
+        else:
+            self.first_at.pop(member, None)
         self.freed.discard(member)
         self.counts[one.row.owner, one.poll] += 1
         if former is not None and former.queue != one.queue:
@@ -72,6 +78,7 @@ class LaneIndex:
     def free(self, member: bytes, now: float) -> None:
         if self._leave_out(member) is not None:
             self.freed.add(member)
+            self.first_at.pop(member, None)
         self._due_again([member], now)
 
     def _leave_out(self, member: bytes) -> Parked | None:
@@ -90,6 +97,7 @@ class LaneIndex:
         one = self._leave_out(member)
         self.references.pop(member, None)
         self.freed.discard(member)
+        self.first_at.pop(member, None)
         self.due.pop(member, None)
         self._hand_back(member)
         return self.promote(queue if one is None or one.queue is None else one.queue, now)

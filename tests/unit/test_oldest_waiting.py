@@ -14,9 +14,9 @@ from relay.engine.work import Work
 from relay.incidents.reader import IncidentReader
 from relay.incidents.watch import IncidentWatch
 from relay.log.port import Backlog, NewRecord, Record, TopicPartition
-from relay.state.lanes import LaneNow, Waiting, waits_of, with_oldest
+from relay.state.lanes import LaneNow, waits_of, with_oldest
 from relay.state.port import Lane
-from relay.state.read_model import ParkedLine, Served
+from relay.state.read_model import ParkedLine, Served, Waiting
 from relay.state.rows import Parked, RowKey, delivery_row
 from relay.telemetry.metrics import Metrics
 from tests.fakes.log import MemoryBroker, MemoryLog
@@ -88,12 +88,14 @@ class Rig:
         await IncidentWatch(self.reader, self.state, self._lanes, self.clock, Metrics("0"), ()).look()
         return await self.state.waiting()
 
-    async def park(self, stage: str, topic: str, owner: str, waited: Record) -> None:
-        row = RowKey(owner, delivery_row(DeliveryId("ci", "a/b", "m-1")).digest)
-        work = Work(waited, row, 0, QUEUE, owner)
+    async def park(
+        self, stage: str, topic: str, owner: str, waited: Record, *, queue: bytes | None = QUEUE, message: str = "m-1"
+    ) -> None:
+        row = RowKey(owner, delivery_row(DeliveryId("ci", "a/b", message)).digest)
+        work = Work(waited, row, 0, queue, owner)
         new = wrap(PARKED, stage, work, row, due_ms=0, poll=False)
         [at] = await self.log.append([new])
-        await self.state.park([(Lane(topic, 0, 1), Parked(row, 0, at, 60.0, QUEUE, 4))])
+        await self.state.park([(Lane(topic, 0, 1), Parked(row, 0, at, 60.0, queue, 4))])
 
 
 async def test_the_first_unread_record_of_a_lane_and_the_first_parked_one_of_a_line_count() -> None:
@@ -109,4 +111,23 @@ async def test_the_first_unread_record_of_a_lane_and_the_first_parked_one_of_a_l
     rig.clock.now += 70
     assert await rig.look() == {"r:cd": NOW - 500, "r:ci": NOW, "s:a/b": NOW}
     rig.lanes = [replace(lane, backlog=lane.backlog._replace(committed=1), sign=None) for lane in rig.lanes]
+    assert await rig.look() == {}
+
+
+async def test_what_is_parked_without_an_order_key_counts_too() -> None:
+    rig = await Rig().start()
+    own, results = "t-to_receiver_ci", rig.topics.to_sender
+    await rig.park("to_receiver", own, "r:ci", record(waited_s=3_600.0), queue=None)
+    await rig.park("to_receiver", own, "r:ci", record(waited_s=60.0), queue=None, message="m-2")
+    await rig.park("to_sender", results, "s:a/b", record(waited_s=500.0), queue=None)
+    assert await rig.look() == {"r:ci": NOW - 3_600, "s:a/b": NOW - 500}
+
+
+async def test_each_endpoint_of_a_lane_of_many_counts() -> None:
+    rig = await Rig().start()
+    lane = await rig.lane("to-receiver", rig.topics.to_receiver("shared"))
+    sign = Served(1.0, (), waiting=(Waiting("r:cd", NOW - 70), Waiting("r:ce", NOW - 7_200)))
+    rig.lanes = [replace(lane, sign=sign)]
+    assert await rig.look() == {"r:cd": NOW - 70, "r:ce": NOW - 7_200}
+    rig.lanes = [replace(lane, sign=sign, seen_s=3_600.0)]  # of a process that has ended
     assert await rig.look() == {}

@@ -9,7 +9,7 @@ from relay.domain.identity import DeliveryId
 from relay.engine.order import Order
 from relay.engine.work import Work
 from relay.log.port import Record, TopicPartition
-from relay.state.read_model import UNSERVED_S, LaneLoad, LineHead, ParkedLine, Served, Sign
+from relay.state.read_model import UNSERVED_S, LaneLoad, LineHead, ParkedLine, Served, Sign, Waiting
 from relay.state.rows import delivery_row
 from relay.watch.heartbeats import SIGN_EVERY_S, Heartbeats
 from tests.fakes.state import MemoryState
@@ -51,11 +51,15 @@ class World:
         self.left = asyncio.Event()
         self.in_flight = 0
         self.parked: list[tuple[bytes, str]] = []
+        self.waiting: list[Work] = []
         self.state = MemoryState(clock=asyncio.get_running_loop().time)
         self.running = asyncio.create_task(self.roster.run(self.state, LoopClock()))
 
     def parked_keys(self, limit: int) -> list[tuple[bytes, str]]:
         return self.parked[:limit]
+
+    def oldest(self, before_ms: float, limit: int) -> list[Work]:
+        return [each for each in self.waiting if each.record.timestamp_ms <= before_ms][:limit]
 
     async def sign(self) -> Served | None:
         return (await self.state.signs([LANE]))[0]
@@ -115,7 +119,22 @@ def test_a_sign_tells_who_serves_what_is_in_flight_and_which_lines_are_parked() 
         await asyncio.sleep(0.1)
         sign = await world.sign()
         assert sign is not None
-        assert sign[1:] == ((), "host-1-a", 3, (ParkedLine("r:ci", KEY),), LaneLoad(7))
+        assert sign[1:] == ((), "host-1-a", 3, (ParkedLine("r:ci", KEY),), LaneLoad(7), ())
+        world.running.cancel()
+
+    run_virtually(main())
+
+
+def test_a_sign_has_what_each_endpoint_waits_for_since_a_while() -> None:
+    async def main() -> None:
+        world = World()
+        await asyncio.sleep(90)  # virtual
+        world.waiting = [work("m-1")]
+        world.roster.enter(world)
+        await asyncio.sleep(0.1)
+        sign = await world.sign()
+        assert sign is not None
+        assert sign.waiting == (Waiting("r:ci", 0.0),)
         world.running.cancel()
 
     run_virtually(main())

@@ -6,9 +6,10 @@ from relay.log.port import Record
 from relay.state.rows import RowKey
 
 
-def _work(offset: int, digest: bytes | None, generation: int = 0) -> Work:
-    row = None if digest is None else RowKey("r:ci", digest)
-    return Work(Record("t", 0, offset, None, b"", (), 0), row, generation, None, "r:ci")
+def _work(offset: int, digest: bytes | None, generation: int = 0, *, gate: str = "r:ci") -> Work:
+    """Appended `offset` seconds after 1970 began."""
+    row = None if digest is None else RowKey(gate, digest)
+    return Work(Record("t", 0, offset, None, b"", (), offset * 1_000), row, generation, None, gate)
 
 
 def test_the_later_ones_wait_and_leave_with_the_first() -> None:
@@ -43,3 +44,15 @@ def test_works_without_a_row_are_nobodys_twins() -> None:
     works = [_work(offset, None) for offset in range(2)]
     assert not any(twins.join(work) for work in works)
     assert twins.leave(works[0]) == []
+
+
+def test_the_oldest_of_each_endpoint() -> None:
+    twins: Twins[Work] = Twins()
+    works = [_work(n, b"%d" % n, gate=gate) for n, gate in enumerate(("r:ci", "r:ci", "r:cd", "r:ce", "r:cf"))]
+    for work in works:
+        twins.join(work)
+    assert twins.oldest(3_000, 9) == [works[0], works[2], works[3]]
+    assert twins.oldest(3_000, 2) == [works[0], works[2]]
+    twins.leave(works[0])
+    assert twins.oldest(9_000, 9) == works[1:]
+    assert twins.oldest(0, 9) == []

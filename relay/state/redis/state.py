@@ -290,6 +290,12 @@ class RedisState(Records):
         found = await self._calls.run("parked_heads", parts, wire.decode_parked_heads)
         return batch.join(found, wire.parked_head_of)
 
+    async def oldest_parked(self, limit: int) -> list[tuple[str, ParkedHead]]:
+        replies = await self._calls.try_run("oldest_parked", _to_each(range(TAGS), encode([limit])), wire.decode_oldest)
+        found = [one for part in replies if not isinstance(part, REFUSALS) for one in part]
+        found.sort(key=lambda one: (-one.ago_ms, one.owner))
+        return [(one.owner, wire.oldest_parked_of(one)) for one in found[:limit]]
+
     async def forget_endpoint(self, owner: str, lanes: Sequence[Lane] = ()) -> None:
         arguments = encode((owner, [lane_key(lane) for lane in lanes]))
         await self._calls.run("forget_endpoint", [(tag_of(owner), arguments)], numbers)

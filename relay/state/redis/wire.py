@@ -26,6 +26,7 @@ from relay.state.read_model import (
     Sign,
     Statistics,
     Tally,
+    Waiting,
     Watched,
 )
 from relay.state.redis.record_wire import EMPTY, WireRow, raw, row_of, seconds, text_bytes
@@ -102,6 +103,7 @@ class WireSign(msgspec.Struct, frozen=True, omit_defaults=True):
     in_flight: int = 0
     parked: tuple[ParkedLine, ...] = ()
     load: LaneLoad | None = None
+    waiting: tuple[Waiting, ...] = ()
 
 
 _encode_content: Final = msgspec.msgpack.Encoder().encode
@@ -152,6 +154,22 @@ def parked_head_of(item: WireParkedHead | int) -> ParkedHead | None:
     if isinstance(item, int):
         return None
     return ParkedHead(text_bytes(item.row), Coordinate(item.topic, item.partition, item.offset), item.behind)
+
+
+class WireOldestParked(msgspec.Struct, array_like=True):
+    owner: str
+    row: msgspec.Raw
+    topic: str
+    partition: int
+    offset: int
+    ago_ms: float
+
+
+decode_oldest: Final = msgspec.msgpack.Decoder(list[list[WireOldestParked] | bool]).decode
+
+
+def oldest_parked_of(item: WireOldestParked) -> ParkedHead:
+    return ParkedHead(text_bytes(item.row), Coordinate(item.topic, item.partition, item.offset))
 
 
 # --- failed messages --------------------------------------------------------------------------------------------

@@ -1,7 +1,8 @@
 -- Parked references. Per lane: due (sorted set by due time in ms), ref (hash: member -> reference), one queue (sorted set
 -- by order) per order key, of which only the head is in due. i (hash): rows with an intent to park -> the lane that has
--- it. A reference: {owner, topic, partition, offset, generation, queue or '', kind}.
-local FOR_POLL, FREED = 1, 2 -- kinds of references, 0: for a retry; a freed one no longer counts and only has to be removed
+-- it. A reference: {owner, topic, partition, offset, generation, queue or '', kind}. For display, per owner: w (sorted set):
+-- {member, lane} of what is parked for a retry without an order key, by when it was first parked.
+local FOR_RETRY, FOR_POLL, FREED = 0, 1, 2 -- kinds of references; a freed one no longer counts and only has to be removed
 
 local function count(owner, kind, by)
   if kind == FREED then
@@ -93,6 +94,14 @@ local function reference_of(lane, member)
   return packed and cmsgpack.unpack(packed) or nil
 end
 
+local function longest_key(owner)
+  return P .. 'w:' .. owner
+end
+
+local function forget_wait(owner, lane, member)
+  call('ZREM', longest_key(owner), cmsgpack.pack({ member, lane }))
+end
+
 -- x: {member, owner, generation, topic, partition, offset, due in ms, queue or '', order, kind}
 local function put_reference(lane, x)
   local due, refs, member, queue = P .. 'due:' .. lane, P .. 'ref:' .. lane, x[1], x[8]
@@ -111,6 +120,11 @@ local function put_reference(lane, x)
     call('SREM', room_key(x[2]), member)
   end
   call('HSET', refs, member, cmsgpack.pack({ x[2], x[4], x[5], x[6], x[3], queue, x[10] }))
+  if queue == '' and x[10] == FOR_RETRY then
+    call('ZADD', longest_key(x[2]), 'NX', now, cmsgpack.pack({ member, lane }))
+  elseif old then
+    forget_wait(old[1], lane, member)
+  end
   if queue == '' then
     call('ZADD', due, now + x[7], member)
     return
@@ -138,6 +152,7 @@ local function free_reference(member)
     return
   end
   count(old[1], old[7], -1)
+  forget_wait(old[1], lane, member)
   old[7] = FREED
   call('HSET', P .. 'ref:' .. lane, member, cmsgpack.pack(old))
   due_again(P .. 'due:' .. lane, member)
@@ -153,6 +168,7 @@ local function drop_reference(lane, member, queue, generation)
   if old then
     count(old[1], old[7], -1)
     call('HDEL', refs, member)
+    forget_wait(old[1], lane, member)
     if old[6] ~= '' then
       queue = old[6]
     end
