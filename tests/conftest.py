@@ -6,9 +6,13 @@ import pytest
 import structlog
 from hypothesis import HealthCheck, settings
 
-from tests.servers.kafka import kafka_broker as kafka_broker
-
-pytest_plugins = ["tests.file_order", "tests.file_times", "tests.startup_heap"]
+pytest_plugins = [
+    "tests.file_order",
+    "tests.file_times",
+    "tests.startup_heap",
+    "tests.servers.shared_broker",
+    "tests.servers.kafka",
+]
 
 # How fast a machine draws and runs examples says nothing about the code: no deadlines, no health check of speed. The
 # other two are about fixtures and classes that several examples share, which ours do on purpose.

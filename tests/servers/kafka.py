@@ -18,6 +18,7 @@ from testcontainers.community.kafka import KafkaContainer
 
 from bench.kafka_parts import PROPERTIES, Unsuitable, answers, free_ports, jars, new_cluster_id
 from tests.servers.class_archive import class_archive
+from tests.servers.shared_broker import shared_bootstrap, shared_directory
 
 _START_S: Final = 90.0
 _STOP_S: Final = 30.0
@@ -56,6 +57,7 @@ class KafkaBroker:
     `more`: further lines of `server.properties`, which override the others, and may contain {port}, {controller_port}
     and {data}. `ports`: of the broker and of its controller; None: free ones. `fresh`: how the storage is formatted;
     None: for a cluster of one. `archives`: the file to which its JVM archives its classes when it is terminated.
+    `within`: the directory that its directory is in; None: that of temporary files.
     """
 
     def __init__(
@@ -65,10 +67,11 @@ class KafkaBroker:
         ports: tuple[int, int] | None = None,
         fresh: Sequence[str] | None = None,
         archives: Path | None = None,
+        within: Path | None = None,
     ) -> None:
         self._jars = jars().resolve()  # an archive is for the paths of the jars that it was made from
         self._archives = archives
-        self._directory = Path(tempfile.mkdtemp(prefix="kafka-"))
+        self._directory = Path(tempfile.mkdtemp(prefix="kafka-", dir=within))
         self._port, controller_port = ports or free_ports(2)
         self._fresh = fresh or ("--standalone", "-t", new_cluster_id())
         self.data = self._directory / "data"
@@ -140,6 +143,14 @@ class KafkaBroker:
         self.kill()
         shutil.rmtree(self._directory, ignore_errors=True)
 
+    def leave(self) -> int:
+        """Leave it running when this object goes; returns its process id."""
+        process, self._process = self._process, None
+        if process is None:
+            raise RuntimeError("the broker was not started")
+        process.returncode = 0  # else Popen warns when it goes that the process still runs
+        return process.pid
+
     def _format(self) -> None:
         subprocess.run(
             self._java(self._shared(), "kafka.tools.StorageTool", "format", *self._fresh, "-c", str(self.properties)),
@@ -177,6 +188,12 @@ class KafkaBroker:
             process.wait()
 
 
+def _left_running(within: Path) -> tuple[int, str]:
+    broker = KafkaBroker(within=within)
+    broker.start()
+    return broker.leave(), broker.bootstrap
+
+
 def _archive(target: Path) -> None:
     broker = KafkaBroker(archives=target)
     try:
@@ -201,12 +218,15 @@ def _container(why_not_jars: str) -> Iterator[Broker]:
 
 
 @pytest.fixture(scope="session")
-def kafka_broker() -> Iterator[Broker]:
-    """A broker for the whole session. Each test uses its own topics and groups."""
+def kafka_broker(pytestconfig: pytest.Config) -> Iterator[Broker]:
+    """A broker for the whole run, that all processes of xdist share. Each test uses its own topics and groups."""
     if given := os.environ.get("RELAY_TEST_KAFKA"):
         yield GivenBroker(given)
         return
     try:
+        if (shared := shared_directory(pytestconfig)) is not None:
+            yield GivenBroker(shared_bootstrap(shared, _left_running))
+            return
         broker = KafkaBroker()
     except Unsuitable as reason:
         yield from _container(str(reason))
