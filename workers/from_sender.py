@@ -21,7 +21,7 @@ from typing import Final
 from msgspec import structs
 
 from relay.domain.control_key import encode_value
-from relay.domain.directory import Directory, Moves, NoMoves
+from relay.domain.directory import Directory, Moves
 from relay.domain.errors import InvalidRecord
 from relay.domain.expression import ExpressionError
 from relay.domain.filters import UNDECIDED, FilterInput
@@ -46,7 +46,6 @@ from workers.dependencies import ERASED, Dependencies
 from workers.records import Letters, first_hop, lane_record
 from workers.tables import LookedUpFirst
 
-NO_MOVES: Final = NoMoves()
 UNROUTABLE: Final = Later(5.0, "the entry of a receiver cannot be read here: its lane, or what it subscribes to")
 UNREADABLE_KEEP: Final = Later(5.0, "the entry of its source cannot be read here: what it keeps of each message")
 _KEPT_MS: Final = 7 * DAY_S * 1000
@@ -159,7 +158,7 @@ class FromSender:
         outside: Dependencies,
         *,
         max_payload_bytes: int,
-        moves: Moves = NO_MOVES,
+        moves: Moves,
     ) -> None:
         self._topics = topics
         self._directory = directory

@@ -20,7 +20,7 @@ from typing import assert_never
 
 from msgspec import structs
 
-from relay.domain.directory import Directory, Moves, NoMoves
+from relay.domain.directory import Directory, Moves
 from relay.domain.errors import InvalidRecord
 from relay.domain.exchange import Exchange, Request
 from relay.domain.expression import ExpressionError
@@ -71,8 +71,6 @@ from workers.records import Letters, answered, progress_records
 from workers.requests import ping
 from workers.tables import DeliveryTable
 
-NO_MOVES = NoMoves()
-
 MOVE_LOOK_S = 5.0
 LONGEST_MOVE_LOOK_S = 300.0
 
@@ -92,7 +90,7 @@ class ToReceiver:
         state: State,
         letters: Letters,
         outside: Dependencies,
-        moves: Moves = NO_MOVES,
+        moves: Moves,
     ) -> None:
         self._topics = topics
         self._directory = directory

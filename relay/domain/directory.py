@@ -56,22 +56,3 @@ class Moves(Protocol):
     def note(self, cut: Cut) -> None:
         """Record where a marker was read. The first one counts."""
         ...
-
-
-class NoMoves:
-    """`Moves` for processes without lane moves."""
-
-    async def catch_up(self) -> None:
-        return
-
-    def announced(self, marker: Marker) -> bool:
-        return False
-
-    def is_under_way(self, marker: Marker) -> bool:
-        return False
-
-    def cut(self, name: str, version: int, partition: int) -> int | None:
-        return None
-
-    def note(self, cut: Cut) -> None:
-        return

@@ -19,6 +19,7 @@ from relay.engine.decision import Call, Decision
 from relay.engine.request_limiter import RequestLimiter
 from relay.engine.work import W, Worker
 from relay.log.port import Headers, NewRecord, Record
+from tests.fakes.no_moves import NoMoves
 from workers.dependencies import Dependencies, Meter, Via
 from workers.journal import RequestPurpose, attempt_of, made_of
 from workers.records import Letters
@@ -137,7 +138,7 @@ class CountingMeter(Meter):
 
 
 @dataclass
-class KnownOnes:
+class KnownOnes(NoMoves):
     """A directory whose entries a test may change at any time."""
 
     receivers: dict[str, Receiver] = field(default_factory=dict)

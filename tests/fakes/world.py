@@ -13,7 +13,6 @@ from relay.config.plan import ProcessPlan
 from relay.config.settings import Settings
 from relay.delivery.port import Transport
 from relay.domain.answer_token import issue_for_payload
-from relay.domain.directory import NoMoves
 from relay.domain.erasure import Erasures
 from relay.domain.errors import OffsetMissing, RelayError, StateRecovering
 from relay.domain.identity import DeliveryId
@@ -34,6 +33,7 @@ from relay.state.rows import TAGS, tag_of
 from relay.telemetry.metrics import Metrics
 from relay.watch.attempt_log import AttemptLog
 from tests.fakes.log import MemoryBroker, MemoryLog, MemoryTransaction
+from tests.fakes.no_moves import NoMoves
 from tests.fakes.state import MemoryState
 from tests.fakes.strikes import CrashError, Fuse, Fused
 from tests.fakes.surroundings import Surroundings

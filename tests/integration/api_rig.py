@@ -30,7 +30,6 @@ from relay.control.subscriptions import Subscriptions
 from relay.delivery.port import Transport
 from relay.domain.control_key import JOBS, decode_key
 from relay.domain.diagnosis import Diagnosis, fine
-from relay.domain.directory import NoMoves
 from relay.domain.errors import StateUnavailable
 from relay.domain.exchange import Exchange, Request, Response
 from relay.domain.identity import MessageId
@@ -50,6 +49,7 @@ from relay.state.rows import Arrival, Mark, MessageRow, Row, RowKey
 from tests.fakes.history import MemoryHistory
 from tests.fakes.keys import MemoryKeys
 from tests.fakes.log import MemoryBroker, MemoryLog
+from tests.fakes.no_moves import NoMoves
 from tests.fakes.state import MemoryState
 from workers.dependencies import Meter
 

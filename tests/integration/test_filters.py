@@ -16,6 +16,7 @@ from relay.replay.letter import read_dead_letter
 from relay.replay.plan import Planner
 from relay.state.replies import answered
 from relay.state.rows import Arrival
+from tests.fakes.no_moves import NoMoves
 from tests.fakes.steps import Rig as Steps
 from tests.integration.api_rig import NOW, PAYLOAD_CAP, Rig, document, problem, running_api
 from workers.from_sender import FromSender
@@ -46,7 +47,13 @@ def routed(rig: Rig) -> list[str]:
     """Where the worker sends the newest message."""
     steps = Steps()
     worker = FromSender(
-        rig.topics, rig.directory, rig.state, steps.letters, steps.outside, max_payload_bytes=PAYLOAD_CAP
+        rig.topics,
+        rig.directory,
+        rig.state,
+        steps.letters,
+        steps.outside,
+        max_payload_bytes=PAYLOAD_CAP,
+        moves=NoMoves(),
     )
     decision = worker.step(worker.admit(rig.records(rig.topics.from_sender)[-1]))
     assert isinstance(decision, Done)

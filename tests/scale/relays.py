@@ -12,7 +12,6 @@ from functools import lru_cache, partial
 from typing import Any, cast
 
 from relay.delivery.port import Transport
-from relay.domain.directory import NoMoves
 from relay.domain.exchange import Exchange, Request, Response
 from relay.domain.hop import Hop, encode_hop
 from relay.domain.identity import DeliveryId
@@ -31,6 +30,7 @@ from relay.log.partitioner import partition_of
 from relay.log.port import Log, Record
 from relay.state.port import Lane as LaneId
 from relay.state.port import State
+from tests.fakes.no_moves import NoMoves
 from tests.fakes.virtual_time import UNIX_START, LoopClock
 from tests.speed.hot_path import QuickLog, QuickState
 from workers.dependencies import Dependencies
@@ -183,7 +183,7 @@ class Process:
         log, state = cast(Log, self.log), cast(State, QuickState())
         turnstile = RequestLimiter(clock, observer, seats)
         outside = Dependencies(self.transport, clock, lambda: 0.5, "relay/0", turnstile=turnstile)
-        worker = ToReceiver(TOPICS, Directory(), state, Letters(TOPICS, clock), outside)
+        worker = ToReceiver(TOPICS, Directory(), state, Letters(TOPICS, clock), outside, Directory())
         holding = Holding(log, state, TOPICS.receiver_config)
         effects = Effects(log, state, clock, Patience(clock, observer), holding, TOPICS.parked())
         self.pump = Pump(effects, clock, turnstile)

@@ -41,6 +41,7 @@ from relay.telemetry.sentry import SentryReporter
 from relay.watch.attempt_log import AttemptLog
 from relay.watch.statistics import MetricsMeter, Tallies
 from relay.watch.traces import Traces
+from tests.fakes.no_moves import NoMoves
 from workers.dependencies import Dependencies
 from workers.from_sender import FromSender, TracedFromSender
 from workers.journal import RequestPurpose
@@ -139,10 +140,10 @@ class HotPath:
         routing = FromSender if traces is None else TracedFromSender
         self.from_sender = self._lane(
             TOPICS.from_sender,
-            routing(TOPICS, registry, state, letters, outside, max_payload_bytes=1_000_000),
+            routing(TOPICS, registry, state, letters, outside, max_payload_bytes=1_000_000, moves=NoMoves()),
             unparked(60.0),
         )
-        to_receiver = ToReceiver(TOPICS, registry, state, letters, outside)
+        to_receiver = ToReceiver(TOPICS, registry, state, letters, outside, NoMoves())
         self.to_receiver = {
             name: self._lane(TOPICS.to_receiver(name), to_receiver, dedicated(60.0, capped=True))
             for name in registry.receivers()

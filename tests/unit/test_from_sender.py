@@ -13,7 +13,6 @@ from relay.control.routes import LaneRoutes
 from relay.domain import recipients
 from relay.domain.control_key import ControlKey, encode_value
 from relay.domain.coordinate import Headers
-from relay.domain.directory import NoMoves
 from relay.domain.errors import InvalidRecord
 from relay.domain.filters import UNDECIDED, Filter
 from relay.domain.hop import Hop
@@ -29,6 +28,7 @@ from relay.log.port import Coordinate, NewRecord, Record
 from relay.state.port import Lane
 from relay.state.replies import answered
 from relay.state.rows import MessageStage, Stage, delivery_row
+from tests.fakes.no_moves import NoMoves
 from tests.fakes.state import MemoryState
 from tests.fakes.steps import NOW, TOPICS, Rig, headers_of, hop_of, letter_of, record
 from workers import from_sender
@@ -51,7 +51,7 @@ def rig() -> Rig:
 
 def worker(rig: Rig, state: MemoryState | None = None) -> FromSender:
     state = state or MemoryState()
-    return FromSender(TOPICS, rig.known, state, rig.letters, rig.outside, max_payload_bytes=MAX)
+    return FromSender(TOPICS, rig.known, state, rig.letters, rig.outside, max_payload_bytes=MAX, moves=rig.known)
 
 
 def sent(message: Message = PUSH, *, offset: int = 7, age_s: float = 0, key: bytes | None = b"github") -> Record:

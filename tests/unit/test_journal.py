@@ -51,7 +51,7 @@ async def told(rig: Rig, worker: Worker[W], work: W, *replies: Exchange, attempt
 
 def to_receiver(rig: Rig, receiver: Receiver = PLAIN) -> tuple[ToReceiver, Any]:
     rig.know(receiver)
-    worker = ToReceiver(TOPICS, rig.known, MemoryState(), rig.letters, rig.outside)
+    worker = ToReceiver(TOPICS, rig.known, MemoryState(), rig.letters, rig.outside, rig.known)
     return worker, worker.admit(hop_record(TO_CI, structs.replace(HOP, generation=2)))
 
 

@@ -78,7 +78,7 @@ def rig_of(secret: str | Exception = SECRET) -> tuple[Rig, ToReceiver]:
         return secret
 
     outside = replace(rig.outside, opened_secret=opened)
-    return rig, ToReceiver(TOPICS, rig.known, MemoryState(), rig.letters, outside)
+    return rig, ToReceiver(TOPICS, rig.known, MemoryState(), rig.letters, outside, rig.known)
 
 
 async def test_it_is_posted_to_its_endpoint_signed_with_its_secret() -> None:
@@ -128,7 +128,9 @@ def test_an_answer_on_its_way_back_does_not_have_it() -> None:
 def test_it_is_routed_to_the_lane_of_its_origin() -> None:
     rig = Rig()
     rig.know(OF_ORIGIN)
-    step = FromSender(TOPICS, rig.known, MemoryState(), rig.letters, rig.outside, max_payload_bytes=1_000)
+    step = FromSender(
+        TOPICS, rig.known, MemoryState(), rig.letters, rig.outside, max_payload_bytes=1_000, moves=rig.known
+    )
     for one_off, topic in (
         (ONE_OFF, TOPICS.to_receiver("shared")),
         (OneOff("https://other.example/"), TOPICS.failed_messages),

@@ -148,7 +148,7 @@ def test_a_url_is_bounded() -> None:
 
 def works(rig: Rig, to: Receiver, payload: bytes = b"{}") -> tuple[ToReceiver, Any]:
     rig.know(to)
-    worker = ToReceiver(TOPICS, rig.known, MemoryState(), rig.letters, rig.outside)
+    worker = ToReceiver(TOPICS, rig.known, MemoryState(), rig.letters, rig.outside, rig.known)
     return worker, worker.admit(hop_record(TOPICS.to_receiver("ci"), HOP, payload))
 
 

@@ -39,7 +39,7 @@ def rig() -> Rig:
 
 def worker(rig: Rig, receiver: Receiver) -> ToReceiver:
     rig.know(receiver)
-    return ToReceiver(TOPICS, rig.known, MemoryState(), rig.letters, rig.outside)
+    return ToReceiver(TOPICS, rig.known, MemoryState(), rig.letters, rig.outside, rig.known)
 
 
 def record(payload: bytes = PAYLOAD, hop: Hop = HOP) -> Record:
@@ -159,7 +159,7 @@ def test_a_dead_letter_without_a_key_has_no_payload(rig: Rig) -> None:
     rig.known.gone["ci"] = FETCHED
 
     async def story() -> None:
-        step = ToReceiver(TOPICS, rig.known, MemoryState(), rig.letters, rig.outside)
+        step = ToReceiver(TOPICS, rig.known, MemoryState(), rig.letters, rig.outside, rig.known)
         given = record()
         letter = step.bury(given, step.admit(given), Dead("unknown_receiver"))
         assert letter.value == b""

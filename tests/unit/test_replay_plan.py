@@ -8,7 +8,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from relay.domain.dead_letter import DeadLetter, dead_letter_headers
-from relay.domain.directory import NoMoves
 from relay.domain.errors import LogUnavailable
 from relay.domain.hop import Hop, decode_hop, encode_hop
 from relay.domain.identity import DeliveryId
@@ -20,6 +19,7 @@ from relay.replay.executor import ReplayExecutor
 from relay.replay.letter import Letter, read_dead_letter
 from relay.replay.plan import HERE, Out, Planner, ReplayPlan, is_open, next_life
 from relay.state.rows import Mark, Row, Stage, delivery_row
+from tests.fakes.no_moves import NoMoves
 from tests.fakes.virtual_time import LoopClock
 from tests.fakes.world import Known
 

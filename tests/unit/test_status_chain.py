@@ -53,7 +53,7 @@ def worker(rig: Rig, known: Receiver | None = None) -> FromReceiverAsync:
 async def posted(rig: Rig, status: int = 202, **headers: str) -> tuple[Decision, Result | None]:
     rig.know(receiver())
     rig.reply(status, b"", **headers)
-    step = ToReceiver(TOPICS, rig.known, MemoryState(), rig.letters, rig.outside)
+    step = ToReceiver(TOPICS, rig.known, MemoryState(), rig.letters, rig.outside, rig.known)
     decision = await stepped(step, step.admit(hop_record(TOPICS.to_receiver("ci"), Hop(DELIVERY))))
     return decision, decision.result if isinstance(decision, Done) else None
 
@@ -203,7 +203,7 @@ receivers:
 async def doubtful(rig: Rig, reply: tuple[int, bytes], text: str = ASKED_FIRST) -> Decision:
     rig.know(receiver(text))
     rig.reply(*reply)
-    step = ToReceiver(TOPICS, rig.known, MemoryState(), rig.letters, rig.outside)
+    step = ToReceiver(TOPICS, rig.known, MemoryState(), rig.letters, rig.outside, rig.known)
     work = step.admit(hop_record(TOPICS.to_receiver("ci"), Hop(DELIVERY)))
     work.in_doubt, work.attempts = True, 1
     return await stepped(step, work)
@@ -223,7 +223,7 @@ async def test_a_chain_resolves_a_doubt(rig: Rig) -> None:
 
 async def test_an_id_that_leads_elsewhere_is_dead_before_the_post(rig: Rig) -> None:
     rig.know(receiver(ASKED_FIRST))
-    step = ToReceiver(TOPICS, rig.known, MemoryState(), rig.letters, rig.outside)
+    step = ToReceiver(TOPICS, rig.known, MemoryState(), rig.letters, rig.outside, rig.known)
     hop = Hop(DELIVERY._replace(message_id=".."))
     decision = step.overdue(step.admit(hop_record(TOPICS.to_receiver("ci"), hop)))
     assert isinstance(decision, Dead)

@@ -55,7 +55,7 @@ def rig() -> Rig:
 
 def worker(rig: Rig, receiver: Receiver = PLAIN) -> ToReceiver:
     rig.know(receiver)
-    return ToReceiver(TOPICS, rig.known, MemoryState(), rig.letters, rig.outside)
+    return ToReceiver(TOPICS, rig.known, MemoryState(), rig.letters, rig.outside, rig.known)
 
 
 async def posted(rig: Rig, receiver: Receiver = PLAIN, hop: Hop = HOP, attempt: int = 1) -> Decision:

@@ -69,8 +69,10 @@ class Process:
 
     def route(self, message: Message = PUSH) -> ReadableSpan:
         """The span of a message that the log took two seconds ago."""
-        rig = self.rig
-        step = TracedFromSender(TOPICS, rig.known, MemoryState(), rig.letters, self.outside, max_payload_bytes=10)
+        rig, known = self.rig, self.rig.known
+        step = TracedFromSender(
+            TOPICS, known, MemoryState(), rig.letters, self.outside, max_payload_bytes=10, moves=known
+        )
         step.step(step.admit(record(TOPICS.from_sender, message_headers(message), message.payload, age_s=2)))
         return self.spans[-1]
 
@@ -80,7 +82,7 @@ class Process:
 
     async def posted(self, hop: Hop = HOP, attempt: int = 1) -> ReadableSpan:
         rig, told = self.rig, len(self.spans)
-        step = ToReceiver(TOPICS, rig.known, MemoryState(), rig.letters, self.outside)
+        step = ToReceiver(TOPICS, rig.known, MemoryState(), rig.letters, self.outside, rig.known)
         await stepped(step, step.admit(hop_record(TOPICS.to_receiver("ci"), hop)), attempt)
         assert len(self.spans) == told + 1
         return self.spans[-1]
@@ -264,7 +266,7 @@ async def test_a_replay_has_spans_of_its_own(process: Process) -> None:
 async def test_what_the_sender_does_not_sample_is_passed_on_so(process: Process) -> None:
     unsampled = structs.replace(HOP, traceparent=SENT[:-2] + "00")
     process.rig.reply(200)
-    step = ToReceiver(TOPICS, process.rig.known, MemoryState(), process.rig.letters, process.outside)
+    step = ToReceiver(TOPICS, process.rig.known, MemoryState(), process.rig.letters, process.outside, process.rig.known)
     await stepped(step, step.admit(hop_record(TOPICS.to_receiver("ci"), unsampled)), 1)
     sent = parse_traceparent(process.sent)
     assert sent is not None
@@ -309,7 +311,7 @@ async def test_a_bug_in_telling_costs_nobody_a_delivery(process: Process, monkey
 
     monkeypatch.setattr(process.writer, "write", wrong)
     process.rig.reply(200, b"answer")
-    step = ToReceiver(TOPICS, process.rig.known, MemoryState(), process.rig.letters, process.outside)
+    step = ToReceiver(TOPICS, process.rig.known, MemoryState(), process.rig.letters, process.outside, process.rig.known)
     decision = await stepped(step, step.admit(hop_record(TOPICS.to_receiver("ci"), HOP)), 1)
     assert decision.result is not None  # type: ignore[union-attr]
     assert len(process.rig.journal.attempts) == 1

@@ -74,7 +74,9 @@ def pushed(payload: bytes, receivers: tuple[str, ...] = ("ci",)) -> Message:
 
 def routed(rig: Rig, payload: object = PUSH, receivers: tuple[str, ...] = ("ci",), **headers: bytes) -> Decision:
     body = payload if isinstance(payload, bytes) else json.dumps(payload).encode()
-    step = FromSender(TOPICS, rig.known, MemoryState(), rig.letters, rig.outside, max_payload_bytes=100_000)
+    step = FromSender(
+        TOPICS, rig.known, MemoryState(), rig.letters, rig.outside, max_payload_bytes=100_000, moves=rig.known
+    )
     sent = message_headers(pushed(body, receivers)) + tuple((name.replace("_", "-"), v) for name, v in headers.items())
     return step.step(step.admit(record(TOPICS.from_sender, sent, body)))
 

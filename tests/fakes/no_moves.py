@@ -1,0 +1,20 @@
+"""`Moves` of receivers that never change their lane."""
+
+from relay.domain.route import Cut, Marker
+
+
+class NoMoves:
+    async def catch_up(self) -> None:
+        return
+
+    def announced(self, marker: Marker) -> bool:
+        return False
+
+    def is_under_way(self, marker: Marker) -> bool:
+        return False
+
+    def cut(self, name: str, version: int, partition: int) -> int | None:
+        return None
+
+    def note(self, cut: Cut) -> None:
+        return
