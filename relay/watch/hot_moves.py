@@ -132,8 +132,10 @@ class HotReceiverMoves:
         if not hot:
             self._stuck = frozenset()
             return {}
-        parked = await parked_lines(self._log, self._state, shared)
-        stuck = frozenset({line.receiver for line in await stuck_lines(self._state, shared, parked.heads)} & hot.keys())
+        places = {partition_of(name.encode(), len(shared)) for name in hot}
+        theirs = [lane for lane in shared if lane.key.partition in places]
+        parked = await parked_lines(self._log, self._state, theirs)
+        stuck = frozenset({line.receiver for line in await stuck_lines(self._state, theirs, parked.heads)} & hot.keys())
         for name in sorted(stuck - self._stuck):
             _log.warning("hot_receiver_waits", receiver=name, share=round(hot[name], 3))
         self._stuck = stuck

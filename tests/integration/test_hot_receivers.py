@@ -14,6 +14,7 @@ import pytest
 
 from relay.sink import Sink
 from tests.integration.production import Rig, Sent
+from tests.integration.test_demo import relay
 from tests.servers.process import RelayProcess
 
 HURRIED = "tests.integration.hurried_relay"
@@ -50,11 +51,13 @@ class Story:
     def logged(self, event: str) -> int:
         return sum(event in line for process in self.processes for line in process.lines)
 
-    async def play(self) -> None:
+    async def leave(self) -> None:
         await self.rounds_until(HOT, "receiver_moved")
         await self.rounds_until(HOT, "move_ended")
         for _ in range(5):
             await self.round(HOT)
+
+    async def come_back(self) -> None:
         await self.rounds_until(CALM, "receiver_returned")
         await self.rounds_until(RECEIVERS, "move_ended", 2)
         for _ in range(5):
@@ -99,7 +102,12 @@ async def test_it_moves_and_returns_on_the_embedded_engine(tmp_path: Path) -> No
                     assert response.status == 202, await response.text()
 
         story = Story(sinks, [dev], send)
-        await story.play()
+        await story.leave()
+        _, shown = await relay(dev, "receivers", "show", "r")
+        assert "own lane, because it is hot, since: 2" in shown
+        async with client.get("/ui/receivers/r") as response:
+            assert "has a lane of its own since" in await response.text()
+        await story.come_back()
         story.judge()
         async with client.get("/v1/audit", params={"what": "receiver."}) as response:
             lines = [(line["who"], line["what"], line["whom"]) for line in (await response.json())["items"]]
@@ -118,7 +126,8 @@ async def test_it_moves_and_returns_on_kafka_between_two_processes(rig: Rig) -> 
             await stack.enter_async_context(process)
             await process.line_with('"started"')
         story = Story(sinks, processes, rig.produce)
-        await story.play()
+        await story.leave()
+        await story.come_back()
         story.judge()
         partitions = await rig.producer.partitions_for(f"{rig.environ['RELAY_TOPIC_PREFIX']}to_receiver_r")
         assert partitions == {0}  # made on demand
