@@ -2,7 +2,8 @@
 
 import hashlib
 import re
-from base64 import b32encode
+from base64 import b32encode, urlsafe_b64decode, urlsafe_b64encode
+from contextlib import suppress
 from functools import lru_cache
 from typing import Final, Literal, NamedTuple
 
@@ -79,6 +80,17 @@ def is_receiver_name(name: str) -> bool:
 def base32(raw: bytes) -> str:
     """`raw` in lower-case letters and digits only, without padding: a double click selects all of it."""
     return b32encode(raw).decode().rstrip("=").lower()
+
+
+def token_bytes(text: str, most: int) -> bytes | None:
+    """The bytes of a token in base64url without padding, of at most `most` characters; None for any other text."""
+    if len(text) <= most and text.isascii():
+        with suppress(ValueError):
+            raw = urlsafe_b64decode(text + "=" * (-len(text) % 4))
+            # the decoder skips foreign characters and ignores spare bits; the same bytes have one token
+            if urlsafe_b64encode(raw).rstrip(b"=").decode() == text:
+                return raw
+    return None
 
 
 _BASE32: Final = "abcdefghijklmnopqrstuvwxyz234567"
