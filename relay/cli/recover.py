@@ -91,7 +91,7 @@ class _Run:
             state,
             topics,
             lanes=declared.lanes,
-            source=declared.source,
+            source=declared.sources.source,
             since_ms=int((clock.time() - LONGEST_LIFE * self.settings.dedup_window) * 1000),
             dry_run=self.dry_run,
             report=progress.print,

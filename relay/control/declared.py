@@ -1,16 +1,15 @@
 """Reads the declared receivers and sources from `receiver_config` without resolving secrets."""
 
-from collections.abc import Collection, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Collection
+from dataclasses import dataclass
 
 from relay.config.receiver_entry import ReceiverEntry
-from relay.config.receivers_file import ANY_SOURCE, Raw, check_entry
+from relay.config.receivers_file import Raw, check_entry
 from relay.config.source_entry import SourceEntry
 from relay.control.records import ORIGIN, read_topic
-from relay.control.resolve import OWN
+from relay.control.resolve import EffectiveSources
 from relay.domain.control_key import control_key
 from relay.domain.errors import UserError
-from relay.domain.identity import OWN_SOURCE
 from relay.domain.receiver import Endpoint, Source
 from relay.domain.topics import SHARED, Topics
 from relay.log.port import LogReader
@@ -22,20 +21,11 @@ _SOMEWHERE = Endpoint("")
 
 @dataclass(frozen=True, slots=True)
 class DeclaredEntries:
-    """`lanes`: names of the receivers with a lane of their own, or with records left in one.
-
-    `sources`: by id; their callbacks are not usable.
-    """
+    """`lanes`: names of the receivers with a lane of their own, or with records left in one. `sources`: their callbacks
+    are not usable."""
 
     lanes: frozenset[str]
-    sources: Mapping[str, Source]
-
-    def source(self, source_id: str) -> Source:
-        """Its own entry, else that of `*`, else a source without callback."""
-        if source_id == OWN_SOURCE:
-            return OWN
-        found = self.sources.get(source_id) or self.sources.get(ANY_SOURCE) or Source(source_id)
-        return replace(found, source_id=source_id)
+    sources: EffectiveSources
 
 
 async def read_declared(log: LogReader, topics: Topics) -> DeclaredEntries:
@@ -43,12 +33,14 @@ async def read_declared(log: LogReader, topics: Topics) -> DeclaredEntries:
     there = await read_topic(log, topics)
     own = there.declared.own()
     keys = [control_key(text) for text in own]
-    sources = [_source(key.id, there.declared[key.text].entry) for key in keys if key.kind == "source"]
+    sources = EffectiveSources()
+    for key in (each for each in keys if each.kind == "source"):
+        sources.put(_source(key.id, there.declared[key.text].entry))
     names = [key.id for key in keys if key.kind == "receiver"]
     lanes = {name for name in names if _has_own_lane(name, there.declared[name].entry)}
     lanes |= {name for name, route in there.routes.all().items() if route.has_own_lane}
     lanes |= {name for name in there.routes.removed if _has_own_lane(name, there.last_entry(name))}
-    return DeclaredEntries(frozenset(lanes), {source.source_id: source for source in sources})
+    return DeclaredEntries(frozenset(lanes), sources)
 
 
 async def lanes_of_receivers(log: LogReader, topics: Topics) -> dict[str, Collection[int]]:

@@ -98,7 +98,7 @@ class Rebuilding:
             self._state,
             self._topics,
             lanes=declared.lanes,
-            source=declared.source,
+            source=declared.sources.source,
             since_ms=since_s * 1000,
             tags=gaps.keys(),
             everything=any(not gap.kept_until for gap in gaps.values()),

@@ -118,7 +118,7 @@ class Export:
             memory,
             self._topics,
             lanes=declared.lanes,
-            source=declared.source,
+            source=declared.sources.source,
             since_ms=self._since_ms,
             report=lambda _read: self._write_all(memory),
         ).run()

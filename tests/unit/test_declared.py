@@ -36,7 +36,7 @@ async def _declared(text: str, more: Mapping[str, bytes] | None = None) -> Decla
 async def test_what_is_declared_is_known_although_its_references_are_not() -> None:
     declared = await _declared(FILE)
     assert declared.lanes == {"own"}
-    called, reads, other = (declared.source(name) for name in ("called", "reads", "anybody"))
+    called, reads, other = (declared.sources.source(name) for name in ("called", "reads", "anybody"))
     assert called.callback is not None
     assert (called.answers, called.kafka, called.failures) == ("non_empty", False, True)
     assert (reads.callback, reads.kafka, reads.failures) == (None, True, False)
@@ -46,7 +46,7 @@ async def test_what_is_declared_is_known_although_its_references_are_not() -> No
 @virtually
 async def test_without_any_source_nobody_is_called() -> None:
     declared = await _declared('receivers: {own: {post_endpoint: "https://ci.example/"}}')
-    assert declared.source("anybody").callback is None
+    assert declared.sources.source("anybody").callback is None
 
 
 @virtually
@@ -65,11 +65,11 @@ async def test_a_hold_is_nobody() -> None:
 @virtually
 async def test_what_a_newer_version_wrote_of_a_source_calls_nobody() -> None:
     declared = await _declared(FILE, {"source:newer": b"?"})
-    assert declared.source("newer").callback is None
+    assert declared.sources.source("newer").callback is None
 
 
 @virtually
 async def test_our_own_source_is_none_of_those_that_have_no_entry() -> None:
     declared = await _declared("sources: {'*': {callback: {url: 'https://s.example/', signature: none}}}", {})
-    assert declared.source("other").callback is not None
-    assert declared.source("relay").callback is None
+    assert declared.sources.source("other").callback is not None
+    assert declared.sources.source("relay").callback is None
