@@ -6,6 +6,7 @@ import socket
 import ssl
 from collections.abc import AsyncIterator
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import Any, ClassVar
 
 import pytest
@@ -69,6 +70,14 @@ def shake_hands(context: ssl.SSLContext, listener: socket.socket) -> None:
     connection, _ = listener.accept()
     with connection:
         context.wrap_socket(connection, server_side=True).close()
+
+
+async def test_the_authorities_of_the_system_count(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    authorities = tmp_path / "authorities.pem"
+    authorities.write_text(OURS.pem)
+    monkeypatch.setenv("SSL_CERT_FILE", str(authorities))
+    async with keeping_alive().running(context=SERVER.server_context()) as server, lean() as transport:
+        assert isinstance(await asked(transport, server, None), Response)
 
 
 class TestOwnTls:
