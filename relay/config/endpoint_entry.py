@@ -25,7 +25,6 @@ from relay.config.entry_types import (
     has_only_private_keys,
 )
 from relay.config.references import has_reference
-from relay.domain.ed25519 import is_private_key
 from relay.domain.egress import Egress, OAuth2, ProxyChoice, Tls, proxy_address
 from relay.domain.headers import MOST_HEADER, check_header_name, check_header_value
 from relay.domain.http_message import HEADERS
@@ -268,14 +267,6 @@ class EndpointEntry(EgressEntry):
     def secrets(self) -> tuple[str, ...]:
         """The secrets, newest first."""
         return (self.secret,) if isinstance(self.secret, str) else self.secret
-
-    @property
-    def hmac_secrets(self) -> tuple[str, ...]:
-        return tuple(secret for secret in self.secrets if not is_private_key(secret))
-
-    @property
-    def private_keys(self) -> tuple[str, ...]:
-        return tuple(secret for secret in self.secrets if is_private_key(secret))
 
     @property
     def signature_styles(self) -> tuple[SignatureStyle, ...]:

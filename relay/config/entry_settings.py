@@ -13,6 +13,7 @@ from relay.config.filter_entry import order_by, patience_of
 from relay.config.quota_text import quota_of
 from relay.config.receiver_entry import ReceiverEntry
 from relay.config.source_entry import CallbackEntry, InboundEntry, SourceEntry
+from relay.domain.ed25519 import is_private_key
 from relay.domain.expression import CALLBACK, REQUEST, ROUTING, Expression
 from relay.domain.receiver import (
     BatchPolicy,
@@ -135,7 +136,9 @@ def _same_fields(made: Any, entry: type[BaseModel]) -> frozenset[str]:
 
 def _signing(entry: EndpointEntry) -> SigningPolicy:
     former = tuple(FormerSecret(each.secret, each.until) for each in entry.former_secrets)
-    return SigningPolicy(entry.signature_styles, entry.hmac_secrets, entry.signature_digest, entry.private_keys, former)
+    shared = tuple(secret for secret in entry.secrets if not is_private_key(secret))
+    private = tuple(filter(is_private_key, entry.secrets))
+    return SigningPolicy(entry.signature_styles, shared, entry.signature_digest, private, former)
 
 
 def _inbound(entry: InboundEntry) -> Inbound:

@@ -3,7 +3,6 @@
 import hashlib
 import json
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Final, TypeVar
@@ -105,27 +104,27 @@ class ReceiversFile:
 
     def refusals(self, environ: Mapping[str, str]) -> dict[str, str]:
         """Why entries cannot be used with `environ`, by `receivers.<name>` or `sources.<id>`; one line each."""
-        found: dict[str, str] = {}
-        for name, entry in self.receivers.items():
-            with _noting(found, f"receivers.{name}"):
-                resolve(name, entry, environ, self.origin)
-        for source_id, source in self.sources.items():
-            with _noting(found, f"sources.{source_id}"):
-                resolve_source(source_id, source, environ, self.origin)
-        return found
+        found = self._endpoints(environ)
+        return {key: "; ".join(str(each).splitlines()) for key, each in found if isinstance(each, UserError)}
 
     def public_keys(self, environ: Mapping[str, str]) -> dict[str, list[str]]:
         """Public keys that verify `v1a` signatures, newest first, by `receivers.<name>` or `sources.<id>`; without
         entries that do not sign with Ed25519, or cannot be used with `environ`."""
-        refused = self.refusals(environ)
-        found: dict[str, list[str]] = {}
+        found = [(key, each) for key, each in self._endpoints(environ) if isinstance(each, Endpoint)]
+        return {key: keys for key, each in found if (keys := list(map(public_key, each.signing.private_keys)))}
+
+    def _endpoints(self, environ: Mapping[str, str]) -> Iterator[tuple[str, Endpoint | UserError | None]]:
+        """The endpoint of each entry, or why the entry cannot be used."""
         for name, entry in self.receivers.items():
-            if (key := f"receivers.{name}") not in refused:
-                found[key] = _public_keys(resolve(name, entry, environ, self.origin).post)
+            try:
+                yield f"receivers.{name}", resolve(name, entry, environ, self.origin).post
+            except UserError as error:
+                yield f"receivers.{name}", error
         for source_id, source in self.sources.items():
-            if (key := f"sources.{source_id}") not in refused:
-                found[key] = _public_keys(resolve_source(source_id, source, environ, self.origin).callback)
-        return {name: keys for name, keys in found.items() if keys}
+            try:
+                yield f"sources.{source_id}", resolve_source(source_id, source, environ, self.origin).callback
+            except UserError as error:
+                yield f"sources.{source_id}", error
 
     def resolve(self, environ: Mapping[str, str]) -> tuple[dict[str, Receiver], dict[str, Source]]:
         """All receivers and sources, resolved. Raises UserError for the first entry that cannot be."""
@@ -206,15 +205,6 @@ def check_entry(model: type[_EntryModel], raw: object, origin: str, place: Place
     raise AssertionError("a validation error without errors")
 
 
-@contextmanager
-def _noting(found: dict[str, str], what: str) -> Iterator[None]:
-    """Record an entry's UserError in `found` instead of raising it."""
-    try:
-        yield
-    except UserError as error:
-        found[what] = "; ".join(str(error).splitlines())
-
-
 def _checked(mapping: Mapping[object, object], origin: str) -> ReceiversFile:
     known = check_entry(ReceiversModel, mapping, origin, ())
     return ReceiversFile(origin, known.receivers, known.sources, not known.receivers)
@@ -243,10 +233,6 @@ def _secrets(
         elif "://" in text:
             found |= {text[start:end] for start, end in secret_spans(text)}
     return tuple(sorted(found))
-
-
-def _public_keys(endpoint: Endpoint | None) -> list[str]:
-    return [] if endpoint is None else [public_key(key) for key in endpoint.signing.private_keys]
 
 
 def with_secrets_replaced(raw: Raw, replaced: Callable[[str, Place], str]) -> Raw:
