@@ -208,7 +208,7 @@ class ReplaysResource:
         except TooMany as error:
             self._context.meter.over_share("replay")
             raise Problem(TOO_MANY_JOBS, str(error), headers={"Retry-After": str(JOB_S)}) from error
-        record_audit(request, order.id, receivers=sorted(selection.receivers))
+        record_audit(request, order.id, receivers=sorted(selection.receivers), sources=sorted(selection.sources))
         return json_response(202, self._view(job), Location=f"/v1/replays/{order.id}")
 
     @route(

@@ -23,6 +23,8 @@ LOOK_S: Final = 0.5
 BACK_S: Final = 30.0
 """Time limit for the cause to end after the replay."""
 _CALL_S: Final = 600.0
+_ELSEWHERE: Final = ("worker", "look", "configure")
+"""Actions that are not taken by this command."""
 
 
 @click.group()
@@ -124,8 +126,8 @@ def fix(
     one = call.run(lambda client: _find(client, incident))
     _say(one["summary"])
     wanted = _asked(one, Fix(_given(secret, "--set-secret"), _given(token, "--set-token"), url), yes=yes)
-    if one["action"]["kind"] in ("worker", "look", "configure"):
-        raise RelayError(f"this cannot be fixed from here: {_elsewhere(one)}")
+    if one["action"]["kind"] in _ELSEWHERE:
+        raise RelayError(f"this cannot be fixed from here. {_next_step(one)}")
     if one["action"]["kind"] == "discard":
         confirm(f"{one['action']['label']}?", yes=yes)
     call.run(lambda client: _mend(client, one, wanted, tests=tests, replays=replays, yes=yes), timeout_s=_CALL_S)
@@ -136,7 +138,10 @@ async def _mend(client: AsyncRelay, one: IncidentDetail, wanted: Fix, *, tests: 
         _say(f"fix: {change}")
     tested = await _tested(client, one) if tests else None
     if tested is not None and not tested.passed:
-        raise RelayError(f"the test got {tested.detail}, so nothing was replayed; --no-test replays all the same")
+        got = f"the test got {tested.detail.partition(':')[0]}"
+        if one["replay"] is None:
+            raise RelayError(f"{got}: it still fails")
+        raise RelayError(f"{got}, so nothing was replayed; --no-test replays all the same")
     if replays:
         await _replay(client, one, yes=yes)
     await _wait_until_over(client, one["id"])
@@ -219,25 +224,34 @@ def _given(text: str | None, option: str) -> str | None:
     return None if text is None else text_in("-", option).strip() if text == "-" else text
 
 
-def _elsewhere(one: IncidentView) -> str:
-    return f"{one['summary']} {one['action']['label']}: {one['action']['href']}"
+def _next_step(one: IncidentView) -> str:
+    action = one["action"]
+    how = action["href"] if action["kind"] in _ELSEWHERE else f"relay incidents fix {one['id']}"
+    return f"{action['label']}: {how}"
+
+
+def _state(one: IncidentView) -> str:
+    """Its state, or that its cause has ended, and that it is resolved unless that returns soon."""
+    return "clearing" if one["cleared_at"] and one["state"] != "resolved" else one["state"]
 
 
 def _row(one: IncidentView) -> tuple[str, ...]:
     party = one["party"]
     where = f"{party['type']} {party['name']}"
     return (
-        *(one["id"], one["state"], one["severity"], where, one["opened_at"] or "-", f"{one['waiting']:,}"),
+        *(one["id"], _state(one), one["severity"], where, one["opened_at"] or "-", f"{one['waiting']:,}"),
         one["summary"],
     )
 
 
 def _print(one: IncidentDetail) -> None:
     _say(f"{one['cause']}\n{one['summary']}\n")
-    evidence, acknowledged = one["evidence"], one["acknowledged_by"]
+    evidence = one["evidence"]
     facts = [
         ("Id", one["id"]),
-        ("State", f"{one['state']}{f' by {acknowledged}' if acknowledged else ''}"),
+        ("State", _state(one)),
+        ("Taken by", one["acknowledged_by"]),
+        ("Resolved by", one["resolved_by"]),
         ("Opened", one["opened_at"]),
         ("Last", one["last_at"]),
         ("Waiting", f"{one['waiting']:,}"),
@@ -249,11 +263,11 @@ def _print(one: IncidentDetail) -> None:
     ]
     for name, value in facts:
         if value not in (None, ""):
-            _say(f"{name:<12}{value}")
+            _say(f"{name:<13}{value}")
     for step in one["tried"]:
-        _say(f"{'Tried':<12}{step['at']} {step['who']}: {step['what']} {step['whom']}")
-    if one["state"] != "resolved":
-        _say(f"\n{one['action']['label']}: relay incidents fix {one['id']}")
+        _say(f"{'Tried':<13}{step['at']} {step['who']}: {step['what']} {step['whom']}")
+    if _state(one) not in ("resolved", "clearing"):
+        _say(f"\n{_next_step(one)}")
 
 
 def _say(text: str) -> None:

@@ -256,6 +256,9 @@ def _with_detail(what: str) -> Callable[[Incident, str], str]:
 
 
 def _head_of_line(one: Incident, since: str) -> str:
+    if not one.waiting:
+        facts = one.facts
+        return f"{one.party.name}: none waits behind {facts.message_id!r} of source {facts.source_id!r} any more."
     return f"{one.party.name}: {behind_words(one)} {since}{_detail(one)}."
 
 

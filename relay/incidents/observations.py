@@ -68,7 +68,8 @@ class LetterGroup:
 @dataclass(frozen=True, slots=True)
 class Rows:
     """The rows of a look at `now` (Unix seconds). `away`: part -> problem; `warnings`: the same for parts that still
-    work. `refused`: key of an entry -> why it cannot be used. `retention_s`: by topic, of those with old records."""
+    work. `refused`: key of an entry -> why it cannot be used. `retention_s`: by topic, of those with old records.
+    `hosts`: of the endpoints at fault for dead letters."""
 
     now: float
     lanes: Sequence[LaneNow] = ()
@@ -79,6 +80,7 @@ class Rows:
     away: Mapping[str, str] = field(default_factory=dict)
     warnings: Mapping[str, str] = field(default_factory=dict)
     retention_s: Mapping[str, float] = field(default_factory=dict)
+    hosts: Mapping[Party, str] = field(default_factory=dict)
 
 
 def observations(rows: Rows) -> list[Observation]:
@@ -88,14 +90,13 @@ def observations(rows: Rows) -> list[Observation]:
     stuck = [one for one in map(_of_stuck(rows.now), rows.stuck) if _is_cause(endpoints.get(one.party))]
     for one in stuck:
         endpoints.pop(one.party, None)
-    hosts = {each.party: host_of(each.endpoint.url) for each in rows.endpoints}
     found = [
         *_of_away(rows.away, rows.now),
         *_of_lanes(rows),
         *_of_refused(rows.refused, rows.now),
         *(_refined(one, letters) for one in endpoints.values()),
         *stuck,
-        *(_with_host(one, hosts) for one in letters),
+        *(_with_host(one, rows.hosts) for one in letters),
     ]
     return [*found, *_of_lag(rows, {one.party for one in found}), *_of_warnings(rows)]
 

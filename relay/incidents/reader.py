@@ -11,10 +11,11 @@ from relay.control.registry import Registry
 from relay.domain.batches import batches
 from relay.domain.dead_letter import parse_dead_letter
 from relay.domain.errors import LogUnavailable
-from relay.domain.incident import URGENCY, IncidentLook
+from relay.domain.incident import URGENCY, IncidentLook, Party
 from relay.domain.incident_kinds import PATIENCE_S
 from relay.domain.receiver import Endpoint
 from relay.domain.topics import Topics
+from relay.domain.urls import host_of
 from relay.incidents.observations import EndpointSeen, LetterGroup, Rows, failure_of, groups_of, observations
 from relay.incidents.stuck import ParkedLines, parked_lines, stuck_lines
 from relay.log.port import Coordinate, Log, Record, read_each
@@ -44,6 +45,8 @@ OLD_S: Final = 3_600.0
 """Age of an unread record from which its topic's retention is read."""
 
 Problems = Callable[[], Mapping[str, str | None]]
+KnownEndpoints = Mapping[str, tuple[Endpoint, bool]]
+"""Endpoints by their owner in the state, and whether each is verified."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,16 +106,17 @@ class IncidentReader:
         now = self.clock.time()
         groups = groups_of(failed.entries, now, more=failed.truncated)
         sources = [group.party.name for group in groups if group.party.type == "source"]
+        known = self._known(sources)
         letters, endpoints, parked, retention_s = await asyncio.gather(
             self._letters(groups),
-            self._endpoints(lanes, sources),
+            self._endpoints(lanes, known),
             parked_lines(self.log, self.state, lanes),
             self._retention(lanes),
         )
         stuck = await stuck_lines(self.state, lanes, [head for head in parked.heads if head.behind > 0])
         refused, warnings = self._refused(), _wrong(self.warnings())
         away = _wrong(self.ready())
-        rows = Rows(now, lanes, endpoints, letters, stuck, refused, away, warnings, retention_s)
+        rows = Rows(now, lanes, endpoints, letters, stuck, refused, away, warnings, retention_s, _hosts(groups, known))
         causes = IncidentLook(now, observations(rows), patience_s=PATIENCE_S)
         return RowsLook(causes, endpoints, _waiting(lanes, parked, now))
 
@@ -140,13 +144,13 @@ class IncidentReader:
 
     # endpoints
 
-    async def _endpoints(self, lanes: Sequence[LaneNow], sources: Sequence[str]) -> list[EndpointSeen]:
+    async def _endpoints(self, lanes: Sequence[LaneNow], known: KnownEndpoints) -> list[EndpointSeen]:
         lags: dict[str, int] = {}
         for lane in lanes:
             if lane.receiver is not None and lane.stage == "to_receiver":
                 lags[f"r:{lane.receiver}"] = lags.get(f"r:{lane.receiver}", 0) + lane.lag
         found = list[EndpointSeen]()
-        for batch in batches(list(self._known(sources).items()), _AT_ONCE):
+        for batch in batches(list(known.items()), _AT_ONCE):
             owners = [owner for owner, _ in batch]
             health, last = await asyncio.gather(self.state.endpoints(owners), self.state.last_attempts(owners))
             found += [
@@ -165,8 +169,8 @@ class IncidentReader:
             replace(one, queued=parked + lags.get(one.owner, 0)) for one, parked in zip(found, counted, strict=True)
         ]
 
-    def _known(self, sources: Sequence[str]) -> dict[str, tuple[Endpoint, bool]]:
-        """Endpoints by their owner in the state, and whether each is verified. `sources`: also those of these ids,
+    def _known(self, sources: Sequence[str]) -> KnownEndpoints:
+        """The endpoints at which this process may look. `sources`: also those of these ids,
         which may have no entry of their own."""
         registry = self.registry
         if registry is None:
@@ -215,6 +219,12 @@ def _newest_of(record: Record | None) -> NewestLetter | None:
         return None
     letter = parse_dead_letter(record.headers)
     return NewestLetter(letter.detail, letter.last_status, life_of(record), letter.origin)
+
+
+def _hosts(groups: Sequence[LetterGroup], known: KnownEndpoints) -> dict[Party, str]:
+    """The hosts of the endpoints at fault, also of those that look well by now."""
+    owners = {group.party: f"{group.party.type[0]}:{group.party.name}" for group in groups}
+    return {party: host_of(known[owner][0].url) for party, owner in owners.items() if owner in known}
 
 
 def _waiting(lanes: Sequence[LaneNow], parked: ParkedLines, now: float) -> dict[str, float]:

@@ -72,6 +72,7 @@ SENTENCES: Final = (
         "{0} waits.",
         "{0}: {1} waits behind {2} of source {3} {4}.",
         "{0}: {1} wait behind {2} of source {3} {4}.",
+        "{0}: none waits behind {1} of source {2} any more.",
     ),
     *("{0} is sent only pings", "The receiver {0} is not to blame.", "{0} receivers are not to blame."),
     "{0} receivers are not to blame: {1}.",

@@ -61,6 +61,7 @@ async def test_each_change_is_told_with_who_what_whom_and_from_where(monkeypatch
             ("POST", f"{letters[1]}/discard", None, "delivery.discarded", letters[1][11:], {}),
             ("POST", f"{delivery}/replay", None, "delivery.replayed", "github/failed-1/ci", {}),
             ("POST", f"{unsent}/cancel", None, "delivery.cancelled", "github/sent-1/ci", {}),
+            ("POST", "/v1/replays", {"source": "shop"}, "replay.started", "", {"sources": ["shop"]}),
             ("POST", "/v1/replays", {"receiver": "ci"}, "replay.started", "", {"receivers": ["ci"]}),
             ("POST", "/v1/discards", {}, "discard.started", "", {}),
             ("POST", "/v1/cancels", {}, "cancel.started", "", {}),

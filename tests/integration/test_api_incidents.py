@@ -141,6 +141,20 @@ async def test_what_was_tried_is_read_from_the_audit() -> None:
         assert [(line["what"], line["whom"]) for line in tried] == [("receiver.created", "new")]
 
 
+async def test_the_host_of_an_endpoint_that_looks_well_by_now_is_known() -> None:
+    async with running_api() as rig:
+        await serve_all(rig)
+        secret = "whsec_bmV3LW5ldy1uZXctbmV3LW5ldy1uZXctbmV3LW5ldw=="
+        body = {"source_id": "shop", "callback": {"url": "https://shop.example/results", "secret": secret}}
+        reply = await rig.post("/v1/sources", json.dumps(body).encode(), content_type="application/json")
+        assert reply.status == 201, reply
+        assert rig.context.registrar is not None
+        await rig.context.registrar.registry.catch_up()
+        await fail(rig, "callback_rejected", source="shop")
+        [one] = await listed(rig, "?party=shop")
+        assert one["summary"].startswith("shop's callback at shop.example rejects every result")
+
+
 async def test_while_the_state_is_away_that_is_what_is_listed() -> None:
     async with running_api() as rig:
         await serve_all(rig)

@@ -342,6 +342,11 @@ def test_a_callback_that_refuses_is_told_with_its_host_its_results_and_who_is_no
     )
 
 
+def test_a_line_that_moves_again_holds_up_nobody() -> None:
+    one = new_incident(seen("head_of_line", facts=FACTS), NOW)
+    assert summary(one, NOW) == "ci: none waits behind 'm-1' of source 'shop' any more."
+
+
 def test_credentials_are_told_with_the_status() -> None:
     facts = Facts(host="ci.example", status=401, why="401 Unauthorized", condition="its circuit breaker is open")
     one = new_incident(seen(since=NOW - 90_000.0, waiting=1, facts=facts), NOW)
