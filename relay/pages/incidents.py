@@ -9,12 +9,13 @@ from aiohttp import web
 from relay.client import ApiError
 from relay.client.http import path
 from relay.client.mending import Fix, Tested, apply_fix, replay_letters, test_endpoint
+from relay.domain.hop import NO_RECEIVER
 from relay.domain.incident import State
 from relay.domain.replay_job import OVER
 from relay.pages.page import Nav, Page, PageRoutes
 from relay.pages.receiver_form import credentials_of, renewed_credentials
 from relay.pages.visit import LoadedList, Visit, see
-from relay.schema.incidents import IncidentDetail, IncidentView
+from relay.schema.incidents import IncidentDetail, IncidentParty, IncidentView
 from relay.schema.replays import JobView
 
 HERE: Final = "/ui/incidents"
@@ -104,7 +105,7 @@ class IncidentsPage(Page):
             tested=tested,
             fixed=fixed or [],
             live=path("/ui/live/incidents/{}", incident["id"]) + query,
-            where=where(incident),
+            where=party_page(incident["party"]),
             **await _progress(visit, incident),
         )
 
@@ -122,10 +123,10 @@ def page_of(incident: IncidentView) -> str:
     return path("/ui/incidents/{}", incident["id"])
 
 
-def where(incident: IncidentView) -> str | None:
-    """The page of the party at fault."""
-    found = _WHERE.get(incident["party"]["type"])
-    return None if found is None else path(found, incident["party"]["name"])
+def party_page(party: IncidentParty) -> str | None:
+    """The page of the party at fault; None for a part of the relay, and for the receiver of messages without one."""
+    found = _WHERE.get(party["type"])
+    return None if found is None or party["name"] == NO_RECEIVER else path(found, party["name"])
 
 
 def fix_of(form: Mapping[str, str]) -> Fix:

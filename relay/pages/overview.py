@@ -4,12 +4,13 @@ from collections import defaultdict
 from collections.abc import Mapping
 from math import ceil
 from typing import Any, Final
-from urllib.parse import quote, urlencode
+from urllib.parse import urlencode
 
 from aiohttp import web
 
 from relay.client.http import path
 from relay.domain.identity import PROBE
+from relay.pages.incidents import party_page
 from relay.pages.page import Nav, Page, PageRoutes
 from relay.pages.round_trip import moment
 from relay.pages.start import SAMPLE, start_of
@@ -74,17 +75,15 @@ def _words() -> dict[str, Any]:
 
 
 def page_of(item: AttentionView) -> str | None:
-    """Our page about the party of an item of `attention`."""
-    kind, subject = item["kind"], str(item["subject"])
+    """Our page about the party of an item of `attention`, if there is one."""
+    if (page := party_page(item["party"])) is not None:
+        return page
+    kind = item["kind"]
     if kind == "no_worker":
         return "/ui/workers?" + urlencode({"served": "false"})
     if kind == "unread_lost":
         return "/ui/workers"
-    if kind in ("part_away", "warning"):
-        return "/ui/system"
-    if subject.endswith("/callback"):
-        return path("/ui/sources/{}", subject.removesuffix("/callback"))
-    return f"/ui/receivers/{quote(subject, safe='')}"
+    return "/ui/system" if kind in ("part_away", "warning") else None
 
 
 def endpoint_page(one: NotWellView) -> str:

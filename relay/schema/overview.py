@@ -3,6 +3,7 @@
 from typing import Literal, TypedDict
 
 from relay.domain.progress import StageName
+from relay.schema.incidents import IncidentParty
 from relay.schema.messages import MessageRef
 from relay.schema.statistics import HealthView
 
@@ -79,13 +80,15 @@ class ActionView(TypedDict):
 
 
 class AttentionView(TypedDict):
-    """An unresolved incident. `subject`: a receiver, `source/callback`, a source, or a part or role of the relay.
+    """An unresolved incident. `subject`: a receiver, `source/callback`, a source, or a part or role of the relay, which
+    is the `party`.
     `message`: that it is about, as with `held_up`: others wait behind it, and it keeps failing. `incident`: its id;
     `cause`: its title; `label`: of the action that fixes it, and `page`: where that is done."""
 
     kind: AlertKind
     severity: Literal["error", "warning"]
     subject: str
+    party: IncidentParty
     since: str | None
     detail: str
     action: ActionView | None

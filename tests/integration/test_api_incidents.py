@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import re
 from dataclasses import replace
 from typing import Any
 
@@ -237,6 +238,22 @@ async def test_the_page_that_sentry_links_to_is_of_the_incident_or_of_its_party(
         assert (other.status, other.headers["Location"]) == (303, "/ui/incidents?party=ci")
         assert "rejected our credentials" in (await rig.get("/ui/incidents?party=ci")).text
         assert (await rig.get("/ui/incidents/inc_aaaaaaaaaaaaaaaa")).status == 404
+
+
+async def test_each_party_that_is_linked_has_a_page() -> None:
+    async with running_api(pages=True) as rig:
+        await serve_all(rig)
+        await fail(rig, "unknown_receiver", source="shop")
+        await fail(rig, "poison")
+        await fail(rig, "rejected", ("-",))
+        await fail(rig, "callback_rejected", source="no/entry")
+        items = document(await rig.get("/v1/overview"))["attention"]
+        pages = [f"/ui/incidents/{item['incident']}" for item in items]
+        assert len(pages) == 4
+        for page in ("/ui/", *pages):
+            html = (await rig.get(page)).text
+            for link in re.findall(r'href="(/ui/(?:receivers|sources|incidents|failed)/[^"]*)"', html):
+                assert (await rig.get(link)).status == 200, (page, link)
 
 
 async def test_a_cause_that_is_better_known_a_moment_later_leads_to_that() -> None:

@@ -54,6 +54,7 @@ def attention_of(one: Incident, now: float) -> AttentionView:
         "kind": kind,
         "severity": KINDS[one.kind].severity,
         "subject": f"{one.party.name}/callback" if _is_of_callback(one) else one.party.name,
+        "party": {"type": one.party.type, "name": one.party.name},
         "since": None if kind == "part_away" else rfc3339(one.opened_at),
         "detail": _detail(one, kind, now),
         "action": _action(one),
