@@ -71,7 +71,7 @@ from relay.schema.messages import MessageView
 from relay.state.rows import MessageRow, MessageStage
 
 _NOUN: Final = "messages"
-_UNKNOWN: Final = "No such message is known: it never came, is still on its way, or was long ago."
+_UNKNOWN: Final = "No such message is known: it was never received, has not been read yet, or is too old."
 _LOST: Final = "What was known of finished messages was lost, and is being read back from the log."
 
 

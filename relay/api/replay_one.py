@@ -38,7 +38,7 @@ Who = tuple[str | None, str | None, str | None]
 """Receiver, source and message id; each None if unknown."""
 
 
-_NO_DELIVERY: Final = "No such delivery is known: it never came, is still on its way, or was long ago."
+_NO_DELIVERY: Final = "No such delivery is known: it was never received, has not been read yet, or is too old."
 _UNFINISHED: Final = frozenset({Stage.NONE, Stage.ENQUEUED, Stage.SENDING, Stage.ACCEPTED, Stage.AWAITING})
 _DONE: Final = (DocumentedResponse(202, "The request was accepted.", json_of(OneView)),)
 _NOTHING: Final = json_of(Nothing, required=False)

@@ -69,7 +69,7 @@ def describe(config_file: Path | None, output: str) -> None:
     else:
         _print(wanted.expected, states, found)
         for each in left:
-            click.echo(f"left over: {each.topic}: {each.note}")
+            click.echo(f"unused: {each.topic}: {each.note}")
     if any(finding.grade is not Grade.WARN for finding in found):
         sys.exit(1)
 

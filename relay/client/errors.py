@@ -39,7 +39,8 @@ class ApiError(ClientError):
     def __init__(self, status: int, document: Mapping[str, Any], request: str = "", hint: str = "") -> None:
         title, detail = str(document.get("title", "")), str(document.get("detail", ""))
         line = f"{title}: {detail}".strip(": ")
-        super().__init__(f"{request}: {status} {line}{hint}" if request else f"{status} {line}{hint}")
+        line = line.removesuffix(".") + hint if hint else line
+        super().__init__(f"{request}: {status} {line}" if request else f"{status} {line}")
         self.status = status
         self.kind = str(document.get("type", "")).rpartition("/")[2]
         self.title = title
