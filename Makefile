@@ -10,8 +10,8 @@ PYTEST := $(BIN)/pytest --numprocesses $(JOBS) --dist loadfile --no-loadscope-re
 # Tests start hundreds of interpreters: without bytecode each compiles all modules again, a third of what it does.
 unexport PYTHONDONTWRITEBYTECODE
 
-# What is installed is told by stamps inside the environment: `runnable` has what the relay needs, `ready` the tools to
-# develop it on top of that. Both come from hash-locked files.
+# Stamps inside the environment show what is installed: `runnable` what the relay needs, `ready` also the tools of developers.
+# Both come from hash-locked files.
 RUNNABLE := $(VENV)/.runnable
 READY    := $(VENV)/.ready
 # The CI of tests/e2e, in an environment of its own.
