@@ -93,7 +93,8 @@ class HopWork(Work):
     def purpose(self, kind: AttemptKind, endpoint: Endpoint, attempt: int, posts: int) -> RequestPurpose:
         """The purpose of a request for this delivery. `attempt`, `posts`: as in RequestPurpose."""
         hop = self.hop
-        return RequestPurpose(kind, self.gate, endpoint, hop.delivery, self.generation, attempt, posts, hop.life)
+        about = hop.delivery, self.generation, attempt, posts, hop.life, self.number
+        return RequestPurpose(kind, self.gate, endpoint, *about)
 
 
 class Delivery(HopWork):

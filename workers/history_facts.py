@@ -16,7 +16,7 @@ from relay.domain.route import marker_in
 from relay.domain.topics import Topics
 from relay.history.port import ArrivalFact, EndingFact, FactBatch
 from relay.log.port import Record
-from workers.failed_messages import generation_of, life_of
+from workers.failed_messages import generation_of, life_of, number_of
 from workers.records import FOR_CONSUMER
 
 LATEST: Final = 4_102_444_800.0
@@ -89,6 +89,7 @@ class FactReader:
             letter.reason,
             letter.detail or None,
             life_of(record),
+            number_of(record, letter),
         )
 
     def _posts(self, letter: DeadLetter, hop: Hop | None) -> int:
@@ -123,7 +124,8 @@ def _answer(record: Record) -> EndingFact | None:
     left = FOR_CONSUMER in record.headers
     status: Status = "response_delivered_to_sender" if left else "response_received_from_receiver"
     at, moment = record.coordinate, _moment(record.timestamp_ms)
-    return EndingFact(hop.delivery, hop.generation, at, moment, status, hop.attempt, hop.answer_status, life=hop.life)
+    last = hop.attempt, hop.answer_status, None, None, hop.life
+    return EndingFact(hop.delivery, hop.generation, at, moment, status, *last, hop.sequence)
 
 
 def _hop(record: Record) -> Hop | None:

@@ -29,7 +29,7 @@ _OF_CHANGE: Final[Mapping[Change, AttemptOutcome]] = {
 class RequestPurpose(Struct, frozen=True, gc=False):
     """The target and purpose of a request. `gate`: the endpoint's name; `endpoint`: knows the secrets to mask.
     `delivery` None: a ping. `attempt`: 1-based, counted per kind. `posts`: the delivery's POSTs before it. `life`:
-    the life of its receiver's name."""
+    the life of its receiver's name; `number`: the delivery's, where those of the receiver are numbered."""
 
     kind: AttemptKind
     gate: str
@@ -39,6 +39,7 @@ class RequestPurpose(Struct, frozen=True, gc=False):
     attempt: int = 1
     posts: int = 0
     life: str = ""
+    number: int | None = None
 
 
 class Journal(Protocol):
@@ -128,6 +129,7 @@ def attempt_of(made: EndedRequest) -> Attempt:
         _code_class(made) if about.kind == "post" else None,
         about.life,
         _rule(made) if about.kind == "post" else None,
+        about.number,
     )
 
 

@@ -17,6 +17,7 @@ from relay.api.audit import AuditResource, AuditTrail, keep_audit
 from relay.api.authentication import Callers, require_access, require_no_key
 from relay.api.batch import BatchResource
 from relay.api.bounds import limit_requests, refuse_excess
+from relay.api.catch_up import CatchUpResource
 from relay.api.connection import FIXED_HEADERS, MAX_HEADERS, MAX_LINE_BYTES, ApiConnection, ConnectionGate
 from relay.api.context import ApiContext as ApiContext
 from relay.api.copies import CopiesResource
@@ -130,11 +131,13 @@ def create_app(
     app.on_startup.extend((trail.start, uses.start))
     app.on_cleanup.extend((trail.close, uses.close))  # when the last request is over
     replay = None if context.replays is None else ReplayResource(context, context.replays, reader, waiters)
+    export = ReceiverExportResource(context, reader, None if private else callers)
     resources: tuple[object, ...] = (
         *_messages(context, reader, waiters, refusals, replay),
         *_operation(context, uses, callers),
         TailResource(context, tail, None if private else callers),
-        ReceiverExportResource(context, reader, None if private else callers),
+        export,
+        CatchUpResource(context, reader, export),
         *_registration(context),
         Health(context),
         WellKnownResource(context),

@@ -6,7 +6,7 @@ of messages nor the size of payloads matters. Messages are found in the history,
 
 import base64
 from collections.abc import AsyncIterator, Iterator, Sequence
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from typing import Final, NamedTuple
 
 import msgspec
@@ -30,7 +30,7 @@ from relay.domain.identity import webhook_id
 from relay.domain.timestamps import rfc3339
 from relay.history.cursor import AfterMessage, write_cursor
 from relay.history.port import ArrivalFact, HistoryPage, HistoryReader, MessageFound, MessageQuery, Visible
-from relay.schema.exports import ExportEnd, ExportLine, PayloadKept
+from relay.schema.exports import ExportedMessage, ExportEnd, ExportLine, PayloadKept
 
 MOST_EXPORTS: Final = 16
 """Exports at a time in a process."""
@@ -39,7 +39,7 @@ BYTES_AT_ONCE: Final = 1024**2
 JUDGED_S: Final = 3.0
 """Between two checks of the caller's rights."""
 NDJSON: Final = "application/x-ndjson"
-_HEADERS: Final = {"Content-Type": NDJSON, "X-Accel-Buffering": "no"}
+NDJSON_HEADERS: Final = {"Content-Type": NDJSON, "X-Accel-Buffering": "no"}
 
 
 class _Payload(NamedTuple):
@@ -47,7 +47,7 @@ class _Payload(NamedTuple):
     kept: PayloadKept
 
 
-class _Exported(NamedTuple):
+class ExportedDelivery(NamedTuple):
     """A message that the caller may see, and its delivery to the receiver."""
 
     arrival: ArrivalFact
@@ -100,13 +100,19 @@ class ReceiverExportResource:
         wanted = message_query(named, visible, self._context.clock.time())
         after = cursor_in(query, "after")
         if request.method == "HEAD":
-            return web.Response(headers=_HEADERS)
-        leave = self._places.take(caller_of(request))
-        try:
+            return web.Response(headers=NDJSON_HEADERS)
+        with self.place(request):
             first = await _page(history, wanted, after)
             if not first.items and after is None and not self._context.has_receiver(name):
                 raise Problem(NOT_FOUND, f"There is no receiver named {name[:80]!r}, and no message for one.")
             return await self._write(request, history, wanted, first, after)
+
+    @contextmanager
+    def place(self, request: web.Request) -> Iterator[None]:
+        """One of the process's exports, for the caller. Raises a Problem if all are taken."""
+        leave = self._places.take(caller_of(request))
+        try:
+            yield
         finally:
             leave()
 
@@ -118,7 +124,7 @@ class ReceiverExportResource:
         page: HistoryPage[MessageFound],
         after: str | None,
     ) -> web.StreamResponse:
-        response = web.StreamResponse(headers=_HEADERS)
+        response = web.StreamResponse(headers=NDJSON_HEADERS)
         exported, why = 0, None
         with suppress(ConnectionError):  # the client has closed the connection, or read nothing for too long
             await response.prepare(request)
@@ -129,7 +135,7 @@ class ReceiverExportResource:
             except (Unavailable, Problem) as error:
                 why = str(error)
             end: ExportEnd = {"exported": exported, "complete": why is None, "detail": why, "cursor": after}
-            await response.write(_line(end))
+            await response.write(json_line(end))
             await response.write_eof()
         return response
 
@@ -140,24 +146,27 @@ class ReceiverExportResource:
         judged = self._context.clock.monotonic() + JUDGED_S
         while True:
             listed = await with_live(self._reader, page.items, wanted, self._context.clock.time())
-            found = [one for each in listed for one in self._seen(request, each, wanted.receiver)]
-            for part in _parts_of(found):
+            found = [one for each in listed for one in self.visible(request, each, wanted.receiver)]
+            for part in parts_of(found):
                 if self._context.clock.monotonic() >= judged:
-                    self._check_rights(request)
+                    self.check_rights(request)
                     judged = self._context.clock.monotonic() + JUDGED_S
-                payloads = await self._payloads(history, part)
-                lines = [_export_line(one, payload) for one, payload in zip(part, payloads, strict=True)]
-                yield list(map(_line, lines)), lines[-1]["cursor"]
+                lines = [
+                    ExportLine(**line, cursor=write_cursor(AfterMessage(one.arrival.received_at, *one.arrival.message)))
+                    for one, line in zip(part, await self.with_payloads(history, part), strict=True)
+                ]
+                yield list(map(json_line, lines)), lines[-1]["cursor"]
             if page.cursor is None:
                 return
             page = await _page(history, wanted, page.cursor)
 
-    def _check_rights(self, request: web.Request) -> None:
+    def check_rights(self, request: web.Request) -> None:
         """Raises a Problem if the caller has lost its rights since it began."""
         if self._callers is not None and (why := self._callers.ended(request)) is not None:
             raise Problem(NOT_FOUND, why)
 
-    def _seen(self, request: web.Request, message: ListedMessage, name: str | None) -> Iterator[_Exported]:
+    def visible(self, request: web.Request, message: ListedMessage, name: str | None) -> Iterator[ExportedDelivery]:
+        """What the caller may see of a message's delivery to the receiver."""
         arrival = message.arrival
         at, reads = arrival.at, may_read(request, arrival.message.source_id)
         erased = self._context.is_erased(arrival.message, [name or ""], arrival.received_at)
@@ -165,9 +174,13 @@ class ReceiverExportResource:
         encrypted = not reads and receiver is not None and receiver.encrypt is not None
         for each in message.deliveries:
             if each.found.receiver == name and (reads or may_see_of(request, name, each.found.life, at)):
-                yield _Exported(arrival, each if reads else of_receiver(each), encrypted, erased)
+                yield ExportedDelivery(arrival, each if reads else of_receiver(each), encrypted, erased)
 
-    async def _payloads(self, history: HistoryReader, part: Sequence[_Exported]) -> list[_Payload]:
+    async def with_payloads(self, history: HistoryReader, part: Sequence[ExportedDelivery]) -> list[ExportedMessage]:
+        payloads = await self._payloads(history, part)
+        return [_exported(one, payload) for one, payload in zip(part, payloads, strict=True)]
+
+    async def _payloads(self, history: HistoryReader, part: Sequence[ExportedDelivery]) -> list[_Payload]:
         """From the log; of those that are gone there, what the history keeps."""
         places = [(one.arrival.at, None) for one in part if not (one.encrypted or one.erased)]
         records = iter(await self._context.log.read(places) if places else ())
@@ -202,9 +215,9 @@ async def _page(history: HistoryReader, wanted: MessageQuery, cursor: str | None
         raise no_cursor("after") from None
 
 
-def _parts_of(found: Sequence[_Exported]) -> Iterator[list[_Exported]]:
+def parts_of(found: Sequence[ExportedDelivery]) -> Iterator[list[ExportedDelivery]]:
     """Splits a page into parts whose payloads are read together."""
-    part, size = list[_Exported](), 0
+    part, size = list[ExportedDelivery](), 0
     for one in found:
         part.append(one)
         size += one.arrival.size
@@ -215,7 +228,7 @@ def _parts_of(found: Sequence[_Exported]) -> Iterator[list[_Exported]]:
         yield part
 
 
-def _export_line(one: _Exported, payload: _Payload) -> ExportLine:
+def _exported(one: ExportedDelivery, payload: _Payload) -> ExportedMessage:
     arrival, (source_id, message_id) = one.arrival, one.arrival.message
     text, encoded = _text(payload.body)
     return {
@@ -230,7 +243,6 @@ def _export_line(one: _Exported, payload: _Payload) -> ExportLine:
         "payload": text,
         "payload_base64": encoded,
         "payload_kept": payload.kept,
-        "cursor": write_cursor(AfterMessage(arrival.received_at, source_id, message_id)),
     }
 
 
@@ -244,5 +256,5 @@ def _text(body: bytes | None) -> tuple[str | None, str | None]:
         return None, base64.b64encode(body).decode()
 
 
-def _line(line: ExportLine | ExportEnd) -> bytes:
+def json_line(line: object) -> bytes:
     return msgspec.json.encode(line) + b"\n"

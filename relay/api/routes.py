@@ -6,6 +6,7 @@ from typing import Final
 from relay.api.answers import AnswersResource
 from relay.api.audit import AuditResource
 from relay.api.batch import BatchResource
+from relay.api.catch_up import CatchUpResource
 from relay.api.copies import CopiesResource
 from relay.api.doctor import DoctorResource
 from relay.api.erasures import ErasuresResource
@@ -50,6 +51,7 @@ RESOURCES: Final[tuple[type, ...]] = (
     PayloadsResource,
     HistoryResource,
     ReceiverExportResource,
+    CatchUpResource,
     ErasuresResource,
     FailedResource,
     FailedGroupsResource,

@@ -1,4 +1,4 @@
-"""`relay receivers export`: writes what a receiver got or missed as lines of JSON."""
+"""`relay receivers export` and `catch-up`: write the messages of a receiver as lines of JSON."""
 
 import asyncio
 import json
@@ -10,6 +10,7 @@ from relay.cli.api import api_base, api_client, error_of, key_in
 from relay.cli.options import api_option, config_option, settings_from
 from relay.client import ClientError
 from relay.domain.errors import RelayError
+from relay.domain.text import counted
 from relay.telemetry.redaction import escape_in_json
 
 
@@ -41,7 +42,7 @@ def export(
         async with api_client(url, key) as client:
             items = client.receivers.export(name, since=since, until=until, after=after, reconnect=_reconnecting)
             async for item in items:
-                click.echo(escape_in_json(json.dumps(item, ensure_ascii=False, separators=(",", ":"))))
+                _echo(item)
                 written, place = written + 1, item["cursor"]
 
     try:
@@ -50,6 +51,46 @@ def export(
         hint = f"; {written} lines are written: continue with --after {place}" if written else ""
         raise RelayError(f"{error_of(error)}{hint}") from error
     click.echo(f"{written} messages", err=True)
+
+
+@click.command(name="catch-up")
+@click.argument("name")
+@click.option("--after", type=click.IntRange(min=0), required=True, help="The last number that the receiver has.")
+@api_option
+@config_option
+def catch_up(name: str, after: int, api: str | None, config_file: Path | None) -> None:
+    """Write the messages behind the last number that NAME has, in the order of their numbers.
+
+    \b
+    relay receivers catch-up ci --after 1204 > missed.ndjson
+
+    For a receiver with `ordering: receiver` that was restored from a backup. Numbers without a delivered message are
+    in lines with `first`, `last` and `reason`.
+    """
+    settings = settings_from(config_file)
+
+    written, last = 0, after
+
+    async def write() -> None:
+        nonlocal written, last
+        async with api_client(api_base(settings, api), key_in(settings)) as client:
+            async for item in client.receivers.catch_up(name, after=after):
+                _echo(item)
+                if "sequence" in item:
+                    written, last = written + 1, item["sequence"]
+                else:
+                    last = item["last"]
+
+    try:
+        asyncio.run(write())
+    except ClientError as error:
+        hint = f"; continue with --after {last}" if last != after else ""
+        raise RelayError(f"{error_of(error)}{hint}") from error
+    click.echo(f"{counted(written, 'message')} up to number {last}", err=True)
+
+
+def _echo(item: object) -> None:
+    click.echo(escape_in_json(json.dumps(item, ensure_ascii=False, separators=(",", ":"))))
 
 
 def _reconnecting(error: ClientError) -> None:

@@ -9,7 +9,7 @@ import click
 from relay.cli.api import ApiOptions, api_command
 from relay.cli.config import notes_on, print_refused, refusals, verdict_on
 from relay.cli.options import FILE, config_option, output_option, settings_from
-from relay.cli.receiver_export import export
+from relay.cli.receiver_export import catch_up, export
 from relay.cli.receivers_apply import apply, file_option
 from relay.cli.receivers_gaps import gaps
 from relay.cli.receivers_try import try_
@@ -62,6 +62,7 @@ for _command in (
     resume,
     health,
     export,
+    catch_up,
 ):
     receivers.add_command(_command)
 

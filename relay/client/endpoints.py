@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from typing import Literal
 
 from relay.client.call import M, Resource, every, route
-from relay.client.receiver_export import export
+from relay.client.receiver_export import catch_up, export
 from relay.schema.attempts import AttemptItem, AttemptPage
 from relay.schema.receivers import (
     EndpointView,
@@ -159,6 +159,7 @@ class Receivers(Resource[M]):
 
     attempts = every(attempts_page, AttemptItem)
     export = export
+    catch_up = catch_up
 
 
 class Sources(Resource[M]):

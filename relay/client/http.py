@@ -156,23 +156,26 @@ class Http:
             for event in reader.feed(data):
                 yield event
 
-    async def lines(self, path: str, query: Query) -> AsyncIterator[bytes]:
-        """Lines of JSON, until the API ends the stream. Raises as `request`."""
+    async def lines(self, path: str, query: Query = _NOTHING, body: object = None) -> AsyncIterator[bytes]:
+        """Lines of JSON, until the API ends the stream; with a `body`, of a POST. Raises as `request`."""
         parts = list[bytes]()
-        async for data in self._stream(path, query, _LINES):
+        async for data in self._stream(path, query, _LINES, body):
             *ends, left = data.split(b"\n")
             for end in ends:
                 yield b"".join((*parts, end))
                 parts = []
             parts.append(left)
 
-    async def _stream(self, path: str, query: Query, media_type: str) -> AsyncIterator[bytes]:
-        request = f"GET {path}"
+    async def _stream(self, path: str, query: Query, media_type: str, body: object = None) -> AsyncIterator[bytes]:
+        method = "GET" if body is None else "POST"
+        request = f"{method} {path}"
         timeout = aiohttp.ClientTimeout(total=None, sock_connect=SILENT_S / 2, sock_read=SILENT_S)
         try:
-            async with self._pool().get(
+            async with self._pool().request(
+                method,
                 self._at(path),
                 params=parameters(query),
+                json=body,
                 headers=self._headers | {"accept": media_type},
                 timeout=timeout,
                 allow_redirects=False,

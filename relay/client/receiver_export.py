@@ -1,4 +1,4 @@
-"""The export of a receiver's deliveries: `AsyncRelay.receivers.export`."""
+"""Streams of a receiver's deliveries: `AsyncRelay.receivers.export` and `AsyncRelay.receivers.catch_up`."""
 
 import asyncio
 from collections.abc import AsyncIterator, Callable
@@ -9,7 +9,7 @@ import msgspec
 from relay.client.call import Asyncio, Iteration, Resource
 from relay.client.errors import ClientError, RelayUnreachable, is_passing
 from relay.client.http import path
-from relay.schema.exports import ExportEnd, ExportLine
+from relay.schema.exports import CatchUpEnd, ExportEnd, ExportLine, MissingLine, NumberedLine
 
 RECONNECT_S: Final = 1.0
 _TRIES: Final = 10
@@ -53,9 +53,30 @@ def _decoded(line: bytes) -> dict[str, Any]:
     try:
         return msgspec.json.decode(line, type=dict[str, Any])
     except msgspec.MsgspecError as error:
-        raise RelayUnreachable(f"the export has a line that is no JSON: {error}", lost=True) from error
+        raise RelayUnreachable(f"the response has a line that is no JSON: {error}", lost=True) from error
 
 
 def _check(end: ExportEnd) -> None:
     if not end["complete"]:
         raise RelayUnreachable(f"the export is incomplete: {end['detail']}", busy=True)
+
+
+@Iteration
+async def catch_up(self: Resource[Asyncio], name: str, *, after: int) -> AsyncIterator[NumberedLine | MissingLine]:
+    """The messages behind `after`, the last number that a receiver has, in the order of their numbers; and the numbers
+    without one, as ranges with a reason."""
+    while True:
+        end: CatchUpEnd | None = None
+        async for line in self._http.lines(path("/v1/receivers/{}/catch-up", name), body={"after": after}):
+            item = _decoded(line)
+            if "delivered" in item:
+                end = cast(CatchUpEnd, item)
+                break
+            yield cast(NumberedLine | MissingLine, item)
+        if end is None:
+            raise RelayUnreachable("the response ended without its last line", lost=True)
+        if end["complete"]:
+            return
+        if end["last"] == after:
+            raise RelayUnreachable(f"the response is incomplete: {end['detail']}", busy=True)
+        after = end["last"]

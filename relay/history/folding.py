@@ -45,7 +45,7 @@ class Said(NamedTuple):
 
 class DeliveryRow(NamedTuple):
     """A row of the table of deliveries. `progress`: index into PROGRESS. `life`: of the receiver's name; empty until a
-    record with it was read."""
+    record with it was read. `number`: the highest one that it had, in any generation."""
 
     source_id: str
     message_id: str
@@ -59,6 +59,7 @@ class DeliveryRow(NamedTuple):
     detail: str | None
     updated_at: float
     life: str = ""
+    number: int | None = None
 
     @property
     def key(self) -> tuple[str, str, str]:
@@ -76,14 +77,16 @@ def deliveries_of(batch: FactBatch) -> list[DeliveryRow]:
 
 def join(one: DeliveryRow, other: DeliveryRow) -> DeliveryRow:
     """Join two rows of the same delivery."""
+    number = max((row.number for row in (one, other) if row.number is not None), default=None)
     if one.generation != other.generation:
-        return max(one, other, key=lambda row: row.generation)
+        return max(one, other, key=lambda row: row.generation)._replace(number=number)
     latest = max(one, other, key=lambda row: row.said)
     return latest._replace(
         progress=max(one.progress, other.progress),
         attempts=max(one.attempts, other.attempts),
         updated_at=max(one.updated_at, other.updated_at),
         life=max(one.life, other.life),
+        number=number,
     )
 
 
@@ -128,7 +131,8 @@ def _of_attempt(at: Coordinate, attempt: Attempt) -> DeliveryRow:
     said = Said(1, attempt.attempt, at.partition, at.offset)
     status = attempt.response.status if attempt.response is not None else None
     response = (status, _text(attempt.reason), _text(attempt.detail))
-    return DeliveryRow(*key, attempt.generation, progress, attempt.attempt, said, *response, ended_at, attempt.life)
+    row = DeliveryRow(*key, attempt.generation, progress, attempt.attempt, said, *response, ended_at, attempt.life)
+    return row._replace(number=attempt.number)
 
 
 def _was_taken(attempt: Attempt) -> bool:
@@ -140,7 +144,8 @@ def _of_ending(ending: EndingFact) -> DeliveryRow:
     said = Said(_rank(ending), 0, ending.at.partition, ending.at.offset)
     last = (ending.last_status, _text(ending.reason), _text(ending.detail))
     key = _key(ending.delivery)
-    return DeliveryRow(*key, ending.generation, progress, ending.attempts, said, *last, ending.happened_at, ending.life)
+    row = DeliveryRow(*key, ending.generation, progress, ending.attempts, said, *last, ending.happened_at, ending.life)
+    return row._replace(number=ending.number)
 
 
 def _rank(ending: EndingFact) -> int:

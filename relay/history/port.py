@@ -46,7 +46,8 @@ class EndingFact(Struct, frozen=True, gc=False):
 
     `status`: `response_received_from_receiver`; `response_delivered_to_sender` if a consumer of the source's own reads
     it; or `failed` with a `reason`, also if the sender's callback failed. `attempts`: POSTs to the receiver. The
-    receiver is empty if the message was never routed. `life`: of the receiver's name, if known.
+    receiver is empty if the message was never routed. `life`: of the receiver's name, if known. `number`: of the
+    delivery, where those of its receiver are numbered.
     """
 
     delivery: DeliveryId
@@ -59,6 +60,7 @@ class EndingFact(Struct, frozen=True, gc=False):
     reason: str | None = None
     detail: str | None = None
     life: str = ""
+    number: int | None = None
 
 
 class FactBatch(Struct, frozen=True):
@@ -207,6 +209,11 @@ class HistoryReader(Protocol):
 
     async def message(self, message: MessageId) -> MessageFound | None:
         """A message with all its deliveries; the caller has to check their visibility."""
+        ...
+
+    async def numbered(self, receiver: str, visible: Visible, *, after: int, limit: int) -> list[tuple[int, MessageId]]:
+        """The messages of a receiver's numbers above `after`, lowest first. A message may have two, of which it has the
+        higher one here."""
         ...
 
     async def attempts(

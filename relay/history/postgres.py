@@ -16,9 +16,11 @@ from relay.history.erasing import erasing
 from relay.history.folding import counts_of, deliveries_of, first_of
 from relay.history.port import FactBatch, Size
 from relay.history.postgres_tables import (
+    ADD_NUMBERS,
     BY_DAY,
     CREATE,
     FROM_1,
+    HAS_NUMBERS,
     SCHEMA,
     STAGING,
     TABLES,
@@ -39,7 +41,7 @@ from relay.history.rows import (
 )
 from relay.history.searching import Row, Searching
 from relay.history.select import Dialect, Select
-from relay.history.sql import ADD_COUNT, ATTEMPT, COUNT, DELIVERY, JOIN_DELIVERY
+from relay.history.sql import ADD_COUNT, ATTEMPT, COUNT, JOIN_DELIVERY, STORED_DELIVERY
 from relay.log.port import TopicPartition
 
 CONNECT_S: Final = 10.0
@@ -65,7 +67,7 @@ _TIMES: Final = (
     " AND d.message_id = n.message_id AND (d.received_at IS NULL OR d.received_at > n.received_at)"
 )
 _DELIVERIES: Final = (
-    f"INSERT INTO deliveries ({DELIVERY}, received_at) SELECT {DELIVERY},"
+    f"INSERT INTO deliveries ({STORED_DELIVERY}, received_at) SELECT {STORED_DELIVERY},"
     " (SELECT min(m.received_at) FROM messages m WHERE m.source_id = n.source_id AND m.message_id = n.message_id)"
     f" FROM new_deliveries n ORDER BY source_id, message_id, receiver {JOIN_DELIVERY}"
 )
@@ -129,6 +131,8 @@ class PostgresHistory(Searching):
                 await writer.execute(f"DROP SCHEMA IF EXISTS {SCHEMA} CASCADE")
                 await writer.execute(CREATE)
                 self._days.clear()
+            if not await writer.fetchval(HAS_NUMBERS):
+                await writer.execute(ADD_NUMBERS)
 
     async def close(self) -> None:
         writer, self._writer = self._writer, None
@@ -314,7 +318,7 @@ async def _fill(writer: Any, batch: FactBatch) -> None:
         await writer.execute(_MESSAGES)
         await writer.execute(_TIMES)
     if deliveries:
-        await _stage(writer, "deliveries", DELIVERY, map(delivery_row, deliveries))
+        await _stage(writer, "deliveries", STORED_DELIVERY, map(delivery_row, deliveries))
         await writer.execute(_DELIVERIES)
         await writer.execute(_ROUTED)
     if batch.attempts:

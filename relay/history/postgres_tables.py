@@ -80,6 +80,13 @@ ALTER TABLE counts ADD COLUMN life {_TEXT} NOT NULL DEFAULT '', DROP CONSTRAINT 
     ADD PRIMARY KEY (span, begins_at, receiver, source_id, life);
 UPDATE version SET number = {VERSION};
 """
+HAS_NUMBERS: Final = f"SELECT to_regclass('{SCHEMA}.deliveries_number') IS NOT NULL"
+ADD_NUMBERS: Final = f"""
+SET LOCAL search_path = {SCHEMA};
+ALTER TABLE deliveries ADD COLUMN number bigint;
+CREATE INDEX deliveries_number ON deliveries (receiver, number) WHERE number > 0;
+"""
+"""Added without a new version, as older releases go on with this table, too."""
 STAGING: Final = "".join(
     f"CREATE TEMPORARY TABLE new_{table} (LIKE {table}) ON COMMIT DELETE ROWS;" for table in STAGED
 )

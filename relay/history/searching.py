@@ -33,6 +33,7 @@ from relay.history.sql import (
     count_select,
     deliveries_of,
     ids_beginning,
+    numbered_select,
     types_beginning,
 )
 from relay.history.text import clean, has_header, may_hold, payload_has
@@ -180,6 +181,11 @@ class Searching:
         [rows] = await self._fetch([_message(self._dialect, message)])
         found = await self._with_deliveries([_arrival(row) for row in rows], Visible())
         return found[0] if found else None
+
+    async def numbered(self, receiver: str, visible: Visible, *, after: int, limit: int) -> list[tuple[int, MessageId]]:
+        select = numbered_select(self._dialect, clean(receiver), kept_visible(visible), after, limit)
+        [rows] = await self._fetch([select])
+        return [(number, MessageId(source_id, message_id)) for number, source_id, message_id in rows]
 
     async def attempts(
         self, query: AttemptQuery, *, limit: int, cursor: str | None = None

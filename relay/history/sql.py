@@ -33,6 +33,7 @@ DELIVERY: Final = (
     "source_id, message_id, receiver, generation, progress, attempts, said_rank, said_number, said_partition,"
     " said_offset, last_status, reason, detail, updated_at, life"
 )
+STORED_DELIVERY: Final = f"{DELIVERY}, number"
 ATTEMPT: Final = (
     "at_topic, at_partition, at_offset, started_at, kind, receiver, source_id, message_id, well, value, life"
 )
@@ -53,6 +54,8 @@ JOIN_DELIVERY: Final = "ON CONFLICT (source_id, message_id, receiver) DO UPDATE 
         " THEN excluded.generation ELSE deliveries.generation END",
         *(_latest(column, "generation", column) for column in ("progress", "attempts", "updated_at", "life")),
         *(_latest(column, "generation", *_SAID) for column in (*_SAID, "last_status", "reason", "detail")),
+        "number = CASE WHEN excluded.number IS NULL OR deliveries.number > excluded.number THEN deliveries.number"
+        " ELSE excluded.number END",
         "received_at = CASE WHEN deliveries.received_at IS NULL OR excluded.received_at < deliveries.received_at"
         " THEN excluded.received_at ELSE deliveries.received_at END",
     )
@@ -327,6 +330,13 @@ def _marks(values: Collection[object]) -> str:
 
 
 # attempts and counts
+
+
+def numbered_select(dialect: Dialect, receiver: str, visible: Visible, after: int, limit: int) -> Select:
+    writer = SelectWriter(dialect)
+    writer.where("receiver = {} AND number > {}", receiver, after)
+    _where_lives(writer, "life", visible, [receiver], or_unknown=True)
+    return writer.select("number, source_id, message_id", "deliveries", "number", limit)
 
 
 def attempt_selects(dialect: Dialect, query: AttemptQuery, after: AfterAttempt | None, limit: int) -> Iterator[Select]:

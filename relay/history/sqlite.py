@@ -30,7 +30,7 @@ from relay.history.rows import (
 )
 from relay.history.searching import Row, Searching
 from relay.history.select import Dialect, Select
-from relay.history.sql import ADD_COUNT, ATTEMPT, COUNT, DELIVERY, JOIN_DELIVERY, NUMBER
+from relay.history.sql import ADD_COUNT, ATTEMPT, COUNT, JOIN_DELIVERY, NUMBER, STORED_DELIVERY
 from relay.log.port import TopicPartition
 
 T = TypeVar("T")
@@ -97,6 +97,11 @@ _COUNTS_FROM_1: Final = (
 )
 
 
+_NUMBER: Final = "ALTER TABLE deliveries ADD COLUMN number INTEGER"
+"""Added without a new version, as older releases go on with this table, too."""
+_NUMBERS: Final = "CREATE INDEX IF NOT EXISTS deliveries_number ON deliveries (receiver, number) WHERE number > 0"
+
+
 def _values(count: int, *, more: str = "") -> str:
     return f"VALUES ({', '.join('?' * count)}{more})"
 
@@ -115,7 +120,7 @@ _TIME: Final = (
     " AND (received_at IS NULL OR received_at > ?3)"
 )
 _DELIVERY: Final = (
-    f"INSERT INTO deliveries ({DELIVERY}, received_at) VALUES ({', '.join(f'?{place}' for place in range(1, 16))},"
+    f"INSERT INTO deliveries ({STORED_DELIVERY}, received_at) VALUES ({', '.join(f'?{n}' for n in range(1, 17))},"
     f" (SELECT received_at FROM messages WHERE source_id = ?1 AND message_id = ?2)) {JOIN_DELIVERY}"
 )
 _ROUTED: Final = "UPDATE messages SET routed = 1 WHERE source_id = ? AND message_id = ? AND routed = 0"
@@ -255,6 +260,9 @@ def _prepare(database: sqlite3.Connection) -> None:
         before, after = (_FROM_1, _COUNTS_FROM_1) if version == 1 else ((), ())
         for statement in (*before, *_SCHEMA.split(";"), *after):
             database.execute(statement)
+        if not any(column[1] == "number" for column in database.execute("PRAGMA table_info(deliveries)")):
+            database.execute(_NUMBER)
+        database.execute(_NUMBERS)
         database.execute(f"PRAGMA user_version = {VERSION}")
 
 

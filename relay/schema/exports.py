@@ -1,17 +1,18 @@
 """The export of a receiver's deliveries, as the API writes it."""
 
-from typing import Literal, TypedDict
+from typing import Annotated, Literal, TypedDict, final
+
+from msgspec import Meta, Struct
 
 from relay.schema.messages import DeliveryItem
 
 PayloadKept = Literal["whole", "truncated", "gone", "encrypted", "erased"]
 
 
-class ExportLine(TypedDict):
+class ExportedMessage(TypedDict):
     """A message with its delivery to the receiver. `payload`: as the sender gave it, its text where it is UTF-8, else
     `payload_base64`. `payload_kept`: `whole`; `truncated`, if only its beginning is kept; without a payload `gone`, if
-    nothing of it is kept, `encrypted`, if it is encrypted for its receiver, or `erased`, if that was requested.
-    `cursor`: what follows this line."""
+    nothing of it is kept, `encrypted`, if it is encrypted for its receiver, or `erased`, if that was requested."""
 
     source_id: str
     message_id: str
@@ -24,6 +25,11 @@ class ExportLine(TypedDict):
     payload: str | None
     payload_base64: str | None
     payload_kept: PayloadKept
+
+
+class ExportLine(ExportedMessage):
+    """A message of an export. `cursor`: what follows this line."""
+
     cursor: str
 
 
@@ -35,3 +41,37 @@ class ExportEnd(TypedDict):
     complete: bool
     detail: str | None
     cursor: str | None
+
+
+@final
+class NumberedLine(ExportedMessage):
+    """A message that was sent with this number in `relay-sequence`."""
+
+    sequence: int
+
+
+@final
+class MissingLine(TypedDict):
+    """Numbers from `first` to `last` of which no message is known to be delivered. `reason`: of the dead letters;
+    `in_progress`; or `unknown`, if the history does not have them: too old, not read yet, or left out after a loss."""
+
+    first: int
+    last: int
+    reason: str
+
+
+class CatchUpEnd(TypedDict):
+    """The last line. `delivered`: the messages before it. `complete`: false if more follow, or if it stopped early, for
+    the reason in `detail`; it continues with `last` as `after`. `last`: the highest number in this response. A response
+    without this line was cut off."""
+
+    delivered: int
+    complete: bool
+    detail: str | None
+    last: int
+
+
+class CatchUp(Struct, forbid_unknown_fields=True):
+    """`after`: the last number that the receiver has."""
+
+    after: Annotated[int, Meta(ge=0, lt=10**18)]

@@ -192,6 +192,29 @@ class HistoryContract:
 
         assert (await delivery(history, "m-1")).life == "new"
 
+    async def test_messages_are_found_by_their_numbers(self, history: History) -> None:
+        """A number is in any record of the delivery: one of an attempt may be lost, and one of the end comes later."""
+        lives = Visible((), ("ci",), {"ci": Life("b")})
+        await put(
+            history,
+            attempt("m-1", offset=0, status=503, number=7, life="b"),
+            attempt("m-2", offset=1, number=9, life="b"),
+            attempt("m-3", offset=2, life="b"),
+            attempt("m-4", offset=3, number=10, receiver="cd", life="b"),
+            attempt("m-5", offset=4, number=10, life="a"),
+            ending("m-3", offset=0, number=8, life="b"),
+            ending("m-6", offset=1, number=11),
+        )
+        await put(history, attempt("m-1", offset=5, generation=1, life="b"), attempt("m-2", offset=6, number=12))
+        found = await history.numbered("ci", lives, after=6, limit=10)
+        assert [(number, message.message_id) for number, message in found] == [
+            (7, "m-1"),
+            (8, "m-3"),
+            (11, "m-6"),
+            (12, "m-2"),
+        ]
+        assert [number for number, _ in await history.numbered("ci", lives, after=7, limit=2)] == [8, 11]
+
     async def test_an_attempt_before_its_message_is_found_with_it(self, history: History) -> None:
         await put(history, attempt("m-1", offset=0))
         assert await history.message(MessageId("shop", "m-1")) is None

@@ -71,6 +71,20 @@ async def test_two_processes_may_use_one_file(tmp_path: Path) -> None:
     await other.close()
 
 
+async def test_a_file_without_numbers_gets_them(tmp_path: Path) -> None:
+    path = tmp_path / "history.db"
+    history = SqliteHistory(path)
+    await history.start()
+    with closing(sqlite3.connect(path)) as database:
+        database.executescript("DROP INDEX deliveries_number; ALTER TABLE deliveries DROP COLUMN number")
+    with pytest.raises(HistoryUnavailable, match="number"):
+        await history.numbered("ci", Visible(), after=0, limit=9)
+    await history.start()
+    await put(history, attempt("m-1", offset=0, number=7))
+    assert await history.numbered("ci", Visible(), after=0, limit=9) == [(7, MessageId("shop", "m-1"))]
+    await history.close()
+
+
 async def test_what_a_newer_release_has_made_is_left_as_it_is(tmp_path: Path) -> None:
     path = tmp_path / "history.db"
     history = SqliteHistory(path)

@@ -234,6 +234,18 @@ class MemoryHistory:
         arrival = self._arrivals.get(kept_message(message))
         return None if arrival is None else self._found(arrival, Visible())
 
+    async def numbered(self, receiver: str, visible: Visible, *, after: int, limit: int) -> list[tuple[int, MessageId]]:
+        self._look()
+        found = [
+            (row.number, MessageId(row.source_id, row.message_id))
+            for row in self._deliveries.values()
+            if row.receiver == clean(receiver)
+            and row.number is not None
+            and row.number > after
+            and (not row.life or visible.life(receiver).has(row.life))
+        ]
+        return sorted(found)[:limit]
+
     async def attempts(
         self, query: AttemptQuery, *, limit: int, cursor: str | None = None
     ) -> HistoryPage[AttemptFound]:

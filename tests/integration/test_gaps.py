@@ -1,5 +1,5 @@
-"""Numbers and gaps over real HTTP, on both engines: numbers have no holes, also after Redis was emptied, and what was
-given up is named, listed, and replayed with its number."""
+"""Numbers and gaps over real HTTP, on both engines: numbers have no holes, also after Redis was emptied; what was
+given up is named, listed, and replayed with its number; what follows a number can be fetched."""
 
 import asyncio
 import json
@@ -72,6 +72,17 @@ async def gaps(relay: AsyncRelay, count: int) -> list[dict[str, Any]]:
         await asyncio.sleep(0.1)  # the index has no event to wait for
 
 
+async def caught_up(relay: AsyncRelay, after: int, count: int) -> list[tuple[int, str]]:
+    """Numbers with their messages, or with the reason why there is none; once the history has so many delivered."""
+    while True:
+        lines = [line async for line in relay.receivers.catch_up("ci", after=after)]
+        found = [(one["sequence"], one["message_id"]) if "sequence" in one else (one["first"], one["reason"])
+                 for one in lines]  # fmt: skip
+        if sum("sequence" in one for one in lines) == count:
+            return found
+        await asyncio.sleep(0.1)  # the history has no event to wait for
+
+
 async def check(api: str, receiver: Picky) -> None:
     async with AsyncRelay(api) as relay:
         for number in range(8):  # each is on the log before the next
@@ -98,6 +109,9 @@ async def check(api: str, receiver: Picky) -> None:
         assert (await relay.replays.get(job["id"]))["action"] == "replay"
         assert await gaps(relay, 1) == [second]
         assert (await relay.receivers.preview_replay_gaps("ci"))["to_send"] == 1
+        follows = [(2, "m-1"), (3, "m-2"), (4, "m-3"), (5, "m-4"), (6, "m-5"), (7, "rejected"), (8, "m-7")]
+        assert await caught_up(relay, 1, 6) == follows
+        assert await caught_up(relay, 5, 2) == follows[4:]
 
 
 async def test_on_the_embedded_engine(tmp_path: Path) -> None:
@@ -110,6 +124,7 @@ async def test_on_the_embedded_engine(tmp_path: Path) -> None:
 
 @pytest.mark.kafka
 async def test_on_kafka_and_after_redis_was_emptied(rig: Production) -> None:
+    rig.environ["RELAY_HISTORY_URL"] = f"sqlite://{rig.cwd}/history.db"
     async with picky() as (receiver, file):
         (rig.cwd / "receivers.yaml").write_text(file)
         async with rig.relay("run", "--processes", "1") as running:
@@ -119,7 +134,11 @@ async def test_on_kafka_and_after_redis_was_emptied(rig: Production) -> None:
                 await client.flushall()
             async with AsyncRelay(started["api"]) as relay:
                 await asyncio.wait_for(send(relay, 8, 11), 90)
-            await asyncio.wait_for(receiver.until(10), 90)
+                await asyncio.wait_for(receiver.until(10), 90)
+                assert await asyncio.wait_for(caught_up(relay, 8, 3), 60) == [
+                    (9, "unknown"),
+                    *((SKIPPED + number + 1, f"m-{number}") for number in (8, 9, 10)),
+                ]
         after = receiver.got[7:]
         assert [(message, number - SKIPPED) for message, number, _, _ in after] == [
             ("m-8", 9),

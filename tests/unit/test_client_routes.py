@@ -38,7 +38,7 @@ NO_METHOD: Final = frozenset(
     )
 )
 """Routes that are no methods of the client."""
-BY_HAND: Final = frozenset({"sendMessage", "tail", "exportReceiver"})
+BY_HAND: Final = frozenset({"sendMessage", "tail", "exportReceiver", "catchUpReceiver"})
 """Written as code, and not declared."""
 
 
