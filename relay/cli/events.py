@@ -158,12 +158,12 @@ def _follows(data: AttemptItem, ended: datetime) -> tuple[str, str] | None:
         return None
     seconds = (datetime.fromisoformat(data["next_attempt_at"]) - ended).total_seconds()
     if data["kind"] == "status":
-        again, why = "asked again", data["detail"] or data["reason"] or data["outcome"]
+        again, why = "next status GET", data["detail"] or data["reason"] or data["outcome"]
     elif data["response"] is not None:
-        again, why = "retry", f"it answered {data['response']['status']}"
+        again, why = "retry", f"response {data['response']['status']}"
     else:
         again, why = "retry", data["reason"] or data["detail"] or data["outcome"]
-    return "yellow", f"{again} in {_seconds(seconds)} because {_beginning(why)}"
+    return "yellow", f"{again} in {_seconds(seconds)}: {_beginning(why)}"
 
 
 def _seconds(seconds: float) -> str:

@@ -92,16 +92,16 @@ def test_a_failed_attempt_says_when_it_is_tried_again_and_why() -> None:
     )
     assert told("attempt", again) == [
         "11:59:58 <-- 503 12 ms ci m-1 busy",
-        "             retry in 5.0 s because it answered 503",
+        "             retry in 5.0 s: response 503",
     ]
     error = {"kind": "refused", "detail": "connect call failed", "sent": False}
     refused = again | {"response": None, "error": error, "reason": "refused"}
     assert told("attempt", refused) == [
         "11:59:58 <-- refused 12 ms ci m-1 connect call failed",
-        "             retry in 5.0 s because refused",
+        "             retry in 5.0 s: refused",
     ]
     asked = again | {"kind": "status", "response": response(202), "detail": "still working"}
-    assert told("attempt", asked)[1] == "             asked again in 5.0 s because still working"
+    assert told("attempt", asked)[1] == "             next status GET in 5.0 s: still working"
 
 
 @pytest.mark.parametrize(
@@ -109,7 +109,7 @@ def test_a_failed_attempt_says_when_it_is_tried_again_and_why() -> None:
 )
 def test_how_long_it_is_until_then(at: str, words: str) -> None:
     again = attempt(outcome="retry", next_attempt_at=f"2026-11-22T{at}Z")
-    assert f"retry in {words} because" in told("attempt", again)[1]
+    assert f"retry in {words}: " in told("attempt", again)[1]
 
 
 def test_an_answer_goes_back() -> None:
