@@ -167,7 +167,7 @@ async def test_an_open_breaker_is_closed(dev: DevRelay, visiting: Visiting) -> N
         await receiver.wait_for(2)
         page = visitor.page
         await page.goto(f"{dev.url}/ui/")
-        await page.get_by_role("region", name="Needs attention").get_by_role("link", name="ci").click()
+        await page.get_by_role("region", name="Needs attention").get_by_role("link", name="ci", exact=True).click()
         await expect(page.get_by_role("main")).to_contain_text("The breaker is open")
         await open_message(page, "shop", "m-1")
         await expect(page.get_by_role("region", name="Delivery to ci")).to_contain_text("The circuit breaker is open")

@@ -1,7 +1,7 @@
 --include _life _room _parking
 -- Arguments: MessagePack of {maximum number}. Reply: {{owner, member, topic, partition, offset, ms since it was first
 -- parked}, ...}: of each owner the first one of w; of very many owners, a part.
-local TRIED = 20
+local TRIED, OWNERS = 20, 1000
 
 -- An older release leaves entries whose reference has gone.
 local function first_of(owner)
@@ -22,8 +22,8 @@ end
 return serve_ready(function(arguments)
   local limit = unpack(cmsgpack.unpack(arguments))
   local found = {}
-  for _, field in ipairs(call('HSCAN', P .. 'pn', 0, 'COUNT', limit)[2]) do
-    local owner = string.match(field, '^(.*)|r$')
+  for i, field in ipairs(call('HKEYS', P .. 'pn')) do
+    local owner = i <= OWNERS and string.match(field, '^(.*)|r$')
     local first = owner and #found < limit and first_of(owner)
     if first then
       found[#found + 1] = first
