@@ -56,6 +56,8 @@ class _Partition:
 
     def read(self, start: int, end: int, count: int | None = None) -> list[Record]:
         """At most `count` of those from `start` on, before `end`, that can be read."""
+        if start >= end:
+            return []  # as of most partitions at most fetches
         offsets = (n for n in range(max(start, self.first), min(end, self.stable)) if n not in self.hidden)
         return [self.records[n] for n in islice(offsets, count)]
 
