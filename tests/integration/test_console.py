@@ -121,7 +121,7 @@ async def test_dev_in_a_terminal_shows_what_happens_to_every_receiver(tmp_path: 
         assert any(re.search(r"<-- 200 \d+ ms demo to-demo", row) for row in told)
         assert any(re.search(r"<== to-demo demo 200", row) for row in told)
         assert any(re.search(r"!!! to-down down exhausted", row) for row in told)
-        assert any("retry in 0." in row and "because refused" in row for row in dev.rows())
+        assert any("retry in 0." in row and ": refused" in row for row in dev.rows())
         assert all(cell_len(row) <= 80 for row in told)
         assert "\x1b[31m" in dev.output  # red
         assert '"event": "attempt"' not in dev.output
