@@ -52,7 +52,7 @@ test-full: $(READY) $(BUILDBOT) ## Run all tests, with the slow forms and those 
 again: $(READY) ## Run the tests that failed last once more, one after the other
 	$(BIN)/pytest --last-failed --last-failed-no-failures none
 
-speed: $(READY) ## Check what a message may cost in our own Python; on a quiet machine
+speed: $(READY) ## Check what a message may cost in our own Python, in calls of functions
 	$(BIN)/pytest tests/speed
 
 screenshots: $(READY) $(BUILDBOT) ## Make the pictures of the pages in docs/images anew
