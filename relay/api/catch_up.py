@@ -22,10 +22,10 @@ from relay.api.problems import NO_HISTORY, Problem, invalid
 from relay.api.receiver_export import (
     JUDGED_S,
     NDJSON,
-    NDJSON_HEADERS,
     ExportedDelivery,
     ReceiverExportResource,
     json_line,
+    ndjson_response,
     parts_of,
 )
 from relay.api.route import NAME, UNAUDITED, Body, DocumentedResponse, Example, json_of, route
@@ -99,7 +99,7 @@ class CatchUpResource:
             for entry in await self._context.state.failed(name, limit=MOST_LOOKED_AT)
             if entry.number is not None and after < entry.number and not (more and entry.number > max(found))
         }
-        response = web.StreamResponse(headers=NDJSON_HEADERS)
+        response = ndjson_response()
         delivered, why = 0, f"more than {MOST_NUMBERS} numbers follow" if more else None
         with suppress(ConnectionError):  # the client has closed the connection, or read nothing for too long
             await response.prepare(request)

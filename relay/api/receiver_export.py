@@ -39,7 +39,7 @@ BYTES_AT_ONCE: Final = 1024**2
 JUDGED_S: Final = 3.0
 """Between two checks of the caller's rights."""
 NDJSON: Final = "application/x-ndjson"
-NDJSON_HEADERS: Final = {"Content-Type": NDJSON, "X-Accel-Buffering": "no"}
+_HEADERS: Final = {"Content-Type": NDJSON, "X-Accel-Buffering": "no"}
 
 
 class _Payload(NamedTuple):
@@ -100,7 +100,7 @@ class ReceiverExportResource:
         wanted = message_query(named, visible, self._context.clock.time())
         after = cursor_in(query, "after")
         if request.method == "HEAD":
-            return web.Response(headers=NDJSON_HEADERS)
+            return web.Response(headers=_HEADERS)
         with self.place(request):
             first = await _page(history, wanted, after)
             if not first.items and after is None and not self._context.has_receiver(name):
@@ -124,7 +124,7 @@ class ReceiverExportResource:
         page: HistoryPage[MessageFound],
         after: str | None,
     ) -> web.StreamResponse:
-        response = web.StreamResponse(headers=NDJSON_HEADERS)
+        response = ndjson_response()
         exported, why = 0, None
         with suppress(ConnectionError):  # the client has closed the connection, or read nothing for too long
             await response.prepare(request)
@@ -254,6 +254,10 @@ def _text(body: bytes | None) -> tuple[str | None, str | None]:
         return body.decode(), None
     except UnicodeDecodeError:
         return None, base64.b64encode(body).decode()
+
+
+def ndjson_response() -> web.StreamResponse:
+    return web.StreamResponse(headers=_HEADERS)
 
 
 def json_line(line: object) -> bytes:
