@@ -233,7 +233,7 @@ class ReceiversResource:
         held = health.hold
         now_sent = "refused" if found.endpoint is None else condition(health, found.endpoint, found.is_verified)
         body: EndpointView = {
-            "name": owner[2:],
+            "name": name_of(owner),
             "condition": now_sent,
             "health": health_view(statistics, health, now_sent, oldest_s),
             "refused": found.refused,
@@ -253,7 +253,7 @@ class ReceiversResource:
             **body,
             **found.declared,
             "verification": found.verification,
-            "hot_since": self._hot_since(owner[2:]),
+            "hot_since": self._hot_since(name_of(owner)),
         }
         return json_response(200, whole, **({"ETag": f'"{whole["etag"]}"'} if whole["etag"] else {}))
 
@@ -268,7 +268,7 @@ class ReceiversResource:
             return None
         try:
             async with asyncio.timeout(LANE_LOOK_S):
-                count = await in_lane(self._context.log, self._context.topics, found.owner[2:], found.lane)
+                count = await in_lane(self._context.log, self._context.topics, name_of(found.owner), found.lane)
         except (LogUnavailable, TimeoutError):
             return None
         return {"lane": "shared" if found.lane == SHARED else "dedicated", "unfinished": count}
@@ -303,6 +303,11 @@ def health_view(
         "last_error": failure,
         "oldest_waiting_s": None if oldest_s is None else round(oldest_s, 1),
     }
+
+
+def name_of(owner: str) -> str:
+    """The name of the receiver, or the id of the source, whose endpoint is `owner` (`r:NAME`, `s:ID`) in the state."""
+    return owner[2:]
 
 
 def waited_s(waiting: Mapping[str, float], owner: str, now: float) -> float | None:

@@ -15,7 +15,7 @@ from msgspec import structs
 from relay.api.access import ADMIN, RECEIVER
 from relay.api.context import ApiContext
 from relay.api.problems import INVALID, INVALID_RECEIVER, TOO_MANY, UNVERIFIED, Problem, invalid
-from relay.api.receivers import callback_of
+from relay.api.receivers import callback_of, name_of
 from relay.api.responses import json_response
 from relay.api.route import NAME, SOURCE_ID, DocumentedResponse, Example, json_of, route
 from relay.api.shares import Shares, caller_of
@@ -194,7 +194,7 @@ class TrialResource:
             with suppress(Unavailable):
                 await self._context.state.probe_soon([owner])
         view: TrialView = {
-            "name": owner[2:],
+            "name": name_of(owner),
             "request": request_view(sent, endpoint),
             "response": response_view(exchange, endpoint),
             "failure": failure_view(exchange, endpoint, sent),
