@@ -8,10 +8,10 @@ from aiohttp import web
 
 from relay.api.access import OPEN
 from relay.api.context import ApiContext
-from relay.api.history.payload import TRUNCATED, payload_response
+from relay.api.history.payload import PAYLOAD, payload_response
 from relay.api.history.visibility import VisibleMessage, received_at
 from relay.api.problems import NOT_FOUND, PAYLOAD_GONE, Problem
-from relay.api.route import Body, DocumentedResponse, Example, Parameter, route
+from relay.api.route import Example, Parameter, route
 from relay.api.status import StatusReader
 from relay.domain.answer_token import TokenExpired, TokenInvalid, read_for_payload
 from relay.domain.identity import DeliveryId, MessageId
@@ -32,14 +32,7 @@ class PayloadsResource:
         noun="messages",
         reads_itself=True,
         parameters=(Parameter("token", "path", str, "The token of the URL, unchanged."),),
-        answers=(
-            DocumentedResponse(
-                200,
-                "The bytes of the payload.",
-                Body({"*/*": None}),
-                {TRUNCATED: "`true` if only the beginning is stored."},
-            ),
-        ),
+        answers=(PAYLOAD,),
         problems=(PAYLOAD_GONE,),
         example=Example(200, path={"token": "chmNS5X53mOY0DZTEvpdNgAxNzAwMDAwMDYwAGNpAGdpdGh1YgBzZW50LTE"}),
     )

@@ -8,6 +8,7 @@ from aiohttp import web
 from relay.api.history.visibility import VisibleMessage
 from relay.api.problems import PAYLOAD_GONE, Problem
 from relay.api.responses import foreign_response
+from relay.api.route import Body, DocumentedResponse
 from relay.domain.coordinate import Coordinate
 from relay.domain.errors import InvalidRecord
 from relay.domain.identity import MessageId, webhook_id
@@ -18,6 +19,10 @@ from relay.log.port import LogReader, Record
 
 TRUNCATED: Final = "relay-payload-truncated"
 """Header with the value `true` if only the beginning of the payload is kept."""
+
+PAYLOAD: Final = DocumentedResponse(
+    200, "The bytes of the payload.", Body({"*/*": None}), {TRUNCATED: "`true` if only the beginning is stored."}
+)
 
 _SAYABLE: Final = re.compile(r"[\t\x20-\x7e]+")
 _UNKNOWN_TYPE: Final = "application/octet-stream"

@@ -11,7 +11,7 @@ from msgspec import Meta
 from relay.api.access import LETTERS, MESSAGE, READ, RECEIVER, is_admin, may_read
 from relay.api.context import ApiContext
 from relay.api.history.live_overlay import answered_by, with_live
-from relay.api.history.payload import TRUNCATED, payload_response
+from relay.api.history.payload import PAYLOAD, payload_response
 from relay.api.history.query import (
     Query,
     counts_query,
@@ -33,7 +33,6 @@ from relay.api.route import (
     MESSAGE_ID,
     NAME,
     SOURCE_ID,
-    Body,
     DocumentedResponse,
     Example,
     Offset,
@@ -299,14 +298,7 @@ class HistoryResource:
         id="getPayload",
         noun=_HISTORY,
         parameters=(SOURCE_ID, MESSAGE_ID),
-        answers=(
-            DocumentedResponse(
-                200,
-                "The bytes of the payload.",
-                Body({"*/*": None}),
-                {TRUNCATED: "`true` if only the beginning is stored."},
-            ),
-        ),
+        answers=(PAYLOAD,),
         problems=(PAYLOAD_GONE,),
         example=Example(200, path=_AT),
     )
