@@ -71,13 +71,6 @@ def append(lane: Lane[W], work: W, records: tuple[NewRecord, ...]) -> None:
     lane.calls.put(CallQueue.APPEND, work)
 
 
-def hold_bytes(lane: Lane[W], work: W, size: int) -> None:
-    """`work` holds `size` bytes, beside its record."""
-    if size != work.held:
-        lane.memory.take(size - work.held)
-        work.held = size
-
-
 def appended(lane: Lane[W], work: W, at: tuple[Coordinate, ...], now: float) -> None:
     lane.to_append -= work.weight
     end = work.end
@@ -135,7 +128,7 @@ def _smaller(letter: NewRecord) -> Iterator[NewRecord]:
 
 def mark_in_time(lane: Lane[Any], now: float) -> None:
     """Send the marks that wait, if it is time."""
-    if lane.to_mark and (now >= lane.mark_at or lane.stopping or len(lane.to_mark) >= BATCH or lane.full):
+    if now >= lane.mark_at or lane.stopping or len(lane.to_mark) >= BATCH or lane.full:
         lane.mark_at = (now // MARK_EVERY_S + 1) * MARK_EVERY_S
         mark_all(lane)
 
@@ -192,10 +185,10 @@ def over(lane: Lane[W], work: W, now: float) -> None:
         lane.order.finish(work, now)
     if work.parked_at is None:
         done(lane, work.record.offset, now, work.held)
-        work.held = 0
     else:
-        hold_bytes(lane, work, 0)
+        lane.memory.take(-work.held)
         put_back(lane, work)
+    work.held = 0
     for twin in lane.twins.leave(work):
         advance(twin, Event.TWIN_LEFT, Phase.OVER)
         done(lane, twin.record.offset, now)

@@ -117,7 +117,7 @@ class Order(Generic[W]):
 
     def close(self, key: str, until: float, why: WaitFor = "rate") -> None:
         """Nothing starts towards this endpoint before `until`."""
-        gate = self._gate(key)
+        gate = self._gates.setdefault(key, Gate(key))
         if until > gate.closed_until:
             gate.closed_until, gate.closed_for = until, why
             heapq.heappush(self.timed, (until, next(self._tickets), gate))
@@ -241,12 +241,6 @@ class Order(Generic[W]):
     def next_due(self) -> float | None:
         """When something that waits may be taken; None if nothing waits for a time."""
         return self.timed[0][0] if self.timed else None
-
-    def _gate(self, key: str) -> Gate[W]:
-        gate = self._gates.get(key)
-        if gate is None:
-            gate = self._gates[key] = Gate(key)
-        return gate
 
     def _wait(self, work: W, now: float, *, first: bool = False) -> None:
         work.ticket = ticket = next(self._tickets)

@@ -46,7 +46,7 @@ async def _way(batch: int) -> Way:
     return way
 
 
-@pytest.mark.parametrize(("batch", "calls", "crossings"), [(1, 290, 205), (16, 195, 135)])
+@pytest.mark.parametrize(("batch", "calls", "crossings"), [(1, 267, 188), (16, 180, 125)])
 async def test_a_message_takes_few_calls(batch: int, calls: int, crossings: int) -> None:
     """`calls`, `crossings`: for each message of the batch, at most."""
     way = await _way(batch)
