@@ -2,11 +2,14 @@
 numbers.
 
 For a receiver that was restored from a backup. The history knows which message has which number, from attempts and
-from the ends of deliveries; payloads are read as for an export.
+from the ends of deliveries; the state knows the highest number, and those without an end. Payloads are read as for an
+export.
 """
 
-from collections.abc import AsyncIterator, Iterator, Mapping
+import asyncio
+from collections.abc import AsyncIterator, Mapping
 from contextlib import suppress
+from dataclasses import dataclass
 from typing import Final
 
 from aiohttp import web
@@ -32,16 +35,21 @@ from relay.api.route import NAME, UNAUDITED, Body, DocumentedResponse, Example, 
 from relay.api.status import StatusReader
 from relay.domain.errors import Unavailable
 from relay.domain.identity import MessageId
-from relay.domain.state import State
-from relay.history.port import HistoryReader, MessageQuery
+from relay.domain.numbering import GAP_HEADER, UNKNOWN, NumberGap, Numbering, explained, gaps_in
+from relay.domain.reasons import is_of_callback
+from relay.history.lag import Behind
+from relay.history.port import AttemptQuery, HistoryReader, MessageQuery, Visible
 from relay.schema.exports import CatchUp, CatchUpEnd, MissingLine, NumberedLine
 
 MOST_NUMBERS: Final = 10_000
 """Numbers of one response."""
-UNKNOWN: Final = "unknown"
 IN_PROGRESS: Final = "in_progress"
-_UNFINISHED: Final[frozenset[State]] = frozenset({"queued", "retrying", "blocked"})
-_DELIVERED: Final[frozenset[State]] = frozenset({"awaiting_answer", "returning", "returned", "delivered"})
+SETTLE_S: Final = 2.0
+"""Wait before a number counts as unknown, because records of attempts are written a moment later."""
+_ACCEPTED: Final = frozenset({"answer_timeout", "receiver_forgot"})
+"""Reasons of deliveries that the receiver had accepted."""
+
+Line = NumberedLine | MissingLine
 
 
 class CatchUpResource:
@@ -85,31 +93,37 @@ class CatchUpResource:
         receiver = self._context.directory.receiver(name)
         if receiver is None or receiver.ordering != "receiver":
             raise invalid(f"the messages of {name} have no numbers: it has no `ordering: receiver`", path="/name")
-        with self._export.place(request):
-            return await self._write(request, history, name, body.after)
-
-    async def _write(self, request: web.Request, history: HistoryReader, name: str, after: int) -> web.StreamResponse:
+        began = self._context.clock.time()
+        numbering = await self._context.state.numbering(f"r:{name}") or Numbering()
+        if body.after > numbering.last:
+            detail = f"after is {body.after}, and the highest number of {name} is {numbering.last}"
+            raise invalid(detail, pointer="/after")
+        letters = await self._context.state.failed(name, limit=MOST_LOOKED_AT)
+        dead = {each.number: each.reason for each in letters if each.number is not None}
+        known = [
+            *numbering.gaps,
+            *(NumberGap(first, last, IN_PROGRESS) for first, last in numbering.open),
+            *(NumberGap(number, number, reason) for number, reason in dead.items()),
+        ]
         visible = self._sight.of_receivers(request, {name})
-        found = dict(await history.numbered(name, visible, after=after, limit=MOST_NUMBERS + 1))
-        more = len(found) > MOST_NUMBERS
-        if more:
-            del found[max(found)]
-        reasons = {
-            entry.number: entry.reason
-            for entry in await self._context.state.failed(name, limit=MOST_LOOKED_AT)
-            if entry.number is not None and after < entry.number and not (more and entry.number > max(found))
-        }
+        ports = request, self._context, history, self._reader, self._export
+        following = _Following(*ports, name, visible, numbering.last, known, dead, began)
+        with self._export.place(request):
+            return await self._write(request, following, body.after)
+
+    async def _write(self, request: web.Request, following: "_Following", after: int) -> web.StreamResponse:
         response = ndjson_response()
-        delivered, why = 0, f"more than {MOST_NUMBERS} numbers follow" if more else None
+        delivered, why = 0, None
         with suppress(ConnectionError):  # the client has closed the connection, or read nothing for too long
             await response.prepare(request)
             try:
-                async for line in _merged(self._lines(request, history, name, found, reasons, after)):
+                async for line in _merged(following.lines(after)):
                     await response.write(json_line(line))
                     if "last" in line:
                         after = line["last"]
                     else:
                         delivered, after = delivered + 1, line["sequence"]
+                why = following.why
             except (Unavailable, Problem) as error:
                 why = str(error)
             end: CatchUpEnd = {"delivered": delivered, "complete": why is None, "detail": why, "last": after}
@@ -117,79 +131,124 @@ class CatchUpResource:
             await response.write_eof()
         return response
 
-    async def _lines(
-        self,
-        request: web.Request,
-        history: HistoryReader,
-        name: str,
-        found: Mapping[int, MessageId],
-        reasons: Mapping[int, str],
-        after: int,
-    ) -> AsyncIterator[NumberedLine | MissingLine]:
-        """Each number from `after` on once, alone or in a range."""
-        judged = self._context.clock.monotonic() + JUDGED_S
-        last = after or min((*found, *reasons), default=1) - 1  # the first number of a receiver may be any
-        numbers = sorted(found)
-        for start in range(0, len(numbers), AT_ONCE):
-            if self._context.clock.monotonic() >= judged:
-                self._export.check_rights(request)
-                judged = self._context.clock.monotonic() + JUDGED_S
-            some = {number: found[number] for number in numbers[start : start + AT_ONCE]}
-            deliveries = await self._deliveries(request, history, name, set(some.values()))
-            lines = await self._delivered(history, some, deliveries)
-            for number, id in some.items():
-                for line in missing(last + 1, number - 1, reasons):
-                    yield line
-                reason = reasons.get(number) or _reason(deliveries.get(id))
-                yield lines.get(number) or MissingLine(first=number, last=number, reason=reason)
-                last = number
-        for line in missing(last + 1, max(reasons, default=0), reasons):
-            yield line
 
-    async def _deliveries(
-        self, request: web.Request, history: HistoryReader, name: str, ids: set[MessageId]
-    ) -> dict[MessageId, ExportedDelivery]:
+@dataclass(slots=True)
+class _Following:
+    """The lines of one response. `newest`: the receiver's highest number when that was read, at `began` (Unix seconds).
+    `known`: numbers without a delivered message; `dead`: those among them that have dead letters, with their reasons.
+    `why`: why this is not all."""
+
+    request: web.Request
+    context: ApiContext
+    history: HistoryReader
+    reader: StatusReader
+    export: ReceiverExportResource
+    name: str
+    visible: Visible
+    newest: int
+    known: list[NumberGap]
+    dead: Mapping[int, str]
+    began: float
+    why: str | None = None
+
+    async def lines(self, after: int) -> AsyncIterator[Line]:
+        """Each number behind `after` once, alone or in a range, up to the first one that the history may still get."""
+        settled = False
+        while True:
+            is_behind = False
+            async for line in self._known_now(after):
+                if "reason" in line and line["reason"] == UNKNOWN and not settled:
+                    is_behind = True
+                    break
+                yield line
+                after = line["last"] if "last" in line else line["sequence"]
+            if not is_behind or await self._lags():
+                return
+            settled = True
+
+    async def _known_now(self, after: int) -> AsyncIterator[Line]:
+        found = dict(await self.history.numbered(self.name, self.visible, after=after, limit=MOST_NUMBERS + 1))
+        self.why = f"more than {MOST_NUMBERS} numbers follow" if len(found) > MOST_NUMBERS else None
+        numbers = sorted(number for number in found if number <= self.newest)[:MOST_NUMBERS]
+        judged = self.context.clock.monotonic() + JUDGED_S
+        last = after or min(numbers, default=self.newest + 1) - 1  # the first number of a receiver may be any
+        for start in range(0, len(numbers), AT_ONCE):
+            if self.context.clock.monotonic() >= judged:
+                self.export.check_rights(self.request)
+                judged = self.context.clock.monotonic() + JUDGED_S
+            some = {number: found[number] for number in numbers[start : start + AT_ONCE]}
+            deliveries = await self._deliveries(set(some.values()))
+            delivered = await self._delivered(some, deliveries)
+            for number, id in some.items():
+                for gap in await self._between(last + 1, number - 1, id):
+                    yield _missing(gap)
+                reason = self._why_missing(number, deliveries.get(id)) or UNKNOWN
+                yield delivered.get(number) or MissingLine(first=number, last=number, reason=reason)
+                last = number
+        for gap in () if self.why else await self._between(last + 1, self.newest, None):
+            yield _missing(gap)
+
+    async def _between(self, first: int, last: int, before: MessageId | None) -> list[NumberGap]:
+        """Numbers that the history does not have. `before`: the message behind them, whose requests may name them."""
+        found = explained(first, last, self.known)
+        if before is None or all(gap.reason != UNKNOWN for gap in found):
+            return found
+        query = AttemptQuery(visible=self.visible, message=before, receiver=self.name, kinds={"post"})
+        for each in (await self.history.attempts(query, limit=AT_ONCE)).items:
+            self.known += gaps_in(each.attempt.headers.get(GAP_HEADER, ""))
+        return explained(first, last, self.known)
+
+    async def _lags(self) -> bool:
+        """Whether the history lacks what had ended when the numbers were read, also after a moment."""
+        await asyncio.sleep(SETTLE_S)
+        context = self.context
+        lag_s = await Behind(self.history, context.log, context.topics, context.clock).seconds()
+        lags = lag_s is None or context.clock.time() - lag_s < self.began
+        self.why = "the history has not read all of it yet: ask again later" if lags else None
+        return lags
+
+    async def _deliveries(self, ids: set[MessageId]) -> dict[MessageId, ExportedDelivery]:
         """What the caller may see of these."""
-        messages = [one for id in ids if (one := await history.message(id)) is not None]
-        listed = await with_live(self._reader, messages, MessageQuery(receiver=name), self._context.clock.time())
-        return {one.arrival.message: one for each in listed for one in self._export.visible(request, each, name)}
+        messages = [one for id in ids if (one := await self.history.message(id)) is not None]
+        listed = await with_live(self.reader, messages, MessageQuery(receiver=self.name), self.context.clock.time())
+        return {
+            one.arrival.message: one for each in listed for one in self.export.visible(self.request, each, self.name)
+        }
 
     async def _delivered(
-        self, history: HistoryReader, some: Mapping[int, MessageId], deliveries: Mapping[MessageId, ExportedDelivery]
+        self, some: Mapping[int, MessageId], deliveries: Mapping[MessageId, ExportedDelivery]
     ) -> dict[int, NumberedLine]:
         delivered = {
             number: one
             for number, id in some.items()
-            if (one := deliveries.get(id)) is not None and one.delivery.state in _DELIVERED
+            if (one := deliveries.get(id)) is not None and self._why_missing(number, one) is None
         }
         lines: dict[int, NumberedLine] = {}
         rest = iter(delivered)
         for part in parts_of(list(delivered.values())):
-            for line in await self._export.with_payloads(history, part):
+            for line in await self.export.with_payloads(self.history, part):
                 number = next(rest)
                 lines[number] = NumberedLine(**line, sequence=number)
         return lines
 
-
-def missing(first: int, last: int, reasons: Mapping[int, str]) -> Iterator[MissingLine]:
-    """The numbers from `first` to `last`, with the reasons that are known."""
-    for number in sorted(number for number in reasons if first <= number <= last):
-        if first < number:
-            yield MissingLine(first=first, last=number - 1, reason=UNKNOWN)
-        yield MissingLine(first=number, last=number, reason=reasons[number])
-        first = number + 1
-    if first <= last:
-        yield MissingLine(first=first, last=last, reason=UNKNOWN)
-
-
-def _reason(one: ExportedDelivery | None) -> str:
-    """Why a message was not delivered that was sent with a number."""
-    if one is None:
-        return UNKNOWN
-    return IN_PROGRESS if one.delivery.state in _UNFINISHED else one.delivery.found.reason or UNKNOWN
+    def _why_missing(self, number: int, one: ExportedDelivery | None) -> str | None:
+        """Why the receiver does not have the message; None if it has."""
+        if one is None or number in self.dead:
+            return self.dead.get(number, UNKNOWN)
+        found = one.delivery.found
+        if found.status == "arrived":
+            return IN_PROGRESS
+        reason = found.reason or ""
+        if found.status != "failed" or is_of_callback(reason) or reason in _ACCEPTED:
+            return None
+        return reason or UNKNOWN
 
 
-async def _merged(lines: AsyncIterator[NumberedLine | MissingLine]) -> AsyncIterator[NumberedLine | MissingLine]:
+def _missing(gap: NumberGap) -> MissingLine:
+    return MissingLine(first=gap.first, last=gap.last, reason=gap.reason)
+
+
+async def _merged(lines: AsyncIterator[Line]) -> AsyncIterator[Line]:
     """Joins ranges that follow each other with the same reason."""
     pending: MissingLine | None = None
     async for line in lines:

@@ -4,6 +4,7 @@ The state assigns them (`relay/state/redis/scripts/_numbers.lua`). A record besi
 durable.
 """
 
+import re
 from collections.abc import Collection, Iterable
 from typing import Final, NamedTuple
 
@@ -20,7 +21,11 @@ window have no end yet."""
 RENUMBERED: Final = "renumbered"
 """Reason of a gap: the state was lost, and the messages of these numbers have other ones, or had arrived."""
 
+UNKNOWN: Final = "unknown"
+"""Of numbers about which nothing is kept."""
+
 GAP_HEADER: Final = "relay-gap"
+_GAP: Final = re.compile(r"first=(\d{1,18}); last=(\d{1,18}); reason=([a-z_]+)")
 
 Range = tuple[int, int]
 """First and last number."""
@@ -86,3 +91,22 @@ def after_loss(known: Numbering, parked: Collection[int]) -> Numbering:
 def gap_text(gaps: Iterable[NumberGap]) -> str:
     """The value of the header GAP_HEADER."""
     return ", ".join(f"first={gap.first}; last={gap.last}; reason={gap.reason}" for gap in gaps)
+
+
+def gaps_in(header: str) -> list[NumberGap]:
+    """The gaps in a header GAP_HEADER."""
+    return [NumberGap(int(first), int(last), reason) for first, last, reason in _GAP.findall(header)]
+
+
+def explained(first: int, last: int, known: Iterable[NumberGap]) -> list[NumberGap]:
+    """The numbers from `first` to `last`, split by the gaps that are known; the rest is UNKNOWN."""
+    found: list[NumberGap] = []
+    for gap in sorted(known):
+        begin, end = max(first, gap.first), min(last, gap.last)
+        if begin > end:
+            continue
+        if first < begin:
+            found.append(NumberGap(first, begin - 1, UNKNOWN))
+        found.append(NumberGap(begin, end, gap.reason))
+        first = end + 1
+    return found if first > last else [*found, NumberGap(first, last, UNKNOWN)]

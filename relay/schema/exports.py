@@ -52,8 +52,8 @@ class NumberedLine(ExportedMessage):
 
 @final
 class MissingLine(TypedDict):
-    """Numbers from `first` to `last` of which no message is known to be delivered. `reason`: of the dead letters;
-    `in_progress`; or `unknown`, if the history does not have them: too old, not read yet, or left out after a loss."""
+    """Numbers from `first` to `last` of which no message is known to be delivered. `reason`: of the dead letters, or of
+    the gap; `in_progress`; or `unknown`, if the history does not have them any more."""
 
     first: int
     last: int

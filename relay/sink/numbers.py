@@ -1,18 +1,9 @@
 """Checks the numbers of a receiver with `ordering: receiver`, and shows missing ones."""
 
-import re
 from collections.abc import Iterator
-from typing import Final
 
-from relay.domain.numbering import GAP_HEADER, NumberGap, gap_text
+from relay.domain.numbering import GAP_HEADER, NumberGap, gap_text, gaps_in
 from relay.sink.arrival import ReceivedPost
-
-_GAP: Final = re.compile(r"first=(\d{1,18}); last=(\d{1,18}); reason=([a-z_]+)")
-
-
-def gaps_in(header: str) -> list[NumberGap]:
-    """The gaps in a header GAP_HEADER."""
-    return [NumberGap(int(first), int(last), reason) for first, last, reason in _GAP.findall(header)]
 
 
 class NumberCheck:

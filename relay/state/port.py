@@ -224,6 +224,10 @@ class State(Protocol):
         is ready meanwhile, only gaps are taken over, of numbers that have no end here."""
         ...
 
+    async def numbering(self, owner: str) -> Numbering | None:
+        """The numbers of an owner (`r:<receiver>`); None if none was given."""
+        ...
+
     async def ready(self, tags: Sequence[int], *, in_doubt_s: float, ends: LaneEnds | None = None) -> None:
         """Recovery is complete for these tags. For `in_doubt_s`, if memory was lost, deliveries without a row count as
         in doubt. A server run that lost nothing (fsync on every write) has no doubt. `ends`: by tag, the ends of its

@@ -58,7 +58,7 @@ def attempt(
         more.pop("duration_ms", 20.0),
         "POST",
         "https://ci.example/hook",
-        {"webhook-id": "msg_1"},
+        more.pop("headers", {"webhook-id": "msg_1"}),
         more.pop("outcome", "done" if code in ("delivered", "accepted") else "retry"),
         receiver=receiver,
         source_id=source,

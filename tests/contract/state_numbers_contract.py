@@ -37,6 +37,13 @@ class NumbersContract:
         assert (found.number, found.numbering) == (2, None)
         assert await begun(rig.state, row(9)) == Go(1, 0.0), "one that is not numbered"
 
+    async def test_the_numbers_of_a_receiver_can_be_read(self, rig: Rig) -> None:
+        assert await rig.state.numbering("r:ci") is None
+        for number in (1, 2, 3):
+            await start(rig, number)
+        assert (await end(rig, 2, "rejected")).numbering == await rig.state.numbering("r:ci")
+        assert await rig.state.numbering("r:ci") == Numbering(3, ((1, 1), (3, 3)), (NumberGap(2, 2, "rejected"),))
+
     async def test_another_attempt_has_the_number_of_the_first(self, rig: Rig) -> None:
         await start(rig, 1)
         for change, token in ((Change.RELEASED, b"t1"), (Change.RETRY, b"t2")):

@@ -214,6 +214,7 @@ def calls() -> Iterator[Call]:
     yield call("settle", ends[::-1])
     numbering = Numbering(MANY, ((1, MANY),), tuple(NumberGap(n, n, "gone") for n in range(1, 100, 2)))
     yield call("number_again", {owner.replace("s:", "r:"): numbering for owner in owners})
+    yield call("numbering", "r:" + owners[0][2:])
     yield call("forget", ROWS)
     yield call("peek", ROWS)
     hold = Hold("paused", CLOCK.now, "}:{" * 100)

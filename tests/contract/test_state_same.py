@@ -258,6 +258,7 @@ calls = st.one_of(
     call("remember", st.lists(marks, max_size=2)),
     call("gaps", st.just([0, 1])),
     call("number_again", st.dictionaries(st.sampled_from(OWNERS), numberings, max_size=2)),
+    call("numbering", st.sampled_from(OWNERS)),
     call("close_gaps", st.just({0: Gap(BEGIN, 0.0)})),
     call("park", in_lanes(references, 3)),
     call("restore", lanes, st.lists(references, max_size=2)),

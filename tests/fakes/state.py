@@ -158,6 +158,10 @@ class MemoryState(StatisticsKept, Records):
                 for number in sorted(known.open.intersection(range(gap.first, gap.last + 1))):
                     known.end(number, gap.reason, 0)
 
+    async def numbering(self, owner: str) -> Numbering | None:
+        found = self._of(owner).rows.numbers.get(owner)
+        return None if found is None or not found.last else found.shown()
+
     async def gaps(self, tags: Sequence[int]) -> dict[int, Gap]:
         self._reach(tags)
         return {tag: gap for tag in tags if (gap := self._tags[tag].gap) is not None}

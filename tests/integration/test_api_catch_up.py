@@ -15,8 +15,11 @@ from relay.api import catch_up as module
 from relay.cli.receivers import receivers
 from relay.client import AsyncRelay
 from relay.domain.coordinate import Coordinate
+from relay.domain.numbering import NumberGap, Numbering
+from relay.log.port import NewRecord
 from relay.state.port import FailedEntry
-from tests.contract.history_facts import NOON, attempt, put
+from tests.contract.history_facts import NOON, attempt, ending, put
+from tests.fakes.state_numbers import Numbers
 from tests.integration.api_rig import Reply, problem
 from tests.integration.history_world import KEPT, World, came, world
 from tests.integration.test_api_keys import ADMIN, SETTING, bearer
@@ -26,10 +29,15 @@ MADE = {"name": "ledger", "post_endpoint": "https://ledger.example/", "ordering"
         "owner": "bob", "signature": "none"}  # fmt: skip
 
 
+@pytest.fixture(autouse=True)
+def _no_wait(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "SETTLE_S", 0)
+
+
 @asynccontextmanager
 async def ledger() -> AsyncIterator[World]:
     """`ledger` got the messages 11, 12, 14 and 16 under their numbers, 12 at its second attempt; 13 was rejected, 15 is
-    tried, and of 17 no attempt is recorded."""
+    tried, and 17 was left out after a loss."""
     async with world() as at:
         headers = {"Content-Type": "application/json"} | ADMIN
         assert (await at.rig.request("POST", "/v1/receivers", json.dumps(MADE).encode(), headers)).status == 201
@@ -55,6 +63,8 @@ async def ledger() -> AsyncIterator[World]:
         )
         dead = FailedEntry("ledger", Coordinate("failed_messages", 1, 2), NOON, "rejected", "github", "m-13", number=13)
         await at.rig.state.index_failed([dead])
+        numbering = Numbering(17, ((15, 15),), (NumberGap(17, 17, "renumbered"),))
+        at.rig.state._of("r:ledger").rows.numbers["r:ledger"] = Numbers.of(numbering)
         yield at
 
 
@@ -77,8 +87,15 @@ async def post(at: World, after: object, *scopes: str, path: str = CATCH_UP) -> 
 async def test_what_follows_the_last_number_comes_in_order_with_its_payload() -> None:
     async with ledger() as at:
         lines, end = await caught_up(at, 11)
-        assert lines == [(12, "m-12"), (13, 13, "rejected"), (14, "m-14"), (15, 15, "in_progress"), (16, "m-16")]
-        assert end == {"delivered": 3, "complete": True, "detail": None, "last": 16}
+        assert lines == [
+            (12, "m-12"),
+            (13, 13, "rejected"),
+            (14, "m-14"),
+            (15, 15, "in_progress"),
+            (16, "m-16"),
+            (17, 17, "renumbered"),
+        ]
+        assert end == {"delivered": 3, "complete": True, "detail": None, "last": 17}
         first = json.loads((await post(at, 11)).body.splitlines()[0])
         assert (first["payload"], first["payload_kept"]) == (KEPT["body"].decode(), "truncated")
 
@@ -86,10 +103,39 @@ async def test_what_follows_the_last_number_comes_in_order_with_its_payload() ->
 async def test_the_last_number_continues_it() -> None:
     async with ledger() as at:
         assert await caught_up(at, 14) == (
-            [(15, 15, "in_progress"), (16, "m-16")],
-            {"delivered": 1, "complete": True, "detail": None, "last": 16},
+            [(15, 15, "in_progress"), (16, "m-16"), (17, 17, "renumbered")],
+            {"delivered": 1, "complete": True, "detail": None, "last": 17},
         )
-        assert await caught_up(at, 16) == ([], {"delivered": 0, "complete": True, "detail": None, "last": 16})
+        assert await caught_up(at, 17) == ([], {"delivered": 0, "complete": True, "detail": None, "last": 17})
+        found = problem(await post(at, 18), 400, "invalid-request")
+        assert found["detail"] == "after is 18, and the highest number of ledger is 17"
+
+
+async def test_a_number_that_the_history_may_still_get_is_not_skipped() -> None:
+    async with ledger() as at:
+        numbers = at.rig.state._of("r:ledger").rows.numbers
+        numbers["r:ledger"] = Numbers.of(Numbering(19, ((15, 15),), (NumberGap(17, 17, "renumbered"),)))
+        lines, end = await caught_up(at, 16)
+        assert lines == [(17, 17, "renumbered"), (18, 19, "unknown")], "the history has read all"
+        unread = NewRecord(at.rig.topics.delivery_attempts, b"k", b"v")
+        await at.rig.log.append([unread])
+        at.rig.clock.now += 5
+        lines, end = await caught_up(at, 16)
+        assert (lines, end["last"], end["complete"]) == ([(17, 17, "renumbered")], 17, False)
+
+
+async def test_a_gap_that_a_request_has_named_and_a_result_that_was_not_taken() -> None:
+    """The state has forgotten the gap. The receiver has a message whose callback failed."""
+    async with ledger() as at:
+        life = at.rig.directory.receivers["ledger"].life.id
+        numbers = at.rig.state._of("r:ledger").rows.numbers
+        numbers["r:ledger"] = Numbers.of(Numbering(20))
+        named = attempt("m-18", source="github", offset=41, at=41, receiver="ledger", number=20, life=life,
+                        headers={"relay-gap": "first=17; last=19; reason=renumbered"})  # fmt: skip
+        refused = ending("m-18", source="github", offset=9, at=42, receiver="ledger", status="failed", life=life,
+                         reason="callback_rejected")  # fmt: skip
+        await put(at.history, came(at.rig, 18, source="github", receivers=("ledger",), **KEPT), named, refused)
+        assert (await caught_up(at, 16))[0] == [(17, 19, "renumbered"), (20, "m-18")]
 
 
 async def test_the_first_number_may_be_any_and_one_that_nobody_knows_is_named() -> None:
@@ -112,13 +158,13 @@ async def test_the_client_asks_until_it_has_all(monkeypatch: pytest.MonkeyPatch)
         monkeypatch.setattr(module, "MOST_NUMBERS", 2)
         async with AsyncRelay(at.rig.url, SETTING) as relay:
             lines = [line async for line in relay.receivers.catch_up("ledger", after=11)]
-        assert [line.get("sequence") for line in lines] == [12, None, 14, None, 16]
+        assert [line.get("sequence") for line in lines] == [12, None, 14, None, 16, None]
 
 
 async def test_a_key_of_the_receiver_or_its_owner_catches_up_and_no_other() -> None:
     async with ledger() as at:
         for scope in ("receiver:ledger", "owner:bob"):
-            assert len((await caught_up(at, 11, scope))[0]) == 5
+            assert len((await caught_up(at, 11, scope))[0]) == 6
         for scope in ("receiver:ci", "owner:alice", "read:github"):
             assert (await post(at, 11, scope)).status in (403, 404)
 
@@ -142,5 +188,5 @@ async def test_the_command_writes_lines_and_where_it_ended() -> None:
         with capture_logs():
             done = await asyncio.to_thread(CliRunner(env={"RELAY_API_KEY": SETTING}).invoke, receivers, words)
         assert done.exception is None, done
-        assert done.stderr == "3 messages up to number 16\n"
-        assert [json.loads(line).get("sequence") for line in done.stdout.splitlines()] == [12, None, 14, None, 16]
+        assert done.stderr == "3 messages up to number 17\n"
+        assert [json.loads(line).get("sequence") for line in done.stdout.splitlines()] == [12, None, 14, None, 16, None]

@@ -136,7 +136,7 @@ async def test_on_kafka_and_after_redis_was_emptied(rig: Production) -> None:
                 await asyncio.wait_for(send(relay, 8, 11), 90)
                 await asyncio.wait_for(receiver.until(10), 90)
                 assert await asyncio.wait_for(caught_up(relay, 8, 3), 60) == [
-                    (9, "unknown"),
+                    (9, "renumbered"),
                     *((SKIPPED + number + 1, f"m-{number}") for number in (8, 9, 10)),
                 ]
         after = receiver.got[7:]

@@ -136,6 +136,7 @@ def encode_numbering(numbering: Numbering) -> WireNumbering:
 
 
 _decode_numbering: Final = msgspec.msgpack.Decoder(WireNumbering).decode
+decode_numberings: Final = msgspec.msgpack.Decoder(list[list[WireNumbering] | bool]).decode
 
 
 class WireRow(msgspec.Struct, array_like=True):

@@ -37,7 +37,15 @@ from relay.state.read_model import (
 from relay.state.redis import wire
 from relay.state.redis.calls import Decode
 from relay.state.redis.problems import about_servers, check, problems_of
-from relay.state.redis.record_wire import encode_numbering, encode_parked, lane_key, ms, raw, tag_of
+from relay.state.redis.record_wire import (
+    decode_numberings,
+    encode_numbering,
+    encode_parked,
+    lane_key,
+    ms,
+    raw,
+    tag_of,
+)
 from relay.state.redis.records import Records, TagBatch, bools, counts, digests, encode, numbers, of_rows
 from relay.state.redis.servers import hints
 from relay.state.redis.shared import Part
@@ -145,6 +153,10 @@ class RedisState(Records):
         batch = TagBatch(list(numberings.items()), [tag_of(owner) for owner in numberings])
         parts = [(tag, encode([(owner, encode_numbering(one)) for owner, one in part])) for tag, part in batch.parts()]
         await self._calls.run("number_again", parts, numbers)
+
+    async def numbering(self, owner: str) -> Numbering | None:
+        (found,) = await self._calls.run("numbering", [(tag_of(owner), owner.encode())], decode_numberings)
+        return found[0].numbering() if found else None
 
     async def gaps(self, tags: Sequence[int]) -> dict[int, Gap]:
         found = await self._calls.run("gaps", _to_each(tags, b""), numbers)
