@@ -21,7 +21,7 @@ from relay.api.history.live_overlay import with_live
 from relay.api.history.query import AT_ONCE
 from relay.api.history.resource import history_of
 from relay.api.history.visibility import Visibility
-from relay.api.problems import NO_HISTORY, Problem, invalid
+from relay.api.problems import NO_HISTORY, NO_SUCH_NUMBER, Problem
 from relay.api.receiver_export import (
     JUDGED_S,
     NDJSON,
@@ -77,8 +77,8 @@ class CatchUpResource:
                 Body({NDJSON: str}, items={NDJSON: (NumberedLine, MissingLine, CatchUpEnd)}),
             ),
         ),
-        problems=(NO_HISTORY,),
-        example=Example(400, path={"name": "ci"}, body={"after": 12}),
+        problems=(NO_HISTORY, NO_SUCH_NUMBER),
+        example=Example(409, path={"name": "ci"}, body={"after": 12}),
     )
     async def catch_up(self, request: web.Request, name: str, body: CatchUp) -> web.StreamResponse:
         """The messages behind the last number that a receiver has.
@@ -92,12 +92,12 @@ class CatchUpResource:
         self._context.check_receiver(name)
         receiver = self._context.directory.receiver(name)
         if receiver is None or receiver.ordering != "receiver":
-            raise invalid(f"the messages of {name} have no numbers: it has no `ordering: receiver`", path="/name")
+            raise Problem(NO_SUCH_NUMBER, f"The messages of {name} have no numbers: it has no `ordering: receiver`.")
         began = self._context.clock.time()
         numbering = await self._context.state.numbering(f"r:{name}") or Numbering()
         if body.after > numbering.last:
-            detail = f"after is {body.after}, and the highest number of {name} is {numbering.last}"
-            raise invalid(detail, pointer="/after")
+            detail = f"`after` is {body.after}, and the highest number of {name} is {numbering.last}."
+            raise Problem(NO_SUCH_NUMBER, detail)
         letters = await self._context.state.failed(name, limit=MOST_LOOKED_AT)
         dead = {each.number: each.reason for each in letters if each.number is not None}
         known = [

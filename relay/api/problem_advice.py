@@ -66,6 +66,10 @@ ADVICE: Final[dict[str, str]] = {
         "It was replayed, discarded or delivered in the meantime, or can no longer be sent; `detail` says which. Look"
         " up the message for its present state."
     ),
+    "no-such-number": (
+        "Ask with the last number in `relay-sequence`. Only messages of receivers with `ordering: receiver` have"
+        " numbers. If the relay has lost its log, its numbers start again: then ask with 0."
+    ),
     "already-sent": (
         "Only a delivery without any attempt can be cancelled. To end one that is being retried or waits for its"
         " answer, discard it."

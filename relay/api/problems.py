@@ -54,6 +54,7 @@ ID_CONFLICT: Final = ProblemKind("id-conflict", 409, "The message id was used fo
 NOT_FAILED: Final = ProblemKind("not-failed", 409, "It has not failed")
 NOT_REPLAYABLE: Final = ProblemKind("not-replayable", 409, "It can no longer be replayed or discarded")
 ALREADY_SENT: Final = ProblemKind("already-sent", 409, "It was already sent, or has ended")
+NO_SUCH_NUMBER: Final = ProblemKind("no-such-number", 409, "The receiver has no such number")
 TOO_MANY_JOBS: Final = ProblemKind("too-many-jobs", 409, "Too many unfinished jobs")
 RECEIVER_EXISTS: Final = ProblemKind("receiver-exists", 409, "A receiver with this name exists")
 SOURCE_EXISTS: Final = ProblemKind("source-exists", 409, "This source already has an entry")

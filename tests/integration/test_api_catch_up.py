@@ -107,8 +107,8 @@ async def test_the_last_number_continues_it() -> None:
             {"delivered": 1, "complete": True, "detail": None, "last": 17},
         )
         assert await caught_up(at, 17) == ([], {"delivered": 0, "complete": True, "detail": None, "last": 17})
-        found = problem(await post(at, 18), 400, "invalid-request")
-        assert found["detail"] == "after is 18, and the highest number of ledger is 17"
+        found = problem(await post(at, 18), 409, "no-such-number")
+        assert found["detail"] == "`after` is 18, and the highest number of ledger is 17."
 
 
 async def test_a_number_that_the_history_may_still_get_is_not_skipped() -> None:
@@ -177,8 +177,8 @@ async def test_what_is_no_number_is_refused(after: object) -> None:
 
 async def test_a_receiver_without_numbers_is_told_so() -> None:
     async with ledger() as at:
-        found = problem(await post(at, 1, path="/v1/receivers/ci/catch-up"), 400, "invalid-request")
-        assert found["detail"] == "the messages of ci have no numbers: it has no `ordering: receiver`"
+        found = problem(await post(at, 1, path="/v1/receivers/ci/catch-up"), 409, "no-such-number")
+        assert found["detail"] == "The messages of ci have no numbers: it has no `ordering: receiver`."
         problem(await post(at, 1, path="/v1/receivers/nobody/catch-up"), 404, "not-found")
 
 

@@ -30,6 +30,7 @@ NO_REPORT = {
     "export",
     "listen",
     "portal strings",
+    "receivers catch-up",
     "receivers export",
     "run",
     "sink",
