@@ -31,7 +31,12 @@ async def relay_with_a_refused_result(directory: Path) -> AsyncIterator[DevRelay
             async def is_given_up() -> bool:
                 return bool((await dev.call("GET", f"/v1/failed?source={LONG}&stage=to_sender"))["items"])
 
+            async def is_in_the_history() -> bool:
+                attempts = await dev.call("GET", f"/v1/sources/{LONG}/messages/m-1/attempts")
+                return any(each["kind"] == "callback" for each in attempts["items"])
+
             await until(is_given_up)
+            await until(is_in_the_history)
             yield dev
     finally:
         await receiver.stop()
