@@ -3,9 +3,10 @@ PYTHON ?= python3
 VENV   := .venv
 BIN    := $(VENV)/bin
 PIP    := $(BIN)/python -m pip --disable-pip-version-check --quiet
-# Most tests wait for servers rather than for the CPU; tests/file_order.py has both kinds run side by side.
+# Most tests wait for servers rather than for the CPU; tests/file_order.py has both kinds run side by side. Those of
+# faults time out where more than four share two cores.
 JOBS   ?= 4
-PYTEST := $(BIN)/pytest --numprocesses $(JOBS) --dist loadfile --no-loadscope-reorder
+PYTEST = $(BIN)/pytest --numprocesses $(JOBS) --dist loadfile --no-loadscope-reorder
 
 # Tests start hundreds of interpreters: without bytecode each compiles all modules again, a third of what it does.
 unexport PYTHONDONTWRITEBYTECODE
@@ -37,7 +38,8 @@ quick: $(READY) ## Check and test what needs no server, in less than a minute
 	$(BIN)/ruff check && $(BIN)/ruff format --check && $(BIN)/mypy
 	$(PYTEST) --numprocesses 2 -m 'not slow and not thorough' tests/unit tests/contract/test_log_memory.py tests/contract/test_history_memory.py
 
-test: $(READY) ## Run the tests, JOBS files at a time (4)
+test: JOBS := 6
+test: $(READY) ## Run the tests, JOBS files at a time (6)
 	$(PYTEST) tests/unit tests/contract tests/integration tests/emulators tests/browser
 
 test-faults: $(READY) ## Run what proves the guarantees: crashes, outages, interleavings
