@@ -31,6 +31,7 @@ from tests.faults.harness.history import (
     digest_of,
 )
 from tests.faults.harness.ledger import Ledger, read
+from tests.faults.harness.numbers import wrongly_numbered
 from tests.faults.harness.timeline import timeline
 
 PROMISES: Final[Mapping[str, Promise]] = {
@@ -584,3 +585,32 @@ def test_only_a_newer_one_of_the_same_key_replaces_what_was_not_sent() -> None:
     assert damage(_replaced(key, key, sent=True)) == {"misreplaced": 1}
     assert _replaced(key, key, sent=True, fault="FLUSHALL").ok, "Redis has forgotten that it was sent"
     assert damage(_replaced(Timing(5.0), key)) == {"unexpected_dead": 1, "misreplaced": 1}
+
+
+@pytest.mark.parametrize(
+    ("numbers", "gaps", "damaged"),
+    [
+        ([3, 4, 5], {}, 0),
+        ([3, 4, 4], {}, 0),
+        ([3, 5], {}, 1),
+        ([3, 5], {5: ((4, 4),)}, 0),
+        ([3, 9], {9: ((4, 5), (6, 8))}, 0),
+        ([3, 9], {9: ((4, 5), (7, 8))}, 1),
+        ([3, 6, 9], {}, 2),
+    ],
+)
+def test_a_number_that_is_missing_without_a_gap_is_seen(
+    numbers: list[int], gaps: dict[int, tuple[tuple[int, int], ...]], damaged: int
+) -> None:
+    arrivals = [
+        Arrival(float(n), "numbered", "a", f"m-{n}", 1, 0, n, NOTHING, 200, gaps=gaps.get(n, ())) for n in numbers
+    ]
+    promises = {"numbered": Promise(asked=True, ordered=True, in_doubt_per_fault=0, numbered=True)}
+    assert len(list(wrongly_numbered(history_of(arrivals), promises))) == damaged
+
+
+def test_a_number_of_two_messages_is_seen() -> None:
+    arrivals = [Arrival(1.0, "numbered", "a", f"m-{n}", 1, 0, 7, NOTHING, 200) for n in (1, 2)]
+    for numbered in (True, False):
+        promises = {"numbered": Promise(asked=True, ordered=True, in_doubt_per_fault=0, numbered=numbered)}
+        assert len(list(wrongly_numbered(history_of(arrivals), promises))) == int(numbered)

@@ -23,6 +23,7 @@ from tests.faults.harness.history import (
     answer_to,
     digest_of,
 )
+from tests.faults.harness.numbers import wrongly_numbered
 from tests.faults.harness.timed import has_own_time, may_die_of, untimely, wrongly_replaced
 
 _NOTHING_DIES: Final = Promise(asked=False, ordered=False, in_doubt_per_fault=0)
@@ -34,7 +35,8 @@ _NOT_FOUND: Final = "unknown_receiver"
 
 DAMAGE: Final = (
     *("lost", "altered", "phantom", "crossed", "doubled", "copies_over", "disordered", "contradicted"),
-    *("unexpected_dead", "untimely", "misreplaced", "results_over", "over_in_flight", "over_rate", "stuck"),
+    *("unexpected_dead", "untimely", "misreplaced", "misnumbered", "results_over"),
+    *("over_in_flight", "over_rate", "stuck"),
 )
 """The fields of `Verdict` that count broken promises, the gravest first."""
 
@@ -53,7 +55,8 @@ class Verdict:
     at the callback of another source. `over_in_flight`, `over_rate`: how often a receiver had more POSTs in flight, or
     within its window, than its limit. `unexpected_dead`: dead letters with a reason that neither the promise nor the
     message allows. `untimely`: before a message was due, or after its deadline. `misreplaced`: replaced by one that is
-    not newer, or after it was sent. `first`: the first case of the gravest violation.
+    not newer, or after it was sent. `misnumbered`: a number of two messages, or one that is missing without a gap that
+    names it. `first`: the first case of the gravest violation.
     """
 
     messages: int
@@ -72,6 +75,7 @@ class Verdict:
     unexpected_dead: int
     untimely: int
     misreplaced: int
+    misnumbered: int
     over_in_flight: int
     over_rate: int
     first: Counterexample | None
@@ -103,6 +107,7 @@ def check(history: History, promises: Mapping[str, Promise]) -> Verdict:
         "unexpected_dead": list(_unexpected_dead(facts)),
         "untimely": list(untimely(history, facts.sent)),
         "misreplaced": list(wrongly_replaced(history, facts.sent)),
+        "misnumbered": list(wrongly_numbered(history, promises)),
         "results_over": [_result_twice(result) for result, excused in results if not excused and not facts.harms],
         "over_in_flight": list(_over_in_flight(facts)),
         "over_rate": list(_over_rate(facts)),

@@ -50,7 +50,7 @@ class Sent:
 class Arrival:
     """A POST at a receiver. `status`: of the response, None for none; `digest`: of its body. `processed`: whether the
     receiver processed it; not if it returned 429, 500 or 503, or if it hangs. `seen_late_s`: it arrived at most so long
-    before `at`, when it was seen.
+    before `at`, when it was seen. `gaps`: ranges of numbers that it says not to arrive.
     """
 
     at: float
@@ -64,6 +64,7 @@ class Arrival:
     status: int | None
     processed: bool = True
     seen_late_s: float = 0.0
+    gaps: tuple[tuple[int, int], ...] = ()
 
     @property
     def key(self) -> Key:
@@ -178,7 +179,7 @@ class Promise:
     messages of a source arrive in order. `in_doubt_per_fault`: copies allowed for each harmful fault, if it has no
     status endpoint. `deaths`: reasons for which its messages may become dead letters. `generations`: of a message; more
     than one with replays. `max_in_flight`: POSTs in flight; `rate_limit`: POSTs within any `window_s`. None: any
-    number, or unknown to the receiver.
+    number, or unknown to the receiver. `numbered`: its messages have numbers without holes.
     """
 
     asked: bool
@@ -189,6 +190,7 @@ class Promise:
     max_in_flight: int | None = None
     rate_limit: int | None = None
     window_s: float = 1.0
+    numbered: bool = False
 
 
 @dataclass(frozen=True, slots=True)

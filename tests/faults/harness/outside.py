@@ -26,6 +26,7 @@ import uvloop
 
 from relay.domain.exchange import Request
 from relay.domain.hop import NO_RECEIVER
+from relay.domain.numbering import gaps_in
 from relay.domain.requests import BATCH_HEADER, PAYLOAD_URL_HEADER
 from tests.fakes.batches import messages_in
 from tests.faults.harness.history import NOTHING, Arrival, Asked, Peak, Ping, Returned, Unheard, answer_to, digest_of
@@ -226,6 +227,7 @@ def _arrival(receiver: str, request: Incoming, met: Reaction, late_s: float) -> 
         status=met.status,
         processed=met.processed,
         seen_late_s=late_s,
+        gaps=tuple((gap.first, gap.last) for gap in gaps_in(headers.get("relay-gap", ""))),
     )
 
 

@@ -83,12 +83,13 @@ MIX: Final[Mapping[str, ReceiverPlan]] = {
     "paced": ReceiverPlan(seconds=0.02, status=False, entry={"partitions": 2, "rate_limit": 30, "window_size": 2}),
     "batches": ReceiverPlan(seconds=0.02, entry={"batch": {"max_events": 8, "linger": 0.1}}),
     "lists": ReceiverPlan("slow", seconds=0.3, entry={"batch": {"format": "list", "linger": 0.1}, "lane": "shared"}),
+    "numbered": ReceiverPlan(seconds=0.02, entry={"ordering": "receiver", "max_in_flight": 1}),
     "own-1": ReceiverPlan(seconds=0.02, tenant=1),
     "own-2": ReceiverPlan(seconds=0.02, tenant=2, entry={"lane": "shared", "max_in_flight": 4}),
 }
 """Receivers with and without a status endpoint, fast and slow, that answer at once and later, with one status step and
 with two (from the message's id or the response), dedicated and shared, with a lower limit in flight than partitions,
-with a rate limit that a backlog reaches, two with batches, and two that belong to tenants."""
+with a rate limit that a backlog reaches, two with batches, one with numbers, and two that belong to tenants."""
 WITH_DOORS: Final[Mapping[str, ReceiverPlan]] = {
     "thin": ReceiverPlan(seconds=0.02, entry={"payload": "thin"}),
     "shared-thin": ReceiverPlan("slow", seconds=0.1, entry={"payload": "thin", "lane": "shared"}),

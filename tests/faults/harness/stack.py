@@ -105,6 +105,7 @@ class Stack:
         entry = {**QUICK, **plan.entry}
         in_flight = int(str(entry["max_in_flight"]))
         promise = Promise(plan.can_be_asked, ordered, in_flight, plan.deaths, plan.generations)
+        promise = replace(promise, numbered=entry.get("ordering") == "receiver")
         if self._wired:  # delayed requests may arrive at any time
             return promise
         rate, window_s = entry.get("rate_limit"), float(str(entry.get("window_size", 1)))
