@@ -169,7 +169,7 @@ class _Following:
     async def _known_now(self, after: int) -> AsyncIterator[Line]:
         found = dict(await self.history.numbered(self.name, self.visible, after=after, limit=MOST_NUMBERS + 1))
         self.why = f"more than {MOST_NUMBERS} numbers follow" if len(found) > MOST_NUMBERS else None
-        numbers = sorted(number for number in found if number <= self.newest)[:MOST_NUMBERS]
+        numbers = [number for number in found if number <= self.newest][:MOST_NUMBERS]
         judged = self.context.clock.monotonic() + JUDGED_S
         last = after or min(numbers, default=self.newest + 1) - 1  # the first number of a receiver may be any
         for start in range(0, len(numbers), AT_ONCE):
@@ -190,6 +190,8 @@ class _Following:
 
     async def _between(self, first: int, last: int, before: MessageId | None) -> list[NumberGap]:
         """Numbers that the history does not have. `before`: the message behind them, whose requests may name them."""
+        if first > last:
+            return []
         found = explained(first, last, self.known)
         if before is None or all(gap.reason != UNKNOWN for gap in found):
             return found
