@@ -119,18 +119,22 @@ async def test_it_moves_and_returns_on_the_embedded_engine(tmp_path: Path) -> No
         assert lines[:2] == [("relay", "receiver.returned", "r"), ("relay", "receiver.moved", "r")]
 
 
+async def between_two_processes(rig: Rig, stack: AsyncExitStack) -> Story:
+    sinks = await started(stack)
+    (rig.cwd / "receivers.yaml").write_text(json.dumps({"receivers": entries(sinks)}))
+    rig.environ["RELAY_HOT_RECEIVERS"] = "move"
+    start = ("run", "--processes", "1")
+    processes = [RelayProcess(*start, cwd=rig.cwd, environ=rig.environ, module=HURRIED) for _ in range(2)]
+    for process in processes:
+        await stack.enter_async_context(process)
+        await process.line_with('"started"')
+    return Story(sinks, processes, rig.produce)
+
+
 @pytest.mark.kafka
 async def test_it_moves_and_returns_on_kafka_between_two_processes(rig: Rig) -> None:
     async with AsyncExitStack() as stack:
-        sinks = await started(stack)
-        (rig.cwd / "receivers.yaml").write_text(json.dumps({"receivers": entries(sinks)}))
-        rig.environ["RELAY_HOT_RECEIVERS"] = "move"
-        start = ("run", "--processes", "1")
-        processes = [RelayProcess(*start, cwd=rig.cwd, environ=rig.environ, module=HURRIED) for _ in range(2)]
-        for process in processes:
-            await stack.enter_async_context(process)
-            await process.line_with('"started"')
-        story = Story(sinks, processes, rig.produce)
+        story = await between_two_processes(rig, stack)
         await story.leave()
         await story.come_back()
         story.judge()
