@@ -1,6 +1,6 @@
 """Replay, discard and cancel of many: the jobs, whose records are on the log."""
 
-from typing import Annotated, Final
+from typing import Annotated, Final, cast
 
 from aiohttp import web
 from msgspec import Meta, structs
@@ -16,7 +16,7 @@ from relay.api.route import LIMIT, DocumentedResponse, Example, Parameter, curso
 from relay.api.shares import Shares, caller_of
 from relay.api.view import rfc3339
 from relay.control.replay_jobs import ReplayJob
-from relay.domain.replay_job import Action, ReplayOrder, eta_s
+from relay.domain.replay_job import Action, JobState, ReplayOrder, eta_s
 from relay.domain.selection import Selection
 from relay.replay.replay_service import ExpiredRecords, ReplayPreview, ReplayService, TooMany
 from relay.schema.replays import (
@@ -40,7 +40,7 @@ def job_view(job: ReplayJob, now: float) -> JobView:
     return {
         "id": order.id,
         "action": order.action,
-        "state": "stopping" if job.stopping and not job.is_over else progress.state,
+        "state": "stopping" if job.stopping and not job.is_over else cast("JobState", progress.state),
         "detail": progress.detail,
         "request": request_view(order),
         "made_at": rfc3339(order.made_at),

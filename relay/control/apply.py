@@ -235,6 +235,8 @@ def _is_receiver(key: str) -> bool:
 def _route(there: Topic, name: str, wanted: Raw, size: int | None) -> Route:
     """The route that keeps the current lane in effect when the entry changes. `size`: partitions of its own topics."""
     known, former = there.routes.route(name), there.former(name)
+    if name in there.routes.unreadable:
+        return known
     if former is None and known.lane is None:
         return known if size is None or size >= partitions_of_entry(wanted) else _pinned(known, wanted, size)
     if former is not None and name not in there.declared:

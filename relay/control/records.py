@@ -163,10 +163,11 @@ async def read_topic(log: LogReader, topics: Topics) -> Topic:
         if key is not None and key.kind in ENTRIES:
             _take(own, loading, record.offset, key, value)
         elif key is not None and key.kind in ROUTES:
-            if value is not None:
-                routes.take(key, value)
-            else:
+            if value is None:
                 routes.drop(key)
+            else:
+                with suppress(UserError):  # a newer version wrote it, and knows what to do with it
+                    routes.take(key, value)
         if loading.is_due:
             await loading.write()
     return Topic(Declarations(own, await loading.sealed()), routes)

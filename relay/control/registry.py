@@ -4,7 +4,7 @@
 writes the entries of a receivers file.
 """
 
-from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence, Set
 from heapq import nsmallest
 from math import inf
 
@@ -145,6 +145,10 @@ class Registry:
     def is_outdated(self, name: str) -> bool:
         """Whether its newest route on the topic is outdated, so that the one in `routes` has to be published again."""
         return name in self._in_force.routes.outdated
+
+    def unreadable_routes(self) -> Set[str]:
+        """Receivers whose lane a newer version decides; live."""
+        return self._in_force.routes.unreadable
 
     def wanted_lane(self, name: str) -> tuple[LaneKind, int] | None:
         """Lane and partitions that it is to have, whether or not they are in effect; None without a readable entry."""

@@ -7,7 +7,7 @@ from typing import Final
 from relay.control.changes import Changes
 from relay.domain.control_key import ControlKey, decode_value
 from relay.domain.errors import InvalidRecord
-from relay.domain.replay_job import OVER, ReplayOrder, ReplayProgress
+from relay.domain.replay_job import KNOWN, OVER, ReplayOrder, ReplayProgress
 from relay.log.port import Record
 
 _log = logging.getLogger(__name__)
@@ -25,6 +25,11 @@ class ReplayJob:
     @property
     def is_over(self) -> bool:
         return self.progress.state in OVER
+
+    @property
+    def is_known(self) -> bool:
+        """Whether this release knows its state, so that it may continue the job."""
+        return self.progress.state in KNOWN
 
 
 @dataclass(slots=True)

@@ -24,6 +24,8 @@ class LaneRoutes:
         """The last records of removed receivers."""
         self.hot: dict[str, HotLane] = {}
         """Receivers that are to have a lane of their own although their entries say the shared lane."""
+        self.unreadable: set[str] = set()
+        """Receivers whose newest route only a newer version can read: no record of this version may replace it."""
         self.outdated: set[str] = set()
         """Receivers whose newest route is outdated, from a suspended process: the right one has to be published
         again."""
@@ -61,6 +63,8 @@ class LaneRoutes:
                 return key.id
             return self._take_route(key.id, decode_value(Route, value))
         except InvalidRecord as error:
+            if key.kind == "route":
+                self.unreadable.add(key.id)
             raise UserError(f"receiver_config: {error.detail}") from error
 
     def drop(self, key: ControlKey) -> str:
@@ -103,6 +107,7 @@ class LaneRoutes:
     def _take_route(self, name: str, route: Route) -> str:
         known = self._routes.get(name)
         self.outdated.discard(name)
+        self.unreadable.discard(name)
         if known is None or route.rank >= known.rank:
             self._routes[name] = route
         else:  # also if a reader starts over; then the right one follows

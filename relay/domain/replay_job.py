@@ -9,7 +9,7 @@ the deliveries deduplicate.
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import Final, Literal, NamedTuple
+from typing import Final, Literal, NamedTuple, get_args
 
 from msgspec import Struct
 
@@ -18,6 +18,7 @@ from relay.domain.selection import Selection
 Action = Literal["replay", "discard", "cancel"]
 JobState = Literal["waiting", "counting", "running", "done", "stopped", "failed"]
 OVER: Final = frozenset({"done", "stopped", "failed"})
+KNOWN: Final = frozenset(get_args(JobState))
 
 
 class OffsetSpan(NamedTuple):
@@ -53,14 +54,15 @@ class ReplayOrder(Struct, frozen=True, omit_defaults=True):
 
 @dataclass(frozen=True, slots=True)
 class ReplayProgress:
-    """Progress of a job. `counted`: selected deliveries, once known. `skipped`: the number not sent, by cause.
+    """Progress of a job. `state`: a JobState, or a word that only a newer release knows: that release continues the
+    job. `counted`: selected deliveries, once known. `skipped`: the number not sent, by cause.
 
     `group`: the group of spans that it reads: 0 is all of `letters`, then one for each of `lanes`. `positions`: the
     next offset in each partition of the group; `upto`: deliveries from `positions` up to these offsets may already have
     been sent. `begun_at`, `ended_at`: Unix seconds. `detail`: why it failed.
     """
 
-    state: JobState = "waiting"
+    state: str = "waiting"
     counted: int | None = None
     sent: int = 0
     skipped: Mapping[str, int] = field(default_factory=dict)

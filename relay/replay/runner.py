@@ -79,7 +79,7 @@ class ReplayRunner:
 
     def _open(self) -> list[ReplayJob]:
         """Oldest first."""
-        return [job for job in reversed(self._jobs.all()) if not job.is_over]
+        return [job for job in reversed(self._jobs.all()) if job.is_known and not job.is_over]
 
     async def _work(self) -> None:
         """Works until no job is left. Raises NotYet when another process has taken the lease."""

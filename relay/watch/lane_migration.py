@@ -111,7 +111,7 @@ class LaneMigration:
 
     def _all(self) -> list[tuple[str, Route]]:
         registry = self._registry
-        names = registry.routes().keys() | registry.gone() | registry.hot().keys()
+        names = (registry.routes().keys() | registry.gone() | registry.hot().keys()) - registry.unreadable_routes()
         return [(name, registry.route(name)) for name in sorted(names)]
 
     def _is_due(self) -> bool:

@@ -342,6 +342,23 @@ async def test_a_hot_receiver_leaves_the_shared_lane_past_a_neighbour_that_stand
 
 
 @virtually
+async def test_a_route_to_a_lane_of_a_newer_release_is_left_to_that_release() -> None:
+    world = await opened(CALM)
+    newer = b'{"version": 3, "lane": "regional", "moving": true, "token": "t", "newer": 1}'
+    await world.append(world.topics.receiver_config, b"route:r", newer, ())
+    process = MovingProcess(world)
+    await process.registry.ready.wait()
+    await world.declare("r", lane="dedicated", hot=True, **ASKED)
+    await send(world, *range(COUNT))
+    await until(world.is_at_rest)
+    judge(world, "the lane of its entry")
+    assert "regional" in process.registry.problems["route:r"]
+    config = world.broker.records(world.topics.receiver_config)
+    assert [each.value for each in config if each.key == b"route:r"] == [newer]
+    await process.stop()
+
+
+@virtually
 async def test_a_marker_that_nobody_announced_is_a_dead_letter() -> None:
     world = await opened({"lane": "shared"})
     process = MovingProcess(world)

@@ -11,6 +11,7 @@ import pytest
 from msgspec.structs import replace
 
 from relay.control.replay_jobs import ReplayJob
+from relay.domain.control_key import ControlKey
 from relay.domain.hold import Hold
 from relay.domain.identity import DeliveryId
 from relay.domain.selection import Selection
@@ -64,6 +65,25 @@ async def failed(world: ReplayWorld, *, lane: str = "dedicated", count: int = CO
     await until(world.is_at_rest)
     await process.stop()
     assert [letter.reason for letter in world.letters()] == ["rejected"] * count
+
+
+@virtually
+async def test_a_job_in_a_state_of_a_newer_release_is_left_to_that_release() -> None:
+    world = ReplayWorld()
+    await failed(world)
+    process = ReplayProcess(world)
+    await process.registry.ready.wait()
+    order, _ = await process.desk.order("replay", EVERYTHING)
+    key = ControlKey("replay-progress", order.id).encode()
+    newer = b'{"state": "paused", "sent": 2, "counted": 6, "positions": [1]}'
+    await world.append(world.topics.receiver_config, key, newer, ())
+    job = await process.desk.submit(order)
+    await asyncio.sleep(60)
+    config = world.broker.records(world.topics.receiver_config)
+    assert [each.value for each in config if each.key == key] == [newer]
+    assert world.generations("/answer") == []
+    assert process.registry.jobs.get(job.order.id) == job
+    await process.stop()
 
 
 def in_order(world: ReplayWorld) -> bool:

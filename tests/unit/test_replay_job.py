@@ -1,5 +1,7 @@
 """A job's records on `receiver_config`, and what a selection takes."""
 
+import json
+
 import pytest
 from msgspec.structs import replace
 
@@ -62,6 +64,25 @@ def test_what_is_known_does_not_depend_on_the_order_of_the_records() -> None:
         for key, _ in records[:3]:
             jobs.take(key, record(key.encode(), None))
         assert jobs.all() == []
+
+
+def test_a_state_of_a_newer_release_leaves_the_rest_of_the_progress_readable() -> None:
+    jobs = Jobs()
+    newer = json.loads(encode_value(PROGRESS)) | {"state": "paused"}
+    jobs.take(ControlKey("replay", "ab12"), record(b"replay:ab12", encode_value(ORDER)))
+    jobs.take(ControlKey("replay-progress", "ab12"), record(b"replay-progress:ab12", json.dumps(newer).encode()))
+    [job] = jobs.all()
+    assert (job.progress.state, job.progress.positions, job.progress.sent) == ("paused", (4, 5), 3)
+    assert not job.is_over
+    assert not job.is_known
+
+
+def test_an_action_of_a_newer_release_leaves_its_job_to_that_release() -> None:
+    jobs = Jobs()
+    newer = json.loads(encode_value(ORDER)) | {"action": "forward"}
+    jobs.take(ControlKey("replay", "ab12"), record(b"replay:ab12", json.dumps(newer).encode()))
+    jobs.take(ControlKey("replay-progress", "ab12"), record(b"replay-progress:ab12", encode_value(PROGRESS)))
+    assert jobs.all() == []
 
 
 def test_the_end_is_as_far_as_the_pace_so_far_says() -> None:
