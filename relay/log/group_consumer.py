@@ -18,14 +18,13 @@ from relay.log.partitioner import partitions_of
 from relay.log.port import (
     NONE_UNABLE,
     Assignment,
-    FormerGroup,
     MaxBytes,
     OnAssigned,
     OnRevoked,
     Record,
+    Subscription,
     TopicPartition,
     Unable,
-    no_former_group,
     no_limit,
     size_of,
 )
@@ -118,26 +117,22 @@ class GroupConsumer:
         store: GroupStore,
         watchers: Watchers,
         group: ConsumerGroup,
-        topics: Collection[str],
+        subscription: Subscription,
         on_assigned: OnAssigned,
         on_revoked: OnRevoked,
-        *,
-        rank: int = 0,
-        named: bool = False,
-        former: FormerGroup = no_former_group,
     ) -> None:
         self._store = store
         self._watchers = watchers
         self._group = group
-        self._topics = frozenset(topics)
+        self._topics = frozenset(subscription.topics)
         self._there: dict[str, int] | None = None
         """The existing topics, with their partitions; None while they have to be looked up again."""
         self._look_at = 0.0
         """When to look again for missing topics: one number for the check and the wait, as two could disagree."""
         self._watched: tuple[str, ...] = ()
-        self._wish: Wish[TopicPartition] = Wish(frozenset(), named, rank)
+        self._wish: Wish[TopicPartition] = Wish(frozenset(), subscription.named, subscription.rank)
         self._unable = NONE_UNABLE
-        self._former = former
+        self._former = subscription.former
         self._on_assigned = on_assigned
         self._on_revoked = on_revoked
         self._owned: dict[TopicPartition, _Owned] = {}

@@ -6,6 +6,7 @@ leave a second copy; readers absorb it). Records are opaque bytes, which no adap
 
 import sys
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass
 from itertools import chain
 from types import MappingProxyType
 from typing import Final, NamedTuple, Protocol, TypeVar
@@ -105,6 +106,25 @@ OnRevoked = Callable[[Sequence[TopicPartition]], Awaitable[None]]
 MaxBytes = Callable[[], int]
 FormerGroup = Callable[[str], str | None]
 """Topic -> the group that read it in an earlier release, whose offsets are taken over; None if there was none."""
+
+
+def no_former_group(_topic: str) -> str | None:
+    return None
+
+
+@dataclass(frozen=True, slots=True)
+class Subscription:
+    """A consumer group, and the topics that a member of it reads at first. `rank`: of members that want the same
+    partitions, the lower are dealt to first, where a log is read by several processes. `named`: its topics were chosen
+    for it; it goes before members that read all topics, and they get its partitions back when it is gone. `former`: the
+    offsets of such a group are taken over once it has no members, one time, and never where this group has an offset.
+    """
+
+    group: str
+    topics: Collection[str]
+    rank: int = 0
+    named: bool = False
+    former: FormerGroup = no_former_group
 
 
 def no_limit() -> int:
@@ -322,10 +342,6 @@ class LogAdmin(Protocol):
         ...
 
 
-def no_former_group(_topic: str) -> str | None:
-    return None
-
-
 class Log(LogReader, LogAdmin, Protocol):
     """A log. `start` connects (waiting is the caller's business), `close` releases everything in bounded time."""
 
@@ -338,21 +354,8 @@ class Log(LogReader, LogAdmin, Protocol):
         others is known to be there)."""
         ...
 
-    def consumer(
-        self,
-        group: str,
-        topics: Collection[str],
-        on_assigned: OnAssigned,
-        on_revoked: OnRevoked,
-        *,
-        rank: int = 0,
-        named: bool = False,
-        former: FormerGroup = no_former_group,
-    ) -> Consumer:
-        """A member of a group. `rank`: of members that want the same partitions, the lower are dealt to first, where a
-        log is read by several processes. `named`: its topics were chosen for it; it goes before members that read all
-        topics, and they get its partitions back when it is gone. `former`: the offsets of such a group are taken over
-        once it has no members, one time, and never where this group has an offset."""
+    def consumer(self, subscription: Subscription, on_assigned: OnAssigned, on_revoked: OnRevoked) -> Consumer:
+        """A member of the subscription's group."""
         ...
 
     async def close(self) -> None: ...

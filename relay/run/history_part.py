@@ -14,7 +14,7 @@ from relay.engine.supervision import OpenService, Patience
 from relay.history.lag import topics_read
 from relay.history.opening import open_history
 from relay.history.port import History
-from relay.log.port import TopicPartition
+from relay.log.port import Subscription, TopicPartition
 from relay.run.composition import ProcessContext
 from relay.telemetry.logging import get_logger
 from relay.telemetry.metrics import Metrics
@@ -71,8 +71,9 @@ class HistoryPart:
     def _worker(self, store: History) -> HistoryWorker:
         context, alone = self._context, self._context.plan.is_history_alone
         settings, topics, log = context.settings, context.topics, context.log
+        subscription = Subscription(topics.group(HISTORY), topics_read(topics), rank=context.plan.rank(0))
         return HistoryWorker(
-            partial(log.consumer, topics.group(HISTORY), topics_read(topics), rank=context.plan.rank(0)),
+            partial(log.consumer, subscription),
             log,
             store,
             topics,

@@ -25,7 +25,7 @@ from relay.engine.recovery import Holding
 from relay.engine.runner import Runner
 from relay.engine.supervision import OpenService, Patience
 from relay.engine.work import Worker
-from relay.log.port import NONE_UNABLE, Assignment, Log, Unable
+from relay.log.port import NONE_UNABLE, Assignment, Log, Subscription, Unable
 from relay.state.port import Lane as LaneId
 from relay.state.port import State
 from relay.state.read_model import LaneLoad
@@ -204,15 +204,15 @@ class Lanes:
 
     def _runner(self, role: str) -> Runner:
         reading = self._reading[role]
+        subscription = Subscription(
+            self._topics.group(role),
+            reading.topics,
+            rank=self._plan.rank(list(self._workers).index(role)),
+            named=self._plan.receivers is not None and role in _OF_RECEIVERS,
+            former=self._topics.former_group,
+        )
         runner = Runner(
-            partial(
-                self._log.consumer,
-                self._topics.group(role),
-                reading.topics,
-                rank=self._plan.rank(list(self._workers).index(role)),
-                named=self._plan.receivers is not None and role in _OF_RECEIVERS,
-                former=self._topics.former_group,
-            ),
+            partial(self._log.consumer, subscription),
             partial(self._open_lane, role),
             self._outside.clock,
             self._patience,

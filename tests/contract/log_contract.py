@@ -28,6 +28,7 @@ from relay.log.port import (
     MaxBytes,
     NewRecord,
     Record,
+    Subscription,
     TopicPartition,
     no_limit,
     size_of,
@@ -92,7 +93,7 @@ class Member:
         self.records: list[Record] = []
         self.revocations: list[TopicPartition] = []
         self._commit_on_revoke = commit_on_revoke
-        self.consumer = log.consumer(group, topics, self._assigned, self._revoked, **named)
+        self.consumer = log.consumer(Subscription(group, topics, **named), self._assigned, self._revoked)
 
     async def _assigned(self, assignments: Sequence[Assignment]) -> None:
         self.assignments += assignments

@@ -18,14 +18,13 @@ from relay.log.port import (
     Consumer,
     Coordinate,
     Flaw,
-    FormerGroup,
     NewRecord,
     OnAssigned,
     OnRevoked,
     Record,
+    Subscription,
     TopicPartition,
     TopicState,
-    no_former_group,
 )
 from relay.log.streams.histories import Cuts
 
@@ -267,29 +266,9 @@ class MemoryLog:
         at = TopicPartition(new.topic, place_of(new.key, new.spread, spec.partitions))
         return self._broker[at].put(new, at, self._broker.now_ms()).coordinate
 
-    def consumer(
-        self,
-        group: str,
-        topics: Collection[str],
-        on_assigned: OnAssigned,
-        on_revoked: OnRevoked,
-        *,
-        rank: int = 0,
-        named: bool = False,
-        former: FormerGroup = no_former_group,
-    ) -> Consumer:
-        members = self._broker.groups.setdefault(group, ConsumerGroup(group))
-        consumer = GroupConsumer(
-            self,
-            self._broker.watchers,
-            members,
-            topics,
-            on_assigned,
-            on_revoked,
-            rank=rank,
-            named=named,
-            former=former,
-        )
+    def consumer(self, subscription: Subscription, on_assigned: OnAssigned, on_revoked: OnRevoked) -> Consumer:
+        members = self._broker.groups.setdefault(subscription.group, ConsumerGroup(subscription.group))
+        consumer = GroupConsumer(self, self._broker.watchers, members, subscription, on_assigned, on_revoked)
         self._members.append((members, consumer))
         return consumer
 

@@ -3,13 +3,14 @@
 import asyncio
 import inspect
 import sys
-from collections.abc import AsyncIterator, Awaitable, Callable, Collection
+from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from relay.domain.errors import StateUnavailable
+from relay.log.port import Subscription
 
 _OURS = tuple(f"{Path(__file__).parents[2] / folder}/" for folder in ("relay", "workers"))
 
@@ -242,9 +243,7 @@ class Fused:
 
         return steps
 
-    def _consumer(
-        self, group: str, topics: Collection[str], *callbacks: Callable[[Any], Awaitable[None]], **named: Any
-    ) -> Any:
+    def _consumer(self, subscription: Subscription, *callbacks: Callable[[Any], Awaitable[None]]) -> Any:
         """A consumer calls back: that is code of the process, too."""
 
         def passing(callback: Callable[[Any], Awaitable[None]]) -> Callable[[Any], Awaitable[None]]:
@@ -254,4 +253,4 @@ class Fused:
 
             return call_back
 
-        return Fused(self._port.consumer(group, topics, *map(passing, callbacks), **named), self._fuse, "consumer")
+        return Fused(self._port.consumer(subscription, *map(passing, callbacks)), self._fuse, "consumer")

@@ -9,7 +9,7 @@ import sys
 from collections.abc import Sequence
 
 from relay.log.kafka.log import KafkaLog
-from relay.log.port import Assignment, NewRecord, TopicPartition
+from relay.log.port import Assignment, NewRecord, Subscription, TopicPartition
 
 SESSION_TIMEOUT_MS = 6_000
 COMMITTED_RECORDS = 5
@@ -36,7 +36,7 @@ async def consume(log: KafkaLog, topic: str, group: str) -> None:
     async def revoked(partitions: Sequence[TopicPartition]) -> None:
         pass
 
-    consumer = log.consumer(group, [topic], assigned, revoked)
+    consumer = log.consumer(Subscription(group, [topic]), assigned, revoked)
     await consumer.start()
     left = COMMITTED_RECORDS
     while left:

@@ -19,7 +19,7 @@ from relay.domain.topics import TopicSpec
 from relay.log.kafka.feed import Feed
 from relay.log.kafka.log import KafkaLog
 from relay.log.partitioner import partition_of
-from relay.log.port import Assignment, Coordinate, NewRecord, TopicPartition
+from relay.log.port import Assignment, Coordinate, NewRecord, Subscription, TopicPartition
 from tests.contract.log_contract import PATIENCE_S, Member, keyed, settle, started, topic_for, unique, values
 from tests.integration.kafka_process import COMMITTED_RECORDS, SESSION_TIMEOUT_MS
 from tests.servers.kafka import Broker, KafkaBroker
@@ -293,7 +293,7 @@ async def test_what_a_listener_raises_comes_out_of_poll(log: KafkaLog) -> None:
     async def revoked(_: Sequence[TopicPartition]) -> None:
         raise UserError("cannot give it back")
 
-    consumer = log.consumer(group, [topic], assigned, revoked)
+    consumer = log.consumer(Subscription(group, [topic]), assigned, revoked)
     await consumer.start()
     with pytest.raises(UserError, match="cannot take it"):
         await consumer.poll(max_records=1, timeout_s=PATIENCE_S)

@@ -19,7 +19,7 @@ from relay.domain.errors import LogUnavailable, StateUnavailable
 from relay.domain.exchange import Exchange, NoResponse, Request, Response
 from relay.domain.identity import MessageId
 from relay.domain.topics import TopicSpec
-from relay.log.port import Assignment, NewRecord, TopicPartition
+from relay.log.port import Assignment, NewRecord, Subscription, TopicPartition
 from relay.state.replies import answered
 from relay.state.rows import Arrival
 from tests.fakes.log import MemoryBroker, MemoryLog
@@ -196,7 +196,7 @@ async def test_consumers_have_points_of_their_own() -> None:
     broker, log = await _log(failpoints)
     pointed = pointed_log(log, failpoints)
     await pointed.append([RECORD])
-    consumer = pointed.consumer("group", ["topic"], _nothing, _nothing)
+    consumer = pointed.consumer(Subscription("group", ["topic"]), _nothing, _nothing)
     await consumer.start()
     partition = TopicPartition("topic", 0)
     while not (await consumer.poll(max_records=10, timeout_s=1)).get(partition):

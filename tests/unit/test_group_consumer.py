@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import Sequence
 
 from relay.domain.topics import TopicSpec
-from relay.log.port import Assignment, TopicPartition
+from relay.log.port import Assignment, Subscription, TopicPartition
 from tests.fakes.log import MemoryBroker, MemoryLog
 from tests.fakes.virtual_time import virtually
 
@@ -25,7 +25,7 @@ async def test_one_that_was_put_out_and_has_to_wait_for_its_own_end_lets_time_pa
         leaving.set()
         await may_end.wait()
 
-    consumer = log.consumer("group", ["there", "missing"], on_assigned, on_revoked)
+    consumer = log.consumer(Subscription("group", ["there", "missing"]), on_assigned, on_revoked)
     await consumer.start()
     log.expel()
     poll = asyncio.create_task(consumer.poll(max_records=1, timeout_s=5))

@@ -18,7 +18,7 @@ from relay.domain.topics import Topics
 from relay.engine.observer import Observer
 from relay.engine.supervision import Patience
 from relay.history.port import FactBatch
-from relay.log.port import Coordinate, NewRecord, TopicPartition
+from relay.log.port import Coordinate, NewRecord, Subscription, TopicPartition
 from tests.contract.history_contract import everything
 from tests.contract.history_facts import attempt
 from tests.fakes.history import MemoryHistory
@@ -76,7 +76,7 @@ class World:
     ) -> HistoryWorker:
         log, clock = log or self.log, SystemClock()
         return HistoryWorker(
-            partial(log.consumer, TOPICS.group("history"), _read()),
+            partial(log.consumer, Subscription(TOPICS.group("history"), _read())),
             log,
             self.history,
             TOPICS,

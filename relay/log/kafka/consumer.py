@@ -22,14 +22,13 @@ from relay.log.kafka.offsets import Committed, GroupOffsets
 from relay.log.port import (
     NONE_UNABLE,
     Assignment,
-    FormerGroup,
     MaxBytes,
     OnAssigned,
     OnRevoked,
     Record,
+    Subscription,
     TopicPartition,
     Unable,
-    no_former_group,
     no_limit,
 )
 
@@ -57,29 +56,22 @@ class KafkaConsumer:
         self,
         cluster: KafkaCluster,
         timing: GroupTiming,
-        group: str,
-        topics: Collection[str],
+        subscription: Subscription,
         on_assigned: OnAssigned,
         on_revoked: OnRevoked,
         client: KafkaClient,
         fetching: FetchLoop,
-        *,
-        rank: int = 0,
-        named: bool = False,
-        former: FormerGroup = no_former_group,
     ) -> None:
         self._timing = timing
-        self._group = group
+        self._subscription = subscription
+        self._group = group = subscription.group
         self._on_assigned = on_assigned
         self._on_revoked = on_revoked
         self._client = client
         self._fetching = fetching
-        self._rank = rank
-        self._named = named
-        self._former = former
         self._offsets = GroupOffsets(client, group)
         self._member = GroupMember(cluster, timing, self._offsets, group, self)
-        self._wanted = WantedTopics(client, topics)
+        self._wanted = WantedTopics(client, subscription.topics)
         self._holdings = Holdings()
         self._paused: set[TopicPartition] = set()
         self._occupied: frozenset[str] = frozenset()
@@ -206,9 +198,8 @@ class KafkaConsumer:
         holdings = self._holdings
         if holdings.is_ending:  # partitions of a former membership: until they are released it wants nothing
             return Vocabulary({}).application((), -1)
-        return self._wanted.vocabulary.application(
-            holdings.claims, holdings.generation, named=self._named, rank=self._rank
-        )
+        named, rank = self._subscription.named, self._subscription.rank
+        return self._wanted.vocabulary.application(holdings.claims, holdings.generation, named=named, rank=rank)
 
     def dealt(self, generation: int, dealt: bytes) -> None:
         if self._closing:
@@ -255,14 +246,14 @@ class KafkaConsumer:
 
     async def _open_dealt(self) -> bool:
         """Open assigned partitions at their offsets. True if some of them have to wait."""
-        standing, dealt = self._member.standing, self._holdings.to_open()
+        standing, dealt, former = self._member.standing, self._holdings.to_open(), self._subscription.former
         if not dealt or standing is None:
             return bool(dealt)
-        begun = await self._offsets.begun(dealt, standing, self._former)
+        begun = await self._offsets.begun(dealt, standing, former)
         self._occupied = begun.occupied
         still = [p for p, held in self._holdings.to_open().items() if dealt.get(p) is held]
         await self._assign({p: begun.starts[p] for p in still if p in begun.starts})
-        missing = [p for p in still if p not in begun.starts and self._former(p.topic) not in begun.occupied]
+        missing = [p for p in still if p not in begun.starts and former(p.topic) not in begun.occupied]
         if missing:
             self._fail(await self._missed(missing))
         return bool(begun.occupied)

@@ -24,14 +24,13 @@ from relay.log.kafka.reader import KafkaReader
 from relay.log.port import (
     Backlog,
     Coordinate,
-    FormerGroup,
     NewRecord,
     OnAssigned,
     OnRevoked,
     Record,
+    Subscription,
     TopicPartition,
     TopicState,
-    no_former_group,
 )
 
 MAX_MESSAGE_BYTES: Final = 2 * 1024 * 1024
@@ -117,31 +116,17 @@ class KafkaLog:
     async def append(self, records: Sequence[NewRecord]) -> list[Coordinate]:
         return await self._producer.append(records) if records else []
 
-    def consumer(
-        self,
-        group: str,
-        topics: Collection[str],
-        on_assigned: OnAssigned,
-        on_revoked: OnRevoked,
-        *,
-        rank: int = 0,
-        named: bool = False,
-        former: FormerGroup = no_former_group,
-    ) -> KafkaConsumer:
+    def consumer(self, subscription: Subscription, on_assigned: OnAssigned, on_revoked: OnRevoked) -> KafkaConsumer:
         """As the port says. `on_revoked` has to return within the rebalance timeout, 20 s, when it is called because
         this member leaves: then the group continues."""
         consumer = KafkaConsumer(
             self._cluster,
             self._timing,
-            group,
-            topics,
+            subscription,
             on_assigned,
             on_revoked,
             self._client,
-            self._working_fetching(self._loop_for(group, topics)),
-            rank=rank,
-            named=named,
-            former=former,
+            self._working_fetching(self._loop_for(subscription.group, subscription.topics)),
         )
         self._consumers.add(consumer)
         return consumer

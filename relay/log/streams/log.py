@@ -7,7 +7,7 @@ epochs are on the server, so they survive a restart.
 import asyncio
 import logging
 from collections import defaultdict
-from collections.abc import AsyncIterator, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -24,14 +24,13 @@ from relay.log.port import (
     Backlog,
     Consumer,
     Coordinate,
-    FormerGroup,
     NewRecord,
     OnAssigned,
     OnRevoked,
     Record,
+    Subscription,
     TopicPartition,
     TopicState,
-    no_former_group,
 )
 from relay.log.streams.group_commit import GroupCommit, Prepared
 from relay.log.streams.scripts import pack
@@ -138,29 +137,9 @@ class StreamsLog:
 
     # reading
 
-    def consumer(
-        self,
-        group: str,
-        topics: Collection[str],
-        on_assigned: OnAssigned,
-        on_revoked: OnRevoked,
-        *,
-        rank: int = 0,
-        named: bool = False,
-        former: FormerGroup = no_former_group,
-    ) -> Consumer:
-        members = self._groups.setdefault(group, ConsumerGroup(group))
-        return GroupConsumer(
-            self._store,
-            self._watchers,
-            members,
-            topics,
-            on_assigned,
-            on_revoked,
-            rank=rank,
-            named=named,
-            former=former,
-        )
+    def consumer(self, subscription: Subscription, on_assigned: OnAssigned, on_revoked: OnRevoked) -> Consumer:
+        members = self._groups.setdefault(subscription.group, ConsumerGroup(subscription.group))
+        return GroupConsumer(self._store, self._watchers, members, subscription, on_assigned, on_revoked)
 
     async def read(self, wanted: Sequence[tuple[Coordinate, bytes | None]]) -> list[Record | None]:
         return [None if record is None or record.is_gap else record for record in await self._store.read(wanted)]

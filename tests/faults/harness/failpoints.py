@@ -12,7 +12,7 @@ import json
 import os
 import signal
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from inspect import iscoroutinefunction
@@ -22,7 +22,7 @@ from typing import Any, Final, Literal, cast, get_args, get_type_hints
 from relay.delivery.port import Transport
 from relay.domain.errors import LogUnavailable, StateUnavailable, Unavailable
 from relay.domain.exchange import Exchange, NoResponse, Request
-from relay.log.port import Consumer, Coordinate, Log, NewRecord
+from relay.log.port import Consumer, Coordinate, Log, NewRecord, Subscription
 from relay.state.port import State
 
 Action = Literal["kill", "pause", "error"]
@@ -225,8 +225,8 @@ class _PointedLog(_Pointed):
         for each in (point, *(f"{point}@{kind}" for kind in kinds)):
             self._pass(each)
 
-    def consumer(self, group: str, topics: Collection[str], *callbacks: Any, **named: Any) -> Consumer:
-        consumer = self._port.consumer(group, topics, *callbacks, **named)  # type: ignore[attr-defined]
+    def consumer(self, subscription: Subscription, *callbacks: Any) -> Consumer:
+        consumer = self._port.consumer(subscription, *callbacks)  # type: ignore[attr-defined]
         return cast(Consumer, _Pointed(consumer, "consumer", self._failpoints, LogUnavailable))
 
 
