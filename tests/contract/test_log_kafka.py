@@ -48,7 +48,7 @@ class KafkaRig:
         self._bootstrap = bootstrap
         self._client = self._new()
         self.log: Log = self._client
-        self.max_message_bytes = self._client.max_record_bytes
+        self.max_message_bytes = self._client._cluster.max_record_bytes
 
     def _new(self) -> KafkaLog:
         return KafkaLog(self._bootstrap, session_timeout_ms=10_000, heartbeat_interval_ms=100)

@@ -149,7 +149,7 @@ def test_a_line_for_each_problem_and_not_for_each_topic() -> None:
 @pytest.mark.parametrize(("allowed", "made_for"), [(1000, 2 * 2**20), (5 * 2**20, 5 * 2**20)])
 async def test_topics_are_made_for_the_largest_payload_allowed(allowed: int, made_for: int) -> None:
     log = kafka_log(Settings(max_payload_bytes=ByteSize(allowed)))
-    assert log.max_record_bytes == made_for + HEADROOM_BYTES
+    assert log._cluster.max_record_bytes == made_for + HEADROOM_BYTES
     await log.close()
 
 

@@ -94,15 +94,12 @@ _SINCE: Final = {8: "2.0", 10: "2.1", 11: "2.3", 12: "2.7", 13: "3.1", 15: "3.5"
 
 
 class KafkaAdmin:
-    """As the port says. `replication_factor` None: the broker's default. `max_record_bytes`: for topics it creates."""
+    """The administrative part of the log. `replication_factor` None: the broker's default."""
 
-    def __init__(
-        self, cluster: KafkaCluster, client: KafkaClient, replication_factor: int | None, max_record_bytes: int
-    ) -> None:
+    def __init__(self, cluster: KafkaCluster, replication_factor: int | None) -> None:
         self._cluster = cluster
-        self._client = client
+        self._client = KafkaClient(cluster)
         self._replication_factor = replication_factor
-        self._max_record_bytes = max_record_bytes
 
     async def create(self, specs: Sequence[TopicSpec], groups: Mapping[str, str]) -> list[str]:
         """As the port says. Raises UserError if the cluster rejects a topic."""
@@ -181,6 +178,9 @@ class KafkaAdmin:
             for p, each in known.items()
         }
 
+    async def lacking(self, rights: Sequence[Right]) -> list[Right]:
+        return await lacking(self._client, rights)
+
     async def about(self) -> str:
         """Release and size of the cluster, in words."""
         newest = await self._client.asked("asking for its versions", ApiVersionRequest(), _newest_fetch)
@@ -213,7 +213,7 @@ class KafkaAdmin:
         configs = {
             "cleanup.policy": spec.cleanup,
             "retention.bytes": "-1",
-            "max.message.bytes": str(self._max_record_bytes),
+            "max.message.bytes": str(self._cluster.max_record_bytes),
             "message.timestamp.type": _BROKERS_TIME,
         }
         if spec.cleanup == "compact":

@@ -1,7 +1,7 @@
 """The log on Kafka, assembled from its parts in the modules beside this one."""
 
 import asyncio
-from collections.abc import AsyncGenerator, Collection, Mapping, Sequence
+from collections.abc import AsyncGenerator, Collection, Sequence
 from contextlib import aclosing
 from typing import Final
 from weakref import WeakSet
@@ -10,10 +10,8 @@ from aiokafka import codec
 from aiokafka.record.default_records import DefaultRecordBatch
 
 from relay.domain.errors import LogUnavailable, UserError
-from relay.domain.rights import Right
-from relay.domain.topics import TopicSpec
 from relay.log.checks import HEADROOM_BYTES
-from relay.log.kafka.admin import KafkaAdmin, lacking
+from relay.log.kafka.admin import KafkaAdmin
 from relay.log.kafka.client import KafkaClient, no_topic
 from relay.log.kafka.cluster import GroupTiming, Isolation, KafkaCluster, KafkaSecurity
 from relay.log.kafka.consumer import KafkaConsumer
@@ -22,7 +20,6 @@ from relay.log.kafka.leader_epochs import Trail
 from relay.log.kafka.producer import KafkaProducer
 from relay.log.kafka.reader import KafkaReader
 from relay.log.port import (
-    Backlog,
     Coordinate,
     NewRecord,
     OnAssigned,
@@ -30,7 +27,6 @@ from relay.log.port import (
     Record,
     Subscription,
     TopicPartition,
-    TopicState,
 )
 
 MAX_MESSAGE_BYTES: Final = 2 * 1024 * 1024
@@ -41,7 +37,7 @@ _HEARTBEAT_MS: Final = 1_000
 _COMMIT_S: Final = 10.0
 
 
-class KafkaLog:
+class KafkaLog(KafkaAdmin):
     """A log on a Kafka cluster.
 
     `bootstrap_servers`: "host:port", comma-separated. `max_message_bytes`: the largest payload; a record may be 64 KiB
@@ -69,32 +65,30 @@ class KafkaLog:
         security: KafkaSecurity | None = None,
     ) -> None:
         security = security or KafkaSecurity()
-        self.max_record_bytes = max_message_bytes + HEADROOM_BYTES
-        self._cluster = KafkaCluster(
+        cluster = KafkaCluster(
             bootstrap_servers,
             client_id,
             security,
             security.ssl_context(),
             request_timeout_ms,
             repeat_s,
-            max_record_bytes=self.max_record_bytes,
+            max_record_bytes=max_message_bytes + HEADROOM_BYTES,
             gather_bytes=gather_bytes,
             isolation=isolation,
         )
+        super().__init__(cluster, replication_factor)
         self._timing = GroupTiming(
             session_timeout_ms=session_timeout_ms,
             heartbeat_interval_ms=heartbeat_interval_ms or min(_HEARTBEAT_MS, session_timeout_ms // 3),
             commit_timeout_s=min(_COMMIT_S, request_timeout_ms / 1000),
         )
-        self._client = KafkaClient(self._cluster)
         self._fetch_budget = fetch_budget
         self._fetching = [self._new_fetching()]
         self._fetched: list[dict[str, set[str]]] = [{}]
         """Of each loop: which topics it fetches for which group. A loop has a partition for one group only."""
         self._closing_loops: set[asyncio.Task[None]] = set()
-        self._producer = KafkaProducer(self._cluster, self.max_record_bytes, self._ensure_topics)
+        self._producer = KafkaProducer(cluster, self._ensure_topics)
         self._reader = KafkaReader(self._client, self._compacted)
-        self._admin = KafkaAdmin(self._cluster, self._client, replication_factor, self.max_record_bytes)
         self._is_compacted: dict[str, bool] = {}
         self._consumers: WeakSet[KafkaConsumer] = WeakSet()
         self._followers: set[KafkaClient] = set()
@@ -187,27 +181,6 @@ class KafkaLog:
             self._followers.discard(client)
             await client.close()
 
-    async def create(self, specs: Sequence[TopicSpec], groups: Mapping[str, str]) -> list[str]:
-        return await self._admin.create(specs, groups)
-
-    async def grow(self, topic: str, partitions: int) -> None:
-        await self._admin.grow(topic, partitions)
-
-    async def describe(self, topics: Sequence[str]) -> dict[str, TopicState]:
-        return await self._admin.describe(topics)
-
-    async def lag(self, group: str, topic: str) -> int:
-        return await self._admin.lag(group, topic)
-
-    async def backlogs(self, groups: Mapping[str, str]) -> list[Backlog]:
-        return await self._admin.backlogs(groups)
-
-    async def lacking(self, rights: Sequence[Right]) -> list[Right]:
-        return await lacking(self._client, rights)
-
-    async def about(self) -> str:
-        return await self._admin.about()
-
     async def close(self) -> None:
         """Consumers that are still open leave their groups; appends in flight get 5 s."""
         await asyncio.gather(*(consumer.close() for consumer in self._consumers))
@@ -222,7 +195,7 @@ class KafkaLog:
 
     async def _compacted(self, topics: Collection[str]) -> set[str]:
         if unknown := [topic for topic in topics if topic not in self._is_compacted]:
-            states = await self._admin.describe(unknown)
+            states = await self.describe(unknown)
             if missing := [topic for topic in unknown if topic not in states]:
                 raise no_topic(*missing)
             self._is_compacted |= {topic: state.spec.cleanup == "compact" for topic, state in states.items()}

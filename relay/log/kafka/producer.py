@@ -79,9 +79,8 @@ class KafkaProducer:
     `ensure_topics` raises LogUnavailable if one of them is missing; the library would create it, or wait for it.
     """
 
-    def __init__(self, cluster: KafkaCluster, max_record_bytes: int, ensure_topics: EnsureTopics) -> None:
+    def __init__(self, cluster: KafkaCluster, ensure_topics: EnsureTopics) -> None:
         self._cluster = cluster
-        self._max_record_bytes = max_record_bytes
         self._ensure_topics = ensure_topics
         self._patience_s = cluster.request_timeout_s + _MARGIN_S
         self._running: _RunningProducer | None = None
@@ -170,14 +169,14 @@ class KafkaProducer:
             linger_ms=0,  # the accumulator gathers
             compression_type=_COMPRESSION,
             request_timeout_ms=self._cluster.request_timeout_ms,
-            max_batch_size=min(_BATCH_BYTES, self._max_record_bytes),
+            max_batch_size=min(_BATCH_BYTES, self._cluster.max_record_bytes),
         )
         try:
             await producer.start()
         except BaseException:
             await _disconnect(producer)
             raise
-        accumulator = Accumulator(_LibrarySender(producer), self._max_record_bytes, self._patience_s)
+        accumulator = Accumulator(_LibrarySender(producer), self._cluster.max_record_bytes, self._patience_s)
         producer.client.cluster.add_listener(lambda _: accumulator.forget_topics())
         return _RunningProducer(producer, accumulator)
 
