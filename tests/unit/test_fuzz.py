@@ -56,7 +56,7 @@ from relay.domain.trace import read_tracestate
 from relay.engine.parked_copy import unwrap_ours
 from relay.history.cursor import read_attempt_cursor, read_message_cursor
 from relay.history.text import clean
-from relay.log.kafka.record_batches import decode, offset_behind
+from relay.log.kafka.record_batches import Unpacking, offset_behind
 from relay.log.port import Record, TopicPartition
 from relay.pages.brand import parse as parse_colour
 from relay.replay.letter import read_dead_letter
@@ -182,7 +182,7 @@ def both_ways(chance: Random) -> None:
 def batch(chance: Random) -> None:
     whole = changed(chance, chance.choice(BATCHES))
     offset_behind(whole, 0, 2**40)
-    chunk = decode(AT, whole, start=0, end=2**40, max_bytes=10_000)
+    chunk = Unpacking(AT, whole, start=0, end=2**40, max_bytes=10_000).take_all()
     assert [one.offset for one in chunk.records] == sorted({one.offset for one in chunk.records})
 
 

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from relay.log.kafka import record_batches, salvage
-from relay.log.kafka.record_batches import FetchedRecords, Unpacking, decode, offset_behind
+from relay.log.kafka.record_batches import FetchedRecords, Unpacking, offset_behind
 from relay.log.kafka.salvage import decompressed
 from relay.log.port import Record, TopicPartition
 from tests.fakes.raw_batches import ENCODERS, RawBatch, RawRecord
@@ -24,7 +24,7 @@ END = 2**40
 
 
 def read(data: bytes, start: int = 0, end: int = END, max_bytes: int = 10_000) -> FetchedRecords:
-    return decode(AT, data, start=start, end=end, max_bytes=max_bytes)
+    return Unpacking(AT, data, start=start, end=end, max_bytes=max_bytes).take_all()
 
 
 def good(chunk: FetchedRecords) -> dict[int, bytes | None]:

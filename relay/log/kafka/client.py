@@ -31,8 +31,8 @@ from relay.domain.batches import batches
 from relay.domain.errors import LogUnavailable
 from relay.log.kafka.cluster import Isolation, KafkaCluster, ends_within
 from relay.log.kafka.leader_epochs import EpochAsked, EpochEnd, Trail
-from relay.log.kafka.record_batches import FetchedRecords, decode, whole_size
-from relay.log.kafka.wire import Asked, FetchAnswer, FetchAsk, Layout, epoch_end_ask, layout_of, metadata_ask
+from relay.log.kafka.record_batches import FetchedRecords, Unpacking, whole_size
+from relay.log.kafka.wire import Asked, FetchAnswer, FetchAsk, Layout, by_topic, epoch_end_ask, layout_of, metadata_ask
 from relay.log.port import TopicPartition
 
 _RETRY_S: Final = 0.1
@@ -144,23 +144,15 @@ class KafkaClient:
         )
 
     async def fetch(
-        self,
-        partition: TopicPartition,
-        offset: int,
-        *,
-        max_bytes: int,
-        max_wait_ms: int = 0,
-        trail: Trail | None = None,
+        self, partition: TopicPartition, asked: Asked, *, max_wait_ms: int = 0, trail: Trail | None = None
     ) -> FetchedRecords:
-        """Records from `offset` on: at least one if there is any, otherwise none after `max_wait_ms`. Unreadable data
-        is returned as a record with a flaw, and never stops the reader. `trail`: notes leader epochs.
+        """The records asked for: at least one if there is any, otherwise none after `max_wait_ms`. Unreadable data is
+        returned as a record with a flaw, and never stops the reader. `trail`: notes leader epochs.
 
-        Raises the library's OffsetOutOfRangeError when `offset` is before the first record or behind the end.
+        Raises the library's OffsetOutOfRangeError when the offset is before the first record or behind the end.
         """
-        return await self._repeated(
-            f"reading {partition} at {offset}",
-            lambda client: self._fetch(client, partition, Asked(offset, max_bytes), max_wait_ms, trail),
-        )
+        doing = f"reading {partition} at {asked.offset}"
+        return await self._repeated(doing, lambda client: self._fetch(client, partition, asked, max_wait_ms, trail))
 
     async def asked(self, doing: str, request: object, read: Callable[[Any], _T]) -> _T:
         """The result of `read` for the response of any broker; as `coordinated`."""
@@ -334,7 +326,9 @@ class KafkaClient:
                 larger = asked._replace(max_bytes=size)  # of a broker that cuts it
                 return await self._fetch(client, partition, larger, max_wait_ms, trail)
             start = asked.offset
-            chunk = decode(partition, data, start=start, end=end, max_bytes=most, aborted=aborted, trail=trail)
+            chunk = Unpacking(
+                partition, data, start=start, end=end, max_bytes=most, aborted=aborted, trail=trail
+            ).take_all()
             if chunk.next_offset > start or not answer.throttle_ms:
                 return chunk._replace(end=stable) if isolation is Isolation.READ_COMMITTED and stable >= 0 else chunk
             await asyncio.sleep(answer.throttle_ms / 1000)  # empty because of a quota, not because of the log
@@ -344,10 +338,3 @@ def check(code: int) -> None:
     error = for_code(code)
     if error is not NoError:
         raise error()
-
-
-def by_topic(rows: Iterable[tuple[TopicPartition, _T]]) -> list[tuple[str, list[_T]]]:
-    topics: dict[str, list[_T]] = {}
-    for partition, row in rows:
-        topics.setdefault(partition.topic, []).append(row)
-    return list(topics.items())

@@ -15,9 +15,9 @@ from aiokafka.protocol.group import HeartbeatRequest, LeaveGroupRequest
 
 from relay.domain.batches import batches
 from relay.domain.errors import LogUnavailable
-from relay.log.kafka.client import KafkaClient, by_topic, check
+from relay.log.kafka.client import KafkaClient, check
 from relay.log.kafka.leader_epochs import UNKNOWN
-from relay.log.kafka.wire import commit_ask, committed_ask
+from relay.log.kafka.wire import by_topic, commit_ask, committed_ask
 from relay.log.port import TopicPartition
 
 _NO_OFFSET: Final = -1

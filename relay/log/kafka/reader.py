@@ -12,6 +12,7 @@ from relay.log.kafka.client import KafkaClient
 from relay.log.kafka.cluster import FETCH_BYTES
 from relay.log.kafka.leader_epochs import UNKNOWN, EpochAsked, Trail
 from relay.log.kafka.record_batches import FetchedRecords
+from relay.log.kafka.wire import Asked
 from relay.log.port import Coordinate, Record, TopicPartition
 
 _RECORD_BYTES: Final = 16_384
@@ -84,7 +85,7 @@ class KafkaReader:
         position = max(start, (await self._client.offsets([place], "earliest"))[place])
         while position < stop:
             try:
-                chunk = await self._fetch(place, position, max_bytes=_BULK_BYTES)
+                chunk = await self._fetch(place, Asked(position, _BULK_BYTES))
             except OffsetOutOfRangeError:
                 first = (await self._client.offsets([place], "earliest"))[place]
                 if first <= position:
@@ -155,21 +156,15 @@ class KafkaReader:
         self, place: TopicPartition, position: int, *, max_wait_ms: int = 0, trail: Trail | None = None
     ) -> FetchedRecords:
         try:
-            return await self._fetch(place, position, max_bytes=_FOLLOWED_BYTES, max_wait_ms=max_wait_ms, trail=trail)
+            return await self._fetch(place, Asked(position, _FOLLOWED_BYTES), max_wait_ms=max_wait_ms, trail=trail)
         except OffsetOutOfRangeError as error:
             raise LogUnavailable(f"Kafka: {place} does not hold offset {position} any more: read it anew") from error
 
     async def _fetch(
-        self,
-        place: TopicPartition,
-        offset: int,
-        *,
-        max_bytes: int,
-        max_wait_ms: int = 0,
-        trail: Trail | None = None,
+        self, place: TopicPartition, asked: Asked, *, max_wait_ms: int = 0, trail: Trail | None = None
     ) -> FetchedRecords:
         """A fetch without unreadable offsets, each of which is logged once."""
-        chunk = await self._client.fetch(place, offset, max_bytes=max_bytes, max_wait_ms=max_wait_ms, trail=trail)
+        chunk = await self._client.fetch(place, asked, max_wait_ms=max_wait_ms, trail=trail)
         gaps = [record for record in chunk.records if record.is_gap]
         for gap in gaps:
             if gap.flaw is not None and gap.coordinate not in self._reported and len(self._reported) < _REPORTED:
@@ -188,8 +183,7 @@ class KafkaReader:
         while todo:
             first = todo[0][0].offset
             try:
-                size = min(FETCH_BYTES, _RECORD_BYTES * len(todo))
-                chunk = await self._fetch(place, first, max_bytes=size)
+                chunk = await self._fetch(place, Asked(first, min(FETCH_BYTES, _RECORD_BYTES * len(todo))))
             except OffsetOutOfRangeError:
                 todo = await self._within(place, todo)
                 continue

@@ -54,26 +54,6 @@ def whole_size(data: bytes) -> int:
     return _FRAME.size + max(0, int(_FRAME.unpack_from(data)[1])) if len(data) >= _FRAME.size else _FRAME.size
 
 
-def decode(
-    at: TopicPartition,
-    data: bytes,
-    *,
-    start: int,
-    end: int,
-    max_bytes: int,
-    aborted: Sequence[Aborted] = (),
-    trail: Trail | None = None,
-) -> FetchedRecords:
-    """All records in `data`, and where to go on; see `Unpacking`."""
-    unpacking = Unpacking(at, data, start=start, end=end, max_bytes=max_bytes, aborted=aborted, trail=trail)
-    records: list[Record] = []
-    while not unpacking.done:
-        records += unpacking.take(_ALL)
-        if unpacking.is_large:
-            unpacking.unpack()
-    return FetchedRecords(records, unpacking.position, end)
-
-
 def offset_behind(data: bytes, start: int, end: int) -> int | None:
     """The offset behind the last whole batch in `data`, the response to a fetch from `start` on; `start` if there is no
     whole one. None if the headers are not plausible: then it is known only after unpacking."""
@@ -152,6 +132,15 @@ class Unpacking:
         self._packed: tuple[BatchHeader, bytes] | None = None
         self._unpacked: bytes | Unreadable = b""
         self._coming = self._records()
+
+    def take_all(self) -> FetchedRecords:
+        """All records that were not taken, and where to go on. Unpacks large batches."""
+        records: list[Record] = []
+        while not self.done:
+            records += self.take(_ALL)
+            if self.is_large:
+                self.unpack()
+        return FetchedRecords(records, self.position, self._end)
 
     def take(self, count: int, max_bytes: int = AT_ONCE_BYTES) -> list[Record]:
         """The next records, `count` at most; none behind those that have `max_bytes` or more. If empty, though not
@@ -285,12 +274,15 @@ class Unpacking:
 
 
 def _plain(header: BatchHeader, batch: bytes, limit: int) -> bytes | Unreadable:
-    """The batch without its compression, or why it is unreadable. Raises TooMuch above `limit`."""
+    """The batch without its compression, or why it is unreadable. Raises TooMuch above `limit`, if that is below
+    MAX_BATCH_BYTES."""
     if header.codec == NONE and DefaultRecordBatch(batch).validate_crc() and header.records >= 0:
         return batch
     try:
         return _as_plain(header, batch, salvage.unpacked(header, batch, limit))
     except Unreadable as error:
+        if isinstance(error, TooMuch) and limit < salvage.MAX_BATCH_BYTES:
+            raise
         return error
 
 

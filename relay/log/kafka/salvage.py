@@ -105,6 +105,13 @@ class Unreadable(Exception):
         self.reason = reason
 
 
+class TooMuch(Unreadable):
+    """The data would become larger than allowed."""
+
+    def __init__(self, limit: int) -> None:
+        super().__init__(f"more than {limit} bytes, uncompressed", "too_large")
+
+
 def header_of(batch: bytes, start: int, end: int) -> BatchHeader:
     """The header of a batch. Raises Unreadable unless it is in format 2 and has plausible offsets: those of a damaged
     header would skip good records."""
@@ -119,20 +126,12 @@ def header_of(batch: bytes, start: int, end: int) -> BatchHeader:
 
 
 def unpacked(header: BatchHeader, batch: bytes, limit: int) -> bytes:
-    """The records of a batch, uncompressed, as bytes. Raises Unreadable; TooMuch above `limit` bytes, if that is below
-    MAX_BATCH_BYTES."""
+    """The records of a batch, uncompressed, as bytes. Raises Unreadable; TooMuch above `limit` bytes."""
     if calc_crc32c(batch[_CHECKED_FROM:]) != header.checksum:
         raise Unreadable("wrong checksum")
     if header.records < 0:
         raise Unreadable("a negative number of records")
-    try:
-        return decompressed(header.codec, batch[HEADER.size :], limit)
-    except TooMuch as error:
-        if limit < MAX_BATCH_BYTES:
-            raise
-        raise Unreadable(str(error), "too_large") from error
-    except CodecError as error:
-        raise Unreadable(str(error)) from error
+    return decompressed(header.codec, batch[HEADER.size :], limit)
 
 
 def gap(at: TopicPartition, first: int, last: int, why: Unreadable) -> Record:
@@ -264,19 +263,8 @@ def _varint(data: bytes, position: int, stop: int) -> tuple[int, int]:
 # codecs
 
 
-class CodecError(Exception):
-    """The bytes are not in that codec."""
-
-
-class TooMuch(CodecError):
-    """The data would become larger than allowed."""
-
-    def __init__(self, limit: int) -> None:
-        super().__init__(f"more than {limit} bytes, uncompressed")
-
-
 def decompressed(codec: int, data: bytes, limit: int) -> bytes:
-    """`data` uncompressed; never more than `limit` bytes are unpacked. Raises CodecError, TooMuch.
+    """`data` uncompressed; never more than `limit` bytes are unpacked. Raises Unreadable, TooMuch.
 
     gzip has its checksum at the end, and not always one: all that can be unpacked counts.
     """
@@ -290,8 +278,8 @@ def decompressed(codec: int, data: bytes, limit: int) -> bytes:
         if codec in _MODULES:
             return _into_buffer(_MODULES[codec], data, limit)
     except (cramjam.DecompressionError, zlib.error, struct.error, ValueError) as error:
-        raise CodecError(f"damaged {_NAMES[codec]}: {error}") from error
-    raise CodecError(f"unknown codec {codec}")
+        raise Unreadable(f"damaged {_NAMES[codec]}: {error}") from error
+    raise Unreadable(f"unknown codec {codec}")
 
 
 def _gunzipped(data: bytes, limit: int) -> bytes:

@@ -10,7 +10,7 @@ Sources: the Kafka protocol guide; KIP-227 (sessions), KIP-320 (leader epochs), 
 import struct
 from collections.abc import Iterable, Mapping, Sequence
 from io import BytesIO
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, TypeVar
 
 from aiokafka.protocol.admin import DescribeGroupsRequest_v3, DescribeGroupsResponse_v3
 from aiokafka.protocol.api import Request, RequestStruct, Response
@@ -34,6 +34,7 @@ _PART: Final = struct.Struct(">ihqqqi")  # partition, error, high watermark, las
 _DATA: Final = struct.Struct(">ii")  # preferred replica, size
 _ABORTED: Final = struct.Struct(">qq")  # producer, first offset
 _UNKNOWN: Final = -1
+_T = TypeVar("_T")
 _CONSUMER: Final = -1
 
 
@@ -158,8 +159,8 @@ class FetchAsk(Ask):
         epoch: int = NO_EPOCH,
     ) -> None:
         out = [_HEAD.pack(_CONSUMER, max_wait_ms, min_bytes, max_bytes, isolation, session, epoch)]
-        _by_topic(out, ((at, _wanted(at.partition, asked)) for at, asked in wanted.items()))
-        _by_topic(out, ((at, _COUNT.pack(at.partition)) for at in forgotten))
+        _append(out, by_topic((at, _wanted(at.partition, asked)) for at, asked in wanted.items()))
+        _append(out, by_topic((at, _COUNT.pack(at.partition)) for at in forgotten))
         out.append(_SHORT.pack(0))  # no rack
         super().__init__(_FetchStruct, b"".join(out))
 
@@ -168,13 +169,17 @@ def _wanted(partition: int, asked: Asked) -> bytes:
     return _WANTED.pack(partition, asked.leader_epoch, asked.offset, _UNKNOWN, asked.max_bytes)
 
 
-def _by_topic(out: list[bytes], rows: Iterable[tuple[TopicPartition, bytes]]) -> None:
-    """Append the rows, grouped; the topics in the order in which they come first."""
-    topics: dict[str, list[bytes]] = {}
+def by_topic(rows: Iterable[tuple[TopicPartition, _T]]) -> list[tuple[str, list[_T]]]:
+    """The rows, grouped; the topics in the order in which they come first."""
+    topics: dict[str, list[_T]] = {}
     for at, row in rows:
         topics.setdefault(at.topic, []).append(row)
+    return list(topics.items())
+
+
+def _append(out: list[bytes], topics: Sequence[tuple[str, list[bytes]]]) -> None:
     out.append(_COUNT.pack(len(topics)))
-    for topic, encoded in topics.items():
+    for topic, encoded in topics:
         name = topic.encode()
         out += (_SHORT.pack(len(name)), name, _COUNT.pack(len(encoded)), *encoded)
 
