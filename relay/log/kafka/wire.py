@@ -80,6 +80,13 @@ class Ask(Request[RequestStruct]):  # type: ignore[misc]  # the library is untyp
         return struct_class(*self._fields)
 
 
+def _struct(key: int, version: int, *, fields: Schema, answer: Schema) -> type[RequestStruct]:
+    """A request in one version, and its response."""
+    of_version = {"API_KEY": key, "API_VERSION": version}
+    response = type("_Answer", (Response,), {**of_version, "SCHEMA": answer})
+    return type("_Struct", (RequestStruct,), {**of_version, "SCHEMA": fields, "RESPONSE_TYPE": response})
+
+
 # fetches
 
 
@@ -206,10 +213,11 @@ def _topics(*row: tuple[str, object]) -> tuple[str, Array]:
     return "topics", Array(("topic", String()), ("partitions", Array(*row)))
 
 
-class _MetadataAnswer(Response):  # type: ignore[misc]
-    API_KEY = 3
-    API_VERSION = 8
-    SCHEMA = Schema(
+_METADATA: Final = _struct(
+    3,
+    8,
+    fields=Schema(("topics", Array(String())), ("creates", Boolean), ("of_cluster", Boolean), ("of_topics", Boolean)),
+    answer=Schema(
         ("throttle_time_ms", Int32),
         ("brokers", Array(("node", Int32), ("host", String()), ("port", Int32), ("rack", String()))),
         ("cluster_id", String()),
@@ -236,19 +244,13 @@ class _MetadataAnswer(Response):  # type: ignore[misc]
             ),
         ),
         ("cluster_operations", Int32),
-    )
-
-
-class _MetadataStruct(RequestStruct):  # type: ignore[misc]
-    API_KEY = 3
-    API_VERSION = 8
-    RESPONSE_TYPE = _MetadataAnswer
-    SCHEMA = Schema(("topics", Array(String())), ("creates", Boolean), ("of_cluster", Boolean), ("of_topics", Boolean))
+    ),
+)
 
 
 def metadata_ask(topics: Sequence[str], *, rights: bool = False) -> Ask:
     """Asks for these topics, and creates none. `rights`: and for this user's operations on them."""
-    return Ask(_MetadataStruct, list(topics), False, False, rights)
+    return Ask(_METADATA, list(topics), False, False, rights)
 
 
 def layout_of(answer: Any) -> Layout:
@@ -274,33 +276,31 @@ def group_rights_ask(group: str) -> Ask:
 # offsets
 
 
-class _CommitAnswer(OffsetCommitResponse_v3):  # type: ignore[misc]
-    API_VERSION = 6
-
-
-class _CommitStruct(RequestStruct):  # type: ignore[misc]
-    API_KEY = 8
-    API_VERSION = 6
-    RESPONSE_TYPE = _CommitAnswer
-    SCHEMA = Schema(
+_COMMIT: Final = _struct(
+    8,
+    6,
+    fields=Schema(
         ("group", String()),
         ("generation", Int32),
         ("member", String()),
         _topics(("partition", Int32), ("offset", Int64), ("leader_epoch", Int32), ("metadata", String())),
-    )
+    ),
+    answer=OffsetCommitResponse_v3.SCHEMA,
+)
 
 
 def commit_ask(
     group: str, generation: int, member: str, topics: Sequence[tuple[str, list[tuple[int, int, int, str]]]]
 ) -> Ask:
     """Commits for a member of `group`. Rows: partition, offset, leader epoch, metadata."""
-    return Ask(_CommitStruct, group, generation, member, topics)
+    return Ask(_COMMIT, group, generation, member, topics)
 
 
-class _CommittedAnswer(Response):  # type: ignore[misc]
-    API_KEY = 9
-    API_VERSION = 5
-    SCHEMA = Schema(
+_COMMITTED: Final = _struct(
+    9,
+    5,
+    fields=Schema(("group", String()), ("topics", Array(("topic", String()), ("partitions", Array(Int32))))),
+    answer=Schema(
         ("throttle_time_ms", Int32),
         _topics(
             ("partition", Int32),
@@ -310,41 +310,30 @@ class _CommittedAnswer(Response):  # type: ignore[misc]
             ("error_code", Int16),
         ),
         ("error_code", Int16),
-    )
-
-
-class _CommittedStruct(RequestStruct):  # type: ignore[misc]
-    API_KEY = 9
-    API_VERSION = 5
-    RESPONSE_TYPE = _CommittedAnswer
-    SCHEMA = Schema(("group", String()), ("topics", Array(("topic", String()), ("partitions", Array(Int32)))))
+    ),
+)
 
 
 def committed_ask(group: str, topics: Sequence[tuple[str, list[int]]]) -> Ask:
     """Asks for the offsets of `group` in these partitions."""
-    return Ask(_CommittedStruct, group, topics)
+    return Ask(_COMMITTED, group, topics)
 
 
-class _EpochEndAnswer(Response):  # type: ignore[misc]
-    API_KEY = 23
-    API_VERSION = 3
-    SCHEMA = Schema(
-        ("throttle_time_ms", Int32),
-        _topics(("error_code", Int16), ("partition", Int32), ("leader_epoch", Int32), ("end", Int64)),
-    )
-
-
-class _EpochEndStruct(RequestStruct):  # type: ignore[misc]
-    API_KEY = 23
-    API_VERSION = 3
-    RESPONSE_TYPE = _EpochEndAnswer
-    SCHEMA = Schema(
+_EPOCH_END: Final = _struct(
+    23,
+    3,
+    fields=Schema(
         ("replica", Int32),
         _topics(("partition", Int32), ("current_leader_epoch", Int32), ("leader_epoch", Int32)),
-    )
+    ),
+    answer=Schema(
+        ("throttle_time_ms", Int32),
+        _topics(("error_code", Int16), ("partition", Int32), ("leader_epoch", Int32), ("end", Int64)),
+    ),
+)
 
 
 def epoch_end_ask(topics: Sequence[tuple[str, list[tuple[int, int, int]]]]) -> Ask:
     """Asks a leader for the ends of epochs. Rows: partition, the epoch since which it has to lead (-1: any), and the
     epoch whose end is wanted."""
-    return Ask(_EpochEndStruct, _CONSUMER, topics)
+    return Ask(_EPOCH_END, _CONSUMER, topics)
